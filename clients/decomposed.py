@@ -1,0 +1,77 @@
+"""The algebra of decomposed weights: theta = B * g(m) + A + sum_j alpha_j A_j.
+
+FedWeIT (Yoon et al., ICML 2021), equations 1 and 2. ``B`` is the base, ``m`` the raw
+gate with one value per output channel (axis 0), ``g`` the gate function, ``A`` the
+task's adapter, ``alpha_j`` one scalar per foreign adapter ``A_j`` and tensor.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Gate = Literal["sigmoid", "identity"]
+
+
+def gate(raw: Tensor, kind: Gate) -> Tensor:
+    """Return g(m), shape (channels,): in (0, 1) for a sigmoid, ``raw`` for identity."""
+    return torch.sigmoid(raw) if kind == "sigmoid" else raw
+
+
+def by_channel(values: Tensor, weight: Tensor) -> Tensor:
+    """Return ``values`` (channels,) shaped to multiply ``weight`` along axis 0."""
+    return values.reshape(-1, *[1] * (weight.dim() - 1))
+
+
+def compose(
+    base: Tensor, gates: Tensor, adapter: Tensor, foreign: Tensor | None = None
+) -> Tensor:
+    """Return theta (equation 1), of the shape of ``base``.
+
+    Args:
+        base: B, any shape with output channels on axis 0.
+        gates: g(m), shape (channels,).
+        adapter: A, of the shape of ``base``.
+        foreign: sum of alpha_j A_j, of the shape of ``base``; None for zero.
+    """
+    theta = torch.addcmul(adapter, base, by_channel(gates, base))
+    return theta if foreign is None else theta + foreign
+
+
+def soft(values: Tensor, threshold: float) -> Tensor:
+    """Return the soft threshold: the minimiser of (a - v)^2 / 2 + threshold |a|."""
+    return torch.nn.functional.softshrink(values, threshold)
+
+
+def retroactive(
+    adapter: Tensor, moved: Tensor, gates: Tensor, lambda1: float, lambda2: float
+) -> Tensor:
+    """Return the old task's adapter that follows the base, in closed form.
+
+    The minimiser over A of lambda2 ||dB * g + (A - A_old)||^2 + lambda1 |A|, which is
+    all that equation 2 says of an old adapter once B is given. Without the second
+    term (lambda2 = 0) the old adapter stays.
+
+    Args:
+        adapter: A_old, at the end of the previous task.
+        moved: dB, the base now minus the base then.
+        gates: g(m) of the old task, shape (channels,).
+        lambda1: weight of sparsity, at least 0.
+        lambda2: weight of staying where the old task's weights were, at least 0.
+    """
+    if lambda2 == 0:
+        return adapter
+    followed = torch.addcmul(adapter, moved, by_channel(gates, moved), value=-1)
+    return soft(followed, lambda1 / (2 * lambda2))
+
+
+def top_channels(gates: Tensor, share: float) -> Tensor:
+    """Return the ascending numbers of the most informative channels (top kappa).
+
+    Args:
+        gates: g(m), shape (channels,).
+        share: kappa in (0, 1]; at least one channel is returned.
+    """
+    count = max(1, round(share * len(gates)))
+    order = torch.argsort(gates.abs(), descending=True, stable=True)
+    return order[:count].sort().values

@@ -1,0 +1,88 @@
+"""EWC: each weight is held back in proportion to what old tasks need of it.
+
+Kirkpatrick et al., PNAS 2017, https://arxiv.org/abs/1612.00796, equation 3, with one
+running Fisher information and one anchor as in online EWC (Schwarz et al., ICML 2018,
+https://arxiv.org/abs/1805.06370, section 3.2), so that memory does not grow with the
+number of tasks.
+"""
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from typing_extensions import override
+
+from clients.sgd import Sgd
+from fcl_flower.contracts import Params
+from fcl_flower.data.tasks import Examples, TaskData
+from fcl_flower.tensors import dense, to_numpy, to_torch
+from fcl_flower.types import Arrays, Payload, Stage, Update
+
+
+class EwcParams(Params):
+    """Hyper-parameters of EWC.
+
+    Attributes:
+        strength: weight of the penalty, at least 0 (the paper's lambda).
+        decay: share of the old Fisher information that a new task keeps, in [0, 1];
+            1 sums over all tasks.
+        fisher_examples: training examples from which it is estimated, at least 1.
+    """
+
+    strength: float = Field(100.0, ge=0)
+    decay: float = Field(1.0, ge=0, le=1)
+    fisher_examples: int = Field(200, ge=1)
+
+
+class Ewc(Sgd[EwcParams]):
+    """Add ``strength / 2 * sum F (w - anchor)^2`` over the shared parameters.
+
+    State beside that of `Sgd`: ``fisher`` and ``anchor``, refreshed when a task ends.
+    """
+
+    params_type = EwcParams
+
+    @override
+    def train(
+        self, state: Payload, received: Payload, stage: Stage, data: TaskData
+    ) -> tuple[Payload, Update]:
+        device = self.place.device
+        fisher, anchor = state.get("fisher", {}), state.get("anchor", {})
+        self._terms = [
+            (weight, to_torch(fisher[name], device), to_torch(anchor[name], device))
+            for name, weight in self.model.named_parameters()
+            if name in fisher
+        ]
+        state, update = super().train(state, received, stage, data)
+        if stage.last:
+            new = self.fisher(data.train, stage.task)
+            if fisher:
+                new = {
+                    name: self.params.decay * dense(fisher[name]) + dense(values)
+                    for name, values in new.items()
+                }
+            state = {**state, "fisher": new, "anchor": update.payload["base"]}
+        return state, update
+
+    @override
+    def penalty(self) -> Tensor | float:
+        terms = (f * (w - anchor).square() for w, f, anchor in self._terms)
+        return self.params.strength / 2 * sum(term.sum() for term in terms)
+
+    def fisher(self, examples: Examples, task: int) -> Arrays:
+        """Return the diagonal of the empirical Fisher information.
+
+        The mean over examples of the squared gradient of the log-likelihood of the
+        true label; one example at a time, since a batch's gradient hides them.
+        """
+        self.model.eval()
+        shared = set(self.model.shared_names())
+        weights = {n: w for n, w in self.model.named_parameters() if n in shared}
+        total = {name: torch.zeros_like(w) for name, w in weights.items()}
+        count = min(len(examples.y), self.params.fisher_examples)
+        for i in range(count):
+            logits = self.model(examples.x[i : i + 1], task)
+            loss = torch.nn.functional.cross_entropy(logits, examples.y[i : i + 1])
+            gradients = torch.autograd.grad(loss, list(weights.values()))
+            for name, gradient in zip(total, gradients, strict=True):
+                total[name] += gradient.square()
+        return {name: to_numpy(t / max(count, 1)) for name, t in total.items()}

@@ -1,0 +1,47 @@
+"""FedProx: local training that is pulled towards the received model.
+
+Li et al., MLSys 2020, https://arxiv.org/abs/1812.06127, equation 2.
+"""
+
+from pydantic import Field
+from torch import Tensor
+from typing_extensions import override
+
+from clients.sgd import Sgd
+from fcl_flower.contracts import Params
+from fcl_flower.data.tasks import TaskData
+from fcl_flower.tensors import to_torch
+from fcl_flower.types import Payload, Stage, Update
+
+
+class FedProxParams(Params):
+    """Hyper-parameters of FedProx.
+
+    Attributes:
+        mu: weight of the proximal term, at least 0; 0 is FedAvg.
+    """
+
+    mu: float = Field(0.01, ge=0)
+
+
+class FedProx(Sgd[FedProxParams]):
+    """Add ``mu / 2 * ||w - w_global||^2`` over the shared parameters."""
+
+    params_type = FedProxParams
+
+    @override
+    def train(
+        self, state: Payload, received: Payload, stage: Stage, data: TaskData
+    ) -> tuple[Payload, Update]:
+        shared = set(self.model.shared_names())
+        self._pairs = [
+            (weight, to_torch(received["base"][name], self.place.device))
+            for name, weight in self.model.named_parameters()
+            if name in shared
+        ]
+        return super().train(state, received, stage, data)
+
+    @override
+    def penalty(self) -> Tensor | float:
+        distance = sum((w - center).square().sum() for w, center in self._pairs)
+        return self.params.mu / 2 * distance

@@ -1,0 +1,69 @@
+"""Foreign adapters: sum_j alpha_j A_j and the gradient of alpha, sparsely.
+
+The last term of FedWeIT's equation 1 (Yoon et al., ICML 2021).
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import sparse
+from torch import Tensor
+from typing_extensions import override
+
+from fcl_flower.sparse import SparseArray
+
+
+class ForeignBank:
+    """The foreign adapters of one tensor, constant during a task.
+
+    They are kept as one sparse matrix (adapters x entries), so that a step costs as
+    much as they have entries: the sum is a sparse product with alpha, and alpha's
+    gradient is the product with the transposed matrix.
+    """
+
+    def __init__(self, adapters: Sequence[SparseArray]) -> None:
+        """Keep ``adapters``: at least one, all of the same shape."""
+        self.shape = adapters[0].shape
+        starts = np.cumsum([0, *(a.nnz for a in adapters)])
+        self._matrix = sparse.csr_matrix(
+            (
+                np.concatenate([a.values for a in adapters]),
+                np.concatenate([a.indices for a in adapters]),
+                starts,
+            ),
+            shape=(len(adapters), adapters[0].size),
+        )
+
+    def __len__(self) -> int:
+        return self._matrix.shape[0]
+
+    def weighted(self, alpha: Tensor) -> Tensor:
+        """Return sum_j alpha_j A_j, dense; differentiable in ``alpha`` (adapters,)."""
+        total: Tensor = _WeightedSum.apply(alpha, self)
+        return total
+
+    def combine(self, alpha: Any) -> Any:
+        """Return the same without gradient, NumPy to NumPy."""
+        return (self._matrix.T @ alpha).reshape(self.shape)
+
+    def project(self, direction: Any) -> Any:
+        """Return <direction, A_j> for each j, NumPy to NumPy: the gradient of alpha."""
+        return self._matrix @ direction.reshape(-1)
+
+
+class _WeightedSum(torch.autograd.Function):
+    @staticmethod
+    @override
+    def forward(ctx: Any, alpha: Tensor, bank: ForeignBank) -> Tensor:
+        ctx.bank = bank
+        ctx.device = alpha.device
+        total = bank.combine(alpha.detach().cpu().numpy())
+        return torch.from_numpy(total).to(alpha.device)
+
+    @staticmethod
+    @override
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        direction = gradients[0].cpu().contiguous().numpy()
+        return torch.from_numpy(ctx.bank.project(direction)).to(ctx.device), None

@@ -1,0 +1,35 @@
+"""Sequential training of one model that never meets another: no federation."""
+
+from torch import Tensor
+from typing_extensions import override
+
+from clients.sgd import Sgd
+from fcl_flower.contracts import Params
+from fcl_flower.data.tasks import TaskData
+from fcl_flower.tensors import snapshot
+from fcl_flower.types import Payload, Stage, Update
+
+
+class Local(Sgd[Params]):
+    """`Sgd` whose received model is the one it kept; the same as FedAvg isolated.
+
+    State beside that of `Sgd`: ``base``, the client's own model.
+    """
+
+    @override
+    def init(self) -> Payload:
+        return {"base": snapshot(self.model, self.model.shared_names())}
+
+    @override
+    def train(
+        self, state: Payload, received: Payload, stage: Stage, data: TaskData
+    ) -> tuple[Payload, Update]:
+        state, update = super().train(state, state, stage, data)
+        kept = {**state, "base": update.payload["base"]}
+        return kept, Update({}, update.num_examples, update.metrics)
+
+    @override
+    def predict(
+        self, state: Payload, received: Payload, task: int, x: Tensor
+    ) -> Tensor:
+        return super().predict(state, state, task, x)

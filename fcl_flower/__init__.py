@@ -1,0 +1,3 @@
+"""Federated continual learning on Flower."""
+
+__version__ = "0.1.0"

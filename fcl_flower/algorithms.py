@@ -1,0 +1,143 @@
+"""The one place where an algorithm is named."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import entry_points
+from types import MappingProxyType
+from typing import Any, Final
+
+from fcl_flower.config import check_params, settings
+from fcl_flower.contracts import Learner, Params, Strategy
+from fcl_flower.errors import ConfigError, ContractError
+
+
+@dataclass(frozen=True, slots=True)
+class Algorithm:
+    """Import paths of the two halves; nothing is imported until asked for.
+
+    Attributes:
+        strategy: dotted path of the server half, ``module:Class``.
+        learner: dotted path of the client half, ``module:Class``.
+        paper: where it comes from.
+        summary: one line for ``fcl list``.
+    """
+
+    strategy: str
+    learner: str
+    paper: str
+    summary: str
+
+    def load_strategy(self) -> type[Strategy[Any]]:
+        """Import and check the server half."""
+        found = _load(self.strategy)
+        if not (isinstance(found, type) and issubclass(found, Strategy)):
+            raise ContractError(f"{self.strategy} is not a Strategy")
+        return found
+
+    def load_learner(self) -> type[Learner[Any]]:
+        """Import and check the client half."""
+        found = _load(self.learner)
+        if not (isinstance(found, type) and issubclass(found, Learner)):
+            raise ContractError(f"{self.learner} is not a Learner")
+        return found
+
+    def params(self, text: str) -> tuple[Params, Params]:
+        """Return the hyper-parameters of the server and of the client half.
+
+        Args:
+            text: ``RunConfig.set``; a key that both halves know goes to both.
+
+        Raises:
+            ConfigError: no half knows a key, or a value is refused.
+        """
+        halves = (self.load_strategy().params_type, self.load_learner().params_type)
+        given = settings(text)
+        known = {key for half in halves for key in half.model_fields}
+        for key in given:
+            if key not in known:
+                expected = ", ".join(sorted(known)) or "none, it has no settings"
+                raise ConfigError(f"set {key}: unknown key; expected one of {expected}")
+        server, client = (
+            check_params(
+                half, {k: v for k, v in given.items() if k in half.model_fields}
+            )
+            for half in halves
+        )
+        return server, client
+
+
+def _load(path: str) -> object:
+    module, _, name = path.partition(":")
+    return getattr(import_module(module), name, None)
+
+
+_BUILT_IN: Final[Mapping[str, Algorithm]] = MappingProxyType(
+    {
+        "fedavg": Algorithm(
+            "strategies.fedavg:FedAvg",
+            "clients.sgd:Sgd",
+            "McMahan et al., AISTATS 2017",
+            "the example-weighted mean of the clients' models",
+        ),
+        "fedprox": Algorithm(
+            "strategies.fedavg:FedAvg",
+            "clients.fedprox:FedProx",
+            "Li et al., MLSys 2020",
+            "FedAvg with a proximal term towards the global model",
+        ),
+        "ewc": Algorithm(
+            "strategies.fedavg:FedAvg",
+            "clients.ewc:Ewc",
+            "Kirkpatrick et al., PNAS 2017",
+            "FedAvg whose clients guard what old tasks need",
+        ),
+        "local": Algorithm(
+            "strategies.silent:Silent",
+            "clients.local:Local",
+            "-",
+            "sequential training of one model, no federation",
+        ),
+        "stl": Algorithm(
+            "strategies.silent:Silent",
+            "clients.stl:SingleTask",
+            "-",
+            "a fresh model for each task: the single-task bound",
+        ),
+        "fedweit": Algorithm(
+            "strategies.fedweit:FedWeit",
+            "clients.fedweit:FedWeit",
+            "Yoon et al., ICML 2021",
+            "gated base, sparse adapters, attention to other clients' adapters",
+        ),
+    }
+)
+
+
+def algorithms() -> Mapping[str, Algorithm]:
+    """Return all algorithms by name: ours, and those of installed packages.
+
+    Another package registers an `Algorithm` under the entry point group
+    ``fcl_flower.algorithms``.
+    """
+    found = dict(_BUILT_IN)
+    for point in entry_points(group="fcl_flower.algorithms"):
+        algorithm = point.load()
+        if not isinstance(algorithm, Algorithm):
+            raise ContractError(f"entry point {point.name} is not an Algorithm")
+        found[point.name] = algorithm
+    return found
+
+
+def algorithm(name: str) -> Algorithm:
+    """Return the named algorithm.
+
+    Raises:
+        ConfigError: there is none of that name; the message lists all.
+    """
+    known = algorithms()
+    if name not in known:
+        raise ConfigError(
+            f"strategy: {name!r} is unknown; expected one of {', '.join(known)}"
+        )
+    return known[name]

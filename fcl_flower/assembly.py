@@ -1,0 +1,131 @@
+"""From a configuration to the objects of a run; both apps build through here."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fcl_flower.algorithms import algorithm
+from fcl_flower.config import RunConfig
+from fcl_flower.contracts import Learner, Place, Strategy
+from fcl_flower.data.scenarios import Scenario, build_scenario
+from fcl_flower.errors import ConfigError
+from fcl_flower.isolation import IsolatedLearner
+from fcl_flower.models import TaskModel, build_model
+from fcl_flower.schedule import Schedule
+from fcl_flower.training import Training
+
+
+def data_root(config: RunConfig) -> Path:
+    """Return the folder with data sets: the setting, ``$FCL_DATA`` or ``./data``."""
+    return Path(config.data_root or os.environ.get("FCL_DATA") or "data").absolute()
+
+
+def scenario(config: RunConfig) -> Scenario:
+    """Return who learns what in which order.
+
+    Raises:
+        ConfigError: a data set is missing or the scenario cannot be cut from it.
+    """
+    return build_scenario(
+        config.scenario,
+        datasets=config.datasets,
+        data_root=data_root(config),
+        clients=config.clients,
+        tasks=config.tasks,
+        classes_per_task=config.classes_per_task or None,
+        valid_fraction=config.valid_fraction,
+        seed=config.seed,
+    )
+
+
+def model(config: RunConfig, plan: Scenario) -> TaskModel:
+    """Return the initial network, the same on the server and on every client.
+
+    Raises:
+        ConfigError: there is no network of that name.
+    """
+    single = config.head == "single"
+    return build_model(
+        model_name(config),
+        tasks=config.tasks,
+        classes=plan.num_labels if single else plan.classes_per_task,
+        single_head=single,
+        seed=config.seed,
+    )
+
+
+def model_name(config: RunConfig) -> str:
+    """Return the network: the setting, or what suits the data set."""
+    return config.model or ("small" if config.datasets == ("digits",) else "lenet")
+
+
+def schedule(config: RunConfig) -> Schedule:
+    """Return which rounds belong to which task, and who takes part."""
+    return Schedule(
+        clients=config.clients,
+        tasks=config.tasks,
+        rounds_per_task=config.rounds,
+        fraction=config.fraction,
+        seed=config.seed,
+    )
+
+
+def strategy(config: RunConfig) -> Strategy[Any]:
+    """Return the server half; of an isolated run, one that sends nothing.
+
+    Raises:
+        ConfigError: the name or a hyper-parameter is unknown or refused.
+    """
+    name = "local" if config.isolated else config.strategy
+    text = "" if config.isolated else config.set
+    half = algorithm(name)
+    return half.load_strategy()(half.params(text)[0], config.seed)
+
+
+def learner(config: RunConfig, plan: Scenario, client: int) -> Learner[Any]:
+    """Return the client half for one client.
+
+    Raises:
+        ConfigError: the name or a hyper-parameter is unknown or refused.
+    """
+    torch.set_num_threads(config.threads)
+    halves = algorithm(config.strategy)
+    of_server, of_client = halves.params(config.set)
+    place = Place(
+        client=client,
+        num_clients=config.clients,
+        seed=config.seed,
+        training=Training(
+            epochs=config.epochs,
+            batch_size=config.batch_size,
+            learning_rate=config.learning_rate,
+            patience=config.patience,
+        ),
+        device=device(config),
+    )
+    network = model(config, plan).to(place.device)
+    made = halves.load_learner()(of_client, network, place)
+    if not config.isolated:
+        return made
+    server = halves.load_strategy()(of_server, config.seed)
+    return IsolatedLearner(made, server)
+
+
+def device(config: RunConfig) -> str:
+    """Return the torch device of a client.
+
+    Raises:
+        ConfigError: the wanted accelerator is not there.
+    """
+    if config.device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=config.device)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(
+            f"device: {config.device!r} is refused: expected auto, cpu or a device "
+            f"that torch finds here"
+        ) from error
+    return config.device

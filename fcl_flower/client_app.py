@@ -1,0 +1,109 @@
+"""The Flower ClientApp: it wraps any `Learner` of ours."""
+
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from fcl_flower import assembly, wire
+from fcl_flower.codec import encode
+from fcl_flower.config import RunConfig
+from fcl_flower.contracts import Learner
+from fcl_flower.data.scenarios import Scenario
+from fcl_flower.data.tasks import task_data
+from fcl_flower.ledger import kind
+from fcl_flower.memory import ClientMemory, ContextMemory, FolderMemory
+from fcl_flower.training import score
+from fcl_flower.types import Payload
+
+TRANSIENT = "optimizer"
+
+app = ClientApp()
+
+
+@app.query()
+def who(message: Message, context: Context) -> Message:
+    """Tell the partition number, the client's name for good."""
+    record = ConfigRecord({"partition": int(context.node_config["partition-id"])})
+    return Message(RecordDict({"who": record}), reply_to=message)
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """Train one round on the client's current task."""
+    client = _Client(context)
+    stage = wire.open_stage(message.content)
+    state = client.state()
+    data = client.data(stage.task)
+    received = wire.unpack(message.content)
+    state, update = client.learner.train(state, received, stage, data)
+    client.memory.save(state)
+    packer = wire.Packer(client.config.precision)
+    return Message(packer.uplink(update), reply_to=message)
+
+
+@app.evaluate()
+def evaluate(message: Message, context: Context) -> Message:
+    """Score every task so far on its whole test set."""
+    client = _Client(context)
+    stage = wire.open_stage(message.content)
+    state, received = client.state(), wire.unpack(message.content)
+    accuracy = [
+        score(
+            lambda x, task=task: client.learner.predict(state, received, task, x),
+            client.data(task).test,
+        ).accuracy
+        for task in range(stage.task + 1)
+    ]
+    row = MetricRecord(
+        {"accuracy": accuracy, "model-bytes": model_bytes(state, received)}
+    )
+    return Message(RecordDict({wire.METRICS: row}), reply_to=message)
+
+
+def model_bytes(state: Payload, received: Payload) -> int:
+    """Return the bytes that a client needs in order to predict, as it stores them.
+
+    What only training needs (the optimizer's moments) is left out.
+    """
+    return sum(
+        len(encode(tensor).data)
+        for payload in (state, received)
+        for group, arrays in payload.items()
+        if kind(group) != TRANSIENT
+        for tensor in arrays.values()
+    )
+
+
+class _Client:
+    """What one message needs: the learner, its memory and its data."""
+
+    def __init__(self, context: Context) -> None:
+        config = RunConfig.of(context.run_config)
+        if not config.clients:
+            nodes = int(context.node_config["num-partitions"])
+            config = config.with_values(clients=nodes)
+        self.config = config
+        self.number = int(context.node_config["partition-id"])
+        self.scenario: Scenario = assembly.scenario(config)
+        self.learner: Learner[Any] = assembly.learner(
+            config, self.scenario, self.number
+        )
+        self.memory: ClientMemory = ContextMemory(context)
+        if config.memory != "context":
+            folder = Path(config.memory) / f"client-{self.number}"
+            self.memory = FolderMemory(folder, durable=False)
+
+    def state(self) -> Payload:
+        return self.memory.load() or self.learner.init()
+
+    def data(self, task: int) -> Any:
+        return task_data(
+            self.scenario,
+            self.number,
+            task,
+            data_root=assembly.data_root(self.config),
+            input_shape=self.learner.model.input_shape,
+            single_head=self.config.head == "single",
+        )

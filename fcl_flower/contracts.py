@@ -1,0 +1,141 @@
+"""The two halves of an algorithm, side by side. Read this file first.
+
+A new algorithm is one file with a `Strategy`, one file with a `Learner`, and one
+line in `fcl_flower.algorithms`. State is passed as a value and returned as a value,
+so that a process may die between any two calls.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+from fcl_flower.types import Arrays, Payload, Stage, Update
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fcl_flower.data.tasks import TaskData
+    from fcl_flower.models import TaskModel
+    from fcl_flower.training import Training
+
+
+class Params(BaseModel):
+    """Hyper-parameters of one half; frozen, unknown keys are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+P = TypeVar("P", bound=Params)
+
+
+class Strategy(ABC, Generic[P]):
+    """Server half: NumPy in, NumPy out; knows neither Flower nor the clients.
+
+    Class attributes:
+        params_type: the pydantic model of this half's hyper-parameters.
+        personal: clients predict with what they keep themselves, so nothing is
+            sent to them for an evaluation.
+    """
+
+    params_type: ClassVar[type[Params]] = Params
+    personal: ClassVar[bool] = False
+
+    def __init__(self, params: P, seed: int) -> None:
+        """Keep the hyper-parameters; ``seed`` is the run's seed (see `seeds`)."""
+        self.params = params
+        self.seed = seed
+
+    @abstractmethod
+    def init(self, model: Arrays) -> Payload:
+        """Return the server state before round 1.
+
+        Args:
+            model: the initial shared tensors by name; dense.
+        """
+
+    @abstractmethod
+    def broadcast(self, state: Payload, stage: Stage, client: int) -> Payload:
+        """Return what ``client`` (its partition number) receives for this stage."""
+
+    def check(self, state: Payload, update: Update) -> None:
+        """Refuse an update that must not be aggregated.
+
+        Called once per update before `aggregate`; non-finite values have been
+        refused already.
+
+        Raises:
+            WireError: a group, name or shape is not what this strategy expects.
+        """
+        return
+
+    @abstractmethod
+    def aggregate(
+        self, state: Payload, stage: Stage, updates: Mapping[int, Update]
+    ) -> Payload:
+        """Return the next server state.
+
+        Args:
+            state: the state that was broadcast; must not be changed in place.
+            stage: of the round; ``first`` and ``last`` speak of the round's task.
+            updates: by client, in ascending order of client; never empty.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a learner is told about where it runs.
+
+    Attributes:
+        client: the client's partition number, counted from 0.
+        num_clients: how many clients the federation has.
+        seed: the run's seed.
+        training: epochs, batch size, learning rate and when to lower it.
+        device: torch device name, such as ``cpu`` or ``cuda:0``.
+    """
+
+    client: int
+    num_clients: int
+    seed: int
+    training: "Training"
+    device: str = "cpu"
+
+
+class Learner(ABC, Generic[P]):
+    """Client half: torch inside, NumPy at both ends; knows not the server half."""
+
+    params_type: ClassVar[type[Params]] = Params
+
+    def __init__(self, params: P, model: "TaskModel", place: Place) -> None:
+        """Keep the hyper-parameters, a freshly initialised model and the place."""
+        self.params = params
+        self.model = model
+        self.place = place
+
+    def init(self) -> Payload:
+        """Return the client's private state before its first task."""
+        return {}
+
+    @abstractmethod
+    def train(
+        self, state: Payload, received: Payload, stage: Stage, data: "TaskData"
+    ) -> tuple[Payload, Update]:
+        """Train on the current task; return the next private state and the update.
+
+        Neither ``state`` nor ``received`` may be changed in place.
+        """
+
+    @abstractmethod
+    def predict(
+        self, state: Payload, received: Payload, task: int, x: "Tensor"
+    ) -> "Tensor":
+        """Return logits, shape (batch, classes), for inputs of ``task``.
+
+        Args:
+            state: the client's private state.
+            received: what the strategy broadcasts; empty for a personal strategy.
+            task: index of the task that ``x`` belongs to.
+            x: shape (batch, *input_shape).
+        """

@@ -1,0 +1,1 @@
+"""Data: sources (whole sets), scenarios (who learns what), tasks (tensors)."""

@@ -1,0 +1,150 @@
+"""A scenario's plan: which client learns what, in which order, from which samples."""
+
+import hashlib
+import json
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Task:
+    """One task of one client.
+
+    Attributes:
+        name: data set and group, such as ``cifar100/fish``.
+        dataset: name of the source.
+        classes: label ids in the source, ascending, so that a group has the same
+            order of labels at each client.
+        class_names: their names.
+        train: int64 indices into the source's training split, ascending.
+        valid: the same, for validation; disjoint from ``train``.
+        test: int64 indices into the source's test split, ascending.
+        group: number of the class group within the scenario; two clients with the
+            same number learn the same classes.
+    """
+
+    name: str
+    dataset: str
+    classes: tuple[int, ...]
+    class_names: tuple[str, ...]
+    train: npt.NDArray[np.int64]
+    valid: npt.NDArray[np.int64]
+    test: npt.NDArray[np.int64]
+    group: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything but the indices, of which only a checksum is kept."""
+        digest = hashlib.sha256()
+        counts = {}
+        for split in ("train", "valid", "test"):
+            indices: npt.NDArray[np.int64] = getattr(self, split)
+            digest.update(len(indices).to_bytes(8, "little"))
+            digest.update(indices.astype("<i8").tobytes())
+            counts[split] = len(indices)
+        return {
+            "name": self.name,
+            "dataset": self.dataset,
+            "group": self.group,
+            "classes": list(self.classes),
+            "class_names": list(self.class_names),
+            **counts,
+            "sha256": digest.hexdigest(),
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Scenario:
+    """The streams of tasks of all clients.
+
+    Attributes:
+        name: key of the table of scenarios.
+        seed: the seed it was drawn from.
+        datasets: names of the sources.
+        classes_per_task: the same for every task.
+        clients: for each client its tasks, in the order in which it learns them.
+    """
+
+    name: str
+    seed: int
+    datasets: tuple[str, ...]
+    classes_per_task: int
+    clients: tuple[tuple[Task, ...], ...]
+
+    @cached_property
+    def labels(self) -> tuple[tuple[str, int], ...]:
+        """Return all (dataset, label id) pairs, sorted: the labels of one head."""
+        return tuple(
+            sorted(
+                {
+                    (task.dataset, label)
+                    for tasks in self.clients
+                    for task in tasks
+                    for label in task.classes
+                }
+            )
+        )
+
+    @property
+    def num_labels(self) -> int:
+        """Return the number of classes of a single head."""
+        return len(self.labels)
+
+    @property
+    def num_tasks(self) -> int:
+        """Return the number of tasks of each client."""
+        return len(self.clients[0])
+
+    def describe(self) -> str:
+        """Return a table for people: one line a task, with its number of samples.
+
+        The column ``clients`` counts the clients that learn the same classes.
+        """
+        shared = Counter(task.group for tasks in self.clients for task in tasks)
+        rows = [["client", "task", "name", "clients", "train", "valid", "test", ""]]
+        for client, tasks in enumerate(self.clients):
+            for number, task in enumerate(tasks):
+                counts = (len(task.train), len(task.valid), len(task.test))
+                rows.append(
+                    [
+                        str(client),
+                        str(number),
+                        task.name,
+                        str(shared[task.group]),
+                        *map(str, counts),
+                        ", ".join(task.class_names),
+                    ]
+                )
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = [
+            "  ".join(
+                cell.ljust(width) if column in (2, 7) else cell.rjust(width)
+                for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+            ).rstrip()
+            for row in rows
+        ]
+        title = (
+            f"{self.name} on {', '.join(self.datasets)}, seed {self.seed}: "
+            f"{len(self.clients)} clients, {self.num_tasks} tasks of "
+            f"{self.classes_per_task} classes, {self.num_labels} classes in all"
+        )
+        return "\n".join([title, *lines])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `save` writes."""
+        return {
+            "name": self.name,
+            "seed": self.seed,
+            "datasets": list(self.datasets),
+            "classes_per_task": self.classes_per_task,
+            "clients": [[task.to_dict() for task in tasks] for tasks in self.clients],
+        }
+
+    def save(self, path: Path) -> None:
+        """Write the plan as JSON; the same plan gives the same bytes."""
+        path.write_text(json.dumps(self.to_dict(), indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,296 @@
+"""The federation's loop: it drives any `Strategy` over Flower's message grid."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from logging import INFO, WARNING
+
+from flwr.app import (
+    ArrayRecord,
+    ConfigRecord,
+    Message,
+    MessageType,
+    MetricRecord,
+    RecordDict,
+)
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result
+from flwr.serverapp.strategy import Strategy as FlowerBase
+from typing_extensions import override
+
+from fcl_flower import checks, ledger, wire
+from fcl_flower.codec import Precision
+from fcl_flower.contracts import Strategy
+from fcl_flower.errors import RoundError, WireError
+from fcl_flower.record import Evaluation, Recorder, Traffic
+from fcl_flower.schedule import Schedule
+from fcl_flower.types import Payload, Update
+
+POLL_SECONDS = 0.02
+
+
+class FlowerStrategy(FlowerBase):
+    """A Flower strategy that speaks for one of ours.
+
+    Replies are handled as they arrive; a reply that fails, comes late or must not be
+    aggregated is left out by name and does not end the run.
+    """
+
+    def __init__(
+        self,
+        inner: Strategy,  # type: ignore[type-arg]
+        schedule: Schedule,
+        roster: Mapping[int, int],
+        recorder: Recorder,
+        *,
+        min_replies: int = 1,
+        precision: Precision = "float32",
+    ) -> None:
+        """Prepare a run.
+
+        Args:
+            inner: the algorithm's server half.
+            schedule: which rounds belong to which task, and who takes part.
+            roster: partition number by node id (see `roll_call`).
+            recorder: writes what happens.
+            min_replies: usable replies that a round needs.
+            precision: of float32 tensors on the wire.
+        """
+        self._inner = inner
+        self._schedule = schedule
+        self._client_of = dict(roster)
+        self._node_of = {client: node for node, client in roster.items()}
+        self._recorder = recorder
+        self._min_replies = min_replies
+        self._precision: Precision = precision
+        self._traffic = Traffic()
+        self._scalars: dict[int, Mapping[str, float]] = {}
+        self._failed: dict[int, str] = {}
+        self.state: Payload = {}
+
+    @override
+    def summary(self) -> None:
+        """Log who takes part in what."""
+        log(
+            INFO,
+            "%s: %d clients, %d tasks of %d rounds",
+            type(self._inner).__name__,
+            self._schedule.clients,
+            self._schedule.tasks,
+            self._schedule.rounds_per_task,
+        )
+
+    @override
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Run rounds 1 to ``num_rounds``; evaluate after the last round of each task.
+
+        Args:
+            grid: connects to the nodes.
+            initial_arrays: the initial shared tensors.
+            num_rounds: of the whole run.
+            timeout: seconds to wait for the replies of a round.
+            train_config: not used; a stage travels instead.
+            evaluate_config: not used.
+            evaluate_fn: not used; tests belong to the clients.
+
+        Raises:
+            RoundError: a round brought fewer usable replies than needed.
+        """
+        self.summary()
+        self.state = self._inner.init(wire.unpack_arrays(initial_arrays))
+        config = ConfigRecord()
+        result = Result()
+        for number in range(1, num_rounds + 1):
+            self._traffic = Traffic()
+            asked = self.configure_train(number, initial_arrays, config, grid)
+            replies = self._exchange(grid, asked, number, timeout)
+            _, metrics = self.aggregate_train(number, replies)
+            if metrics is not None:
+                result.train_metrics_clientapp[number] = metrics
+            asked = self.configure_evaluate(number, initial_arrays, config, grid)
+            replies = self._exchange(grid, asked, number, timeout)
+            scores = self.aggregate_evaluate(number, replies)
+            if scores is not None:
+                result.evaluate_metrics_clientapp[number] = scores
+            self._recorder.trained(
+                number,
+                self._schedule.task(number),
+                self._scalars,
+                self._failed,
+                self._traffic,
+            )
+        return result
+
+    @override
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Return one message for each client that takes part in the round."""
+        clients = self._schedule.participants(server_round)
+        return self._messages(server_round, clients, MessageType.TRAIN)
+
+    @override
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Return one message for each client after a task's last round, else none."""
+        if not self._schedule.ends_task(server_round):
+            return []
+        clients = range(self._schedule.clients)
+        return self._messages(server_round, clients, MessageType.EVALUATE)
+
+    @override
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Fold the usable updates into the state; say who was left out, and why."""
+        stage = self._schedule.stage(server_round)
+        updates: dict[int, Update] = {}
+        self._failed = {}
+        for reply in replies:
+            client = self._client_of[reply.metadata.src_node_id]
+            try:
+                updates[client] = self._accept(reply)
+            except WireError as error:
+                self._failed[client] = str(error)
+        for client in self._schedule.participants(server_round):
+            if client not in updates:
+                self._failed.setdefault(client, "no reply in time")
+                log(WARNING, "client %d left out: %s", client, self._failed[client])
+        if len(updates) < self._min_replies:
+            raise RoundError(
+                f"round {server_round}: {len(updates)} usable replies, "
+                f"{self._min_replies} needed; left out: {self._failed}"
+            )
+        updates = dict(sorted(updates.items()))
+        self._scalars = {client: update.metrics for client, update in updates.items()}
+        if updates:
+            self.state = self._inner.aggregate(self.state, stage, updates)
+        losses = [m["loss"] for m in self._scalars.values() if "loss" in m]
+        loss = sum(losses) / len(losses) if losses else float("nan")
+        log(
+            INFO,
+            "round %d of %d, task %d: %d clients, loss %.4f",
+            server_round,
+            self._schedule.num_rounds,
+            stage.task + 1,
+            len(updates),
+            loss,
+        )
+        return None, MetricRecord({"loss": loss, "clients": len(updates)})
+
+    @override
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Record every client's accuracies; return their mean by task."""
+        task = self._schedule.task(server_round)
+        scores: dict[int, Evaluation] = {}
+        for reply in replies:
+            client = self._client_of[reply.metadata.src_node_id]
+            try:
+                scores[client] = _open_evaluation(reply, task)
+            except WireError as error:
+                log(WARNING, "evaluation of client %d left out: %s", client, error)
+        if not scores:
+            return None
+        self._recorder.evaluated(server_round, task, dict(sorted(scores.items())))
+        rows = [found.accuracy for found in scores.values()]
+        means = [sum(column) / len(column) for column in zip(*rows, strict=True)]
+        log(INFO, "accuracy by task: %s", " ".join(f"{mean:.3f}" for mean in means))
+        return MetricRecord({f"task-{i}": mean for i, mean in enumerate(means)})
+
+    def _messages(
+        self, server_round: int, clients: Iterable[int], kind: str
+    ) -> list[Message]:
+        packer = wire.Packer(self._precision)
+        messages = []
+        for client in clients:
+            stage = self._schedule.stage(server_round, client)
+            quiet = kind == MessageType.EVALUATE and self._inner.personal
+            payload = {} if quiet else self._inner.broadcast(self.state, stage, client)
+            records = packer.downlink(payload, stage)
+            self._traffic.down += ledger.traffic(records)
+            if kind == MessageType.TRAIN:
+                self._traffic.paper_down += ledger.paper_bytes(payload)
+            messages.append(
+                Message(records, dst_node_id=self._node_of[client], message_type=kind)
+            )
+        return messages
+
+    def _exchange(
+        self, grid: Grid, messages: Iterable[Message], number: int, timeout: float
+    ) -> list[Message]:
+        """Push all, pull as they come; return the replies before the deadline."""
+        pending = set(grid.push_messages(messages))
+        expected, replies = len(pending), list[Message]()
+        deadline = time.monotonic() + timeout
+        while pending and time.monotonic() < deadline:
+            arrived = list(grid.pull_messages(pending))
+            for reply in arrived:
+                pending.discard(reply.metadata.reply_to_message_id)
+                if reply.has_content():
+                    self._traffic.up += ledger.traffic(reply.content)
+            replies.extend(arrived)
+            if arrived:
+                self._recorder.progress(number, len(replies), expected)
+            elif pending:
+                time.sleep(POLL_SECONDS)
+        return replies
+
+    def _accept(self, reply: Message) -> Update:
+        """Return the update of a reply that may be aggregated.
+
+        Raises:
+            WireError: the client failed, or its update must not be used.
+        """
+        update = wire.open_update(_content(reply))
+        checks.finite(update.payload)
+        self._inner.check(self.state, update)
+        self._traffic.paper_up += ledger.paper_bytes(update.payload)
+        return update
+
+
+def roll_call(grid: Grid, timeout: float) -> dict[int, int]:
+    """Return partition number by node id; node ids are random in every run.
+
+    Raises:
+        RoundError: two nodes claim the same partition.
+    """
+    asks = [
+        Message(RecordDict(), dst_node_id=node, message_type=MessageType.QUERY)
+        for node in grid.get_node_ids()
+    ]
+    roster: dict[int, int] = {}
+    for reply in grid.send_and_receive(asks, timeout=timeout):
+        if reply.has_content():
+            who = reply.content.config_records["who"]
+            roster[reply.metadata.src_node_id] = int(str(who["partition"]))
+    if len(set(roster.values())) < len(roster):
+        raise RoundError(f"two nodes claim the same partition: {roster}")
+    return dict(sorted(roster.items(), key=lambda pair: pair[1]))
+
+
+def _content(reply: Message) -> RecordDict:
+    if reply.has_error():
+        raise WireError(f"the client failed: {reply.error.reason}")
+    return reply.content
+
+
+def _open_evaluation(reply: Message, task: int) -> Evaluation:
+    row = _content(reply).metric_records.get(wire.METRICS, MetricRecord())
+    accuracy, size = row.get("accuracy"), row.get("model-bytes")
+    if not isinstance(accuracy, list) or len(accuracy) != task + 1:
+        raise WireError(f"accuracy: expected {task + 1} fractions, got {accuracy!r}")
+    if not all(0 <= value <= 1 for value in accuracy) or not isinstance(size, int):
+        raise WireError(f"accuracy {accuracy!r}, model-bytes {size!r}: out of range")
+    return Evaluation(accuracy, size)

@@ -1,0 +1,203 @@
+"""Measures of continual learning: pure functions over accuracies, the same for all.
+
+Every function reads ``a[c, t, i]``: the accuracy, a fraction in [0, 1], of client c on
+the test data of its task i after learning task t, with the model that the client
+would use then. It has shape (clients, tasks, tasks) and is NaN where ``i > t`` and
+where nothing was measured. T below is the last task, so the last row is always the
+last round's, never the best round's.
+
+What was not measured is left out: first each client's mean is taken over its measured
+tasks, then the mean over the clients that have one. A client that vanished before the
+end thus counts neither as zero nor at all. Where nothing is left the result is NaN.
+"""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Accuracy: TypeAlias = npt.NDArray[np.float64]
+
+
+def average_accuracy(accuracy: Accuracy) -> float:
+    """Return ``A_T = mean_i a[T, i]``, the mean over clients, in [0, 1].
+
+    The final accuracy of FedWeIT (Yoon et al., ICML 2021, appendix, measure 1).
+
+    Args:
+        accuracy: ``a``, shape (clients, tasks, tasks).
+
+    Raises:
+        ValueError: ``a`` has another shape, a value outside [0, 1], or a value above
+            the diagonal.
+    """
+    return _over_clients(_checked(accuracy)[:, -1])
+
+
+def learning_accuracy(accuracy: Accuracy) -> float:
+    """Return ``mean_i a[i, i]``, the mean over clients, in [0, 1].
+
+    How well each task was known just after it was learned, before anything could be
+    forgotten.
+
+    Args:
+        accuracy: ``a``, shape (clients, tasks, tasks).
+
+    Raises:
+        ValueError: as `average_accuracy`.
+    """
+    return _over_clients(np.diagonal(_checked(accuracy), axis1=1, axis2=2))
+
+
+def forgetting(accuracy: Accuracy) -> float:
+    """Return ``F = mean_{i<T} max_{t<T} (a[t, i] - a[T, i])``, the mean over clients.
+
+    Chaudhry et al., ECCV 2018, equation 3. In [-1, 1]; positive is forgetting, below
+    zero the old tasks became better than they ever were; 0.0 with a single task.
+
+    Args:
+        accuracy: ``a``, shape (clients, tasks, tasks).
+
+    Raises:
+        ValueError: as `average_accuracy`.
+    """
+    per_task = forgetting_per_task(accuracy)
+    return _over_clients(per_task) if per_task.shape[1] else 0.0
+
+
+def forgetting_per_task(accuracy: Accuracy) -> Accuracy:
+    """Return the terms of `forgetting`, shape (clients, tasks - 1), NaN if unknown.
+
+    Args:
+        accuracy: ``a``, shape (clients, tasks, tasks).
+
+    Raises:
+        ValueError: as `average_accuracy`.
+    """
+    checked = _checked(accuracy)
+    if checked.shape[1] == 1:
+        return np.empty((len(checked), 0))
+    best = np.fmax.reduce(checked[:, :-1, :-1], axis=1)
+    return np.asarray(best - checked[:, -1, :-1])
+
+
+def backward_transfer(accuracy: Accuracy) -> float:
+    """Return ``BWT = mean_{i<T} (a[T, i] - a[i, i])``, the mean over clients.
+
+    Lopez-Paz & Ranzato, NeurIPS 2017, equation 3. In [-1, 1]; positive when later
+    tasks helped earlier ones; 0.0 with a single task.
+
+    Args:
+        accuracy: ``a``, shape (clients, tasks, tasks).
+
+    Raises:
+        ValueError: as `average_accuracy`.
+    """
+    checked = _checked(accuracy)
+    if checked.shape[1] == 1:
+        return 0.0
+    learned = np.diagonal(checked, axis1=1, axis2=2)
+    return _over_clients((checked[:, -1] - learned)[:, :-1])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TransferGain:
+    """What federation gained over learning alone; units are clients or seeds.
+
+    Attributes:
+        overall: mean over the units of ``per_unit``, in [-1, 1].
+        spread: standard deviation of ``per_unit`` (n - 1 in the denominator); NaN
+            with fewer than two units.
+        per_task: mean over the units for each task, shape (tasks,).
+        per_task_spread: standard deviation over the units, shape (tasks,).
+        per_unit: mean over the tasks for each unit, shape (units,); NaN for a unit
+            that is missing in one of the two runs.
+    """
+
+    overall: float
+    spread: float
+    per_task: Accuracy
+    per_task_spread: Accuracy
+    per_unit: Accuracy
+
+    @property
+    def standard_error(self) -> float:
+        """Return ``spread / sqrt(n)`` over the n measured units; NaN for n < 2."""
+        measured = np.count_nonzero(~np.isnan(self.per_unit))
+        return float(self.spread / np.sqrt(measured)) if measured > 1 else float("nan")
+
+
+def transfer_gain(federated: Accuracy, isolated: Accuracy) -> TransferGain:
+    """Return the final accuracy with federation minus that without it, pair by pair.
+
+    ``g[u, i] = a_federated[u, T, i] - a_isolated[u, T, i]`` for unit u and task i. A
+    pair of which one half was not measured is left out. Pairing matters: the clients
+    differ from each other far more than the two runs of one client do.
+
+    Args:
+        federated: shape (units, tasks, tasks). A unit is a client of one run, or a
+            seed, for which the clients' mean is given.
+        isolated: the same units and tasks without any communication.
+
+    Raises:
+        ValueError: the shapes differ, or as `average_accuracy`.
+    """
+    if federated.shape != isolated.shape:
+        raise ValueError(
+            f"federated has shape {federated.shape} and isolated {isolated.shape}, "
+            "expected the same units and tasks"
+        )
+    gain = _checked(federated)[:, -1] - _checked(isolated)[:, -1]
+    per_unit = mean_measured(gain, axis=1)
+    return TransferGain(
+        overall=float(mean_measured(per_unit, axis=0)),
+        spread=float(spread_measured(per_unit, axis=0)),
+        per_task=mean_measured(gain, axis=0),
+        per_task_spread=spread_measured(gain, axis=0),
+        per_unit=per_unit,
+    )
+
+
+def mean_measured(values: Accuracy, axis: int) -> Accuracy:
+    """Return the mean over ``axis`` of what is not NaN; NaN where nothing is."""
+    measured = ~np.isnan(values)
+    count = np.asarray(measured.sum(axis))
+    total = np.where(measured, values, 0.0).sum(axis)
+    mean = np.full(count.shape, np.nan)
+    np.divide(total, count, out=mean, where=count > 0)
+    return mean
+
+
+def spread_measured(values: Accuracy, axis: int) -> Accuracy:
+    """Return the standard deviation (n - 1) over ``axis``; NaN below two values."""
+    count = np.asarray((~np.isnan(values)).sum(axis))
+    mean = np.expand_dims(mean_measured(values, axis), axis)
+    variance = mean_measured((values - mean) ** 2, axis)
+    bessel = np.full(count.shape, np.nan)
+    np.divide(count, count - 1, out=bessel, where=count > 1)
+    spread: Accuracy = np.sqrt(variance * bessel)
+    return spread
+
+
+def _over_clients(values: Accuracy) -> float:
+    """Return the mean over clients of each client's mean; ``values`` (clients, n)."""
+    return float(mean_measured(mean_measured(values, axis=1), axis=0))
+
+
+def _checked(accuracy: Accuracy) -> Accuracy:
+    """Return ``accuracy`` if it is what this module's docstring says."""
+    shape = accuracy.shape
+    if len(shape) != 3 or shape[1] != shape[2] or 0 in shape:
+        raise ValueError(
+            f"accuracy has shape {shape}, expected (clients, tasks, tasks)"
+        )
+    measured = accuracy[~np.isnan(accuracy)]
+    if ((measured < 0) | (measured > 1)).any():
+        raise ValueError("accuracy has a value outside [0, 1], expected fractions")
+    if not np.isnan(accuracy[:, *np.triu_indices(shape[1], k=1)]).all():
+        raise ValueError(
+            "accuracy has a value above the diagonal, expected NaN for tasks that "
+            "were not learned yet"
+        )
+    return accuracy

@@ -1,0 +1,83 @@
+"""The table of models: one file with a body and one line here make a new one."""
+
+from dataclasses import dataclass
+from importlib import import_module
+
+import torch
+
+from fcl_flower.errors import ConfigError
+from fcl_flower.models.heads import TaskModel
+from fcl_flower.seeds import derive
+
+__all__ = ["MODELS", "ModelEntry", "TaskModel", "build_model"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEntry:
+    """What is known of a model before its module is imported.
+
+    Attributes:
+        body: ``module:callable`` that takes no argument and returns an `nn.Module`
+            from ``(batch, *input_shape)`` to (batch, features).
+        input_shape: shape of one input.
+        features: width of what the body returns.
+        summary: one line for people.
+    """
+
+    body: str
+    input_shape: tuple[int, ...]
+    features: int
+    summary: str
+
+
+_HERE = "fcl_flower.models"
+
+MODELS: dict[str, ModelEntry] = {
+    "small": ModelEntry(
+        f"{_HERE}.small:SmallNet", (1, 8, 8), 64, "two convolutions for 8x8 digits"
+    ),
+    "lenet": ModelEntry(
+        f"{_HERE}.lenet:LeNet", (3, 32, 32), 500, "the LeNet of FedWeIT"
+    ),
+    "resnet18": ModelEntry(
+        f"{_HERE}.resnet:ResNet18", (3, 32, 32), 512, "ResNet-18 for 32x32 images"
+    ),
+}
+
+
+def build_model(
+    name: str, *, tasks: int, classes: int, single_head: bool, seed: int
+) -> TaskModel:
+    """Return a freshly initialised model; the same arguments give the same weights.
+
+    The body's weights depend on ``name`` and ``seed`` only, so that every client
+    starts from the same body however many heads it has. Torch's global generator
+    is left as it was.
+
+    Args:
+        name: a key of `MODELS`.
+        tasks: number of tasks, at least 1.
+        classes: logits per head: the classes of one task, or all labels of the
+            scenario with a single head.
+        single_head: one head serves every task.
+        seed: the run's seed.
+
+    Raises:
+        ConfigError: the name is unknown.
+    """
+    entry = MODELS.get(name)
+    if entry is None:
+        known = ", ".join(sorted(MODELS))
+        raise ConfigError(f"model: got {name!r}, expected one of {known}.")
+    module, _, attribute = entry.body.partition(":")
+    body = getattr(import_module(module), attribute)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive(seed, "model"))
+        return TaskModel(
+            body(),
+            features=entry.features,
+            input_shape=entry.input_shape,
+            tasks=tasks,
+            classes=classes,
+            single_head=single_head,
+        )

@@ -1,0 +1,256 @@
+"""What a run leaves behind: a folder of files that a reader can trust.
+
+``config.toml`` (runs it again), ``scenario.json`` (who had what), ``rounds.jsonl``,
+``accuracy.csv``, ``attention.json`` (where a method attends to foreign adapters),
+``summary.json`` and, while it runs, ``progress.json``.
+"""
+
+import csv
+import json
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fcl_flower import metrics
+from fcl_flower.config import RunConfig, settings
+from fcl_flower.data.scenarios import Scenario
+from fcl_flower.types import Array
+
+ATTENTION = "attention/"
+COLUMNS = ("round", "task_learned", "client", "task", "task_name", "accuracy")
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Bytes of one round, both ways."""
+
+    up: Counter[str] = field(default_factory=Counter)
+    down: Counter[str] = field(default_factory=Counter)
+    paper_up: int = 0
+    paper_down: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """One client's scores after learning a task.
+
+    Attributes:
+        accuracy: fraction of right answers on the test set of each task so far.
+        model_bytes: what the client must keep in order to predict.
+    """
+
+    accuracy: Sequence[float]
+    model_bytes: int
+
+
+class Recorder:
+    """Writes a run's files as it goes; the server is its only user."""
+
+    def __init__(self, folder: Path, config: RunConfig, scenario: Scenario) -> None:
+        """Begin a record in ``folder``, which may exist but must be writable."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder, self._config, self._scenario = folder, config, scenario
+        clients, tasks = config.clients, config.tasks
+        self.accuracy: Array = np.full((clients, tasks, tasks), np.nan)
+        self._up: Counter[str] = Counter()
+        self._down: Counter[str] = Counter()
+        self._paper = Counter({"up": 0, "down": 0})
+        self._model_bytes: dict[int, int] = {}
+        self._attention: dict[tuple[int, int], dict[tuple[int, int], float]] = {}
+        self._started = self._round_started = time.monotonic()
+        (folder / "config.toml").write_text(config.to_toml())
+        scenario.save(folder / "scenario.json")
+        (folder / "rounds.jsonl").write_text("")
+        with (folder / "accuracy.csv").open("w", newline="") as file:
+            csv.writer(file).writerow(COLUMNS)
+        self.progress(0, 0, 0, "starting")
+
+    def progress(
+        self, server_round: int, done: int, expected: int, state: str = "training"
+    ) -> None:
+        """Say where the run stands, for whoever watches ``progress.json``."""
+        config = self._config
+        task = max(0, server_round - 1) // config.rounds
+        known = self.accuracy[:, : task + 1]
+        _replace(
+            self._folder / "progress.json",
+            {
+                "state": state,
+                "round": server_round,
+                "rounds": config.rounds * config.tasks,
+                "task": task,
+                "tasks": config.tasks,
+                "clients_done": done,
+                "clients": expected,
+                "accuracy": None
+                if np.isnan(known).all()
+                else metrics.average_accuracy(_so_far(self.accuracy)),
+                "bytes_up": self._up.total(),
+                "bytes_down": self._down.total(),
+                "seconds": time.monotonic() - self._started,
+            },
+        )
+
+    def evaluated(
+        self, server_round: int, task: int, scores: Mapping[int, Evaluation]
+    ) -> None:
+        """Add every client's scores after learning ``task``."""
+        with (self._folder / "accuracy.csv").open("a", newline="") as file:
+            rows = csv.writer(file)
+            for client, found in scores.items():
+                self._model_bytes[client] = found.model_bytes
+                for i, value in enumerate(found.accuracy):
+                    self.accuracy[client, task, i] = value
+                    name = self._scenario.clients[client][i].name
+                    rows.writerow([server_round, task, client, i, name, value])
+
+    def trained(
+        self,
+        server_round: int,
+        task: int,
+        replies: Mapping[int, Mapping[str, float]],
+        failed: Mapping[int, str],
+        traffic: Traffic,
+    ) -> None:
+        """Add a finished round.
+
+        Args:
+            server_round: counted from 1.
+            task: that the round belongs to.
+            replies: scalars by client whose update was aggregated.
+            failed: reason by client whose update was not.
+            traffic: of the round, an evaluation after it included.
+        """
+        self._up += traffic.up
+        self._down += traffic.down
+        self._paper.update(up=traffic.paper_up, down=traffic.paper_down)
+        for client, scalars in replies.items():
+            weights = _attention(scalars)
+            if weights:
+                self._attention[client, task] = weights
+        now = time.monotonic()
+        row = {
+            "round": server_round,
+            "task": task,
+            "clients": sorted(replies),
+            "failed": sorted(failed),
+            "reasons": {str(client): why for client, why in failed.items()},
+            "loss": _mean(replies, "loss"),
+            "valid_loss": _mean(replies, "valid_loss"),
+            "valid_accuracy": _mean(replies, "valid_accuracy"),
+            "bytes_up": dict(sorted(traffic.up.items())),
+            "bytes_down": dict(sorted(traffic.down.items())),
+            "paper_bytes_up": traffic.paper_up,
+            "paper_bytes_down": traffic.paper_down,
+            "seconds": now - self._round_started,
+        }
+        self._round_started = now
+        with (self._folder / "rounds.jsonl").open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def finish(self) -> dict[str, Any]:
+        """Write and return the summary; the same seed gives the same, time aside."""
+        config, accuracy = self._config, self.accuracy
+        seconds = time.monotonic() - self._started
+        if self._attention:
+            _replace(self._folder / "attention.json", self._attended())
+        sizes = list(self._model_bytes.values())
+        summary = {
+            "label": config.strategy + (" isolated" if config.isolated else ""),
+            "strategy": config.strategy,
+            "isolated": config.isolated,
+            "params": settings(config.set),
+            "scenario": config.scenario,
+            "dataset": config.dataset,
+            "model": config.model,
+            "seed": config.seed,
+            "clients": config.clients,
+            "tasks": config.tasks,
+            "rounds": config.rounds * config.tasks,
+            "rounds_per_task": config.rounds,
+            "average_accuracy": metrics.average_accuracy(accuracy),
+            "forgetting": metrics.forgetting(accuracy),
+            "backward_transfer": metrics.backward_transfer(accuracy),
+            "learning_accuracy": metrics.learning_accuracy(accuracy),
+            "accuracy_matrix": _listed(_client_mean(accuracy)),
+            "client_accuracy": [_listed(matrix) for matrix in accuracy],
+            "bytes_up": self._up.total(),
+            "bytes_down": self._down.total(),
+            "paper_bytes_up": self._paper["up"],
+            "paper_bytes_down": self._paper["down"],
+            "bytes_by_kind": {
+                "up": dict(sorted(self._up.items())),
+                "down": dict(sorted(self._down.items())),
+            },
+            "model_bytes": round(sum(sizes) / len(sizes)) if sizes else 0,
+            "seconds": seconds,
+        }
+        _replace(self._folder / "summary.json", summary)
+        self.progress(config.rounds * config.tasks, 0, 0, "finished")
+        return summary
+
+    def _attended(self) -> list[dict[str, object]]:
+        streams = self._scenario.clients
+        return [
+            {
+                "client": client,
+                "task": task,
+                "task_name": streams[client][task].name,
+                "foreign": [
+                    {
+                        "client": other,
+                        "task": earlier,
+                        "task_name": streams[other][earlier].name,
+                        "weight": weight,
+                        "same_group": streams[other][earlier].group
+                        == streams[client][task].group,
+                    }
+                    for (other, earlier), weight in sorted(weights.items())
+                ],
+            }
+            for (client, task), weights in sorted(self._attention.items())
+        ]
+
+
+def _attention(scalars: Mapping[str, float]) -> dict[tuple[int, int], float]:
+    """Return weights by (client, task) from scalars named ``attention/C/T``."""
+    found = {}
+    for name, value in scalars.items():
+        if name.startswith(ATTENTION):
+            client, task = name.removeprefix(ATTENTION).split("/")
+            found[int(client), int(task)] = value
+    return found
+
+
+def _so_far(accuracy: Array) -> Array:
+    """Cut the array after the last task that any client has learned."""
+    learned = ~np.isnan(accuracy).all(axis=(0, 2))
+    stop = int(np.flatnonzero(learned)[-1]) + 1
+    return accuracy[:, :stop, :stop]
+
+
+def _client_mean(accuracy: Array) -> Array:
+    measured = ~np.isnan(accuracy)
+    total = np.where(measured, accuracy, 0.0).sum(axis=0)
+    count = measured.sum(axis=0)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+
+
+def _listed(matrix: Array) -> list[list[float | None]]:
+    return [[None if np.isnan(v) else float(v) for v in row] for row in matrix]
+
+
+def _mean(replies: Mapping[int, Mapping[str, float]], name: str) -> float | None:
+    values = [scalars[name] for scalars in replies.values() if name in scalars]
+    return sum(values) / len(values) if values else None
+
+
+def _replace(path: Path, content: object) -> None:
+    temporary = path.with_suffix(".new")
+    temporary.write_text(json.dumps(content, indent=1) + "\n")
+    temporary.replace(path)

@@ -1,0 +1,179 @@
+"""The transfer gain: what a strategy's clients gained by talking to each other."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fcl_flower import metrics
+from fcl_flower.metrics import Accuracy, TransferGain
+from fcl_flower.report import intervals, numbers, over_tasks, page
+from fcl_flower.report.markup import Markup
+
+_DOTS = 20
+"""Clients or seeds up to which each is a dot beside the bars."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pair:
+    """A federated method and its isolated counterpart, seed by seed.
+
+    Attributes:
+        federated: label of the method.
+        isolated: label of the same strategy without communication.
+        with_federation: for each seed, ``a``, shape (clients, tasks, tasks).
+        without: the same of the isolated runs.
+        colour: CSS colour of the method.
+    """
+
+    federated: str
+    isolated: str
+    with_federation: Sequence[Accuracy]
+    without: Sequence[Accuracy]
+    colour: str
+
+    @property
+    def unit(self) -> str:
+        """Return what the spread is over: seeds where there are several."""
+        return "seed" if len(self.without) > 1 else "client"
+
+    @property
+    def gain(self) -> TransferGain:
+        """Return the gain per seed, or per client where there is one seed."""
+        if self.unit == "client":
+            return metrics.transfer_gain(self.with_federation[0], self.without[0])
+        halves = (self.with_federation, self.without)
+        return metrics.transfer_gain(
+            *(np.stack([metrics.mean_measured(a, axis=0) for a in h]) for h in halves)
+        )
+
+    def verdict(self) -> tuple[str, str]:
+        """Return one sentence on whether federation helped, and its tone.
+
+        It is said to help or to hurt only if the gain is more than two standard
+        errors away from zero.
+        """
+        gain, subject = self.gain, self.federated
+        known = gain.per_unit[~np.isnan(gain.per_unit)]
+        if not len(known):
+            return (
+                f"{subject}: nothing was measured at the end of both runs, so nothing "
+                "can be said about federation.",
+                "",
+            )
+        amount = (
+            f"{numbers.signed(gain.overall)} final accuracy against {self.isolated}"
+        )
+        if len(known) == 1:
+            return (
+                f"{subject}: {amount}; with a single {self.unit} there is no telling "
+                "whether federation did it.",
+                "",
+            )
+        better = int((known > 0).sum())
+        evidence = (
+            f"{amount}, better for {better} of "
+            f"{numbers.plural(len(known), self.unit)}, standard deviation over them "
+            f"{gain.spread:.3f}"
+        )
+        if self.unit == "client":
+            evidence += "; one seed, so another may differ"
+        if abs(gain.overall) <= 2 * gain.standard_error:
+            return (
+                f"No clear effect of federation on {subject}: {evidence}; the gain is "
+                "within two standard errors of zero.",
+                "",
+            )
+        if gain.overall > 0:
+            return f"Federation helped {subject}: {evidence}.", "good"
+        return f"Federation hurt {subject}: {evidence}.", "bad"
+
+
+def gain_sections(pairs: Sequence[Pair]) -> Iterator[Markup]:
+    """Yield the overall gain of every pair, then the gain per task of each."""
+    if not pairs:
+        yield page.section(
+            "What federation gained is not known",
+            "No run here has an isolated counterpart of the same strategy and seed; "
+            "without it a high accuracy says nothing about federation.",
+        )
+    gains = [(pair, pair.gain) for pair in pairs]
+    gains = [(pair, gain) for pair, gain in gains if not np.isnan(gain.overall)]
+    if not gains:
+        return
+    yield _overall(gains)
+    limits = _limits(gains)
+    yield from (_per_task(pair, gain, limits) for pair, gain in gains)
+
+
+def _overall(gains: Sequence[tuple[Pair, TransferGain]]) -> Markup:
+    ahead = sum(gain.overall > 0 for _, gain in gains)
+    count = numbers.plural(len(gains), "federated method")
+    return page.section(
+        f"Transfer gain: {ahead} of {count} "
+        f"{'ends' if ahead == 1 else 'end'} above learning alone",
+        "Final accuracy with federation minus that of the same strategy isolated. Disc "
+        "and whisker: mean and standard deviation over clients, or over seeds where "
+        "there are several; dots: single clients or seeds.",
+        intervals.intervals(
+            [
+                intervals.Interval(
+                    pair.federated,
+                    gain.overall,
+                    gain.spread,
+                    gain.per_unit,
+                    pair.colour,
+                )
+                for pair, gain in gains
+            ],
+            "transfer gain (federated minus isolated)",
+            "Transfer gain of every federated method",
+        ),
+    )
+
+
+def _per_task(pair: Pair, gain: TransferGain, limits: tuple[float, float]) -> Markup:
+    best, worst = int(np.nanargmax(gain.per_task)), int(np.nanargmin(gain.per_task))
+    if best == worst:
+        heading = f"{pair.federated}: {numbers.signed(gain.overall)}"
+    else:
+        heading = (
+            f"{pair.federated}: most on task {best} "
+            f"({numbers.signed(gain.per_task[best])}), least on task {worst} "
+            f"({numbers.signed(gain.per_task[worst])})"
+        )
+    dots = _dots(pair)
+    return page.section(
+        heading,
+        f"Transfer gain per task against {pair.isolated}. Bars: mean over "
+        f"{pair.unit}s"
+        + (f"; dots: single {pair.unit}s." if len(dots) else ".")
+        + (" All methods have the same scale." if limits else ""),
+        over_tasks.bars_over_tasks(
+            gain.per_task,
+            dots,
+            "transfer gain",
+            limits,
+            numbers.signed,
+            lambda value: "var(--c2)" if value > 0 else "var(--c4)",
+            f"Transfer gain of {pair.federated} per task",
+        ),
+    )
+
+
+def _dots(pair: Pair) -> Accuracy:
+    """Return the gain of each unit on each task; none where they are too many."""
+    gains = [
+        a[:, -1] - b[:, -1]
+        for a, b in zip(pair.with_federation, pair.without, strict=True)
+    ]
+    if pair.unit == "seed":
+        gains = [np.stack([metrics.mean_measured(g, axis=0) for g in gains])]
+    return gains[0] if len(gains[0]) <= _DOTS else gains[0][:0]
+
+
+def _limits(gains: Sequence[tuple[Pair, TransferGain]]) -> tuple[float, float]:
+    shown = np.concatenate(
+        [np.append(_dots(pair).ravel(), gain.per_task) for pair, gain in gains]
+    )
+    return float(np.nanmin(shown)), float(np.nanmax(shown))

@@ -1,0 +1,196 @@
+"""Heat maps: a matrix as coloured cells, with numbers where there is room."""
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+
+from fcl_flower.metrics import Accuracy
+from fcl_flower.report import numbers, plot
+from fcl_flower.report.markup import Markup, join, tag
+from fcl_flower.report.plot import CHARACTER
+
+NUMBER_WIDTH = 40
+"""A cell at least this wide has room for a number such as ``0.512``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """One row or column: its own short name, and the group that it belongs to."""
+
+    name: str
+    group: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """What the rows or the columns of a matrix are."""
+
+    title: str
+    labels: Sequence[Label]
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How a heat map is drawn.
+
+    Attributes:
+        low: value of the palest colour.
+        high: value of the strongest colour; above ``low``.
+        cell: width and height of a cell in pixels.
+        legend: whether the colours are explained beside the matrix.
+    """
+
+    low: float
+    high: float
+    cell: tuple[float, float]
+    legend: bool = True
+
+
+def heat_map(
+    values: Accuracy,
+    rows: Axis,
+    columns: Axis,
+    look: Look,
+    hint: Callable[[int, int], str],
+    what: str,
+    marked: Collection[tuple[int, int]] = (),
+) -> Markup:
+    """Return the matrix as a picture; a NaN leaves its cell empty.
+
+    Args:
+        values: shape (rows, columns).
+        rows: from top to bottom.
+        columns: from left to right.
+        look: colours and sizes.
+        hint: what the pointer is told about a cell.
+        what: description of the picture.
+        marked: cells that bear a dot.
+    """
+    width, height = look.cell
+    names = max(len(label.name) for label in rows.labels)
+    groups = max(len(label.group) for label in rows.labels)
+    left = 24 + CHARACTER * (names + groups) + (8 if groups else 0)
+    top = 8.0
+    parts = [
+        _cell(values[r, c], left + c * width, top + r * height, look, hint(r, c))
+        for r, c in np.argwhere(~np.isnan(values)).tolist()
+    ]
+    parts += [
+        tag(
+            "circle",
+            cx=left + (c + 0.5) * width,
+            cy=top + (r + 0.5) * height,
+            r=2.2,
+            class_="mark",
+        )
+        for r, c in sorted(marked)
+    ]
+    right, bottom = left + width * len(columns.labels), top + height * len(rows.labels)
+    parts.append(_row_labels(rows, left, top, right, height))
+    parts.append(_column_labels(columns, left, top, bottom, width))
+    foot = bottom + (56 if any(label.group for label in columns.labels) else 40)
+    room = CHARACTER * len(columns.title) + left
+    if look.legend:
+        parts.append(_legend(look, right + 24, top))
+        right += 90
+    return plot.drawing(max(right, room) + 8, foot + 4, parts, what)
+
+
+def _share(value: float, look: Look) -> float:
+    return min(max((value - look.low) / (look.high - look.low), 0.0), 1.0)
+
+
+def _heat(share: float) -> str:
+    return f"color-mix(in oklab,var(--hot) {100 * share:.0f}%,var(--cold))"
+
+
+def _cell(value: float, x: float, y: float, look: Look, hint: str) -> Markup:
+    width, height = look.cell
+    share = _share(value, look)
+    # The hairline between cells is left out where it would eat the cell.
+    seam = 1 if width >= 10 else 0
+    cell = plot.box(x, y, width - seam, height - seam, _heat(share), hint)
+    if width < NUMBER_WIDTH:
+        return cell
+    ink = "on-hot" if share > 0.55 else "on-cold"
+    middle = x + (width - seam) / 2
+    shown = numbers.fraction(float(value))
+    return join([cell, plot.text(shown, middle, y + height / 2 + 4, "middle", ink)])
+
+
+def _row_labels(
+    rows: Axis, left: float, top: float, right: float, height: float
+) -> Markup:
+    """Return names beside the rows, thinned if crowded, and groups with hairlines."""
+    every = math.ceil(13 / height)
+    parts = [
+        plot.text(label.name, left - 6, top + (r + 0.5) * height + 4, "end", "tick")
+        for r, label in enumerate(rows.labels)
+        if r % every == 0
+    ]
+    start = 0
+    for group, members in groupby(rows.labels, lambda label: label.group):
+        count = len(list(members))
+        names = max(len(label.name) for label in rows.labels)
+        x = left - 14 - CHARACTER * names
+        middle = top + (start + count / 2) * height + 4
+        parts.append(plot.text(group, x, middle, "end", "tick"))
+        if start:
+            y = top + start * height - 0.5
+            parts.append(tag("line", x1=left - 12, x2=right, y1=y, y2=y, class_="seam"))
+        start += count
+    middle = top + len(rows.labels) * height / 2
+    turned = f"rotate(-90 11 {middle:.1f})"
+    parts.append(plot.text(rows.title, 11, middle, "middle", "axis", turned))
+    return join(parts)
+
+
+def _column_labels(
+    columns: Axis, left: float, top: float, bottom: float, width: float
+) -> Markup:
+    """Return names below the columns, thinned if crowded, and groups under them."""
+    longest = max(len(label.name) for label in columns.labels)
+    every = math.ceil((CHARACTER * longest + 5) / width)
+    parts = [
+        plot.text(label.name, left + (c + 0.5) * width, bottom + 15, "middle", "tick")
+        for c, label in enumerate(columns.labels)
+        if c % every == 0
+    ]
+    start = 0
+    grouped = any(label.group for label in columns.labels)
+    for group, members in groupby(columns.labels, lambda label: label.group):
+        count = len(list(members))
+        middle = left + (start + count / 2) * width
+        if CHARACTER * len(group) < count * width:
+            parts.append(plot.text(group, middle, bottom + 31, "middle", "tick"))
+        if start:
+            x = left + start * width - 0.5
+            parts.append(tag("line", x1=x, x2=x, y1=top, y2=bottom + 12, class_="seam"))
+        start += count
+    y = bottom + (52 if grouped else 35)
+    parts.append(plot.text(columns.title, left, y, class_="axis"))
+    return join(parts)
+
+
+def _legend(look: Look, x: float, top: float) -> Markup:
+    """Return a ladder of colours with the values of its ends."""
+    steps, height = 20, 5
+    parts: list[str] = [
+        tag(
+            "rect",
+            x=x,
+            y=top + (steps - 1 - i) * height,
+            width=12,
+            height=height + 0.5,
+            style=f"fill:{_heat(i / (steps - 1))}",
+        )
+        for i in range(steps)
+    ]
+    parts.append(plot.text(f"{look.high:.2f}", x + 18, top + 10, class_="tick"))
+    parts.append(
+        plot.text(f"{look.low:.2f}", x + 18, top + steps * height, class_="tick")
+    )
+    return join(parts)

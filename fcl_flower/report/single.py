@@ -1,0 +1,157 @@
+"""The page of one run."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from fcl_flower.metrics import Accuracy
+from fcl_flower.report import numbers, over_rounds, page
+from fcl_flower.report.accuracy import (
+    accuracy_section,
+    clients_section,
+    forgetting_section,
+    matrix_section,
+)
+from fcl_flower.report.attention import attention_section
+from fcl_flower.report.markup import Markup, join
+from fcl_flower.report.records import Round
+from fcl_flower.report.run_folder import Run, read_run
+from fcl_flower.report.setting import scenario_section, settings_section
+from fcl_flower.report.traffic import traffic_section
+
+
+def write_report(folder: Path) -> Path:
+    """Write ``report.html`` into a run folder and return its path.
+
+    Args:
+        folder: holds ``summary.json``, ``accuracy.csv``, ``rounds.jsonl``,
+            ``scenario.json`` and, for a strategy with foreign adapters,
+            ``attention.json``.
+
+    Raises:
+        ConfigError: a file is missing or not what it should be; names the file.
+    """
+    run = read_run(folder)
+    summary = run.summary
+    alone = ", isolated: no communication" if summary.isolated else ""
+    return page.write_page(
+        folder / "report.html",
+        summary.label,
+        f"{summary.strategy} on {summary.dataset} ({summary.scenario}), model "
+        f"{summary.model}, {numbers.plural(summary.clients, 'client')}, "
+        f"{numbers.plural(summary.tasks, 'task')}, "
+        f"{numbers.plural(summary.rounds, 'round')}, seed {summary.seed}{alone}",
+        _body(run),
+        "Made from summary.json, accuracy.csv, rounds.jsonl, scenario.json"
+        + ("." if run.attention is None else " and attention.json."),
+    )
+
+
+def _body(run: Run) -> Iterator[Markup]:
+    yield _headline(run)
+    if np.isnan(run.accuracy).all():
+        yield page.section("No accuracy was measured", "No client was evaluated.")
+    else:
+        yield accuracy_section(run)
+        if run.summary.tasks > 1:
+            yield forgetting_section(run)
+        yield matrix_section(run)
+        yield clients_section(run)
+    if run.rounds:
+        yield _rounds(run.rounds)
+        yield traffic_section(run.summary, run.rounds)
+    if run.attention is not None:
+        yield attention_section(run.attention)
+    yield scenario_section(run.scenario)
+    yield settings_section(run.summary)
+
+
+def _headline(run: Run) -> Markup:
+    summary = run.summary
+    return page.tiles(
+        [
+            (
+                "Average accuracy",
+                numbers.fraction(summary.average_accuracy),
+                "over all tasks at the end, mean over clients",
+            ),
+            (
+                "Learning accuracy",
+                numbers.fraction(summary.learning_accuracy),
+                "of each task just after it was learned",
+            ),
+            (
+                "Forgetting",
+                numbers.fraction(summary.forgetting),
+                "best earlier accuracy minus the final one; less is better",
+            ),
+            (
+                "Backward transfer",
+                numbers.signed(summary.backward_transfer),
+                "final accuracy minus that when learned; more is better",
+            ),
+            (
+                "Sent up",
+                numbers.size_exact(summary.bytes_up),
+                _papers(summary.paper_bytes_up),
+            ),
+            (
+                "Sent down",
+                numbers.size_exact(summary.bytes_down),
+                _papers(summary.paper_bytes_down),
+            ),
+            (
+                "Model size",
+                numbers.size_exact(summary.model_bytes),
+                "everything one client must keep, mean over clients",
+            ),
+            (
+                "Time",
+                numbers.duration(summary.seconds),
+                f"for {numbers.plural(summary.rounds, 'round')}",
+            ),
+        ]
+    )
+
+
+def _papers(count: int) -> Markup:
+    """Return the count of FedWeIT's table 2, beside what really travels."""
+    return join(["as the papers count: ", numbers.size_exact(count)])
+
+
+def _rounds(rounds: list[Round]) -> Markup:
+    """Return how validation accuracy and training loss went, round by round."""
+    tracks = [
+        over_rounds.Track(
+            "validation accuracy", _track(r.valid_accuracy for r in rounds), "var(--c2)"
+        ),
+        over_rounds.Track("training loss", _track(r.loss for r in rounds), "var(--c1)"),
+    ]
+    known = [t for t in tracks if not np.isnan(t.values).all()]
+    troubled = [place + 1 for place, r in enumerate(rounds) if r.failed]
+    trouble = (
+        f"in {numbers.plural(len(troubled), 'round')} a reply is missing"
+        if troubled
+        else "every reply arrived"
+    )
+    if not known:
+        return page.section(
+            f"Training: {trouble}", "Neither loss nor accuracy is known."
+        )
+    note = "Mean over the clients that replied. Bands: the task being learned."
+    if troubled:
+        note += " Triangles: rounds in which a client that was asked did not reply."
+    first, last = (known[0].values[~np.isnan(known[0].values)][i] for i in (0, -1))
+    return page.section(
+        f"{known[0].title.capitalize()} starts at {first:.3f} and is {last:.3f} in the "
+        f"last round; {trouble}",
+        note,
+        over_rounds.lines_over_rounds(
+            known, [r.task for r in rounds], troubled, "Training, round by round"
+        ),
+    )
+
+
+def _track(values: Iterable[float | None]) -> Accuracy:
+    return np.array([*values], dtype=np.float64)

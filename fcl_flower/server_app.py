@@ -1,0 +1,72 @@
+"""The Flower ServerApp: one federated continual learning run."""
+
+import time
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from fcl_flower import assembly, wire
+from fcl_flower.config import RunConfig
+from fcl_flower.errors import RoundError
+from fcl_flower.flower_strategy import FlowerStrategy, roll_call
+from fcl_flower.record import Recorder
+from fcl_flower.report import write_report
+from fcl_flower.tensors import snapshot
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run every task, then write the summary and the report."""
+    config = RunConfig.of(context.run_config)
+    roster = _gather(grid, config)
+    config = config.with_values(
+        clients=len(roster), model=assembly.model_name(config)
+    )
+    plan = assembly.scenario(config)
+    network = assembly.model(config, plan)
+    recorder = Recorder(output_folder(config), config, plan)
+    strategy = FlowerStrategy(
+        assembly.strategy(config),
+        assembly.schedule(config),
+        roster,
+        recorder,
+        min_replies=config.min_replies,
+        precision=config.precision,
+    )
+    initial = wire.Packer().arrays(snapshot(network, network.shared_names()))
+    rounds = config.rounds * config.tasks
+    strategy.start(grid, initial, num_rounds=rounds, timeout=config.timeout)
+    recorder.finish()
+    write_report(output_folder(config))
+
+
+def output_folder(config: RunConfig) -> Path:
+    """Return the folder for the results; by default a speaking name in ``runs/``."""
+    if config.output:
+        return Path(config.output)
+    isolated = "-isolated" if config.isolated else ""
+    sets = config.dataset.replace(",", "+").replace("/", "_")
+    name = f"{config.strategy}{isolated}-{config.scenario}-{sets}-seed{config.seed}"
+    return Path("runs") / name
+
+
+def _gather(grid: Grid, config: RunConfig) -> dict[int, int]:
+    """Wait for the clients; return partition number by node id."""
+    deadline = time.monotonic() + config.timeout
+    wanted = config.clients or 1
+    while len(list(grid.get_node_ids())) < wanted:
+        if time.monotonic() > deadline:
+            raise RoundError(f"clients: fewer than {wanted} nodes connected in time")
+        time.sleep(0.1)
+    roster = roll_call(grid, config.timeout)
+    expected = set(range(config.clients or len(roster)))
+    chosen = {node: number for node, number in roster.items() if number in expected}
+    if set(chosen.values()) != expected:
+        raise RoundError(
+            f"clients: partitions {sorted(roster.values())} answered, "
+            f"expected {sorted(expected)}"
+        )
+    return chosen

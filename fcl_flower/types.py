@@ -1,0 +1,54 @@
+"""The nouns of the system: plain, frozen, NumPy only."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy.typing as npt
+
+from fcl_flower.sparse import SparseArray
+
+Array: TypeAlias = npt.NDArray[Any]
+Tensor: TypeAlias = Array | SparseArray
+Arrays: TypeAlias = Mapping[str, Tensor]
+"""Tensors by name. Read-only once received."""
+
+Payload: TypeAlias = Mapping[str, Arrays]
+"""Named groups of tensors: server state, downlink, uplink, client memory.
+
+The first segment of a group's name (up to the first ``/``) says what kind of
+knowledge it carries: ``base``, ``adapters``, ``heads``, ``masks``. The ledger of
+bytes is kept by that kind.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Where one client stands in its stream of tasks.
+
+    Attributes:
+        round: communication round, counted from 1 over the whole run.
+        task: index of the client's current task, counted from 0.
+        first: the client trains on this task for the first time.
+        last: the client trains on this task for the last time.
+    """
+
+    round: int
+    task: int
+    first: bool
+    last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What one client sends back after local training.
+
+    Attributes:
+        payload: the tensors that travel.
+        num_examples: number of training examples seen in one epoch, at least 0.
+        metrics: scalars for the progress display, such as ``loss``.
+    """
+
+    payload: Payload
+    num_examples: int
+    metrics: Mapping[str, float] = field(default_factory=dict)

@@ -1,0 +1,130 @@
+"""Payload <-> Flower records: the only file that turns tensors into messages."""
+
+from collections.abc import Mapping
+from typing import cast
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+from fcl_flower.codec import Encoded, Precision, decode, encode
+from fcl_flower.errors import WireError
+from fcl_flower.types import Arrays, Payload, Stage, Tensor, Update
+
+STAGE = "fcl.stage"
+METRICS = "fcl.metrics"
+NUM_EXAMPLES = "num-examples"
+
+
+class Packer:
+    """Encodes payloads; a tensor given twice becomes one and the same Array.
+
+    Flower stores an object by its content, so that what all clients receive is
+    uploaded to the SuperLink once. Keep a packer for one round only: it holds the
+    tensors that it has seen.
+    """
+
+    def __init__(self, precision: Precision = "float32") -> None:
+        """Encode float32 tensors at ``precision``; other dtypes keep theirs."""
+        self._precision = precision
+        self._seen: dict[int, tuple[Tensor, Array]] = {}
+
+    def arrays(self, arrays: Arrays) -> ArrayRecord:
+        """Return one group of tensors as a Flower record."""
+        return ArrayRecord({name: self._array(t) for name, t in arrays.items()})
+
+    def payload(self, payload: Payload) -> RecordDict:
+        """Return a payload, one ArrayRecord a group."""
+        return RecordDict({group: self.arrays(a) for group, a in payload.items()})
+
+    def downlink(self, payload: Payload, stage: Stage) -> RecordDict:
+        """Return a payload with the stage that it belongs to."""
+        records = self.payload(payload)
+        records[STAGE] = ConfigRecord(
+            {
+                "round": stage.round,
+                "task": stage.task,
+                "first": stage.first,
+                "last": stage.last,
+            }
+        )
+        return records
+
+    def uplink(self, update: Update) -> RecordDict:
+        """Return an update with its weight and its scalars."""
+        records = self.payload(update.payload)
+        metrics = {name: float(value) for name, value in update.metrics.items()}
+        records[METRICS] = MetricRecord({**metrics, NUM_EXAMPLES: update.num_examples})
+        return records
+
+    def _array(self, tensor: Tensor) -> Array:
+        if id(tensor) not in self._seen:
+            made = encode(tensor, self._precision)
+            array = Array(
+                dtype=made.dtype, shape=made.shape, stype=made.form, data=made.data
+            )
+            self._seen[id(tensor)] = (tensor, array)
+        return self._seen[id(tensor)][1]
+
+
+def unpack_arrays(record: ArrayRecord, group: str = "") -> Arrays:
+    """Return the tensors of one record, read-only.
+
+    Raises:
+        WireError: a tensor cannot be decoded; group and name say which.
+    """
+    arrays: dict[str, Tensor] = {}
+    for name, array in record.items():
+        try:
+            arrays[name] = decode(
+                Encoded(array.dtype, tuple(array.shape), array.stype, array.data)
+            )
+        except WireError as error:
+            raise WireError(f"{group}/{name}: {error}") from error
+    return arrays
+
+
+def unpack(records: RecordDict) -> Payload:
+    """Return the payload that ``records`` carry, read-only.
+
+    Raises:
+        WireError: a tensor cannot be decoded.
+    """
+    return {
+        group: unpack_arrays(record, group)
+        for group, record in records.array_records.items()
+    }
+
+
+def open_stage(records: RecordDict) -> Stage:
+    """Return the stage that a downlink names.
+
+    Raises:
+        WireError: it names none, or one with missing or strange fields.
+    """
+    found = records.config_records.get(STAGE, ConfigRecord())
+    expected = {"round": int, "task": int, "first": bool, "last": bool}
+    if {name: type(value) for name, value in found.items()} != expected:
+        raise WireError(f"{STAGE}: expected {sorted(expected)}, got {dict(found)}")
+    return Stage(**cast(Mapping[str, int], found))  # type: ignore[arg-type]
+
+
+def open_update(records: RecordDict) -> Update:
+    """Return the update that an uplink carries.
+
+    Raises:
+        WireError: a tensor cannot be decoded, a scalar is a list, or the number of
+            examples is missing or negative.
+    """
+    found = records.metric_records.get(METRICS, MetricRecord())
+    metrics: dict[str, float] = {}
+    for name, value in found.items():
+        if isinstance(value, list):
+            raise WireError(f"{METRICS}/{name}: expected a scalar, got a list")
+        metrics[name] = float(value)
+    examples = found.get(NUM_EXAMPLES)
+    if not isinstance(examples, int) or examples < 0:
+        raise WireError(
+            f"{METRICS}/{NUM_EXAMPLES}: expected an integer of at least 0, "
+            f"got {examples!r}"
+        )
+    del metrics[NUM_EXAMPLES]
+    return Update(unpack(records), examples, metrics)

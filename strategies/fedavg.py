@@ -1,0 +1,48 @@
+"""FedAvg: the example-weighted mean of the clients' models.
+
+McMahan et al., AISTATS 2017, https://arxiv.org/abs/1602.05629, Algorithm 1.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+from typing_extensions import override
+
+from fcl_flower.checks import same_tensors
+from fcl_flower.contracts import Params, Strategy
+from fcl_flower.types import Arrays, Payload, Stage, Update
+
+
+class FedAvg(Strategy[Params]):
+    """Keep one global model; every client receives it whole."""
+
+    @override
+    def init(self, model: Arrays) -> Payload:
+        return {"base": model}
+
+    @override
+    def broadcast(self, state: Payload, stage: Stage, client: int) -> Payload:
+        return state
+
+    @override
+    def check(self, state: Payload, update: Update) -> None:
+        same_tensors(update.payload, state)
+
+    @override
+    def aggregate(
+        self, state: Payload, stage: Stage, updates: Mapping[int, Update]
+    ) -> Payload:
+        weights = [update.num_examples for update in updates.values()]
+        if not any(weights):
+            return state
+        mean = {
+            name: np.asarray(
+                np.average(
+                    [update.payload["base"][name] for update in updates.values()],
+                    axis=0,
+                    weights=weights,
+                )
+            ).astype(old.dtype)
+            for name, old in state["base"].items()
+        }
+        return {"base": mean}

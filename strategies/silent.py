@@ -1,0 +1,28 @@
+"""The server half of methods that learn alone: nothing is sent, nothing kept."""
+
+from collections.abc import Mapping
+
+from typing_extensions import override
+
+from fcl_flower.contracts import Params, Strategy
+from fcl_flower.types import Arrays, Payload, Stage, Update
+
+
+class Silent(Strategy[Params]):
+    """Tell clients when to train, and nothing else."""
+
+    personal = True
+
+    @override
+    def init(self, model: Arrays) -> Payload:
+        return {}
+
+    @override
+    def broadcast(self, state: Payload, stage: Stage, client: int) -> Payload:
+        return {}
+
+    @override
+    def aggregate(
+        self, state: Payload, stage: Stage, updates: Mapping[int, Update]
+    ) -> Payload:
+        return state
