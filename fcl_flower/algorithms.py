@@ -12,6 +12,9 @@ from fcl_flower.contracts import Learner, Params, Strategy
 from fcl_flower.errors import ConfigError, ContractError
 
 
+SILENT: Final = "strategies.silent:Silent"
+
+
 @dataclass(frozen=True, slots=True)
 class Algorithm:
     """Import paths of the two halves; nothing is imported until asked for.
@@ -28,6 +31,11 @@ class Algorithm:
     paper: str
     summary: str
 
+    @property
+    def federated(self) -> bool:
+        """Return whether clients exchange anything, so that isolation would differ."""
+        return self.strategy != SILENT
+
     def load_strategy(self) -> type[Strategy[Any]]:
         """Import and check the server half."""
         found = _load(self.strategy)
@@ -42,6 +50,11 @@ class Algorithm:
             raise ContractError(f"{self.learner} is not a Learner")
         return found
 
+    def keys(self) -> set[str]:
+        """Return the names of the hyper-parameters of both halves."""
+        halves = (self.load_strategy().params_type, self.load_learner().params_type)
+        return {key for half in halves for key in half.model_fields}
+
     def params(self, text: str) -> tuple[Params, Params]:
         """Return the hyper-parameters of the server and of the client half.
 
@@ -53,7 +66,7 @@ class Algorithm:
         """
         halves = (self.load_strategy().params_type, self.load_learner().params_type)
         given = settings(text)
-        known = {key for half in halves for key in half.model_fields}
+        known = self.keys()
         for key in given:
             if key not in known:
                 expected = ", ".join(sorted(known)) or "none, it has no settings"
@@ -93,13 +106,13 @@ _BUILT_IN: Final[Mapping[str, Algorithm]] = MappingProxyType(
             "FedAvg whose clients guard what old tasks need",
         ),
         "local": Algorithm(
-            "strategies.silent:Silent",
+            SILENT,
             "clients.local:Local",
             "-",
             "sequential training of one model, no federation",
         ),
         "stl": Algorithm(
-            "strategies.silent:Silent",
+            SILENT,
             "clients.stl:SingleTask",
             "-",
             "a fresh model for each task: the single-task bound",

@@ -264,8 +264,7 @@ def _unpack_bits(
     count = np.count_nonzero(marks) * width
     if count != len(stored):
         raise WireError(f"the bitmap marks {count} values, not {len(stored)}")
-    starts = np.flatnonzero(marks)
-    starts *= width
+    starts = np.flatnonzero(marks) * width
     return stored, np.add.outer(starts, np.arange(width)).reshape(-1)
 
 
@@ -297,8 +296,9 @@ def _check_shape(shape: tuple[int, ...], itemsize: int, max_bytes: int) -> None:
         raise WireError("the shape holds a negative length")
     # NumPy refuses (0, 2**62), too: an empty axis does not excuse the others.
     claimed = math.prod(max(length, 1) for length in shape) * itemsize
-    if claimed > min(max_bytes, 2**63 - 1):
-        raise WireError(f"the shape claims more than {max_bytes} bytes")
+    limit = min(max_bytes, 2**63 - 1)  # flat indices are int64
+    if claimed > limit:
+        raise WireError(f"the shape claims more than {limit} bytes")
 
 
 def _wire_dtype(dtype: np.dtype[Any], precision: Precision) -> np.dtype[Any]:
@@ -328,7 +328,7 @@ def _from_wire(stored: Array, dtype: np.dtype[Any], precision: Precision) -> Arr
         raise WireError("a value of dtype bool must be the byte 0 or 1")
     if dtype == np.float32 and precision == "bfloat16":
         return (stored.astype(np.uint32) << 16).view(np.float32)
-    with np.errstate(invalid="ignore"):  # a signalling NaN of float16
+    with np.errstate(invalid="ignore"):  # some processors flag a NaN
         return stored.astype(dtype, copy=False)
 
 

@@ -19,36 +19,8 @@ class RunConfig(BaseModel):
     """One run, whole: with the same values it gives the same numbers.
 
     Flat, because Flower's run configuration is; the keys are the field names with
-    hyphens, in ``config.toml``, in ``--run-config`` and on the command line.
-
-    Attributes:
-        strategy: name of the algorithm (``fcl list``).
-        isolated: the same method, but nobody talks to anybody.
-        set: the algorithm's own hyper-parameters as a TOML inline table without
-            its braces, such as ``lambda1 = 0.001, knowledge = "sample:10"``.
-        scenario: how tasks are cut and dealt.
-        dataset: one name, or several separated by commas.
-        data_root: folder with data sets; empty for ``$FCL_DATA`` or ``./data``.
-        model: name of the network; empty for the data set's default.
-        head: ``multi`` for one head a task, ``single`` for one over all labels.
-        clients: number of clients; 0 for as many as there are nodes.
-        tasks: tasks in each client's stream.
-        classes_per_task: classes in a task; 0 for the scenario's default.
-        valid_fraction: share of a task's training examples held out to validate.
-        rounds: communication rounds for each task.
-        epochs: local passes over the task's data in a round.
-        batch_size: examples in a training step.
-        learning_rate: Adam's rate at the start of a task.
-        patience: stagnating epochs before the rate is divided by three.
-        fraction: share of the clients that take part in a round.
-        min_replies: usable replies that a round needs.
-        timeout: seconds to wait for a round's replies.
-        seed: of everything random.
-        precision: of float32 tensors on the wire.
-        device: ``auto``, ``cpu`` or a torch device name.
-        threads: CPU threads of a client; results repeat exactly only with 1.
-        memory: where clients keep their state: ``context`` (Flower's), or a folder.
-        output: folder for the results; empty for a new one under ``runs/``.
+    hyphens, in ``config.toml``, in ``--run-config`` and on the command line, whose
+    help is made of the sentences below the fields.
     """
 
     model_config = ConfigDict(
@@ -57,34 +29,63 @@ class RunConfig(BaseModel):
         strict=True,
         alias_generator=_hyphenated,
         populate_by_name=True,
+        use_attribute_docstrings=True,
     )
 
     strategy: str = "fedweit"
+    """Name of the algorithm (see fcl list)."""
+    label: str = ""
+    """What tables call the run; empty for the strategy's name."""
     isolated: bool = False
+    """Run the same method, but nobody talks to anybody."""
     set: str = ""
+    """The algorithm's own settings: 'lambda1 = 0.001, knowledge = "sample:10"'."""
     scenario: str = "overlapped"
+    """How tasks are cut and dealt (see fcl list)."""
     dataset: str = "digits"
+    """One name, or several separated by commas."""
     data_root: str = ""
+    """Folder with data sets; empty for $FCL_DATA or ./data."""
     model: str = ""
+    """Name of the network; empty for the data set's default."""
     head: Literal["multi", "single"] = "multi"
+    """One head a task, or a single one over all labels."""
     clients: int = Field(4, ge=0)
+    """Number of clients; 0 for as many as there are nodes."""
     tasks: int = Field(4, ge=1)
+    """Tasks in each client's stream."""
     classes_per_task: int = Field(0, ge=0)
+    """Classes in a task; 0 for the scenario's default."""
     valid_fraction: float = Field(0.15, gt=0, lt=1)
+    """Share of a task's training examples held out to validate."""
     rounds: int = Field(5, ge=1)
+    """Communication rounds for each task."""
     epochs: int = Field(1, ge=1)
+    """Local passes over the task's data in a round."""
     batch_size: int = Field(20, ge=1)
+    """Examples in a training step."""
     learning_rate: float = Field(1e-3, gt=0)
+    """Adam's rate at the start of a task."""
     patience: int = Field(3, ge=1)
+    """Stagnating epochs before the rate is divided by three."""
     fraction: float = Field(1.0, gt=0, le=1)
+    """Share of the clients that take part in a round."""
     min_replies: int = Field(1, ge=1)
+    """Usable replies that a round needs."""
     timeout: float = Field(3600.0, gt=0)
+    """Seconds to wait for a round's replies."""
     seed: int = Field(0, ge=0)
+    """Of everything random."""
     precision: Literal["float32", "float16", "bfloat16"] = "float32"
+    """Of float32 tensors on the wire."""
     device: str = "auto"
+    """auto, cpu, or a torch device name."""
     threads: int = Field(1, ge=1)
+    """CPU threads of a client; results repeat exactly only with 1."""
     memory: str = "context"
+    """Where clients keep their state: context (Flower's), or a folder."""
     output: str = ""
+    """Folder for the results; empty for a new one under runs/."""
 
     @model_validator(mode="after")
     def _replies_can_be_had(self) -> Self:
@@ -101,6 +102,11 @@ class RunConfig(BaseModel):
     def datasets(self) -> tuple[str, ...]:
         """Return the names of the data sets, in the order given."""
         return tuple(n.strip() for n in self.dataset.split(",") if n.strip())
+
+    @property
+    def title(self) -> str:
+        """Return what tables and pages call the run."""
+        return (self.label or self.strategy) + (" isolated" if self.isolated else "")
 
     @classmethod
     def of(cls, values: Mapping[str, object]) -> "RunConfig":

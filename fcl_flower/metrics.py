@@ -11,6 +11,7 @@ tasks, then the mean over the clients that have one. A client that vanished befo
 end thus counts neither as zero nor at all. Where nothing is left the result is NaN.
 """
 
+import math
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -101,6 +102,11 @@ def backward_transfer(accuracy: Accuracy) -> float:
     return _over_clients((checked[:, -1] - learned)[:, :-1])
 
 
+_STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+"""97.5 % quantiles of Student's t for 1 to 10 degrees of freedom; the last one serves
+beyond, where it is too wide by at most a seventh."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class TransferGain:
     """What federation gained over learning alone; units are clients or seeds.
@@ -122,10 +128,17 @@ class TransferGain:
     per_unit: Accuracy
 
     @property
-    def standard_error(self) -> float:
-        """Return ``spread / sqrt(n)`` over the n measured units; NaN for n < 2."""
-        measured = np.count_nonzero(~np.isnan(self.per_unit))
-        return float(self.spread / np.sqrt(measured)) if measured > 1 else float("nan")
+    def margin(self) -> float:
+        """Return the half width of the 95 % interval of ``overall``.
+
+        ``t(n - 1) spread / sqrt(n)`` over the n measured units, as if they had been
+        drawn independently; NaN for n < 2.
+        """
+        measured = int(np.count_nonzero(~np.isnan(self.per_unit)))
+        if measured < 2:
+            return math.nan
+        quantile = _STUDENT[min(measured, len(_STUDENT) + 1) - 2]
+        return quantile * self.spread / math.sqrt(measured)
 
 
 def transfer_gain(federated: Accuracy, isolated: Accuracy) -> TransferGain:

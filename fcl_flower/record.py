@@ -161,7 +161,7 @@ class Recorder:
             _replace(self._folder / "attention.json", self._attended())
         sizes = list(self._model_bytes.values())
         summary = {
-            "label": config.strategy + (" isolated" if config.isolated else ""),
+            "label": config.title,
             "strategy": config.strategy,
             "isolated": config.isolated,
             "params": settings(config.set),

@@ -192,6 +192,31 @@ def possible_sizes(tensor, itemsize):
     return sizes
 
 
+@pytest.mark.parametrize("shape", [(4, 3), (3, 4), (6, 2), (2, 3, 2), (12,)])
+def test_every_pattern_of_a_small_tensor_survives_in_its_smallest_form(shape):
+    dense = np.arange(1, 13, dtype=np.uint8).reshape(shape)
+    for pattern in range(2**12):
+        bits = np.array([pattern >> i & 1 for i in range(12)], bool).reshape(shape)
+        tensor = SparseArray.of_mask(dense, bits) if pattern % 2 else dense * bits
+        encoded = encode(tensor)
+        assert len(encoded.data) == min(possible_sizes(tensor, 1).values())
+        assert_same(decode(encoded), tensor)
+
+
+def test_the_byte_that_holds_the_gap_width_counts():
+    # One row of two: 2 bytes of bits against 2 gaps and the byte for their width.
+    tensor = SparseArray.of_channels(np.ones((16, 2), np.uint8), np.array([5]))
+    assert encode(tensor).form == "fcl.sparse.rows"
+    assert len(encode(tensor).data) == 4
+
+
+@pytest.mark.parametrize("indices", [[16], [15, 16, 17, 18], [0, 1, 2, 19]])
+def test_rows_present_in_part_are_not_taken_for_whole_ones(indices):
+    tensor = sparse((5, 4), indices, range(len(indices)), "uint8")
+    assert encode(tensor).form != "fcl.sparse.rows"
+    assert_same(decode(encode(tensor)), tensor)
+
+
 @steady
 @given(arrays() | sparse_arrays())
 def test_the_smallest_form_is_chosen(tensor):
@@ -507,6 +532,12 @@ def test_the_limit_counts_decoded_bytes_and_is_the_callers():
             decode(encoded, max_bytes=3999)
 
 
+def test_no_limit_lets_a_size_leave_int64():
+    claim = Encoded("int8", (2**63,), "fcl.sparse.index", b"\x01")
+    with pytest.raises(WireError, match="claims more"):
+        decode(claim, max_bytes=2**80)
+
+
 @pytest.mark.parametrize(
     ("dtype", "shape", "form", "data"),
     [
@@ -534,6 +565,12 @@ def test_what_was_decoded_cannot_be_written_to(tensor, precision):
     if isinstance(decoded, SparseArray):
         assert not decoded.indices.flags.writeable
         decoded = decoded.values
+    assert not decoded.flags.writeable
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_an_array_without_zeros_cannot_be_written_to_either(precision):
+    decoded = decode(encode(np.ones(3, np.float32), precision))
     assert not decoded.flags.writeable
 
 

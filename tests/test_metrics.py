@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from fcl_flower import metrics
 
@@ -92,7 +93,8 @@ def test_transfer_gain_by_hand():
     assert gain.overall == pytest.approx(0.2 / 3)
     # Deviations from the mean: 4/30, -2/30, -2/30, so the variance is 24/900/2.
     assert gain.spread == pytest.approx(math.sqrt(24 / 900 / 2))
-    assert gain.standard_error == pytest.approx(math.sqrt(24 / 900 / 2 / 3))
+    # t(2 degrees of freedom) = 4.303.
+    assert gain.margin == pytest.approx(4.303 * math.sqrt(24 / 900 / 2 / 3))
     np.testing.assert_allclose(
         gain.per_task_spread, [math.sqrt(1 / 300), math.sqrt(0.13 / 3)]
     )
@@ -103,16 +105,25 @@ def test_transfer_gain_leaves_out_a_client_missing_on_one_side():
     assert gain.overall == pytest.approx(0.1)
     assert math.isnan(gain.per_unit[1])
     assert math.isnan(gain.spread)
-    assert math.isnan(gain.standard_error)
+    assert math.isnan(gain.margin)
 
 
-def test_transfer_gain_counts_only_measured_units_in_its_standard_error():
+def test_the_margin_counts_only_measured_units():
     federated = np.array([[[0.5]], [[0.7]], [[NAN]]])
     isolated = np.array([[[0.4]], [[0.4]], [[0.4]]])
     gain = metrics.transfer_gain(federated, isolated)
     assert gain.overall == pytest.approx(0.2)
     assert gain.spread == pytest.approx(math.sqrt(0.02))
-    assert gain.standard_error == pytest.approx(0.1)
+    assert gain.margin == pytest.approx(12.706 * 0.1)
+
+
+@pytest.mark.parametrize("units", range(2, 40))
+def test_the_margin_is_never_narrower_than_students(units):
+    federated = np.linspace(0.4, 0.6, units)[:, None, None]
+    gain = metrics.transfer_gain(federated, np.full((units, 1, 1), 0.5))
+    error = np.std(gain.per_unit, ddof=1) / math.sqrt(units)
+    exact = stats.t.ppf(0.975, units - 1) * error
+    assert exact * 0.9995 <= gain.margin <= exact * (1.0005 if units <= 11 else 1.15)
 
 
 @pytest.mark.parametrize(

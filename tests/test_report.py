@@ -17,9 +17,13 @@ from fcl_flower.report.markup import Markup, tag
 KINDS = ("base", "adapters", "heads", "masks", "meta")
 
 
-def synthetic_accuracy(rng, clients, tasks, lost, gain):
-    """Return a believable ``a[c, t, i]`` that forgets ``lost`` per later task."""
-    level = 0.5 + gain + 0.06 * rng.standard_normal((clients, 1, tasks))
+def synthetic_accuracy(seed, isolated, clients, tasks, lost, gain):
+    """Return a believable ``a[c, t, i]``: clients differ more than their two runs do."""
+    level = 0.5 + 0.06 * np.random.default_rng(seed).standard_normal(
+        (clients, 1, tasks)
+    )
+    rng = np.random.default_rng([seed, isolated])
+    level = level + gain + 0.015 * rng.standard_normal((clients, 1, tasks))
     age = np.arange(tasks)[:, None] - np.arange(tasks)[None, :]
     noise = 0.008 * rng.standard_normal((clients, tasks, tasks))
     accuracy = level - lost * np.sqrt(np.maximum(age, 0)) + noise
@@ -133,7 +137,7 @@ def make_run(
     """Write a believable run folder; clients in ``gone`` vanished before the end."""
     folder.mkdir(parents=True)
     rng = np.random.default_rng(seed)
-    accuracy = synthetic_accuracy(rng, clients, tasks, lost, gain)
+    accuracy = synthetic_accuracy(seed, isolated, clients, tasks, lost, gain)
     accuracy[list(gone), -1] = np.nan
     rounds = [*synthetic_rounds(rng, clients, tasks, rounds_per_task, isolated)]
     ways = {

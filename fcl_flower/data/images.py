@@ -40,7 +40,9 @@ def to_tensor(x: npt.NDArray[Any], input_shape: tuple[int, ...]) -> torch.Tensor
             f"model: got input shape {input_shape}, expected 1 or 3 channels for RGB "
             "images."
         )
-    if images.shape[2:] != (height, width) and len(images):
+    if not len(images):
+        return torch.empty(0, *input_shape)
+    if images.shape[2:] != (height, width):
         images = interpolate(
             images,
             (height, width),

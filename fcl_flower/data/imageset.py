@@ -111,17 +111,19 @@ def checked_set(
         )
     number = len(class_names) or int(train.y.max()) + 1
     for split, y in (("y_train", train.y), ("y_test", test.y)):
-        # The range first: bincount would allocate as much as the largest label.
-        if y.min() < 0 or y.max() >= number:
+        # Nothing here may allocate as much as the largest label says.
+        present = np.unique(y)
+        if present[0] < 0 or present[-1] >= number:
             raise ConfigError(
-                f"{where}: {split} has labels {y.min()}..{y.max()}, expected "
+                f"{where}: {split} has labels {present[0]}..{present[-1]}, expected "
                 f"0..{number - 1}."
             )
-        missing = np.setdiff1d(np.arange(number), y)
-        if len(missing):
+        if len(present) < number:
+            gaps = np.flatnonzero(present != np.arange(len(present)))
+            missing = gaps[0] if len(gaps) else len(present)
             raise ConfigError(
-                f"{where}: {split} has no image of label {missing[0]}, expected "
-                f"every label of 0..{number - 1}."
+                f"{where}: {split} has no image of label {missing}, expected every "
+                f"label of 0..{number - 1}."
             )
     names = class_names or tuple(str(label) for label in range(number))
     return ImageSet(name, train, test, names)

@@ -95,7 +95,8 @@ def _read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
     """Return the arrays of a file that may be broken, without unpickling any."""
     wanted = (*_ARRAYS, "class_names")
     try:
-        with np.load(path, allow_pickle=False) as file:
+        # Opened here, because np.load leaves a damaged file open.
+        with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
             return {key: file[key] for key in wanted if key in file.files}
     # A damaged file makes zipfile, zlib and NumPy raise a dozen unrelated types.
     except Exception as error:

@@ -23,9 +23,9 @@ def accuracy_section(run: Run) -> Markup:
     """Return how the accuracy of every task went while further ones were learned."""
     tasks = run.summary.tasks
     lost = metrics.mean_measured(metrics.forgetting_per_task(run.accuracy), axis=0)
-    if tasks == 1:
-        heading = f"One task was learned, to {run.mean_accuracy[0, 0]:.3f}"
-    elif np.isnan(lost).all() or np.nanmax(lost) < _NOTICEABLE:
+    if np.isnan(lost).all():
+        heading = "Every task while further ones were learned"
+    elif np.nanmax(lost) < _NOTICEABLE:
         heading = "No task lost accuracy while later ones were learned"
     else:
         worst = int(np.nanargmax(lost))
@@ -101,8 +101,8 @@ def _triangle(matrix: Accuracy, look: Look, what: str) -> Markup:
     labels = _counted(len(matrix))
     return heat_map(
         matrix,
-        Axis("after task t", labels),
-        Axis("on task i", labels),
+        Axis("after task t (rows)", labels),
+        Axis("on task i (columns)", labels),
         look,
         lambda t, i: f"after task {t}, on task {i}: {matrix[t, i]:.3f}",
         what,
@@ -123,7 +123,7 @@ def clients_section(run: Run) -> Markup:
             f"{np.nanargmin(final)} worst ({np.nanmin(final):.3f})"
         )
     low, high = _colour_range(run.accuracy)
-    if len(final) <= _MULTIPLES:
+    if len(final) <= _MULTIPLES and run.summary.tasks > 1:
         note = f"The matrix of each client; pale is {low:.2f}, strong is {high:.2f}."
         picture = _small_multiples(run, low, high)
     else:
@@ -163,8 +163,8 @@ def _final_by_client(run: Run, low: float, high: float) -> Markup:
     height = 16.0 if len(final) <= 30 else 9.0
     return heat_map(
         final,
-        Axis("client", _counted(len(final))),
-        Axis("final accuracy on task", _counted(tasks)),
+        Axis("client (rows)", _counted(len(final))),
+        Axis("final accuracy on task (columns)", _counted(tasks)),
         Look(low, high, (side, height)),
         lambda c, i: f"client {c}, task {i}: {final[c, i]:.3f}",
         "Final accuracy of every client on every task",

@@ -48,7 +48,7 @@ def _finding(used: Sequence[Attention]) -> str:
         compared = "more weight than" if means[0] > means[1] else "less weight than"
     return (
         f"Adapters of the same class group get {compared} the others: {means[0]:.2f} "
-        f"(mean of {len(same)}) against {means[1]:.2f} (mean of {len(other)})"
+        f"(mean of {len(same):,}) against {means[1]:.2f} (mean of {len(other):,})"
     )
 
 
@@ -72,8 +72,8 @@ def _by_adapter(
                 marked.add(cell)
     picture = heat_map(
         weights,
-        Axis("who attends: client and task", _labels(rows)),
-        Axis("whose adapter: task and client", _labels(columns)),
+        Axis("who attends (client, task)", _labels(rows)),
+        Axis("whose adapter (task, client)", _labels(columns)),
         Look(0.0, _top(weights), _cell(len(columns))),
         lambda r, c: hints[r, c],
         "Weight of each foreign adapter for each client and task",
@@ -103,8 +103,8 @@ def _by_client(used: Sequence[Attention]) -> tuple[Markup, str]:
     axis = [Label(str(client)) for client in clients]
     picture = heat_map(
         weights,
-        Axis("who attends: client", axis),
-        Axis("whose adapters: client", axis),
+        Axis("who attends (client)", axis),
+        Axis("whose adapters (client)", axis),
         Look(0.0, _top(weights), _cell(len(clients))),
         lambda r, c: (
             f"client {clients[r]} uses client {clients[c]}: {weights[r, c]:.3f}, "

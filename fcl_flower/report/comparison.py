@@ -142,7 +142,8 @@ def _body(entries: Sequence[_Entry]) -> Iterator[Markup]:
     pairs = _pairs(entries)
     yield from (page.verdict(*pair.verdict()) for pair in pairs)
     yield _side_by_side(entries)
-    yield _over_tasks(entries)
+    if entries[0].runs[0].summary.tasks > 1:
+        yield _over_tasks(entries)
     yield from gain_sections(pairs)
 
 
@@ -211,13 +212,10 @@ def _over_tasks(entries: Sequence[_Entry]) -> Markup:
         return page.section("No accuracy was measured", "No client was evaluated.")
     ends = [(one.values[-1], one.name) for one in series]
     known = sorted(end for end in ends if not np.isnan(end[0]))
-    tasks = len(series[0].values)
     heading = "Accuracy as tasks arrive"
-    if len(known) > 1 and tasks > 1:
-        lead = known[-1][0] - known[-2][0]
-        heading = (
-            f"After the last task {known[-1][1]} leads {known[-2][1]} by {lead:.3f}"
-        )
+    if len(known) > 1:
+        lead = numbers.fraction(float(known[-1][0] - known[-2][0]))
+        heading = f"After the last task {known[-1][1]} leads {known[-2][1]} by {lead}"
     note = (
         "Average accuracy over the tasks learned so far, mean over clients. "
         "Dashed: isolated, without communication."

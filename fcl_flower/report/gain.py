@@ -50,8 +50,7 @@ class Pair:
     def verdict(self) -> tuple[str, str]:
         """Return one sentence on whether federation helped, and its tone.
 
-        It is said to help or to hurt only if the gain is more than two standard
-        errors away from zero.
+        It is said to help or to hurt only if the 95 % interval leaves out zero.
         """
         gain, subject = self.gain, self.federated
         known = gain.per_unit[~np.isnan(gain.per_unit)]
@@ -61,9 +60,7 @@ class Pair:
                 "can be said about federation.",
                 "",
             )
-        amount = (
-            f"{numbers.signed(gain.overall)} final accuracy against {self.isolated}"
-        )
+        amount = f"{numbers.signed(gain.overall)} final accuracy over {self.isolated}"
         if len(known) == 1:
             return (
                 f"{subject}: {amount}; with a single {self.unit} there is no telling "
@@ -71,19 +68,15 @@ class Pair:
                 "",
             )
         better = int((known > 0).sum())
+        low, high = gain.overall - gain.margin, gain.overall + gain.margin
         evidence = (
-            f"{amount}, better for {better} of "
-            f"{numbers.plural(len(known), self.unit)}, standard deviation over them "
-            f"{gain.spread:.3f}"
+            f"{amount} (95 % interval {numbers.signed(low)} to {numbers.signed(high)}), "
+            f"better for {better} of {numbers.plural(len(known), self.unit)}"
         )
         if self.unit == "client":
             evidence += "; one seed, so another may differ"
-        if abs(gain.overall) <= 2 * gain.standard_error:
-            return (
-                f"No clear effect of federation on {subject}: {evidence}; the gain is "
-                "within two standard errors of zero.",
-                "",
-            )
+        if low <= 0 <= high:
+            return f"No clear effect of federation on {subject}: {evidence}.", ""
         if gain.overall > 0:
             return f"Federation helped {subject}: {evidence}.", "good"
         return f"Federation hurt {subject}: {evidence}.", "bad"
@@ -134,13 +127,11 @@ def _overall(gains: Sequence[tuple[Pair, TransferGain]]) -> Markup:
 
 def _per_task(pair: Pair, gain: TransferGain, limits: tuple[float, float]) -> Markup:
     best, worst = int(np.nanargmax(gain.per_task)), int(np.nanargmin(gain.per_task))
-    if best == worst:
-        heading = f"{pair.federated}: {numbers.signed(gain.overall)}"
-    else:
+    heading = f"{pair.federated} gains {numbers.signed(gain.per_task[best])}"
+    if best != worst:
         heading = (
-            f"{pair.federated}: most on task {best} "
-            f"({numbers.signed(gain.per_task[best])}), least on task {worst} "
-            f"({numbers.signed(gain.per_task[worst])})"
+            f"{heading} on task {best}, the most, and "
+            f"{numbers.signed(gain.per_task[worst])} on task {worst}, the least"
         )
     dots = _dots(pair)
     return page.section(

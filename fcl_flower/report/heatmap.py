@@ -12,8 +12,8 @@ from fcl_flower.report import numbers, plot
 from fcl_flower.report.markup import Markup, join, tag
 from fcl_flower.report.plot import CHARACTER
 
-NUMBER_WIDTH = 40
-"""A cell at least this wide has room for a number such as ``0.512``."""
+NUMBER = (38, 16)
+"""A cell at least this wide and high has room for a number such as ``0.512``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +72,8 @@ def heat_map(
     width, height = look.cell
     names = max(len(label.name) for label in rows.labels)
     groups = max(len(label.group) for label in rows.labels)
-    left = 24 + CHARACTER * (names + groups) + (8 if groups else 0)
-    top = 8.0
+    left = 6 + CHARACTER * (names + groups) + (8 if groups else 0)
+    top = 22.0
     parts = [
         _cell(values[r, c], left + c * width, top + r * height, look, hint(r, c))
         for r, c in np.argwhere(~np.isnan(values)).tolist()
@@ -92,7 +92,7 @@ def heat_map(
     parts.append(_row_labels(rows, left, top, right, height))
     parts.append(_column_labels(columns, left, top, bottom, width))
     foot = bottom + (56 if any(label.group for label in columns.labels) else 40)
-    room = CHARACTER * len(columns.title) + left
+    room = CHARACTER * max(len(columns.title) + left / CHARACTER, len(rows.title))
     if look.legend:
         parts.append(_legend(look, right + 24, top))
         right += 90
@@ -113,9 +113,9 @@ def _cell(value: float, x: float, y: float, look: Look, hint: str) -> Markup:
     # The hairline between cells is left out where it would eat the cell.
     seam = 1 if width >= 10 else 0
     cell = plot.box(x, y, width - seam, height - seam, _heat(share), hint)
-    if width < NUMBER_WIDTH:
+    if width < NUMBER[0] or height < NUMBER[1]:
         return cell
-    ink = "on-hot" if share > 0.55 else "on-cold"
+    ink = "on-hot" if share > 0.72 else "on-cold"
     middle = x + (width - seam) / 2
     shown = numbers.fraction(float(value))
     return join([cell, plot.text(shown, middle, y + height / 2 + 4, "middle", ink)])
@@ -142,9 +142,7 @@ def _row_labels(
             y = top + start * height - 0.5
             parts.append(tag("line", x1=left - 12, x2=right, y1=y, y2=y, class_="seam"))
         start += count
-    middle = top + len(rows.labels) * height / 2
-    turned = f"rotate(-90 11 {middle:.1f})"
-    parts.append(plot.text(rows.title, 11, middle, "middle", "axis", turned))
+    parts.append(plot.text(rows.title, 0, 11, class_="axis"))
     return join(parts)
 
 

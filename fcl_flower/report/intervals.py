@@ -35,7 +35,7 @@ def intervals(rows: Sequence[Interval], title: str, what: str) -> Markup:
         max(np.nanmax(r.points), r.mean + w) for r, w in zip(rows, widths, strict=True)
     )
     values = plot.ticks(min(float(low), 0.0), max(float(high), 0.0), 8)
-    x = Scale(values[0], values[-1], left, WIDTH - 90)
+    x = Scale(values[0], values[-1], left, WIDTH - 130)
     bottom = 8 + pitch * len(rows)
     panel = Panel(x, Scale(0, 1, bottom, 8))
     parts: list[str] = [
@@ -57,7 +57,7 @@ def intervals(rows: Sequence[Interval], title: str, what: str) -> Markup:
             plot.text(row.name, left - 12, y + 2, "end"),
             plot.path(whisker, row.colour, "whisker"),
             plot.dot(x(row.mean), y - 5, row.colour, f"mean {row.mean:+.3f}", 5.5),
-            plot.text(label, WIDTH - 84, y + 2, class_="tick"),
+            plot.text(label, WIDTH - 110, y + 2, class_="tick"),
         ]
         parts += [
             plot.dot(

@@ -33,14 +33,14 @@ def with_spread(mean: str, spread: float) -> str:
 def size(count: float) -> str:
     """Return bytes in decimal units, three significant digits: ``12.3 MB``."""
     power, name = unit(count)
-    scaled = count / 10**power
-    decimals = max(0, 2 - math.floor(math.log10(max(scaled, 1.0)))) if power else 0
-    return f"{scaled:.{decimals}f} {name}"
+    if not power:
+        return f"{count:.0f} B"
+    return f"{count / 10**power:#.3g}".rstrip(".") + f" {name}"
 
 
 def unit(count: float) -> tuple[int, str]:
     """Return the decimal unit that suits a count of bytes: power of ten and name."""
-    for power, name in ((9, "GB"), (6, "MB"), (3, "kB")):
+    for power, name in ((12, "TB"), (9, "GB"), (6, "MB"), (3, "kB")):
         # 999.6 kB would round to "1000 kB": from there on the next unit is used.
         if count >= 0.9995 * 10**power:
             return power, name

@@ -126,7 +126,8 @@ def bars_over_tasks(
         what: description of the picture.
     """
     tasks, height = len(means), 240
-    values = plot.ticks(min(limits[0], 0.0), max(limits[1], 0.0))
+    # A tenth more than the bars need, so that their numbers have room.
+    values = plot.ticks(min(1.1 * limits[0], 0.0), max(1.1 * limits[1], 0.0))
     end = min(WIDTH - 8, LEFT + 110 * tasks)
     panel = Panel(
         Scale(-0.5, tasks - 0.5, LEFT, end),

@@ -99,7 +99,6 @@ def text(
     y: float,
     anchor: str = "start",
     class_: str | None = None,
-    transform: str | None = None,
 ) -> Markup:
     """Return one line of text with its baseline at ``y``."""
     return tag(
@@ -109,7 +108,6 @@ def text(
         y=y,
         text_anchor=None if anchor == "start" else anchor,
         class_=class_,
-        transform=transform,
     )
 
 

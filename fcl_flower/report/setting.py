@@ -15,6 +15,7 @@ def scenario_section(scenario: Scenario) -> Markup:
     """Return who learns which classes in which order, with counts of examples."""
     tasks = [task for stream in scenario.clients for task in stream]
     longest = max(map(len, scenario.clients))
+    each = " each" if len(scenario.clients) > 1 else ""
     up_to = "up to " if min(map(len, scenario.clients)) < longest else ""
     classes = len({name for task in tasks for name in task.class_names})
     whole = page.table(
@@ -31,7 +32,7 @@ def scenario_section(scenario: Scenario) -> Markup:
         whole = page.folded("Show every client's tasks", scrolled)
     return page.section(
         f"{numbers.plural(len(scenario.clients), 'client')} with {up_to}"
-        f"{numbers.plural(longest, 'task')} each, "
+        f"{numbers.plural(longest, 'task')}{each}, "
         f"{numbers.plural(classes, 'different class').replace('classs', 'classes')}",
         f"Scenario {scenario.name}, drawn with seed {scenario.seed} from "
         f"{', '.join(scenario.datasets)}: "

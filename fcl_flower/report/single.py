@@ -53,11 +53,12 @@ def _body(run: Run) -> Iterator[Markup]:
     if np.isnan(run.accuracy).all():
         yield page.section("No accuracy was measured", "No client was evaluated.")
     else:
-        yield accuracy_section(run)
         if run.summary.tasks > 1:
+            yield accuracy_section(run)
             yield forgetting_section(run)
-        yield matrix_section(run)
-        yield clients_section(run)
+            yield matrix_section(run)
+        if run.summary.clients > 1:
+            yield clients_section(run)
     if run.rounds:
         yield _rounds(run.rounds)
         yield traffic_section(run.summary, run.rounds)

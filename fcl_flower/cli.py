@@ -1,0 +1,385 @@
+"""The command ``fcl``: text in, one sentence out where it cannot be done."""
+
+import os
+import sys
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+import click
+from rich.console import Console
+from rich.markdown import Markdown
+from rich.table import Table
+
+from fcl_flower import __version__
+from fcl_flower.algorithms import algorithm, algorithms
+from fcl_flower.config import RunConfig, settings, toml
+from fcl_flower.errors import ConfigError, FclError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+RUNS = Path("runs")
+NOT_OPTIONS = {"label", "memory", "output", "set"}
+
+
+def run_options(*, without: frozenset[str] = frozenset()) -> Callable[[F], F]:
+    """Return a decorator that adds one option for each field of `RunConfig`."""
+
+    def add(command: F) -> F:
+        for name, field in reversed(RunConfig.model_fields.items()):
+            if name in NOT_OPTIONS | without:
+                continue
+            kind: Any = field.annotation
+            flag = f"--{name.replace('_', '-')}"
+            if kind is bool:
+                flag += f"/--no-{name}"
+            elif get_args(kind):
+                kind = click.Choice(get_args(kind))
+            shown = "" if field.default == "" else f"  [default: {field.default}]"
+            command = click.option(
+                flag, name, type=kind, help=f"{field.description}{shown}"
+            )(command)
+        return click.option(
+            "--config", "config_file", type=click.Path(path_type=Path),
+            help="A config.toml of another run, to start from.",
+        )(
+            click.option(
+                "--set", "pairs", multiple=True, metavar="KEY=VALUE",
+                help="A setting of the algorithm, such as lambda1=0.001; repeatable.",
+            )(command)
+        )
+
+    return add
+
+
+workers_option = click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    help="Clients that train at the same time; by default one for each CPU core.",
+)
+gpus_option = click.option(
+    "--gpus-per-client",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    help="Share of a GPU that each client is given.  [default: 0]",
+)
+output_option = click.option(
+    "--output", type=click.Path(path_type=Path), help="Folder for the results."
+)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="fcl")
+def cli() -> None:
+    """Federated continual learning on Flower."""
+
+
+@cli.command()
+@run_options()
+@workers_option
+@gpus_option
+@output_option
+@click.option("--overwrite", is_flag=True, help="Replace a finished run in --output.")
+def simulate(
+    workers: int | None,
+    gpus_per_client: float,
+    output: Path | None,
+    overwrite: bool,
+    **given: Any,  # noqa: ANN401
+) -> None:
+    """Run one method on this machine, every client in Flower's simulation runtime."""
+    config = _configured(given)
+    _check(config)
+    console = Console()
+    folder = output or _free_folder(RUNS, config)
+    if (folder / "summary.json").exists() and not overwrite:
+        raise ConfigError(
+            f"output: {str(folder)!r} holds a finished run; expected another folder, "
+            f"or --overwrite"
+        )
+    summary = _run(config, folder, console, workers, gpus_per_client)
+    console.print(
+        f"accuracy {summary['average_accuracy']:.3f}, "
+        f"forgetting {summary['forgetting']:.3f}; "
+        f"report: {folder / 'report.html'}",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+@cli.command()
+@run_options(without=frozenset({"strategy", "seed", "isolated"}))
+@click.option(
+    "--strategies", default="fedavg,fedweit", show_default=True,
+    help="Names separated by commas.",
+)
+@click.option(
+    "--seeds", default="0", show_default=True, help="Numbers separated by commas."
+)
+@click.option(
+    "--isolated/--no-isolated", "twins", default=True,
+    help="Run each federated method alone as well, for the transfer gain.",
+)
+@workers_option
+@gpus_option
+@output_option
+def compare(
+    strategies: str,
+    seeds: str,
+    twins: bool,
+    workers: int | None,
+    gpus_per_client: float,
+    output: Path | None,
+    **given: Any,  # noqa: ANN401
+) -> None:
+    """Run several methods on the identical scenario and put them side by side.
+
+    A --set goes to the methods that know its key. Runs that are finished in --output
+    are kept, so that a comparison can go on where it stopped.
+    """
+    from fcl_flower.study import Study, with_isolated
+
+    shared = _configured({**given, "pairs": ()})
+    variants = []
+    pairs = settings(_pairs(given["pairs"]))
+    used: set[str] = set()
+    for name in _names(strategies, "strategies"):
+        known = algorithm(name).keys()
+        own = {key: value for key, value in pairs.items() if key in known}
+        used |= own.keys()
+        variants.append(shared.with_values(strategy=name, set=_inline(own)))
+    for key in pairs.keys() - used:
+        raise ConfigError(f"set {key}: none of {strategies} has a setting of that name")
+    chosen = with_isolated(variants) if twins else tuple(variants)
+    numbers = tuple(_whole(seed) for seed in _names(seeds, "seeds"))
+    folder = output or _free_folder(RUNS, shared.with_values(strategy="compare"))
+    _study(Study(chosen, numbers), folder, workers, gpus_per_client)
+
+
+@cli.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--data-root", help="Folder with data sets.")
+@click.option("--seeds", help="Only these of the study's seeds, separated by commas.")
+@workers_option
+@gpus_option
+@output_option
+def study(
+    file: Path,
+    data_root: str | None,
+    seeds: str | None,
+    workers: int | None,
+    gpus_per_client: float,
+    output: Path | None,
+) -> None:
+    """Run what a study's TOML FILE describes; go on where it was stopped."""
+    from fcl_flower.study import Study, read_study
+
+    found = read_study(file)
+    variants = found.variants
+    if data_root:
+        variants = tuple(v.with_values(data_root=data_root) for v in variants)
+    numbers = found.seeds
+    if seeds:
+        numbers = tuple(_whole(seed) for seed in _names(seeds, "seeds"))
+    folder = output or RUNS / file.absolute().parent.name
+    _study(Study(variants, numbers), folder, workers, gpus_per_client)
+
+
+@cli.command("list")
+def list_() -> None:
+    """Show the strategies, scenarios, data sets and models there are."""
+    from fcl_flower.data.scenarios import SCENARIOS
+    from fcl_flower.models import MODELS
+
+    console = Console()
+    table = Table("strategy", "what it does", "paper", title="Strategies")
+    for name, entry in algorithms().items():
+        table.add_row(name, entry.summary, entry.paper)
+    console.print(table)
+    for title, lines in (
+        ("Scenarios", {n: s.summary for n, s in SCENARIOS.items()}),
+        ("Models", {n: m.summary for n, m in MODELS.items()}),
+        ("Data sets", _data_sets()),
+    ):
+        table = Table("name", "what it is", title=title)
+        for name, line in lines.items():
+            table.add_row(name, line)
+        console.print(table)
+
+
+@cli.command()
+@run_options()
+@click.option("--save", type=click.Path(path_type=Path), help="Also write it as JSON.")
+def scenario(save: Path | None, **given: Any) -> None:  # noqa: ANN401
+    """Show who would learn what in which order, without running anything."""
+    from fcl_flower import assembly
+
+    plan = assembly.scenario(_configured(given))
+    click.echo(plan.describe())
+    if save:
+        plan.save(save)
+
+
+@cli.command()
+@click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--output", type=click.Path(path_type=Path), default=Path("."))
+def report(folders: tuple[Path, ...], output: Path) -> None:
+    """Make the page of one run FOLDER again, or compare several."""
+    from fcl_flower.report import write_comparison, write_report
+
+    if len(folders) == 1:
+        click.echo(write_report(folders[0]))
+    else:
+        click.echo(write_comparison(output, folders))
+
+
+def main() -> None:
+    """Run the command; exit with 2 and one sentence where the user can mend it."""
+    try:
+        cli()
+    except FclError as error:
+        click.echo(f"fcl: {error}", err=True)
+        sys.exit(2 if isinstance(error, ConfigError) else 1)
+
+
+def _configured(given: dict[str, Any]) -> RunConfig:
+    """Return the configuration of a file, with the options given on top."""
+    values: dict[str, Any] = {}
+    path = given.pop("config_file")
+    pairs = given.pop("pairs")
+    if path is not None:
+        try:
+            values = tomllib.loads(path.read_text())
+        except (OSError, tomllib.TOMLDecodeError) as error:
+            raise ConfigError(f"config: {str(path)!r} cannot be read: {error}") from error
+        values |= {"output": "", "memory": "context"}
+    values |= {k.replace("_", "-"): v for k, v in given.items() if v is not None}
+    if pairs:
+        known = settings(str(values.get("set", "")))
+        values["set"] = _inline({**known, **settings(_pairs(pairs))})
+    return RunConfig.of(values)
+
+
+def _check(config: RunConfig) -> None:
+    """Refuse before anything starts what would fail later."""
+    from fcl_flower import assembly
+
+    algorithm(config.strategy).params(config.set)
+    if not config.clients:
+        raise ConfigError("clients: 0 is refused: expected at least 1 to simulate")
+    assembly.model(config, assembly.scenario(config))
+    assembly.device(config)
+
+
+def _run(
+    config: RunConfig,
+    folder: Path,
+    console: Console,
+    workers: int | None,
+    gpus_per_client: float,
+) -> Mapping[str, Any]:
+    from fcl_flower.progress import Display
+    from fcl_flower.simulation import simulate as run
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "summary.json").unlink(missing_ok=True)
+        (folder / "progress.json").unlink(missing_ok=True)
+        (folder / "flower.log").touch()
+    except OSError as error:
+        raise ConfigError(
+            f"output: {str(folder)!r} is refused: expected a folder that can be "
+            f"written ({error.strerror})"
+        ) from error
+    with Display(console, f"{config.title} seed {config.seed}") as display:
+        return run(
+            config,
+            folder,
+            workers=workers or len(os.sched_getaffinity(0)),
+            gpus_per_client=gpus_per_client,
+            watch=display.show,
+        )
+
+
+def _study(
+    chosen: Any,  # noqa: ANN401
+    folder: Path,
+    workers: int | None,
+    gpus_per_client: float,
+) -> None:
+    from fcl_flower.study import run_study, table
+
+    console = Console()
+    for config in chosen.runs():
+        _check(config)
+    summaries = run_study(
+        chosen,
+        folder,
+        lambda config, place: _run(config, place, console, workers, gpus_per_client),
+    )
+    console.print(Markdown(table(summaries)))
+    console.print(f"report: {folder / 'comparison.html'}", soft_wrap=True)
+
+
+def _data_sets() -> dict[str, str]:
+    from fcl_flower import assembly
+
+    root = assembly.data_root(RunConfig())
+    found = {"digits": "1,797 real 8x8 images, comes with scikit-learn"}
+    for folder in (root, root / "images"):
+        for path in sorted(folder.glob("*.npz")):
+            found[path.stem] = str(path)
+    found["NAME"] = f"any NAME.npz with x_train, y_train, x_test, y_test in {root}"
+    found["hub:NAME"] = "of the Hugging Face Hub, or a folder (extra: hub)"
+    return found
+
+
+def _free_folder(parent: Path, config: RunConfig) -> Path:
+    """Return a folder with a speaking name that does not exist yet."""
+    sets = config.dataset.replace(",", "+").replace("/", "_").replace(":", "_")
+    title = config.title.replace(" ", "-")
+    name = f"{title}-{config.scenario}-{sets}-seed{config.seed}"
+    number, folder = 1, parent / name
+    while folder.exists():
+        number += 1
+        folder = parent / f"{name}-{number}"
+    return folder
+
+
+def _pairs(pairs: tuple[str, ...]) -> str:
+    """Return KEY=VALUE arguments as the inside of a TOML inline table."""
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        key, text = key.strip(), text.strip()
+        if not (equals and key.replace("_", "").isalnum() and text):
+            raise ConfigError(f"set: {pair!r} is refused: expected KEY=VALUE")
+        try:
+            found[key] = settings(f"{key} = {text}")[key]
+        except ConfigError:
+            found[key] = text  # a word without quotes, as one types it in a shell
+    return _inline(found)
+
+
+def _inline(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key} = {toml(value)}" for key, value in values.items())
+
+
+def _names(text: str, key: str) -> list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names or len(set(names)) < len(names):
+        raise ConfigError(
+            f"{key}: {text!r} is refused: expected different names separated by commas"
+        )
+    return names
+
+
+def _whole(text: str) -> int:
+    if not text.isdigit():
+        raise ConfigError(f"seeds: {text!r} is refused: expected whole numbers")
+    return int(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,207 @@
+"""Several runs on identical scenarios, side by side: tables with mean and spread."""
+
+import json
+import statistics
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fcl_flower import metrics
+from fcl_flower.algorithms import algorithm
+from fcl_flower.config import RunConfig
+from fcl_flower.errors import ConfigError
+from fcl_flower.report import write_comparison
+
+Summary = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """What is compared.
+
+    Attributes:
+        variants: one configuration for each row of the table, at seed 0.
+        seeds: every variant runs once with each of them; at least one.
+    """
+
+    variants: tuple[RunConfig, ...]
+    seeds: tuple[int, ...]
+
+    def runs(self) -> list[RunConfig]:
+        """Return every run, seed by seed, so that early results are comparable."""
+        return [
+            variant.with_values(seed=seed)
+            for seed in self.seeds
+            for variant in self.variants
+        ]
+
+
+def with_isolated(variants: Iterable[RunConfig]) -> tuple[RunConfig, ...]:
+    """Return the variants, each federated one followed by its isolated twin."""
+    both: list[RunConfig] = []
+    for variant in variants:
+        both.append(variant)
+        if not variant.isolated and algorithm(variant.strategy).federated:
+            both.append(variant.with_values(isolated=True))
+    return tuple(both)
+
+
+def read_study(path: Path) -> Study:
+    """Return the study that a TOML file describes.
+
+    ``seeds`` is a list, ``[run]`` holds what all runs share, and each
+    ``[[variant]]`` what its row changes. Federated variants get an isolated twin
+    unless ``isolated-twins = false``.
+
+    Raises:
+        ConfigError: the file is missing or wrong.
+    """
+    try:
+        found = tomllib.loads(path.read_text())
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"study: {str(path)!r} cannot be read: {error}") from error
+    unknown = found.keys() - {"seeds", "run", "variant", "isolated-twins"}
+    if unknown:
+        raise ConfigError(
+            f"study {path.name}: unknown key {sorted(unknown)[0]!r}; expected seeds, "
+            f"run, variant, isolated-twins"
+        )
+    shared = found.get("run", {})
+    variants = tuple(
+        RunConfig.of({**shared, **variant}) for variant in found.get("variant", [{}])
+    )
+    if found.get("isolated-twins", True):
+        variants = with_isolated(variants)
+    return Study(variants, tuple(found.get("seeds", [0])))
+
+
+def run_study(
+    study: Study,
+    folder: Path,
+    run: Callable[[RunConfig, Path], Summary],
+) -> list[Summary]:
+    """Run what is not there yet; return all summaries in the order of the runs.
+
+    A run whose folder holds a summary of the same configuration is kept, so that a
+    study goes on where it was stopped. The comparison page is written after each run.
+
+    Args:
+        study: what to run.
+        folder: one folder a run goes below it, and the tables.
+        run: runs one configuration into a folder and returns its summary.
+
+    Raises:
+        ConfigError: a finished run in ``folder`` was made with other settings.
+    """
+    summaries: list[Summary] = []
+    finished: list[Path] = []
+    for config in study.runs():
+        place = folder / f"{config.title.replace(' ', '-')}-seed{config.seed}"
+        kept = _finished(place, config)
+        summaries.append(kept or run(config, place))
+        finished.append(place)
+        write_comparison(folder, finished)
+        (folder / "table.md").write_text(table(summaries))
+        (folder / "table.json").write_text(json.dumps(rows(summaries), indent=1) + "\n")
+    return summaries
+
+
+def rows(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
+    """Return one row a label: mean and deviation over seeds, and the transfer gain."""
+    by_label: dict[str, dict[int, Summary]] = {}
+    for summary in summaries:
+        by_label.setdefault(summary["label"], {})[summary["seed"]] = summary
+    found = []
+    for label, runs in by_label.items():
+        row: dict[str, Any] = {"label": label, "seeds": sorted(runs)}
+        for key in ("average_accuracy", "forgetting", "backward_transfer"):
+            row[key] = _spread([run[key] for run in runs.values()])
+        for key in (
+            "bytes_up",
+            "bytes_down",
+            "paper_bytes_up",
+            "paper_bytes_down",
+            "model_bytes",
+            "seconds",
+        ):
+            row[key] = statistics.fmean(run[key] for run in runs.values())
+        twins = by_label.get(f"{label} isolated", {})
+        pairs = [(runs[seed], twins[seed]) for seed in sorted(runs) if seed in twins]
+        if pairs:
+            gains = [
+                a["average_accuracy"] - b["average_accuracy"] for a, b in pairs
+            ]
+            row["transfer_gain"] = _spread(gains)
+            row["transfer_gain_per_task"] = _gain_per_task(pairs)
+        found.append(row)
+    return found
+
+
+def table(summaries: Sequence[Summary]) -> str:
+    """Return `rows` as a Markdown table."""
+    lines = [
+        "| method | accuracy | forgetting | transfer gain | up | down "
+        "| up, papers' count | model |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for row in rows(summaries):
+        gain = row.get("transfer_gain")
+        cells = [
+            row["label"],
+            _pm(row["average_accuracy"]),
+            _pm(row["forgetting"]),
+            _pm(gain, "+.3f") if gain else "",
+            *(
+                f"{row[key] / 1e6:.1f} MB"
+                for key in ("bytes_up", "bytes_down", "paper_bytes_up", "model_bytes")
+            ),
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    seeds = sorted({summary["seed"] for summary in summaries})
+    lines.append("")
+    lines.append(
+        f"Last round, mean over clients and tasks, ± standard deviation over seeds "
+        f"{', '.join(map(str, seeds))}. Bytes are those of the whole run and all "
+        f"clients; the model is what one client keeps at the end."
+    )
+    return "\n".join(lines) + "\n"
+
+
+def _gain_per_task(pairs: Sequence[tuple[Summary, Summary]]) -> list[float]:
+    gains = [
+        metrics.transfer_gain(
+            np.array(a["client_accuracy"], float), np.array(b["client_accuracy"], float)
+        ).per_task
+        for a, b in pairs
+    ]
+    return [float(value) for value in np.mean(gains, axis=0)]
+
+
+def _spread(values: Sequence[float]) -> dict[str, float]:
+    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+    return {"mean": statistics.fmean(values), "deviation": deviation}
+
+
+def _pm(value: Mapping[str, float], form: str = ".3f") -> str:
+    return f"{value['mean']:{form}} ± {value['deviation']:.3f}"
+
+
+def _finished(place: Path, config: RunConfig) -> Summary | None:
+    if not (place / "summary.json").exists():
+        return None
+    made = RunConfig.of(tomllib.loads((place / "config.toml").read_text()))
+    same = made.with_values(
+        **{key: getattr(config, key) for key in ("output", "memory", "model", "clients")}
+    )
+    # Where the data lie and which model a default meant may differ by machine.
+    if same.with_values(data_root="") != config.with_values(data_root=""):
+        raise ConfigError(
+            f"output: {str(place)!r} holds a run with other settings; expected an empty "
+            f"folder or one of the same study"
+        )
+    found: Summary = json.loads((place / "summary.json").read_text())
+    return found

@@ -1,0 +1,204 @@
+"""Shapes, sizes, seeds and the parts that differ from torch's own."""
+
+import time
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+
+from fcl_flower.errors import ConfigError
+from fcl_flower.models import MODELS, build_model
+from fcl_flower.models.lenet import LeNet, ResponseNorm
+from fcl_flower.models.resnet import ResNet18
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Small batches on many threads spend their time waiting for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def build(name="small", **changes):
+    settings = {"tasks": 3, "classes": 5, "single_head": False, "seed": 7}
+    return build_model(name, **{**settings, **changes})
+
+
+def size(module):
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+@pytest.mark.parametrize("single_head", [False, True])
+def test_every_model_gives_the_features_and_logits_it_promises(name, single_head):
+    model = build(name, single_head=single_head)
+    x = torch.randn(2, *model.input_shape)
+    assert model.input_shape == MODELS[name].input_shape
+    assert model.body(x).shape == (2, MODELS[name].features)
+    assert model(x, 2).shape == (2, 5)
+    model(x, 2).square().sum().backward()
+    for key, parameter in model.named_parameters():
+        answered = key.startswith("body.") or single_head or key.startswith("heads.2.")
+        assert (parameter.grad is not None) == answered, key
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_names_tell_the_shared_body_from_the_heads(name):
+    model = build(name)
+    heads = {f"heads.{n}.{part}" for n in range(3) for part in ("weight", "bias")}
+    names = set(model.state_dict())
+    assert {key for key in names if not key.startswith("body.")} == heads
+    assert [model.head_index(task) for task in range(3)] == [0, 1, 2]
+
+
+def test_a_single_head_answers_for_every_task():
+    model = build(single_head=True, classes=15)
+    x = torch.randn(2, 1, 8, 8)
+    assert len(model.heads) == 1
+    assert model.head_index(2) == 0
+    assert torch.equal(model(x, 0), model(x, 2))
+
+
+def test_different_tasks_have_different_heads():
+    model = build()
+    x = torch.randn(2, 1, 8, 8)
+    assert not torch.equal(model(x, 0), model(x, 1))
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_the_same_seed_gives_the_same_weights_and_another_seed_others(name):
+    torch.manual_seed(1)
+    first = build(name).state_dict()
+    state = torch.random.get_rng_state()
+    again = build(name).state_dict()
+    assert torch.equal(torch.random.get_rng_state(), state)
+    other = build(name, seed=8).state_dict()
+    assert all(torch.equal(first[key], again[key]) for key in first)
+    weights = [key for key in first if key.endswith("weight") and first[key].ndim > 1]
+    assert not any(torch.equal(first[key], other[key]) for key in weights)
+
+
+def test_the_body_does_not_depend_on_the_number_of_heads():
+    few, many = build(tasks=1, classes=2), build(tasks=9, classes=50, single_head=True)
+    for key, value in few.body.state_dict().items():
+        assert torch.equal(value, many.body.state_dict()[key])
+
+
+def test_an_unknown_model_is_refused_with_the_known_ones():
+    with pytest.raises(ConfigError, match="model: got 'vgg', expected one of lenet, r"):
+        build("vgg")
+
+
+def test_lenet_with_ten_heads_of_five_has_the_size_of_the_paper():
+    assert size(build("lenet", tasks=10, classes=5)) == 3_012_920
+
+
+def test_resnet18_has_the_size_that_its_layers_add_up_to():
+    def block(inputs, outputs):
+        convolutions = 9 * inputs * outputs + 9 * outputs * outputs
+        projection = inputs * outputs + 2 * outputs if inputs != outputs else 0
+        return convolutions + 4 * outputs + projection
+
+    stem = 9 * 3 * 64 + 2 * 64
+    widths = [64, 64, 64, 128, 128, 256, 256, 512, 512]
+    blocks = sum(block(a, b) for a, b in pairwise(widths))
+    assert size(ResNet18()) == stem + blocks == 11_168_832
+
+
+def test_resnet18_halves_the_image_three_times():
+    seen = []
+    body = ResNet18()
+    for block in body.blocks:
+        block.register_forward_hook(lambda m, i, out: seen.append(tuple(out.shape[1:])))
+    body(torch.randn(1, 3, 32, 32))
+    assert seen == [
+        (64, 32, 32),
+        (64, 32, 32),
+        (128, 16, 16),
+        (128, 16, 16),
+        (256, 8, 8),
+        (256, 8, 8),
+        (512, 4, 4),
+        (512, 4, 4),
+    ]
+
+
+@pytest.mark.parametrize("channels", [1, 3, 20, 50])
+def test_response_norm_equals_that_of_torch(channels):
+    ours = ResponseNorm(radius=4, bias=1.5, alpha=0.02, beta=0.75)
+    # Torch divides alpha by the window's size, here 9 channels.
+    torchs = nn.LocalResponseNorm(9, alpha=9 * 0.02, beta=0.75, k=1.5)
+    x = (torch.randn(2, channels, 5, 6) * 10).requires_grad_()
+    weight = torch.randn(2, channels, 5, 6)
+    mine, theirs = ours(x), torchs(x)
+    torch.testing.assert_close(mine, theirs)
+    (mine_grad,) = torch.autograd.grad((mine * weight).sum(), x)
+    (their_grad,) = torch.autograd.grad((theirs * weight).sum(), x)
+    torch.testing.assert_close(mine_grad, their_grad)
+
+
+def test_response_norm_by_hand():
+    norm = ResponseNorm(radius=1, bias=1.0, alpha=0.5, beta=2.0)
+    x = torch.tensor([1.0, 2.0, 0.0, 2.0]).reshape(1, 4, 1, 1)
+    # Sums of squares over neighbours: 5, 5, 8, 4.
+    expected = [1 / 3.5**2, 2 / 3.5**2, 0, 2 / 3**2]
+    assert norm(x).reshape(-1).tolist() == pytest.approx(expected)
+
+
+def test_lenet_pools_like_tensorflow_same():
+    body = LeNet()
+    x = torch.arange(32.0 * 32).reshape(1, 1, 32, 32)
+    pooled = body.pool(x)
+    assert pooled.shape == (1, 1, 16, 16)
+    # The first window is rows and columns 0..2, the last one 30..31.
+    assert pooled[0, 0, 0, 0] == x[0, 0, 2, 2]
+    assert pooled[0, 0, -1, -1] == x[0, 0, 31, 31]
+
+
+def test_lenet_computes_what_its_layers_say():
+    body = LeNet()
+    x = torch.randn(3, 3, 32, 32)
+    norm = nn.LocalResponseNorm(9, alpha=0.001, beta=0.75, k=1.0)
+    pool = nn.MaxPool2d(3, 2)
+    far_side = nn.ZeroPad2d((0, 1, 0, 1))  # zero is neutral after ReLU
+    h = pool(far_side(norm(torch.relu(body.conv1(x)))))
+    h = pool(far_side(norm(torch.relu(body.conv2(h)))))
+    h = torch.relu(body.fc2(torch.relu(body.fc1(h.reshape(3, -1)))))
+    torch.testing.assert_close(body(x), h, rtol=1e-4, atol=1e-5)
+
+
+def test_lenet_carries_no_buffer_that_could_be_averaged():
+    assert list(LeNet().buffers()) == []
+
+
+def test_response_norm_is_faster_than_that_of_torch():
+    x = torch.rand(50, 50, 16, 16).contiguous(memory_format=torch.channels_last)
+
+    def best(norm):
+        times = []
+        for _ in range(5):
+            start = time.perf_counter()
+            norm(x.requires_grad_()).sum().backward()
+            times.append(time.perf_counter() - start)
+        return min(times)
+
+    ours = best(ResponseNorm(radius=4, bias=1.0, alpha=0.001 / 9, beta=0.75))
+    torchs = best(nn.LocalResponseNorm(9, alpha=0.001))
+    assert ours < torchs
+
+
+@pytest.mark.parametrize("name", ["small", "lenet"])
+def test_a_small_batch_is_learnt_by_heart(name):
+    model = build(name, classes=2)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(8, *model.input_shape, generator=generator)
+    y = torch.arange(8) % 2
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    for _ in range(30):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x, 1), y).backward()
+        optimizer.step()
+    assert model(x, 1).argmax(1).tolist() == y.tolist()
