@@ -29,7 +29,7 @@ from fcl_flower.data.tasks import TaskData
 from fcl_flower.decomposition import decomposed
 from fcl_flower.sparse import SparseArray
 from fcl_flower.tensors import arrays_of, dense, snapshot, to_numpy, to_torch
-from fcl_flower.training import Score, fit, score
+from fcl_flower.training import fit, score
 from fcl_flower.types import Array, Arrays, Payload, Stage, Update
 
 Tensors = dict[str, Tensor]
@@ -267,8 +267,8 @@ class _Workspace:
         for group, tensors in groups.items():
             for name, tensor in tensors.items():
                 if name not in buffers:
-                    tensors[name] = nn.Parameter(tensor)
-                    self.leaves[f"{group}/{name}"] = tensors[name]
+                    leaf = nn.Parameter(tensor)
+                    tensors[name] = self.leaves[f"{group}/{name}"] = leaf
         self.rates = {
             name: factor
             for group, factor in (

@@ -4,7 +4,7 @@ The last term of FedWeIT's equation 1 (Yoon et al., ICML 2021).
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from fcl_flower.sparse import SparseArray
+from fcl_flower.types import Array
 
 
 class ForeignBank:
@@ -37,20 +38,19 @@ class ForeignBank:
         )
 
     def __len__(self) -> int:
-        return self._matrix.shape[0]
+        return int(self._matrix.shape[0])
 
     def weighted(self, alpha: Tensor) -> Tensor:
         """Return sum_j alpha_j A_j, dense; differentiable in ``alpha`` (adapters,)."""
-        total: Tensor = _WeightedSum.apply(alpha, self)
-        return total
+        return cast(Tensor, _WeightedSum.apply(alpha, self))  # type: ignore[no-untyped-call]
 
-    def combine(self, alpha: Any) -> Any:
+    def combine(self, alpha: Array) -> Array:
         """Return the same without gradient, NumPy to NumPy."""
-        return (self._matrix.T @ alpha).reshape(self.shape)
+        return np.asarray(self._matrix.T @ alpha).reshape(self.shape)
 
-    def project(self, direction: Any) -> Any:
-        """Return <direction, A_j> for each j, NumPy to NumPy: the gradient of alpha."""
-        return self._matrix @ direction.reshape(-1)
+    def project(self, direction: Array) -> Array:
+        """Return <direction, A_j> for each j: the gradient of alpha."""
+        return np.asarray(self._matrix @ direction.reshape(-1))
 
 
 class _WeightedSum(torch.autograd.Function):

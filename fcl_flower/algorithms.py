@@ -11,7 +11,6 @@ from fcl_flower.config import check_params, settings
 from fcl_flower.contracts import Learner, Params, Strategy
 from fcl_flower.errors import ConfigError, ContractError
 
-
 SILENT: Final = "strategies.silent:Silent"
 
 

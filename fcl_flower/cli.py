@@ -41,11 +41,16 @@ def run_options(*, without: frozenset[str] = frozenset()) -> Callable[[F], F]:
                 flag, name, type=kind, help=f"{field.description}{shown}"
             )(command)
         return click.option(
-            "--config", "config_file", type=click.Path(path_type=Path),
+            "--config",
+            "config_file",
+            type=click.Path(path_type=Path),
             help="A config.toml of another run, to start from.",
         )(
             click.option(
-                "--set", "pairs", multiple=True, metavar="KEY=VALUE",
+                "--set",
+                "pairs",
+                multiple=True,
+                metavar="KEY=VALUE",
                 help="A setting of the algorithm, such as lambda1=0.001; repeatable.",
             )(command)
         )
@@ -111,14 +116,18 @@ def simulate(
 @cli.command()
 @run_options(without=frozenset({"strategy", "seed", "isolated"}))
 @click.option(
-    "--strategies", default="fedavg,fedweit", show_default=True,
+    "--strategies",
+    default="fedavg,fedweit",
+    show_default=True,
     help="Names separated by commas.",
 )
 @click.option(
     "--seeds", default="0", show_default=True, help="Numbers separated by commas."
 )
 @click.option(
-    "--isolated/--no-isolated", "twins", default=True,
+    "--isolated/--no-isolated",
+    "twins",
+    default=True,
     help="Run each federated method alone as well, for the transfer gain.",
 )
 @workers_option
@@ -252,7 +261,9 @@ def _configured(given: dict[str, Any]) -> RunConfig:
         try:
             values = tomllib.loads(path.read_text())
         except (OSError, tomllib.TOMLDecodeError) as error:
-            raise ConfigError(f"config: {str(path)!r} cannot be read: {error}") from error
+            raise ConfigError(
+                f"config: {str(path)!r} cannot be read: {error}"
+            ) from error
         values |= {"output": "", "memory": "context"}
     values |= {k.replace("_", "-"): v for k, v in given.items() if v is not None}
     if pairs:

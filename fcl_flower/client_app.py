@@ -1,5 +1,6 @@
 """The Flower ClientApp: it wraps any `Learner` of ours."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from fcl_flower.codec import encode
 from fcl_flower.config import RunConfig
 from fcl_flower.contracts import Learner
 from fcl_flower.data.scenarios import Scenario
-from fcl_flower.data.tasks import task_data
+from fcl_flower.data.tasks import TaskData, task_data
 from fcl_flower.ledger import kind
 from fcl_flower.memory import ClientMemory, ContextMemory, FolderMemory
 from fcl_flower.training import score
@@ -49,11 +50,9 @@ def evaluate(message: Message, context: Context) -> Message:
     client = _Client(context)
     stage = wire.open_stage(message.content)
     state, received = client.state(), wire.unpack(message.content)
+    predict = client.learner.predict
     accuracy = [
-        score(
-            lambda x, task=task: client.learner.predict(state, received, task, x),
-            client.data(task).test,
-        ).accuracy
+        score(partial(predict, state, received, task), client.data(task).test).accuracy
         for task in range(stage.task + 1)
     ]
     row = MetricRecord(
@@ -98,7 +97,7 @@ class _Client:
     def state(self) -> Payload:
         return self.memory.load() or self.learner.init()
 
-    def data(self, task: int) -> Any:
+    def data(self, task: int) -> TaskData:
         return task_data(
             self.scenario,
             self.number,

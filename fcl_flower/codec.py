@@ -160,20 +160,21 @@ def _pack_dense(tensor: Array, precision: Precision) -> tuple[str, bytes]:
     """Return the smallest layout of the entries that are not zero, and its bytes."""
     flat = _to_wire(tensor.reshape(-1), precision)
     present = flat.view(_UNSIGNED[flat.itemsize]) != 0
-    if present.all():  # every other layout adds positions to the same values
+    if present.all():  # saves the search: the others only add positions
         return "", flat.tobytes()
     height, width = _grid(tensor.shape)
     rows = np.flatnonzero(present.reshape(height, width).any(axis=1))
     indices = np.flatnonzero(present)
-    sizes = {"": 0} | _sizes_of_positions(tensor.shape, indices)
-    for layout, count in {
+    positions = {"": 0} | _sizes_of_positions(tensor.shape, indices)
+    stored_in = {
         "": flat.size,
         ".bitmap": len(indices),
         ".index": len(indices),
         ".rows": len(rows) * width,
-    }.items():
-        sizes[layout] += count * flat.itemsize
-    layout = min(sizes, key=sizes.__getitem__)
+    }
+    layout = min(
+        stored_in, key=lambda name: stored_in[name] * flat.itemsize + positions[name]
+    )
     if not layout:
         return layout, flat.tobytes()
     if layout == ".rows":

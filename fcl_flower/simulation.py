@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from fcl_flower import __version__
 from fcl_flower.config import RunConfig, toml
@@ -101,7 +101,7 @@ def _follow(
 
 
 @contextlib.contextmanager
-def _superlink(work: Path, sink: Any) -> Iterator[dict[str, str]]:
+def _superlink(work: Path, sink: IO[str]) -> Iterator[dict[str, str]]:
     """Start a SuperLink for simulations; yield the environment to reach it."""
     port, control = _free_port(), _free_port()
     home = work / "home"
@@ -178,8 +178,9 @@ def _free_port() -> int:
 def _await_port(process: subprocess.Popen[bytes], port: int) -> None:
     deadline = time.monotonic() + STARTUP_SECONDS
     while time.monotonic() < deadline and process.poll() is None:
-        with contextlib.suppress(OSError), socket.create_connection(
-            ("127.0.0.1", port), timeout=1
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection(("127.0.0.1", port), timeout=1),
         ):
             return
         time.sleep(0.05)

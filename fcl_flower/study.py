@@ -132,9 +132,7 @@ def rows(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
         twins = by_label.get(f"{label} isolated", {})
         pairs = [(runs[seed], twins[seed]) for seed in sorted(runs) if seed in twins]
         if pairs:
-            gains = [
-                a["average_accuracy"] - b["average_accuracy"] for a, b in pairs
-            ]
+            gains = [a["average_accuracy"] - b["average_accuracy"] for a, b in pairs]
             row["transfer_gain"] = _spread(gains)
             row["transfer_gain_per_task"] = _gain_per_task(pairs)
         found.append(row)
@@ -195,13 +193,16 @@ def _finished(place: Path, config: RunConfig) -> Summary | None:
         return None
     made = RunConfig.of(tomllib.loads((place / "config.toml").read_text()))
     same = made.with_values(
-        **{key: getattr(config, key) for key in ("output", "memory", "model", "clients")}
+        **{
+            key: getattr(config, key)
+            for key in ("output", "memory", "model", "clients")
+        }
     )
     # Where the data lie and which model a default meant may differ by machine.
     if same.with_values(data_root="") != config.with_values(data_root=""):
         raise ConfigError(
-            f"output: {str(place)!r} holds a run with other settings; expected an empty "
-            f"folder or one of the same study"
+            f"output: {str(place)!r} holds a run with other settings; expected an "
+            f"empty folder or one of the same study"
         )
     found: Summary = json.loads((place / "summary.json").read_text())
     return found

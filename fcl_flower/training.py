@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -135,7 +136,7 @@ def fit(
             examples,
             training.batch_size,
             derive(seed, "shuffle", client, stage.round, epoch),
-            lambda now=rate: after_step(now) if after_step else None,
+            partial(after_step, rate) if after_step else lambda: None,
         )
         valid = validate()
         if valid.loss < best:

@@ -293,6 +293,7 @@ def test_the_stored_cifar100_has_20_superclasses():
 def test_deal_is_disjoint_complete_and_even_in_every_class():
     labels = np.repeat([7, 3, 5], [11, 4, 20])
     parts = deal(labels, 4, np.random.default_rng(0))
+    assert all(np.all(np.diff(part) > 0) for part in parts)
     np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(35))
     for label in (3, 5, 7):
         counts = [np.count_nonzero(labels[part] == label) for part in parts]
@@ -313,3 +314,17 @@ def test_hold_out_takes_its_share_of_each_class_but_never_all():
     assert not np.intersect1d(kept, held).size
     _, most = hold_out(labels, 0.99, np.random.default_rng(0))
     assert np.bincount(labels[most], minlength=4).tolist() == [99, 19, 1, 0]
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [
+        lambda rng: deal(np.zeros(50), 2, rng),
+        lambda rng: hold_out(np.zeros(50), 0.5, rng),
+    ],
+    ids=["deal", "hold_out"],
+)
+def test_chance_decides_which_samples_go_where(cut):
+    one, other = (cut(np.random.default_rng(seed))[0].tolist() for seed in (0, 1))
+    assert one != other
+    assert one == cut(np.random.default_rng(0))[0].tolist()

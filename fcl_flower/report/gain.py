@@ -42,10 +42,15 @@ class Pair:
         """Return the gain per seed, or per client where there is one seed."""
         if self.unit == "client":
             return metrics.transfer_gain(self.with_federation[0], self.without[0])
-        halves = (self.with_federation, self.without)
-        return metrics.transfer_gain(
-            *(np.stack([metrics.mean_measured(a, axis=0) for a in h]) for h in halves)
-        )
+        federated, isolated = [], []
+        for a, b in zip(self.with_federation, self.without, strict=True):
+            # A client that is missing in one run must not sway the other run's mean.
+            unknown = np.isnan(a) | np.isnan(b)
+            federated.append(
+                metrics.mean_measured(np.where(unknown, np.nan, a), axis=0)
+            )
+            isolated.append(metrics.mean_measured(np.where(unknown, np.nan, b), axis=0))
+        return metrics.transfer_gain(np.stack(federated), np.stack(isolated))
 
     def verdict(self) -> tuple[str, str]:
         """Return one sentence on whether federation helped, and its tone.
@@ -70,7 +75,7 @@ class Pair:
         better = int((known > 0).sum())
         low, high = gain.overall - gain.margin, gain.overall + gain.margin
         evidence = (
-            f"{amount} (95 % interval {numbers.signed(low)} to {numbers.signed(high)}), "
+            f"{amount}, 95 % interval {numbers.signed(low)} to {numbers.signed(high)}, "
             f"better for {better} of {numbers.plural(len(known), self.unit)}"
         )
         if self.unit == "client":

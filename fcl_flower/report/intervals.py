@@ -26,7 +26,7 @@ class Interval:
 def intervals(rows: Sequence[Interval], title: str, what: str) -> Markup:
     """Return one row per interval: disc and whisker above, the single values below."""
     pitch = 48
-    left = 16 + CHARACTER * max(len(row.name) for row in rows)
+    left = 16 + CHARACTER * max(len(plot.short(row.name)) for row in rows)
     widths = [np.nan_to_num(row.spread) for row in rows]
     low = min(
         min(np.nanmin(r.points), r.mean - w) for r, w in zip(rows, widths, strict=True)
@@ -54,7 +54,7 @@ def intervals(rows: Sequence[Interval], title: str, what: str) -> Markup:
         whisker = [(x(row.mean - width), y - 5), (x(row.mean + width), y - 5)]
         label = numbers.with_spread(numbers.signed(row.mean), row.spread)
         parts += [
-            plot.text(row.name, left - 12, y + 2, "end"),
+            plot.text(plot.short(row.name), left - 12, y + 2, "end"),
             plot.path(whisker, row.colour, "whisker"),
             plot.dot(x(row.mean), y - 5, row.colour, f"mean {row.mean:+.3f}", 5.5),
             plot.text(label, WIDTH - 110, y + 2, class_="tick"),

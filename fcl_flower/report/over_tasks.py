@@ -48,7 +48,7 @@ def lines_over_tasks(series: Sequence[Series], what: str) -> Markup:
     low = min(np.nanmin(s.values - np.nan_to_num(s.spread)) for s in series)
     high = max(np.nanmax(s.values + np.nan_to_num(s.spread)) for s in series)
     values = plot.ticks(float(low), float(high))
-    room = 24 + CHARACTER * max(len(s.name) + 7 for s in series)
+    room = 24 + CHARACTER * max(len(plot.short(s.name)) + 7 for s in series)
     height = max(300, LABEL_HEIGHT * len(series) + 20)
     panel = Panel(
         Scale(-0.25, tasks - 0.75, LEFT, WIDTH - room),
@@ -100,7 +100,7 @@ def _end_labels(panel: Panel, series: Sequence[Series]) -> Markup:
         x = panel.x.end
         leader = [(panel.x(t) + 5, end), (x + 4, end), (x + 12, y)]
         parts.append(plot.path(leader, one.colour, "leader"))
-        label = f"{one.name}: {numbers.fraction(float(one.values[t]))}"
+        label = f"{plot.short(one.name)}: {numbers.fraction(float(one.values[t]))}"
         parts.append(plot.text(label, x + 16, y + 4))
     return join(parts)
 

@@ -11,6 +11,9 @@ from fcl_flower.report.markup import Markup, join, number, tag
 CHARACTER = 6.4
 """Width of one character of a label in pixels: how much room a text is given."""
 
+LONGEST = 34
+"""Characters of a name that a picture has room for."""
+
 WIDTH = 960
 """Width of a wide picture in pixels; narrower pages scale it down."""
 
@@ -91,6 +94,15 @@ def spread_out(
         placed[i] = ceiling = min(placed[i], ceiling)
         ceiling -= gap
     return [placed[i] for i in range(len(wanted))]
+
+
+def short(name: str) -> str:
+    """Return a name that fits beside a picture, with an ellipsis where it was cut."""
+    return (
+        name
+        if len(name) <= LONGEST
+        else f"{name[: LONGEST - 1]}\N{HORIZONTAL ELLIPSIS}"
+    )
 
 
 def text(
@@ -202,7 +214,8 @@ def drawing(width: float, height: float, parts: Iterable[str], what: str) -> Mar
         "svg",
         *parts,
         viewBox=f"0 0 {number(width)} {number(height)}",
-        style=f"max-width:{number(width)}px",
+        # Never below two thirds: on a phone the section scrolls instead.
+        style=f"max-width:{number(width)}px;min-width:{number(width * 2 / 3)}px",
         role="img",
         aria_label=what,
     )

@@ -1,7 +1,9 @@
 """Reads the files of a run folder: all that a report is made of, checked once."""
 
 import csv
+import io
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -41,36 +43,18 @@ def read_run(folder: Path) -> Run:
     Raises:
         ConfigError: a file is missing or not what it should be; names the file.
     """
-    summary_file = folder / "summary.json"
-    summary = _checked(_SUMMARY, _json(summary_file), summary_file)
-    clients, tasks = summary.clients, summary.tasks
-    accuracy = _matrix(
-        summary.client_accuracy,
-        (clients, tasks, tasks),
-        f"{summary_file}: client_accuracy",
-    )
-    mean_accuracy = _matrix(
-        summary.accuracy_matrix, (tasks, tasks), f"{summary_file}: accuracy_matrix"
-    )
-    accuracy_file = folder / "accuracy.csv"
-    rounds_file = folder / "rounds.jsonl"
-    rounds = _checked(_ROUNDS, _json_lines(rounds_file), rounds_file)
-    numbered = [entry.round for entry in rounds]
-    if numbered != [*range(1, len(rounds) + 1)]:
-        raise ConfigError(f"{rounds_file}: round is {numbered!r:.60}, expected 1, 2, 3")
-    scenario_file = folder / "scenario.json"
-    attention_file = folder / "attention.json"
+    summary = _read(_SUMMARY, folder / "summary.json", _json)
+    attention = folder / "attention.json"
+    side = (summary.tasks, summary.tasks)
     return Run(
         folder,
         summary,
-        accuracy,
-        mean_accuracy,
-        _checked(_MEASUREMENTS, _rows(accuracy_file), accuracy_file),
-        rounds,
-        _checked(_SCENARIO, _json(scenario_file), scenario_file),
-        _checked(_ATTENTION, _json(attention_file), attention_file)
-        if attention_file.exists()
-        else None,
+        _matrix(folder, "client_accuracy", summary, (summary.clients, *side)),
+        _matrix(folder, "accuracy_matrix", summary, side),
+        _read(_MEASUREMENTS, folder / "accuracy.csv", _rows),
+        _rounds(folder / "rounds.jsonl"),
+        _read(_SCENARIO, folder / "scenario.json", _json),
+        _read(_ATTENTION, attention, _json) if attention.exists() else None,
     )
 
 
@@ -83,14 +67,24 @@ _ATTENTION = TypeAdapter(list[Attention])
 T = TypeVar("T")
 
 
-def _checked(kind: TypeAdapter[T], value: object, path: Path) -> T:
+def _read(kind: TypeAdapter[T], path: Path, parse: Callable[[Path], object]) -> T:
     try:
-        return kind.validate_python(value)
+        return kind.validate_python(parse(path))
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
         shown = "missing" if first["type"] == "missing" else f"{first['input']!r:.60}"
         raise ConfigError(f"{path}: {key} is {shown}: {first['msg']}") from error
+
+
+def _rounds(path: Path) -> list[Round]:
+    rounds = _read(_ROUNDS, path, _json_lines)
+    counted = [entry.round for entry in rounds]
+    if counted != [*range(1, len(rounds) + 1)]:
+        raise ConfigError(
+            f"{path}: round is {counted!r:.60}, expected 1, 2, 3 and so on"
+        )
+    return rounds
 
 
 def _text(path: Path) -> str:
@@ -111,20 +105,30 @@ def _json(path: Path) -> object:
 
 def _json_lines(path: Path) -> list[object]:
     try:
-        return [json.loads(line) for line in _text(path).splitlines() if line.strip()]
+        return [json.loads(line) for line in _text(path).split("\n") if line.strip()]
     except json.JSONDecodeError as error:
         raise ConfigError(f"{path} has a line that is not JSON: {error}") from error
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
-    return list(csv.DictReader(_text(path).splitlines()))
+    return list(csv.DictReader(io.StringIO(_text(path))))
 
 
-def _matrix(nested: object, shape: tuple[int, ...], what: str) -> Accuracy:
+def _matrix(
+    folder: Path, key: str, summary: Summary, shape: tuple[int, ...]
+) -> Accuracy:
+    """Return a key of the summary as an array, NaN for null."""
+    nested = getattr(summary, key)
     try:
         matrix = np.array(nested, dtype=np.float64)
     except ValueError:
         matrix = np.empty(0)
     if matrix.shape != shape:
-        raise ConfigError(f"{what} is {nested!r:.40}, expected the shape {shape}")
-    return matrix
+        expected = f"lists of the shape {shape}"
+    elif not np.isnan(matrix[..., *np.triu_indices(shape[-1], k=1)]).all():
+        expected = "null above the diagonal"
+    else:
+        return matrix
+    raise ConfigError(
+        f"{folder / 'summary.json'}: {key} is {nested!r:.60}, expected {expected}"
+    )
