@@ -32,17 +32,14 @@ class FedAvg(Strategy[Params]):
     def aggregate(
         self, state: Payload, stage: Stage, updates: Mapping[int, Update]
     ) -> Payload:
-        weights = [update.num_examples for update in updates.values()]
-        if not any(weights):
+        examples = sum(update.num_examples for update in updates.values())
+        if not examples:
             return state
-        mean = {
-            name: np.asarray(
-                np.average(
-                    [update.payload["base"][name] for update in updates.values()],
-                    axis=0,
-                    weights=weights,
-                )
-            ).astype(old.dtype)
-            for name, old in state["base"].items()
-        }
+        mean = {}
+        for name, old in state["base"].items():
+            total = np.zeros(old.shape, np.float64)
+            for update in updates.values():
+                values = np.asarray(update.payload["base"][name])
+                total += values * (update.num_examples / examples)
+            mean[name] = total.astype(old.dtype)
         return {"base": mean}
