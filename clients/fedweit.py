@@ -1,70 +1,26 @@
 """FedWeIT, client half: a gated base, one sparse adapter a task, foreign adapters.
 
-Yoon et al., ICML 2021, https://arxiv.org/abs/2003.03196, equations 1 and 2. Per
-decomposed tensor: theta = B * g(m) + A + sum_j alpha_j A_j. B is shared with the
-server; m, A, alpha and everything that is not decomposed (biases, normalisation, the
-head) belong to a task. The mask receives the task's gradient and old adapters follow
-the base, which is what the released code leaves out.
+Yoon et al., ICML 2021, https://arxiv.org/abs/2003.03196, algorithm 1. Per decomposed
+tensor: theta = B * g(m) + A + sum_j alpha_j A_j. B is shared with the server; m, A,
+alpha and everything that is not decomposed (biases, normalisation, the head) belong to
+a task. The mask receives the task's gradient and old adapters follow the base, which
+is what the released code leaves out.
 """
 
-from typing import Literal
-
 import numpy as np
-import torch
-from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 from typing_extensions import override
 
-from clients.decomposed import (
-    Gate,
-    by_channel,
-    compose,
-    gate,
-    retroactive,
-    top_channels,
-)
+from clients.decomposed import by_channel, gate, retroactive, top_channels
 from clients.foreign import ForeignBank
-from fcl_flower.contracts import Learner, Params
+from clients.workspace import FedWeitParams, OldTask, Pieces, Tensors, Workspace
+from fcl_flower.contracts import Learner
 from fcl_flower.data.tasks import TaskData
 from fcl_flower.decomposition import decomposed
 from fcl_flower.sparse import SparseArray
 from fcl_flower.tensors import arrays_of, dense, snapshot, to_numpy, to_torch
 from fcl_flower.training import fit, score
-from fcl_flower.types import Array, Arrays, Payload, Stage, Update
-
-Tensors = dict[str, Tensor]
-
-
-class FedWeitParams(Params):
-    """Hyper-parameters of the client half.
-
-    Attributes:
-        kappa: share of the output channels whose base is sent up, in (0, 1].
-        lambda1: weight of the sparsity of masks and adapters, at least 0.
-        lambda2: weight of keeping old tasks where they were, at least 0.
-        threshold: an adapter's entries up to this magnitude are dropped when its
-            task ends, at least 0.
-        gate: g in theta = B * g(m) + ...
-        initial_gate: raw value m of a new task's mask.
-        initial_adapter: A of a new task starts as this multiple of the initial base.
-        base_rate: factor on the learning rate for B, at least 0.
-        attention_rate: factor on the learning rate for alpha, at least 0.
-        solver: how old adapters follow the base: ``closed`` (once, exactly, given
-            the base) or ``gradient`` (trained along in every step, as printed).
-        aggregation: ``literal`` sends B * g(m) instead of B; see the server half.
-    """
-
-    kappa: float = Field(0.3, gt=0, le=1)
-    lambda1: float = Field(1e-3, ge=0)
-    lambda2: float = Field(100.0, ge=0)
-    threshold: float = Field(1e-3, ge=0)
-    gate: Gate = "sigmoid"
-    initial_gate: float = 2.0
-    initial_adapter: float = 0.0
-    base_rate: float = Field(1.0, ge=0)
-    attention_rate: float = Field(30.0, ge=0)
-    solver: Literal["closed", "gradient"] = "closed"
-    aggregation: Literal["masked-mean", "literal"] = "masked-mean"
+from fcl_flower.types import Arrays, Payload, Stage, Update
 
 
 class FedWeit(Learner[FedWeitParams]):
@@ -85,7 +41,7 @@ class FedWeit(Learner[FedWeitParams]):
 
     @override
     def init(self) -> Payload:
-        start = decomposed(snapshot(self.model, self.model.shared_names()))
+        start = self.initial()
         return {"base": start, "anchor/base": start}
 
     @override
@@ -93,10 +49,10 @@ class FedWeit(Learner[FedWeitParams]):
         self, state: Payload, received: Payload, stage: Stage, data: TaskData
     ) -> tuple[Payload, Update]:
         task = stage.task
-        state = _receive(state, received)
+        state = {**state, "base": overwritten(state["base"], received["base"])}
         if f"masks/{task}" not in state:
-            state = self._start(state, task)
-        work = _Workspace(self, state, task)
+            state = self.start(state, received, task, data)
+        work = self.open(state, task)
         done = fit(
             work.leaves,
             work.loss,
@@ -109,58 +65,30 @@ class FedWeit(Learner[FedWeitParams]):
             stage=stage,
             rates=work.rates,
         )
-        state = {**state, **work.payload(), "optimizer": done.memory}
-        uplink: dict[str, Arrays] = {"base": self._sent_base(state, task)}
+        state = {**state, **_changed(work, task), "optimizer": done.memory}
         metrics = done.metrics() | _attended(state)
         if stage.last:
-            state = self._finish(state, task)
-            uplink["adapters"] = state[f"adapters/{task}"]
-        return state, Update(uplink, len(data.train.y), metrics)
+            state = self.finish(state, task, data)
+        return state, Update(self.sent(state, stage), len(data.train.y), metrics)
 
     @override
     def predict(
         self, state: Payload, received: Payload, task: int, x: Tensor
     ) -> Tensor:
         if f"masks/{task}" not in state:
-            state = self._start(state, task)
-        return _Workspace(self, state, task).logits(x)
+            state = {**state, **self.fresh(task)}
+        return self.open(state, task).logits(x)
 
-    def follow(self, state: Payload, task: int) -> Tensors:
-        """Return A of a task as it follows today's base."""
-        adapters = self.torch(state[f"adapters/{task}"])
-        if self.params.solver == "gradient" or _current(state) == task:
-            return adapters
-        base, anchor = self.torch(state["base"]), self.torch(state["anchor/base"])
-        masks = self.torch(state[f"masks/{task}"])
-        return {
-            name: retroactive(
-                adapter,
-                base[name] - anchor[name],
-                gate(masks[name], self.params.gate),
-                self.params.lambda1,
-                self.params.lambda2,
-            )
-            for name, adapter in adapters.items()
-        }
+    def initial(self) -> Arrays:
+        """Return the decomposed weights that every client starts from."""
+        return decomposed(snapshot(self.model, self.model.shared_names()))
 
-    def torch(self, arrays: Arrays) -> Tensors:
-        """Return dense torch copies on this learner's device."""
-        return {n: to_torch(values, self.place.device) for n, values in arrays.items()}
-
-    def _start(self, state: Payload, task: int) -> Payload:
-        """Return the state with a new task's mask, adapter, head and attention."""
+    def fresh(self, task: int) -> Payload:
+        """Return mask, adapter and private tensors of a task not yet trained."""
         initial = snapshot(self.model, self.model.state_dict())
         weights = decomposed(initial)
         heads = set(self.model.head_names(task))
-        private = {
-            name: values
-            for name, values in initial.items()
-            if name not in weights
-            and (self.model.single_head or name in heads or name.startswith("body."))
-        }
-        foreign = len(_received(state))
         return {
-            **state,
             f"masks/{task}": {
                 name: np.full(len(v), self.params.initial_gate, v.dtype)
                 for name, v in weights.items()
@@ -169,20 +97,43 @@ class FedWeit(Learner[FedWeitParams]):
                 name: np.multiply(self.params.initial_adapter, v, dtype=v.dtype)
                 for name, v in weights.items()
             },
-            f"heads/{task}": private,
-            "attention": {
-                name: np.full(foreign, 1 / max(foreign, 1), v.dtype)
-                for name, v in weights.items()
+            f"heads/{task}": {
+                name: values
+                for name, values in initial.items()
+                if name not in weights
+                and (
+                    self.model.single_head or name in heads or name.startswith("body.")
+                )
             },
+        }
+
+    def start(
+        self, state: Payload, received: Payload, task: int, data: TaskData
+    ) -> Payload:
+        """Return the state as a new task begins, with what arrived for it."""
+        foreign = {
+            group.replace("adapters/", "received/"): arrays
+            for group, arrays in received.items()
+            if group.startswith("adapters/")
+        }
+        attention = {
+            name: np.full(len(foreign), 1 / max(len(foreign), 1), np.float32)
+            for name in state["base"]
+        }
+        return {
+            **state,
+            **self.fresh(task),
+            **foreign,
+            "attention": attention,
             "optimizer": {},
         }
 
-    def _finish(self, state: Payload, task: int) -> Payload:
+    def finish(self, state: Payload, task: int, data: TaskData) -> Payload:
         """Prune the task's adapter, fold the foreign ones, let old ones follow."""
         old = {
             f"adapters/{t}": {
                 name: SparseArray.of_nonzero(to_numpy(adapter))
-                for name, adapter in self.follow(state, t).items()
+                for name, adapter in self.adapters(state, t).items()
             }
             for t in range(task)
             if f"adapters/{t}" in state
@@ -196,7 +147,9 @@ class FedWeit(Learner[FedWeitParams]):
             for name, bank in _banks(state).items()
         }
         transient = {"attention", *_received(state)}
-        kept = {g: arrays for g, arrays in state.items() if g not in transient}
+        kept = {
+            group: arrays for group, arrays in state.items() if group not in transient
+        }
         finished: dict[str, Arrays] = {
             **kept,
             **old,
@@ -212,7 +165,14 @@ class FedWeit(Learner[FedWeitParams]):
                     finished[f"anchor/{t}"] = finished[f"adapters/{t}"]
         return finished
 
-    def _sent_base(self, state: Payload, task: int) -> Arrays:
+    def sent(self, state: Payload, stage: Stage) -> Payload:
+        """Return what goes up: B on the top-kappa channels, at a task's end also A."""
+        uplink = {"base": self.sent_base(state, stage.task)}
+        if stage.last:
+            uplink["adapters"] = state[f"adapters/{stage.task}"]
+        return uplink
+
+    def sent_base(self, state: Payload, task: int) -> Arrays:
         """Return B, or B * g(m), on the top-kappa channels by gate."""
         masks = self.torch(state[f"masks/{task}"])
         sent = {}
@@ -224,137 +184,82 @@ class FedWeit(Learner[FedWeitParams]):
             sent[name] = SparseArray.of_channels(to_numpy(base), to_numpy(channels))
         return sent
 
-
-class _Workspace:
-    """The torch side of one task for the length of a call: leaves, theta, loss."""
-
-    def __init__(self, learner: FedWeit, state: Payload, task: int) -> None:
-        params, torch_of = learner.params, learner.torch
-        self._model, self._params, self._task = learner.model, params, task
-        self._base = torch_of(state["base"])
-        self._masks = torch_of(state[f"masks/{task}"])
-        self._adapters = learner.follow(state, task)
-        self._private = torch_of(state[f"heads/{task}"])
-        self._folded = torch_of(state.get(f"foreign/{task}", {}))
-        self._banks, self._attention = {}, {}
-        if _current(state) == task:
-            self._banks = _banks(state)
-            self._attention = torch_of(state["attention"]) if self._banks else {}
-        self._old: dict[int, Tensors] = {}
-        if params.solver == "gradient":
-            self._anchor = torch_of(state["anchor/base"])
-            for t in range(task):
-                if f"anchor/{t}" in state:
-                    self._old[t] = torch_of(state[f"adapters/{t}"])
-            self._anchors = {t: torch_of(state[f"anchor/{t}"]) for t in self._old}
-            self._gates = {
-                t: {
-                    name: gate(mask, params.gate)
-                    for name, mask in torch_of(state[f"masks/{t}"]).items()
-                }
-                for t in self._old
-            }
-        groups = {
-            "base": self._base,
-            "masks": self._masks,
-            "adapters": self._adapters,
-            "attention": self._attention,
-            "heads": self._private,
-            **{f"old/{t}": adapters for t, adapters in self._old.items()},
-        }
-        self.leaves: dict[str, nn.Parameter] = {}
-        buffers = {name for name, _ in learner.model.named_buffers()}
-        for group, tensors in groups.items():
-            for name, tensor in tensors.items():
-                if name not in buffers:
-                    leaf = nn.Parameter(tensor)
-                    tensors[name] = self.leaves[f"{group}/{name}"] = leaf
-        self.rates = {
-            name: factor
-            for group, factor in (
-                ("base", params.base_rate),
-                ("attention", params.attention_rate),
+    def adapters(self, state: Payload, task: int) -> Tensors:
+        """Return A of a task as it follows today's base."""
+        adapters = self.torch(state[f"adapters/{task}"])
+        if self.params.solver == "gradient" or _current(state) == task:
+            return adapters
+        base, anchor = self.torch(state["base"]), self.torch(state["anchor/base"])
+        gates = self.gates(state, task)
+        return {
+            name: retroactive(
+                adapter,
+                base[name] - anchor[name],
+                gates[name],
+                self.params.lambda1,
+                self.params.lambda2,
             )
-            for name in self.leaves
-            if name.startswith(group + "/")
+            for name, adapter in adapters.items()
         }
 
-    def theta(self, name: str) -> Tensor:
-        """Return the composed weight (equation 1)."""
-        foreign = self._folded.get(name)
-        if name in self._banks:
-            foreign = self._banks[name].weighted(self._attention[name])
-        gates = gate(self._masks[name], self._params.gate)
-        return compose(self._base[name], gates, self._adapters[name], foreign)
+    def gates(self, state: Payload, task: int) -> Tensors:
+        """Return g(m) of a task."""
+        masks = self.torch(state[f"masks/{task}"])
+        return {name: gate(mask, self.params.gate) for name, mask in masks.items()}
 
-    def logits(self, x: Tensor) -> Tensor:
-        """Return the task's logits in evaluation mode, without gradients."""
-        self._model.eval()
-        with torch.no_grad():
-            return self._forward(x)
-
-    def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return equation 2 on one batch."""
-        self._model.train()
-        loss = nn.functional.cross_entropy(self._forward(x), y)
-        return loss + self.sparsity() + self.drift()
-
-    def sparsity(self) -> Tensor:
-        """Return lambda1 (|m|_1 + sum_i |A_i|_1), over what is being trained."""
-        trained = [self._masks, self._adapters, *self._old.values()]
-        terms = [tensor.abs().sum() for group in trained for tensor in group.values()]
-        return self._params.lambda1 * torch.stack(terms).sum()
-
-    def drift(self) -> Tensor | float:
-        """Return lambda2 sum_i ||dB * g(m_i) + dA_i||^2 (zero for the closed solver).
-
-        The closed solver lets each A_i take up the base's movement afterwards, which
-        is the exact minimum over A_i; what this term would still pull at B is at most
-        lambda1 g(m_i) an entry, and is left out there.
-        """
-        total: Tensor | float = 0.0
-        for t, adapters in self._old.items():
-            for name, adapter in adapters.items():
-                moved = self._base[name] - self._anchor[name]
-                followed = adapter - self._anchors[t][name]
-                gates = by_channel(self._gates[t][name], moved)
-                total = total + (moved * gates + followed).square().sum()
-        return self._params.lambda2 * total
-
-    def payload(self) -> Payload:
-        """Return what training changed, as groups of the client's state."""
-        task = self._task
-        changed: dict[str, Arrays] = {
-            "base": arrays_of(self._base),
-            f"masks/{task}": arrays_of(self._masks),
-            f"adapters/{task}": arrays_of(self._adapters),
-            f"heads/{task}": arrays_of(self._private),
-            **{f"adapters/{t}": arrays_of(a) for t, a in self._old.items()},
-        }
-        if self._attention:
-            changed["attention"] = arrays_of(self._attention)
-        return changed
-
-    def _forward(self, x: Tensor) -> Tensor:
-        weights = {name: self.theta(name) for name in self._base}
-        logits: Tensor = torch.func.functional_call(
-            self._model, {**weights, **self._private}, (x, self._task)
+    def open(self, state: Payload, task: int) -> Workspace:
+        """Return a task's model, ready to predict or to be trained."""
+        pieces = Pieces(
+            base=self.torch(state["base"]),
+            masks=self.torch(state[f"masks/{task}"]),
+            adapters=self.adapters(state, task),
+            private=self.torch(state[f"heads/{task}"]),
+            foreign=self.torch(state.get(f"foreign/{task}", {})),
         )
-        return logits
+        if _current(state) == task:
+            pieces.banks = _banks(state)
+            pieces.attention = self.torch(state["attention"] if pieces.banks else {})
+            if self.params.solver == "gradient":
+                pieces.anchor = self.torch(state["anchor/base"])
+                pieces.old = {
+                    t: OldTask(
+                        self.torch(state[f"adapters/{t}"]),
+                        self.torch(state[f"anchor/{t}"]),
+                        self.gates(state, t),
+                    )
+                    for t in range(task)
+                    if f"anchor/{t}" in state
+                }
+        return Workspace(self.model, self.params, task, pieces)
+
+    def torch(self, arrays: Arrays) -> Tensors:
+        """Return dense torch copies on this learner's device."""
+        return {n: to_torch(values, self.place.device) for n, values in arrays.items()}
 
 
-def _receive(state: Payload, received: Payload) -> Payload:
-    """Overwrite B only where theta_G was sent; keep the foreign adapters."""
-    base = dict(state["base"])
-    for name, sent in received["base"].items():
-        if isinstance(sent, SparseArray):
-            base[name] = sent.overwrite(dense(base[name]))
-    foreign = {
-        f"received/{group.removeprefix('adapters/')}": arrays
-        for group, arrays in received.items()
-        if group.startswith("adapters/")
+def overwritten(base: Arrays, sent: Arrays) -> Arrays:
+    """Return B with theta_G where it was sent; the rest stays (section 3.4)."""
+    return {
+        name: theta.overwrite(dense(values))
+        if isinstance(theta := sent.get(name), SparseArray)
+        else values
+        for name, values in base.items()
     }
-    return {**state, **foreign, "base": base}
+
+
+def _changed(work: Workspace, task: int) -> Payload:
+    """Return what training changed, as groups of the client's state."""
+    pieces = work.pieces
+    changed: dict[str, Arrays] = {
+        "base": arrays_of(pieces.base),
+        f"masks/{task}": arrays_of(pieces.masks),
+        f"adapters/{task}": arrays_of(pieces.adapters),
+        f"heads/{task}": arrays_of(pieces.private),
+        **{f"adapters/{t}": arrays_of(old.adapters) for t, old in pieces.old.items()},
+    }
+    if pieces.attention:
+        changed["attention"] = arrays_of(pieces.attention)
+    return changed
 
 
 def _received(state: Payload) -> list[str]:
@@ -375,12 +280,13 @@ def _banks(state: Payload) -> dict[str, ForeignBank]:
     if not groups:
         return {}
     return {
-        name: ForeignBank([_sparse(state[group][name]) for group in groups])
+        name: ForeignBank([_sparse(state[group], name) for group in groups])
         for name in state["base"]
     }
 
 
-def _sparse(tensor: SparseArray | Array) -> SparseArray:
+def _sparse(arrays: Arrays, name: str) -> SparseArray:
+    tensor = arrays[name]
     if isinstance(tensor, SparseArray):
         return tensor
     return SparseArray.of_nonzero(tensor)
