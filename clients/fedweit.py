@@ -7,6 +7,8 @@ a task. The mask receives the task's gradient and old adapters follow the base, 
 is what the released code leaves out.
 """
 
+from typing import TypeVar
+
 import numpy as np
 from torch import Tensor
 from typing_extensions import override
@@ -22,8 +24,10 @@ from fcl_flower.tensors import arrays_of, dense, snapshot, to_numpy, to_torch
 from fcl_flower.training import fit, score
 from fcl_flower.types import Arrays, Payload, Stage, Update
 
+W = TypeVar("W", bound=FedWeitParams)
 
-class FedWeit(Learner[FedWeitParams]):
+
+class FedWeit(Learner[W]):
     """Learn a task with its own adapter; keep old tasks as they were.
 
     State, with T the number of a task:
@@ -66,7 +70,7 @@ class FedWeit(Learner[FedWeitParams]):
             rates=work.rates,
         )
         state = {**state, **_changed(work, task), "optimizer": done.memory}
-        metrics = done.metrics() | _attended(state)
+        metrics = done.metrics() | self.attended(state)
         if stage.last:
             state = self.finish(state, task, data)
         return state, Update(self.sent(state, stage), len(data.train.y), metrics)
@@ -147,9 +151,7 @@ class FedWeit(Learner[FedWeitParams]):
             for name, bank in _banks(state).items()
         }
         transient = {"attention", *_received(state)}
-        kept = {
-            group: arrays for group, arrays in state.items() if group not in transient
-        }
+        kept = {g: arrays for g, arrays in state.items() if g not in transient}
         finished: dict[str, Arrays] = {
             **kept,
             **old,
@@ -183,6 +185,17 @@ class FedWeit(Learner[FedWeitParams]):
                 base = base * by_channel(gates, base)
             sent[name] = SparseArray.of_channels(to_numpy(base), to_numpy(channels))
         return sent
+
+    def attended(self, state: Payload) -> dict[str, float]:
+        """Return mean |alpha| over the tensors by foreign adapter, for the report."""
+        groups = _received(state)
+        if not groups:
+            return {}
+        alpha = [np.abs(dense(values)) for values in state["attention"].values()]
+        return {
+            group.replace("received/", "attention/"): float(weight)
+            for group, weight in zip(groups, np.mean(alpha, axis=0), strict=True)
+        }
 
     def adapters(self, state: Payload, task: int) -> Tensors:
         """Return A of a task as it follows today's base."""
@@ -290,15 +303,3 @@ def _sparse(arrays: Arrays, name: str) -> SparseArray:
     if isinstance(tensor, SparseArray):
         return tensor
     return SparseArray.of_nonzero(tensor)
-
-
-def _attended(state: Payload) -> dict[str, float]:
-    """Return mean |alpha| over the tensors by foreign adapter, for the report."""
-    groups = _received(state)
-    if not groups:
-        return {}
-    weights = np.mean([np.abs(dense(a)) for a in state["attention"].values()], axis=0)
-    return {
-        group.replace("received/", "attention/"): float(weight)
-        for group, weight in zip(groups, weights, strict=True)
-    }

@@ -5,7 +5,9 @@ survive it. Ours, not FedWeIT's: in its equation 1 the foreign knowledge of a ma
 task is overwritten while the client fits its own few examples.
 """
 
+import math
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 import torch
@@ -13,7 +15,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from fcl_flower.data.tasks import Examples
-from fcl_flower.training import Score, score
+from fcl_flower.training import score
 
 SHARES = (0.0, 0.25, 0.5, 0.75)
 
@@ -40,10 +42,21 @@ def matched_accuracy(logits: Tensor, labels: Tensor) -> tuple[float, Tensor]:
     return float(right / max(len(labels), 1)), torch.from_numpy(outputs)
 
 
+def clearly_above(accuracy: float, known: float, examples: int) -> bool:
+    """Return whether one accuracy exceeds another by two standard errors.
+
+    Args:
+        accuracy: a fraction.
+        known: the fraction to exceed.
+        examples: on how many examples ``known`` was measured, at least 1.
+    """
+    return accuracy > known + 2 * math.sqrt(known * (1 - known) / examples)
+
+
 def averaged_back(
     start: Mapping[str, Tensor],
     end: Mapping[str, Tensor],
-    logits: Callable[[Mapping[str, Tensor]], Callable[[Tensor], Tensor]],
+    logits: Callable[[Mapping[str, Tensor], Tensor], Tensor],
     valid: Examples,
 ) -> dict[str, Tensor]:
     """Return the mixture of start and end of training that validates best.
@@ -56,7 +69,7 @@ def averaged_back(
     Args:
         start: all tensors of the task's model when training began.
         end: the same when it ended.
-        logits: makes a predictor of such tensors.
+        logits: of a model with such tensors, for a batch of inputs.
         valid: the task's validation examples.
     """
     best: tuple[float, dict[str, Tensor]] | None = None
@@ -67,7 +80,7 @@ def averaged_back(
             else value
             for name, value in end.items()
         }
-        found: Score = score(logits(mixed), valid)
+        found = score(partial(logits, mixed), valid)
         if best is None or found.loss < best[0]:
             best = (found.loss, mixed)
     assert best is not None

@@ -7,7 +7,7 @@ from importlib.metadata import entry_points
 from types import MappingProxyType
 from typing import Any, Final
 
-from fcl_flower.config import check_params, settings
+from fcl_flower.config import RunConfig, check_params, inline, settings
 from fcl_flower.contracts import Learner, Params, Strategy
 from fcl_flower.errors import ConfigError, ContractError
 
@@ -23,12 +23,15 @@ class Algorithm:
         learner: dotted path of the client half, ``module:Class``.
         paper: where it comes from.
         summary: one line for ``fcl list``.
+        alone: name of the algorithm that it becomes when nobody talks to anybody;
+            empty where that is itself, run isolated.
     """
 
     strategy: str
     learner: str
     paper: str
     summary: str
+    alone: str = ""
 
     @property
     def federated(self) -> bool:
@@ -91,6 +94,7 @@ _BUILT_IN: Final[Mapping[str, Algorithm]] = MappingProxyType(
             "clients.sgd:Sgd",
             "McMahan et al., AISTATS 2017",
             "the example-weighted mean of the clients' models",
+            alone="local",
         ),
         "fedprox": Algorithm(
             "strategies.fedavg:FedAvg",
@@ -121,6 +125,13 @@ _BUILT_IN: Final[Mapping[str, Algorithm]] = MappingProxyType(
             "clients.fedweit:FedWeit",
             "Yoon et al., ICML 2021",
             "gated base, sparse adapters, attention to other clients' adapters",
+        ),
+        "fedweit-match": Algorithm(
+            "strategies.fedweit_match:FedWeitMatch",
+            "clients.fedweit_match:FedWeitMatch",
+            "ours, after FedWeIT",
+            "FedWeIT whose new tasks start from a matching task of another client",
+            alone="fedweit",
         ),
     }
 )
@@ -153,3 +164,24 @@ def algorithm(name: str) -> Algorithm:
             f"strategy: {name!r} is unknown; expected one of {', '.join(known)}"
         )
     return known[name]
+
+
+def isolated_twin(config: RunConfig) -> RunConfig | None:
+    """Return the same method with nobody to talk to; None where it has no other.
+
+    FedAvg alone is sequential local training, so that its twin is ``local``.
+    """
+    method = algorithm(config.strategy)
+    if config.isolated or not method.federated:
+        return None
+    if not method.alone:
+        return config.with_values(isolated=True)
+    other = algorithm(method.alone)
+    keys = other.keys()
+    known = {key: v for key, v in settings(config.set).items() if key in keys}
+    return config.with_values(
+        strategy=method.alone,
+        label="",
+        isolated=other.federated,
+        set=inline(known),
+    )

@@ -1,8 +1,8 @@
 """The command ``fcl``: text in, one sentence out where it cannot be done."""
 
 import os
+import signal
 import sys
-import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -14,7 +14,7 @@ from rich.table import Table
 
 from fcl_flower import __version__
 from fcl_flower.algorithms import algorithm, algorithms
-from fcl_flower.config import RunConfig, settings, toml
+from fcl_flower.config import RunConfig, inline, read_toml, settings
 from fcl_flower.errors import ConfigError, FclError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -74,10 +74,16 @@ output_option = click.option(
 )
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(__version__, prog_name="fcl")
-def cli() -> None:
+@click.pass_context
+def cli(context: click.Context) -> None:
     """Federated continual learning on Flower."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
 
 
 @cli.command()
@@ -157,7 +163,7 @@ def compare(
         known = algorithm(name).keys()
         own = {key: value for key, value in pairs.items() if key in known}
         used |= own.keys()
-        variants.append(shared.with_values(strategy=name, set=_inline(own)))
+        variants.append(shared.with_values(strategy=name, set=inline(own)))
     for key in pairs.keys() - used:
         raise ConfigError(f"set {key}: none of {strategies} has a setting of that name")
     chosen = with_isolated(variants) if twins else tuple(variants)
@@ -170,6 +176,7 @@ def compare(
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--data-root", help="Folder with data sets.")
 @click.option("--seeds", help="Only these of the study's seeds, separated by commas.")
+@click.option("--only", help="Only the rows of these labels, separated by commas.")
 @workers_option
 @gpus_option
 @output_option
@@ -177,6 +184,7 @@ def study(
     file: Path,
     data_root: str | None,
     seeds: str | None,
+    only: str | None,
     workers: int | None,
     gpus_per_client: float,
     output: Path | None,
@@ -191,6 +199,15 @@ def study(
     numbers = found.seeds
     if seeds:
         numbers = tuple(_whole(seed) for seed in _names(seeds, "seeds"))
+    if only:
+        wanted = _names(only, "only")
+        titles = [variant.title for variant in variants]
+        for name in wanted:
+            if name not in titles:
+                raise ConfigError(
+                    f"only: {name!r} is not in the study; expected {', '.join(titles)}"
+                )
+        variants = tuple(v for v in variants if v.title in wanted)
     folder = output or RUNS / file.absolute().parent.name
     _study(Study(variants, numbers), folder, workers, gpus_per_client)
 
@@ -227,7 +244,13 @@ def scenario(save: Path | None, **given: Any) -> None:  # noqa: ANN401
     plan = assembly.scenario(_configured(given))
     click.echo(plan.describe())
     if save:
-        plan.save(save)
+        try:
+            plan.save(save)
+        except OSError as error:
+            raise ConfigError(
+                f"save: {str(save)!r} is refused: expected a file that can be written "
+                f"({error.strerror})"
+            ) from error
 
 
 @cli.command()
@@ -245,8 +268,16 @@ def report(folders: tuple[Path, ...], output: Path) -> None:
 
 def main() -> None:
     """Run the command; exit with 2 and one sentence where the user can mend it."""
+    # So that a run's processes are ended when the command is, not left behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        cli()
+        # Not standalone: click would answer a wrong option with four lines.
+        sys.exit(cli.main(prog_name="fcl", standalone_mode=False))
+    except click.Abort:
+        sys.exit(130)
+    except click.ClickException as error:
+        click.echo(f"fcl: {error.format_message()}", err=True)
+        sys.exit(2)
     except FclError as error:
         click.echo(f"fcl: {error}", err=True)
         sys.exit(2 if isinstance(error, ConfigError) else 1)
@@ -258,17 +289,11 @@ def _configured(given: dict[str, Any]) -> RunConfig:
     path = given.pop("config_file")
     pairs = given.pop("pairs")
     if path is not None:
-        try:
-            values = tomllib.loads(path.read_text())
-        except (OSError, tomllib.TOMLDecodeError) as error:
-            raise ConfigError(
-                f"config: {str(path)!r} cannot be read: {error}"
-            ) from error
-        values |= {"output": "", "memory": "context"}
+        values = read_toml(path, "config") | {"output": "", "memory": "context"}
     values |= {k.replace("_", "-"): v for k, v in given.items() if v is not None}
     if pairs:
         known = settings(str(values.get("set", "")))
-        values["set"] = _inline({**known, **settings(_pairs(pairs))})
+        values["set"] = inline({**known, **settings(_pairs(pairs))})
     return RunConfig.of(values)
 
 
@@ -367,14 +392,10 @@ def _pairs(pairs: tuple[str, ...]) -> str:
         if not (equals and key.replace("_", "").isalnum() and text):
             raise ConfigError(f"set: {pair!r} is refused: expected KEY=VALUE")
         try:
-            found[key] = settings(f"{key} = {text}")[key]
+            found |= settings(f"{key} = {text}")
         except ConfigError:
             found[key] = text  # a word without quotes, as one types it in a shell
-    return _inline(found)
-
-
-def _inline(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key} = {toml(value)}" for key, value in values.items())
+    return inline(found)
 
 
 def _names(text: str, key: str) -> list[str]:
@@ -387,7 +408,7 @@ def _names(text: str, key: str) -> list[str]:
 
 
 def _whole(text: str) -> int:
-    if not text.isdigit():
+    if not text.isdecimal():
         raise ConfigError(f"seeds: {text!r} is refused: expected whole numbers")
     return int(text)
 

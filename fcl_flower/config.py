@@ -1,7 +1,9 @@
 """The edge where text becomes one frozen, checked configuration."""
 
+import json
 import tomllib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -27,6 +29,7 @@ class RunConfig(BaseModel):
         frozen=True,
         extra="forbid",
         strict=True,
+        allow_inf_nan=False,
         alias_generator=_hyphenated,
         populate_by_name=True,
         use_attribute_docstrings=True,
@@ -138,9 +141,32 @@ def toml(value: bool | int | float | str) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-        return f'"{escaped}"'
+        # JSON's escapes are TOML's, but for one character that only TOML refuses.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     return repr(value)
+
+
+def read_toml(path: Path, key: str) -> dict[str, Any]:
+    """Return what a TOML file holds.
+
+    Args:
+        path: of the file.
+        key: what the user gave it for, for the message of an error.
+
+    Raises:
+        ConfigError: the file is missing or is not TOML.
+    """
+    try:
+        return tomllib.loads(path.read_text())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(
+            f"{key}: {str(path)!r} is refused: expected a TOML file ({error})"
+        ) from error
+
+
+def inline(values: Mapping[str, bool | int | float | str]) -> str:
+    """Return hyper-parameters as the inside of a TOML inline table."""
+    return ", ".join(f"{key} = {toml(value)}" for key, value in values.items())
 
 
 def settings(text: str) -> dict[str, Any]:
@@ -158,8 +184,13 @@ def settings(text: str) -> dict[str, Any]:
     return found
 
 
-def check_params(kind: type[P], values: Mapping[str, Any]) -> P:
-    """Return the hyper-parameters of one half.
+def check_params(kind: type[P], values: Mapping[str, Any], where: str = "set") -> P:
+    """Return ``values``, such as the hyper-parameters of one half, as a ``kind``.
+
+    Args:
+        kind: a pydantic model.
+        values: by key.
+        where: in front of the key in the message of an error.
 
     Raises:
         ConfigError: a value has the wrong type or lies out of range.
@@ -167,7 +198,7 @@ def check_params(kind: type[P], values: Mapping[str, Any]) -> P:
     try:
         return kind.model_validate(dict(values))
     except ValidationError as error:
-        raise ConfigError("set " + _sentence(kind, error)) from error
+        raise ConfigError(f"{where} {_sentence(kind, error)}") from error
 
 
 def _sentence(kind: type[BaseModel], error: ValidationError) -> str:

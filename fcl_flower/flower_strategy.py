@@ -1,8 +1,8 @@
 """The federation's loop: it drives any `Strategy` over Flower's message grid."""
 
-import time
 from collections.abc import Callable, Iterable, Mapping
 from logging import INFO, WARNING
+from typing import TypeVar
 
 from flwr.app import (
     ArrayRecord,
@@ -22,18 +22,19 @@ from fcl_flower import checks, ledger, wire
 from fcl_flower.codec import Precision
 from fcl_flower.contracts import Strategy
 from fcl_flower.errors import RoundError, WireError
+from fcl_flower.exchange import exchange, open_replies
 from fcl_flower.record import Evaluation, Recorder, Traffic
 from fcl_flower.schedule import Schedule
 from fcl_flower.types import Payload, Update
 
-POLL_SECONDS = 0.02
+T = TypeVar("T")
 
 
 class FlowerStrategy(FlowerBase):
     """A Flower strategy that speaks for one of ours.
 
-    Replies are handled as they arrive; a reply that fails, comes late or must not be
-    aggregated is left out by name and does not end the run.
+    A reply that fails, comes late or must not be used is left out by name, in
+    ``rounds.jsonl``, and does not end the run.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class FlowerStrategy(FlowerBase):
         Args:
             inner: the algorithm's server half.
             schedule: which rounds belong to which task, and who takes part.
-            roster: partition number by node id (see `roll_call`).
+            roster: partition number by node id (see `exchange.roll_call`).
             recorder: writes what happens.
             min_replies: usable replies that a round needs.
             precision: of float32 tensors on the wire.
@@ -112,12 +113,12 @@ class FlowerStrategy(FlowerBase):
         for number in range(1, num_rounds + 1):
             self._traffic = Traffic()
             asked = self.configure_train(number, initial_arrays, config, grid)
-            replies = self._exchange(grid, asked, number, timeout)
+            replies = self._ask(grid, asked, number, timeout)
             _, metrics = self.aggregate_train(number, replies)
             if metrics is not None:
                 result.train_metrics_clientapp[number] = metrics
             asked = self.configure_evaluate(number, initial_arrays, config, grid)
-            replies = self._exchange(grid, asked, number, timeout)
+            replies = self._ask(grid, asked, number, timeout)
             scores = self.aggregate_evaluate(number, replies)
             if scores is not None:
                 result.evaluate_metrics_clientapp[number] = scores
@@ -154,27 +155,14 @@ class FlowerStrategy(FlowerBase):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Fold the usable updates into the state; say who was left out, and why."""
         stage = self._schedule.stage(server_round)
-        updates: dict[int, Update] = {}
-        self._failed = {}
-        for reply in replies:
-            client = self._client_of[reply.metadata.src_node_id]
-            try:
-                updates[client] = self._accept(reply)
-            except WireError as error:
-                self._failed[client] = str(error)
-        for client in self._schedule.participants(server_round):
-            if client not in updates:
-                self._failed.setdefault(client, "no reply in time")
-                log(WARNING, "client %d left out: %s", client, self._failed[client])
+        updates, self._failed = self._open(replies, self._update)
         if len(updates) < self._min_replies:
             raise RoundError(
                 f"round {server_round}: {len(updates)} usable replies, "
                 f"{self._min_replies} needed; left out: {self._failed}"
             )
-        updates = dict(sorted(updates.items()))
         self._scalars = {client: update.metrics for client, update in updates.items()}
-        if updates:
-            self.state = self._inner.aggregate(self.state, stage, updates)
+        self.state = self._inner.aggregate(self.state, stage, updates)
         losses = [m["loss"] for m in self._scalars.values() if "loss" in m]
         loss = sum(losses) / len(losses) if losses else float("nan")
         log(
@@ -194,16 +182,12 @@ class FlowerStrategy(FlowerBase):
     ) -> MetricRecord | None:
         """Record every client's accuracies; return their mean by task."""
         task = self._schedule.task(server_round)
-        scores: dict[int, Evaluation] = {}
-        for reply in replies:
-            client = self._client_of[reply.metadata.src_node_id]
-            try:
-                scores[client] = _open_evaluation(reply, task)
-            except WireError as error:
-                log(WARNING, "evaluation of client %d left out: %s", client, error)
+        scores, failed = self._open(replies, lambda found: _evaluation(found, task))
+        for client, why in failed.items():
+            self._failed.setdefault(client, f"evaluation: {why}")
         if not scores:
             return None
-        self._recorder.evaluated(server_round, task, dict(sorted(scores.items())))
+        self._recorder.evaluated(server_round, task, scores)
         rows = [found.accuracy for found in scores.values()]
         means = [sum(column) / len(column) for column in zip(*rows, strict=True)]
         log(INFO, "accuracy by task: %s", " ".join(f"{mean:.3f}" for mean in means))
@@ -227,70 +211,54 @@ class FlowerStrategy(FlowerBase):
             )
         return messages
 
-    def _exchange(
+    def _ask(
         self, grid: Grid, messages: Iterable[Message], number: int, timeout: float
     ) -> list[Message]:
-        """Push all, pull as they come; return the replies before the deadline."""
-        pending = set(grid.push_messages(messages))
-        expected, replies = len(pending), list[Message]()
-        deadline = time.monotonic() + timeout
-        while pending and time.monotonic() < deadline:
-            arrived = list(grid.pull_messages(pending))
-            for reply in arrived:
-                pending.discard(reply.metadata.reply_to_message_id)
-                if reply.has_content():
-                    self._traffic.up += ledger.traffic(reply.content)
-            replies.extend(arrived)
-            if arrived:
-                self._recorder.progress(number, len(replies), expected)
-            elif pending:
-                time.sleep(POLL_SECONDS)
+        """Return one answer for each message; tell the progress as they arrive."""
+        asked, replies = list(messages), list[Message]()
+        for reply in exchange(grid, asked, timeout):
+            replies.append(reply)
+            self._recorder.progress(number, len(replies), len(asked))
         return replies
 
-    def _accept(self, reply: Message) -> Update:
-        """Return the update of a reply that may be aggregated.
+    def _open(
+        self, replies: Iterable[Message], open_one: Callable[[RecordDict], T]
+    ) -> tuple[dict[int, T], dict[int, str]]:
+        """Return what can be used, and why the rest cannot, by ascending client."""
+
+        def counted(content: RecordDict) -> T:
+            self._traffic.up += ledger.traffic(content)
+            return open_one(content)
+
+        opened, failed = open_replies(replies, counted)
+        for node, why in failed.items():
+            log(WARNING, "client %d left out: %s", self._client_of[node], why)
+        return self._by_client(opened), self._by_client(failed)
+
+    def _by_client(self, values: Mapping[int, T]) -> dict[int, T]:
+        return dict(sorted((self._client_of[n], value) for n, value in values.items()))
+
+    def _update(self, content: RecordDict) -> Update:
+        """Return an update that may be aggregated.
 
         Raises:
-            WireError: the client failed, or its update must not be used.
+            WireError: it must not be used.
         """
-        update = wire.open_update(_content(reply))
+        update = wire.open_update(content)
         checks.finite(update.payload)
+        self._recorder.check(update.metrics)
         self._inner.check(self.state, update)
         self._traffic.paper_up += ledger.paper_bytes(update.payload)
         return update
 
 
-def roll_call(grid: Grid, timeout: float) -> dict[int, int]:
-    """Return partition number by node id; node ids are random in every run.
-
-    Raises:
-        RoundError: two nodes claim the same partition.
-    """
-    asks = [
-        Message(RecordDict(), dst_node_id=node, message_type=MessageType.QUERY)
-        for node in grid.get_node_ids()
-    ]
-    roster: dict[int, int] = {}
-    for reply in grid.send_and_receive(asks, timeout=timeout):
-        if reply.has_content():
-            who = reply.content.config_records["who"]
-            roster[reply.metadata.src_node_id] = int(str(who["partition"]))
-    if len(set(roster.values())) < len(roster):
-        raise RoundError(f"two nodes claim the same partition: {roster}")
-    return dict(sorted(roster.items(), key=lambda pair: pair[1]))
-
-
-def _content(reply: Message) -> RecordDict:
-    if reply.has_error():
-        raise WireError(f"the client failed: {reply.error.reason}")
-    return reply.content
-
-
-def _open_evaluation(reply: Message, task: int) -> Evaluation:
-    row = _content(reply).metric_records.get(wire.METRICS, MetricRecord())
+def _evaluation(content: RecordDict, task: int) -> Evaluation:
+    row = content.metric_records.get(wire.METRICS, MetricRecord())
     accuracy, size = row.get("accuracy"), row.get("model-bytes")
     if not isinstance(accuracy, list) or len(accuracy) != task + 1:
         raise WireError(f"accuracy: expected {task + 1} fractions, got {accuracy!r}")
-    if not all(0 <= value <= 1 for value in accuracy) or not isinstance(size, int):
-        raise WireError(f"accuracy {accuracy!r}, model-bytes {size!r}: out of range")
+    if not all(0 <= value <= 1 for value in accuracy):
+        raise WireError(f"accuracy: expected values in [0, 1], got {accuracy}")
+    if not isinstance(size, int) or size < 0:
+        raise WireError(f"model-bytes: expected a number of bytes, got {size!r}")
     return Evaluation(accuracy, size)

@@ -15,12 +15,12 @@ PAPER_BYTES = 4
 
 
 class _Stored(Protocol):
-    """An object as Flower stores it: bytes of its own, and children."""
-
-    def deflate(self) -> bytes: ...
+    """An object as Flower stores it: bytes of its own, and children by their hash."""
 
     @property
     def children(self) -> "Mapping[str, _Stored] | None": ...
+
+    def deflate(self) -> bytes: ...
 
 
 def kind(group: str) -> str:
@@ -32,13 +32,14 @@ def traffic(records: RecordDict) -> Counter[str]:
     """Return the bytes of a message's content as Flower sends it, by kind.
 
     Tensors count with their own headers under the kind of their group; every other
-    record, and the tree that ties the objects together, counts as ``meta``.
+    record, and the tree that ties the objects together, counts as ``meta``. Equal
+    objects travel once, and count where they stand first.
     """
-    counted = Counter({META: _stored_bytes(records)})
+    counted: Counter[str] = Counter()
+    seen: set[str] = set()
     for group, record in records.array_records.items():
-        size = sum(_stored_bytes(array) for array in record.values())
-        counted[kind(group)] += size
-        counted[META] -= size
+        counted[kind(group)] += _below(record, seen)
+    counted[META] += len(records.deflate()) + _below(records, seen)
     return counted
 
 
@@ -54,6 +55,11 @@ def paper_bytes(payload: Payload) -> int:
     )
 
 
-def _stored_bytes(stored: _Stored) -> int:
-    children = stored.children or {}
-    return len(stored.deflate()) + sum(_stored_bytes(c) for c in children.values())
+def _below(stored: _Stored, seen: set[str]) -> int:
+    """Return the bytes of all that hangs on an object and is not in ``seen`` yet."""
+    total = 0
+    for key, child in (stored.children or {}).items():
+        if key not in seen:
+            seen.add(key)
+            total += len(child.deflate()) + _below(child, seen)
+    return total

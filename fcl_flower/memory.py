@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import sys
 from abc import ABC, abstractmethod
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from fcl_flower.codec import Encoded, decode, encode
 from fcl_flower.errors import WireError
 from fcl_flower.types import Arrays, Payload, Tensor
 
-MANIFEST = "manifest.json"
+MANIFEST = "manifest"
 
 
 class ClientMemory(ABC):
@@ -42,7 +43,8 @@ class ContextMemory(ClientMemory):
 
     @override
     def load(self) -> Payload | None:
-        return wire.unpack(self._context.state) or None
+        # Its own state: old adapters may take more in dense form than a peer may.
+        return wire.unpack(self._context.state, max_bytes=sys.maxsize) or None
 
     @override
     def save(self, payload: Payload) -> None:
@@ -80,7 +82,7 @@ class FolderMemory(ClientMemory):
         manifest = self._folder / MANIFEST
         if not manifest.exists():
             return None
-        self._files = json.loads(manifest.read_text())
+        self._files = _open_manifest(manifest)
         self._loaded = {g: self._read(entry) for g, entry in self._files.items()}
         return dict(self._loaded)
 
@@ -93,7 +95,8 @@ class FolderMemory(ClientMemory):
             else self._write(arrays)
             for group, arrays in payload.items()
         }
-        self._replace(MANIFEST, json.dumps(files).encode())
+        text = json.dumps(files)
+        self._replace(MANIFEST, f"{_digest(text.encode())}\n{text}\n".encode())
         self._files, self._loaded = files, dict(payload)
         kept = {MANIFEST, *(str(entry["file"]) for entry in files.values())}
         for path in self._folder.iterdir():
@@ -103,10 +106,10 @@ class FolderMemory(ClientMemory):
     def _write(self, arrays: Arrays) -> dict[str, object]:
         encoded = {name: encode(tensor) for name, tensor in arrays.items()}
         content = b"".join(e.data for e in encoded.values())
-        digest = hashlib.sha256(content).hexdigest()
-        self._replace(f"{digest}.bin", content)
+        file = f"{_digest(content)}.bin"
+        self._replace(file, content)
         return {
-            "file": f"{digest}.bin",
+            "file": file,
             "tensors": [
                 [name, e.dtype, list(e.shape), e.form, len(e.data)]
                 for name, e in encoded.items()
@@ -118,7 +121,7 @@ class FolderMemory(ClientMemory):
         if not path.exists():
             raise WireError(f"client memory: {path} is missing")
         content = path.read_bytes()
-        if hashlib.sha256(content).hexdigest() != path.stem:
+        if _digest(content) != path.stem:
             raise WireError(f"client memory: {path} is damaged (checksum differs)")
         arrays: dict[str, Tensor] = {}
         start = 0
@@ -136,3 +139,26 @@ class FolderMemory(ClientMemory):
                 file.flush()
                 os.fsync(file.fileno())
         temporary.replace(self._folder / name)
+        if self._durable:
+            _sync(self._folder)
+
+
+def _open_manifest(path: Path) -> dict[str, dict[str, object]]:
+    digest, _, text = path.read_bytes().partition(b"\n")
+    if digest.decode("ascii", "replace") != _digest(text.removesuffix(b"\n")):
+        raise WireError(f"client memory: {path} is damaged (checksum differs)")
+    files: dict[str, dict[str, object]] = json.loads(text)
+    return files
+
+
+def _sync(folder: Path) -> None:
+    """Force the names in a folder to the disk, as the files' contents were."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

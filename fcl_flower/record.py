@@ -7,6 +7,7 @@
 
 import csv
 import json
+import re
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,11 +18,20 @@ from typing import Any
 import numpy as np
 
 from fcl_flower import metrics
+from fcl_flower.algorithms import isolated_twin
 from fcl_flower.config import RunConfig, settings
 from fcl_flower.data.scenarios import Scenario
+from fcl_flower.errors import WireError
 from fcl_flower.types import Array
 
-ATTENTION = "attention/"
+ATTENTION = re.compile(r"attention/([0-9]{1,9})/([0-9]{1,9})")
+TRAINING = ("epochs", "batch-size", "learning-rate", "patience", "fraction", "head")
+MEASURES = {
+    "average_accuracy": metrics.average_accuracy,
+    "forgetting": metrics.forgetting,
+    "backward_transfer": metrics.backward_transfer,
+    "learning_accuracy": metrics.learning_accuracy,
+}
 COLUMNS = ("round", "task_learned", "client", "task", "task_name", "accuracy")
 
 
@@ -96,6 +106,20 @@ class Recorder:
             },
         )
 
+    def check(self, scalars: Mapping[str, float]) -> None:
+        """Refuse what the record cannot hold.
+
+        Raises:
+            WireError: an attention weight is negative, or of nobody's adapter.
+        """
+        streams = self._scenario.clients
+        for (client, task), weight in _attention(scalars).items():
+            if client >= len(streams) or task >= len(streams[client]) or weight < 0:
+                raise WireError(
+                    f"attention/{client}/{task}: expected a weight of at least 0 for "
+                    f"one of {len(streams)} clients and its tasks, got {weight}"
+                )
+
     def evaluated(
         self, server_round: int, task: int, scores: Mapping[int, Evaluation]
     ) -> None:
@@ -123,7 +147,7 @@ class Recorder:
             server_round: counted from 1.
             task: that the round belongs to.
             replies: scalars by client whose update was aggregated.
-            failed: reason by client whose update was not.
+            failed: reason by client whose update, or whose evaluation, was not.
             traffic: of the round, an evaluation after it included.
         """
         self._up += traffic.up
@@ -162,9 +186,11 @@ class Recorder:
         sizes = list(self._model_bytes.values())
         summary = {
             "label": config.title,
+            "twin": None if (twin := isolated_twin(config)) is None else twin.title,
             "strategy": config.strategy,
             "isolated": config.isolated,
             "params": settings(config.set),
+            "training": {key: config.flat()[key] for key in TRAINING},
             "scenario": config.scenario,
             "dataset": config.dataset,
             "model": config.model,
@@ -173,11 +199,8 @@ class Recorder:
             "tasks": config.tasks,
             "rounds": config.rounds * config.tasks,
             "rounds_per_task": config.rounds,
-            "average_accuracy": metrics.average_accuracy(accuracy),
-            "forgetting": metrics.forgetting(accuracy),
-            "backward_transfer": metrics.backward_transfer(accuracy),
-            "learning_accuracy": metrics.learning_accuracy(accuracy),
-            "accuracy_matrix": _listed(_client_mean(accuracy)),
+            **{name: _known(measure(accuracy)) for name, measure in MEASURES.items()},
+            "accuracy_matrix": _listed(metrics.mean_measured(accuracy, axis=0)),
             "client_accuracy": [_listed(matrix) for matrix in accuracy],
             "bytes_up": self._up.total(),
             "bytes_down": self._down.total(),
@@ -191,7 +214,6 @@ class Recorder:
             "seconds": seconds,
         }
         _replace(self._folder / "summary.json", summary)
-        self.progress(config.rounds * config.tasks, 0, 0, "finished")
         return summary
 
     def _attended(self) -> list[dict[str, object]]:
@@ -219,12 +241,8 @@ class Recorder:
 
 def _attention(scalars: Mapping[str, float]) -> dict[tuple[int, int], float]:
     """Return weights by (client, task) from scalars named ``attention/C/T``."""
-    found = {}
-    for name, value in scalars.items():
-        if name.startswith(ATTENTION):
-            client, task = name.removeprefix(ATTENTION).split("/")
-            found[int(client), int(task)] = value
-    return found
+    matches = ((ATTENTION.fullmatch(name), value) for name, value in scalars.items())
+    return {(int(m[1]), int(m[2])): value for m, value in matches if m}
 
 
 def _so_far(accuracy: Array) -> Array:
@@ -234,15 +252,13 @@ def _so_far(accuracy: Array) -> Array:
     return accuracy[:, :stop, :stop]
 
 
-def _client_mean(accuracy: Array) -> Array:
-    measured = ~np.isnan(accuracy)
-    total = np.where(measured, accuracy, 0.0).sum(axis=0)
-    count = measured.sum(axis=0)
-    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+def _known(value: float) -> float | None:
+    """Return None for NaN, which JSON does not know."""
+    return None if np.isnan(value) else float(value)
 
 
 def _listed(matrix: Array) -> list[list[float | None]]:
-    return [[None if np.isnan(v) else float(v) for v in row] for row in matrix]
+    return [[_known(value) for value in row] for row in matrix]
 
 
 def _mean(replies: Mapping[int, Mapping[str, float]], name: str) -> float | None:

@@ -9,7 +9,8 @@ from flwr.serverapp import Grid, ServerApp
 from fcl_flower import assembly, wire
 from fcl_flower.config import RunConfig
 from fcl_flower.errors import RoundError
-from fcl_flower.flower_strategy import FlowerStrategy, roll_call
+from fcl_flower.exchange import roll_call
+from fcl_flower.flower_strategy import FlowerStrategy
 from fcl_flower.record import Recorder
 from fcl_flower.report import write_report
 from fcl_flower.tensors import snapshot
@@ -39,6 +40,8 @@ def main(grid: Grid, context: Context) -> None:
     strategy.start(grid, initial, num_rounds=rounds, timeout=config.timeout)
     recorder.finish()
     write_report(output_folder(config))
+    # Last, since whoever waits for it may end this process.
+    recorder.progress(rounds, 0, 0, "finished")
 
 
 def output_folder(config: RunConfig) -> Path:

@@ -2,17 +2,17 @@
 
 import json
 import statistics
-import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
 
 from fcl_flower import metrics
-from fcl_flower.algorithms import algorithm
-from fcl_flower.config import RunConfig
+from fcl_flower.algorithms import isolated_twin
+from fcl_flower.config import RunConfig, check_params, read_toml
 from fcl_flower.errors import ConfigError
 from fcl_flower.report import write_comparison
 
@@ -41,12 +41,12 @@ class Study:
 
 
 def with_isolated(variants: Iterable[RunConfig]) -> tuple[RunConfig, ...]:
-    """Return the variants, each federated one followed by its isolated twin."""
+    """Return the variants and the isolated twins that are not among them."""
     both: list[RunConfig] = []
     for variant in variants:
-        both.append(variant)
-        if not variant.isolated and algorithm(variant.strategy).federated:
-            both.append(variant.with_values(isolated=True))
+        for config in (variant, isolated_twin(variant)):
+            if config is not None and config not in both:
+                both.append(config)
     return tuple(both)
 
 
@@ -60,23 +60,23 @@ def read_study(path: Path) -> Study:
     Raises:
         ConfigError: the file is missing or wrong.
     """
-    try:
-        found = tomllib.loads(path.read_text())
-    except (OSError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"study: {str(path)!r} cannot be read: {error}") from error
-    unknown = found.keys() - {"seeds", "run", "variant", "isolated-twins"}
-    if unknown:
-        raise ConfigError(
-            f"study {path.name}: unknown key {sorted(unknown)[0]!r}; expected seeds, "
-            f"run, variant, isolated-twins"
-        )
-    shared = found.get("run", {})
+    found = read_toml(path, "study")
+    checked = check_params(_StudyFile, found, f"study {path.name}")
     variants = tuple(
-        RunConfig.of({**shared, **variant}) for variant in found.get("variant", [{}])
+        RunConfig.of({**checked.run, **variant}) for variant in checked.variant
     )
-    if found.get("isolated-twins", True):
+    if checked.isolated_twins:
         variants = with_isolated(variants)
-    return Study(variants, tuple(found.get("seeds", [0])))
+    return Study(variants, tuple(checked.seeds))
+
+
+class _StudyFile(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    seeds: list[Annotated[int, Field(ge=0)]] = Field([0], min_length=1)
+    run: dict[str, Any] = Field({})
+    variant: list[dict[str, Any]] = Field([{}], min_length=1)
+    isolated_twins: bool = Field(True, alias="isolated-twins")
 
 
 def run_study(
@@ -129,7 +129,7 @@ def rows(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
             "seconds",
         ):
             row[key] = statistics.fmean(run[key] for run in runs.values())
-        twins = by_label.get(f"{label} isolated", {})
+        twins = by_label.get(next(iter(runs.values()))["twin"] or "", {})
         pairs = [(runs[seed], twins[seed]) for seed in sorted(runs) if seed in twins]
         if pairs:
             gains = [a["average_accuracy"] - b["average_accuracy"] for a, b in pairs]
@@ -191,15 +191,11 @@ def _pm(value: Mapping[str, float], form: str = ".3f") -> str:
 def _finished(place: Path, config: RunConfig) -> Summary | None:
     if not (place / "summary.json").exists():
         return None
-    made = RunConfig.of(tomllib.loads((place / "config.toml").read_text()))
-    same = made.with_values(
-        **{
-            key: getattr(config, key)
-            for key in ("output", "memory", "model", "clients")
-        }
-    )
-    # Where the data lie and which model a default meant may differ by machine.
-    if same.with_values(data_root="") != config.with_values(data_root=""):
+    made = RunConfig.of(read_toml(place / "config.toml", "output"))
+    # Where things lie may differ by machine, and a record says what a default meant.
+    free = {"output", "memory", "data_root"}
+    free |= {key for key in ("model", "clients") if not getattr(config, key)}
+    if made.model_dump(exclude=free) != config.model_dump(exclude=free):
         raise ConfigError(
             f"output: {str(place)!r} holds a run with other settings; expected an "
             f"empty folder or one of the same study"

@@ -181,10 +181,11 @@ def _restore(
 ) -> None:
     for name, parameter in parameters.items():
         if f"step/{name}" in memory:
+            device = str(parameter.device)  # also of the step: the update is fused
             optimizer.state[parameter] = {
-                "step": to_torch(memory[f"step/{name}"]),
-                "exp_avg": to_torch(memory[f"mean/{name}"], str(parameter.device)),
-                "exp_avg_sq": to_torch(memory[f"square/{name}"], str(parameter.device)),
+                "step": to_torch(memory[f"step/{name}"], device),
+                "exp_avg": to_torch(memory[f"mean/{name}"], device),
+                "exp_avg_sq": to_torch(memory[f"square/{name}"], device),
             }
 
 

@@ -13,6 +13,10 @@ STAGE = "fcl.stage"
 METRICS = "fcl.metrics"
 NUM_EXAMPLES = "num-examples"
 
+MAX_BYTES = 2**31
+MAX_EXAMPLES = 2**31
+MAX_SCALAR = 3.4e38  # a float32's range: sums over clients stay finite
+
 
 class Packer:
     """Encodes payloads; a tensor given twice becomes one and the same Array.
@@ -65,33 +69,47 @@ class Packer:
         return self._seen[id(tensor)][1]
 
 
-def unpack_arrays(record: ArrayRecord, group: str = "") -> Arrays:
+def unpack_arrays(
+    record: ArrayRecord, group: str = "", max_bytes: int = MAX_BYTES
+) -> Arrays:
     """Return the tensors of one record, read-only.
+
+    Args:
+        record: from a peer.
+        group: named in the message of an error.
+        max_bytes: what all tensors may take together in dense form.
 
     Raises:
         WireError: a tensor cannot be decoded; group and name say which.
     """
     arrays: dict[str, Tensor] = {}
     for name, array in record.items():
+        encoded = Encoded(array.dtype, tuple(array.shape), array.stype, array.data)
         try:
-            arrays[name] = decode(
-                Encoded(array.dtype, tuple(array.shape), array.stype, array.data)
-            )
+            arrays[name] = decode(encoded, max_bytes)
         except WireError as error:
             raise WireError(f"{group}/{name}: {error}") from error
+        max_bytes -= _dense_bytes(arrays[name])
     return arrays
 
 
-def unpack(records: RecordDict) -> Payload:
+def unpack(records: RecordDict, max_bytes: int = MAX_BYTES) -> Payload:
     """Return the payload that ``records`` carry, read-only.
 
+    Args:
+        records: from a peer.
+        max_bytes: one budget for the whole message, in which each tensor takes the
+            size of its dense form: a few bytes may claim many gigabytes of zeros, and
+            many small claims add up like a large one.
+
     Raises:
-        WireError: a tensor cannot be decoded.
+        WireError: a tensor cannot be decoded, or the budget is exceeded.
     """
-    return {
-        group: unpack_arrays(record, group)
-        for group, record in records.array_records.items()
-    }
+    payload: dict[str, Arrays] = {}
+    for group, record in records.array_records.items():
+        payload[group] = unpack_arrays(record, group, max_bytes)
+        max_bytes -= sum(_dense_bytes(tensor) for tensor in payload[group].values())
+    return payload
 
 
 def open_stage(records: RecordDict) -> Stage:
@@ -111,20 +129,28 @@ def open_update(records: RecordDict) -> Update:
     """Return the update that an uplink carries.
 
     Raises:
-        WireError: a tensor cannot be decoded, a scalar is a list, or the number of
-            examples is missing or negative.
+        WireError: a tensor cannot be decoded, a scalar is a list or not finite, or
+            the number of examples is missing, negative or absurd.
     """
     found = records.metric_records.get(METRICS, MetricRecord())
     metrics: dict[str, float] = {}
     for name, value in found.items():
         if isinstance(value, list):
             raise WireError(f"{METRICS}/{name}: expected a scalar, got a list")
+        if not abs(value) <= MAX_SCALAR:
+            raise WireError(
+                f"{METRICS}/{name}: expected a finite float32, got {value!r}"
+            )
         metrics[name] = float(value)
     examples = found.get(NUM_EXAMPLES)
-    if not isinstance(examples, int) or examples < 0:
+    if not (isinstance(examples, int) and 0 <= examples <= MAX_EXAMPLES):
         raise WireError(
-            f"{METRICS}/{NUM_EXAMPLES}: expected an integer of at least 0, "
+            f"{METRICS}/{NUM_EXAMPLES}: expected an integer in [0, {MAX_EXAMPLES}], "
             f"got {examples!r}"
         )
     del metrics[NUM_EXAMPLES]
     return Update(unpack(records), examples, metrics)
+
+
+def _dense_bytes(tensor: Tensor) -> int:
+    return tensor.size * tensor.dtype.itemsize

@@ -41,5 +41,6 @@ class FedAvg(Strategy[Params]):
             for update in updates.values():
                 values = np.asarray(update.payload["base"][name])
                 total += values * (update.num_examples / examples)
-            mean[name] = total.astype(old.dtype)
+            whole = old.dtype.kind in "iu"  # BatchNorm counts its batches
+            mean[name] = (np.rint(total) if whole else total).astype(old.dtype)
         return {"base": mean}

@@ -6,10 +6,10 @@ of output channels that a client sends (the learner's setting).
 """
 
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
-from pydantic import Field, field_validator
+from pydantic import field_validator
 from typing_extensions import override
 
 from fcl_flower import checks
@@ -37,7 +37,7 @@ class FedWeitParams(Params):
     """
 
     aggregation: Literal["masked-mean", "literal"] = "masked-mean"
-    knowledge: str = Field("all")
+    knowledge: str = "sample:5"
 
     @field_validator("knowledge")
     @classmethod
@@ -56,10 +56,9 @@ class Adapter(NamedTuple):
     client: int
     task: int
 
-    @property
-    def group(self) -> str:
-        """Return the group of a payload that carries it."""
-        return f"adapters/{self.client}/{self.task}"
+    def group(self, kind: str) -> str:
+        """Return the group of a payload that carries this kind of its tensors."""
+        return f"{kind}/{self.client}/{self.task}"
 
 
 class FedWeit(Strategy[FedWeitParams]):
@@ -72,6 +71,7 @@ class FedWeit(Strategy[FedWeitParams]):
 
     params_type = FedWeitParams
     personal = True
+    handed_in: ClassVar[tuple[str, ...]] = ("adapters",)
 
     @override
     def init(self, model: Arrays) -> Payload:
@@ -91,7 +91,8 @@ class FedWeit(Strategy[FedWeitParams]):
         payload: dict[str, Arrays] = {"base": base}
         if stage.first:
             for adapter in self._chosen(state, stage, client):
-                payload[adapter.group] = state[adapter.group]
+                for kind in self.handed_in:
+                    payload[adapter.group(kind)] = state[adapter.group(kind)]
         return payload
 
     @override
@@ -122,9 +123,10 @@ class FedWeit(Strategy[FedWeitParams]):
             rounds[touched] = stage.round
             changed[name] = rounds
         handed_in = {
-            Adapter(client, stage.task).group: update.payload["adapters"]
+            Adapter(client, stage.task).group(kind): update.payload[kind]
             for client, update in updates.items()
-            if "adapters" in update.payload
+            for kind in self.handed_in
+            if kind in update.payload
         }
         seen = {str(client): np.asarray(stage.round) for client in updates}
         return {

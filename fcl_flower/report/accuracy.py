@@ -59,11 +59,15 @@ def forgetting_section(run: Run) -> Markup:
     # Above some ten clients the dots would merge into bars of their own.
     dots = per_client if len(per_client) <= _MULTIPLES else per_client[:0]
     shown = np.concatenate([means, dots.ravel()])
+    if np.nanmax(np.abs(shown)) < _NOTICEABLE:
+        return page.section(
+            "Nothing was forgotten",
+            "Every earlier task ends as accurate as it ever was, for every client.",
+        )
     forgotten = int((means >= _NOTICEABLE).sum())
     return page.section(
-        f"{forgotten} of {numbers.plural(len(means), 'earlier task')} "
-        f"{'was' if forgotten == 1 else 'were'} forgotten to some extent, "
-        f"{numbers.fraction(run.summary.forgetting)} on average",
+        f"Forgetting averages {numbers.fraction(run.summary.forgetting)}; {forgotten} "
+        f"of {numbers.plural(len(means), 'earlier task')} lost accuracy",
         "Best accuracy before the last task minus the final accuracy (Chaudhry et al., "
         "2018). Bars: mean over clients"
         + ("; dots: single clients." if len(dots) else ".")

@@ -19,8 +19,8 @@ def write_comparison(folder: Path, runs: Sequence[Path]) -> Path:
     """Write ``comparison.html`` into ``folder`` and return its path.
 
     Runs with the same label are one row, mean and standard deviation over their
-    seeds. A federated run is paired with the isolated run of the same strategy and
-    seed; their difference is the transfer gain.
+    seeds. A federated run is paired with the run of the same seed that its summary
+    names as its isolated twin; their difference is the transfer gain.
 
     Args:
         folder: where the page is put; made if it does not exist.
@@ -60,10 +60,6 @@ class _Entry:
     def isolated(self) -> bool:
         return self.runs[0].summary.isolated
 
-    @property
-    def strategy(self) -> str:
-        return self.runs[0].summary.strategy
-
 
 def _require_identical_scenario(runs: Sequence[Run]) -> None:
     """Refuse runs whose numbers cannot be set side by side.
@@ -91,19 +87,15 @@ def _require_identical_scenario(runs: Sequence[Run]) -> None:
 
 def _entries(runs: Sequence[Run]) -> list[_Entry]:
     """Return the runs by label; an isolated one has the colour of its counterpart."""
-    grouped: dict[tuple[str, str, bool], list[Run]] = {}
+    grouped: dict[str, list[Run]] = {}
     for run in runs:
-        key = (run.summary.label, run.summary.strategy, run.summary.isolated)
-        grouped.setdefault(key, []).append(run)
-    labels = [label for label, _, _ in grouped]
-    counterpart = {
-        strategy: label
-        for label, strategy, isolated in reversed(grouped)
-        if not isolated
+        grouped.setdefault(run.summary.label, []).append(run)
+    owners = {
+        members[0].summary.twin: label for label, members in reversed(grouped.items())
     }
     colours: dict[str, str] = {}
     entries = []
-    for (label, strategy, isolated), members in grouped.items():
+    for label, members in grouped.items():
         seeds = [run.summary.seed for run in members]
         if len(set(seeds)) < len(seeds):
             raise ConfigError(
@@ -111,21 +103,20 @@ def _entries(runs: Sequence[Run]) -> list[_Entry]:
                 f"({', '.join(str(run.folder) for run in members)}), expected distinct "
                 "labels or seeds"
             )
-        owner = counterpart.get(strategy, label) if isolated else label
-        name = f"{label} (isolated)" if isolated and labels.count(label) > 1 else label
+        owner = owners.get(label, label) if members[0].summary.isolated else label
         colours.setdefault(owner, f"var(--c{len(colours) % 8})")
-        entries.append(_Entry(name, tuple(members), colours[owner]))
+        entries.append(_Entry(label, tuple(members), colours[owner]))
     return entries
 
 
 def _pairs(entries: Sequence[_Entry]) -> list[Pair]:
     pairs = []
-    for federated in (entry for entry in entries if not entry.isolated):
+    for federated in entries:
         own = {run.summary.seed: run.accuracy for run in federated.runs}
-        for isolated in (entry for entry in entries if entry.isolated):
+        for isolated in entries:
             other = {run.summary.seed: run.accuracy for run in isolated.runs}
             seeds = sorted(own.keys() & other.keys())
-            if federated.strategy == isolated.strategy and seeds:
+            if federated.runs[0].summary.twin == isolated.label and seeds:
                 pairs.append(
                     Pair(
                         federated.label,

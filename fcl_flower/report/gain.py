@@ -105,11 +105,10 @@ def gain_sections(pairs: Sequence[Pair]) -> Iterator[Markup]:
 
 
 def _overall(gains: Sequence[tuple[Pair, TransferGain]]) -> Markup:
-    ahead = sum(gain.overall > 0 for _, gain in gains)
+    clear = sum(pair.verdict()[1] == "good" for pair, _ in gains)
     count = numbers.plural(len(gains), "federated method")
     return page.section(
-        f"Transfer gain: {ahead} of {count} "
-        f"{'ends' if ahead == 1 else 'end'} above learning alone",
+        f"The transfer gain is clearly above zero for {clear} of {count}",
         "Final accuracy with federation minus that of the same strategy isolated. Disc "
         "and whisker: mean and standard deviation over clients, or over seeds where "
         "there are several; dots: single clients or seeds.",
@@ -144,7 +143,7 @@ def _per_task(pair: Pair, gain: TransferGain, limits: tuple[float, float]) -> Ma
         f"Transfer gain per task against {pair.isolated}. Bars: mean over "
         f"{pair.unit}s"
         + (f"; dots: single {pair.unit}s." if len(dots) else ".")
-        + (" All methods have the same scale." if limits else ""),
+        + " The scale is the same for all methods.",
         over_tasks.bars_over_tasks(
             gain.per_task,
             dots,

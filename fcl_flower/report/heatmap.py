@@ -137,7 +137,8 @@ def _row_labels(
         names = max(len(label.name) for label in rows.labels)
         x = left - 14 - CHARACTER * names
         middle = top + (start + count / 2) * height + 4
-        parts.append(plot.text(group, x, middle, "end", "tick"))
+        if group:
+            parts.append(plot.text(group, x, middle, "end", "tick"))
         if start:
             y = top + start * height - 0.5
             parts.append(tag("line", x1=left - 12, x2=right, y1=y, y2=y, class_="seam"))
@@ -162,8 +163,11 @@ def _column_labels(
     for group, members in groupby(columns.labels, lambda label: label.group):
         count = len(list(members))
         middle = left + (start + count / 2) * width
-        if CHARACTER * len(group) < count * width:
-            parts.append(plot.text(group, middle, bottom + 31, "middle", "tick"))
+        # Where "client 12" is too long, the axis' title explains a bare "12".
+        fits = CHARACTER * len(group) < count * width
+        shown = group if fits else group.rsplit(" ", 1)[-1]
+        if shown:
+            parts.append(plot.text(shown, middle, bottom + 31, "middle", "tick"))
         if start:
             x = left + start * width - 0.5
             parts.append(tag("line", x1=x, x2=x, y1=top, y2=bottom + 12, class_="seam"))

@@ -33,7 +33,7 @@ def lines_over_rounds(
         troubled: rounds in which a client's reply was missing, marked at the bottom.
         what: description of the picture.
     """
-    height, gap = 150, 44
+    height, gap = 150, 46
     x = Scale(0.5, len(tasks) + 0.5, LEFT, WIDTH - 8)
     parts: list[str] = []
     panel = Panel(x, Scale(0, 1, 0, 0))
@@ -85,7 +85,7 @@ def _task_bands(panel: Panel, tasks: Sequence[int], named: bool) -> Markup:
         name = name if len(name) * CHARACTER < end - start else str(task)
         if named and len(name) * CHARACTER < end - start:
             middle = (start + end) / 2
-            parts.append(plot.text(name, middle, panel.y.end + 13, "middle", "tick"))
+            parts.append(plot.text(name, middle, panel.y.end - 5, "middle", "tick"))
         first = after
     return join(parts)
 
@@ -104,7 +104,7 @@ def columns_over_rounds(
         tasks: the task of each round.
         what: description of the picture.
     """
-    height, gap, rounds = 150, 44, len(tasks)
+    height, gap, rounds = 150, 46, len(tasks)
     x = Scale(0.5, rounds + 0.5, LEFT, WIDTH - 8)
     totals = [np.sum([*kinds.values()], axis=0) for kinds in panels.values()]
     values = plot.ticks(0, float(max(total.max() for total in totals)), 4)

@@ -20,7 +20,7 @@ WIDTH = 960
 LEFT = 64
 """Room for the labels of the y axis."""
 
-TOP = 30
+TOP = 34
 """Room for the title of the y axis, which stands above it."""
 
 Point = tuple[float, float]
@@ -191,7 +191,7 @@ class Panel:
             text(label(value), self.x.start - 8, self.y(value) + 4, "end", "tick")
             for value in values
         )
-        heading = text(title, 0, self.y.end - 14, class_="axis")
+        heading = text(title, 0, self.y.end - 19, class_="axis")
         return join([*lines, *labels, heading])
 
     def x_axis(

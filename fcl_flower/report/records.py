@@ -41,6 +41,7 @@ class Summary(_Record):
     label: str
     strategy: str
     isolated: bool
+    twin: str | None
     scenario: str
     dataset: str
     model: str

@@ -61,13 +61,18 @@ def settings_section(summary: Summary) -> Markup:
     rows = [
         ("strategy", summary.strategy),
         ("isolated", _shown(summary.isolated)),
+        ("scenario", summary.scenario),
+        ("dataset", summary.dataset),
+        ("model", summary.model),
+        ("clients", str(summary.clients)),
+        ("tasks", str(summary.tasks)),
         ("seed", str(summary.seed)),
         ("rounds", f"{summary.rounds} ({summary.rounds_per_task} per task)"),
         *_flat(summary.params),
     ]
     return page.section(
         "Settings",
-        "Everything that decides the numbers on this page.",
+        "What summary.json says of how the run was made.",
         *command,
         page.table(["setting", "value"], rows, "settings", words=2),
     )

@@ -1,0 +1,48 @@
+"""FedWeIT with whole tasks in the knowledge base, server half.
+
+Ours; see the client half for what they are good for. The base travels between tasks
+only: down in full when a client starts one, up when it ends one.
+"""
+
+from typing_extensions import override
+
+from fcl_flower.errors import WireError
+from fcl_flower.sparse import SparseArray
+from fcl_flower.types import Payload, Stage, Update
+from strategies.fedweit import SEEN, FedWeit, FedWeitParams
+
+
+class FedWeitMatchParams(FedWeitParams):
+    """Those of FedWeIT, but that a client may choose among all finished tasks."""
+
+    knowledge: str = "all"
+
+
+class FedWeitMatch(FedWeit):
+    """Beside an adapter, keep the mask and the private tensors of its task."""
+
+    params_type = FedWeitMatchParams
+    handed_in = ("adapters", "masks", "heads")
+
+    @override
+    def broadcast(self, state: Payload, stage: Stage, client: int) -> Payload:
+        if not stage.first:
+            return {"base": {}}
+        return super().broadcast({**state, SEEN: {}}, stage, client)
+
+    @override
+    def check(self, state: Payload, update: Update) -> None:
+        """Refuse what does not fit; private tensors are checked by who uses them."""
+        payload = update.payload
+        plain = {g: a for g, a in payload.items() if g not in {"masks", "heads"}}
+        super().check(state, Update(plain, update.num_examples))
+        given = payload.keys() & set(self.handed_in)
+        if given and len(given) < len(self.handed_in):
+            raise WireError(f"groups {sorted(given)}: a task is handed in whole")
+        for name, mask in payload.get("masks", {}).items():
+            weight = state["base"].get(name)
+            if weight is None or tuple(mask.shape) != tuple(weight.shape[:1]):
+                raise WireError(f"masks/{name}: expected one value a channel")
+        for name, tensor in payload.get("heads", {}).items():
+            if isinstance(tensor, SparseArray):
+                raise WireError(f"heads/{name}: expected a dense tensor")
