@@ -110,9 +110,12 @@ def simulate(
             f"or --overwrite"
         )
     summary = _run(config, folder, console, workers, gpus_per_client)
+    accuracy, forgetting = (
+        "unknown" if summary[key] is None else f"{summary[key]:.3f}"
+        for key in ("average_accuracy", "forgetting")
+    )
     console.print(
-        f"accuracy {summary['average_accuracy']:.3f}, "
-        f"forgetting {summary['forgetting']:.3f}; "
+        f"accuracy {accuracy}, forgetting {forgetting}; "
         f"report: {folder / 'report.html'}",
         highlight=False,
         soft_wrap=True,

@@ -9,7 +9,6 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -17,6 +16,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
+
+import psutil
 
 from fcl_flower import __version__
 from fcl_flower.config import RunConfig, toml
@@ -188,14 +189,18 @@ def _await_port(process: subprocess.Popen[bytes], port: int) -> None:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End a process and, where it leads a group of its own, all of the group."""
-    with contextlib.suppress(ProcessLookupError):
-        if os.getpgid(process.pid) == process.pid:
-            os.killpg(process.pid, signal.SIGTERM)
-        else:
-            process.terminate()
-    try:
-        process.wait(timeout=20)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    """End a process and everything that it started.
+
+    A SuperLink starts the simulation in a session of its own, and Ray its workers
+    below that: none of them would hear a signal to the SuperLink.
+    """
+    with contextlib.suppress(psutil.NoSuchProcess):
+        family = [psutil.Process(process.pid)]
+        family += family[0].children(recursive=True)
+        for member in family:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                member.terminate()
+        _, alive = psutil.wait_procs(family, timeout=10)
+        for member in alive:
+            member.kill()
+    process.wait()

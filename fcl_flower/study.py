@@ -132,8 +132,7 @@ def rows(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
         twins = by_label.get(next(iter(runs.values()))["twin"] or "", {})
         pairs = [(runs[seed], twins[seed]) for seed in sorted(runs) if seed in twins]
         if pairs:
-            gains = [a["average_accuracy"] - b["average_accuracy"] for a, b in pairs]
-            row["transfer_gain"] = _spread(gains)
+            row["transfer_gain"] = _spread([_gain(a, b) for a, b in pairs])
             row["transfer_gain_per_task"] = _gain_per_task(pairs)
         found.append(row)
     return found
@@ -152,7 +151,7 @@ def table(summaries: Sequence[Summary]) -> str:
             row["label"],
             _pm(row["average_accuracy"]),
             _pm(row["forgetting"]),
-            _pm(gain, "+.3f") if gain else "",
+            _pm(gain, "+.3f"),
             *(
                 f"{row[key] / 1e6:.1f} MB"
                 for key in ("bytes_up", "bytes_down", "paper_bytes_up", "model_bytes")
@@ -169,23 +168,33 @@ def table(summaries: Sequence[Summary]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _gain_per_task(pairs: Sequence[tuple[Summary, Summary]]) -> list[float]:
+def _gain(federated: Summary, isolated: Summary) -> float | None:
+    with_others, alone = (s["average_accuracy"] for s in (federated, isolated))
+    return None if with_others is None or alone is None else with_others - alone
+
+
+def _gain_per_task(pairs: Sequence[tuple[Summary, Summary]]) -> list[float | None]:
     gains = [
         metrics.transfer_gain(
             np.array(a["client_accuracy"], float), np.array(b["client_accuracy"], float)
         ).per_task
         for a, b in pairs
     ]
-    return [float(value) for value in np.mean(gains, axis=0)]
+    mean = metrics.mean_measured(np.array(gains), axis=0)
+    return [None if np.isnan(value) else float(value) for value in mean]
 
 
-def _spread(values: Sequence[float]) -> dict[str, float]:
-    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
-    return {"mean": statistics.fmean(values), "deviation": deviation}
+def _spread(values: Iterable[float | None]) -> dict[str, float] | None:
+    """Return mean and deviation of what was measured; None where nothing was."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    deviation = statistics.stdev(known) if len(known) > 1 else 0.0
+    return {"mean": statistics.fmean(known), "deviation": deviation}
 
 
-def _pm(value: Mapping[str, float], form: str = ".3f") -> str:
-    return f"{value['mean']:{form}} ± {value['deviation']:.3f}"
+def _pm(value: Mapping[str, float] | None, form: str = ".3f") -> str:
+    return f"{value['mean']:{form}} ± {value['deviation']:.3f}" if value else ""
 
 
 def _finished(place: Path, config: RunConfig) -> Summary | None:

@@ -1,17 +1,25 @@
 """A Grid that calls the ClientApp in this process: a whole round in milliseconds."""
 
+import json
 from uuid import uuid4
 
-from flwr.app import Context, RecordDict
+from flwr.app import Context, Error, Message, RecordDict
 
 from fcl_flower.client_app import app as client_app
+from fcl_flower.config import RunConfig
 from fcl_flower.server_app import main as serve
 
 
 class InProcessGrid:
-    """Nodes with random ids; ``tamper(number, message)`` may replace a reply."""
+    """Nodes with ids of your choice, one for each partition.
 
-    def __init__(self, nodes, run_config, tamper=None):
+    ``tamper(client, message, reply)`` may return another reply, or None for none. A
+    client that raises is answered for by an error, as Flower does. ``delay(client)``
+    is the number of pulls that find nothing yet; ``deaf(client, message)`` says that a
+    message cannot be sent.
+    """
+
+    def __init__(self, nodes, run_config, tamper=None, delay=None, deaf=None):
         self.contexts = {
             node: Context(
                 run_id=1,
@@ -22,9 +30,12 @@ class InProcessGrid:
             )
             for i, node in enumerate(nodes)
         }
-        self.tamper = tamper
+        self.tamper = tamper or (lambda client, message, reply: reply)
+        self.delay = delay or (lambda client: 0)
+        self.deaf = deaf or (lambda client, message: False)
         self.replies = {}
-        self.log = []
+        self.waits = {}
+        self.asked = []
 
     def get_node_ids(self):
         return list(self.contexts)
@@ -33,31 +44,66 @@ class InProcessGrid:
         ids = []
         for message in messages:
             message.metadata.__dict__["_message_id"] = str(uuid4())
-            ids.append(message.metadata.message_id)
             context = self.contexts[message.metadata.dst_node_id]
-            self.log.append(message)
-            reply = client_app(message, context)
-            if self.tamper is not None:
-                number = context.node_config["partition-id"]
-                reply = self.tamper(number, message, reply)
+            client = context.node_config["partition-id"]
+            if self.deaf(client, message):
+                ids.append(None)  # as Flower reports a message that it cannot send
+                continue
+            ids.append(message.metadata.message_id)
+            self.asked.append((client, message))
+            reply = self.tamper(client, message, self.answer(message, context))
             if reply is not None:
                 self.replies[ids[-1]] = reply
+                self.waits[ids[-1]] = self.delay(client)
         return ids
 
+    def answer(self, message, context):
+        try:
+            return client_app(message, context)
+        except Exception as error:
+            return failure(message, f"{type(error).__name__}: {error}")
+
     def pull_messages(self, message_ids):
-        return [self.replies.pop(i) for i in list(message_ids) if i in self.replies]
+        found = []
+        for name in message_ids:
+            if self.waits.get(name, 0) > 0:
+                self.waits[name] -= 1
+            elif name in self.replies:
+                found.append(self.replies.pop(name))
+        return found
 
-    def send_and_receive(self, messages, *, timeout=None):
-        return self.pull_messages(self.push_messages(messages))
+
+def failure(message, reason):
+    """Return the reply by which Flower says that a client failed."""
+    return Message(Error(code=0, reason=reason), reply_to=message)
 
 
-def run_in_process(config, nodes=None, tamper=None):
+def tiny(folder, **values):
+    """Return the smallest run worth the name, on real digits."""
+    small = {"clients": 2, "tasks": 2, "rounds": 1, "classes_per_task": 2}
+    return RunConfig(**{**small, "output": str(folder), **values})
+
+
+def run_in_process(config, nodes=None, **behaviour):
     """Run a RunConfig without Ray; return the grid with every node's context."""
     flat = config.flat()
-    grid = InProcessGrid(nodes or [101 + 7 * i for i in range(config.clients)], flat)
-    grid.tamper = tamper
+    nodes = nodes or [101 + 7 * i for i in range(config.clients)]
+    grid = InProcessGrid(nodes, flat, **behaviour)
     context = Context(
         run_id=1, node_id=0, node_config={}, state=RecordDict(), run_config=flat
     )
     serve(grid, context)
     return grid
+
+
+def summary_of(folder):
+    """Return a run's summary without its duration."""
+    found = json.loads((folder / "summary.json").read_text())
+    del found["seconds"]
+    return found
+
+
+def rounds_of(folder):
+    """Return the lines of a run's rounds.jsonl without their duration."""
+    lines = (folder / "rounds.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(li).items() if k != "seconds"} for li in lines]

@@ -71,8 +71,8 @@ def test_different_tasks_have_different_heads():
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_the_same_seed_gives_the_same_weights_and_another_seed_others(name):
     torch.manual_seed(1)
-    first = build(name).state_dict()
     state = torch.random.get_rng_state()
+    first = build(name).state_dict()
     again = build(name).state_dict()
     assert torch.equal(torch.random.get_rng_state(), state)
     other = build(name, seed=8).state_dict()

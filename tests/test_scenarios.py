@@ -152,11 +152,33 @@ def test_classes_gives_every_client_the_same_groups():
     scenario = build("classes", clients=4, tasks=3)
     groups = [{task.group for task in stream} for stream in scenario.clients]
     assert groups == [groups[0]] * 4
+
+
+def test_classes_chooses_among_official_groups_by_the_seed(tmp_path):
+    write_set(tmp_path, "cifar100", 100)
     chosen = {
-        frozenset(task.classes for task in build("classes", tasks=3, seed=s).clients[0])
-        for s in range(4)
+        frozenset(
+            task.name
+            for task in build(
+                "classes",
+                tmp_path,
+                datasets=["cifar100"],
+                tasks=10,
+                classes_per_task=5,
+                seed=seed,
+            ).clients[0]
+        )
+        for seed in range(3)
     }
-    assert len(chosen) > 1
+    assert len(chosen) == 3
+
+
+def test_the_seed_decides_which_classes_belong_together():
+    groups = {
+        frozenset(task.classes for task in build("classes", tasks=5, seed=s).clients[0])
+        for s in range(3)
+    }
+    assert len(groups) == 3
 
 
 def test_overlapped_lets_clients_choose_different_groups():

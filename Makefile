@@ -1,0 +1,49 @@
+# The short commands, the same here and in CI. `make` alone lists them.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help env demo test check format clean
+
+help: ## list these commands
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
+
+env: $(INSTALLED) ## create .venv and install everything; the others do so when needed
+
+demo: $(INSTALLED) ## compare FedAvg and FedWeIT on real digits; pages in runs/demo
+	rm -rf runs/demo
+	$(BIN)/fcl compare --strategies fedavg,fedweit --dataset digits \
+		--clients 3 --tasks 3 --rounds 3 --output runs/demo
+
+test: $(INSTALLED) ## run the tests
+	$(BIN)/pytest
+
+check: $(INSTALLED) ## all that CI asks for: format, lint, types, layers, tests, coverage
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/pytest --cov --cov-fail-under=90
+
+format: $(INSTALLED) ## bring the code into the one format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean: ## remove what these commands made, but for the results in runs/
+	rm -rf $(VENV) build dist .coverage .hypothesis
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Made again when a dependency changes; touched last, so that a failed installation
+# is not taken for a finished one.
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "make: $(PYTHON) is not Python 3.11 or newer; name one with PYTHON=..."; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
+		|| { echo "make: $(PYTHON) cannot create environments; install python3-venv"; exit 1; }
+	@echo "installing into $(VENV), a few minutes the first time"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[dev]' -c constraints.txt
+	@touch $@

@@ -1,0 +1,77 @@
+import numpy as np
+import pytest
+
+from fcl_flower import checks
+from fcl_flower.errors import WireError
+from fcl_flower.sparse import SparseArray
+
+W = np.zeros((2, 3), np.float32)
+EXPECTED = {"base": {"w": W, "b": np.zeros(2, np.float32)}}
+
+
+def sparse(value=1.0, shape=(2, 3), dtype=np.float32):
+    return SparseArray(shape, np.array([1]), np.array([value], dtype))
+
+
+def base(**changed):
+    return {"base": {**EXPECTED["base"], **changed}}
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_a_value_that_is_not_finite_is_refused_by_name(value, dtype):
+    dense = np.array([0, value, 1], dtype)
+    with pytest.raises(WireError, match="base/w"):
+        checks.finite({"base": {"v": W, "w": dense}})
+    with pytest.raises(WireError, match="adapters/w"):
+        checks.finite({"adapters": {"w": sparse(value, dtype=dtype)}})
+
+
+def test_whole_numbers_and_truth_values_are_finite():
+    checks.finite({"g": {"n": np.array([2**62]), "t": np.array([True])}})
+    checks.finite(
+        {"g": {"w": W, "s": sparse(), "e": np.zeros(0), "z": np.asarray(1.0)}}
+    )
+
+
+def test_the_expected_tensors_are_accepted():
+    checks.same_tensors(base(w=np.ones((2, 3), np.float32)), EXPECTED)
+
+
+@pytest.mark.parametrize(
+    ("payload", "named"),
+    [
+        ({}, "groups"),
+        ({**base(), "more": {}}, "more"),
+        ({"Base": EXPECTED["base"]}, "Base"),
+        ({"base": {"w": W}}, "base: .*'b'"),
+        (base(x=W), "base: .*'x'"),
+        (base(w=W.T), r"base/w: .*\(2, 3\).*\(3, 2\)"),
+        (base(w=W.reshape(6)), "base/w"),
+        (base(w=W.astype(np.float64)), "base/w: .*float32.*float64"),
+        (base(w=sparse()), "base/w: .*dense"),
+        (base(b=np.asarray(np.float32(0))), "base/b"),
+    ],
+)
+def test_anything_but_the_expected_tensors_is_refused(payload, named):
+    with pytest.raises(WireError, match=named):
+        checks.same_tensors(payload, EXPECTED)
+
+
+def test_some_of_the_expected_tensors_may_be_left_out():
+    checks.fits("base", {"w": sparse()}, EXPECTED["base"], sparse=True)
+    checks.fits("base", {}, EXPECTED["base"], sparse=True)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "named"),
+    [
+        ({"x": sparse()}, "adapters/x: unknown"),
+        ({"w": W}, "adapters/w: expected a sparse"),
+        ({"w": sparse(shape=(3, 2))}, "adapters/w"),
+        ({"w": sparse(dtype=np.float16)}, "adapters/w"),
+    ],
+)
+def test_tensors_that_do_not_fit_are_refused(arrays, named):
+    with pytest.raises(WireError, match=named):
+        checks.fits("adapters", arrays, EXPECTED["base"], sparse=True)

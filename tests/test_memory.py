@@ -1,0 +1,256 @@
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import Context, RecordDict
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from fcl_flower.errors import WireError
+from fcl_flower.memory import ContextMemory, FolderMemory
+from fcl_flower.sparse import SparseArray
+
+DTYPES = st.sampled_from(
+    ["bool", "int8", "uint16", "int64", "float16", "float32", "float64"]
+).map(np.dtype)
+DENSE = DTYPES.flatmap(
+    lambda dtype: hnp.arrays(dtype, hnp.array_shapes(min_dims=0, min_side=0))
+)
+
+
+@st.composite
+def sparse_arrays(draw):
+    dense = draw(DENSE)
+    present = draw(hnp.arrays(np.bool_, dense.shape))
+    return SparseArray.of_mask(dense, np.asarray(present))
+
+
+PAYLOADS = st.dictionaries(
+    st.text(max_size=8),
+    st.dictionaries(st.text(max_size=8), st.one_of(DENSE, sparse_arrays()), max_size=3),
+    min_size=1,
+    max_size=3,
+)
+
+
+def exact(payload):
+    """A payload as plain values, bit by bit, so that NaN equals itself."""
+
+    def plain(tensor):
+        if isinstance(tensor, SparseArray):
+            return ("sparse", tensor.shape, plain(tensor.indices), plain(tensor.values))
+        return (tensor.dtype.name, tensor.shape, np.asarray(tensor).tobytes())
+
+    return {
+        group: {name: plain(tensor) for name, tensor in arrays.items()}
+        for group, arrays in payload.items()
+    }
+
+
+def context():
+    return Context(
+        run_id=1, node_id=7, node_config={}, state=RecordDict(), run_config={}
+    )
+
+
+def state():
+    return {
+        "base": {"w": np.arange(6, dtype=np.float32).reshape(2, 3)},
+        "adapters/0": {"w": SparseArray((2, 3), np.array([4]), np.array([1.5]))},
+        "optimizer": {"rate": np.asarray(1e-3)},
+    }
+
+
+def later():
+    return {**state(), "base": {"w": np.ones((2, 3), np.float32)}}
+
+
+@given(payload=PAYLOADS)
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+def test_a_folder_gives_back_what_was_saved_to_a_new_process(tmp_path, payload):
+    FolderMemory(tmp_path / "client-0", durable=False).save(payload)
+    assert exact(FolderMemory(tmp_path / "client-0").load()) == exact(payload)
+
+
+@given(payload=PAYLOADS)
+@settings(max_examples=60, deadline=None)
+def test_a_context_gives_back_what_was_saved(payload):
+    kept = context()
+    ContextMemory(kept).save(payload)
+    assert exact(ContextMemory(kept).load()) == exact(payload)
+
+
+def test_nothing_is_remembered_before_the_first_time(tmp_path):
+    assert FolderMemory(tmp_path / "new").load() is None
+    assert ContextMemory(context()).load() is None
+
+
+@pytest.mark.parametrize("kind", ["folder", "context"])
+def test_the_last_state_replaces_the_one_before(tmp_path, kind):
+    kept = context()
+    memory = FolderMemory(tmp_path) if kind == "folder" else ContextMemory(kept)
+    memory.save(state())
+    memory.save({"other": {"x": np.ones(2)}})
+    again = FolderMemory(tmp_path) if kind == "folder" else ContextMemory(kept)
+    assert exact(again.load()) == exact({"other": {"x": np.ones(2)}})
+
+
+def test_a_context_may_hold_more_in_dense_form_than_a_peer_may_send():
+    huge = {
+        f"foreign/{task}": {
+            "w": SparseArray((2**28,), np.array([3]), np.array([1.0], np.float32))
+        }
+        for task in range(3)
+    }
+    kept = context()
+    ContextMemory(kept).save(huge)
+    assert exact(ContextMemory(kept).load()) == exact(huge)
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_a_crash_between_two_files_leaves_the_old_state_whole(
+    tmp_path, monkeypatch, step
+):
+    FolderMemory(tmp_path, durable=False).save(state())
+    memory = FolderMemory(tmp_path, durable=False)
+    kept = memory.load()
+    replace, calls = Path.replace, []
+
+    def crash(self, target):
+        calls.append(target)
+        if len(calls) == step:
+            raise OSError("power cut")
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", crash)
+    with pytest.raises(OSError, match="power cut"):
+        memory.save({**kept, "base": later()["base"]})
+    monkeypatch.undo()
+    assert exact(FolderMemory(tmp_path).load()) == exact(state())
+    FolderMemory(tmp_path).save(later())
+    assert exact(FolderMemory(tmp_path).load()) == exact(later())
+
+
+def test_a_crash_while_writing_leaves_the_old_state_whole(tmp_path):
+    FolderMemory(tmp_path).save(state())
+    (tmp_path / "0123.bin.new").write_bytes(b"half a fi")
+    assert exact(FolderMemory(tmp_path).load()) == exact(state())
+    FolderMemory(tmp_path).save(later())
+    assert not (tmp_path / "0123.bin.new").exists()
+
+
+@pytest.mark.parametrize("damage", ["flipped", "truncated", "removed", "emptied"])
+def test_a_damaged_file_is_refused_by_name(tmp_path, damage):
+    FolderMemory(tmp_path).save(state())
+    for path in sorted(tmp_path.iterdir()):
+        if damage == "removed" and path.name == "manifest":
+            continue
+        whole = path.read_bytes()
+        if damage == "removed":
+            path.unlink()
+        elif damage == "flipped":
+            middle = len(whole) // 2
+            flipped = bytes([whole[middle] ^ 1])
+            path.write_bytes(whole[:middle] + flipped + whole[middle + 1 :])
+        else:
+            path.write_bytes(whole[:-2] if damage == "truncated" else b"")
+        with pytest.raises(WireError, match=path.name):
+            FolderMemory(tmp_path).load()
+        path.write_bytes(whole)
+    assert exact(FolderMemory(tmp_path).load()) == exact(state())
+
+
+def test_no_byte_of_the_manifest_can_change_unseen(tmp_path):
+    FolderMemory(tmp_path).save(state())
+    path = tmp_path / "manifest"
+    whole = path.read_bytes()
+    for place in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1
+        path.write_bytes(damaged)
+        with pytest.raises(WireError, match="manifest"):
+            FolderMemory(tmp_path).load()
+
+
+def test_a_group_that_did_not_change_is_not_written_again(tmp_path):
+    FolderMemory(tmp_path, durable=False).save(state())
+    before = {p.name: (p.stat().st_ino, p.stat().st_mtime_ns) for p in bins(tmp_path)}
+    memory = FolderMemory(tmp_path, durable=False)
+    loaded = memory.load()
+    memory.save({**loaded, "base": {"w": np.zeros((2, 3), np.float32)}})
+    memory.save({**loaded, "base": {"w": np.ones((2, 3), np.float32)}})
+    after = {p.name: (p.stat().st_ino, p.stat().st_mtime_ns) for p in bins(tmp_path)}
+    assert len(before.keys() & after.keys()) == 2
+    assert all(after[name] == before[name] for name in before.keys() & after.keys())
+    assert exact(FolderMemory(tmp_path).load()) == exact(later())
+
+
+def test_a_group_that_equals_the_loaded_one_is_as_good(tmp_path):
+    memory = FolderMemory(tmp_path, durable=False)
+    memory.save(state())
+    memory.save(state())
+    assert exact(FolderMemory(tmp_path).load()) == exact(state())
+
+
+def test_stale_files_vanish(tmp_path):
+    memory = FolderMemory(tmp_path, durable=False)
+    memory.save(state())
+    assert len(bins(tmp_path)) == 3
+    memory.save({"base": state()["base"]})
+    assert len(bins(tmp_path)) == 1
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_equal_groups_share_a_file_and_neither_takes_it_from_the_other(tmp_path):
+    memory = FolderMemory(tmp_path, durable=False)
+    same = {"w": np.arange(3.0)}
+    memory.save({"base": same, "anchor": dict(same)})
+    assert len(bins(tmp_path)) == 1
+    memory.save({"anchor": dict(same)})
+    assert exact(FolderMemory(tmp_path).load()) == exact({"anchor": same})
+
+
+def test_a_durable_memory_reaches_the_disk_before_the_manifest_names_it(
+    tmp_path, monkeypatch
+):
+    events = []
+    replace, fsync = Path.replace, os.fsync
+
+    def noted_replace(self, target):
+        events.append(f"name {Path(target).suffix or Path(target).name}")
+        return replace(self, target)
+
+    def noted_fsync(handle):
+        path = Path(os.readlink(f"/proc/self/fd/{handle}"))
+        events.append("sync folder" if path.is_dir() else f"sync {path.suffixes[0]}")
+        return fsync(handle)
+
+    monkeypatch.setattr(Path, "replace", noted_replace)
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    FolderMemory(tmp_path, durable=True).save({"base": {"w": np.ones(2)}})
+    assert events == [
+        *("sync .bin", "name .bin", "sync folder"),
+        *("sync .new", "name manifest", "sync folder"),
+    ]
+    events.clear()
+    FolderMemory(tmp_path, durable=False).save({"base": {"w": np.ones(2)}})
+    assert events == ["name .bin", "name manifest"]
+
+
+def test_the_manifest_is_text_that_a_person_can_read(tmp_path):
+    FolderMemory(tmp_path).save({"base": {"w": np.ones((2, 3), np.float32)}})
+    _, text = (tmp_path / "manifest").read_text().splitlines()
+    (name, dtype, shape, form, size) = json.loads(text)["base"]["tensors"][0]
+    assert (name, dtype, shape, size) == ("w", "float32", [2, 3], 24)
+    assert form.startswith("fcl.dense")
+
+
+def bins(folder):
+    return sorted(folder.glob("*.bin"))

@@ -1,0 +1,203 @@
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+from fcl_flower import wire
+from fcl_flower.codec import encode
+from fcl_flower.errors import WireError
+from fcl_flower.sparse import SparseArray
+from fcl_flower.types import Stage, Update
+
+SPARSE = SparseArray((2, 3), np.array([1, 5]), np.array([0.5, -2.0], np.float32))
+
+
+def flower_array(tensor):
+    made = encode(tensor)
+    return Array(made.dtype, made.shape, made.form, made.data)
+
+
+def zeros(megabytes):
+    """A tensor of a few bytes that claims many."""
+    return Array("float32", (megabytes * 2**18,), "fcl.dense.index", b"\x01")
+
+
+def absent(megabytes):
+    """The same, sparse: nothing is allocated until somebody asks for its zeros."""
+    return Array("float32", (megabytes * 2**18,), "fcl.sparse.index", b"\x01")
+
+
+def uplink(**metrics):
+    return RecordDict({wire.METRICS: MetricRecord(metrics)})
+
+
+def test_a_payload_arrives_as_it_was_sent():
+    payload = {
+        "base": {"w": np.arange(6, dtype=np.float32).reshape(2, 3)},
+        "meta/seen": {"0": np.asarray(7), "flag": np.array([True, False])},
+        "adapters/0/1": {"w": SPARSE},
+        "empty": {},
+    }
+    found = wire.unpack(wire.Packer().payload(payload))
+    assert found.keys() == payload.keys()
+    assert found["empty"] == {}
+    np.testing.assert_array_equal(found["base"]["w"], payload["base"]["w"])
+    assert found["base"]["w"].dtype == np.float32
+    assert found["meta/seen"]["0"].shape == ()
+    assert found["meta/seen"]["0"] == 7
+    np.testing.assert_array_equal(found["meta/seen"]["flag"], [True, False])
+    sparse = found["adapters/0/1"]["w"]
+    assert isinstance(sparse, SparseArray)
+    assert sparse.shape == (2, 3)
+    np.testing.assert_array_equal(sparse.to_dense(), [[0, 0.5, 0], [0, 0, -2]])
+
+
+def test_what_arrives_is_read_only():
+    found = wire.unpack(wire.Packer().payload({"base": {"w": np.ones(3)}}))
+    with pytest.raises(ValueError, match="read-only"):
+        found["base"]["w"][0] = 2
+
+
+def test_a_tensor_for_many_clients_is_encoded_once(monkeypatch):
+    encoded = []
+    monkeypatch.setattr(wire, "encode", lambda *a: encoded.append(a) or encode(*a))
+    packer, shared = wire.Packer(), np.arange(4.0)
+    made = [
+        packer.payload({"base": {"w": shared}, "own": {"c": np.asarray(client)}})
+        for client in range(3)
+    ]
+    assert len(encoded) == 1 + 3
+    assert len({records["base"]["w"].object_id for records in made}) == 1
+
+
+def test_a_packer_never_takes_a_new_tensor_for_an_old_one():
+    packer = wire.Packer()
+    for value in range(200):  # the memory of the last tensor would be used again
+        records = packer.payload({"g": {"x": np.full(3, value)}})
+        assert wire.unpack(records)["g"]["x"].tolist() == [value] * 3
+
+
+def test_precision_rounds_float32_on_the_wire_and_nothing_else():
+    third = np.full(3, 1 / 3, np.float32)
+    payload = {"g": {"single": third, "double": third.astype(np.float64) / 3}}
+    found = wire.unpack(wire.Packer("bfloat16").payload(payload))["g"]
+    rounded = torch.tensor(third).to(torch.bfloat16).to(torch.float32).numpy()
+    np.testing.assert_array_equal(found["single"], rounded)
+    assert found["single"].dtype == np.float32
+    np.testing.assert_array_equal(found["double"], payload["g"]["double"])
+
+
+def test_a_stage_travels_with_its_payload():
+    stage = Stage(round=7, task=2, first=True, last=False)
+    records = wire.Packer().downlink({"base": {"w": np.ones(2)}}, stage)
+    assert wire.open_stage(records) == stage
+    assert wire.unpack(records).keys() == {"base"}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"round": 1, "task": 0, "first": True},
+        {"round": 1, "task": 0, "first": 1, "last": False},
+        {"round": True, "task": 0, "first": True, "last": False},
+        {"round": 1.0, "task": 0, "first": True, "last": False},
+        {"round": 1, "task": 0, "first": True, "last": False, "more": 1},
+    ],
+)
+def test_a_stage_with_strange_fields_is_refused(fields):
+    with pytest.raises(WireError, match=r"fcl\.stage"):
+        wire.open_stage(RecordDict({wire.STAGE: ConfigRecord(fields)}))
+
+
+def test_a_message_without_a_stage_is_refused():
+    with pytest.raises(WireError, match=r"fcl\.stage"):
+        wire.open_stage(RecordDict())
+
+
+def test_an_update_arrives_as_it_was_sent():
+    sent = Update({"base": {"w": np.ones(2)}}, 40, {"loss": 0.25, "steps": 3})
+    found = wire.open_update(wire.Packer().uplink(sent))
+    assert found.num_examples == 40
+    assert found.metrics == {"loss": 0.25, "steps": 3.0}
+    np.testing.assert_array_equal(found.payload["base"]["w"], [1, 1])
+
+
+@pytest.mark.parametrize("examples", [0, 1, wire.MAX_EXAMPLES])
+def test_a_number_of_examples_that_can_be_is_accepted(examples):
+    assert wire.open_update(uplink(**{"num-examples": examples})).num_examples == (
+        examples
+    )
+
+
+@pytest.mark.parametrize("examples", [-1, 3.0, [3], wire.MAX_EXAMPLES + 1, 10**18])
+def test_a_number_of_examples_that_cannot_be_is_refused(examples):
+    with pytest.raises(WireError, match="num-examples"):
+        wire.open_update(uplink(**{"num-examples": examples}))
+
+
+def test_an_update_without_scalars_is_refused():
+    with pytest.raises(WireError, match=r"num-examples.*None"):
+        wire.open_update(RecordDict())
+
+
+def test_scalars_under_another_kind_of_record_are_refused():
+    record = ConfigRecord({"num-examples": 3})
+    with pytest.raises(WireError, match="num-examples"):
+        wire.open_update(RecordDict({wire.METRICS: record}))
+
+
+@pytest.mark.parametrize(
+    "value", [float("nan"), float("inf"), float("-inf"), 1e39, -(10**40), [0.5]]
+)
+def test_a_scalar_that_is_not_a_finite_float32_is_refused(value):
+    with pytest.raises(WireError, match=r"fcl\.metrics/loss"):
+        wire.open_update(uplink(loss=value, **{"num-examples": 3}))
+
+
+def test_a_tensor_that_cannot_be_decoded_is_named():
+    broken = Array("float32", (3,), "fcl.dense", b"123")
+    records = RecordDict({"adapters/1/0": ArrayRecord({"body.weight": broken})})
+    with pytest.raises(WireError, match=r"^adapters/1/0/body\.weight: "):
+        wire.unpack(records)
+
+
+@pytest.mark.parametrize("claim", [zeros, absent])
+def test_small_claims_add_up_over_a_record(claim):
+    record = ArrayRecord({str(i): claim(1) for i in range(10)})
+    found = wire.unpack_arrays(record, max_bytes=10 * 2**20)
+    assert sum(t.size * t.dtype.itemsize for t in found.values()) == 10 * 2**20
+    with pytest.raises(WireError, match="g/9: "):
+        wire.unpack_arrays(record, "g", max_bytes=10 * 2**20 - 1)
+
+
+@pytest.mark.parametrize("claim", [zeros, absent])
+def test_small_claims_add_up_over_the_groups_of_a_message(claim):
+    records = RecordDict(
+        {str(i): ArrayRecord({"a": claim(1), "b": claim(2)}) for i in range(4)}
+    )
+    assert len(wire.unpack(records, max_bytes=12 * 2**20)) == 4
+    with pytest.raises(WireError, match="3/b: "):
+        wire.unpack(records, max_bytes=12 * 2**20 - 1)
+
+
+def test_dense_tensors_count_with_what_they_take():
+    payload = {"g": {"a": np.ones(100, np.float64), "b": np.ones(1, np.int8)}}
+    records = wire.Packer().payload(payload)
+    assert wire.unpack(records, max_bytes=801).keys() == {"g"}
+    with pytest.raises(WireError, match="g/b: "):
+        wire.unpack(records, max_bytes=800)
+
+
+def test_a_message_may_claim_two_gibibytes_unless_told_otherwise():
+    half = absent(1024)
+    wire.unpack(RecordDict({"g": ArrayRecord({"a": half, "b": half})}))
+    with pytest.raises(WireError, match="h/c: "):
+        wire.unpack(
+            RecordDict(
+                {
+                    "g": ArrayRecord({"a": half, "b": half}),
+                    "h": ArrayRecord({"c": flower_array(np.ones(1, np.int8))}),
+                }
+            )
+        )
