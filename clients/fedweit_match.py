@@ -8,6 +8,8 @@ the new task starts there, and when it ends its weights are averaged back toward
 start as far as validation allows. The base is exchanged between tasks only.
 """
 
+import logging
+
 import numpy as np
 from pydantic import Field
 from typing_extensions import override
@@ -23,6 +25,7 @@ from fcl_flower.tensors import arrays_of, dense, to_numpy
 from fcl_flower.types import Payload, Stage
 
 HEAD = "head."
+log = logging.getLogger(__name__)
 
 
 class FedWeitMatchParams(FedWeitParams):
@@ -126,7 +129,11 @@ class FedWeitMatch(FedWeit[FedWeitMatchParams]):
             source = group.removeprefix("adapters/")
             if source == group:
                 continue
-            tensors = self._foreign(received, source, task)
+            try:
+                tensors = self._foreign(received, source, task)
+            except WireError as error:  # one client's nonsense must not stop the rest
+                log.warning("not considered: %s", error)
+                continue
             logits = predict(self.model, tensors, x, task)
             accuracy, order = matched_accuracy(logits, y)
             if accuracy > best and clearly_above(accuracy, known, len(y)):

@@ -313,9 +313,7 @@ def test_predictions_stay_the_same_when_foreign_adapters_are_folded():
 
 def test_any_network_of_linear_and_convolutional_layers_is_decomposed():
     weit = learner(convolutional_model(), threshold=0.0, lambda1=0.0)
-    state, update = weit.train(
-        weit.init(), NOTHING, stage(0), data(1, shape=(1, 4, 4))
-    )
+    state, update = weit.train(weit.init(), NOTHING, stage(0), data(1, shape=(1, 4, 4)))
     assert set(update.payload["base"]) == {W, "body.4.weight"}
     private = state["heads/0"]
     assert {"body.1.weight", "body.1.running_mean", "heads.0.weight"} <= set(private)
