@@ -2,7 +2,7 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -12,7 +12,7 @@ from fcl_flower.codec import encode
 from fcl_flower.config import RunConfig
 from fcl_flower.contracts import Learner
 from fcl_flower.data.scenarios import Scenario
-from fcl_flower.data.tasks import Examples, TaskData, task_data
+from fcl_flower.data.tasks import Examples, TaskData, task_data, task_examples
 from fcl_flower.ledger import kind
 from fcl_flower.memory import ClientMemory, ContextMemory, FolderMemory
 from fcl_flower.training import score
@@ -55,7 +55,7 @@ def evaluate(message: Message, context: Context) -> Message:
     received = wire.unpack(message.content, MAX_RECEIVED)
     predict = client.learner.predict
     accuracy = [
-        score(partial(predict, state, received, task), client.data(task).test).accuracy
+        score(partial(predict, state, received, task), client.test(task)).accuracy
         for task in range(stage.task + 1)
     ]
     row = MetricRecord(
@@ -76,6 +76,14 @@ def model_bytes(state: Payload, received: Payload) -> int:
         if kind(group) != TRANSIENT
         for tensor in arrays.values()
     )
+
+
+class _Where(TypedDict):
+    """How a task's examples are brought into the form that the model wants."""
+
+    data_root: Path
+    input_shape: tuple[int, ...]
+    single_head: bool
 
 
 class _Client:
@@ -101,16 +109,14 @@ class _Client:
         return self.memory.load() or self.learner.init()
 
     def data(self, task: int) -> TaskData:
-        """Return the task's examples where the model is."""
-        found = task_data(
-            self.scenario,
-            self.number,
-            task,
-            data_root=assembly.data_root(self.config),
-            input_shape=self.learner.model.input_shape,
-            single_head=self.config.head == "single",
-        )
-        device = self.learner.place.device
-        splits = (found.train, found.valid, found.test)
-        train, valid, test = (Examples(s.x.to(device), s.y.to(device)) for s in splits)
-        return TaskData(train, valid, test, found.classes)
+        return task_data(self.scenario, self.number, task, **self._where())
+
+    def test(self, task: int) -> Examples:
+        return task_examples(self.scenario, self.number, task, "test", **self._where())
+
+    def _where(self) -> _Where:
+        return {
+            "data_root": assembly.data_root(self.config),
+            "input_shape": self.learner.model.input_shape,
+            "single_head": self.config.head == "single",
+        }

@@ -28,17 +28,18 @@ def describe(progress: dict[str, Any]) -> str:
     """Return where a run stands in one line."""
     if not progress["round"]:
         return "starting Flower's simulation runtime"
-    accuracy = progress["accuracy"]
+    accuracy, finished = progress["accuracy"], progress["state"] == "finished"
+    clients = f"clients {progress['clients_done']}/{progress['clients']}"
     parts = [
         f"task {progress['task'] + 1}/{progress['tasks']}",
         f"round {progress['round']}/{progress['rounds']}",
-        f"clients {progress['clients_done']}/{progress['clients']}",
+        *([] if finished else [clients]),
         "accuracy so far " + ("-" if accuracy is None else f"{accuracy:.3f}"),
         f"up {human_bytes(progress['bytes_up'])}",
         f"down {human_bytes(progress['bytes_down'])}",
     ]
     done = progress["round"] - 1
-    if progress["state"] == "finished":
+    if finished:
         parts.append(f"finished in {human_seconds(progress['seconds'])}")
     elif done:
         left = progress["seconds"] / done * (progress["rounds"] - done)

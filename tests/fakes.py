@@ -3,11 +3,13 @@
 import json
 from uuid import uuid4
 
+import numpy as np
 from flwr.app import Context, Error, Message, RecordDict
 
 from fcl_flower.client_app import app as client_app
 from fcl_flower.config import RunConfig
 from fcl_flower.server_app import main as serve
+from fcl_flower.sparse import SparseArray
 
 
 class InProcessGrid:
@@ -107,3 +109,17 @@ def rounds_of(folder):
     """Return the lines of a run's rounds.jsonl without their duration."""
     lines = (folder / "rounds.jsonl").read_text().splitlines()
     return [{k: v for k, v in json.loads(li).items() if k != "seconds"} for li in lines]
+
+
+def exact(payload):
+    """Return a payload as plain values: a copy that compares bit by bit, NaN too."""
+
+    def plain(tensor):
+        if isinstance(tensor, SparseArray):
+            return ("sparse", tensor.shape, plain(tensor.indices), plain(tensor.values))
+        return (tensor.dtype.name, tensor.shape, np.asarray(tensor).tobytes())
+
+    return {
+        group: {name: plain(tensor) for name, tensor in arrays.items()}
+        for group, arrays in payload.items()
+    }

@@ -167,7 +167,9 @@ def test_the_penalty_of_ewc_by_hand():
 
 def test_ewc_adds_up_fisher_information_when_a_task_ends():
     learner = Ewc(EwcParams(decay=0.5), model(), place())
-    old = {"fisher": {k: np.full_like(v, 2.0) for k, v in shared(model())["base"].items()}}
+    old = {
+        "fisher": {k: np.full_like(v, 2.0) for k, v in shared(model())["base"].items()}
+    }
     old["anchor"] = shared(model())["base"]
     during, _ = learner.train(old, shared(model()), FIRST, data())
     assert during["fisher"] is old["fisher"]

@@ -4,8 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from clients.decomposed import by_channel, compose, gate, retroactive, soft
-from clients.decomposed import top_channels
+from clients.decomposed import (
+    by_channel,
+    compose,
+    gate,
+    retroactive,
+    soft,
+    top_channels,
+)
 from clients.foreign import ForeignBank
 from fcl_flower.sparse import SparseArray
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from test_fedweit_client import NOTHING, linear_model, stage
 
 from clients.fedweit import FedWeit
 from clients.fedweit_match import FedWeitMatch, FedWeitMatchParams
@@ -17,7 +18,6 @@ from fcl_flower.training import Training
 from fcl_flower.types import Stage, Update
 from strategies.fedweit_match import FedWeitMatch as Server
 from strategies.fedweit_match import FedWeitMatchParams as ServerParams
-from test_fedweit_client import NOTHING, linear_model, stage
 
 W = "body.0.weight"
 
@@ -128,7 +128,7 @@ def test_the_order_of_the_classes_does_not_matter():
 
 def test_without_a_match_the_task_starts_as_in_fedweit():
     received = trained(50, 60, client=1)  # the rule of my own first task
-    mine, state = begun(received, seed=50, number=61)
+    _, state = begun(received, seed=50, number=61)
     assert "start/tensors" not in state, "nothing that I do not know myself"
     plain = learner(FedWeit, FedWeitParams(lambda1=0.0, threshold=0.0))
     own, _ = plain.train(plain.init(), NOTHING, stage(0), rule(50, 50))

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fakes import exact
 from flwr.app import Context, RecordDict
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -34,20 +35,6 @@ PAYLOADS = st.dictionaries(
     min_size=1,
     max_size=3,
 )
-
-
-def exact(payload):
-    """A payload as plain values, bit by bit, so that NaN equals itself."""
-
-    def plain(tensor):
-        if isinstance(tensor, SparseArray):
-            return ("sparse", tensor.shape, plain(tensor.indices), plain(tensor.values))
-        return (tensor.dtype.name, tensor.shape, np.asarray(tensor).tobytes())
-
-    return {
-        group: {name: plain(tensor) for name, tensor in arrays.items()}
-        for group, arrays in payload.items()
-    }
 
 
 def context():
@@ -162,7 +149,7 @@ def test_a_damaged_file_is_refused_by_name(tmp_path, damage):
         else:
             path.write_bytes(whole[:-2] if damage == "truncated" else b"")
         with pytest.raises(WireError, match=path.name):
-            FolderMemory(tmp_path).load()
+            exact(FolderMemory(tmp_path).load())
         path.write_bytes(whole)
     assert exact(FolderMemory(tmp_path).load()) == exact(state())
 
@@ -208,13 +195,26 @@ def test_stale_files_vanish(tmp_path):
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_equal_groups_share_a_file_and_neither_takes_it_from_the_other(tmp_path):
-    memory = FolderMemory(tmp_path, durable=False)
-    same = {"w": np.arange(3.0)}
-    memory.save({"base": same, "anchor": dict(same)})
-    assert len(bins(tmp_path)) == 1
-    memory.save({"anchor": dict(same)})
-    assert exact(FolderMemory(tmp_path).load()) == exact({"anchor": same})
+def test_a_group_that_nobody_looks_into_is_not_read(tmp_path, monkeypatch):
+    FolderMemory(tmp_path).save(state())
+    read = []
+    plain = Path.read_bytes
+    monkeypatch.setattr(
+        Path, "read_bytes", lambda path: read.append(path.suffix) or plain(path)
+    )
+    memory = FolderMemory(tmp_path)
+    loaded = memory.load()
+    memory.save({**loaded, "base": later()["base"]})
+    assert read == [""], "the manifest alone"
+    assert exact(FolderMemory(tmp_path).load()) == exact(later())
+
+
+def test_a_file_left_by_a_crash_is_never_taken_for_a_new_one(tmp_path):
+    FolderMemory(tmp_path).save(state())
+    (tmp_path / "2-0.bin").write_bytes(b"from a save that never reached its manifest")
+    memory = FolderMemory(tmp_path)
+    memory.save({**memory.load(), "base": later()["base"]})
+    assert exact(FolderMemory(tmp_path).load()) == exact(later())
 
 
 def test_a_durable_memory_reaches_the_disk_before_the_manifest_names_it(
@@ -247,7 +247,7 @@ def test_a_durable_memory_reaches_the_disk_before_the_manifest_names_it(
 def test_the_manifest_is_text_that_a_person_can_read(tmp_path):
     FolderMemory(tmp_path).save({"base": {"w": np.ones((2, 3), np.float32)}})
     _, text = (tmp_path / "manifest").read_text().splitlines()
-    (name, dtype, shape, form, size) = json.loads(text)["base"]["tensors"][0]
+    (name, dtype, shape, form, size) = json.loads(text)["groups"]["base"]["tensors"][0]
     assert (name, dtype, shape, size) == ("w", "float32", [2, 3], 24)
     assert form.startswith("fcl.dense")
 

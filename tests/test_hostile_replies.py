@@ -1,0 +1,442 @@
+"""One client of two sends what no honest client would: it must not matter."""
+
+import math
+
+import numpy as np
+import pytest
+from fakes import (
+    InProcessGrid,
+    exact,
+    failure,
+    rounds_of,
+    run_in_process,
+    summary_of,
+    tiny,
+)
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+
+from fcl_flower import assembly, wire
+from fcl_flower.codec import encode
+from fcl_flower.flower_strategy import FlowerStrategy
+from fcl_flower.record import Recorder
+from fcl_flower.sparse import SparseArray
+from fcl_flower.tensors import snapshot
+
+HONEST, HOSTILE = 0, 1
+NODES = {11: HONEST, 12: HOSTILE}
+
+
+# ---- what is sent: content -> another content, made of the honest one
+
+
+def over_the_network(records):
+    """Take apart and put together as Flower does between two machines."""
+    objects = get_all_nested_objects(records)
+    contents = {name: found.deflate() for name, found in objects.items()}
+    return inflate_object_from_contents(records.object_id, contents)
+
+
+def with_array(records, group, name, array):
+    changed = ArrayRecord(dict(records[group].items()))
+    changed[name] = array
+    return RecordDict({**records, group: changed})
+
+
+def with_scalars(records, **scalars):
+    known = {**records[wire.METRICS], **scalars}
+    return RecordDict({**records, wire.METRICS: MetricRecord(known)})
+
+
+def array_of(tensor):
+    made = encode(tensor)
+    return Array(made.dtype, made.shape, made.form, made.data)
+
+
+def relabelled(array, **changed):
+    fields = ("dtype", "shape", "stype", "data")
+    return Array(**{**{field: getattr(array, field) for field in fields}, **changed})
+
+
+def broken_bytes(array):
+    data = array.data
+    yield "shortened", relabelled(array, data=data[:-1])
+    yield "halved", relabelled(array, data=data[: len(data) // 2])
+    yield "empty", relabelled(array, data=b"")
+    yield "lengthened", relabelled(array, data=data + b"\0")
+    yield "twice", relabelled(array, data=data * 2)
+
+
+def broken_shapes(array):
+    shape = array.shape
+    yield "longer", relabelled(array, shape=(shape[0] + 1, *shape[1:]))
+    yield "deeper", relabelled(array, shape=(*shape, 1))
+    yield "negative", relabelled(array, shape=(-shape[0], *shape[1:]))
+    yield "terabytes", relabelled(array, shape=(2**40,))
+    yield "beyond int64", relabelled(array, shape=(2**62, 2**62))
+    yield "many axes", relabelled(array, shape=(1,) * 70)
+    yield "no axes", relabelled(array, shape=())
+    yield "empty axis", relabelled(array, shape=(0, *shape[1:]))
+    if len(shape) > 1:
+        yield "flat", relabelled(array, shape=(math.prod(shape),))
+        yield "turned", relabelled(array, shape=shape[::-1])
+
+
+def broken_labels(array):
+    for dtype in (
+        "float64",
+        "float16",
+        "int32",
+        "bool",
+        "object",
+        "complex64",
+        "",
+        "V9",
+    ):
+        yield f"dtype {dtype!r}", relabelled(array, dtype=dtype)
+    for stype in ("numpy.ndarray", "pickle", "", "fcl.dense+bfloat16", "fcl.nothing"):
+        yield f"stype {stype!r}", relabelled(array, stype=stype)
+    yield (
+        "a bomb of zeros",
+        Array("float32", (2**29,), array.stype.split(".")[0] + ".dense.index", b"\x01"),
+    )
+
+
+def broken_values(array):
+    (tensor,) = wire.unpack_arrays(ArrayRecord({"t": array})).values()
+    sparse = isinstance(tensor, SparseArray)
+    values = np.array(tensor.values if sparse else tensor)
+    for bad in (np.nan, np.inf, -np.inf):
+        spoilt = values.copy()
+        spoilt.reshape(-1)[-1] = bad
+        if sparse:
+            spoilt = SparseArray(tensor.shape, tensor.indices, spoilt)
+        yield f"holds {bad}", array_of(spoilt)
+    other = tensor.to_dense() if sparse else SparseArray.of_nonzero(values)
+    yield "the other storage", array_of(other)
+    yield (
+        "double",
+        array_of(
+            SparseArray(tensor.shape, tensor.indices, values.astype(np.float64))
+            if sparse
+            else values.astype(np.float64)
+        ),
+    )
+
+
+def broken_arrays(records):
+    for group in records.array_records:
+        for name, array in list(records[group].items())[:4]:
+            for make in (broken_bytes, broken_shapes, broken_labels, broken_values):
+                for what, broken in make(array):
+                    label = f"{group}/{name}: {what}"
+                    yield label, with_array(records, group, name, broken)
+
+
+def broken_groups(records):
+    some = records["base"]
+    (name, array), *others = some.items()
+    strange = ("more", "", "meta/seen", "adapters/0/0", "server:base", "base/0", "é<b>")
+    for group in strange:
+        yield f"another group {group!r}", RecordDict({**records, group: some})
+    yield (
+        "thousands of groups",
+        RecordDict({**records, **{f"g{i}": ArrayRecord() for i in range(3000)}}),
+    )
+    rest = {group: record for group, record in records.items() if group != "base"}
+    yield "a group renamed", RecordDict({**rest, "BASE": some})
+    yield "an unknown tensor", with_array(records, "base", "heads.0.weight", array)
+    yield "an empty name", with_array(records, "base", "", array)
+    swapped = {name: others[0][1], others[0][0]: array, **dict(others[1:])}
+    yield "two tensors swapped", RecordDict({**records, "base": ArrayRecord(swapped)})
+
+
+def broken_scalars(records):
+    yield (
+        "no scalars",
+        RecordDict({g: r for g, r in records.items() if g != wire.METRICS}),
+    )
+    yield (
+        "no number of examples",
+        RecordDict({**records, wire.METRICS: MetricRecord({"loss": 1.0})}),
+    )
+    yield (
+        "text for scalars",
+        RecordDict({**records, wire.METRICS: ConfigRecord({"num-examples": "9"})}),
+    )
+    yield (
+        "tensors for scalars",
+        RecordDict({**records, wire.METRICS: records["base"]}),
+    )
+    for examples in (-1, 0.5, [5], 2**40, 2**63, float("nan")):
+        yield (
+            f"{examples} examples",
+            with_scalars(records, **{"num-examples": examples}),
+        )
+    for loss in (float("nan"), float("inf"), 1e300, [1.0, 2.0]):
+        yield f"loss {loss}", with_scalars(records, loss=loss)
+    for name, weight in (
+        ("attention/9/0", 0.5),
+        ("attention/0/9", 0.5),
+        ("attention/0/0", -0.5),
+        ("attention/999999999/999999999", 0.5),
+    ):
+        yield name, with_scalars(records, **{name: weight})
+
+
+def without_something(records):
+    """Left out, where a strategy needs the whole."""
+    for group in records.array_records:
+        if group == "base" and "adapters" in records:
+            continue  # FedWeIT: a client sends what channels of the base it likes
+        record = records[group]
+        for name in record:
+            rest = {other: a for other, a in record.items() if other != name}
+            yield (
+                f"{group} without {name}",
+                RecordDict({**records, group: ArrayRecord(rest)}),
+            )
+        yield f"{group} empty", RecordDict({**records, group: ArrayRecord()})
+
+
+# ---- what is answered: message -> reply
+
+
+class Raises:
+    """Content whose every use raises."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def __getattr__(self, name):
+        raise self.error
+
+
+def strange_messages(honest):
+    def without_content(message):
+        reply = Message(honest, reply_to=message)
+        reply.__dict__["_content"] = None
+        return reply
+
+    def with_content(content):
+        def answer(message):
+            reply = Message(honest, reply_to=message)
+            reply.__dict__["_content"] = content
+            return reply
+
+        return answer
+
+    def raising(error):
+        def answer(message):
+            raise error
+
+        return answer
+
+    yield "error", lambda message: failure(message, "broken")
+    yield "error without a reason", lambda message: failure(message, None)
+    yield "a long error", lambda message: failure(message, "x" * 10**6)
+    yield "neither content nor error", without_content
+    for content in ({}, "text", 3, Raises(KeyError("x")), Raises(RecursionError())):
+        yield f"content {type(content).__name__}", with_content(content)
+    for error in (ValueError("bad"), KeyError("k"), RecursionError(), MemoryError()):
+        yield f"{type(error).__name__} on arrival", raising(error)
+
+
+# ---- the receiving side
+
+
+class ScriptedGrid:
+    """Answers by node and kind of message; an answer may raise when it is fetched."""
+
+    def __init__(self, answers):
+        self.answers = answers
+        self.messages = {}
+
+    def get_node_ids(self):
+        return list(NODES)
+
+    def push_messages(self, messages):
+        for message in messages:
+            name = f"message-{len(self.messages)}"
+            message.metadata.__dict__["_message_id"] = name
+            self.messages[name] = message
+        return list(self.messages)[-len(messages) :]
+
+    def pull_messages(self, message_ids):
+        for name in message_ids:
+            message = self.messages[name]
+            client = NODES[message.metadata.dst_node_id]
+            yield self.answers[client, message.metadata.message_type](message)
+
+
+def answering(content):
+    return lambda message: Message(over_the_network(content), reply_to=message)
+
+
+class Federation:
+    """One round of a real run, of which only the replies are replaced."""
+
+    def __init__(self, strategy, folder):
+        self.folder = folder
+        self.config = tiny(folder, strategy=strategy)
+        self.plan = assembly.scenario(self.config)
+        self.initial = assembly.model(self.config, self.plan)
+        honest = {}
+
+        def keep(client, message, reply):
+            honest[client, message.metadata.message_type] = reply.content
+            return reply
+
+        grid = InProcessGrid(list(NODES), self.config.flat(), tamper=keep)
+        self.start(grid)
+        self.honest = honest
+        self.alone = self.play({(HOSTILE, "train"): lambda m: failure(m, "absent")})
+        self.together = self.play({})
+
+    def start(self, grid):
+        recorder = Recorder(self.folder, self.config, self.plan)
+        strategy = FlowerStrategy(
+            assembly.strategy(self.config),
+            assembly.schedule(self.config),
+            NODES,
+            recorder,
+        )
+        initial = snapshot(self.initial, self.initial.shared_names())
+        strategy.start(grid, wire.Packer().arrays(initial), num_rounds=1, timeout=5)
+        return exact(strategy.state), rounds_of(self.folder)[0], recorder.accuracy
+
+    def play(self, answers):
+        usual = {key: answering(content) for key, content in self.honest.items()}
+        return self.start(ScriptedGrid({**usual, **answers}))
+
+
+@pytest.fixture(scope="module", params=["fedavg", "fedweit"])
+def federation(request, tmp_path_factory):
+    from flwr.supercore.task_identity import TaskIdentity
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("_task_id", "_run_id", "_node_id"):
+            patch.setattr(TaskIdentity, name, 1)
+        yield Federation(request.param, tmp_path_factory.mktemp("hostile"))
+
+
+def assert_left_out(federation, label, answer):
+    state, row, _ = federation.play({(HOSTILE, "train"): answer})
+    assert (row["clients"], row["failed"]) == ([HONEST], [HOSTILE]), label
+    assert row["reasons"].keys() == {str(HOSTILE)}, label
+    assert 0 < len(row["reasons"][str(HOSTILE)]) <= 300, label
+    assert state == federation.alone[0], label
+
+
+def test_the_two_honest_runs_differ_and_their_replies_are_used(federation):
+    state, row, accuracy = federation.together
+    assert (row["clients"], row["failed"]) == ([0, 1], [])
+    assert state != federation.alone[0]
+    assert not np.isnan(accuracy[:, 0, 0]).any()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [broken_arrays, broken_groups, broken_scalars, without_something],
+    ids=lambda make: make.__name__,
+)
+def test_a_broken_update_is_never_averaged(federation, make):
+    content = federation.honest[HOSTILE, "train"]
+    made = list(make(content))
+    for label, broken in made:
+        assert_left_out(federation, label, answering(broken))
+    assert len(made) >= {"broken_arrays": 100}.get(make.__name__, 5)
+
+
+def test_a_strange_message_is_never_averaged(federation):
+    content = federation.honest[HOSTILE, "train"]
+    for label, answer in strange_messages(content):
+        assert_left_out(federation, label, answer)
+
+
+def test_random_damage_never_ends_the_round(federation):
+    """Damage that leaves a possible update is used, all other is left out by name."""
+    content = federation.honest[HOSTILE, "train"]
+    rng = np.random.default_rng(0)
+    for number in range(150):
+        groups = sorted(content.array_records)
+        group = groups[rng.integers(len(groups))]
+        name = list(content[group])[rng.integers(len(content[group]))]
+        data = bytearray(content[group][name].data)
+        for place in rng.integers(len(data), size=rng.integers(1, 5)):
+            data[place] = rng.integers(256)
+        broken = relabelled(content[group][name], data=bytes(data))
+        answer = answering(with_array(content, group, name, broken))
+        state, row, _ = federation.play({(HOSTILE, "train"): answer})
+        assert row["clients"] in ([0, 1], [0]), number
+        assert row["failed"] == ([] if row["clients"] == [0, 1] else [1]), number
+        assert (state == federation.alone[0]) == (row["clients"] == [0]), number
+
+
+SCORES = [
+    {},
+    {"accuracy": [0.5]},
+    {"accuracy": 0.5, "model-bytes": 10},
+    {"accuracy": [], "model-bytes": 10},
+    {"accuracy": [0.5, 0.5], "model-bytes": 10},
+    {"accuracy": [1.01], "model-bytes": 10},
+    {"accuracy": [-0.01], "model-bytes": 10},
+    {"accuracy": [float("nan")], "model-bytes": 10},
+    {"accuracy": [0.5], "model-bytes": -1},
+    {"accuracy": [0.5], "model-bytes": 0.5},
+    {"accuracy": [0.5], "model-bytes": [10]},
+    {"accuracy": [0.5], "model-bytes": 10**20},
+]
+
+
+@pytest.mark.parametrize("scores", SCORES, ids=str)
+def test_impossible_scores_are_left_out_by_name(federation, scores):
+    content = RecordDict({wire.METRICS: MetricRecord(scores)})
+    _, row, accuracy = federation.play(
+        {(HOSTILE, "evaluate"): lambda m: Message(content, reply_to=m)}
+    )
+    assert row["clients"] == [0, 1]
+    assert row["failed"] == [HOSTILE]
+    assert row["reasons"][str(HOSTILE)].startswith("evaluation: ")
+    assert np.isnan(accuracy[HOSTILE]).all()
+    assert not np.isnan(accuracy[HONEST, 0, 0])
+
+
+def test_strange_messages_instead_of_scores_are_left_out_by_name(federation):
+    content = federation.honest[HOSTILE, "evaluate"]
+    for label, answer in strange_messages(content):
+        _, row, accuracy = federation.play({(HOSTILE, "evaluate"): answer})
+        assert row["failed"] == [HOSTILE], label
+        assert np.isnan(accuracy[HOSTILE]).all(), label
+
+
+@pytest.mark.parametrize("strategy", ["fedavg", "fedweit"])
+def test_a_whole_run_is_that_of_the_honest_clients(tmp_path, strategy):
+    def hostile(who, message, reply):
+        if who != HOSTILE or message.metadata.message_type != "train":
+            return reply
+        group = "<script>alert(1)</script>"
+        content = RecordDict({**reply.content, group: reply.content["base"]})
+        return Message(content, reply_to=message)
+
+    def absent(who, message, reply):
+        trains = message.metadata.message_type == "train"
+        return failure(message, "absent") if who == HOSTILE and trains else reply
+
+    for name, tamper in (("hostile", hostile), ("absent", absent)):
+        run_in_process(
+            tiny(tmp_path / name, strategy=strategy, rounds=2), tamper=tamper
+        )
+    found, expected = (summary_of(tmp_path / name) for name in ("hostile", "absent"))
+    for key in ("client_accuracy", "average_accuracy", "forgetting", "bytes_down"):
+        assert found[key] == expected[key]
+    assert all(row["failed"] == [HOSTILE] for row in rounds_of(tmp_path / "hostile"))
+    assert "<script>alert" not in (tmp_path / "hostile" / "report.html").read_text()
