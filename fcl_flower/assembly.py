@@ -12,9 +12,27 @@ from fcl_flower.contracts import Learner, Place, Strategy
 from fcl_flower.data.scenarios import Scenario, build_scenario
 from fcl_flower.errors import ConfigError
 from fcl_flower.isolation import IsolatedLearner
-from fcl_flower.models import TaskModel, build_model
+from fcl_flower.models import TaskModel, build_model, model_entry
 from fcl_flower.schedule import Schedule
 from fcl_flower.training import Training
+
+
+def completed(config: RunConfig) -> RunConfig:
+    """Return the configuration with what the user left to us.
+
+    A model that suits the data set, a batch size and a learning rate that suit the
+    model.
+
+    Raises:
+        ConfigError: there is no network of that name.
+    """
+    name = config.model or ("small" if config.datasets == ("digits",) else "lenet")
+    entry = model_entry(name)
+    return config.with_values(
+        model=name,
+        batch_size=config.batch_size or entry.batch_size,
+        learning_rate=config.learning_rate or entry.learning_rate,
+    )
 
 
 def data_root(config: RunConfig) -> Path:
@@ -48,17 +66,12 @@ def model(config: RunConfig, plan: Scenario) -> TaskModel:
     """
     single = config.head == "single"
     return build_model(
-        model_name(config),
+        completed(config).model,
         tasks=config.tasks,
         classes=plan.num_labels if single else plan.classes_per_task,
         single_head=single,
         seed=config.seed,
     )
-
-
-def model_name(config: RunConfig) -> str:
-    """Return the network: the setting, or what suits the data set."""
-    return config.model or ("small" if config.datasets == ("digits",) else "lenet")
 
 
 def schedule(config: RunConfig) -> Schedule:
@@ -91,6 +104,7 @@ def learner(config: RunConfig, plan: Scenario, client: int) -> Learner[Any]:
         ConfigError: the name or a hyper-parameter is unknown or refused.
     """
     torch.set_num_threads(config.threads)
+    config = completed(config)
     halves = algorithm(config.strategy)
     of_server, of_client = halves.params(config.set)
     place = Place(

@@ -109,10 +109,19 @@ class _Client:
         return self.memory.load() or self.learner.init()
 
     def data(self, task: int) -> TaskData:
-        return task_data(self.scenario, self.number, task, **self._where())
+        found = task_data(self.scenario, self.number, task, **self._where())
+        train, valid, test = map(self._here, (found.train, found.valid, found.test))
+        return TaskData(train, valid, test, found.classes)
 
     def test(self, task: int) -> Examples:
-        return task_examples(self.scenario, self.number, task, "test", **self._where())
+        return self._here(
+            task_examples(self.scenario, self.number, task, "test", **self._where())
+        )
+
+    def _here(self, examples: Examples) -> Examples:
+        """Return the examples on the device of the model."""
+        device = self.learner.place.device
+        return Examples(examples.x.to(device), examples.y.to(device))
 
     def _where(self) -> _Where:
         return {

@@ -65,10 +65,10 @@ class RunConfig(BaseModel):
     """Communication rounds for each task."""
     epochs: int = Field(1, ge=1)
     """Local passes over the task's data in a round."""
-    batch_size: int = Field(20, ge=1)
-    """Examples in a training step."""
-    learning_rate: float = Field(1e-3, gt=0)
-    """Adam's rate at the start of a task."""
+    batch_size: int = Field(0, ge=0)
+    """Examples in a training step; 0 for what suits the model."""
+    learning_rate: float = Field(0.0, ge=0)
+    """Adam's rate at the start of a task; 0 for what suits the model."""
     patience: int = Field(3, ge=1)
     """Stagnating epochs before the rate is divided by three."""
     fraction: float = Field(1.0, gt=0, le=1)

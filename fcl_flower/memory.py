@@ -113,6 +113,8 @@ class FolderMemory(ClientMemory):
     @override
     def save(self, payload: Payload) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
+        if not self._number:
+            self.load()  # its number: no file of the old state may be written over
         self._number += 1
         entries = {
             group: self._entries[group]

@@ -23,7 +23,7 @@ def main(grid: Grid, context: Context) -> None:
     """Run every task, then write the summary and the report."""
     config = RunConfig.of(context.run_config)
     roster = _gather(grid, config)
-    config = config.with_values(clients=len(roster), model=assembly.model_name(config))
+    config = assembly.completed(config.with_values(clients=len(roster)))
     plan = assembly.scenario(config)
     network = assembly.model(config, plan)
     recorder = Recorder(output_folder(config), config, plan)

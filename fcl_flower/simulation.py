@@ -118,6 +118,7 @@ def _superlink(work: Path, sink: IO[str]) -> Iterator[dict[str, str]]:
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        "RAY_worker_niceness": "0",  # clients are the work, not a background chore
         "PATH": os.pathsep.join(
             [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
         ),

@@ -203,7 +203,8 @@ def _finished(place: Path, config: RunConfig) -> Summary | None:
     made = RunConfig.of(read_toml(place / "config.toml", "output"))
     # Where things lie may differ by machine, and a record says what a default meant.
     free = {"output", "memory", "data_root"}
-    free |= {key for key in ("model", "clients") if not getattr(config, key)}
+    left_to_us = ("model", "clients", "batch_size", "learning_rate")
+    free |= {key for key in left_to_us if not getattr(config, key)}
     if made.model_dump(exclude=free) != config.model_dump(exclude=free):
         raise ConfigError(
             f"output: {str(place)!r} holds a run with other settings; expected an "

@@ -319,7 +319,7 @@ def test_examples_are_where_the_model_is(tmp_path):
     data = client.data(0)
     weight = next(client.learner.model.parameters())
     assert weight.device.type == "meta"
-    for split in (data.train, data.valid, data.test):
+    for split in (data.train, data.valid, data.test, client.test(0)):
         assert split.x.device == split.y.device == weight.device
 
 

@@ -9,7 +9,7 @@ from fcl_flower.errors import ConfigError
 from fcl_flower.models.heads import TaskModel
 from fcl_flower.seeds import derive
 
-__all__ = ["MODELS", "ModelEntry", "TaskModel", "build_model"]
+__all__ = ["MODELS", "ModelEntry", "TaskModel", "build_model", "model_entry"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +21,16 @@ class ModelEntry:
             from ``(batch, *input_shape)`` to (batch, features).
         input_shape: shape of one input.
         features: width of what the body returns.
+        batch_size: examples in a training step, where the user gives none.
+        learning_rate: Adam's rate at the start of a task, likewise.
         summary: one line for people.
     """
 
     body: str
     input_shape: tuple[int, ...]
     features: int
+    batch_size: int
+    learning_rate: float
     summary: str
 
 
@@ -34,15 +38,37 @@ _HERE = "fcl_flower.models"
 
 MODELS: dict[str, ModelEntry] = {
     "small": ModelEntry(
-        f"{_HERE}.small:SmallNet", (1, 8, 8), 64, "two convolutions for 8x8 digits"
+        f"{_HERE}.small:SmallNet",
+        (1, 8, 8),
+        64,
+        20,
+        1e-3,
+        "two convolutions for 8x8 digits",
     ),
     "lenet": ModelEntry(
-        f"{_HERE}.lenet:LeNet", (3, 32, 32), 500, "the LeNet of FedWeIT"
+        f"{_HERE}.lenet:LeNet", (3, 32, 32), 500, 50, 1e-3 / 3, "the LeNet of FedWeIT"
     ),
     "resnet18": ModelEntry(
-        f"{_HERE}.resnet:ResNet18", (3, 32, 32), 512, "ResNet-18 for 32x32 images"
+        f"{_HERE}.resnet:ResNet18",
+        (3, 32, 32),
+        512,
+        50,
+        1e-3,
+        "ResNet-18 for 32x32 images",
     ),
 }
+
+
+def model_entry(name: str) -> ModelEntry:
+    """Return what is known of a model.
+
+    Raises:
+        ConfigError: the name is unknown.
+    """
+    if name not in MODELS:
+        known = ", ".join(sorted(MODELS))
+        raise ConfigError(f"model: got {name!r}, expected one of {known}.")
+    return MODELS[name]
 
 
 def build_model(
@@ -65,10 +91,7 @@ def build_model(
     Raises:
         ConfigError: the name is unknown.
     """
-    entry = MODELS.get(name)
-    if entry is None:
-        known = ", ".join(sorted(MODELS))
-        raise ConfigError(f"model: got {name!r}, expected one of {known}.")
+    entry = model_entry(name)
     module, _, attribute = entry.body.partition(":")
     body = getattr(import_module(module), attribute)
     with torch.random.fork_rng(devices=[]):
