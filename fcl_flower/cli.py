@@ -3,9 +3,9 @@
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any
 
 import click
 from rich.console import Console
@@ -14,63 +14,18 @@ from rich.table import Table
 
 from fcl_flower import __version__
 from fcl_flower.algorithms import algorithm, algorithms
-from fcl_flower.config import RunConfig, inline, read_toml, settings
+from fcl_flower.config import RunConfig, inline
 from fcl_flower.errors import ConfigError, FclError
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-RUNS = Path("runs")
-NOT_OPTIONS = {"label", "memory", "output", "set"}
-
-
-def run_options(*, without: frozenset[str] = frozenset()) -> Callable[[F], F]:
-    """Return a decorator that adds one option for each field of `RunConfig`."""
-
-    def add(command: F) -> F:
-        for name, field in reversed(RunConfig.model_fields.items()):
-            if name in NOT_OPTIONS | without:
-                continue
-            kind: Any = field.annotation
-            flag = f"--{name.replace('_', '-')}"
-            if kind is bool:
-                flag += f"/--no-{name}"
-            elif get_args(kind):
-                kind = click.Choice(get_args(kind))
-            shown = "" if field.default == "" else f"  [default: {field.default}]"
-            command = click.option(
-                flag, name, type=kind, help=f"{field.description}{shown}"
-            )(command)
-        return click.option(
-            "--config",
-            "config_file",
-            type=click.Path(path_type=Path),
-            help="A config.toml of another run, to start from.",
-        )(
-            click.option(
-                "--set",
-                "pairs",
-                multiple=True,
-                metavar="KEY=VALUE",
-                help="A setting of the algorithm, such as lambda1=0.001; repeatable.",
-            )(command)
-        )
-
-    return add
-
-
-workers_option = click.option(
-    "--workers",
-    type=click.IntRange(min=1),
-    help="Clients that train at the same time; by default one for each CPU core.",
-)
-gpus_option = click.option(
-    "--gpus-per-client",
-    type=click.FloatRange(min=0),
-    default=0.0,
-    help="Share of a GPU that each client is given.  [default: 0]",
-)
-output_option = click.option(
-    "--output", type=click.Path(path_type=Path), help="Folder for the results."
+from fcl_flower.folders import RUNS, free_folder
+from fcl_flower.options import (
+    configured,
+    gpus_option,
+    key_values,
+    listed,
+    output_option,
+    run_options,
+    seeds_of,
+    workers_option,
 )
 
 
@@ -100,10 +55,10 @@ def simulate(
     **given: Any,  # noqa: ANN401
 ) -> None:
     """Run one method on this machine, every client in Flower's simulation runtime."""
-    config = _configured(given)
+    config = configured(given)
     _check(config)
     console = Console()
-    folder = output or _free_folder(RUNS, config)
+    folder = output or free_folder(config)
     if (folder / "summary.json").exists() and not overwrite:
         raise ConfigError(
             f"output: {str(folder)!r} holds a finished run; expected another folder, "
@@ -158,11 +113,11 @@ def compare(
     """
     from fcl_flower.study import Study, with_isolated
 
-    shared = _configured({**given, "pairs": ()})
+    shared = configured({**given, "pairs": ()})
     variants = []
-    pairs = settings(_pairs(given["pairs"]))
+    pairs = key_values(given["pairs"])
     used: set[str] = set()
-    for name in _names(strategies, "strategies"):
+    for name in listed(strategies, "strategies"):
         known = algorithm(name).keys()
         own = {key: value for key, value in pairs.items() if key in known}
         used |= own.keys()
@@ -170,8 +125,8 @@ def compare(
     for key in pairs.keys() - used:
         raise ConfigError(f"set {key}: none of {strategies} has a setting of that name")
     chosen = with_isolated(variants) if twins else tuple(variants)
-    numbers = tuple(_whole(seed) for seed in _names(seeds, "seeds"))
-    folder = output or _free_folder(RUNS, shared.with_values(strategy="compare"))
+    numbers = seeds_of(seeds)
+    folder = output or free_folder(shared.with_values(strategy="compare"))
     _study(Study(chosen, numbers), folder, workers, gpus_per_client)
 
 
@@ -201,9 +156,9 @@ def study(
         variants = tuple(v.with_values(data_root=data_root) for v in variants)
     numbers = found.seeds
     if seeds:
-        numbers = tuple(_whole(seed) for seed in _names(seeds, "seeds"))
+        numbers = seeds_of(seeds)
     if only:
-        wanted = _names(only, "only")
+        wanted = listed(only, "only")
         titles = [variant.title for variant in variants]
         for name in wanted:
             if name not in titles:
@@ -244,7 +199,7 @@ def scenario(save: Path | None, **given: Any) -> None:  # noqa: ANN401
     """Show who would learn what in which order, without running anything."""
     from fcl_flower import assembly
 
-    plan = assembly.scenario(_configured(given))
+    plan = assembly.scenario(configured(given))
     click.echo(plan.describe())
     if save:
         try:
@@ -284,20 +239,6 @@ def main() -> None:
     except FclError as error:
         click.echo(f"fcl: {error}", err=True)
         sys.exit(2 if isinstance(error, ConfigError) else 1)
-
-
-def _configured(given: dict[str, Any]) -> RunConfig:
-    """Return the configuration of a file, with the options given on top."""
-    values: dict[str, Any] = {}
-    path = given.pop("config_file")
-    pairs = given.pop("pairs")
-    if path is not None:
-        values = read_toml(path, "config") | {"output": "", "memory": "context"}
-    values |= {k.replace("_", "-"): v for k, v in given.items() if v is not None}
-    if pairs:
-        known = settings(str(values.get("set", "")))
-        values["set"] = inline({**known, **settings(_pairs(pairs))})
-    return RunConfig.of(values)
 
 
 def _check(config: RunConfig) -> None:
@@ -372,48 +313,6 @@ def _data_sets() -> dict[str, str]:
     found["NAME"] = f"any NAME.npz with x_train, y_train, x_test, y_test in {root}"
     found["hub:NAME"] = "of the Hugging Face Hub, or a folder (extra: hub)"
     return found
-
-
-def _free_folder(parent: Path, config: RunConfig) -> Path:
-    """Return a folder with a speaking name that does not exist yet."""
-    sets = config.dataset.replace(",", "+").replace("/", "_").replace(":", "_")
-    title = config.title.replace(" ", "-")
-    name = f"{title}-{config.scenario}-{sets}-seed{config.seed}"
-    number, folder = 1, parent / name
-    while folder.exists():
-        number += 1
-        folder = parent / f"{name}-{number}"
-    return folder
-
-
-def _pairs(pairs: tuple[str, ...]) -> str:
-    """Return KEY=VALUE arguments as the inside of a TOML inline table."""
-    found: dict[str, Any] = {}
-    for pair in pairs:
-        key, equals, text = pair.partition("=")
-        key, text = key.strip(), text.strip()
-        if not (equals and key.replace("_", "").isalnum() and text):
-            raise ConfigError(f"set: {pair!r} is refused: expected KEY=VALUE")
-        try:
-            found |= settings(f"{key} = {text}")
-        except ConfigError:
-            found[key] = text  # a word without quotes, as one types it in a shell
-    return inline(found)
-
-
-def _names(text: str, key: str) -> list[str]:
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    if not names or len(set(names)) < len(names):
-        raise ConfigError(
-            f"{key}: {text!r} is refused: expected different names separated by commas"
-        )
-    return names
-
-
-def _whole(text: str) -> int:
-    if not text.isdecimal():
-        raise ConfigError(f"seeds: {text!r} is refused: expected whole numbers")
-    return int(text)
 
 
 if __name__ == "__main__":

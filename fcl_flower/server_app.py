@@ -1,9 +1,11 @@
 """The Flower ServerApp: one federated continual learning run."""
 
 import time
+from logging import INFO
 from pathlib import Path
 
 from flwr.app import Context
+from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
 
 from fcl_flower import assembly, wire
@@ -11,6 +13,7 @@ from fcl_flower.config import RunConfig
 from fcl_flower.errors import RoundError
 from fcl_flower.exchange import roll_call
 from fcl_flower.flower_strategy import FlowerStrategy
+from fcl_flower.folders import free_folder
 from fcl_flower.record import Recorder
 from fcl_flower.report import write_report
 from fcl_flower.tensors import snapshot
@@ -26,7 +29,8 @@ def main(grid: Grid, context: Context) -> None:
     config = assembly.completed(config.with_values(clients=len(roster)))
     plan = assembly.scenario(config)
     network = assembly.model(config, plan)
-    recorder = Recorder(output_folder(config), config, plan)
+    folder = Path(config.output) if config.output else free_folder(config)
+    recorder = Recorder(folder, config, plan)
     strategy = FlowerStrategy(
         assembly.strategy(config),
         assembly.schedule(config),
@@ -39,19 +43,9 @@ def main(grid: Grid, context: Context) -> None:
     rounds = config.rounds * config.tasks
     strategy.start(grid, initial, num_rounds=rounds, timeout=config.timeout)
     recorder.finish()
-    write_report(output_folder(config))
+    log(INFO, "report: %s", write_report(folder).absolute())
     # Last, since whoever waits for it may end this process.
     recorder.progress(rounds, 0, 0, "finished")
-
-
-def output_folder(config: RunConfig) -> Path:
-    """Return the folder for the results; by default a speaking name in ``runs/``."""
-    if config.output:
-        return Path(config.output)
-    isolated = "-isolated" if config.isolated else ""
-    sets = config.dataset.replace(",", "+").replace("/", "_")
-    name = f"{config.strategy}{isolated}-{config.scenario}-{sets}-seed{config.seed}"
-    return Path("runs") / name
 
 
 def _gather(grid: Grid, config: RunConfig) -> dict[int, int]:

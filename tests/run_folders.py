@@ -145,7 +145,7 @@ def make_run(
         "learning_accuracy": metrics.learning_accuracy(accuracy),
     }
     summary = {
-        "label": label or (f"{strategy} isolated" if isolated else strategy),
+        "label": (label or strategy) + (" isolated" if isolated else ""),
         "strategy": strategy,
         "isolated": isolated,
         "twin": None if isolated else f"{label or strategy} isolated",

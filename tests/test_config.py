@@ -159,9 +159,16 @@ def test_settings_that_are_no_table_are_refused(text):
 
 
 def test_a_model_may_follow_from_the_data_set():
-    assert assembly.model_name(RunConfig()) == "small"
-    assert assembly.model_name(RunConfig(dataset="cifar10")) == "lenet"
-    assert assembly.model_name(RunConfig(model="resnet18")) == "resnet18"
+    assert assembly.completed(RunConfig()).model == "small"
+    assert assembly.completed(RunConfig(dataset="cifar10")).model == "lenet"
+    assert assembly.completed(RunConfig(model="resnet18")).model == "resnet18"
+
+
+def test_the_step_may_follow_from_the_model():
+    config = assembly.completed(RunConfig(dataset="cifar10"))
+    assert (config.batch_size, config.learning_rate) == (50, 1e-3 / 3)
+    given = RunConfig(batch_size=7, learning_rate=0.5)
+    assert assembly.completed(given) == given.with_values(model="small")
 
 
 def test_the_data_root_is_the_setting_or_the_environment(monkeypatch, tmp_path):

@@ -4,8 +4,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fcl_flower.report.markup import Markup, join, tag
-
-_STYLE = Path(__file__).with_name("style.css")
+from fcl_flower.report.style import STYLE
 
 _COUNTING = (
     "Clients and tasks are counted from 0 and rounds from 1, as in the files of the "
@@ -34,7 +33,7 @@ def write_page(
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", http_equiv="Content-Security-Policy", content=policy),
         tag("title", title),
-        tag("style", Markup(_STYLE.read_text(encoding="utf-8"))),
+        tag("style", Markup(STYLE)),
     )
     content = tag(
         "body",
