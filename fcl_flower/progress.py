@@ -7,21 +7,7 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-UNITS = ("B", "kB", "MB", "GB", "TB")
-
-
-def human_bytes(count: float) -> str:
-    """Return a number of bytes for people, in powers of 1000."""
-    unit = 0
-    while count >= 1000 and unit < len(UNITS) - 1:
-        count, unit = count / 1000, unit + 1
-    return f"{count:.0f} {UNITS[unit]}" if unit == 0 else f"{count:.1f} {UNITS[unit]}"
-
-
-def human_seconds(seconds: float) -> str:
-    """Return a duration as minutes and seconds."""
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes}:{rest:02d}"
+from fcl_flower.report.numbers import duration, size
 
 
 def describe(progress: dict[str, Any]) -> str:
@@ -35,15 +21,15 @@ def describe(progress: dict[str, Any]) -> str:
         f"round {progress['round']}/{progress['rounds']}",
         *([] if finished else [clients]),
         "accuracy so far " + ("-" if accuracy is None else f"{accuracy:.3f}"),
-        f"up {human_bytes(progress['bytes_up'])}",
-        f"down {human_bytes(progress['bytes_down'])}",
+        f"up {size(progress['bytes_up'])}",
+        f"down {size(progress['bytes_down'])}",
     ]
     done = progress["round"] - 1
     if finished:
-        parts.append(f"finished in {human_seconds(progress['seconds'])}")
+        parts.append(f"finished in {duration(progress['seconds'])}")
     elif done:
         left = progress["seconds"] / done * (progress["rounds"] - done)
-        parts.append(f"{human_seconds(left)} left")
+        parts.append(f"{duration(left)} left")
     return "  ".join(parts)
 
 
