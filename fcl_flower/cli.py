@@ -3,9 +3,9 @@
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
@@ -27,6 +27,9 @@ from fcl_flower.options import (
     seeds_of,
     workers_option,
 )
+
+if TYPE_CHECKING:
+    from fcl_flower.study import Study
 
 
 @click.group(
@@ -154,20 +157,27 @@ def study(
     variants = found.variants
     if data_root:
         variants = tuple(v.with_values(data_root=data_root) for v in variants)
-    numbers = found.seeds
-    if seeds:
-        numbers = seeds_of(seeds)
-    if only:
-        wanted = listed(only, "only")
-        titles = [variant.title for variant in variants]
-        for name in wanted:
-            if name not in titles:
-                raise ConfigError(
-                    f"only: {name!r} is not in the study; expected {', '.join(titles)}"
-                )
-        variants = tuple(v for v in variants if v.title in wanted)
-    folder = output or RUNS / file.absolute().parent.name
-    _study(Study(variants, numbers), folder, workers, gpus_per_client)
+    titles = [variant.title for variant in variants]
+    wanted = listed(only, "only") if only else titles
+    for name in wanted:
+        if name not in titles:
+            raise ConfigError(
+                f"only: {name!r} is not in the study; expected {', '.join(titles)}"
+            )
+    numbers = seeds_of(seeds) if seeds else found.seeds
+    for number in numbers:
+        if number not in found.seeds:
+            raise ConfigError(
+                f"seeds: {number} is not in the study; expected "
+                f"{', '.join(map(str, found.seeds))}"
+            )
+    _study(
+        Study(variants, found.seeds),
+        output or RUNS / file.absolute().parent.name,
+        workers,
+        gpus_per_client,
+        lambda config: config.title in wanted and config.seed in numbers,
+    )
 
 
 @cli.command("list")
@@ -283,10 +293,11 @@ def _run(
 
 
 def _study(
-    chosen: Any,  # noqa: ANN401
+    chosen: "Study",
     folder: Path,
     workers: int | None,
     gpus_per_client: float,
+    wanted: Callable[[RunConfig], bool] = lambda config: True,
 ) -> None:
     from fcl_flower.study import run_study, table
 
@@ -297,6 +308,7 @@ def _study(
         chosen,
         folder,
         lambda config, place: _run(config, place, console, workers, gpus_per_client),
+        wanted,
     )
     console.print(Markdown(table(summaries)))
     console.print(f"report: {folder / 'comparison.html'}", soft_wrap=True)

@@ -83,16 +83,19 @@ def run_study(
     study: Study,
     folder: Path,
     run: Callable[[RunConfig, Path], Summary],
+    wanted: Callable[[RunConfig], bool] = lambda config: True,
 ) -> list[Summary]:
     """Run what is not there yet; return all summaries in the order of the runs.
 
     A run whose folder holds a summary of the same configuration is kept, so that a
-    study goes on where it was stopped. The comparison page is written after each run.
+    study goes on where it was stopped. Tables and comparison page are written after
+    each run, of all that is finished.
 
     Args:
         study: what to run.
         folder: one folder a run goes below it, and the tables.
         run: runs one configuration into a folder and returns its summary.
+        wanted: says which of the runs to do if they are not there yet.
 
     Raises:
         ConfigError: a finished run in ``folder`` was made with other settings.
@@ -102,6 +105,8 @@ def run_study(
     for config in study.runs():
         place = folder / f"{config.title.replace(' ', '-')}-seed{config.seed}"
         kept = _finished(place, config)
+        if kept is None and not wanted(config):
+            continue
         summaries.append(kept or run(config, place))
         finished.append(place)
         write_comparison(folder, finished)
@@ -141,14 +146,15 @@ def rows(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
 def table(summaries: Sequence[Summary]) -> str:
     """Return `rows` as a Markdown table."""
     lines = [
-        "| method | accuracy | forgetting | transfer gain | up | down "
+        "| method | seeds | accuracy | forgetting | transfer gain | up | down "
         "| up, papers' count | model |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for row in rows(summaries):
         gain = row.get("transfer_gain")
         cells = [
             row["label"],
+            ", ".join(map(str, row["seeds"])),
             _pm(row["average_accuracy"]),
             _pm(row["forgetting"]),
             _pm(gain, "+.3f"),
@@ -158,12 +164,12 @@ def table(summaries: Sequence[Summary]) -> str:
             ),
         ]
         lines.append("| " + " | ".join(cells) + " |")
-    seeds = sorted({summary["seed"] for summary in summaries})
     lines.append("")
     lines.append(
-        f"Last round, mean over clients and tasks, ± standard deviation over seeds "
-        f"{', '.join(map(str, seeds))}. Bytes are those of the whole run and all "
-        f"clients; the model is what one client keeps at the end."
+        "Last round, mean over clients and tasks, ± standard deviation over the seeds. "
+        "Bytes are those of the whole run and all clients; the model is what one "
+        "client keeps at the end. The transfer gain is the accuracy minus that of the "
+        "isolated run with the same seed."
     )
     return "\n".join(lines) + "\n"
 
@@ -184,17 +190,23 @@ def _gain_per_task(pairs: Sequence[tuple[Summary, Summary]]) -> list[float | Non
     return [None if np.isnan(value) else float(value) for value in mean]
 
 
-def _spread(values: Iterable[float | None]) -> dict[str, float] | None:
-    """Return mean and deviation of what was measured; None where nothing was."""
+def _spread(values: Iterable[float | None]) -> dict[str, float | None] | None:
+    """Return mean and deviation of what was measured; None where nothing was.
+
+    A single value has no deviation: that is None, not 0.
+    """
     known = [value for value in values if value is not None]
     if not known:
         return None
-    deviation = statistics.stdev(known) if len(known) > 1 else 0.0
+    deviation = statistics.stdev(known) if len(known) > 1 else None
     return {"mean": statistics.fmean(known), "deviation": deviation}
 
 
-def _pm(value: Mapping[str, float] | None, form: str = ".3f") -> str:
-    return f"{value['mean']:{form}} ± {value['deviation']:.3f}" if value else ""
+def _pm(value: Mapping[str, float | None] | None, form: str = ".3f") -> str:
+    if value is None:
+        return ""
+    mean, deviation = f"{value['mean']:{form}}", value["deviation"]
+    return mean if deviation is None else f"{mean} ± {deviation:.3f}"
 
 
 def _finished(place: Path, config: RunConfig) -> Summary | None:

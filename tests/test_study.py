@@ -275,7 +275,7 @@ def test_rows_hold_mean_and_deviation_over_seeds():
 
 def test_a_single_seed_has_no_deviation():
     (row,) = rows([summary("a", 0, 0.5)])
-    assert row["average_accuracy"] == {"mean": 0.5, "deviation": 0.0}
+    assert row["average_accuracy"] == {"mean": 0.5, "deviation": None}
 
 
 def test_the_gain_is_paired_by_seed():
@@ -310,12 +310,12 @@ def test_what_was_not_measured_is_left_out():
             summary("i", 1, 0.5, clients=[[[0.5, None], [0.5, None]]]),
         ]
     )
-    assert found[0]["average_accuracy"] == {"mean": 0.8, "deviation": 0.0}
+    assert found[0]["average_accuracy"] == {"mean": 0.8, "deviation": None}
     assert found[0]["transfer_gain"]["mean"] == pytest.approx(0.3)
     assert found[0]["transfer_gain_per_task"] == [pytest.approx(0.4), None]
     nothing = [summary("f", 0, None, forgetting=None, backward_transfer=None)]
     assert rows(nothing)[0]["average_accuracy"] is None
-    assert "| f |  |  |  |" in table(nothing)
+    assert "| f | 0 |  |  |  |" in table(nothing)
 
 
 def test_the_table_by_hand():
@@ -327,8 +327,28 @@ def test_the_table_by_hand():
     )
     lines = text.splitlines()
     assert lines[2] == (
-        "| f | 0.750 ± 0.000 | 0.100 ± 0.000 | +0.250 ± 0.000 "
-        "| 3.0 MB | 5.0 MB | 1.0 MB | 0.4 MB |"
+        "| f | 0 | 0.750 | 0.100 | +0.250 | 3.0 MB | 5.0 MB | 1.0 MB | 0.4 MB |"
     )
-    assert lines[3].startswith("| i | 0.500 ± 0.000 | 0.100 ± 0.000 |  |")
-    assert "over seeds 0." in lines[-1]
+    assert lines[3].startswith("| i | 0 | 0.500 | 0.100 |  |")
+
+
+def test_the_table_shows_the_deviation_over_seeds():
+    text = table([summary("a", 0, 0.5), summary("a", 1, 0.7)])
+    assert "| a | 0, 1 | 0.600 ± 0.141 | 0.100 ± 0.000 |  |" in text
+
+
+def test_a_part_of_a_study_can_be_run_and_the_tables_hold_all_that_is_finished(
+    tmp_path,
+):
+    study = study_of("fedavg", "local", seeds=(0, 1))
+    run_study(study, tmp_path, Runner(), lambda config: config.seed == 1)
+    assert "| fedavg | 1 |" in (tmp_path / "table.md").read_text()
+    summaries = run_study(
+        study, tmp_path, Runner(), lambda config: config.strategy == "fedavg"
+    )
+    assert [(s["label"], s["seed"]) for s in summaries] == [
+        ("fedavg", 0),
+        ("fedavg", 1),
+        ("local", 1),
+    ]
+    assert "| fedavg | 0, 1 |" in (tmp_path / "table.md").read_text()
