@@ -43,7 +43,8 @@ def main(grid: Grid, context: Context) -> None:
     rounds = config.rounds * config.tasks
     strategy.start(grid, initial, num_rounds=rounds, timeout=config.timeout)
     recorder.finish()
-    log(INFO, "report: %s", write_report(folder).absolute())
+    write_report(folder)
+    log(INFO, "results and report.html: %s", folder.absolute())
     # Last, since whoever waits for it may end this process.
     recorder.progress(rounds, 0, 0, "finished")
 

@@ -246,6 +246,7 @@ def test_a_request_to_end_lets_a_run_clean_up(fcl, monkeypatch):
     cleaned = []
 
     def terminated(*given, **named):
+        assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
         try:
             os.kill(os.getpid(), signal.SIGTERM)
         finally:

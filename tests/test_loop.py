@@ -12,8 +12,8 @@ from fcl_flower import assembly, wire
 from fcl_flower.client_app import _Client, model_bytes
 from fcl_flower.config import RunConfig
 from fcl_flower.errors import RoundError
+from fcl_flower.folders import free_folder
 from fcl_flower.schedule import Schedule
-from fcl_flower.server_app import output_folder
 from fcl_flower.sparse import SparseArray
 
 
@@ -146,7 +146,9 @@ def test_as_many_clients_as_there_are_nodes(tmp_path):
     assert summary_of(tmp_path)["clients"] == 3
     recorded = tomllib.loads((tmp_path / "config.toml").read_text())
     assert (recorded["clients"], recorded["model"]) == (3, "small")
-    assert RunConfig.of(recorded).with_values(clients=0, model="") == config
+    assert (recorded["batch-size"], recorded["learning-rate"]) == (20, 1e-3)
+    left_to_us = {"clients": 0, "model": "", "batch_size": 0, "learning_rate": 0.0}
+    assert RunConfig.of(recorded).with_values(**left_to_us) == config
 
 
 # ---- clients that fail
@@ -323,12 +325,25 @@ def test_examples_are_where_the_model_is(tmp_path):
         assert split.x.device == split.y.device == weight.device
 
 
-def test_results_lie_where_they_are_wanted_or_under_a_speaking_name(tmp_path):
-    assert output_folder(tiny(tmp_path / "x")) == tmp_path / "x"
+def test_results_lie_under_a_speaking_name_and_never_on_top_of_others(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
     config = RunConfig(
         strategy="ewc", isolated=True, dataset="a/b,c", scenario="mixed", seed=3
     )
-    assert str(output_folder(config)) == "runs/ewc-isolated-mixed-a_b+c-seed3"
+    name = "runs/ewc-isolated-mixed-a_b+c-seed3"
+    for expected in (name, f"{name}-2", f"{name}-3"):
+        assert str(free_folder(config)) == expected
+        free_folder(config).mkdir(parents=True)
+
+
+def test_a_run_that_is_told_no_folder_makes_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run_in_process(tiny("").with_values(strategy="local"))
+    assert [path.parent.name for path in tmp_path.glob("runs/*/report.html")] == [
+        "local-overlapped-digits-seed0"
+    ]
 
 
 # ---- what is recorded
