@@ -102,6 +102,10 @@ class FedWeit(Strategy[FedWeitParams]):
             raise WireError(f"groups {sorted(odd)}: expected base and adapters")
         for group, arrays in update.payload.items():
             checks.fits(group, arrays, state["base"], sparse=True)
+        # Channels of the base may stay at home, but an adapter is used as a whole.
+        missing = state["base"].keys() - update.payload.get("adapters", state["base"])
+        if missing:
+            raise WireError(f"adapters: tensors {sorted(missing)} are missing")
 
     @override
     def aggregate(

@@ -156,6 +156,7 @@ def test_adapters_travel_once_a_task_and_keep_their_values():
         {"base": {W: rows([[1, 1]] * 4, [0])}},
         {"base": {W: SparseArray.of_nonzero(np.ones((3, 2)))}},
         {"adapters/0/0": {W: rows([[1, 1]] * 3, [0])}},
+        {"base": {}, "adapters": {}},
     ],
 )
 def test_an_update_that_does_not_fit_is_refused(payload):

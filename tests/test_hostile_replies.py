@@ -353,7 +353,7 @@ def test_a_broken_update_is_never_averaged(federation, make):
     made = list(make(content))
     for label, broken in made:
         assert_left_out(federation, label, answering(broken))
-    assert len(made) >= {"broken_arrays": 100}.get(make.__name__, 5)
+    assert len(made) >= {"broken_arrays": 100}.get(make.__name__, 4)
 
 
 def test_a_strange_message_is_never_averaged(federation):
