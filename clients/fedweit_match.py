@@ -148,7 +148,7 @@ class FedWeitMatch(FedWeit[FedWeitMatchParams]):
         Raises:
             WireError: they do not fit this client's model.
         """
-        shapes = {name: v.shape for name, v in self.model.state_dict().items()}
+        own = {n: (v.shape, v.dtype) for n, v in self.model.state_dict().items()}
         own_head = f"heads.{self.model.head_index(task)}."
         gates = self.gates({"masks/0": received[f"masks/{source}"]}, 0)
         adapters = self.torch(received[f"adapters/{source}"])
@@ -161,7 +161,7 @@ class FedWeitMatch(FedWeit[FedWeitMatchParams]):
                 raise WireError(f"task {source}: {name} is missing")
             tensors[name] = compose(start, gates[name], adapters[name])
         for name, values in tensors.items():
-            if shapes.get(name) != values.shape:
+            if own.get(name) != (values.shape, values.dtype):
                 raise WireError(f"task {source}: {name} does not fit the model")
         return tensors
 

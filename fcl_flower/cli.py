@@ -274,8 +274,6 @@ def _run(
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "summary.json").unlink(missing_ok=True)
-        (folder / "progress.json").unlink(missing_ok=True)
         (folder / "flower.log").touch()
     except OSError as error:
         raise ConfigError(

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 class Params(BaseModel):
     """Hyper-parameters of one half; frozen, unknown keys are refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False
+    )
 
 
 P = TypeVar("P", bound=Params)

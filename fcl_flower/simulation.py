@@ -52,6 +52,8 @@ def simulate(
     """
     work = folder / WORK
     shutil.rmtree(work, ignore_errors=True)
+    for old in ("summary.json", "progress.json"):
+        (folder / old).unlink(missing_ok=True)
     app = work / "app"
     app.mkdir(parents=True)
     config = config.with_values(

@@ -4,8 +4,11 @@ Ours; see the client half for what they are good for. The base travels between t
 only: down in full when a client starts one, up when it ends one.
 """
 
+import numpy as np
 from typing_extensions import override
 
+from fcl_flower import checks
+from fcl_flower.decomposition import decomposed
 from fcl_flower.errors import WireError
 from fcl_flower.sparse import SparseArray
 from fcl_flower.types import Payload, Stage, Update
@@ -39,10 +42,14 @@ class FedWeitMatch(FedWeit):
         given = payload.keys() & set(self.handed_in)
         if given and len(given) < len(self.handed_in):
             raise WireError(f"groups {sorted(given)}: a task is handed in whole")
-        for name, mask in payload.get("masks", {}).items():
-            weight = state["base"].get(name)
-            if weight is None or tuple(mask.shape) != tuple(weight.shape[:1]):
-                raise WireError(f"masks/{name}: expected one value a channel")
+        if given:
+            gates = {
+                name: np.zeros(len(weight), weight.dtype)
+                for name, weight in decomposed(state["base"]).items()
+            }
+            checks.fits("masks", payload["masks"], gates, sparse=False)
+            if payload["masks"].keys() != gates.keys():
+                raise WireError("masks: expected one for each tensor of the base")
         for name, tensor in payload.get("heads", {}).items():
             if isinstance(tensor, SparseArray):
                 raise WireError(f"heads/{name}: expected a dense tensor")

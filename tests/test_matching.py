@@ -171,7 +171,9 @@ def test_a_foreign_task_that_does_not_fit_is_passed_over(caplog):
     wide["heads/2/0"] = {**wide["heads/2/0"], **head}
     bare = trained(2, 2, client=3)
     bare["masks/3/0"] = {}
-    _, state = begun(wide | bare, seed=2, number=3)
+    double = trained(2, 2, client=5)
+    double["heads/5/0"] = {n: v.astype(float) for n, v in double["heads/5/0"].items()}
+    _, state = begun(wide | bare | double, seed=2, number=3)
     assert "start/tensors" not in state
     assert "heads.1.weight does not fit" in caplog.text
     assert f"{W} is missing" in caplog.text
@@ -209,6 +211,8 @@ def test_between_the_ends_of_tasks_nothing_travels():
         {"masks": None},
         {"masks": {W: np.zeros(5, np.float32)}},
         {"masks": {"other": np.zeros(6, np.float32)}},
+        {"masks": {W: np.zeros(6)}},
+        {"masks": {}},
         {"heads": {"head.bias": SparseArray.of_nonzero(np.ones(2, np.float32))}},
         {"extra": {}},
     ],
