@@ -49,7 +49,7 @@ class Summary(_Record):
     clients: Annotated[int, Field(ge=1)]
     tasks: Annotated[int, Field(ge=1)]
     rounds: int
-    rounds_per_task: int
+    total_rounds: int
     average_accuracy: float | None
     forgetting: float | None
     backward_transfer: float | None

@@ -67,7 +67,7 @@ def settings_section(summary: Summary) -> Markup:
         ("clients", str(summary.clients)),
         ("tasks", str(summary.tasks)),
         ("seed", str(summary.seed)),
-        ("rounds", f"{summary.rounds} ({summary.rounds_per_task} per task)"),
+        ("rounds", f"{summary.total_rounds} ({summary.rounds} per task)"),
         *_flat(summary.params),
     ]
     return page.section(

@@ -41,7 +41,7 @@ def write_report(folder: Path) -> Path:
         f"{summary.strategy} on {summary.dataset} ({summary.scenario}), model "
         f"{summary.model}, {numbers.plural(summary.clients, 'client')}, "
         f"{numbers.plural(summary.tasks, 'task')}, "
-        f"{numbers.plural(summary.rounds, 'round')}, seed {summary.seed}{alone}",
+        f"{numbers.plural(summary.total_rounds, 'round')}, seed {summary.seed}{alone}",
         _body(run),
         "Made from summary.json, accuracy.csv, rounds.jsonl, scenario.json"
         + ("." if run.attention is None else " and attention.json."),
@@ -110,7 +110,7 @@ def _headline(run: Run) -> Markup:
             (
                 "Time",
                 numbers.duration(summary.seconds),
-                f"for {numbers.plural(summary.rounds, 'round')}",
+                f"for {numbers.plural(summary.total_rounds, 'round')}",
             ),
         ]
     )
