@@ -212,6 +212,7 @@ class Recorder:
             },
             "model_bytes": round(sum(sizes) / len(sizes)) if sizes else 0,
             "seconds": seconds,
+            "command": "fcl simulate --config config.toml",
         }
         _replace(self._folder / "summary.json", summary)
         return summary

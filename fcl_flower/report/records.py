@@ -64,6 +64,7 @@ class Summary(_Record):
     model_bytes: Bytes
     seconds: float
     params: dict[str, Any]
+    training: dict[str, Any] = {}
     command: str | None = None
 
 

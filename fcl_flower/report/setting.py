@@ -68,6 +68,7 @@ def settings_section(summary: Summary) -> Markup:
         ("tasks", str(summary.tasks)),
         ("seed", str(summary.seed)),
         ("rounds", f"{summary.total_rounds} ({summary.rounds} per task)"),
+        *_flat(summary.training),
         *_flat(summary.params),
     ]
     return page.section(
