@@ -19,7 +19,7 @@ from typing import IO, Any
 
 import psutil
 
-from fcl_flower import __version__
+from fcl_flower import __version__, assembly
 from fcl_flower.config import RunConfig, toml
 from fcl_flower.errors import RoundError
 
@@ -56,8 +56,11 @@ def simulate(
         (folder / old).unlink(missing_ok=True)
     app = work / "app"
     app.mkdir(parents=True)
+    # Flower's processes need not run where the command was typed.
     config = config.with_values(
-        output=str(folder.absolute()), memory=str((work / "clients").absolute())
+        output=str(folder.absolute()),
+        memory=str((work / "clients").absolute()),
+        data_root=str(assembly.data_root(config)),
     )
     (app / "pyproject.toml").write_text(_app_project(config))
     log = folder / "flower.log"
