@@ -15,10 +15,12 @@ from typing_extensions import override
 
 from clients.decomposed import by_channel, gate, retroactive, top_channels
 from clients.foreign import ForeignBank
+from clients.summary import centres
 from clients.workspace import FedWeitParams, OldTask, Pieces, Tensors, Workspace
 from fcl_flower.contracts import Learner
 from fcl_flower.data.tasks import TaskData
 from fcl_flower.decomposition import decomposed
+from fcl_flower.seeds import derive
 from fcl_flower.sparse import SparseArray
 from fcl_flower.tensors import arrays_of, dense, snapshot, to_numpy, to_torch
 from fcl_flower.training import fit, score
@@ -49,6 +51,24 @@ class FedWeit(Learner[W]):
         return {"base": start, "anchor/base": start}
 
     @override
+    def answer(
+        self, state: Payload, question: Payload, stage: Stage, data: TaskData
+    ) -> Payload:
+        """Return the new task's summary; nothing where it has too few documents."""
+        found = centres(
+            to_numpy(self.model.represent(data.train.x)),
+            self.params.clusters,
+            self.params.clustering,
+            self.params.members,
+            derive(self.place.seed, "summary", self.place.client, stage.task),
+        )
+        if not len(found):
+            return {}
+        if self.params.overlap == "thresholded":
+            return {"summary": {"centres": found}}
+        return {"summary": {"mean": found.mean(0)}}
+
+    @override
     def train(
         self, state: Payload, received: Payload, stage: Stage, data: TaskData
     ) -> tuple[Payload, Update]:
@@ -57,11 +77,12 @@ class FedWeit(Learner[W]):
         if f"masks/{task}" not in state:
             state = self.start(state, received, task, data)
         work = self.open(state, task)
+        seen = work.prepared(data)
         done = fit(
             work.leaves,
             work.loss,
-            lambda: score(work.logits, data.valid),
-            data.train,
+            lambda: score(work.logits, seen.valid),
+            seen.train,
             self.place.training,
             memory=state["optimizer"],
             seed=self.place.seed,
@@ -69,7 +90,7 @@ class FedWeit(Learner[W]):
             stage=stage,
             rates=work.rates,
         )
-        state = {**state, **_changed(work, task), "optimizer": done.memory}
+        state = {**state, **self.changed(work, task), "optimizer": done.memory}
         metrics = done.metrics() | self.attended(state)
         if stage.last:
             state = self.finish(state, task, data)
@@ -200,7 +221,7 @@ class FedWeit(Learner[W]):
     def adapters(self, state: Payload, task: int) -> Tensors:
         """Return A of a task as it follows today's base."""
         adapters = self.torch(state[f"adapters/{task}"])
-        if self.params.solver == "gradient" or _current(state) == task:
+        if self.params.solver == "gradient" or current(state) == task:
             return adapters
         base, anchor = self.torch(state["base"]), self.torch(state["anchor/base"])
         gates = self.gates(state, task)
@@ -222,6 +243,10 @@ class FedWeit(Learner[W]):
 
     def open(self, state: Payload, task: int) -> Workspace:
         """Return a task's model, ready to predict or to be trained."""
+        return Workspace(self.model, self.params, task, self.pieces(state, task))
+
+    def pieces(self, state: Payload, task: int) -> Pieces:
+        """Return the tensors of a task."""
         pieces = Pieces(
             base=self.torch(state["base"]),
             masks=self.torch(state[f"masks/{task}"]),
@@ -229,7 +254,7 @@ class FedWeit(Learner[W]):
             private=self.torch(state[f"heads/{task}"]),
             foreign=self.torch(state.get(f"foreign/{task}", {})),
         )
-        if _current(state) == task:
+        if current(state) == task:
             pieces.banks = _banks(state)
             pieces.attention = self.torch(state["attention"] if pieces.banks else {})
             if self.params.solver == "gradient":
@@ -243,7 +268,24 @@ class FedWeit(Learner[W]):
                     for t in range(task)
                     if f"anchor/{t}" in state
                 }
-        return Workspace(self.model, self.params, task, pieces)
+        return pieces
+
+    def changed(self, work: Workspace, task: int) -> Payload:
+        """Return what training changed, as groups of the client's state."""
+        pieces = work.pieces
+        changed: dict[str, Arrays] = {
+            "base": arrays_of(pieces.base),
+            f"masks/{task}": arrays_of(pieces.masks),
+            f"adapters/{task}": arrays_of(pieces.adapters),
+            f"heads/{task}": arrays_of(pieces.private),
+            **{
+                f"adapters/{t}": arrays_of(old.adapters)
+                for t, old in pieces.old.items()
+            },
+        }
+        if pieces.attention:
+            changed["attention"] = arrays_of(pieces.attention)
+        return changed
 
     def torch(self, arrays: Arrays) -> Tensors:
         """Return dense torch copies on this learner's device."""
@@ -260,27 +302,12 @@ def overwritten(base: Arrays, sent: Arrays) -> Arrays:
     }
 
 
-def _changed(work: Workspace, task: int) -> Payload:
-    """Return what training changed, as groups of the client's state."""
-    pieces = work.pieces
-    changed: dict[str, Arrays] = {
-        "base": arrays_of(pieces.base),
-        f"masks/{task}": arrays_of(pieces.masks),
-        f"adapters/{task}": arrays_of(pieces.adapters),
-        f"heads/{task}": arrays_of(pieces.private),
-        **{f"adapters/{t}": arrays_of(old.adapters) for t, old in pieces.old.items()},
-    }
-    if pieces.attention:
-        changed["attention"] = arrays_of(pieces.attention)
-    return changed
-
-
 def _received(state: Payload) -> list[str]:
     """Return the groups with the current task's foreign adapters, in one order."""
     return sorted(group for group in state if group.startswith("received/"))
 
 
-def _current(state: Payload) -> int | None:
+def current(state: Payload) -> int | None:
     """Return the task in progress; None between tasks."""
     if "attention" not in state:
         return None

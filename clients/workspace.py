@@ -6,7 +6,7 @@ al., ICML 2021. It knows nothing of messages, nor of how a client keeps its stat
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from pydantic import Field
@@ -14,7 +14,9 @@ from torch import Tensor, nn
 
 from clients.decomposed import Gate, by_channel, compose, gate
 from clients.foreign import ForeignBank
+from clients.summary import Clustering
 from fcl_flower.contracts import Params
+from fcl_flower.data.tasks import TaskData
 from fcl_flower.models import TaskModel
 
 Tensors = dict[str, Tensor]
@@ -37,6 +39,11 @@ class FedWeitParams(Params):
         solver: how old adapters follow the base: ``closed`` (once, exactly, given
             the base) or ``gradient`` (trained along in every step, as printed).
         aggregation: ``literal`` sends B * g(m) instead of B; see the server half.
+        overlap: what ``sit`` compares, and so what a client tells of a task: one
+            vector for ``mean-cosine``, all centres for ``thresholded``.
+        clustering: how the documents of a task are clustered for it.
+        clusters: Q, the most centres, at least 1.
+        members: documents that a centre must stand for, at least 1.
     """
 
     kappa: float = Field(0.3, gt=0, le=1)
@@ -50,6 +57,10 @@ class FedWeitParams(Params):
     attention_rate: float = Field(30.0, ge=0)
     solver: Literal["closed", "gradient"] = "closed"
     aggregation: Literal["masked-mean", "literal"] = "masked-mean"
+    overlap: Literal["mean-cosine", "thresholded"] = "mean-cosine"
+    clustering: Clustering = "k-means"
+    clusters: int = Field(200, ge=1)
+    members: int = Field(5, ge=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +107,9 @@ class Workspace:
     """A task's model made of `Pieces`, with the leaves that training changes.
 
     Attributes:
+        model: whose own tensors are not used.
+        params: hyper-parameters.
+        task: whose head answers.
         pieces: the tensors; those that are trained have become parameters.
         leaves: the parameters by group and name, such as ``masks/body.fc1.weight``.
         rates: factors on the learning rate for some of the leaves.
@@ -105,17 +119,17 @@ class Workspace:
         self, model: TaskModel, params: FedWeitParams, task: int, pieces: Pieces
     ) -> None:
         """Turn ``pieces`` into leaves; the tensors given are taken over."""
-        self._model, self._params, self._task = model, params, task
+        self.model, self.params, self.task = model, params, task
         self.pieces = pieces
         self.leaves: dict[str, nn.Parameter] = {}
         self.rates: dict[str, float] = {}
-        self._take("base", pieces.base, params.base_rate)
-        self._take("masks", pieces.masks)
-        self._take("adapters", pieces.adapters)
-        self._take("attention", pieces.attention, params.attention_rate)
-        self._take("heads", pieces.private)
+        self.take("base", pieces.base, params.base_rate)
+        self.take("masks", pieces.masks)
+        self.take("adapters", pieces.adapters)
+        self.take("attention", pieces.attention, params.attention_rate)
+        self.take("heads", pieces.private)
         for t, old in pieces.old.items():
-            self._take(f"old/{t}", old.adapters)
+            self.take(f"old/{t}", old.adapters)
 
     def weights(self) -> Tensors:
         """Return theta by name (equation 1)."""
@@ -127,22 +141,31 @@ class Workspace:
         foreign = pieces.foreign.get(name)
         if name in pieces.banks:
             foreign = pieces.banks[name].weighted(pieces.attention[name])
-        gates = gate(pieces.masks[name], self._params.gate)
+        gates = gate(pieces.masks[name], self.params.gate)
         return compose(pieces.base[name], gates, pieces.adapters[name], foreign)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the task's logits with the composed weights."""
+        tensors = {**self.weights(), **self.pieces.private}
+        return cast(
+            Tensor,
+            torch.func.functional_call(self.model, tensors, (x, self.task)),
+        )
+
+    def prepared(self, data: TaskData) -> TaskData:
+        """Return the examples in the form in which `loss` and `logits` take them."""
+        return data
 
     def logits(self, x: Tensor) -> Tensor:
         """Return the task's logits in evaluation mode, without gradients."""
+        self.model.eval()
         with torch.no_grad():
-            return predict(
-                self._model, {**self.weights(), **self.pieces.private}, x, self._task
-            )
+            return self.forward(x)
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         """Return equation 2 on one batch."""
-        self._model.train()
-        tensors = {**self.weights(), **self.pieces.private}
-        logits = torch.func.functional_call(self._model, tensors, (x, self._task))
-        loss = nn.functional.cross_entropy(logits, y)
+        self.model.train()
+        loss = nn.functional.cross_entropy(self.forward(x), y)
         return loss + self.sparsity() + self.drift()
 
     def sparsity(self) -> Tensor:
@@ -151,7 +174,7 @@ class Workspace:
         trained = [pieces.masks, pieces.adapters]
         trained += [old.adapters for old in pieces.old.values()]
         terms = [tensor.abs().sum() for group in trained for tensor in group.values()]
-        return self._params.lambda1 * torch.stack(terms).sum()
+        return self.params.lambda1 * torch.stack(terms).sum()
 
     def drift(self) -> Tensor | float:
         """Return lambda2 sum_i ||dB * g(m_i) + dA_i||^2 (zero for the closed solver).
@@ -167,11 +190,11 @@ class Workspace:
                 followed = adapter - old.anchors[name]
                 gates = by_channel(old.gates[name], moved)
                 total = total + (moved * gates + followed).square().sum()
-        return self._params.lambda2 * total
+        return self.params.lambda2 * total
 
-    def _take(self, group: str, tensors: Tensors, rate: float = 1.0) -> None:
+    def take(self, group: str, tensors: Tensors, rate: float = 1.0) -> None:
         """Make leaves of all tensors but the statistics of normalisation."""
-        buffers = {name for name, _ in self._model.named_buffers()}
+        buffers = {name for name, _ in self.model.named_buffers()}
         for name in sorted(tensors.keys() - buffers):
             leaf = nn.Parameter(tensors[name])
             tensors[name] = self.leaves[f"{group}/{name}"] = leaf

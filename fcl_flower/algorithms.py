@@ -25,6 +25,7 @@ class Algorithm:
         summary: one line for ``fcl list``.
         alone: name of the algorithm that it becomes when nobody talks to anybody;
             empty where that is itself, run isolated.
+        dataset: what it runs on where the user names nothing.
     """
 
     strategy: str
@@ -32,6 +33,7 @@ class Algorithm:
     paper: str
     summary: str
     alone: str = ""
+    dataset: str = "digits"
 
     @property
     def federated(self) -> bool:
@@ -133,6 +135,14 @@ _BUILT_IN: Final[Mapping[str, Algorithm]] = MappingProxyType(
             "FedWeIT whose new tasks start from a matching task of another client",
             alone="fedweit",
         ),
+        "fedseit": Algorithm(
+            "strategies.fedseit:FedSeit",
+            "clients.fedseit:FedSeit",
+            "Chaudhary et al., EMNLP Findings 2022",
+            "FedWeIT for text whose foreign adapters are branches of their own",
+            alone="fedweit",
+            dataset="stdlib-docs",
+        ),
     }
 )
 
@@ -181,6 +191,7 @@ def isolated_twin(config: RunConfig) -> RunConfig | None:
     known = {key: v for key, v in settings(config.set).items() if key in keys}
     return config.with_values(
         strategy=method.alone,
+        dataset=config.dataset or method.dataset,
         label="",
         isolated=other.federated,
         set=inline(known),

@@ -10,6 +10,9 @@ from fcl_flower.algorithms import algorithm
 from fcl_flower.config import RunConfig
 from fcl_flower.contracts import Learner, Place, Strategy
 from fcl_flower.data.scenarios import Scenario, build_scenario
+from fcl_flower.data.sources import load_source
+from fcl_flower.data.textset import TextSet
+from fcl_flower.data.word_vectors import WordVectors, word_vectors
 from fcl_flower.errors import ConfigError
 from fcl_flower.isolation import IsolatedLearner
 from fcl_flower.models import TaskModel, build_model, model_entry
@@ -20,19 +23,43 @@ from fcl_flower.training import Training
 def completed(config: RunConfig) -> RunConfig:
     """Return the configuration with what the user left to us.
 
-    A model that suits the data set, a batch size and a learning rate that suit the
-    model.
+    A data set that suits the strategy, a scenario and a model that suit the data, a
+    batch size and a learning rate that suit the model.
 
     Raises:
-        ConfigError: there is no network of that name.
+        ConfigError: there is no such data set or network.
     """
-    name = config.model or ("small" if config.datasets == ("digits",) else "lenet")
+    config = config.with_values(
+        dataset=config.dataset or algorithm(config.strategy).dataset
+    )
+    scenario, name = config.scenario, config.model
+    if not (scenario and name):
+        text = is_text(config)
+        small = "small" if config.datasets == ("digits",) else "lenet"
+        scenario = scenario or ("text" if text else "overlapped")
+        name = name or ("kim-cnn" if text else small)
     entry = model_entry(name)
     return config.with_values(
+        scenario=scenario,
         model=name,
         batch_size=config.batch_size or entry.batch_size,
         learning_rate=config.learning_rate or entry.learning_rate,
     )
+
+
+def is_text(config: RunConfig) -> bool:
+    """Return whether the run learns from documents.
+
+    Raises:
+        ConfigError: a data set is missing, or text and images are mixed.
+    """
+    root = data_root(config)
+    kinds = {isinstance(load_source(n, root), TextSet) for n in config.datasets}
+    if len(kinds) > 1:
+        raise ConfigError(
+            f"dataset: {config.dataset!r} is refused: expected either text or images"
+        )
+    return kinds == {True}
 
 
 def data_root(config: RunConfig) -> Path:
@@ -46,6 +73,7 @@ def scenario(config: RunConfig) -> Scenario:
     Raises:
         ConfigError: a data set is missing or the scenario cannot be cut from it.
     """
+    config = completed(config)
     return build_scenario(
         config.scenario,
         datasets=config.datasets,
@@ -58,19 +86,43 @@ def scenario(config: RunConfig) -> Scenario:
     )
 
 
+def vectors(config: RunConfig) -> WordVectors | None:
+    """Return the word vectors, the same on the server and on every client.
+
+    None for images.
+
+    Raises:
+        ConfigError: their file cannot be read, or one is given for images.
+    """
+    config = completed(config)
+    if is_text(config):
+        return word_vectors(
+            config.datasets, data_root(config), config.word_vectors, config.seed
+        )
+    if config.word_vectors:
+        raise ConfigError(
+            f"word-vectors: {config.word_vectors!r} is refused: expected none, since "
+            f"{config.dataset!r} holds images"
+        )
+    return None
+
+
 def model(config: RunConfig, plan: Scenario) -> TaskModel:
     """Return the initial network, the same on the server and on every client.
 
     Raises:
-        ConfigError: there is no network of that name.
+        ConfigError: there is no network of that name, or it does not suit the data.
     """
+    config = completed(config)
     single = config.head == "single"
+    words = vectors(config)
     return build_model(
-        completed(config).model,
+        config.model,
         tasks=config.tasks,
         classes=plan.num_labels if single else plan.classes_per_task,
         single_head=single,
         seed=config.seed,
+        table=None if words is None else words.table,
     )
 
 
@@ -116,6 +168,7 @@ def learner(config: RunConfig, plan: Scenario, client: int) -> Learner[Any]:
             batch_size=config.batch_size,
             learning_rate=config.learning_rate,
             patience=config.patience,
+            stop_after=config.stop_after,
         ),
         device=device(config),
     )

@@ -254,12 +254,16 @@ def main() -> None:
 def _check(config: RunConfig) -> None:
     """Refuse before anything starts what would fail later."""
     from fcl_flower import assembly
+    from fcl_flower.tensors import snapshot
 
     algorithm(config.strategy).params(config.set)
     if not config.clients:
         raise ConfigError("clients: 0 is refused: expected at least 1 to simulate")
-    assembly.model(config, assembly.scenario(config))
     assembly.device(config)
+    plan = assembly.scenario(config)
+    network = assembly.model(config, plan)
+    assembly.strategy(config).init(snapshot(network, network.shared_names()))
+    assembly.learner(config, plan, client=0)
 
 
 def _run(

@@ -13,10 +13,11 @@ from fcl_flower.config import RunConfig
 from fcl_flower.contracts import Learner
 from fcl_flower.data.scenarios import Scenario
 from fcl_flower.data.tasks import Examples, TaskData, task_data, task_examples
+from fcl_flower.data.word_vectors import WordVectors
 from fcl_flower.ledger import kind
 from fcl_flower.memory import ClientMemory, ContextMemory, FolderMemory
 from fcl_flower.training import score
-from fcl_flower.types import Payload
+from fcl_flower.types import Payload, Update
 
 TRANSIENT = "optimizer"
 # The server is trusted with more than a peer: it sends the adapters of all clients.
@@ -30,6 +31,18 @@ def who(message: Message, context: Context) -> Message:
     """Tell the partition number, the client's name for good."""
     record = ConfigRecord({"partition": int(context.node_config["partition-id"])})
     return Message(RecordDict({"who": record}), reply_to=message)
+
+
+@app.query("survey")
+def survey(message: Message, context: Context) -> Message:
+    """Answer the question that the strategy asks before a task."""
+    client = _Client(context)
+    stage = wire.open_stage(message.content)
+    question = wire.unpack(message.content, MAX_RECEIVED)
+    data = client.data(stage.task)
+    answer = client.learner.answer(client.state(), question, stage, data)
+    packer = wire.Packer(client.config.precision)
+    return Message(packer.uplink(Update(answer, 0)), reply_to=message)
 
 
 @app.train()
@@ -84,6 +97,7 @@ class _Where(TypedDict):
     data_root: Path
     input_shape: tuple[int, ...]
     single_head: bool
+    vectors: WordVectors | None
 
 
 class _Client:
@@ -94,7 +108,7 @@ class _Client:
         if not config.clients:
             nodes = int(context.node_config["num-partitions"])
             config = config.with_values(clients=nodes)
-        self.config = config
+        self.config = config = assembly.completed(config)
         self.number = int(context.node_config["partition-id"])
         self.scenario: Scenario = assembly.scenario(config)
         self.learner: Learner[Any] = assembly.learner(
@@ -128,4 +142,5 @@ class _Client:
             "data_root": assembly.data_root(self.config),
             "input_shape": self.learner.model.input_shape,
             "single_head": self.config.head == "single",
+            "vectors": assembly.vectors(self.config),
         }

@@ -43,14 +43,16 @@ class RunConfig(BaseModel):
     """Run the same method, but nobody talks to anybody."""
     set: str = ""
     """The algorithm's own settings: 'lambda1 = 0.001, knowledge = "sample:10"'."""
-    scenario: str = "overlapped"
-    """How tasks are cut and dealt (see fcl list)."""
-    dataset: str = "digits"
-    """One name, or several separated by commas."""
+    scenario: str = ""
+    """How tasks are cut and dealt (see fcl list); empty for what suits the data."""
+    dataset: str = ""
+    """One name, or several separated by commas; empty for what suits the strategy."""
     data_root: str = ""
     """Folder with data sets; empty for $FCL_DATA or ./data."""
+    word_vectors: str = ""
+    """File of word vectors for text; empty to train some on the training texts."""
     model: str = ""
-    """Name of the network; empty for the data set's default."""
+    """Name of the network; empty for what suits the data."""
     head: Literal["multi", "single"] = "multi"
     """One head a task, or a single one over all labels."""
     clients: int = Field(4, ge=0)
@@ -69,8 +71,10 @@ class RunConfig(BaseModel):
     """Examples in a training step; 0 for what suits the model."""
     learning_rate: float = Field(0.0, ge=0)
     """Adam's rate at the start of a task; 0 for what suits the model."""
-    patience: int = Field(3, ge=1)
-    """Stagnating epochs before the rate is divided by three."""
+    patience: int = Field(3, ge=0)
+    """Stagnating epochs before the rate is divided by three; 0 for a constant rate."""
+    stop_after: int = Field(0, ge=0)
+    """Stagnating epochs that end a round's training early; 0 for never."""
     fraction: float = Field(1.0, gt=0, le=1)
     """Share of the clients that take part in a round."""
     min_replies: int = Field(1, ge=1)

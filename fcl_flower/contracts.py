@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
+from fcl_flower.errors import ContractError
 from fcl_flower.types import Arrays, Payload, Stage, Update
 
 if TYPE_CHECKING:
@@ -58,6 +59,28 @@ class Strategy(ABC, Generic[P]):
             model: the initial shared tensors by name; dense.
         """
 
+    def survey(self, state: Payload, stage: Stage, client: int) -> Payload | None:
+        """Return a question for ``client`` before it trains; None asks nothing.
+
+        The learner's `answer` comes back through `check_answer` and `surveyed`,
+        before anything is broadcast in the round.
+        """
+        return None
+
+    def check_answer(self, state: Payload, answer: Payload) -> None:
+        """Refuse an answer that must not be used; non-finite ones have been already.
+
+        Raises:
+            WireError: a group, name or shape is not what this strategy expects.
+        """
+        return
+
+    def surveyed(
+        self, state: Payload, stage: Stage, answers: Mapping[int, Payload]
+    ) -> Payload:
+        """Return the next server state, with the answers by client; may be empty."""
+        return state
+
     @abstractmethod
     def broadcast(self, state: Payload, stage: Stage, client: int) -> Payload:
         """Return what ``client`` (its partition number) receives for this stage."""
@@ -84,6 +107,14 @@ class Strategy(ABC, Generic[P]):
             stage: of the round; ``first`` and ``last`` speak of the round's task.
             updates: by client, in ascending order of client; never empty.
         """
+
+    def insights(self, state: Payload, stage: Stage) -> Mapping[str, float]:
+        """Return what the state says of the round, for the record and the report.
+
+        ``overlap/C/T/c/t`` is how much task T of client C, which begins in this
+        round, overlaps with task t of client c.
+        """
+        return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +150,16 @@ class Learner(ABC, Generic[P]):
     def init(self) -> Payload:
         """Return the client's private state before its first task."""
         return {}
+
+    def answer(
+        self, state: Payload, question: Payload, stage: Stage, data: "TaskData"
+    ) -> Payload:
+        """Return what the strategy asks for before a task; ``state`` stays as it is.
+
+        Raises:
+            ContractError: this learner's strategy asks nothing.
+        """
+        raise ContractError(f"{type(self).__name__} answers no survey")
 
     @abstractmethod
     def train(

@@ -27,6 +27,8 @@ from fcl_flower.record import Evaluation, Recorder, Traffic
 from fcl_flower.schedule import Schedule
 from fcl_flower.types import Payload, Update
 
+SURVEY = f"{MessageType.QUERY}.survey"
+
 T = TypeVar("T")
 
 
@@ -112,6 +114,7 @@ class FlowerStrategy(FlowerBase):
         result = Result()
         for number in range(1, num_rounds + 1):
             self._traffic = Traffic()
+            unanswered = self._survey(number, grid, timeout)
             asked = self.configure_train(number, initial_arrays, config, grid)
             replies = self._ask(grid, asked, number, timeout)
             _, metrics = self.aggregate_train(number, replies)
@@ -126,8 +129,9 @@ class FlowerStrategy(FlowerBase):
                 number,
                 self._schedule.task(number),
                 self._scalars,
-                self._failed,
+                dict(sorted((unanswered | self._failed).items())),
                 self._traffic,
+                self._inner.insights(self.state, self._schedule.stage(number)),
             )
         return result
 
@@ -192,6 +196,37 @@ class FlowerStrategy(FlowerBase):
         means = [sum(column) / len(column) for column in zip(*rows, strict=True)]
         log(INFO, "accuracy by task: %s", " ".join(f"{mean:.3f}" for mean in means))
         return MetricRecord({f"task-{i}": mean for i, mean in enumerate(means)})
+
+    def _survey(self, number: int, grid: Grid, timeout: float) -> dict[int, str]:
+        """Ask what the algorithm wants to know; return by client why it does not."""
+        packer = wire.Packer(self._precision)
+        asked = []
+        for client in self._schedule.participants(number):
+            stage = self._schedule.stage(number, client)
+            question = self._inner.survey(self.state, stage, client)
+            if question is not None:
+                records = packer.downlink(question, stage)
+                self._traffic.down += ledger.traffic(records)
+                node = self._node_of[client]
+                asked.append(Message(records, dst_node_id=node, message_type=SURVEY))
+        if not asked:
+            return {}
+        replies = exchange(grid, asked, timeout)
+        answers, failed = self._open(replies, self._answer)
+        stage = self._schedule.stage(number)
+        self.state = self._inner.surveyed(self.state, stage, answers)
+        return {client: f"survey: {why}" for client, why in failed.items()}
+
+    def _answer(self, content: RecordDict) -> Payload:
+        """Return an answer that may be used.
+
+        Raises:
+            WireError: it must not be.
+        """
+        answer = wire.open_update(content).payload
+        checks.finite(answer)
+        self._inner.check_answer(self.state, answer)
+        return answer
 
     def _messages(
         self, server_round: int, clients: Iterable[int], kind: str

@@ -2,12 +2,12 @@
 
 ``config.toml`` (runs it again), ``scenario.json`` (who had what), ``rounds.jsonl``,
 ``accuracy.csv``, ``attention.json`` (where a method attends to foreign adapters),
-``summary.json`` and, while it runs, ``progress.json``.
+``overlap.json`` (where the server scores which of them to send), ``summary.json`` and,
+while it runs, ``progress.json``.
 """
 
 import csv
 import json
-import re
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,11 +21,13 @@ from fcl_flower import metrics
 from fcl_flower.algorithms import isolated_twin
 from fcl_flower.config import RunConfig, settings
 from fcl_flower.data.scenarios import Scenario
-from fcl_flower.errors import WireError
+from fcl_flower.foreign_knowledge import ForeignKnowledge
 from fcl_flower.types import Array
 
-ATTENTION = re.compile(r"attention/([0-9]{1,9})/([0-9]{1,9})")
-TRAINING = ("epochs", "batch-size", "learning-rate", "patience", "fraction", "head")
+TRAINING = (
+    *("epochs", "batch-size", "learning-rate", "patience", "stop-after"),
+    *("fraction", "head"),
+)
 MEASURES = {
     "average_accuracy": metrics.average_accuracy,
     "forgetting": metrics.forgetting,
@@ -61,17 +63,31 @@ class Evaluation:
 class Recorder:
     """Writes a run's files as it goes; the server is its only user."""
 
-    def __init__(self, folder: Path, config: RunConfig, scenario: Scenario) -> None:
-        """Begin a record in ``folder``, which may exist but must be writable."""
+    def __init__(
+        self,
+        folder: Path,
+        config: RunConfig,
+        scenario: Scenario,
+        notes: Mapping[str, str] = {},
+    ) -> None:
+        """Begin a record.
+
+        Args:
+            folder: may exist, but must be writable.
+            config: of the run.
+            scenario: who learns what.
+            notes: what else a reader should know, by name; they go into the summary.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         self._folder, self._config, self._scenario = folder, config, scenario
+        self._notes = dict(notes)
         clients, tasks = config.clients, config.tasks
         self.accuracy: Array = np.full((clients, tasks, tasks), np.nan)
         self._up: Counter[str] = Counter()
         self._down: Counter[str] = Counter()
         self._paper = Counter({"up": 0, "down": 0})
         self._model_bytes: dict[int, int] = {}
-        self._attention: dict[tuple[int, int], dict[tuple[int, int], float]] = {}
+        self._foreign = ForeignKnowledge(scenario)
         self._started = self._round_started = time.monotonic()
         (folder / "config.toml").write_text(config.to_toml())
         scenario.save(folder / "scenario.json")
@@ -112,13 +128,7 @@ class Recorder:
         Raises:
             WireError: an attention weight is negative, or of nobody's adapter.
         """
-        streams = self._scenario.clients
-        for (client, task), weight in _attention(scalars).items():
-            if client >= len(streams) or task >= len(streams[client]) or weight < 0:
-                raise WireError(
-                    f"attention/{client}/{task}: expected a weight of at least 0 for "
-                    f"one of {len(streams)} clients and its tasks, got {weight}"
-                )
+        self._foreign.check(scalars)
 
     def evaluated(
         self, server_round: int, task: int, scores: Mapping[int, Evaluation]
@@ -140,6 +150,7 @@ class Recorder:
         replies: Mapping[int, Mapping[str, float]],
         failed: Mapping[int, str],
         traffic: Traffic,
+        insights: Mapping[str, float] = {},
     ) -> None:
         """Add a finished round.
 
@@ -149,14 +160,12 @@ class Recorder:
             replies: scalars by client whose update was aggregated.
             failed: reason by client whose update, or whose evaluation, was not.
             traffic: of the round, an evaluation after it included.
+            insights: finite scalars that the server half says about the round.
         """
         self._up += traffic.up
         self._down += traffic.down
         self._paper.update(up=traffic.paper_up, down=traffic.paper_down)
-        for client, scalars in replies.items():
-            weights = _attention(scalars)
-            if weights:
-                self._attention[client, task] = weights
+        self._foreign.add(task, replies, insights)
         now = time.monotonic()
         row = {
             "round": server_round,
@@ -172,6 +181,7 @@ class Recorder:
             "paper_bytes_up": traffic.paper_up,
             "paper_bytes_down": traffic.paper_down,
             "seconds": now - self._round_started,
+            **({"insights": dict(insights)} if insights else {}),
         }
         self._round_started = now
         with (self._folder / "rounds.jsonl").open("a") as file:
@@ -181,8 +191,10 @@ class Recorder:
         """Write and return the summary; the same seed gives the same, time aside."""
         config, accuracy = self._config, self.accuracy
         seconds = time.monotonic() - self._started
-        if self._attention:
-            _replace(self._folder / "attention.json", self._attended())
+        if attention := self._foreign.attention():
+            _replace(self._folder / "attention.json", attention)
+        if overlap := self._foreign.overlap():
+            _replace(self._folder / "overlap.json", overlap)
         sizes = list(self._model_bytes.values())
         summary = {
             "label": config.title,
@@ -212,38 +224,11 @@ class Recorder:
             },
             "model_bytes": round(sum(sizes) / len(sizes)) if sizes else 0,
             "seconds": seconds,
+            "notes": self._notes,
             "command": "fcl simulate --config config.toml",
         }
         _replace(self._folder / "summary.json", summary)
         return summary
-
-    def _attended(self) -> list[dict[str, object]]:
-        streams = self._scenario.clients
-        return [
-            {
-                "client": client,
-                "task": task,
-                "task_name": streams[client][task].name,
-                "foreign": [
-                    {
-                        "client": other,
-                        "task": earlier,
-                        "task_name": streams[other][earlier].name,
-                        "weight": weight,
-                        "same_group": streams[other][earlier].group
-                        == streams[client][task].group,
-                    }
-                    for (other, earlier), weight in sorted(weights.items())
-                ],
-            }
-            for (client, task), weights in sorted(self._attention.items())
-        ]
-
-
-def _attention(scalars: Mapping[str, float]) -> dict[tuple[int, int], float]:
-    """Return weights by (client, task) from scalars named ``attention/C/T``."""
-    matches = ((ATTENTION.fullmatch(name), value) for name, value in scalars.items())
-    return {(int(m[1]), int(m[2])): value for m, value in matches if m}
 
 
 def _so_far(accuracy: Array) -> Array:

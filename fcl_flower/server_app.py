@@ -30,7 +30,11 @@ def main(grid: Grid, context: Context) -> None:
     plan = assembly.scenario(config)
     network = assembly.model(config, plan)
     folder = Path(config.output) if config.output else free_folder(config)
-    recorder = Recorder(folder, config, plan)
+    words = assembly.vectors(config)
+    notes = {} if words is None else {"word vectors": words.origin}
+    for what, note in notes.items():
+        log(INFO, "%s: %s", what, note)
+    recorder = Recorder(folder, config, plan, notes)
     strategy = FlowerStrategy(
         assembly.strategy(config),
         assembly.schedule(config),

@@ -215,7 +215,8 @@ def _finished(place: Path, config: RunConfig) -> Summary | None:
     made = RunConfig.of(read_toml(place / "config.toml", "output"))
     # Where things lie may differ by machine, and a record says what a default meant.
     free = {"output", "memory", "data_root"}
-    left_to_us = ("model", "clients", "batch_size", "learning_rate")
+    left_to_us = {"dataset", "scenario", "model", "clients"}
+    left_to_us |= {"batch_size", "learning_rate"}
     free |= {key for key in left_to_us if not getattr(config, key)}
     if made.model_dump(exclude=free) != config.model_dump(exclude=free):
         raise ConfigError(

@@ -21,14 +21,17 @@ class Training:
 
     The optimizer is Adam. Its rate is divided by ``decay`` after ``patience``
     epochs without a new lowest validation loss, and a task's training stops for
-    good below 1e-7 (FedWeIT, appendix B; the released code never stops).
+    good below 1e-7 (FedWeIT, appendix B; the released code never stops). A round
+    may end early: after ``stop_after`` epochs without a validation loss below the
+    lowest of the round (FedSeIT, table 4).
 
     Attributes:
         epochs: passes over the task's training data in a round, at least 1.
         batch_size: examples a step, at least 1.
         learning_rate: Adam's rate at the start of each task, above 0.
-        patience: stagnating epochs before the rate falls, at least 1.
+        patience: stagnating epochs before the rate falls; 0 for a constant rate.
         decay: divisor of the rate, above 1.
+        stop_after: stagnating epochs that end a round's training; 0 for never.
     """
 
     epochs: int
@@ -36,6 +39,7 @@ class Training:
     learning_rate: float
     patience: int = 3
     decay: float = 3.0
+    stop_after: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +116,13 @@ def fit(
         after_step: called after each step with the current rate (proximal steps).
     """
     rate = _scalar(memory, "rate", training.learning_rate)
-    best = _scalar(memory, "best", np.inf)
-    stale = _scalar(memory, "stale", 0.0)
+    of_task = _Patience(
+        training.patience,
+        _scalar(memory, "best", np.inf),
+        _scalar(memory, "stale", 0.0),
+    )
+    # The base has changed since the last round: a round is compared with itself.
+    of_round = _Patience(training.stop_after)
     factors = rates or {}
     optimizer = torch.optim.Adam(
         [
@@ -135,20 +144,51 @@ def fit(
             objective,
             examples,
             training.batch_size,
-            derive(seed, "shuffle", client, stage.round, epoch),
+            (seed, client, stage.round, epoch),
             partial(after_step, rate) if after_step else lambda: None,
         )
         valid = validate()
-        if valid.loss < best:
-            best, stale = valid.loss, 0.0
-        elif not np.isnan(valid.loss):
-            stale += 1
-            if stale >= training.patience:
-                rate, stale = rate / training.decay, 0.0
+        if of_task.runs_out(valid.loss):
+            rate /= training.decay
+        if of_round.runs_out(valid.loss):
+            break
     kept = _moments(optimizer, parameters)
-    for name, value in (("rate", rate), ("best", best), ("stale", stale)):
+    for name, value in (
+        ("rate", rate),
+        ("best", of_task.best),
+        ("stale", of_task.stale),
+    ):
         kept[name] = np.asarray(value)
     return Fit(kept, loss, valid or validate())
+
+
+@dataclass(slots=True)
+class _Patience:
+    """Counts epochs without a new lowest validation loss.
+
+    Attributes:
+        limit: stagnating epochs that are too many; 0 for never.
+        best: lowest loss so far.
+        stale: stagnating epochs so far.
+    """
+
+    limit: int
+    best: float = np.inf
+    stale: float = 0.0
+
+    def runs_out(self, loss: float) -> bool:
+        """Count an epoch; return whether it is one too many, and begin anew then.
+
+        Without validation examples the loss is NaN, which says nothing.
+        """
+        if loss < self.best:
+            self.best, self.stale = loss, 0.0
+        elif not np.isnan(loss):
+            self.stale += 1
+            if self.stale == self.limit:
+                self.stale = 0.0
+                return True
+        return False
 
 
 def _epoch(
@@ -156,17 +196,20 @@ def _epoch(
     objective: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
     examples: Examples,
     batch_size: int,
-    seed: int,
+    place: tuple[int, int, int, int],
     after_step: Callable[[], None],
 ) -> float:
+    seed, *where = place
     total = 0.0
-    for x, y in batches(examples, batch_size, seed=seed):
-        loss = objective(x, y)
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        after_step()
-        total += float(loss.detach()) * len(y)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive(seed, "dropout", *where))
+        for x, y in batches(examples, batch_size, derive(seed, "shuffle", *where)):
+            loss = objective(x, y)
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            after_step()
+            total += float(loss.detach()) * len(y)
     return total / len(examples.y) if len(examples.y) else float("nan")
 
 

@@ -6,21 +6,33 @@ of output channels that a client sends (the learner's setting).
 """
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, TypeVar
 
 import numpy as np
-from pydantic import field_validator
+from pydantic import Field
 from typing_extensions import override
 
 from fcl_flower import checks
 from fcl_flower.contracts import Params, Strategy
 from fcl_flower.decomposition import decomposed
-from fcl_flower.errors import WireError
-from fcl_flower.seeds import derive
+from fcl_flower.errors import ConfigError, WireError
 from fcl_flower.sparse import SparseArray
 from fcl_flower.types import Array, Arrays, Payload, Stage, Update
+from strategies.knowledge import (
+    SUMMARY,
+    Adapter,
+    Knowledge,
+    Overlap,
+    candidates,
+    check_summary,
+    chosen,
+    most_similar,
+    similarity,
+)
 
 CHANGED = "meta/changed"
+OVERLAP = "meta/overlap"
+BEGUN = "meta/begun"
 SEEN = "meta/seen"
 
 
@@ -33,40 +45,30 @@ class FedWeitParams(Params):
             counts as zero, so that the base shrinks in every round.
         knowledge: which adapters of other clients a client receives when it starts
             a task: ``previous`` (of the task before), ``sample:K`` (K drawn from all
-            earlier tasks, algorithm 1 line 3), ``all``, or ``none``.
+            earlier tasks, algorithm 1 line 3), ``sit:K`` (the K of the most similar
+            tasks; text only), ``all``, or ``none``.
+        overlap: how ``sit`` compares tasks: ``mean-cosine`` (one vector a task) or
+            ``thresholded`` (all cluster centres).
+        overlap_threshold: the cosine that ``thresholded`` must exceed.
     """
 
     aggregation: Literal["masked-mean", "literal"] = "masked-mean"
-    knowledge: str = "sample:5"
-
-    @field_validator("knowledge")
-    @classmethod
-    def _known(cls, value: str) -> str:
-        name, _, count = value.partition(":")
-        if value in {"previous", "all", "none"}:
-            return value
-        if name == "sample" and count.isdigit() and int(count) > 0:
-            return value
-        raise ValueError("'previous', 'sample:K' with K above 0, 'all' or 'none'")
+    knowledge: Knowledge = "sample:5"
+    overlap: Overlap = "mean-cosine"
+    overlap_threshold: float = Field(0.7, ge=-1, le=1)
 
 
-class Adapter(NamedTuple):
-    """Whose adapter, and of which of its tasks."""
-
-    client: int
-    task: int
-
-    def group(self, kind: str) -> str:
-        """Return the group of a payload that carries this kind of its tensors."""
-        return f"{kind}/{self.client}/{self.task}"
+P = TypeVar("P", bound=FedWeitParams)
 
 
-class FedWeit(Strategy[FedWeitParams]):
+class FedWeit(Strategy[P]):
     """Keep theta_G and every adapter handed in.
 
     State: ``base`` (theta_G, dense), ``adapters/C/T`` (sparse), and, so that a client
     receives only the channels that changed since its last round, ``meta/changed``
     (round of the last change by channel) and ``meta/seen`` (last round by client).
+    With SIT also ``summaries/C/T``, ``meta/overlap/C/T`` (scores of that task by
+    candidate ``c/t``) and ``meta/begun`` (round of the latest survey by client).
     """
 
     params_type = FedWeitParams
@@ -76,8 +78,46 @@ class FedWeit(Strategy[FedWeitParams]):
     @override
     def init(self, model: Arrays) -> Payload:
         base = decomposed(model)
+        if self._sit and any(weight.ndim != 3 for weight in base.values()):
+            raise ConfigError(
+                f"set knowledge: {self.params.knowledge!r} is refused: expected a "
+                f"network over word vectors, such as kim-cnn, for sit"
+            )
         changed = {name: np.zeros(len(v), np.int64) for name, v in base.items()}
         return {"base": base, CHANGED: changed, SEEN: {}}
+
+    @override
+    def survey(self, state: Payload, stage: Stage, client: int) -> Payload | None:
+        return {} if self._sit and stage.first else None
+
+    @override
+    def check_answer(self, state: Payload, answer: Payload) -> None:
+        check_summary(self.params.overlap, answer, state["base"])
+
+    @override
+    def surveyed(
+        self, state: Payload, stage: Stage, answers: Mapping[int, Payload]
+    ) -> Payload:
+        known = {client: answer for client, answer in answers.items() if answer}
+        tasks = [Adapter(client, stage.task) for client in known]
+        summaries = {t.group("summaries"): known[t.client]["summary"] for t in tasks}
+        state = {**state, **summaries}
+        scores = {task.group(OVERLAP): self._overlaps(state, task) for task in tasks}
+        begun = {str(client): np.asarray(stage.round) for client in known}
+        return {**state, **scores, BEGUN: begun}
+
+    @override
+    def insights(self, state: Payload, stage: Stage) -> Mapping[str, float]:
+        begun = {
+            Adapter(int(client), stage.task).group(OVERLAP)
+            for client, number in state.get(BEGUN, {}).items()
+            if int(np.asarray(number)) == stage.round
+        }
+        return {
+            f"{group.removeprefix('meta/')}/{name}": float(np.asarray(score))
+            for group in sorted(begun)
+            for name, score in state[group].items()
+        }
 
     @override
     def broadcast(self, state: Payload, stage: Stage, client: int) -> Payload:
@@ -160,29 +200,45 @@ class FedWeit(Strategy[FedWeitParams]):
 
     def _chosen(self, state: Payload, stage: Stage, client: int) -> list[Adapter]:
         """Return the adapters of other clients' earlier tasks that travel."""
-        name, _, count = self.params.knowledge.partition(":")
-        known = [
-            adapter
-            for adapter in _handed_in(state)
-            if adapter.client != client and adapter.task < stage.task
-        ]
-        if name == "none":
-            return []
-        if name == "previous":
-            return [a for a in known if a.task == stage.task - 1]
-        if name == "sample" and int(count) < len(known):
-            draw = np.random.default_rng(
-                derive(self.seed, "knowledge", client, stage.task)
+        new = Adapter(client, stage.task)
+        if not self._sit:
+            known = candidates(state, new)
+            return chosen(self.params.knowledge, known, new, self.seed)
+        scores = state.get(new.group(OVERLAP), {})
+        return most_similar(
+            [(_adapter(name), float(np.asarray(v))) for name, v in scores.items()],
+            self._sit,
+        )
+
+    def _overlaps(self, state: Payload, new: Adapter) -> Arrays:
+        """Return the score of every candidate that has a summary, by ``c/t``."""
+        params = self.params
+
+        def summary(adapter: Adapter) -> Array:
+            return np.asarray(
+                state[adapter.group("summaries")][SUMMARY[params.overlap]]
             )
-            picked = draw.choice(len(known), size=int(count), replace=False)
-            return [known[i] for i in sorted(picked)]
-        return known
+
+        return {
+            f"{other.client}/{other.task}": np.asarray(
+                similarity(
+                    params.overlap,
+                    summary(new),
+                    summary(other),
+                    params.overlap_threshold,
+                )
+            )
+            for other in candidates(state, new)
+            if other.group("summaries") in state
+        }
+
+    @property
+    def _sit(self) -> int:
+        """Return K of ``sit:K``; 0 for the other policies."""
+        name, _, count = self.params.knowledge.partition(":")
+        return int(count) if name == "sit" else 0
 
 
-def _handed_in(state: Payload) -> list[Adapter]:
-    found = []
-    for group in state:
-        if group.startswith("adapters/"):
-            _, client, task = group.split("/")
-            found.append(Adapter(int(client), int(task)))
-    return sorted(found)
+def _adapter(name: str) -> Adapter:
+    client, task = name.split("/")
+    return Adapter(int(client), int(task))

@@ -13,15 +13,16 @@ from fcl_flower.errors import WireError
 from fcl_flower.sparse import SparseArray
 from fcl_flower.types import Payload, Stage, Update
 from strategies.fedweit import SEEN, FedWeit, FedWeitParams
+from strategies.knowledge import Knowledge
 
 
 class FedWeitMatchParams(FedWeitParams):
     """Those of FedWeIT, but that a client may choose among all finished tasks."""
 
-    knowledge: str = "all"
+    knowledge: Knowledge = "all"
 
 
-class FedWeitMatch(FedWeit):
+class FedWeitMatch(FedWeit[FedWeitMatchParams]):
     """Beside an adapter, keep the mask and the private tensors of its task."""
 
     params_type = FedWeitMatchParams

@@ -107,6 +107,31 @@ def synthetic_attention(rng, scenario):
             }
 
 
+def synthetic_overlap(rng, scenario, best=2):
+    streams = scenario["clients"]
+    for c, stream in enumerate(streams):
+        for t in range(1, len(stream)):
+            places = [(k, s) for k in range(len(streams)) if k != c for s in range(t)]
+            scores = {place: float(rng.uniform(0.2, 0.7)) for place in places}
+            chosen = sorted(places, key=scores.get)[-best:]
+            yield {
+                "client": c,
+                "task": t,
+                "task_name": stream[t]["name"],
+                "candidates": [
+                    {
+                        "client": k,
+                        "task": s,
+                        "task_name": streams[k][s]["name"],
+                        "overlap": scores[k, s],
+                        "chosen": (k, s) in chosen,
+                        "same_classes": float(rng.integers(6)) / 5,
+                    }
+                    for k, s in places
+                ],
+            }
+
+
 def nulled(accuracy):
     """Return nested lists in which NaN is null, as JSON wants it."""
     if isinstance(accuracy, list):
@@ -127,6 +152,7 @@ def make_run(
     label=None,
     gone=(),
     attention=True,
+    overlap=False,
 ):
     """Write a believable run folder; clients in ``gone`` vanished before the end."""
     folder.mkdir(parents=True)
@@ -181,6 +207,8 @@ def make_run(
     (folder / "rounds.jsonl").write_text(lines, encoding="utf-8")
     if attention:
         write(folder / "attention.json", [*synthetic_attention(rng, scenario)])
+    if overlap:
+        write(folder / "overlap.json", [*synthetic_overlap(rng, scenario)])
     with (folder / "accuracy.csv").open("w", encoding="utf-8", newline="") as file:
         table = csv.writer(file)
         table.writerow(

@@ -1,5 +1,6 @@
 import tomllib
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -93,7 +94,7 @@ def test_a_whole_number_will_do_for_a_fraction():
         ("learning-rate", -0.1, "greater than or equal to 0"),
         ("learning-rate", float("inf"), "a finite number"),
         ("learning-rate", float("nan"), "a finite number"),
-        ("patience", 0, "greater than or equal to 1"),
+        ("patience", -1, "greater than or equal to 0"),
         ("fraction", 0, "greater than 0"),
         ("fraction", 1.5, "less than or equal to 1"),
         ("min-replies", 0, "greater than or equal to 1"),
@@ -158,17 +159,33 @@ def test_settings_that_are_no_table_are_refused(text):
         settings(text)
 
 
-def test_a_model_may_follow_from_the_data_set():
-    assert assembly.completed(RunConfig()).model == "small"
-    assert assembly.completed(RunConfig(dataset="cifar10")).model == "lenet"
-    assert assembly.completed(RunConfig(model="resnet18")).model == "resnet18"
+def test_data_follow_from_the_strategy_and_a_model_from_the_data(tmp_path):
+    def completed(**values):
+        found = assembly.completed(RunConfig(data_root=str(tmp_path), **values))
+        return found.dataset, found.scenario, found.model
+
+    images = np.zeros((4, 6, 6), np.uint8)
+    arrays = {"x_train": images, "x_test": images}
+    labels = np.array([0, 0, 1, 1])
+    np.savez(tmp_path / "mine.npz", **arrays, y_train=labels, y_test=labels)
+    assert completed() == ("digits", "overlapped", "small")
+    assert completed(dataset="mine") == ("mine", "overlapped", "lenet")
+    assert completed(model="resnet18") == ("digits", "overlapped", "resnet18")
+    assert completed(scenario="classes") == ("digits", "classes", "small")
+    text = ("stdlib-docs", "text", "kim-cnn")
+    assert completed(strategy="fedseit") == text
+    assert completed(strategy="fedavg", dataset="stdlib-docs") == text
+    with pytest.raises(ConfigError, match="dataset: 'digits,stdlib-docs' is refused"):
+        completed(dataset="digits,stdlib-docs")
 
 
 def test_the_step_may_follow_from_the_model():
-    config = assembly.completed(RunConfig(dataset="cifar10"))
+    config = assembly.completed(RunConfig(model="lenet"))
     assert (config.batch_size, config.learning_rate) == (50, 1e-3 / 3)
     given = RunConfig(batch_size=7, learning_rate=0.5)
-    assert assembly.completed(given) == given.with_values(model="small")
+    assert assembly.completed(given) == given.with_values(
+        dataset="digits", scenario="overlapped", model="small"
+    )
 
 
 def test_the_data_root_is_the_setting_or_the_environment(monkeypatch, tmp_path):

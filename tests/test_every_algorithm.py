@@ -31,6 +31,21 @@ class WatchedStrategy:
     def init(self, model):
         return self.travels(self.inner.init(model), "init")
 
+    def survey(self, state, stage, client):
+        return self.inner.survey(state, stage, client)
+
+    def check_answer(self, state, answer):
+        self.inner.check_answer(state, answer)
+
+    def surveyed(self, state, stage, answers):
+        before = exact(state)
+        new = self.inner.surveyed(state, stage, answers)
+        self.unchanged(before, state, "surveyed changed the state")
+        return self.travels(new, "surveyed")
+
+    def insights(self, state, stage):
+        return self.inner.insights(state, stage)
+
     def broadcast(self, state, stage, client):
         before = exact(state)
         payload = self.inner.broadcast(state, stage, client)
@@ -67,6 +82,12 @@ class WatchedLearner(WatchedStrategy):
 
     def init(self):
         return self.travels(self.inner.init(), "learner's init")
+
+    def answer(self, state, question, stage, data):
+        before = exact(state)
+        answer = self.inner.answer(state, question, stage, data)
+        self.unchanged(before, state, "answer changed the state")
+        return self.travels(answer, "answer")
 
     def train(self, state, received, stage, data):
         before = exact(state), exact(received), data.train.x.clone()

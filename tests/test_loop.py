@@ -147,7 +147,8 @@ def test_as_many_clients_as_there_are_nodes(tmp_path):
     recorded = tomllib.loads((tmp_path / "config.toml").read_text())
     assert (recorded["clients"], recorded["model"]) == (3, "small")
     assert (recorded["batch-size"], recorded["learning-rate"]) == (20, 1e-3)
-    left_to_us = {"clients": 0, "model": "", "batch_size": 0, "learning_rate": 0.0}
+    left_to_us = {"clients": 0, "dataset": "", "scenario": "", "model": ""}
+    left_to_us |= {"batch_size": 0, "learning_rate": 0.0}
     assert RunConfig.of(recorded).with_values(**left_to_us) == config
 
 

@@ -30,6 +30,10 @@ def run(tmp_path):
         {"isolated": True, "attention": False},
         {"gone": (1,)},
         {"gone": (0, 1, 2)},
+        {"clients": 1, "tasks": 2, "overlap": True},
+        {"clients": 2, "tasks": 2, "overlap": True},
+        {"clients": 5, "tasks": 10, "overlap": True},
+        {"clients": 22, "tasks": 6, "overlap": True},
     ],
 )
 def test_a_page_is_well_formed_whatever_the_size_of_the_run(tmp_path, size):
@@ -57,6 +61,9 @@ def test_a_page_is_well_formed_whatever_the_size_of_the_run(tmp_path, size):
         {"clients": 5, "tasks": 10, "rounds_per_task": 20},
         {"clients": 34, "tasks": 6, "rounds_per_task": 1},
         {"clients": 2, "tasks": 40, "rounds_per_task": 1},
+        {"clients": 2, "tasks": 2, "overlap": True},
+        {"clients": 5, "tasks": 10, "overlap": True},
+        {"clients": 22, "tasks": 6, "overlap": True},
     ],
 )
 def test_no_two_labels_of_a_picture_overlap(tmp_path, size):
@@ -382,6 +389,18 @@ def test_settings_are_flat_and_the_command_is_shown(run):
     assert words(page.find(".//pre")) == "fcl run studies/overlapped.toml --seed 1"
 
 
+def test_each_note_is_a_row_of_the_settings(run):
+    assert "notes" not in summary_of(run)  # a folder of before there were notes
+    write_report(run)
+
+    edit(run, "summary.json", notes={"word vectors": "trained here on 11,314 texts"})
+    page = parsed(write_report(run))
+
+    table = next(t for t in page.iter("table") if t.get("class") == "settings")
+    rows = {words(row[0]): words(row[1]) for row in table.findall("tbody/tr")}
+    assert rows["word vectors"] == "trained here on 11,314 texts"
+
+
 @pytest.mark.parametrize(
     "name", ["summary.json", "accuracy.csv", "rounds.jsonl", "scenario.json"]
 )
@@ -401,6 +420,8 @@ def test_a_missing_file_is_named(run, name):
         ("accuracy.csv", "round,client\n1,0\n", "0.task_learned is missing"),
         ("scenario.json", '{"name": 3}', "scenario.json: name is 3"),
         ("attention.json", '{"client": 0}', "attention.json"),
+        ("overlap.json", "[{]", "overlap.json is not JSON"),
+        ("overlap.json", '[{"client": 0}]', "overlap.json: 0.task is missing"),
         ("summary.json", b"\xff\xfe", "summary.json cannot be read"),
     ],
 )

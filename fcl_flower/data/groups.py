@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fcl_flower.data.imageset import ImageSet
+from fcl_flower.data.dataset import DataSet
 
 CIFAR100_SUPERCLASSES: dict[str, tuple[str, ...]] = {
     name: tuple(classes.split())
@@ -44,11 +44,11 @@ class Group(NamedTuple):
     """
 
     name: str
-    source: ImageSet
+    source: DataSet
     labels: tuple[int, ...]
 
 
-def drawn_groups(source: ImageSet, size: int, rng: np.random.Generator) -> list[Group]:
+def drawn_groups(source: DataSet, size: int, rng: np.random.Generator) -> list[Group]:
     """Return disjoint groups of ``size`` classes; a remainder is left out."""
     order = rng.permutation(source.num_classes).tolist()
     starts = range(0, len(order) - size + 1, size)
@@ -58,7 +58,7 @@ def drawn_groups(source: ImageSet, size: int, rng: np.random.Generator) -> list[
     ]
 
 
-def superclass_groups(source: ImageSet) -> list[Group]:
+def superclass_groups(source: DataSet) -> list[Group]:
     """Return CIFAR-100's 20 official groups of 5; none for another data set.
 
     The set counts as CIFAR-100 when its class names are the official ones, or when

@@ -1,4 +1,4 @@
-"""Image sets of the Hugging Face Hub, or a local folder, through Flower Datasets.
+"""Sets of the Hugging Face Hub, or a local folder, through Flower Datasets.
 
 Needs the extra ``hub``; without it nothing else of the package is lost.
 """
@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fcl_flower.data.dataset import DataSet
+from fcl_flower.data.hub_texts import PLAIN_LABEL, label_columns, text_columns, text_set
 from fcl_flower.data.imageset import ImageSet, Split, checked_set, checked_split
 from fcl_flower.errors import ConfigError
 
@@ -17,20 +19,25 @@ if TYPE_CHECKING:
 _TEST_SPLITS = ("test", "validation", "valid")
 
 
-def load_hub(name: str, path: str) -> ImageSet:
-    """Return a set of images of one size with one label each.
+def load_hub(name: str, path: str) -> DataSet:
+    """Return a set of images of one size, or of texts, with one label each.
 
-    The test images are the first split found of ``test``, ``validation`` and
-    ``valid``. Of several label columns the one with the most classes is taken
-    (the fine labels of CIFAR-100).
+    A set with a column of images is one of images; otherwise the texts are the column
+    called ``text`` or the only column of texts. The test split is the first found of
+    ``test``, ``validation`` and ``valid``. Of several columns of class labels the one
+    with the most classes is taken (the fine labels of CIFAR-100); texts may also have
+    a column called ``label`` of texts or whole numbers, whose sorted values are then
+    the classes.
 
     Args:
         name: what the set is called from now on.
-        path: name on the Hub, or a local folder ``SPLIT/CLASS/*.png``.
+        path: name on the Hub, or a local folder such as ``SPLIT/CLASS/*.png`` or
+            ``SPLIT.jsonl``.
 
     Raises:
         ConfigError: the extra is not installed, the set cannot be loaded, or it is
-            not an image classification set with a train and a test split.
+            not a classification set of images or texts with a train and a test
+            split.
     """
     try:
         from flwr_datasets import FederatedDataset
@@ -43,13 +50,16 @@ def load_hub(name: str, path: str) -> ImageSet:
     federated = FederatedDataset(dataset=path, partitioners={}, shuffle=False)
     train = _split(federated, name, ("train",))
     test = _split(federated, name, _TEST_SPLITS)
-    image, label = _columns(train, name)
-    return checked_set(
-        name,
-        name,
-        _arrays(train, f"{name}: train", image, label),
-        _arrays(test, f"{name}: test", image, label),
-        tuple(train.features[label].names),
+    images, classes = _columns(train)
+    if len(images) == 1 and classes:
+        return _image_set(name, train, test, images[0], classes[0])
+    texts, labels = text_columns(train), [*classes, *label_columns(train)]
+    if not images and len(texts) == 1 and labels:
+        return text_set(name, train, test, texts[0], labels[0])
+    raise ConfigError(
+        f"dataset: got {name!r} with columns {', '.join(train.features)}, expected one "
+        "column of images or of texts, and one of class labels, or of texts one "
+        f"called {PLAIN_LABEL}."
     )
 
 
@@ -71,19 +81,27 @@ def _split(
     )
 
 
-def _columns(rows: "Dataset", name: str) -> tuple[str, str]:
-    """Return the names of the image column and of the finest label column."""
+def _columns(rows: "Dataset") -> tuple[list[str], list[str]]:
+    """Return the columns of images and those of class labels, the finest first."""
     from datasets import ClassLabel, Image
 
     features = rows.features
     images = [key for key, kind in features.items() if isinstance(kind, Image)]
     labels = [key for key, kind in features.items() if isinstance(kind, ClassLabel)]
-    if len(images) != 1 or not labels:
-        raise ConfigError(
-            f"dataset: got {name!r} with columns {', '.join(features)}, expected one "
-            "column of images and one of class labels."
-        )
-    return images[0], max(labels, key=lambda key: features[key].num_classes)
+    return images, sorted(labels, key=lambda key: -features[key].num_classes)
+
+
+def _image_set(
+    name: str, train: "Dataset", test: "Dataset", image: str, label: str
+) -> ImageSet:
+    """Return the set of images."""
+    return checked_set(
+        name,
+        name,
+        _arrays(train, f"{name}: train", image, label),
+        _arrays(test, f"{name}: test", image, label),
+        tuple(train.features[label].names),
+    )
 
 
 def _arrays(rows: "Dataset", where: str, image: str, label: str) -> Split:

@@ -4,18 +4,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from fcl_flower.data.dataset import DataSet
 from fcl_flower.data.groups import Group, drawn_groups, superclass_groups
 from fcl_flower.data.plan import Scenario, Task
+from fcl_flower.data.pool import drawn_tasks
 from fcl_flower.data.samples import share_samples
-from fcl_flower.data.sources import ImageSet, load_source
+from fcl_flower.data.sources import load_source
 from fcl_flower.errors import ConfigError
 from fcl_flower.seeds import derive
 
 __all__ = ["SCENARIOS", "Scenario", "ScenarioEntry", "Task", "build_scenario"]
+
+Plan: TypeAlias = tuple[tuple[Task, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +31,15 @@ class Draw:
         clients: number of clients, at least 1.
         tasks: tasks per client, at least 1.
         classes_per_task: at least 2.
+        valid_fraction: share of a task's training samples kept for validation.
         seed: the run's seed.
     """
 
-    sources: tuple[ImageSet, ...]
+    sources: tuple[DataSet, ...]
     clients: int
     tasks: int
     classes_per_task: int
+    valid_fraction: float
     seed: int
 
     def rng(self, purpose: str, *key: int) -> np.random.Generator:
@@ -41,24 +47,17 @@ class Draw:
         return np.random.default_rng(derive(self.seed, f"scenario-{purpose}", *key))
 
 
-class Streams(NamedTuple):
-    """The outcome: all groups, and for each client the group of each task."""
-
-    groups: list[Group]
-    streams: list[list[int]]
-
-
-def _overlapped(draw: Draw) -> Streams:
+def _overlapped(draw: Draw) -> Plan:
     """Give every client its own random choice of groups, in its own order."""
     groups = _groups_of_one(draw, "overlapped")
     streams = [
         draw.rng("order", client).permutation(len(groups))[: draw.tasks].tolist()
         for client in range(draw.clients)
     ]
-    return Streams(groups, streams)
+    return _shared(draw, groups, streams)
 
 
-def _classes(draw: Draw) -> Streams:
+def _classes(draw: Draw) -> Plan:
     """Give every client the same groups, in its own order."""
     groups = _groups_of_one(draw, "classes")
     chosen = draw.rng("choice").permutation(len(groups))[: draw.tasks]
@@ -66,10 +65,10 @@ def _classes(draw: Draw) -> Streams:
         draw.rng("order", client).permutation(chosen).tolist()
         for client in range(draw.clients)
     ]
-    return Streams(groups, streams)
+    return _shared(draw, groups, streams)
 
 
-def _mixed(draw: Draw) -> Streams:
+def _mixed(draw: Draw) -> Plan:
     """Deal the groups of all data sets so that no two clients share one."""
     groups = []
     for number, source in enumerate(draw.sources):
@@ -89,14 +88,47 @@ def _mixed(draw: Draw) -> Streams:
             f"give at {draw.classes_per_task} classes a task."
         )
     order = draw.rng("order").permutation(len(groups))[:wanted]
-    return Streams(groups, order.reshape(draw.clients, draw.tasks).tolist())
+    return _shared(draw, groups, order.reshape(draw.clients, draw.tasks).tolist())
+
+
+def _text(draw: Draw) -> Plan:
+    """Draw the labels of every task by themselves, so that tasks may overlap."""
+    return drawn_tasks(
+        _only_source(draw.sources, "text"),
+        clients=draw.clients,
+        tasks=draw.tasks,
+        classes_per_task=draw.classes_per_task,
+        valid_fraction=draw.valid_fraction,
+        seed=draw.seed,
+    )
+
+
+def _shared(
+    draw: Draw, groups: Sequence[Group], streams: Sequence[Sequence[int]]
+) -> Plan:
+    return share_samples(groups, streams, draw.valid_fraction, draw.seed)
+
+
+def _five_or_two(classes: int) -> int:
+    return 5 if classes >= 25 else 2
+
+
+def _four_at_most(classes: int) -> int:
+    return min(4, classes)
 
 
 class ScenarioEntry(NamedTuple):
-    """How a scenario is drawn, and one line about it."""
+    """How a scenario is drawn, and one line about it.
 
-    draw: Callable[[Draw], Streams]
+    Attributes:
+        draw: makes the plan.
+        summary: one line for ``fcl list``.
+        classes_per_task: where the user gives none, by the classes there are in all.
+    """
+
+    draw: Callable[[Draw], Plan]
     summary: str
+    classes_per_task: Callable[[int], int] = _five_or_two
 
 
 SCENARIOS: dict[str, ScenarioEntry] = {
@@ -109,6 +141,11 @@ SCENARIOS: dict[str, ScenarioEntry] = {
     ),
     "classes": ScenarioEntry(
         _classes, "one data set; each client learns the same groups in its own order"
+    ),
+    "text": ScenarioEntry(
+        _text,
+        "one data set; each task draws its labels, tasks share documents of none",
+        _four_at_most,
     ),
 }
 
@@ -136,8 +173,9 @@ def build_scenario(
         data_root: where files are looked for.
         clients: number of clients, at least 1.
         tasks: tasks per client, at least 1.
-        classes_per_task: at least 2. None means 5 where the data sets have 25 or
-            more classes in all, otherwise 2.
+        classes_per_task: at least 2. None means the scenario's own: 5 where the
+            data sets have 25 or more classes in all, otherwise 2; for ``text`` 4, or
+            as many as there are.
         valid_fraction: share of each task's training samples, class by class, that
             is kept for validation, in (0, 1). A class with a single sample keeps
             it for training.
@@ -187,25 +225,28 @@ def _build(
     sources = tuple(load_source(dataset, data_root) for dataset in datasets)
     if classes_per_task is None:
         total = sum(source.num_classes for source in sources)
-        classes_per_task = 5 if total >= 25 else 2
+        classes_per_task = SCENARIOS[name].classes_per_task(total)
     if classes_per_task < 2:
         raise ConfigError(
             f"classes_per_task: got {classes_per_task}, expected at least 2."
         )
-    draw = Draw(sources, clients, tasks, classes_per_task, seed)
-    groups, streams = SCENARIOS[name].draw(draw)
-    plan = share_samples(groups, streams, valid_fraction, seed)
+    draw = Draw(sources, clients, tasks, classes_per_task, valid_fraction, seed)
+    plan = SCENARIOS[name].draw(draw)
     return Scenario(name, seed, datasets, classes_per_task, plan)
+
+
+def _only_source(sources: Sequence[DataSet], scenario: str) -> DataSet:
+    if len(sources) > 1:
+        names = [source.name for source in sources]
+        raise ConfigError(
+            f"datasets: got {names}, expected one data set for scenario {scenario}."
+        )
+    return sources[0]
 
 
 def _groups_of_one(draw: Draw, scenario: str) -> list[Group]:
     """Return the groups of the only data set, at least as many as tasks."""
-    if len(draw.sources) > 1:
-        names = [source.name for source in draw.sources]
-        raise ConfigError(
-            f"datasets: got {names}, expected one data set for scenario {scenario}."
-        )
-    source = draw.sources[0]
+    source = _only_source(draw.sources, scenario)
     groups = superclass_groups(source) if draw.classes_per_task == 5 else []
     groups = groups or drawn_groups(source, draw.classes_per_task, draw.rng("groups"))
     if draw.tasks > len(groups):

@@ -1,4 +1,4 @@
-"""Whole data sets by name: scikit-learn's digits, ``NAME.npz`` files, the Hub."""
+"""Whole data sets by name: those without a download, files, and the Hub."""
 
 import re
 from functools import lru_cache
@@ -8,50 +8,80 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fcl_flower.data.dataset import DataSet
 from fcl_flower.data.hub import load_hub
 from fcl_flower.data.imageset import ImageSet, Split, checked_set, checked_split
+from fcl_flower.data.jsonl import TRAIN, load_jsonl
 from fcl_flower.data.partition import hold_out
+from fcl_flower.data.stdlib_docs import load_stdlib_docs
 from fcl_flower.errors import ConfigError
 
-__all__ = ["ImageSet", "Split", "load_source"]
+__all__ = ["DataSet", "ImageSet", "Split", "load_source"]
 
 _HUB = "hub:"
 _ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 
 
 @lru_cache(maxsize=16)
-def load_source(name: str, data_root: Path) -> ImageSet:
+def load_source(name: str, data_root: Path) -> DataSet:
     """Return the data set called ``name``; later calls return the same object.
 
     Args:
-        name: ``digits`` (1,797 real 8x8 images, no download), ``NAME`` for
-            ``NAME.npz`` in ``data_root`` or its folder ``images``, or ``hub:NAME``
-            for the Hugging Face Hub or a local folder of images.
-        data_root: where files are looked for; need not exist for ``digits``.
+        name: one of
+
+            - ``digits``: 1,797 real 8x8 images, no download;
+            - ``stdlib-docs``: docstrings of Python's own modules, no download;
+            - ``NAME``: images in ``NAME.npz`` in ``data_root`` or its folder
+              ``images``, or else texts in a folder ``NAME`` in ``data_root`` or its
+              folder ``text`` (see `load_jsonl`);
+            - ``NAME:FIELD``: texts with the label called ``FIELD`` instead of
+              ``label``, such as ``trec:fine``;
+            - ``hub:NAME``: the Hugging Face Hub or a local folder.
+        data_root: where files are looked for; need not exist for the sets without
+            a download.
 
     Raises:
         ConfigError: there is no such data set, or its file is not as expected.
     """
     if name.startswith(_HUB):
         return load_hub(name, name.removeprefix(_HUB))
-    if not re.fullmatch(r"\w[\w.-]*", name):
+    if not re.fullmatch(r"\w[\w.-]*(:\w+)?", name):
         raise ConfigError(
-            f"dataset: got {name!r}, expected digits, a file's name without folder "
-            "and .npz, or hub:NAME."
+            f"dataset: got {name!r}, expected digits, stdlib-docs, a file's name "
+            "without folder and .npz, a folder's name, FOLDER:FIELD, or hub:NAME."
         )
     if name == "digits":
         return _digits()
-    folders = (data_root, data_root / "images")
-    for folder in folders:
-        path = folder / f"{name}.npz"
-        if path.is_file():
+    if name == "stdlib-docs":
+        return load_stdlib_docs()
+    stem, _, field = name.partition(":")
+    image_folders = (data_root, data_root / "images")
+    text_folders = (data_root, data_root / "text")
+    for folder in image_folders:
+        path = folder / f"{stem}.npz"
+        # Images have no second label that a field could mean.
+        if path.is_file() and not field:
             return _load_npz(name, path)
-    found = sorted({file.stem for folder in folders for file in folder.glob("*.npz")})
+    for folder in text_folders:
+        if (folder / stem / TRAIN).is_file():
+            return load_jsonl(name, folder / stem, field or "label")
+    files = sorted(
+        {path.stem for place in image_folders for path in place.glob("*.npz")}
+    )
+    folders = sorted(
+        {
+            path.parent.name
+            for place in text_folders
+            for path in place.glob(f"*/{TRAIN}")
+        }
+    )
     raise ConfigError(
-        f"dataset: got {name!r}, expected digits, hub:NAME, or a file {name}.npz with "
-        f"the arrays {', '.join(_ARRAYS)} in {folders[0]} or {folders[1]} "
-        "(set --data-root or $FCL_DATA); "
-        f"files there: {', '.join(found) if found else 'none'}."
+        f"dataset: got {name!r}, expected digits, stdlib-docs, hub:NAME, a file "
+        f"{stem}.npz with the arrays {', '.join(_ARRAYS)} in {image_folders[0]} or "
+        f"{image_folders[1]}, or a folder {stem} with {TRAIN} in {text_folders[0]} or "
+        f"{text_folders[1]} (set --data-root or $FCL_DATA); "
+        f"files there: {', '.join(files) if files else 'none'}; "
+        f"folders there: {', '.join(folders) if folders else 'none'}."
     )
 
 

@@ -10,15 +10,19 @@ import numpy as np
 import torch
 
 from fcl_flower.data.images import to_tensor
+from fcl_flower.data.imageset import Split
 from fcl_flower.data.plan import Scenario
 from fcl_flower.data.sources import load_source
+from fcl_flower.data.word_vectors import WordVectors
+from fcl_flower.errors import ConfigError
 
 
 class Examples(NamedTuple):
     """Inputs and labels; may be shared with a cache, so not to be changed in place.
 
     Attributes:
-        x: float32, shape ``(N, *input_shape)``.
+        x: images, float32, shape ``(N, *input_shape)``; or documents, int64 word
+            numbers, shape (N, words of the longest), padded with 0 at the end.
         y: int64, shape (N,).
     """
 
@@ -52,6 +56,7 @@ def task_data(
     data_root: Path,
     input_shape: tuple[int, ...],
     single_head: bool,
+    vectors: WordVectors | None = None,
 ) -> TaskData:
     """Return the three splits of one task of one client.
 
@@ -63,6 +68,7 @@ def task_data(
         input_shape: of the model.
         single_head: label by position in ``scenario.labels`` instead of by position
             among the task's own classes.
+        vectors: number the words, where the data are text.
     """
 
     def split(name: Literal["train", "valid", "test"]) -> Examples:
@@ -74,6 +80,7 @@ def task_data(
             data_root=data_root,
             input_shape=input_shape,
             single_head=single_head,
+            vectors=vectors,
         )
 
     classes = scenario.num_labels if single_head else scenario.classes_per_task
@@ -91,6 +98,7 @@ def task_examples(
     data_root: Path,
     input_shape: tuple[int, ...],
     single_head: bool,
+    vectors: WordVectors | None = None,
 ) -> Examples:
     """Return one split alone (an evaluation needs no training images).
 
@@ -98,16 +106,23 @@ def task_examples(
     """
     plan = scenario.clients[client][task]
     source = load_source(plan.dataset, data_root)
-    images = source.test if split == "test" else source.train
     indices = {"train": plan.train, "valid": plan.valid, "test": plan.test}[split]
     known = (
         [scenario.labels.index((plan.dataset, label)) for label in plan.classes]
         if single_head
         else range(len(plan.classes))
     )
-    positions = np.searchsorted(plan.classes, images.y[indices])
-    y = np.asarray(known, np.int64)[positions]
-    return Examples(to_tensor(images.x[indices], input_shape), torch.from_numpy(y))
+    samples = source.test if split == "test" else source.train
+    positions = np.searchsorted(plan.classes, samples.y[indices])
+    y = torch.from_numpy(np.asarray(known, np.int64)[positions])
+    if isinstance(samples, Split):
+        return Examples(to_tensor(samples.x[indices], input_shape), y)
+    if vectors is None:
+        raise ConfigError(
+            f"dataset: {plan.dataset!r} is text, which needs word vectors"
+        )
+    numbers = vectors.numbered([samples.x[i] for i in indices])
+    return Examples(torch.from_numpy(numbers), y)
 
 
 def batches(

@@ -8,8 +8,12 @@ import torch
 from fcl_flower.errors import ConfigError
 from fcl_flower.models.heads import TaskModel
 from fcl_flower.seeds import derive
+from fcl_flower.types import Array
 
-__all__ = ["MODELS", "ModelEntry", "TaskModel", "build_model", "model_entry"]
+__all__ = ["MODELS", "TEXT", "ModelEntry", "TaskModel", "build_model", "model_entry"]
+
+TEXT = (-1,)
+"""The input shape of a model for text: numbers of words, as many as there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,9 +21,10 @@ class ModelEntry:
     """What is known of a model before its module is imported.
 
     Attributes:
-        body: ``module:callable`` that takes no argument and returns an `nn.Module`
-            from ``(batch, *input_shape)`` to (batch, features).
-        input_shape: shape of one input.
+        body: ``module:callable`` that returns an `nn.Module` from
+            ``(batch, *input_shape)`` to (batch, features). It takes no argument, or
+            for text the table of word vectors.
+        input_shape: shape of one input: (C, H, W) of an image, or `TEXT`.
         features: width of what the body returns.
         batch_size: examples in a training step, where the user gives none.
         learning_rate: Adam's rate at the start of a task, likewise.
@@ -48,6 +53,14 @@ MODELS: dict[str, ModelEntry] = {
     "lenet": ModelEntry(
         f"{_HERE}.lenet:LeNet", (3, 32, 32), 500, 50, 1e-3 / 3, "the LeNet of FedWeIT"
     ),
+    "kim-cnn": ModelEntry(
+        f"{_HERE}.kimcnn:KimCnn",
+        TEXT,
+        384,
+        64,
+        1e-3,
+        "Kim's network for text: filters of 3, 4 and 5 words over fixed word vectors",
+    ),
     "resnet18": ModelEntry(
         f"{_HERE}.resnet:ResNet18",
         (3, 32, 32),
@@ -72,7 +85,13 @@ def model_entry(name: str) -> ModelEntry:
 
 
 def build_model(
-    name: str, *, tasks: int, classes: int, single_head: bool, seed: int
+    name: str,
+    *,
+    tasks: int,
+    classes: int,
+    single_head: bool,
+    seed: int,
+    table: Array | None = None,
 ) -> TaskModel:
     """Return a freshly initialised model; the same arguments give the same weights.
 
@@ -87,17 +106,26 @@ def build_model(
             scenario with a single head.
         single_head: one head serves every task.
         seed: the run's seed.
+        table: word vectors, shape (words + 1, D), where the data are text.
 
     Raises:
-        ConfigError: the name is unknown.
+        ConfigError: the name is unknown, or the model does not suit the data.
     """
     entry = model_entry(name)
+    if (entry.input_shape == TEXT) != (table is not None):
+        kind = "images" if table is None else "text"
+        fitting = [
+            n for n, e in MODELS.items() if (e.input_shape == TEXT) != (table is None)
+        ]
+        raise ConfigError(
+            f"model: got {name!r} for {kind}, expected one of {', '.join(fitting)}."
+        )
     module, _, attribute = entry.body.partition(":")
     body = getattr(import_module(module), attribute)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(seed, "model"))
         return TaskModel(
-            body(),
+            body() if table is None else body(table),
             features=entry.features,
             input_shape=entry.input_shape,
             tasks=tasks,

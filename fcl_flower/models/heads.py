@@ -4,6 +4,8 @@ import torch
 from torch import nn
 from typing_extensions import override
 
+from fcl_flower.errors import ContractError
+
 
 class TaskModel(nn.Module):
     """A network whose parameters say by name who owns them.
@@ -14,7 +16,7 @@ class TaskModel(nn.Module):
     Attributes:
         body: maps ``(batch, *input_shape)`` to (batch, features).
         heads: `nn.Linear` modules, one per task or exactly one.
-        input_shape: shape of one input, such as (3, 32, 32).
+        input_shape: shape of one input, such as (3, 32, 32); (-1,) for text.
         single_head: one head serves every task.
     """
 
@@ -63,6 +65,18 @@ class TaskModel(nn.Module):
         if self.single_head:
             return ()
         return (f"heads.{task}.weight", f"heads.{task}.bias")
+
+    def represent(self, x: torch.Tensor) -> torch.Tensor:
+        """Return what is known of inputs before any training, shape (batch, D).
+
+        Raises:
+            ContractError: the body has no such thing; word vectors have.
+        """
+        known = getattr(self.body, "represent", None)
+        if known is None:
+            raise ContractError(f"{type(self.body).__name__} represents no inputs")
+        found: torch.Tensor = known(x)
+        return found
 
     @override
     def forward(self, x: torch.Tensor, task: int) -> torch.Tensor:

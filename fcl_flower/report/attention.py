@@ -5,15 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from fcl_flower.metrics import Accuracy, mean_measured
-from fcl_flower.report import page
+from fcl_flower.report import page, places
 from fcl_flower.report.heatmap import Axis, Label, Look, heat_map
 from fcl_flower.report.markup import Markup
+from fcl_flower.report.places import Place
 from fcl_flower.report.records import Attention
-
-LEGIBLE = 64
-"""Rows or columns up to which every single adapter is shown."""
-
-Place = tuple[int, int]
 
 
 def attention_section(attention: Sequence[Attention]) -> Markup:
@@ -26,7 +22,7 @@ def attention_section(attention: Sequence[Attention]) -> Markup:
         )
     rows = sorted({(e.client, e.task) for e in used})
     columns = sorted({(f.client, f.task) for e in used for f in e.foreign})
-    if max(len(rows), len(columns)) > LEGIBLE:
+    if max(len(rows), len(columns)) > places.LEGIBLE:
         picture, note = _by_client(used)
     else:
         picture, note = _by_adapter(used, rows, columns)
@@ -72,9 +68,9 @@ def _by_adapter(
                 marked.add(cell)
     picture = heat_map(
         weights,
-        Axis("who attends (client, task)", _labels(rows)),
-        Axis("whose adapter (task, client)", _labels(columns)),
-        Look(0.0, _top(weights), _cell(len(columns))),
+        Axis("who attends (client, task)", places.labels(rows)),
+        Axis("whose adapter (task, client)", places.labels(columns)),
+        Look(0.0, _top(weights), places.cell(len(columns))),
         lambda r, c: hints[r, c],
         "Weight of each foreign adapter for each client and task",
         marked,
@@ -105,7 +101,7 @@ def _by_client(used: Sequence[Attention]) -> tuple[Markup, str]:
         weights,
         Axis("who attends (client)", axis),
         Axis("whose adapters (client)", axis),
-        Look(0.0, _top(weights), _cell(len(clients))),
+        Look(0.0, _top(weights), places.cell(len(clients))),
         lambda r, c: (
             f"client {clients[r]} uses client {clients[c]}: {weights[r, c]:.3f}, "
             f"mean of {len(given[r, c])}"
@@ -118,15 +114,6 @@ def _by_client(used: Sequence[Attention]) -> tuple[Markup, str]:
     )
 
 
-def _labels(places: Sequence[Place]) -> list[Label]:
-    return [Label(str(task), f"client {client}") for client, task in places]
-
-
 def _top(weights: Accuracy) -> float:
     """Return the end of the colour scale; any positive one if all weights are zero."""
     return float(np.nanmax(weights)) or 1.0
-
-
-def _cell(columns: int) -> tuple[float, float]:
-    side = min(max(740 / columns, 7.0), 44.0)
-    return side, min(side, 26.0)

@@ -79,14 +79,7 @@ def heat_map(
         for r, c in np.argwhere(~np.isnan(values)).tolist()
     ]
     parts += [
-        tag(
-            "circle",
-            cx=left + (c + 0.5) * width,
-            cy=top + (r + 0.5) * height,
-            r=2.2,
-            class_="mark",
-        )
-        for r, c in sorted(marked)
+        _mark(left + c * width, top + r * height, look) for r, c in sorted(marked)
     ]
     right, bottom = left + width * len(columns.labels), top + height * len(rows.labels)
     parts.append(_row_labels(rows, left, top, right, height))
@@ -94,7 +87,7 @@ def heat_map(
     foot = bottom + (56 if any(label.group for label in columns.labels) else 40)
     room = CHARACTER * max(len(columns.title) + left / CHARACTER, len(rows.title))
     if look.legend:
-        parts.append(_legend(look, right + 24, top))
+        parts.append(_legend(look, right + 24, top, bottom))
         right += 90
     return plot.drawing(max(right, room) + 8, foot + 4, parts, what)
 
@@ -113,12 +106,24 @@ def _cell(value: float, x: float, y: float, look: Look, hint: str) -> Markup:
     # The hairline between cells is left out where it would eat the cell.
     seam = 1 if width >= 10 else 0
     cell = plot.box(x, y, width - seam, height - seam, _heat(share), hint)
-    if width < NUMBER[0] or height < NUMBER[1]:
+    if not _has_number(look):
         return cell
     ink = "on-hot" if share > 0.72 else "on-cold"
     middle = x + (width - seam) / 2
     shown = numbers.fraction(float(value))
     return join([cell, plot.text(shown, middle, y + height / 2 + 4, "middle", ink)])
+
+
+def _mark(x: float, y: float, look: Look) -> Markup:
+    """Return a dot in the middle of a cell, or in its corner beside a number."""
+    width, height = look.cell
+    if _has_number(look):
+        return tag("circle", cx=x + width - 5, cy=y + 4.5, r=3, class_="mark")
+    return tag("circle", cx=x + width / 2, cy=y + height / 2, r=2.2, class_="mark")
+
+
+def _has_number(look: Look) -> bool:
+    return look.cell[0] >= NUMBER[0] and look.cell[1] >= NUMBER[1]
 
 
 def _row_labels(
@@ -177,9 +182,10 @@ def _column_labels(
     return join(parts)
 
 
-def _legend(look: Look, x: float, top: float) -> Markup:
-    """Return a ladder of colours with the values of its ends."""
-    steps, height = 20, 5
+def _legend(look: Look, x: float, top: float, bottom: float) -> Markup:
+    """Return a ladder of colours with the values of its ends, beside the matrix."""
+    steps = 20
+    height = min((bottom - top) / steps, 5)
     parts: list[str] = [
         tag(
             "rect",

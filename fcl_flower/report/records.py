@@ -65,6 +65,7 @@ class Summary(_Record):
     seconds: float
     params: dict[str, Any]
     training: dict[str, Any] = {}
+    notes: dict[str, str] = {}
     command: str | None = None
 
 
@@ -112,6 +113,29 @@ class Attention(_Record):
     task: int
     task_name: str
     foreign: list[ForeignAdapter]
+
+
+class Candidate(_Record):
+    """A finished task of another client whose adapter a new task could choose.
+
+    ``same_classes`` is the fraction of the new task's classes that it has too.
+    """
+
+    client: int
+    task: int
+    task_name: str
+    overlap: Annotated[float, Field(allow_inf_nan=False)]
+    chosen: bool
+    same_classes: Fraction
+
+
+class Overlap(_Record):
+    """The finished tasks that one client's new task was compared with."""
+
+    client: int
+    task: int
+    task_name: str
+    candidates: list[Candidate]
 
 
 class Task(_Record):

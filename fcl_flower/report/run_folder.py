@@ -13,7 +13,14 @@ from pydantic import TypeAdapter, ValidationError
 
 from fcl_flower.errors import ConfigError
 from fcl_flower.metrics import Accuracy
-from fcl_flower.report.records import Attention, Measurement, Round, Scenario, Summary
+from fcl_flower.report.records import (
+    Attention,
+    Measurement,
+    Overlap,
+    Round,
+    Scenario,
+    Summary,
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,6 +32,7 @@ class Run:
         accuracy: ``a[c, t, i]`` of `fcl_flower.metrics`, shape (clients, tasks, tasks).
         mean_accuracy: its mean over clients, shape (tasks, tasks).
         attention: None for a strategy without foreign adapters.
+        overlap: None where the server does not compare tasks.
     """
 
     folder: Path
@@ -35,6 +43,7 @@ class Run:
     rounds: list[Round]
     scenario: Scenario
     attention: list[Attention] | None
+    overlap: list[Overlap] | None
 
 
 def read_run(folder: Path) -> Run:
@@ -44,7 +53,7 @@ def read_run(folder: Path) -> Run:
         ConfigError: a file is missing or not what it should be; names the file.
     """
     summary = _read(_SUMMARY, folder / "summary.json", _json)
-    attention = folder / "attention.json"
+    attention, overlap = folder / "attention.json", folder / "overlap.json"
     side = (summary.tasks, summary.tasks)
     return Run(
         folder,
@@ -55,6 +64,7 @@ def read_run(folder: Path) -> Run:
         _rounds(folder / "rounds.jsonl"),
         _read(_SCENARIO, folder / "scenario.json", _json),
         _read(_ATTENTION, attention, _json) if attention.exists() else None,
+        _read(_OVERLAP, overlap, _json) if overlap.exists() else None,
     )
 
 
@@ -63,6 +73,7 @@ _SCENARIO = TypeAdapter(Scenario)
 _ROUNDS = TypeAdapter(list[Round])
 _MEASUREMENTS = TypeAdapter(list[Measurement])
 _ATTENTION = TypeAdapter(list[Attention])
+_OVERLAP = TypeAdapter(list[Overlap])
 
 T = TypeVar("T")
 

@@ -70,6 +70,7 @@ def settings_section(summary: Summary) -> Markup:
         ("rounds", f"{summary.total_rounds} ({summary.rounds} per task)"),
         *_flat(summary.training),
         *_flat(summary.params),
+        *summary.notes.items(),
     ]
     return page.section(
         "Settings",

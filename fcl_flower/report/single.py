@@ -15,6 +15,7 @@ from fcl_flower.report.accuracy import (
 )
 from fcl_flower.report.attention import attention_section
 from fcl_flower.report.markup import Markup, join
+from fcl_flower.report.overlap import overlap_section
 from fcl_flower.report.records import Round
 from fcl_flower.report.run_folder import Run, read_run
 from fcl_flower.report.setting import scenario_section, settings_section
@@ -27,7 +28,7 @@ def write_report(folder: Path) -> Path:
     Args:
         folder: holds ``summary.json``, ``accuracy.csv``, ``rounds.jsonl``,
             ``scenario.json`` and, for a strategy with foreign adapters,
-            ``attention.json``.
+            ``attention.json`` and, where it selects them, ``overlap.json``.
 
     Raises:
         ConfigError: a file is missing or not what it should be; names the file.
@@ -43,9 +44,15 @@ def write_report(folder: Path) -> Path:
         f"{numbers.plural(summary.tasks, 'task')}, "
         f"{numbers.plural(summary.total_rounds, 'round')}, seed {summary.seed}{alone}",
         _body(run),
-        "Made from summary.json, accuracy.csv, rounds.jsonl, scenario.json"
-        + ("." if run.attention is None else " and attention.json."),
+        f"Made from {_files(run)}.",
     )
+
+
+def _files(run: Run) -> str:
+    names = ["summary.json", "accuracy.csv", "rounds.jsonl", "scenario.json"]
+    names += [] if run.attention is None else ["attention.json"]
+    names += [] if run.overlap is None else ["overlap.json"]
+    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _body(run: Run) -> Iterator[Markup]:
@@ -64,6 +71,8 @@ def _body(run: Run) -> Iterator[Markup]:
         yield traffic_section(run.summary, run.rounds)
     if run.attention is not None:
         yield attention_section(run.attention)
+    if run.overlap is not None:
+        yield overlap_section(run.overlap)
     yield scenario_section(run.scenario)
     yield settings_section(run.summary)
 

@@ -92,6 +92,7 @@ td.n, th.n { text-align: right; white-space: nowrap; }
 .scenario td:first-child { min-width: 0; }
 .scenario small { display: block; line-height: 1.35; color: var(--muted); }
 .settings td { overflow-wrap: anywhere; }
+.choices { margin-top: 1.25rem; }
 pre { padding: .8rem 1rem; background: var(--panel); border-radius: 6px;
   overflow-x: auto; font-size: .87rem; }
 summary { cursor: pointer; color: var(--accent); }

@@ -1,0 +1,217 @@
+"""Foreign adapters as branches of a network for text (FedSeIT, equations 2 and 3).
+
+Adapter i gives z_i = relu(max_p(alpha_i c_p) + b_i), where c is the response of its
+filters to a document and p runs over the document. Word vectors and foreign adapters
+are constant during a task, and
+
+    max_p(alpha c_p) = max(alpha max_p c_p, alpha min_p c_p),
+
+so that two numbers a document and filter, computed once, replace the convolutions of
+every later step: exactly, gradients included.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Literal, cast
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+from torch.nn.functional import dropout, linear
+from typing_extensions import override
+
+from clients.workspace import FedWeitParams, Pieces, Tensors, Workspace
+from fcl_flower.data.tasks import Examples, TaskData
+from fcl_flower.models import TaskModel
+from fcl_flower.models.kimcnn import DROPOUT, KimCnn
+
+Stored = Literal["float32", "float16"]
+CHUNK = 256
+REMEMBERED = 4
+"""Tables of extremes that a process keeps: a client trains for many rounds on one."""
+
+
+class ForeignBranches:
+    """The foreign adapters of one task, frozen.
+
+    Attributes:
+        count: K, the number of adapters.
+        names: of the tensors, in the order of the features.
+        digest: says which adapters they are.
+    """
+
+    def __init__(self, body: KimCnn, adapters: Sequence[Tensors]) -> None:
+        """Stack the filters of ``adapters``: at least one, by name, (F, D, width)."""
+        self.count = len(adapters)
+        self.names = sorted(adapters[0])
+        self._body = body
+        self._filters = [torch.cat([a[name] for a in adapters]) for name in self.names]
+        self.digest = _digest([*self._filters, body.table])
+
+    def extremes(self, x: Tensor) -> Tensors:
+        """Return largest and smallest responses by name, shape (2, batch, K, F)."""
+        found = self._body.extremes(x, self._filters)
+        return {
+            name: part.reshape(*part.shape[:2], self.count, -1)
+            for name, part in zip(self.names, found, strict=True)
+        }
+
+
+def branch_vectors(extremes: Tensor, alpha: Tensor, bias: Tensor) -> Tensor:
+    """Return z_1 .. z_K (equation 2) of one layer, shape (batch, K, F).
+
+    Args:
+        extremes: max and min over time, shape (2, batch, K, F).
+        alpha: attention of each branch, shape (K,).
+        bias: shape (K, F).
+    """
+    alpha = alpha.unsqueeze(1)
+    reached = torch.where(alpha >= 0, extremes[0], extremes[1])
+    return torch.relu(torch.addcmul(bias, reached, alpha))
+
+
+class BranchedWorkspace(Workspace):
+    """A task's model with branches: equation 3 in place of FedWeIT's equation 4.
+
+    Attributes:
+        branches: the foreign adapters.
+        joined: the leaves that the branches add, for each layer of F filters
+            ``attention/NAME`` (alpha, shape (K,)), ``bias/NAME`` (K, F) and
+            ``foreign/NAME`` (W_f of shape (F, K F)), and over all layers ``local``
+            (W_c, shape (features, 2 features)).
+    """
+
+    def __init__(
+        self,
+        model: TaskModel,
+        params: FedWeitParams,
+        task: int,
+        pieces: Pieces,
+        branches: ForeignBranches,
+        joined: Tensors,
+        *,
+        stored: Stored,
+        limit: int,
+    ) -> None:
+        """Turn ``pieces`` and ``joined`` into leaves.
+
+        Args:
+            model: its body is a `KimCnn`.
+            params: hyper-parameters.
+            task: whose head answers.
+            pieces: taken over.
+            branches: the foreign adapters.
+            joined: taken over.
+            stored: how the extremes of the task's documents are kept.
+            limit: bytes that they may take; above, each step computes its own.
+        """
+        super().__init__(model, params, task, pieces)
+        self.branches, self.joined = branches, joined
+        self._stored: Stored = stored
+        self._limit = limit
+        self._table: Tensors | None = None
+        self.take("branches", joined)
+        for name in joined:
+            if name.startswith("attention/"):
+                self.rates[f"branches/{name}"] = params.attention_rate
+
+    @override
+    def prepared(self, data: TaskData) -> TaskData:
+        """Number the documents in a first column, and compute their extremes once."""
+        train, valid = data.train, data.valid
+        count = len(train.y) + len(valid.y)
+        width = 2 if self._stored == "float16" else 4
+        numbers = sum(self.joined[f"bias/{name}"].numel() for name in self.pieces.base)
+        if 2 * count * numbers * width > self._limit:
+            return data
+        both = [
+            _table(_Request(self.branches, part.x, self._stored))
+            for part in (train, valid)
+        ]
+        self._table = {
+            name: torch.cat([part[name] for part in both], 1)
+            for name in self.branches.names
+        }
+        rows = torch.arange(count, device=train.y.device)[:, None]
+        return TaskData(
+            Examples(torch.cat([rows[: len(train.y)], train.x], 1), train.y),
+            Examples(torch.cat([rows[len(train.y) :], valid.x], 1), valid.y),
+            data.test,
+            data.classes,
+        )
+
+    @override
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits (equation 3) of documents, numbered if they are prepared."""
+        if self._table is None:
+            extremes = self.branches.extremes(x)
+        else:
+            rows, x = x[:, 0], x[:, 1:]
+            extremes = {name: t[:, rows].float() for name, t in self._table.items()}
+        return self.head(self.local(x), self.foreign(extremes))
+
+    def local(self, x: Tensor) -> Tensor:
+        """Return z_c, shape (batch, features): the network without branches."""
+        tensors = {**self.weights(), **self.pieces.private}
+        body = {
+            name.removeprefix("body."): tensor
+            for name, tensor in tensors.items()
+            if name.startswith("body.")
+        }
+        return cast(Tensor, functional_call(self.model.body, body, (x,)))
+
+    def foreign(self, extremes: Tensors) -> Tensor:
+        """Return z_f, shape (batch, features): one projection for each layer."""
+        projected = []
+        for name in self.branches.names:
+            found = branch_vectors(
+                extremes[name],
+                self.joined[f"attention/{name}"],
+                self.joined[f"bias/{name}"],
+            )
+            found = dropout(found, DROPOUT, self.model.training)
+            projected.append(linear(found.flatten(1), self.joined[f"foreign/{name}"]))
+        return torch.cat(projected, 1)
+
+    def head(self, local: Tensor, foreign: Tensor) -> Tensor:
+        """Return the logits of z = W_c [z_c, z_f]."""
+        mixed = linear(torch.cat([local, foreign], 1), self.joined["local"])
+        name = f"heads.{self.model.head_index(self.task)}"
+        private = self.pieces.private
+        return linear(mixed, private[f"{name}.weight"], private[f"{name}.bias"])
+
+
+@dataclass(frozen=True)
+class _Request:
+    """Extremes of documents; two requests are equal if their numbers would be."""
+
+    branches: ForeignBranches = field(compare=False)
+    x: Tensor = field(compare=False)
+    stored: Stored
+    key: bytes = b""
+
+    def __post_init__(self) -> None:
+        digest = _digest([self.x])
+        object.__setattr__(self, "key", self.branches.digest + digest)
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _table(request: _Request) -> Tensors:
+    """Return the extremes of all documents by name, shape (2, documents, K, F)."""
+    dtype = torch.float16 if request.stored == "float16" else torch.float32
+    branches = request.branches
+    parts = [branches.extremes(part) for part in torch.split(request.x, CHUNK)]
+    return {
+        name: torch.cat([part[name].to(dtype) for part in parts], 1)
+        for name in branches.names
+    }
+
+
+def _digest(tensors: Sequence[Tensor]) -> bytes:
+    found = hashlib.blake2b(digest_size=16)
+    for tensor in tensors:
+        found.update(str(tuple(tensor.shape)).encode())
+        found.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return found.digest()

@@ -1,0 +1,109 @@
+"""The largest response of word filters to each document of a batch, without waste.
+
+A filter's response to a window is a sum of products of its taps with word vectors,
+which are constant. So a product is made once for each different word of the batch, not
+for each time it occurs; padding is never touched; and the gradient of a maximum over
+time visits one window a document and filter. This computes what a convolution and a
+maximum do, in another order of summation.
+"""
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.nn.functional import embedding_bag, pad
+from typing_extensions import override
+
+
+class Windows:
+    """The documents of a batch, as all windows of up to ``widest`` words.
+
+    Attributes:
+        vectors: of the different words, shape (words, D).
+        counts: words of each document, shape (batch,).
+    """
+
+    def __init__(self, x: Tensor, table: Tensor, widest: int) -> None:
+        """Look up the words.
+
+        Args:
+            x: word numbers, shape (batch, words), padded with 0 at the end. A
+                document shorter than ``widest`` is padded to that length.
+            table: the vector of each word number, row 0 zeros.
+            widest: words of the widest filter.
+        """
+        self.counts = (x != 0).sum(1).clamp(min=widest)
+        x = pad(x, (0, max(0, widest - x.shape[1])))
+        places = torch.arange(x.shape[1], device=x.device).expand_as(x)
+        counts = self.counts.unsqueeze(1)
+        inside = places < counts
+        words, self._words = torch.unique(x[inside], return_inverse=True)
+        self._left = (counts - places)[inside]
+        self.vectors = table[words]
+
+    def taps(self, width: int) -> Tensor:
+        """Return, for each window, the rows of (word, tap) that it sums, (N, width)."""
+        starts = torch.nonzero(self._left >= width)
+        offsets = torch.arange(width, device=starts.device)
+        rows: Tensor = self._words[starts + offsets] * width + offsets
+        return rows
+
+    def lengths(self, width: int) -> Tensor:
+        """Return the number of windows of each document, shape (batch,)."""
+        lengths: Tensor = self.counts - width + 1
+        return lengths
+
+    def responses(self, weight: Tensor) -> Tensor:
+        """Return the responses of filters (F, D, width) to all windows, (N, F)."""
+        filters, _, width = weight.shape
+        products = self.vectors @ weight.permute(1, 2, 0).flatten(1)
+        rows = products.view(-1, filters)
+        return embedding_bag(self.taps(width), rows, mode="sum")
+
+    def largest(self, weight: Tensor) -> Tensor:
+        """Return the maximum over time, (batch, F); differentiable in ``weight``."""
+        return cast(Tensor, _Largest.apply(weight, self))  # type: ignore[no-untyped-call]
+
+    def extremes(self, weight: Tensor) -> Tensor:
+        """Return maximum and minimum over time, (2, batch, F), without gradient."""
+        with torch.no_grad():
+            responses = self.responses(weight)
+            lengths = self.lengths(weight.shape[2])
+            return torch.stack(
+                [over_time(responses, lengths, kind) for kind in ("max", "min")]
+            )
+
+
+def over_time(responses: Tensor, lengths: Tensor, kind: str) -> Tensor:
+    """Return "max", "min" or "sum" over the windows of each document, (batch, F)."""
+    return torch.segment_reduce(responses, kind, lengths=lengths, axis=0)
+
+
+class _Largest(torch.autograd.Function):
+    @staticmethod
+    @override
+    def forward(ctx: Any, weight: Tensor, windows: Windows) -> Tensor:
+        responses = windows.responses(weight)
+        largest = over_time(responses, windows.lengths(weight.shape[2]), "max")
+        ctx.windows, ctx.shape = windows, weight.shape
+        ctx.save_for_backward(responses, largest)
+        return largest
+
+    @staticmethod
+    @override
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        responses, largest = ctx.saved_tensors
+        windows, (filters, depth, width) = ctx.windows, ctx.shape
+        lengths = windows.lengths(width)
+        hits = responses == largest.repeat_interleave(lengths, 0)
+        # Windows of the same words tie; they share what they would all get alike.
+        share = gradients[0] / over_time(hits.to(responses.dtype), lengths, "sum")
+        window, column = torch.nonzero(hits, as_tuple=True)
+        document = torch.arange(len(lengths), device=lengths.device)
+        values = share[document.repeat_interleave(lengths)[window], column]
+        rows = windows.taps(width)[window]
+        summed = values.new_zeros(len(windows.vectors) * width * filters)
+        places = (rows * filters + column.unsqueeze(1)).flatten()
+        summed.index_add_(0, places, values.repeat_interleave(width))
+        gradient = windows.vectors.t() @ summed.view(-1, width * filters)
+        return gradient.view(depth, width, filters).permute(2, 0, 1), None

@@ -1,0 +1,133 @@
+"""The knowledge base: which adapters of other clients' earlier tasks a client gets.
+
+``previous``, ``sample:K`` and ``all`` look at nothing but who and when (FedWeIT,
+algorithm 1). ``sit:K`` is Selective Inter-client Transfer (Chaudhary et al., Findings
+of EMNLP 2022, section 2.3): the K whose tasks overlap most with the new one, judged
+by cluster centres of mean word vectors.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, Literal, NamedTuple
+
+import numpy as np
+from pydantic import AfterValidator
+
+from fcl_flower.errors import WireError
+from fcl_flower.seeds import derive
+from fcl_flower.sparse import SparseArray
+from fcl_flower.types import Array, Arrays, Payload
+
+Overlap = Literal["mean-cosine", "thresholded"]
+SUMMARY = {"mean-cosine": "mean", "thresholded": "centres"}
+MAX_CENTRES = 10_000
+
+
+def _known(value: str) -> str:
+    name, _, count = value.partition(":")
+    if value in {"previous", "all", "none"}:
+        return value
+    if name in {"sample", "sit"} and count.isdigit() and int(count) > 0:
+        return value
+    raise ValueError(
+        "'previous', 'sample:K' or 'sit:K' with K above 0, 'all' or 'none'"
+    )
+
+
+Knowledge = Annotated[str, AfterValidator(_known)]
+
+
+class Adapter(NamedTuple):
+    """Whose adapter, and of which of its tasks."""
+
+    client: int
+    task: int
+
+    def group(self, kind: str) -> str:
+        """Return the group of a payload that carries this kind of its tensors."""
+        return f"{kind}/{self.client}/{self.task}"
+
+
+def handed_in(state: Payload) -> list[Adapter]:
+    """Return whose adapters the server has, in one order."""
+    found = []
+    for group in state:
+        if group.startswith("adapters/"):
+            _, client, task = group.split("/")
+            found.append(Adapter(int(client), int(task)))
+    return sorted(found)
+
+
+def candidates(state: Payload, new: Adapter) -> list[Adapter]:
+    """Return the adapters of other clients' earlier tasks: never the client's own."""
+    return [a for a in handed_in(state) if a.client != new.client and a.task < new.task]
+
+
+def chosen(
+    knowledge: str, known: Sequence[Adapter], new: Adapter, seed: int
+) -> list[Adapter]:
+    """Return those of ``known`` that travel to ``new``, by all policies but SIT."""
+    name, _, count = knowledge.partition(":")
+    if name == "none":
+        return []
+    if name == "previous":
+        return [a for a in known if a.task == new.task - 1]
+    if name == "sample" and int(count) < len(known):
+        draw = np.random.default_rng(derive(seed, "knowledge", new.client, new.task))
+        picked = draw.choice(len(known), size=int(count), replace=False)
+        return [known[i] for i in sorted(picked)]
+    return list(known)
+
+
+def most_similar(scores: Sequence[tuple[Adapter, float]], count: int) -> list[Adapter]:
+    """Return the ``count`` adapters of the highest scores, in order of adapter."""
+    ranked = sorted(scores, key=lambda pair: (-pair[1], pair[0]))
+    return sorted(adapter for adapter, _ in ranked[:count])
+
+
+def similarity(kind: Overlap, one: Array, other: Array, threshold: float) -> float:
+    """Return the domain overlap of two tasks (section 2.3).
+
+    ``mean-cosine``: the mean cosine over all pairs of centres. It equals the inner
+    product of the means of the normalised centres, so that one vector a task is an
+    exact summary. ``thresholded``: the same mean, in which a cosine up to
+    ``threshold`` counts as 0 (the released code); this needs the centres.
+
+    Args:
+        kind: which score.
+        one: a summary: mean (D,), or normalised centres (Q, D).
+        other: the summary of another task.
+        threshold: of ``thresholded``.
+    """
+    if kind == "mean-cosine":
+        return float(one.astype(np.float64) @ other.astype(np.float64))
+    cosines = one.astype(np.float64) @ other.astype(np.float64).T
+    return float(np.where(cosines > threshold, cosines, 0.0).mean())
+
+
+def check_summary(kind: Overlap, answer: Payload, base: Arrays) -> None:
+    """Refuse what is no summary of a task; nothing at all is one that is withheld.
+
+    Raises:
+        WireError: the names, shape, dtype or length of a vector are not as expected.
+    """
+    if not answer:
+        return
+    name = SUMMARY[kind]
+    if answer.keys() != {"summary"} or answer["summary"].keys() != {name}:
+        raise WireError(f"survey: expected one group summary with {name}")
+    summary = answer["summary"][name]
+    if isinstance(summary, SparseArray) or summary.dtype != np.float32:
+        raise WireError(f"summary/{name}: expected dense float32 values")
+    # Word vectors are as wide as the filters that slide over them.
+    widths = {weight.shape[1] for weight in base.values()}
+    rows = summary[None] if name == "mean" and summary.ndim == 1 else summary
+    if rows.ndim != 2 or rows.shape[1] not in widths or not len(rows):
+        raise WireError(
+            f"summary/{name}: expected vectors of {sorted(widths)} entries, got shape "
+            f"{summary.shape}"
+        )
+    if len(rows) > MAX_CENTRES or (np.linalg.norm(rows, axis=1) > 1.001).any():
+        raise WireError(
+            f"summary/{name}: expected vectors of length at most 1, and at most "
+            f"{MAX_CENTRES}"
+        )
