@@ -13,13 +13,13 @@ every later step: exactly, gradients included.
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Literal, cast
 
 import torch
 from torch import Tensor
 from torch.func import functional_call
-from torch.nn.functional import dropout, linear
+from torch.nn.functional import dropout, linear, pad
 from typing_extensions import override
 
 from clients.workspace import FedWeitParams, Pieces, Tensors, Workspace
@@ -39,7 +39,6 @@ class ForeignBranches:
     Attributes:
         count: K, the number of adapters.
         names: of the tensors, in the order of the features.
-        digest: says which adapters they are.
     """
 
     def __init__(self, body: KimCnn, adapters: Sequence[Tensors]) -> None:
@@ -48,7 +47,11 @@ class ForeignBranches:
         self.names = sorted(adapters[0])
         self._body = body
         self._filters = [torch.cat([a[name] for a in adapters]) for name in self.names]
-        self.digest = _digest([*self._filters, body.table])
+
+    @cached_property
+    def digest(self) -> bytes:
+        """Return what says which adapters and word vectors these are."""
+        return _digest([*self._filters, self._body.table])
 
     def extremes(self, x: Tensor) -> Tensors:
         """Return largest and smallest responses by name, shape (2, batch, K, F)."""
@@ -126,18 +129,13 @@ class BranchedWorkspace(Workspace):
         numbers = sum(self.joined[f"bias/{name}"].numel() for name in self.pieces.base)
         if 2 * count * numbers * width > self._limit:
             return data
-        both = [
-            _table(_Request(self.branches, part.x, self._stored))
-            for part in (train, valid)
-        ]
-        self._table = {
-            name: torch.cat([part[name] for part in both], 1)
-            for name in self.branches.names
-        }
-        rows = torch.arange(count, device=train.y.device)[:, None]
+        words = max(train.x.shape[1], valid.x.shape[1])
+        x = torch.cat([pad(p.x, (0, words - p.x.shape[1])) for p in (train, valid)])
+        self._table = _table(_Request(self.branches, x, self._stored))
+        numbered = torch.cat([torch.arange(count, device=x.device)[:, None], x], 1)
         return TaskData(
-            Examples(torch.cat([rows[: len(train.y)], train.x], 1), train.y),
-            Examples(torch.cat([rows[len(train.y) :], valid.x], 1), valid.y),
+            Examples(numbered[: len(train.y)], train.y),
+            Examples(numbered[len(train.y) :], valid.y),
             data.test,
             data.classes,
         )

@@ -30,7 +30,6 @@ class FedSeitParams(FedWeitParams):
     """Hyper-parameters beside those of FedWeIT.
 
     Attributes:
-        lambda2: weight of keeping old tasks where they were, at least 0.
         initial_attention: alpha of every branch at the start of a task.
         dls: dense layer sharing; see the server half.
         cache: how the extremes of the documents are kept during a task; float16
@@ -39,7 +38,6 @@ class FedSeitParams(FedWeitParams):
             anew in each step.
     """
 
-    lambda2: float = Field(1.0, ge=0)
     initial_attention: float = 1.0
     dls: bool = False
     cache: Stored = "float32"
@@ -92,8 +90,9 @@ class FedSeit(FedWeit[FedSeitParams]):
         begun = super().start(state, {}, task, data)
         sources = sorted(
             (int(client), int(number))
-            for kind, client, number in (g.split("/") for g in received if "/" in g)
-            if kind == "adapters"
+            for group in received
+            if group.startswith("adapters/")
+            for _, client, number in [group.split("/")]
         )
         if not sources:
             return begun

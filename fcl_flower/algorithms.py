@@ -11,6 +11,7 @@ from fcl_flower.config import RunConfig, check_params, inline, settings
 from fcl_flower.contracts import Learner, Params, Strategy
 from fcl_flower.errors import ConfigError, ContractError
 
+DATASET: Final = "digits"
 SILENT: Final = "strategies.silent:Silent"
 
 
@@ -33,7 +34,7 @@ class Algorithm:
     paper: str
     summary: str
     alone: str = ""
-    dataset: str = "digits"
+    dataset: str = DATASET
 
     @property
     def federated(self) -> bool:
@@ -189,9 +190,10 @@ def isolated_twin(config: RunConfig) -> RunConfig | None:
     other = algorithm(method.alone)
     keys = other.keys()
     known = {key: v for key, v in settings(config.set).items() if key in keys}
+    suits = method.dataset if method.dataset != other.dataset else ""
     return config.with_values(
         strategy=method.alone,
-        dataset=config.dataset or method.dataset,
+        dataset=config.dataset or suits,
         label="",
         isolated=other.federated,
         set=inline(known),

@@ -3,7 +3,8 @@
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from rich.markdown import Markdown
 from rich.table import Table
 
 from fcl_flower import __version__
-from fcl_flower.algorithms import algorithm, algorithms
+from fcl_flower.algorithms import DATASET, algorithm, algorithms
 from fcl_flower.config import RunConfig, inline
 from fcl_flower.errors import ConfigError, FclError
 from fcl_flower.folders import RUNS, free_folder
@@ -58,8 +59,7 @@ def simulate(
     **given: Any,  # noqa: ANN401
 ) -> None:
     """Run one method on this machine, every client in Flower's simulation runtime."""
-    config = configured(given)
-    _check(config)
+    config = _checked(configured(given))
     console = Console()
     folder = output or free_folder(config)
     if (folder / "summary.json").exists() and not overwrite:
@@ -117,10 +117,13 @@ def compare(
     from fcl_flower.study import Study, with_isolated
 
     shared = configured({**given, "pairs": ()})
+    names = listed(strategies, "strategies")
+    if not shared.dataset:
+        shared = shared.with_values(dataset=_common_dataset(names))
     variants = []
     pairs = key_values(given["pairs"])
     used: set[str] = set()
-    for name in listed(strategies, "strategies"):
+    for name in names:
         known = algorithm(name).keys()
         own = {key: value for key, value in pairs.items() if key in known}
         used |= own.keys()
@@ -183,7 +186,9 @@ def study(
 @cli.command("list")
 def list_() -> None:
     """Show the strategies, scenarios, data sets and models there are."""
+    from fcl_flower import assembly
     from fcl_flower.data.scenarios import SCENARIOS
+    from fcl_flower.data.sources import known_sources
     from fcl_flower.models import MODELS
 
     console = Console()
@@ -194,7 +199,7 @@ def list_() -> None:
     for title, lines in (
         ("Scenarios", {n: s.summary for n, s in SCENARIOS.items()}),
         ("Models", {n: m.summary for n, m in MODELS.items()}),
-        ("Data sets", _data_sets()),
+        ("Data sets", known_sources(assembly.data_root(RunConfig()))),
     ):
         table = Table("name", "what it is", title=title)
         for name, line in lines.items():
@@ -251,11 +256,12 @@ def main() -> None:
         sys.exit(2 if isinstance(error, ConfigError) else 1)
 
 
-def _check(config: RunConfig) -> None:
-    """Refuse before anything starts what would fail later."""
+def _checked(config: RunConfig) -> RunConfig:
+    """Return the completed configuration; refuse now what would fail later."""
     from fcl_flower import assembly
     from fcl_flower.tensors import snapshot
 
+    config = assembly.completed(config)
     algorithm(config.strategy).params(config.set)
     if not config.clients:
         raise ConfigError("clients: 0 is refused: expected at least 1 to simulate")
@@ -264,6 +270,13 @@ def _check(config: RunConfig) -> None:
     network = assembly.model(config, plan)
     assembly.strategy(config).init(snapshot(network, network.shared_names()))
     assembly.learner(config, plan, client=0)
+    return config
+
+
+def _common_dataset(strategies: Iterable[str]) -> str:
+    """Return what suits all: the first that a strategy has of its own."""
+    suits = [algorithm(name).dataset for name in strategies]
+    return next((name for name in suits if name != DATASET), DATASET)
 
 
 def _run(
@@ -304,8 +317,8 @@ def _study(
     from fcl_flower.study import run_study, table
 
     console = Console()
-    for config in chosen.runs():
-        _check(config)
+    variants = tuple(_checked(config) for config in chosen.variants)
+    chosen = replace(chosen, variants=variants)
     summaries = run_study(
         chosen,
         folder,
@@ -314,19 +327,6 @@ def _study(
     )
     console.print(Markdown(table(summaries)))
     console.print(f"report: {folder / 'comparison.html'}", soft_wrap=True)
-
-
-def _data_sets() -> dict[str, str]:
-    from fcl_flower import assembly
-
-    root = assembly.data_root(RunConfig())
-    found = {"digits": "1,797 real 8x8 images, comes with scikit-learn"}
-    for folder in (root, root / "images"):
-        for path in sorted(folder.glob("*.npz")):
-            found[path.stem] = str(path)
-    found["NAME"] = f"any NAME.npz with x_train, y_train, x_test, y_test in {root}"
-    found["hub:NAME"] = "of the Hugging Face Hub, or a folder (extra: hub)"
-    return found
 
 
 if __name__ == "__main__":

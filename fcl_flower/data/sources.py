@@ -85,6 +85,26 @@ def load_source(name: str, data_root: Path) -> DataSet:
     )
 
 
+def known_sources(data_root: Path) -> dict[str, str]:
+    """Return what `load_source` takes, by name, with one line about each."""
+    found = {
+        "digits": "1,797 real 8x8 images, comes with scikit-learn",
+        "stdlib-docs": "docstrings of Python's standard library: text, 16 classes",
+    }
+    for folder in (data_root, data_root / "images"):
+        for path in sorted(folder.glob("*.npz")):
+            found[path.stem] = str(path)
+    for folder in (data_root, data_root / "text"):
+        for path in sorted(folder.glob(f"*/{TRAIN}")):
+            found[path.parent.name] = str(path.parent)
+    return found | {
+        "NAME": f"x_train, y_train, x_test, y_test of NAME.npz in {data_root}; or "
+        f"text and label of NAME/{TRAIN} and NAME/test.jsonl.gz there",
+        "NAME:FIELD": "the same text, with another field for a label",
+        "hub:NAME": "of the Hugging Face Hub, or a folder (extra: hub)",
+    }
+
+
 def _digits() -> ImageSet:
     """Return scikit-learn's digits, a quarter of each class as test images."""
     # Imported here since it takes a second, and other sets do without.

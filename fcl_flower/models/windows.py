@@ -57,8 +57,10 @@ class Windows:
         """Return the responses of filters (F, D, width) to all windows, (N, F)."""
         filters, _, width = weight.shape
         products = self.vectors @ weight.permute(1, 2, 0).flatten(1)
-        rows = products.view(-1, filters)
-        return embedding_bag(self.taps(width), rows, mode="sum")
+        rows, taps = products.view(-1, filters), self.taps(width)
+        if not len(taps):  # no documents, which embedding_bag refuses
+            return rows
+        return embedding_bag(taps, rows, mode="sum")
 
     def largest(self, weight: Tensor) -> Tensor:
         """Return the maximum over time, (batch, F); differentiable in ``weight``."""
