@@ -5,6 +5,7 @@ clustered. The mean of all pairwise cosines of two tasks' centres is the inner p
 of the two means of their normalised centres, so that one vector says all of it.
 """
 
+import warnings
 from typing import Literal
 
 import numpy as np
@@ -23,7 +24,8 @@ def centres(
     No centre stands for fewer than ``members`` documents, since it would show them:
     a small task gets fewer clusters, and the documents of a cluster that stays too
     small go to the nearest one that does not. Without enough documents for a single
-    cluster there is no centre.
+    cluster there is no centre. Equal documents count once, since many copies of one
+    would show it too.
 
     Args:
         documents: shape (N, D).
@@ -32,14 +34,13 @@ def centres(
         members: at least 1.
         seed: of the clustering.
     """
-    different = len(np.unique(documents, axis=0))
-    count = min(count, len(documents) // members, different)
+    documents = np.unique(documents, axis=0)
+    count = min(count, len(documents) // members)
     if not count:
         return np.zeros((0, documents.shape[1]), np.float32)
     labels = _labels(documents.astype(np.float64), count, kind, seed)
-    large = np.flatnonzero(np.bincount(labels, minlength=count) >= members)
-    if not len(large):
-        labels, large = np.zeros(len(documents), np.int64), np.zeros(1, np.int64)
+    # At least one: count * members documents cannot all lie in smaller clusters.
+    large = np.flatnonzero(np.bincount(labels) >= members)
     found = np.stack([documents[labels == n].mean(0) for n in large])
     small = ~np.isin(labels, large)
     if small.any():
@@ -50,17 +51,23 @@ def centres(
 
 
 def _labels(documents: Array, count: int, kind: Clustering, seed: int) -> Array:
-    """Return the cluster of each document."""
+    """Return the cluster of each document, shape (N,)."""
+    if count == 1:
+        # Nothing to find, and scikit-learn refuses a mixture over one document.
+        return np.zeros(len(documents), np.int64)
     # Imported here since it takes a second, and most learners do without.
     from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
     from sklearn.mixture import GaussianMixture
 
-    if kind == "k-means":
-        found = KMeans(count, n_init=1, random_state=seed % 2**32).fit_predict(
-            documents
-        )
-    else:
-        found = GaussianMixture(
-            count, covariance_type="diag", random_state=seed % 2**32
-        ).fit_predict(documents)
-    return np.asarray(found)
+    # NumPy's older generator takes 32 bits.
+    seed %= 2**32
+    model = (
+        KMeans(count, n_init=1, random_state=seed)
+        if kind == "k-means"
+        else GaussianMixture(count, covariance_type="diag", random_state=seed)
+    )
+    with warnings.catch_warnings():
+        # Clusters that have not settled, or are fewer, are still clusters.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return np.asarray(model.fit_predict(documents))

@@ -139,6 +139,7 @@ def compare(
 @cli.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--data-root", help="Folder with data sets.")
+@click.option("--dataset", help="Another data set than the file's.")
 @click.option("--seeds", help="Only these of the study's seeds, separated by commas.")
 @click.option("--only", help="Only the rows of these labels, separated by commas.")
 @workers_option
@@ -147,6 +148,7 @@ def compare(
 def study(
     file: Path,
     data_root: str | None,
+    dataset: str | None,
     seeds: str | None,
     only: str | None,
     workers: int | None,
@@ -157,9 +159,9 @@ def study(
     from fcl_flower.study import Study, read_study
 
     found = read_study(file)
-    variants = found.variants
-    if data_root:
-        variants = tuple(v.with_values(data_root=data_root) for v in variants)
+    given = {"data_root": data_root, "dataset": dataset}
+    changes = {key: value for key, value in given.items() if value}
+    variants = tuple(v.with_values(**changes) for v in found.variants)
     titles = [variant.title for variant in variants]
     wanted = listed(only, "only") if only else titles
     for name in wanted:

@@ -20,13 +20,15 @@ from fcl_flower.types import Array, Arrays, Payload
 Overlap = Literal["mean-cosine", "thresholded"]
 SUMMARY = {"mean-cosine": "mean", "thresholded": "centres"}
 MAX_CENTRES = 10_000
+LONGEST = 1 + 2**-8
+"""A vector of length 1 may get longer on its way: bfloat16 keeps 8 bits."""
 
 
 def _known(value: str) -> str:
     name, _, count = value.partition(":")
     if value in {"previous", "all", "none"}:
         return value
-    if name in {"sample", "sit"} and count.isdigit() and int(count) > 0:
+    if name in {"sample", "sit"} and count.isdecimal() and int(count) > 0:
         return value
     raise ValueError(
         "'previous', 'sample:K' or 'sit:K' with K above 0, 'all' or 'none'"
@@ -120,13 +122,17 @@ def check_summary(kind: Overlap, answer: Payload, base: Arrays) -> None:
         raise WireError(f"summary/{name}: expected dense float32 values")
     # Word vectors are as wide as the filters that slide over them.
     widths = {weight.shape[1] for weight in base.values()}
-    rows = summary[None] if name == "mean" and summary.ndim == 1 else summary
+    rows = summary[None] if name == "mean" else summary
     if rows.ndim != 2 or rows.shape[1] not in widths or not len(rows):
         raise WireError(
             f"summary/{name}: expected vectors of {sorted(widths)} entries, got shape "
             f"{summary.shape}"
         )
-    if len(rows) > MAX_CENTRES or (np.linalg.norm(rows, axis=1) > 1.001).any():
+    # In double precision: the squares of hostile values may exceed a float32.
+    if (
+        len(rows) > MAX_CENTRES
+        or np.linalg.norm(rows.astype(np.float64), axis=1).max() > LONGEST
+    ):
         raise WireError(
             f"summary/{name}: expected vectors of length at most 1, and at most "
             f"{MAX_CENTRES}"

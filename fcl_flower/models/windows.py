@@ -57,10 +57,8 @@ class Windows:
         """Return the responses of filters (F, D, width) to all windows, (N, F)."""
         filters, _, width = weight.shape
         products = self.vectors @ weight.permute(1, 2, 0).flatten(1)
-        rows, taps = products.view(-1, filters), self.taps(width)
-        if not len(taps):  # no documents, which embedding_bag refuses
-            return rows
-        return embedding_bag(taps, rows, mode="sum")
+        rows = products.view(-1, filters)
+        return embedding_bag(self.taps(width), rows, mode="sum")
 
     def largest(self, weight: Tensor) -> Tensor:
         """Return the maximum over time, (batch, F); differentiable in ``weight``."""
@@ -78,6 +76,8 @@ class Windows:
 
 def over_time(responses: Tensor, lengths: Tensor, kind: str) -> Tensor:
     """Return "max", "min" or "sum" over the windows of each document, (batch, F)."""
+    if not len(lengths):  # no documents, which segment_reduce refuses
+        return responses
     return torch.segment_reduce(responses, kind, lengths=lengths, axis=0)
 
 
