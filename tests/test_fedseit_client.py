@@ -41,6 +41,10 @@ UNTRAINED = 1e-9
 def small_and_forgotten(monkeypatch):
     monkeypatch.setattr("fcl_flower.models.kimcnn.FILTERS", FILTERS)
     branches_module._table.cache_clear()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture
@@ -408,8 +412,8 @@ def test_branches_are_dropped_out_in_training_alone(monkeypatch):
 
 
 def test_without_foreign_adapters_it_is_fedweit_bit_for_bit():
-    seit = learner()
-    weit = FedWeit(FedWeitParams(lambda2=1.0), text_model(), place())
+    seit = learner(lambda2=0.5)
+    weit = FedWeit(FedWeitParams(lambda2=0.5), text_model(), place())
     states = [each.init() for each in (seit, weit)]
     for number, (task, first) in enumerate([(0, 1), (0, 0), (1, 1), (1, 0)], 1):
         now = stage(task, first=bool(first), last=not first, number=number)
@@ -484,9 +488,7 @@ def test_attention_biases_and_projections_learn():
 
 def test_attention_has_a_rate_of_its_own():
     seit = learner(attention_rate=0.0, initial_attention=-0.5)
-    state, _ = seit.train(
-        seit.init(), adapters("1/0"), stage(1, last=False), data(1)
-    )
+    state, _ = seit.train(seit.init(), adapters("1/0"), stage(1, last=False), data(1))
     for name in CONVS:
         assert state["branches/1"][f"attention/{name}"].tolist() == [-0.5]
         assert np.abs(state["branches/1"][f"bias/{name}"]).max() > 0
@@ -556,9 +558,7 @@ def test_a_round_reports_the_attention_of_its_task():
 def test_an_old_task_keeps_its_own_branches_and_predicts_as_before(solver):
     seit = learner(solver=solver, lambda1=0.0, lambda2=1000.0, threshold=0.0)
     state, _ = seit.train(seit.init(), NOTHING, stage(0), data(1))
-    state, _ = seit.train(
-        state, adapters("1/0", "2/0"), stage(1, last=False), data(2)
-    )
+    state, _ = seit.train(state, adapters("1/0", "2/0"), stage(1, last=False), data(2))
     x, drawn = examples(4).x, documents(4)
     during = seit.predict(state, {}, 1, x)
     state = seit.finish(state, 1, data(2))
@@ -568,7 +568,7 @@ def test_an_old_task_keeps_its_own_branches_and_predicts_as_before(solver):
     after, _ = seit.train(state, adapters("1/0", "1/1", "2/1"), stage(2), data(3))
     for group in ("sources/1", "branches/1", "projections/1", "library/2/0"):
         assert exact({"": after[group]}) == exact({"": state[group]})
-    assert np.abs(after["base"][CONVS[0]] - state["base"][CONVS[0]]).max() > 0.005
+    assert np.abs(after["base"][CONVS[0]] - state["base"][CONVS[0]]).max() > 0.001
     found = seit.predict(after, {}, 1, x)
     torch.testing.assert_close(
         found, before, atol=1e-4 if solver == "closed" else 0.03, rtol=0
@@ -592,9 +592,7 @@ def test_the_state_travels_and_predicts_the_same():
     sent = wire.unpack(wire.Packer().payload(update.payload))
     assert exact(sent) == exact(update.payload)
     x = examples(4).x
-    assert torch.equal(
-        seit.predict(arrived, {}, 1, x), seit.predict(state, {}, 1, x)
-    )
+    assert torch.equal(seit.predict(arrived, {}, 1, x), seit.predict(state, {}, 1, x))
     again = stage(1, first=False, number=3)
     one, other = (seit.train(s, NOTHING, again, data(1))[0] for s in (arrived, state))
     assert exact(one) == exact(other)
@@ -618,9 +616,7 @@ def test_projections_travel_with_dls_alone(last):
     received = adapters("1/0", "2/0")
     for dls in (True, False):
         seit = learner(dls=dls, epochs=1)
-        state, update = seit.train(
-            seit.init(), received, stage(1, last=last), data(1)
-        )
+        state, update = seit.train(seit.init(), received, stage(1, last=last), data(1))
         expected = {"base"} | ({"adapters"} if last else set())
         assert set(update.payload) == expected | ({"dense/2"} if dls else set())
         if dls:
@@ -683,7 +679,12 @@ def test_both_halves_fit_together_over_three_tasks(dls):
         common = server.aggregate(common, now, updates)
     dense_groups = {group for group in common if group.startswith("dense/")}
     assert dense_groups == ({"dense/2", "dense/4"} if dls else set())
-    assert states[0]["sources/2"]["foreign"].tolist() == [[1, 0], [1, 1], [2, 0], [2, 1]]
+    assert states[0]["sources/2"]["foreign"].tolist() == [
+        [1, 0],
+        [1, 1],
+        [2, 0],
+        [2, 1],
+    ]
     assert set(updates[0].metrics) >= {"attention/1/0", "attention/2/1"}
 
 

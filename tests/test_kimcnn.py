@@ -24,6 +24,10 @@ def word_table(seed=0):
 @pytest.fixture(autouse=True)
 def few_filters(monkeypatch):
     monkeypatch.setattr("fcl_flower.models.kimcnn.FILTERS", 7)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 def network(seed=0):
@@ -57,9 +61,7 @@ def plain(net, documents):
 
 def gradients(net, features):
     """Return gradients of a sum that weighs every feature differently."""
-    weights = torch.randn(
-        features.shape[1], generator=torch.Generator().manual_seed(3)
-    )
+    weights = torch.randn(features.shape[1], generator=torch.Generator().manual_seed(3))
     parameters = list(net.parameters())
     return torch.autograd.grad((features * weights).square().sum(), parameters)
 
@@ -68,9 +70,7 @@ def assert_like_the_convolution(documents):
     net = network()
     found, expected = net(padded(documents)), plain(net, documents)
     torch.testing.assert_close(found, expected)
-    for one, other in zip(
-        gradients(net, found), gradients(net, expected), strict=True
-    ):
+    for one, other in zip(gradients(net, found), gradients(net, expected), strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
 
 
@@ -102,9 +102,7 @@ def test_windows_of_other_words_that_tie_share_the_gradient_like_amax():
         torch.nn.init.ones_(conv.bias)
     given = [[1, 2, 3, 4, 5, 6, 7], [8, 9]]
     found, expected = net(padded(given)), plain(net, given)
-    for one, other in zip(
-        gradients(net, found), gradients(net, expected), strict=True
-    ):
+    for one, other in zip(gradients(net, found), gradients(net, expected), strict=True):
         torch.testing.assert_close(one, other)
 
 
