@@ -169,9 +169,8 @@ class BranchedWorkspace(Workspace):
                 self.joined[f"attention/{name}"],
                 self.joined[f"bias/{name}"],
             )
-            found = dropout(found, DROPOUT, self.model.training)
             projected.append(linear(found.flatten(1), self.joined[f"foreign/{name}"]))
-        return torch.cat(projected, 1)
+        return dropout(torch.cat(projected, 1), DROPOUT, self.model.training)
 
     def head(self, local: Tensor, foreign: Tensor) -> Tensor:
         """Return the logits of z = W_c [z_c, z_f]."""
