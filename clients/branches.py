@@ -26,6 +26,9 @@ from clients.workspace import FedWeitParams, Pieces, Tensors, Workspace
 from fcl_flower.data.tasks import Examples, TaskData
 from fcl_flower.models import TaskModel
 from fcl_flower.models.kimcnn import DROPOUT, KimCnn
+from fcl_flower.sparse import SparseArray
+from fcl_flower.tensors import to_numpy, to_torch
+from fcl_flower.types import Arrays
 
 Stored = Literal["float32", "float16"]
 CHUNK = 256
@@ -41,17 +44,39 @@ class ForeignBranches:
         names: of the tensors, in the order of the features.
     """
 
-    def __init__(self, body: KimCnn, adapters: Sequence[Tensors]) -> None:
-        """Stack the filters of ``adapters``: at least one, by name, (F, D, width)."""
+    def __init__(self, body: KimCnn, adapters: Sequence[Arrays]) -> None:
+        """Keep ``adapters``: at least one, filters (F, D, width) by name."""
         self.count = len(adapters)
         self.names = sorted(adapters[0])
         self._body = body
-        self._filters = [torch.cat([a[name] for a in adapters]) for name in self.names]
+        self._adapters = adapters
 
     @cached_property
     def digest(self) -> bytes:
         """Return what says which adapters and word vectors these are."""
-        return _digest([*self._filters, self._body.table])
+        found = hashlib.blake2b(digest_size=16)
+        for adapter in self._adapters:
+            for name in self.names:
+                tensor = adapter[name]
+                found.update(f"{name} {tensor.shape}".encode())
+                if isinstance(tensor, SparseArray):
+                    found.update(tensor.indices.tobytes())
+                    tensor = tensor.values
+                found.update(tensor.tobytes())
+        # A process meets few tables of word vectors: some rows tell them apart.
+        table = self._body.table
+        found.update(f"{table.device} {tuple(table.shape)}".encode())
+        found.update(to_numpy(table[1 :: len(table) // 50 + 1]).tobytes())
+        return found.digest()
+
+    @cached_property
+    def _filters(self) -> list[Tensor]:
+        """All adapters' filters, stacked for each layer: (K F, D, width)."""
+        device = str(self._body.table.device)
+        return [
+            torch.cat([to_torch(adapter[name], device) for adapter in self._adapters])
+            for name in self.names
+        ]
 
     def extremes(self, x: Tensor) -> Tensors:
         """Return largest and smallest responses by name, shape (2, batch, K, F)."""
@@ -190,8 +215,10 @@ class _Request:
     key: bytes = b""
 
     def __post_init__(self) -> None:
-        digest = _digest([self.x])
-        object.__setattr__(self, "key", self.branches.digest + digest)
+        documents = hashlib.blake2b(str(self.x.shape).encode(), digest_size=16)
+        documents.update(to_numpy(self.x).tobytes())
+        key = self.branches.digest + documents.digest()
+        object.__setattr__(self, "key", key)
 
 
 @lru_cache(maxsize=REMEMBERED)
@@ -204,11 +231,3 @@ def _table(request: _Request) -> Tensors:
         name: torch.cat([part[name].to(dtype) for part in parts], 1)
         for name in branches.names
     }
-
-
-def _digest(tensors: Sequence[Tensor]) -> bytes:
-    found = hashlib.blake2b(digest_size=16)
-    for tensor in tensors:
-        found.update(str(tuple(tensor.shape)).encode())
-        found.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    return found.digest()

@@ -148,7 +148,7 @@ class FedSeit(FedWeit[FedSeitParams]):
         if f"branches/{task}" not in state:
             return Workspace(self.model, self.params, task, pieces)
         foreign = [f"library/{source}" for source in _sources(state, task)]
-        branches = ForeignBranches(self._body, [self.torch(state[g]) for g in foreign])
+        branches = ForeignBranches(self._body, [state[g] for g in foreign])
         return BranchedWorkspace(
             self.model,
             self.params,

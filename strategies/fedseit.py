@@ -15,7 +15,7 @@ from fcl_flower.errors import WireError
 from fcl_flower.sparse import SparseArray
 from fcl_flower.types import Arrays, Payload, Stage, Update
 from strategies.fedweit import FedWeit, FedWeitParams
-from strategies.knowledge import Knowledge
+from strategies.knowledge import Knowledge, handed_in
 
 COUNT = re.compile("[1-9][0-9]{0,5}")
 
@@ -57,9 +57,13 @@ class FedSeit(FedWeit[FedSeitParams]):
             raise WireError(f"groups {dense}: expected one with dls, none without")
         for group in dense:
             count = group.removeprefix("dense/")
-            # Canonical digits only: they become the name of a group.
-            if not COUNT.fullmatch(count):
-                raise WireError(f"{group}: expected the number of branches")
+            # Canonical digits only, and no more branches than adapters that exist:
+            # they become the name of a group, which is kept.
+            most = len(handed_in(state))
+            if not COUNT.fullmatch(count) or int(count) > most:
+                raise WireError(
+                    f"{group}: expected the number of branches, 1 to {most}"
+                )
             _check_projections(group, update.payload[group], state["base"], int(count))
 
     @override

@@ -40,6 +40,7 @@ UNTRAINED = 1e-9
 @pytest.fixture(autouse=True)
 def small_and_forgotten(monkeypatch):
     monkeypatch.setattr("fcl_flower.models.kimcnn.FILTERS", FILTERS)
+    monkeypatch.setattr("clients.branches.CHUNK", 5)
     branches_module._table.cache_clear()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -388,13 +389,14 @@ def test_a_task_without_validation_documents_is_learned():
     assert torch.isfinite(seit.predict(state, {}, 1, given.test.x)).all()
 
 
-def test_branches_are_dropped_out_in_training_alone(monkeypatch):
+def test_the_foreign_vector_is_dropped_out_in_training_alone():
     seit = learner()
     state = seit.start(seit.init(), adapters("1/0"), 1, data(1))
     bias = {f"bias/{name}": np.full((1, FILTERS), 9, "f4") for name in CONVS}
-    unit = {f"foreign/{name}": np.eye(FILTERS, dtype="f4") for name in CONVS}
+    # Every entry of z_f sums a whole branch: what is kept is kept with all of it.
+    sums = {f"foreign/{name}": np.ones((FILTERS,) * 2, "f4") for name in CONVS}
     state["branches/1"] = {**state["branches/1"], **bias}
-    state["projections/1"] = {**state["projections/1"], **unit}
+    state["projections/1"] = {**state["projections/1"], **sums}
     work = seit.open(state, 1)
     extremes = work.branches.extremes(examples(3, count=60).x)
     work.model.eval()
