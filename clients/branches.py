@@ -19,13 +19,13 @@ from typing import Literal, cast
 import torch
 from torch import Tensor
 from torch.func import functional_call
-from torch.nn.functional import dropout, linear, pad
+from torch.nn.functional import linear, pad
 from typing_extensions import override
 
 from clients.workspace import FedWeitParams, Pieces, Tensors, Workspace
 from fcl_flower.data.tasks import Examples, TaskData
 from fcl_flower.models import TaskModel
-from fcl_flower.models.kimcnn import DROPOUT, KimCnn
+from fcl_flower.models.kimcnn import KimCnn
 from fcl_flower.sparse import SparseArray
 from fcl_flower.tensors import to_numpy, to_torch
 from fcl_flower.types import Arrays
@@ -167,13 +167,20 @@ class BranchedWorkspace(Workspace):
 
     @override
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits (equation 3) of documents, numbered if they are prepared."""
+        """Return logits (equation 3) of documents, numbered if they are prepared.
+
+        Dropout acts on z_c, as in Kim's network; z_f has none.
+        """
         if self._table is None:
             extremes = self.branches.extremes(x)
         else:
             rows, x = x[:, 0], x[:, 1:]
             extremes = {name: t[:, rows].float() for name, t in self._table.items()}
-        return self.head(self.local(x), self.foreign(extremes))
+        name = f"heads.{self.model.head_index(self.task)}"
+        private = self.pieces.private
+        local, foreign = (private[f"{name}.weight"] @ self.joined["local"]).chunk(2, 1)
+        logits = linear(self.local(x), local, private[f"{name}.bias"])
+        return logits + self.foreign(extremes, foreign)
 
     def local(self, x: Tensor) -> Tensor:
         """Return z_c, shape (batch, features): the network without branches."""
@@ -185,24 +192,30 @@ class BranchedWorkspace(Workspace):
         }
         return cast(Tensor, functional_call(self.model.body, body, (x,)))
 
-    def foreign(self, extremes: Tensors) -> Tensor:
-        """Return z_f, shape (batch, features): one projection for each layer."""
-        projected = []
-        for name in self.branches.names:
+    def foreign(self, extremes: Tensors, head: Tensor) -> Tensor:
+        """Return what z_f adds to the logits, shape (batch, classes).
+
+        The head, W_c and W_f are linear: they are multiplied with each other, not one
+        after the other with every document, which is the same for a small part of the
+        products.
+
+        Args:
+            extremes: largest and smallest responses by name, shape (2, batch, K, F).
+            head: the head times the foreign half of W_c, shape (classes, features).
+        """
+        widths = [len(self.pieces.base[name]) for name in self.branches.names]
+        added = []
+        for name, part in zip(
+            self.branches.names, torch.split(head, widths, 1), strict=True
+        ):
             found = branch_vectors(
                 extremes[name],
                 self.joined[f"attention/{name}"],
                 self.joined[f"bias/{name}"],
             )
-            projected.append(linear(found.flatten(1), self.joined[f"foreign/{name}"]))
-        return dropout(torch.cat(projected, 1), DROPOUT, self.model.training)
-
-    def head(self, local: Tensor, foreign: Tensor) -> Tensor:
-        """Return the logits of z = W_c [z_c, z_f]."""
-        mixed = linear(torch.cat([local, foreign], 1), self.joined["local"])
-        name = f"heads.{self.model.head_index(self.task)}"
-        private = self.pieces.private
-        return linear(mixed, private[f"{name}.weight"], private[f"{name}.bias"])
+            projection = part @ self.joined[f"foreign/{name}"]
+            added.append(linear(found.flatten(1), projection))
+        return torch.stack(added).sum(0)
 
 
 @dataclass(frozen=True)

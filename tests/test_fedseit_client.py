@@ -51,7 +51,6 @@ def small_and_forgotten(monkeypatch):
 @pytest.fixture
 def no_dropout(monkeypatch):
     monkeypatch.setattr("fcl_flower.models.kimcnn.DROPOUT", 0.0)
-    monkeypatch.setattr("clients.branches.DROPOUT", 0.0)
 
 
 def word_table(seed=0):
@@ -389,25 +388,28 @@ def test_a_task_without_validation_documents_is_learned():
     assert torch.isfinite(seit.predict(state, {}, 1, given.test.x)).all()
 
 
-def test_the_foreign_vector_is_dropped_out_in_training_alone():
+def test_dropout_acts_on_the_local_vector_alone():
     seit = learner()
     state = seit.start(seit.init(), adapters("1/0"), 1, data(1))
     bias = {f"bias/{name}": np.full((1, FILTERS), 9, "f4") for name in CONVS}
-    # Every entry of z_f sums a whole branch: what is kept is kept with all of it.
-    sums = {f"foreign/{name}": np.ones((FILTERS,) * 2, "f4") for name in CONVS}
     state["branches/1"] = {**state["branches/1"], **bias}
-    state["projections/1"] = {**state["projections/1"], **sums}
+    both = {"local": np.ones((3 * FILTERS, 6 * FILTERS), "f4")}
+    state["projections/1"] = {**state["projections/1"], **both}
     work = seit.open(state, 1)
-    extremes = work.branches.extremes(examples(3, count=60).x)
-    work.model.eval()
-    whole = work.foreign(extremes)
-    torch.testing.assert_close(work.foreign(extremes), whole)
-    work.model.train()
-    torch.manual_seed(0)
-    dropped = work.foreign(extremes)
-    kept = dropped != 0
-    torch.testing.assert_close(dropped[kept], (whole / 0.7)[kept])
-    assert float((~kept).float().mean()) == pytest.approx(0.3, abs=0.06)
+    x = examples(3, count=60).x
+
+    def logits(training, without_local=False):
+        work.model.train(training)
+        torch.manual_seed(0)
+        kept = work.joined["local"].detach().clone()
+        if without_local:
+            work.joined["local"].data[:, : 3 * FILTERS] = 0
+        found = work.forward(x).detach()
+        work.joined["local"].data = kept
+        return found
+
+    assert not torch.allclose(logits(True), logits(False))
+    torch.testing.assert_close(logits(True, True), logits(False, True))
 
 
 # ---- the local model
