@@ -6,15 +6,18 @@ import numpy as np
 import pytest
 from fakes import failure, rounds_of, run_in_process, summary_of, tiny
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from text_sets import write_topics
 
+from clients.fedweit import FedWeit
 from clients.sgd import Sgd
-from fcl_flower import assembly, wire
+from fcl_flower import assembly, ledger, wire
 from fcl_flower.client_app import _Client, model_bytes
 from fcl_flower.config import RunConfig
 from fcl_flower.errors import RoundError
 from fcl_flower.folders import free_folder
 from fcl_flower.schedule import Schedule
 from fcl_flower.sparse import SparseArray
+from fcl_flower.types import Update
 
 
 def stage_of(message):
@@ -401,3 +404,158 @@ def test_both_sides_are_built_from_the_same_model(tmp_path):
     client = assembly.learner(config, plan, 1).model.state_dict()
     for name in server:
         np.testing.assert_array_equal(server[name], client[name])
+
+
+# ---- what is asked before a task
+
+
+def survey_run(tmp_path, name="run", tamper=None, **changes):
+    """Run FedSeIT with selective transfer on a tiny text set; return the grid."""
+    if not (tmp_path / "tiny").exists():
+        write_topics(tmp_path)
+    values = {
+        "strategy": "fedseit",
+        "set": 'knowledge = "sit:1", clusters = 3, members = 2',
+        "dataset": "tiny",
+        "data_root": str(tmp_path),
+        "word_vectors": "tiny.vec",
+        "clients": 3,
+        **changes,
+    }
+    return run_in_process(tiny(tmp_path / name, **values), tamper=tamper)
+
+
+def surveys(grid):
+    return [
+        (client, stage_of(message))
+        for client, message in grid.asked
+        if is_kind(message, "query.survey")
+    ]
+
+
+def test_a_survey_is_a_message_of_its_own_at_a_clients_first_round_of_a_task(tmp_path):
+    grid = survey_run(tmp_path, rounds=3, fraction=0.5, clients=4)
+    asked = surveys(grid)
+    begins = [
+        (client, stage_of(message))
+        for client, message in grid.asked
+        if is_kind(message, "train") and stage_of(message).first
+    ]
+    assert asked == begins
+    assert len({stage.round for _, stage in asked}) > 2
+    assert all(stage.first for _, stage in asked)
+    order = [
+        (stage_of(m).round, m.metadata.message_type)
+        for _, m in grid.asked
+        if not is_kind(m, "query")
+    ]
+    ranks = {"query.survey": 0, "train": 1, "evaluate": 2}
+    assert order == sorted(order, key=lambda pair: (pair[0], ranks[pair[1]]))
+
+
+def test_nothing_is_asked_without_selective_transfer(tmp_path):
+    grid = survey_run(tmp_path, set='knowledge = "previous"')
+    assert surveys(grid) == []
+    assert not (tmp_path / "run" / "overlap.json").exists()
+    assert "insights" not in rounds_of(tmp_path / "run")[1]
+
+
+def test_a_survey_counts_in_the_bytes_both_ways(tmp_path):
+    travelled = {}
+
+    def weigh(client, message, reply):
+        if not is_kind(message, "query"):
+            way = travelled.setdefault(stage_of(message).round, {"down": 0, "up": 0})
+            way["down"] += sum(ledger.traffic(message.content).values())
+            way["up"] += sum(ledger.traffic(reply.content).values())
+        return reply
+
+    survey_run(tmp_path, rounds=2, tamper=weigh)
+    rows = rounds_of(tmp_path / "run")
+    for row in rows:
+        for way in ("down", "up"):
+            assert sum(row[f"bytes_{way}"].values()) == travelled[row["round"]][way]
+    # One vector of 8 float32 a client, with its headers.
+    counted = [row["bytes_up"].get("summary", 0) for row in rows]
+    assert counted[1] == counted[3] == 0
+    assert 3 * 8 * 4 < counted[0] < 3 * 1000
+    assert 3 * 8 * 4 < counted[2] < 3 * 1000
+
+
+def nan_answer(message, reply):
+    mean = np.full(8, np.nan, np.float32)
+    return answered(message, {"summary": {"mean": mean}})
+
+
+def answered(message, payload):
+    return Message(wire.Packer().uplink(Update(payload, 0)), reply_to=message)
+
+
+def wide_answer(message, reply):
+    return answered(message, {"summary": {"mean": np.zeros(9, np.float32)}})
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (lambda message, reply: failure(message, "gone"), "the client failed: gone"),
+        (nan_answer, "summary/mean: holds NaN"),
+        (wide_answer, "summary/mean: expected vectors of [8]"),
+        (lambda message, reply: None, "no reply in time"),
+        (lambda message, reply: Message(RecordDict(), reply_to=message), "fcl.metrics"),
+    ],
+    ids=["error", "nan", "shape", "silence", "empty"],
+)
+def test_a_client_whose_survey_fails_is_named_and_trains_all_the_same(
+    tmp_path, answer, why
+):
+    tamper = only(1, "query.survey", 2, answer)
+    grid = survey_run(tmp_path, tamper=tamper, timeout=0.5)
+    rows = rounds_of(tmp_path / "run")
+    assert [row["clients"] for row in rows] == [[0, 1, 2]] * 2
+    assert [row["failed"] for row in rows] == [[], [1]]
+    assert rows[1]["reasons"].keys() == {"1"}
+    assert rows[1]["reasons"]["1"].startswith(f"survey: {why}")
+    received = {
+        client: [g for g in message.content.array_records if g.startswith("adapters/")]
+        for client, message in grid.asked
+        if is_kind(message, "train") and stage_of(message).round == 2
+    }
+    assert received[1] == []
+    assert len(received[0]) == len(received[2]) == 1
+    begun = {name.split("/")[1] for name in rows[1]["insights"]}
+    assert begun == {"0", "2"}
+    assert None not in summary_of(tmp_path / "run")["client_accuracy"][1][1]
+
+
+def test_a_learner_that_raises_in_a_survey_is_left_out_of_it(tmp_path, monkeypatch):
+    def breaks(self, state, question, stage, data):
+        raise ValueError("no clusters today")
+
+    monkeypatch.setattr(FedWeit, "answer", breaks)
+    survey_run(tmp_path)
+    rows = rounds_of(tmp_path / "run")
+    assert [row["clients"] for row in rows] == [[0, 1, 2]] * 2
+    for row in rows:
+        assert row["failed"] == [0, 1, 2]
+        assert all("no clusters today" in why for why in row["reasons"].values())
+
+
+def test_scores_arrive_in_the_record_with_what_was_chosen(tmp_path):
+    survey_run(tmp_path)
+    first, second = rounds_of(tmp_path / "run")
+    assert "insights" not in first
+    found = second["insights"]
+    pairs = [(c, o) for c in range(3) for o in range(3) if c != o]
+    assert found.keys() == {f"overlap/{c}/1/{o}/0" for c, o in pairs}
+    assert all(-1 <= score <= 1 for score in found.values())
+    entries = json.loads((tmp_path / "run" / "overlap.json").read_text())
+    assert [(entry["client"], entry["task"]) for entry in entries] == [
+        (client, 1) for client in range(3)
+    ]
+    for entry in entries:
+        scores = {c["client"]: c["overlap"] for c in entry["candidates"]}
+        for other, score in scores.items():
+            assert score == found[f"overlap/{entry['client']}/1/{other}/0"]
+        chosen = [c["client"] for c in entry["candidates"] if c["chosen"]]
+        assert chosen == [max(scores, key=scores.get)]

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from text_sets import write_text_set
 
 from fcl_flower.data.images import to_tensor
 from fcl_flower.data.scenarios import SCENARIOS, build_scenario
@@ -460,3 +461,131 @@ def test_the_seed_alone_decides_the_order_of_batches():
     torch.random.set_rng_state(before)
     order(3)
     assert torch.equal(torch.random.get_rng_state(), before)
+
+
+# ---- the pool of tasks for text
+
+
+def text_root(folder, train=(40, 41, 42, 43, 44, 45), test=(5, 6, 7, 8, 9, 10)):
+    """Write a set with so many documents of each label."""
+    splits = [
+        [
+            (f"label{label}", f"word{label} number{number}")
+            for label, count in enumerate(counts)
+            for number in range(count)
+        ]
+        for counts in (train, test)
+    ]
+    write_text_set(folder, *splits)
+    return folder
+
+
+def pool(root, **changes):
+    given = {"datasets": ["tiny"], "classes_per_task": None, **changes}
+    return build("text", root, **given)
+
+
+def numbered(scenario):
+    return sorted(json.dumps(task.to_dict()) for task in all_tasks(scenario))
+
+
+@pytest.mark.parametrize(("labels", "expected"), [(6, 4), (4, 4), (3, 3), (2, 2)])
+def test_a_task_draws_four_labels_or_all_there_are(tmp_path, labels, expected):
+    root = text_root(tmp_path, (60,) * labels, (5,) * labels)
+    scenario = pool(root)
+    assert scenario.classes_per_task == expected
+    assert {len(set(task.classes)) for task in all_tasks(scenario)} == {expected}
+    check_samples(scenario, root)
+    if labels == 6:
+        drawn = {task.classes for task in all_tasks(scenario)}
+        assert len(drawn) > 4
+        assert {label for classes in drawn for label in classes} == set(range(6))
+    else:
+        assert {task.group for task in all_tasks(scenario)} == {0}
+
+
+@pytest.mark.parametrize("clients", [1, 3])
+def test_a_label_that_n_tasks_drew_is_cut_into_n_parts(tmp_path, clients):
+    root = text_root(tmp_path)
+    scenario = pool(root, clients=clients, tasks=5)
+    check_samples(scenario, root)  # disjoint, whole, and whole test sets
+    y = load_source("tiny", root).train.y
+    for label in range(6):
+        parts = [
+            [i for i in (*task.train, *task.valid) if y[i] == label]
+            for task in all_tasks(scenario)
+            if label in task.classes
+        ]
+        sizes = [len(part) for part in parts]
+        assert sum(sizes) in (0, np.count_nonzero(y == label))
+        assert not sizes or max(sizes) - min(sizes) <= 1
+
+
+def test_which_documents_a_task_gets_is_drawn(tmp_path):
+    scenario = pool(text_root(tmp_path), clients=1, tasks=2)
+    task = scenario.clients[0][0]
+    mine = np.sort(np.concatenate([task.train, task.valid]))
+    assert (np.diff(mine) > 1).sum() > 4, "no runs of the file"
+
+
+def test_another_seed_is_another_order_of_the_same_pool(tmp_path):
+    root = text_root(tmp_path)
+    plans = [pool(root, seed=seed) for seed in range(4)]
+    assert all(numbered(plan) == numbered(plans[0]) for plan in plans)
+    orders = {json.dumps(plan.to_dict()["clients"]) for plan in plans}
+    assert len(orders) == 4
+    firsts = {
+        json.dumps(sorted(task.to_dict()["sha256"] for task in plan.clients[0]))
+        for plan in plans
+    }
+    assert len(firsts) == 4, "clients keep their tasks and change the order only"
+
+
+def test_tasks_of_the_same_labels_are_a_group_and_others_are_not(tmp_path):
+    scenario = pool(text_root(tmp_path), clients=5, tasks=5, classes_per_task=2)
+    for one, other in combinations(all_tasks(scenario), 2):
+        assert (one.group == other.group) == (one.classes == other.classes)
+
+
+def test_labels_without_test_documents_are_drawn_beside_others(tmp_path):
+    root = text_root(tmp_path, (60,) * 6, (0, 0, 0, 4, 0, 0))
+    scenario = pool(root, classes_per_task=2, clients=3, tasks=4)
+    check_samples(scenario, root)
+    for task in all_tasks(scenario):
+        assert 3 in task.classes
+        assert len(task.test) == 4
+    assert len({task.classes for task in all_tasks(scenario)}) > 1
+
+
+def test_as_many_tasks_as_documents_of_a_label_is_the_limit(tmp_path):
+    root = text_root(tmp_path, (12, 13), (3, 3))
+    check_samples(pool(root, clients=3, tasks=4), root)
+    with pytest.raises(ConfigError) as error:
+        pool(root, clients=13, tasks=1)
+    assert str(error.value) == (
+        "tasks: 13 tasks drew label 'label0' of tiny, expected at most one for each of "
+        "its 12 training documents: take fewer clients, tasks or classes per task."
+    )
+
+
+def test_more_labels_than_there_are_cannot_be_drawn(tmp_path):
+    root = text_root(tmp_path, (9, 9, 9), (3, 3, 3))
+    with pytest.raises(ConfigError) as error:
+        pool(root, classes_per_task=4)
+    assert str(error.value) == (
+        "classes_per_task: got 4, expected at most the 3 classes of tiny."
+    )
+
+
+def test_one_set_is_drawn_from_at_a_time(tmp_path):
+    write_set(tmp_path, "letters", 6)
+    with pytest.raises(ConfigError, match="expected one data set for scenario text"):
+        build("text", tmp_path, datasets=["letters", "digits"])
+
+
+def test_images_are_drawn_alike():
+    scenario = build("text", classes_per_task=None, clients=3, tasks=5)
+    assert scenario.classes_per_task == 4
+    check_samples(scenario, NOWHERE)
+    data = examples_of(scenario, 2, 4, NOWHERE)
+    assert set(data.train.y.tolist()) == set(range(4))

@@ -364,3 +364,103 @@ def test_a_tensor_that_does_not_fit_the_model_is_refused_by_name(name, shape):
     model = build_model("small", tasks=1, classes=2, single_head=False, seed=0)
     with pytest.raises(ContractError, match=name):
         load(model, {name: np.zeros(shape, np.float32)})
+
+
+# ---- when a round ends early
+
+
+def epochs_of(examples, losses, memory=None, number=1, **given):
+    """Return how many epochs a round trains, with one step in each, and its memory."""
+    steps = []
+    done = train(
+        linear(),
+        examples,
+        iter_scores(losses),
+        number,
+        memory,
+        epochs=len(losses),
+        batch_size=COUNT,
+        after_step=steps.append,
+        **{"patience": 0, **given},
+    )
+    return len(steps), done
+
+
+@pytest.mark.parametrize(
+    ("losses", "expected"),
+    [
+        ([3.0, 3.0, 3.0, 3.0, 3.0], 3),
+        ([3.0, 4.0, 2.0, 2.5, 2.0, 1.0], 5),
+        ([3.0, 4.0, 2.0, 2.5, 1.0, 1.0], 6),
+        ([5.0, 4.0, 3.0, 2.0, 1.0], 5),
+    ],
+)
+def test_a_round_ends_after_so_many_stagnating_epochs(examples, losses, expected):
+    count, done = epochs_of(examples, losses, stop_after=2)
+    assert count == expected
+    assert done.valid.loss == losses[expected - 1]
+
+
+def test_a_round_is_compared_with_itself_and_counts_anew(examples):
+    count, done = epochs_of(examples, [1.0, 1.0, 1.0, 1.0], stop_after=2)
+    assert count == 3
+    # Worse than all of the last round, but getting better.
+    losses = [9.0, 8.0, 7.0, 6.0]
+    count, done = epochs_of(examples, losses, done.memory, 2, stop_after=2)
+    assert count == 4
+    # The first epoch of a round is its best so far.
+    count, _ = epochs_of(examples, [9.0] * 5, done.memory, 3, stop_after=2)
+    assert count == 3
+
+
+def test_a_round_does_not_end_early_unless_asked(examples):
+    assert epochs_of(examples, [1.0] * 9)[0] == 9
+
+
+def test_patience_0_keeps_the_rate(examples):
+    count, done = epochs_of(examples, [1.0] * 9, patience=0)
+    assert count == 9
+    assert float(done.memory["rate"]) == 0.01
+
+
+def test_the_rate_falls_in_the_epoch_that_ends_a_round(examples):
+    count, done = epochs_of(examples, [1.0] * 9, stop_after=2, patience=2)
+    assert count == 3
+    assert float(done.memory["rate"]) == pytest.approx(0.01 / 3)
+
+
+def test_without_validation_examples_a_round_never_ends_early(examples):
+    assert epochs_of(examples, [math.nan] * 9, stop_after=1)[0] == 9
+
+
+# ---- dropout
+
+
+def dropped(examples, **given):
+    """Return what dropout leaves of ones, step by step."""
+    leaves, seen = linear(), []
+
+    def objective(x, y):
+        seen.append(torch.nn.functional.dropout(torch.ones(64)).tolist())
+        return cross_entropy(leaves)(x, y)
+
+    train(leaves, examples, objective=objective, **given)
+    return seen
+
+
+def test_dropout_depends_on_seed_client_round_and_epoch(examples):
+    usual = dropped(examples)
+    torch.rand(7)  # by somebody else
+    assert dropped(examples) == usual
+    assert len({tuple(step) for step in usual}) == len(usual), "each step its own"
+    for other in ({"seed": 4}, {"client": 2}, {"number": 2}):
+        assert not {tuple(step) for step in dropped(examples, **other)} & {
+            tuple(step) for step in usual
+        }
+
+
+def test_training_leaves_the_generator_of_others_alone(examples):
+    torch.manual_seed(11)
+    before = torch.random.get_rng_state()
+    dropped(examples)
+    assert torch.equal(torch.random.get_rng_state(), before)

@@ -61,7 +61,9 @@ def main(folder: Path) -> None:
             if any(cells):
                 print(f"| {title} | " + " | ".join(cells) + " |")
             if any(cells) and label in paper:
-                print("| *paper* | " + " | ".join(f"*{v}*" for v in paper[label]) + " |")
+                print(
+                    "| *paper* | " + " | ".join(f"*{v}*" for v in paper[label]) + " |"
+                )
         print()
 
 

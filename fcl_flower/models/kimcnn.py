@@ -6,6 +6,7 @@ from typing import Any
 import numpy.typing as npt
 import torch
 from torch import nn
+from torch.nn.functional import embedding_bag
 from typing_extensions import override
 
 from fcl_flower.models.windows import Windows
@@ -71,5 +72,4 @@ class KimCnn(nn.Module):
 
         Equation 6 of Chaudhary et al., Findings of EMNLP 2022.
         """
-        total = self.table[x].sum(1)  # padding has a vector of zeros
-        return total / (x != 0).sum(1, keepdim=True).clamp(min=1)
+        return embedding_bag(x, self.table, mode="mean", padding_idx=0)
