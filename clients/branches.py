@@ -87,17 +87,20 @@ class ForeignBranches:
         }
 
 
-def branch_vectors(extremes: Tensor, alpha: Tensor, bias: Tensor) -> Tensor:
+def branch_vectors(
+    extremes: Tensor, rows: Tensor, alpha: Tensor, bias: Tensor
+) -> Tensor:
     """Return z_1 .. z_K (equation 2) of one layer, shape (batch, K, F).
 
     Args:
-        extremes: max and min over time, shape (2, batch, K, F).
+        extremes: max and min over time, shape (2, documents, K, F).
+        rows: which of the documents, shape (batch,).
         alpha: attention of each branch, shape (K,).
         bias: shape (K, F).
     """
-    alpha = alpha.unsqueeze(1)
-    reached = torch.where(alpha >= 0, extremes[0], extremes[1])
-    return torch.relu(torch.addcmul(bias, reached, alpha))
+    branch = torch.arange(len(alpha), device=alpha.device)
+    reached = extremes[(alpha < 0).long(), rows.unsqueeze(1), branch].float()
+    return torch.relu(torch.addcmul(bias, reached, alpha.unsqueeze(1)))
 
 
 class BranchedWorkspace(Workspace):
@@ -173,14 +176,14 @@ class BranchedWorkspace(Workspace):
         """
         if self._table is None:
             extremes = self.branches.extremes(x)
+            rows = torch.arange(len(x), device=x.device)
         else:
-            rows, x = x[:, 0], x[:, 1:]
-            extremes = {name: t[:, rows].float() for name, t in self._table.items()}
+            extremes, rows, x = self._table, x[:, 0], x[:, 1:]
         name = f"heads.{self.model.head_index(self.task)}"
         private = self.pieces.private
         local, foreign = (private[f"{name}.weight"] @ self.joined["local"]).chunk(2, 1)
         logits = linear(self.local(x), local, private[f"{name}.bias"])
-        return logits + self.foreign(extremes, foreign)
+        return logits + self.foreign(extremes, rows, foreign)
 
     def local(self, x: Tensor) -> Tensor:
         """Return z_c, shape (batch, features): the network without branches."""
@@ -192,7 +195,7 @@ class BranchedWorkspace(Workspace):
         }
         return cast(Tensor, functional_call(self.model.body, body, (x,)))
 
-    def foreign(self, extremes: Tensors, head: Tensor) -> Tensor:
+    def foreign(self, extremes: Tensors, rows: Tensor, head: Tensor) -> Tensor:
         """Return what z_f adds to the logits, shape (batch, classes).
 
         The head, W_c and W_f are linear: they are multiplied with each other, not one
@@ -200,7 +203,8 @@ class BranchedWorkspace(Workspace):
         products.
 
         Args:
-            extremes: largest and smallest responses by name, shape (2, batch, K, F).
+            extremes: largest and smallest responses by name, (2, documents, K, F).
+            rows: which of the documents, shape (batch,).
             head: the head times the foreign half of W_c, shape (classes, features).
         """
         widths = [len(self.pieces.base[name]) for name in self.branches.names]
@@ -210,6 +214,7 @@ class BranchedWorkspace(Workspace):
         ):
             found = branch_vectors(
                 extremes[name],
+                rows,
                 self.joined[f"attention/{name}"],
                 self.joined[f"bias/{name}"],
             )

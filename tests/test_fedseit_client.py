@@ -210,15 +210,20 @@ def test_logits_are_equations_1_to_3_by_hand(single_head):
     )
 
 
+ROW = torch.tensor([0])
+
+
 @pytest.mark.parametrize(
     ("alpha", "expected"), [(2.0, 7.0), (-2.0, 9.0), (0.0, 1.0), (-0.4, 2.6)]
 )
 def test_a_branch_takes_the_maximum_of_what_alpha_made_of_it(alpha, expected):
     # Responses 3, -1, -4: alpha = 2 gives 6, -2, -8 and alpha = -2 gives -6, 2, 8.
     extremes = torch.tensor([3.0, -4.0]).reshape(2, 1, 1, 1)
-    found = branch_vectors(extremes, torch.tensor([alpha]), torch.tensor([[1.0]]))
+    found = branch_vectors(extremes, ROW, torch.tensor([alpha]), torch.tensor([[1.0]]))
     assert float(found) == pytest.approx(expected)
-    negative = branch_vectors(extremes, torch.tensor([alpha]), torch.tensor([[-9.0]]))
+    negative = branch_vectors(
+        extremes, ROW, torch.tensor([alpha]), torch.tensor([[-9.0]])
+    )
     assert float(negative) == 0.0, "rectified"
 
 

@@ -104,9 +104,7 @@ def test_the_body_does_not_depend_on_the_number_of_heads():
 
 
 def test_an_unknown_model_is_refused_with_the_known_ones():
-    with pytest.raises(
-        ConfigError, match="model: got 'vgg', expected one of kim-cnn"
-    ):
+    with pytest.raises(ConfigError, match="model: got 'vgg', expected one of kim-cnn"):
         build("vgg")
 
 

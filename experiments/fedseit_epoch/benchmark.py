@@ -6,9 +6,9 @@ One client, one task, one thread. Rounds of five epochs with every K follow each
 in turn; a ratio is the median of the ratios within a turn, so that a noisy machine hits
 both sides alike. Seconds are those of the processor. A round is everything that a
 client does between two messages, but the reading of its memory; its seconds are divided
-by its epochs. The first round of each K, which computes the extremes of the documents, is
-reported by itself, and a second one is not counted. The last line is the same network
-without federation, written with torch's own convolutions over padded batches.
+by its epochs. The first round of each K, which computes the extremes of the documents,
+is reported by itself, and a second one is not counted. The last line is the same
+network without federation, written with torch's own convolutions over padded batches.
 """
 
 import argparse
