@@ -45,7 +45,7 @@ class FedSeit(FedWeit[FedSeitParams]):
     @override
     def broadcast(self, state: Payload, stage: Stage, client: int) -> Payload:
         payload = super().broadcast(state, stage, client)
-        group = f"dense/{len(self._chosen(state, stage, client))}"
+        group = f"dense/{len(self.chosen(state, stage, client))}"
         return {**payload, group: state[group]} if group in state else payload
 
     @override

@@ -19,20 +19,14 @@ from fcl_flower.errors import ConfigError, WireError
 from fcl_flower.sparse import SparseArray
 from fcl_flower.types import Array, Arrays, Payload, Stage, Update
 from strategies.knowledge import (
-    SUMMARY,
     Adapter,
     Knowledge,
+    KnowledgeBase,
     Overlap,
-    candidates,
     check_summary,
-    chosen,
-    most_similar,
-    similarity,
 )
 
 CHANGED = "meta/changed"
-OVERLAP = "meta/overlap"
-BEGUN = "meta/begun"
 SEEN = "meta/seen"
 
 
@@ -67,18 +61,24 @@ class FedWeit(Strategy[P]):
     State: ``base`` (theta_G, dense), ``adapters/C/T`` (sparse), and, so that a client
     receives only the channels that changed since its last round, ``meta/changed``
     (round of the last change by channel) and ``meta/seen`` (last round by client).
-    With SIT also ``summaries/C/T``, ``meta/overlap/C/T`` (scores of that task by
-    candidate ``c/t``) and ``meta/begun`` (round of the latest survey by client).
+    What SIT adds is told by `KnowledgeBase`.
     """
 
     params_type = FedWeitParams
     personal = True
     handed_in: ClassVar[tuple[str, ...]] = ("adapters",)
 
+    def __init__(self, params: P, seed: int) -> None:
+        """Read the policy of the knowledge base."""
+        super().__init__(params, seed)
+        self._knowledge = KnowledgeBase(
+            params.knowledge, params.overlap, params.overlap_threshold, seed
+        )
+
     @override
     def init(self, model: Arrays) -> Payload:
         base = decomposed(model)
-        if self._sit and any(weight.ndim != 3 for weight in base.values()):
+        if self._knowledge.sit and any(weight.ndim != 3 for weight in base.values()):
             raise ConfigError(
                 f"set knowledge: {self.params.knowledge!r} is refused: expected a "
                 f"network over word vectors, such as kim-cnn, for sit"
@@ -88,7 +88,7 @@ class FedWeit(Strategy[P]):
 
     @override
     def survey(self, state: Payload, stage: Stage, client: int) -> Payload | None:
-        return {} if self._sit and stage.first else None
+        return {} if self._knowledge.sit and stage.first else None
 
     @override
     def check_answer(self, state: Payload, answer: Payload) -> None:
@@ -98,26 +98,11 @@ class FedWeit(Strategy[P]):
     def surveyed(
         self, state: Payload, stage: Stage, answers: Mapping[int, Payload]
     ) -> Payload:
-        known = {client: answer for client, answer in answers.items() if answer}
-        tasks = [Adapter(client, stage.task) for client in known]
-        summaries = {t.group("summaries"): known[t.client]["summary"] for t in tasks}
-        state = {**state, **summaries}
-        scores = {task.group(OVERLAP): self._overlaps(state, task) for task in tasks}
-        begun = {str(client): np.asarray(stage.round) for client in known}
-        return {**state, **scores, BEGUN: begun}
+        return self._knowledge.surveyed(state, stage, answers)
 
     @override
     def insights(self, state: Payload, stage: Stage) -> Mapping[str, float]:
-        begun = {
-            Adapter(int(client), stage.task).group(OVERLAP)
-            for client, number in state.get(BEGUN, {}).items()
-            if int(np.asarray(number)) == stage.round
-        }
-        return {
-            f"{group.removeprefix('meta/')}/{name}": float(np.asarray(score))
-            for group in sorted(begun)
-            for name, score in state[group].items()
-        }
+        return self._knowledge.insights(state, stage)
 
     @override
     def broadcast(self, state: Payload, stage: Stage, client: int) -> Payload:
@@ -130,7 +115,7 @@ class FedWeit(Strategy[P]):
                 base[name] = SparseArray.of_channels(np.asarray(values), fresh)
         payload: dict[str, Arrays] = {"base": base}
         if stage.first:
-            for adapter in self._chosen(state, stage, client):
+            for adapter in self.chosen(state, stage, client):
                 for kind in self.handed_in:
                     payload[adapter.group(kind)] = state[adapter.group(kind)]
         return payload
@@ -181,6 +166,10 @@ class FedWeit(Strategy[P]):
             SEEN: {**state[SEEN], **seen},
         }
 
+    def chosen(self, state: Payload, stage: Stage, client: int) -> list[Adapter]:
+        """Return the adapters of other clients' earlier tasks that travel."""
+        return self._knowledge.chosen(state, Adapter(client, stage.task))
+
     def _mean(
         self, old: Array, sent: list[SparseArray], clients: int
     ) -> tuple[Array, Array]:
@@ -197,48 +186,3 @@ class FedWeit(Strategy[P]):
         new[arrived] = total[arrived] / count[arrived]
         channels = arrived.reshape(len(old), -1).any(axis=1)
         return new.reshape(old.shape), np.flatnonzero(channels)
-
-    def _chosen(self, state: Payload, stage: Stage, client: int) -> list[Adapter]:
-        """Return the adapters of other clients' earlier tasks that travel."""
-        new = Adapter(client, stage.task)
-        if not self._sit:
-            known = candidates(state, new)
-            return chosen(self.params.knowledge, known, new, self.seed)
-        scores = state.get(new.group(OVERLAP), {})
-        return most_similar(
-            [(_adapter(name), float(np.asarray(v))) for name, v in scores.items()],
-            self._sit,
-        )
-
-    def _overlaps(self, state: Payload, new: Adapter) -> Arrays:
-        """Return the score of every candidate that has a summary, by ``c/t``."""
-        params = self.params
-
-        def summary(adapter: Adapter) -> Array:
-            return np.asarray(
-                state[adapter.group("summaries")][SUMMARY[params.overlap]]
-            )
-
-        return {
-            f"{other.client}/{other.task}": np.asarray(
-                similarity(
-                    params.overlap,
-                    summary(new),
-                    summary(other),
-                    params.overlap_threshold,
-                )
-            )
-            for other in candidates(state, new)
-            if other.group("summaries") in state
-        }
-
-    @property
-    def _sit(self) -> int:
-        """Return K of ``sit:K``; 0 for the other policies."""
-        name, _, count = self.params.knowledge.partition(":")
-        return int(count) if name == "sit" else 0
-
-
-def _adapter(name: str) -> Adapter:
-    client, task = name.split("/")
-    return Adapter(int(client), int(task))

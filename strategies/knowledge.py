@@ -6,7 +6,7 @@ of EMNLP 2022, section 2.3): the K whose tasks overlap most with the new one, ju
 by cluster centres of mean word vectors.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
@@ -15,10 +15,12 @@ from pydantic import AfterValidator
 from fcl_flower.errors import WireError
 from fcl_flower.seeds import derive
 from fcl_flower.sparse import SparseArray
-from fcl_flower.types import Array, Arrays, Payload
+from fcl_flower.types import Array, Arrays, Payload, Stage
 
 Overlap = Literal["mean-cosine", "thresholded"]
 SUMMARY = {"mean-cosine": "mean", "thresholded": "centres"}
+OVERLAP = "meta/overlap"
+BEGUN = "meta/begun"
 MAX_CENTRES = 10_000
 LONGEST = 1 + 2**-8
 """A vector of length 1 may get longer on its way: bfloat16 keeps 8 bits."""
@@ -47,6 +49,84 @@ class Adapter(NamedTuple):
     def group(self, kind: str) -> str:
         """Return the group of a payload that carries this kind of its tensors."""
         return f"{kind}/{self.client}/{self.task}"
+
+
+class KnowledgeBase(NamedTuple):
+    """Who gets whose adapters, by a policy; it looks at the server's state.
+
+    With SIT the state also has ``summaries/C/T``, ``meta/overlap/C/T`` (scores of that
+    task by candidate ``c/t``) and ``meta/begun`` (round of the last survey by client).
+
+    Attributes:
+        policy: such as ``previous`` or ``sit:3``.
+        overlap: how SIT compares tasks.
+        threshold: of the thresholded score.
+        seed: the run's seed, for ``sample``.
+    """
+
+    policy: str
+    overlap: Overlap
+    threshold: float
+    seed: int
+
+    @property
+    def sit(self) -> int:
+        """Return K of ``sit:K``; 0 for the other policies."""
+        name, _, count = self.policy.partition(":")
+        return int(count) if name == "sit" else 0
+
+    def chosen(self, state: Payload, new: Adapter) -> list[Adapter]:
+        """Return the adapters that travel to a new task."""
+        if not self.sit:
+            return chosen(self.policy, candidates(state, new), new, self.seed)
+        scores = state.get(new.group(OVERLAP), {})
+        ranked = [(_adapter(name), float(np.asarray(v))) for name, v in scores.items()]
+        return most_similar(ranked, self.sit)
+
+    def surveyed(
+        self, state: Payload, stage: Stage, answers: Mapping[int, Payload]
+    ) -> Payload:
+        """Return the state with new tasks' summaries and what they overlap with.
+
+        A client that withholds its summary gets no adapters.
+        """
+        known = {client: answer for client, answer in answers.items() if answer}
+        tasks = [Adapter(client, stage.task) for client in known]
+        summaries = {t.group("summaries"): known[t.client]["summary"] for t in tasks}
+        state = {**state, **summaries}
+        scores = {task.group(OVERLAP): self._overlaps(state, task) for task in tasks}
+        begun = {str(client): np.asarray(stage.round) for client in known}
+        return {**state, **scores, BEGUN: begun}
+
+    def insights(self, state: Payload, stage: Stage) -> dict[str, float]:
+        """Return the scores of the tasks that began in this round."""
+        begun = {
+            Adapter(int(client), stage.task).group(OVERLAP)
+            for client, number in state.get(BEGUN, {}).items()
+            if int(np.asarray(number)) == stage.round
+        }
+        return {
+            f"{group.removeprefix('meta/')}/{name}": float(np.asarray(score))
+            for group in sorted(begun)
+            for name, score in state[group].items()
+        }
+
+    def _overlaps(self, state: Payload, new: Adapter) -> Arrays:
+        """Return the score of every candidate that has a summary, by ``c/t``."""
+        name = SUMMARY[self.overlap]
+        mine = np.asarray(state[new.group("summaries")][name])
+        scores = {}
+        for other in candidates(state, new):
+            if other.group("summaries") in state:
+                theirs = np.asarray(state[other.group("summaries")][name])
+                score = similarity(self.overlap, mine, theirs, self.threshold)
+                scores[f"{other.client}/{other.task}"] = np.asarray(score)
+        return scores
+
+
+def _adapter(name: str) -> Adapter:
+    client, task = name.split("/")
+    return Adapter(int(client), int(task))
 
 
 def handed_in(state: Payload) -> list[Adapter]:

@@ -589,3 +589,8 @@ def test_images_are_drawn_alike():
     check_samples(scenario, NOWHERE)
     data = examples_of(scenario, 2, 4, NOWHERE)
     assert set(data.train.y.tolist()) == set(range(4))
+
+
+def test_clients_that_meet_the_same_labels_twice_count_once(tmp_path):
+    lines = pool(text_root(tmp_path, (60, 60), (5, 5))).describe().splitlines()
+    assert {line.split()[3] for line in lines[2:]} == {"3"}

@@ -105,7 +105,9 @@ class Scenario:
 
         The column ``clients`` counts the clients that learn the same classes.
         """
-        shared = Counter(task.group for tasks in self.clients for task in tasks)
+        shared = Counter(
+            group for tasks in self.clients for group in {task.group for task in tasks}
+        )
         rows = [["client", "task", "name", "clients", "train", "valid", "test", ""]]
         for client, tasks in enumerate(self.clients):
             for number, task in enumerate(tasks):
