@@ -18,6 +18,7 @@ ROWS = {
     "fedweit": "FedWeIT",
     "fedweit sit-3": "FedWeIT + SIT, K = 3",
     "fedseit": "FedSeIT",
+    "fedseit inert": "FedSeIT, alpha = 0",
     "fedseit sit-3": "FedSeIT + SIT, K = 3",
     "fedseit sit-5": "FedSeIT + SIT, K = 5",
     "fedseit dls": "FedSeIT + DLS",
