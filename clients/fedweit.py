@@ -94,6 +94,7 @@ class FedWeit(Learner[W]):
         metrics = done.metrics() | self.attended(state)
         if stage.last:
             state = self.finish(state, task, data)
+            metrics["adapter_density"] = density(state[f"adapters/{task}"])
         return state, Update(self.sent(state, stage), len(data.train.y), metrics)
 
     @override
@@ -290,6 +291,13 @@ class FedWeit(Learner[W]):
     def torch(self, arrays: Arrays) -> Tensors:
         """Return dense torch copies on this learner's device."""
         return {n: to_torch(values, self.place.device) for n, values in arrays.items()}
+
+
+def density(arrays: Arrays) -> float:
+    """Return the share of entries that are not zero, in [0, 1]."""
+    tensors = [dense(values) for values in arrays.values()]
+    kept = sum(int(np.count_nonzero(tensor)) for tensor in tensors)
+    return kept / sum(tensor.size for tensor in tensors)
 
 
 def overwritten(base: Arrays, sent: Arrays) -> Arrays:

@@ -3,7 +3,9 @@
 A client's ``attention/c/t`` is its weight for the adapter of client c's task t. The
 server half's ``overlap/C/T/c/t`` is how alike client C's task T, which begins, and
 client c's finished task t are: what selective inter-client transfer chooses by
-(FedSeIT, Chaudhary et al., Findings of EMNLP 2022, section 2.3).
+(FedSeIT, Chaudhary et al., Findings of EMNLP 2022, section 2.3). A client's
+``adapter_density`` is the share of entries that it keeps of a finished task's adapter:
+of one without entries nobody learns anything.
 """
 
 import re
@@ -13,6 +15,7 @@ from fcl_flower.data.scenarios import Scenario, Task
 from fcl_flower.errors import WireError
 
 ATTENTION = re.compile(r"attention/([0-9]{1,9})/([0-9]{1,9})")
+DENSITY = "adapter_density"
 OVERLAP = re.compile(r"overlap/([0-9]+)/([0-9]+)/([0-9]+)/([0-9]+)")
 
 Place = tuple[int, int]
@@ -27,13 +30,17 @@ class ForeignKnowledge:
         self._streams = scenario.clients
         self._attention: dict[Place, dict[Place, float]] = {}
         self._overlap: dict[Place, dict[Place, float]] = {}
+        self._density: list[float] = []
 
     def check(self, scalars: Mapping[str, float]) -> None:
         """Refuse a client's scalars that cannot be listed.
 
         Raises:
-            WireError: an attention weight is negative, or of nobody's adapter.
+            WireError: an attention weight is negative, or of nobody's adapter; or a
+                density is no fraction.
         """
+        if not 0 <= (density := scalars.get(DENSITY, 0)) <= 1:
+            raise WireError(f"{DENSITY}: expected a value in [0, 1], got {density}")
         streams = self._streams
         for (client, task), weight in _attention(scalars).items():
             if client >= len(streams) or task >= len(streams[client]) or weight < 0:
@@ -59,11 +66,24 @@ class ForeignKnowledge:
             weights = _attention(scalars)
             if weights:
                 self._attention[client, task] = weights
+            if DENSITY in scalars:
+                self._density.append(scalars[DENSITY])
         for name, overlap in insights.items():
             if match := OVERLAP.fullmatch(name):
                 client, new, other, earlier = map(int, match.groups())
                 candidates = self._overlap.setdefault((client, new), {})
                 candidates[other, earlier] = overlap
+
+    def notes(self) -> dict[str, str]:
+        """Return what a reader should know of the adapters; nothing without any."""
+        if not self._density:
+            return {}
+        share = sum(self._density) / len(self._density)
+        empty = sum(density == 0 for density in self._density)
+        return {
+            "adapters": f"{100 * share:.2g} % of the entries are kept when a task "
+            f"ends; {empty} of {len(self._density)} adapters are empty"
+        }
 
     def attention(self) -> list[dict[str, object]]:
         """Return what ``attention.json`` holds: tasks and the weights they give."""

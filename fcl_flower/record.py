@@ -224,7 +224,7 @@ class Recorder:
             },
             "model_bytes": round(sum(sizes) / len(sizes)) if sizes else 0,
             "seconds": seconds,
-            "notes": self._notes,
+            "notes": {**self._notes, **self._foreign.notes()},
             "command": "fcl simulate --config config.toml",
         }
         _replace(self._folder / "summary.json", summary)

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from clients.decomposed import compose, gate, retroactive
-from clients.fedweit import FedWeit, overwritten
+from clients.fedweit import FedWeit, density, overwritten
 from clients.workspace import FedWeitParams, OldTask, Pieces, Workspace
 from fcl_flower.contracts import Place
 from fcl_flower.data.tasks import Examples, TaskData
@@ -239,6 +239,7 @@ def test_up_go_the_top_channels_and_at_the_end_the_pruned_adapter():
     )
 
     after, update = weit.train(state, NOTHING, stage(0, first=False), data(1))
+    assert update.metrics["adapter_density"] == density(update.payload["adapters"])
     adapter = update.payload["adapters"][W]
     assert np.abs(adapter.values).min() > 0.05
     assert 0 < adapter.density < 1
@@ -350,3 +351,10 @@ def test_both_halves_fit_together_over_two_tasks():
         common = server.aggregate(common, now, {0: update})
     assert {"adapters/0/0", "adapters/0/1", "adapters/1/0"} <= set(common)
     assert "foreign/1" in state
+
+
+def test_density_is_the_share_of_entries_that_are_not_zero():
+    half = SparseArray.of_nonzero(np.array([[1.0, 0.0, 2.0, 0.0]], np.float32))
+    full = np.ones(4, np.float32)
+    assert density({"a": half, "b": full}) == 6 / 8
+    assert density({"a": SparseArray.of_nonzero(np.zeros(3, np.float32))}) == 0

@@ -8,6 +8,7 @@ from fakes import rounds_of, summary_of
 
 from fcl_flower.config import RunConfig
 from fcl_flower.data.scenarios import Scenario, Task
+from fcl_flower.errors import WireError
 from fcl_flower.record import Recorder, Traffic
 
 NONE = np.array([], np.int64)
@@ -148,3 +149,21 @@ def test_notes_are_kept_in_the_summary(tmp_path):
     recorder.finish()
 
     assert summary_of(tmp_path)["notes"] == notes
+
+
+def test_how_empty_the_adapters_are_is_a_note(recorder, tmp_path):
+    recorder.trained(1, 0, {0: {"loss": 1.0}}, {}, Traffic())
+    kept = {0: {"adapter_density": 0.0}, 1: {"adapter_density": 0.06}}
+    recorder.trained(2, 0, kept, {}, Traffic())
+    recorder.finish()
+    assert summary_of(tmp_path)["notes"] == {
+        "adapters": "3 % of the entries are kept when a task ends; 1 of 2 adapters "
+        "are empty"
+    }
+
+
+@pytest.mark.parametrize("density", [-0.1, 1.5, float("nan")])
+def test_a_density_that_is_no_fraction_is_refused(recorder, density):
+    recorder.check({"adapter_density": 1.0})
+    with pytest.raises(WireError, match="adapter_density: expected a value in"):
+        recorder.check({"adapter_density": density})
