@@ -52,6 +52,7 @@ def main() -> None:
             clients=3,
             tasks=5,
             epochs=EPOCHS,
+            batch_size=64,
             patience=0,  # a rate that falls ends the training
             set=given.set,
         )

@@ -57,7 +57,7 @@ MODELS: dict[str, ModelEntry] = {
         f"{_HERE}.kimcnn:KimCnn",
         TEXT,
         384,
-        64,
+        16,
         1e-3,
         "Kim's network for text: filters of 3, 4 and 5 words over fixed word vectors",
     ),
