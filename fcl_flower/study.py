@@ -100,16 +100,24 @@ def run_study(
     Raises:
         ConfigError: a finished run in ``folder`` was made with other settings.
     """
-    summaries: list[Summary] = []
-    finished: list[Path] = []
-    for config in study.runs():
-        place = folder / f"{config.title.replace(' ', '-')}-seed{config.seed}"
-        kept = _finished(place, config)
-        if kept is None and not wanted(config):
-            continue
-        summaries.append(kept or run(config, place))
-        finished.append(place)
-        write_comparison(folder, finished)
+    runs = [(config, _place(folder, config)) for config in study.runs()]
+    kept = {place: _finished(place, config) for config, place in runs}
+    for config, place in runs:
+        if kept[place] is None and wanted(config):
+            kept[place] = run(config, place)
+            _write_tables(folder, kept)
+    return _write_tables(folder, kept)
+
+
+def _place(folder: Path, config: RunConfig) -> Path:
+    return folder / f"{config.title.replace(' ', '-')}-seed{config.seed}"
+
+
+def _write_tables(folder: Path, kept: Mapping[Path, Summary | None]) -> list[Summary]:
+    """Write the tables and the page of all finished runs; return their summaries."""
+    summaries = [summary for summary in kept.values() if summary is not None]
+    if summaries:
+        write_comparison(folder, [p for p, found in kept.items() if found is not None])
         (folder / "table.md").write_text(table(summaries))
         (folder / "table.json").write_text(json.dumps(rows(summaries), indent=1) + "\n")
     return summaries

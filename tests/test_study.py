@@ -352,3 +352,26 @@ def test_a_part_of_a_study_can_be_run_and_the_tables_hold_all_that_is_finished(
         ("local", 1),
     ]
     assert "| fedavg | 0, 1 |" in (tmp_path / "table.md").read_text()
+
+
+def test_tables_hold_what_is_finished_also_while_an_early_run_is_missing(tmp_path):
+    study = study_of("fedavg", "local")
+    run_study(study, tmp_path, Runner(), lambda config: config.strategy == "local")
+
+    def interrupted(config, place):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_study(study, tmp_path, interrupted)
+    (row,) = json.loads((tmp_path / "table.json").read_text())
+    assert (row["label"], row["seeds"]) == ("local", [0, 1])
+
+    one_more = Runner(stop_at=1)
+    with pytest.raises(KeyboardInterrupt):
+        run_study(study, tmp_path, one_more)
+    found = {r["label"]: r["seeds"] for r in rows_of(tmp_path)}
+    assert found == {"fedavg": [0], "local": [0, 1]}
+
+
+def rows_of(folder):
+    return json.loads((folder / "table.json").read_text())
