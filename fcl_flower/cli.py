@@ -316,11 +316,13 @@ def _study(
     gpus_per_client: float,
     wanted: Callable[[RunConfig], bool] = lambda config: True,
 ) -> None:
+    from fcl_flower.assembly import completed
     from fcl_flower.study import run_study, table
 
     console = Console()
-    variants = tuple(_checked(config) for config in chosen.variants)
-    chosen = replace(chosen, variants=variants)
+    chosen = replace(chosen, variants=tuple(map(completed, chosen.variants)))
+    for config in chosen.runs():  # a scenario may fail for one seed alone
+        _checked(config)
     summaries = run_study(
         chosen,
         folder,

@@ -496,3 +496,22 @@ def test_reports_are_made_again_and_compared(fcl, simulated, tmp_path):
     answer = fcl("report", "0", "1", "--output", "both")
     assert (answer.code, answer.out) == (0, "both/comparison.html\n")
     assert (tmp_path / "both" / "comparison.html").exists()
+
+
+def test_a_study_is_refused_for_a_seed_that_cannot_be_cut(fcl, monkeypatch, tmp_path):
+    from fcl_flower import assembly
+    from fcl_flower.errors import ConfigError
+
+    cut, seeds = assembly.scenario, []
+
+    def refusing(config):
+        seeds.append(config.seed)
+        if config.seed == 2:
+            raise ConfigError("clients: too many for seed 2")
+        return cut(config)
+
+    monkeypatch.setattr(assembly, "scenario", refusing)
+    study = tmp_path / "study.toml"
+    study.write_text('seeds = [1, 2]\n[[variant]]\nstrategy = "local"\n')
+    assert_one_sentence(fcl("study", str(study)), "seed 2")
+    assert seeds == [1, 2]
