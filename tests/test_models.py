@@ -7,9 +7,12 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.func import functional_call, grad, stack_module_state, vmap
 
 from fcl_flower.errors import ConfigError
-from fcl_flower.models import MODELS, TEXT, build_model
+from fcl_flower.models import MODELS, TEXT, build_model, check_kind
+from fcl_flower.models.efficientnet import Block, EfficientNet
+from fcl_flower.models.harcnn import HarCnn
 from fcl_flower.models.lenet import LeNet, ResponseNorm
 from fcl_flower.models.resnet import ResNet18
 
@@ -104,12 +107,126 @@ def test_the_body_does_not_depend_on_the_number_of_heads():
 
 
 def test_an_unknown_model_is_refused_with_the_known_ones():
-    with pytest.raises(ConfigError, match="model: got 'vgg', expected one of kim-cnn"):
+    with pytest.raises(ConfigError, match=r"got 'vgg', expected one of eff.*kim-"):
         build("vgg")
+    with pytest.raises(ConfigError, match="model: got 'vgg', expected one of eff"):
+        check_kind("vgg", "images")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "fitting"),
+    [
+        ("lenet", "series", r"har-cnn\."),
+        ("kim-cnn", "series", r"har-cnn\."),
+        ("har-cnn", "text", r"kim-cnn\."),
+        ("har-cnn", "images", "small, lenet, .*resnet18"),
+    ],
+)
+def test_a_model_for_another_kind_is_refused_with_those_that_fit(name, kind, fitting):
+    sentence = f"^model: got '{name}' for {kind}, expected one of {fitting}"
+    with pytest.raises(ConfigError, match=sentence):
+        check_kind(name, kind)
+    check_kind(name, MODELS[name].kind)
+
+
+def test_word_vectors_and_a_model_for_words_go_together():
+    with pytest.raises(ConfigError, match=r"'har-cnn' for text, expected one of kim-c"):
+        build("har-cnn", table=WORDS)
+    with pytest.raises(ConfigError, match="'kim-cnn' for images, expected one of sma"):
+        build("kim-cnn", table=None)
 
 
 def test_lenet_with_ten_heads_of_five_has_the_size_of_the_paper():
     assert size(build("lenet", tasks=10, classes=5)) == 3_012_920
+
+
+@pytest.mark.parametrize(
+    ("name", "channels", "neurons"),
+    [("lenet-small", (16, 40), (640, 400)), ("lenet-large", (24, 60), (960, 600))],
+)
+def test_a_lenet_of_another_width_has_a_fifth_less_or_more(name, channels, neurons):
+    body = build(name).body
+    found = [body.conv1, body.conv2, body.fc1, body.fc2]
+    assert [len(layer.bias) for layer in found] == [*channels, *neurons]
+    first, second = channels
+    hidden, features = neurons
+    assert size(body) == sum(
+        outputs * (inputs + 1)
+        for inputs, outputs in (
+            (3 * 25, first),
+            (first * 25, second),
+            (second * 64, hidden),
+            (hidden, features),
+        )
+    )
+
+
+def test_har_cnn_has_the_size_that_its_layers_add_up_to():
+    convolutions = (9 * 5 + 1) * 32 + (32 * 5 + 1) * 64
+    norms = 2 * 32 + 2 * 64
+    # 128 steps, halved and quartered.
+    assert size(HarCnn()) == convolutions + norms + (64 * 128 // 8 + 1) * 64 == 77_568
+
+
+def test_har_cnn_does_not_mind_the_unit_of_its_sensors():
+    body = HarCnn()
+    with torch.no_grad():
+        body.conv1.bias.zero_()
+    x = torch.randn(2, 9, 128)
+    torch.testing.assert_close(body(1000 * x), body(x), rtol=1e-3, atol=1e-4)
+
+
+def test_efficientnet_has_the_size_that_its_layers_add_up_to():
+    def block(inputs, outputs):
+        wide, narrow = 4 * inputs, inputs // 4
+        convolutions = inputs * wide + 9 * wide + wide * outputs
+        gate = (wide + 1) * narrow + (narrow + 1) * wide
+        return convolutions + gate + 2 * (wide + wide + outputs)
+
+    widths = [48, 64, 64, 112, 112, 112]
+    blocks = sum(block(a, b) for a, b in pairwise(widths))
+    stem, top = 3 * 16 * 48 + 2 * 48, 112 * 256 + 2 * 256
+    assert size(EfficientNet()) == stem + blocks + top
+    assert 300_000 < size(EfficientNet()) < 800_000
+
+
+def test_efficientnet_treats_an_image_alike_whatever_its_batch():
+    body = EfficientNet()
+    assert list(body.buffers()) == []
+    x = torch.randn(4, 3, 32, 32)
+    torch.testing.assert_close(body.train()(x)[1:2], body.eval()(x[1:2]))
+
+
+def test_a_block_of_efficientnet_computes_what_its_layers_say():
+    block = Block(16, 16, 1)
+    x = torch.randn(2, 16, 5, 5)
+    wide = torch.einsum("nihw,oi->nohw", x, block.expand.weight[:, :, 0, 0])
+    wide = block.norm1(wide)
+    wide = wide * torch.sigmoid(wide)
+    # Each channel by itself, written as 64 convolutions.
+    each = [
+        nn.functional.conv2d(wide[:, [c]], block.depthwise.weight[[c]], padding=1)
+        for c in range(64)
+    ]
+    wide = block.norm2(torch.cat(each, 1))
+    wide = wide * torch.sigmoid(wide)
+    small = block.squeeze(wide.flatten(2).mean(2))
+    gate = torch.sigmoid(block.excite(small * torch.sigmoid(small)))
+    wide = torch.einsum("nihw,ni->nihw", wide, gate)
+    y = torch.einsum("nihw,oi->nohw", wide, block.project.weight[:, :, 0, 0])
+    torch.testing.assert_close(block(x), x + block.norm3(y), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "stride", "shape"), [(8, 1, (16, 6, 6)), (16, 2, (16, 3, 3))]
+)
+def test_a_block_whose_shape_changes_has_no_shortcut(inputs, stride, shape):
+    block = Block(inputs, 16, stride)
+    with torch.no_grad():
+        block.project.weight.zero_()
+    y = block(torch.randn(2, inputs, 6, 6))
+    assert y.shape == (2, *shape)
+    assert not y.any()
 
 
 def test_resnet18_has_the_size_that_its_layers_add_up_to():
@@ -164,6 +281,33 @@ def test_response_norm_by_hand():
     assert norm(x).reshape(-1).tolist() == pytest.approx(expected)
 
 
+def test_response_norm_works_on_several_inputs_at_once():
+    norm = ResponseNorm(radius=2, bias=1.0, alpha=0.3, beta=0.75)
+    x = torch.randn(3, 2, 6, 4, 4)
+
+    def total(one):
+        return (norm(one) ** 2).sum()
+
+    outputs, gradients = vmap(norm)(x), vmap(grad(total))(x)
+    for one, output, gradient in zip(x, outputs, gradients, strict=True):
+        torch.testing.assert_close(output, norm(one))
+        one.requires_grad_()
+        (wanted,) = torch.autograd.grad(total(one), one)
+        torch.testing.assert_close(gradient, wanted)
+
+
+def test_several_lenets_answer_one_batch_in_one_pass():
+    bodies = [LeNet(0.2).eval() for _ in range(3)]
+    parameters, buffers = stack_module_state(bodies)
+    x = torch.randn(2, 3, 32, 32)
+
+    def answer(one, its_buffers):
+        return functional_call(bodies[0], (one, its_buffers), (x,))
+
+    found = vmap(answer)(parameters, buffers)
+    torch.testing.assert_close(found, torch.stack([body(x) for body in bodies]))
+
+
 def test_lenet_pools_like_tensorflow_same():
     body = LeNet()
     x = torch.arange(32.0 * 32).reshape(1, 1, 32, 32)
@@ -206,7 +350,7 @@ def test_response_norm_is_faster_than_that_of_torch():
     assert ours < torchs
 
 
-@pytest.mark.parametrize("name", ["small", "lenet"])
+@pytest.mark.parametrize("name", ["small", "lenet", "har-cnn", "efficientnet"])
 def test_a_small_batch_is_learnt_by_heart(name):
     model = build(name, classes=2)
     generator = torch.Generator().manual_seed(0)

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
+from fcl_flower.data.dataset import Split
 from fcl_flower.data.groups import CIFAR100_SUPERCLASSES, superclass_groups
-from fcl_flower.data.imageset import ImageSet, Split
+from fcl_flower.data.imageset import ImageSet
 from fcl_flower.data.partition import deal, hold_out
-from fcl_flower.data.sources import load_source
+from fcl_flower.data.sources import known_sources, load_source
 from fcl_flower.errors import ConfigError
 
 
@@ -69,8 +70,8 @@ def test_a_set_is_read_once_and_cannot_be_changed(tmp_path):
         pets.train.x[0] = 0
 
 
-@pytest.mark.parametrize("folder", ["", "images"])
-def test_a_file_is_found_in_the_root_and_in_images(tmp_path, folder):
+@pytest.mark.parametrize("folder", ["", "images", "other"])
+def test_a_file_is_found_in_the_root_and_in_its_folders(tmp_path, folder):
     (tmp_path / folder).mkdir(exist_ok=True)
     given = arrays()
     np.savez_compressed(tmp_path / folder / "pets.npz", **given)
@@ -78,6 +79,26 @@ def test_a_file_is_found_in_the_root_and_in_images(tmp_path, folder):
     np.testing.assert_array_equal(pets.train.x, given["x_train"])
     np.testing.assert_array_equal(pets.test.y, given["y_test"])
     assert pets.class_names == ("ant", "bee", "cat")
+
+
+def test_a_file_deeper_down_is_not_found(tmp_path):
+    (tmp_path / "one" / "two").mkdir(parents=True)
+    np.savez(tmp_path / "one" / "two" / "pets.npz", **arrays())
+    with pytest.raises(ConfigError, match="found there: none"):
+        load_source("pets", tmp_path)
+
+
+@pytest.mark.parametrize("other", ["images/pets.npz", "text/pets/train.jsonl.gz"])
+def test_two_sets_of_one_name_are_both_named(tmp_path, other):
+    for path in (tmp_path / "har" / "pets.npz", tmp_path / other):
+        path.parent.mkdir(parents=True)
+        path.touch()
+    with pytest.raises(ConfigError, match="dataset: got 'pets'") as caught:
+        load_source("pets", tmp_path)
+    second = tmp_path / other.removesuffix("/train.jsonl.gz")
+    for place in (tmp_path / "har" / "pets.npz", second):
+        assert str(place) in str(caught.value)
+        assert str(place) in known_sources(tmp_path)["pets"]
 
 
 def test_classes_without_names_are_numbered(tmp_path):
@@ -112,11 +133,11 @@ def test_floating_point_images_are_scaled_to_bytes(tmp_path):
         ({"y_train": np.zeros((9, 1), int)}, r"y_train: got shape \(9, 1\)"),
         ({"y_train": np.arange(9) % 3 + 1}, r"y_train has labels 1\.\.3"),
         ({"y_train": np.arange(9) % 3 - 1}, r"y_train has labels -1\.\.1"),
-        ({"y_train": np.arange(9) % 2}, "y_train has no image of label 2"),
-        ({"y_test": np.arange(6) % 2}, "y_test has no image of label 2"),
+        ({"y_train": np.arange(9) % 2}, "y_train has no images of label 2"),
+        ({"y_test": np.arange(6) % 2}, "y_test has no images of label 2"),
         (
             {"y_train": np.arange(9) * 2**40, "class_names": None},
-            "y_train has no image of label 1",
+            "y_train has no images of label 1",
         ),
         ({"x_test": np.zeros((6, 4, 4), np.uint8)}, "expected the same shape"),
         ({"class_names": np.arange(3)}, "class_names has shape"),
@@ -158,20 +179,29 @@ def test_a_missing_set_says_where_it_looked_and_what_there_is(tmp_path):
     message = str(caught.value)
     for words in (
         "dataset: got 'mnist'",
-        f"in {tmp_path} or {tmp_path / 'images'}",
+        f"in {tmp_path} or a folder directly in it",
         "mnist.npz",
         "x_train, y_train, x_test, y_test",
         "--data-root or $FCL_DATA",
         "digits",
         "hub:NAME",
-        "files there: cars, pets",
+        "found there: cars, pets.",
     ):
         assert words in message
 
 
 def test_a_missing_data_root_is_no_crash(tmp_path):
-    with pytest.raises(ConfigError, match="files there: none"):
+    with pytest.raises(ConfigError, match="found there: none"):
         load_source("mnist", tmp_path / "nowhere")
+
+
+def test_what_is_listed_is_what_can_be_loaded(tmp_path):
+    np.savez(tmp_path / "pets.npz", **arrays())
+    (tmp_path / "more").mkdir()
+    np.savez(tmp_path / "more" / "cars.npz", **arrays())
+    for name in known_sources(tmp_path).keys() & {"digits", "pets", "cars"}:
+        assert load_source(name, tmp_path).name == name
+    assert known_sources(tmp_path)["cars"] == str(tmp_path / "more" / "cars.npz")
 
 
 @pytest.mark.parametrize(

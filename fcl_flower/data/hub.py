@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fcl_flower.data.dataset import DataSet
+from fcl_flower.data.arrayset import checked_set
+from fcl_flower.data.dataset import DataSet, Split
 from fcl_flower.data.hub_texts import PLAIN_LABEL, label_columns, text_columns, text_set
-from fcl_flower.data.imageset import ImageSet, Split, checked_set, checked_split
+from fcl_flower.data.imageset import Images, ImageSet, image_split
 from fcl_flower.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ def _image_set(
 ) -> ImageSet:
     """Return the set of images."""
     return checked_set(
+        ImageSet,
         name,
         name,
         _arrays(train, f"{name}: train", image, label),
@@ -104,7 +106,7 @@ def _image_set(
     )
 
 
-def _arrays(rows: "Dataset", where: str, image: str, label: str) -> Split:
+def _arrays(rows: "Dataset", where: str, image: str, label: str) -> Split[Images]:
     """Return the rows as arrays; one colour image makes the whole split RGB."""
     pictures = rows[image]
     grey = all(picture.mode in ("1", "L") for picture in pictures)
@@ -115,6 +117,4 @@ def _arrays(rows: "Dataset", where: str, image: str, label: str) -> Split:
         )
     mode = "L" if grey else "RGB"
     x = np.stack([np.asarray(picture.convert(mode)) for picture in pictures])
-    return checked_split(
-        x, np.asarray(rows[label]), f"{where} images", f"{where} labels"
-    )
+    return image_split(x, np.asarray(rows[label]), f"{where} images", f"{where} labels")

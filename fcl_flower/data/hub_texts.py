@@ -2,9 +2,10 @@
 
 from typing import TYPE_CHECKING, Any
 
+from fcl_flower.data.dataset import Split
 from fcl_flower.data.textset import (
+    Documents,
     TextSet,
-    TextSplit,
     checked_text_set,
     label_numbers,
     text_split,
@@ -60,7 +61,7 @@ def text_set(
     published = getattr(train.features[label], "names", None)
     class_names = tuple(published or sorted(set(map(str, train[label]))))
 
-    def split(key: str, rows: "Dataset") -> TextSplit:
+    def split(key: str, rows: "Dataset") -> Split[Documents]:
         texts, labels = (
             _column(rows, column, f"{name}: {key}") for column in (text, label)
         )

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import torch
 from torch.nn.functional import interpolate
@@ -31,8 +32,7 @@ def to_tensor(x: npt.NDArray[Any], input_shape: tuple[int, ...]) -> torch.Tensor
             f"model: got input shape {input_shape}, expected (C, H, W) for images."
         )
     channels, height, width = input_shape
-    images = torch.tensor(x, dtype=torch.float32)
-    images = images[:, None] if images.ndim == 3 else images.permute(0, 3, 1, 2)
+    images = _channels_first(x)
     if channels == 1:
         images = images.mean(1, keepdim=True)
     elif images.shape[1] not in (1, channels):
@@ -42,13 +42,41 @@ def to_tensor(x: npt.NDArray[Any], input_shape: tuple[int, ...]) -> torch.Tensor
         )
     if not len(images):
         return torch.empty(0, *input_shape)
-    if images.shape[2:] != (height, width):
-        images = interpolate(
-            images,
-            (height, width),
-            mode="bilinear",
-            align_corners=False,
-            antialias=True,
-        )
-    images = (images / 255 - 0.5) / 0.25
+    images = (_bilinear(images, height, width) / 255 - 0.5) / 0.25
     return images.expand(-1, channels, height, width).contiguous()
+
+
+def resized(x: npt.NDArray[np.uint8], height: int, width: int) -> npt.NDArray[np.uint8]:
+    """Return images of another size, shape (N, height, width) or with 3 at the end.
+
+    Args:
+        x: shape (N, H, W) or (N, H, W, 3).
+        height: wanted, in pixels.
+        width: likewise.
+    """
+    if x.shape[1:3] == (height, width):
+        return x
+    result = np.empty((len(x), height, width, *x.shape[3:]), np.uint8)
+    # In parts, since floating point takes four times the space.
+    for start in range(0, len(x), 1000):
+        part = _bilinear(_channels_first(x[start : start + 1000]), height, width)
+        part = part.permute(0, 2, 3, 1).round()
+        result[start : start + 1000] = part.reshape(-1, *result.shape[1:]).numpy()
+    return result
+
+
+def _channels_first(x: npt.NDArray[Any]) -> torch.Tensor:
+    images = torch.tensor(x, dtype=torch.float32)
+    return images[:, None] if images.ndim == 3 else images.permute(0, 3, 1, 2)
+
+
+def _bilinear(images: torch.Tensor, height: int, width: int) -> torch.Tensor:
+    if images.shape[2:] == (height, width):
+        return images
+    return interpolate(
+        images,
+        (height, width),
+        mode="bilinear",
+        align_corners=False,
+        antialias=True,
+    )

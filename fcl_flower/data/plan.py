@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fcl_flower.data.stream import Stream
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Task:
@@ -66,8 +68,10 @@ class Scenario:
         name: key of the table of scenarios.
         seed: the seed it was drawn from.
         datasets: names of the sources.
-        classes_per_task: the same for every task.
-        clients: for each client its tasks, in the order in which it learns them.
+        classes_per_task: the same for every task; of concepts that of the largest.
+        clients: for each client its tasks, in the order in which it learns them, or
+            its chunk of each concept.
+        stream: where concepts are hidden, who meets which of them when.
     """
 
     name: str
@@ -75,6 +79,7 @@ class Scenario:
     datasets: tuple[str, ...]
     classes_per_task: int
     clients: tuple[tuple[Task, ...], ...]
+    stream: Stream | None = None
 
     @cached_property
     def labels(self) -> tuple[tuple[str, int], ...]:
@@ -97,7 +102,7 @@ class Scenario:
 
     @property
     def num_tasks(self) -> int:
-        """Return the number of tasks of each client."""
+        """Return the number of tasks of each client, or of concepts."""
         return len(self.clients[0])
 
     def describe(self) -> str:
@@ -130,10 +135,14 @@ class Scenario:
             ).rstrip()
             for row in rows
         ]
+        tasks = (
+            f"{self.num_tasks} tasks of {self.classes_per_task} classes"
+            if self.stream is None
+            else f"{self.num_tasks} hidden concepts, {self.stream.describe()}"
+        )
         title = (
             f"{self.name} on {', '.join(self.datasets)}, seed {self.seed}: "
-            f"{len(self.clients)} clients, {self.num_tasks} tasks of "
-            f"{self.classes_per_task} classes, {self.num_labels} classes in all"
+            f"{len(self.clients)} clients, {tasks}, {self.num_labels} classes in all"
         )
         return "\n".join([title, *lines])
 
@@ -145,6 +154,7 @@ class Scenario:
             "datasets": list(self.datasets),
             "classes_per_task": self.classes_per_task,
             "clients": [[task.to_dict() for task in tasks] for tasks in self.clients],
+            **({} if self.stream is None else {"stream": self.stream.to_dict()}),
         }
 
     def save(self, path: Path) -> None:

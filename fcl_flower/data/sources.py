@@ -1,25 +1,26 @@
 """Whole data sets by name: those without a download, files, and the Hub."""
 
 import re
+from collections import defaultdict
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from fcl_flower.data.arrayset import checked_set
 from fcl_flower.data.dataset import DataSet
 from fcl_flower.data.hub import load_hub
-from fcl_flower.data.imageset import ImageSet, Split, checked_set, checked_split
+from fcl_flower.data.imageset import ImageSet, image_split
 from fcl_flower.data.jsonl import TRAIN, load_jsonl
+from fcl_flower.data.npz import ARRAYS, load_npz
 from fcl_flower.data.partition import hold_out
 from fcl_flower.data.stdlib_docs import load_stdlib_docs
+from fcl_flower.data.union import united
 from fcl_flower.errors import ConfigError
 
-__all__ = ["DataSet", "ImageSet", "Split", "load_source"]
+__all__ = ["DataSet", "known_sources", "load_source"]
 
 _HUB = "hub:"
-_ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 
 
 @lru_cache(maxsize=16)
@@ -31,18 +32,31 @@ def load_source(name: str, data_root: Path) -> DataSet:
 
             - ``digits``: 1,797 real 8x8 images, no download;
             - ``stdlib-docs``: docstrings of Python's own modules, no download;
-            - ``NAME``: images in ``NAME.npz`` in ``data_root`` or its folder
-              ``images``, or else texts in a folder ``NAME`` in ``data_root`` or its
-              folder ``text`` (see `load_jsonl`);
+            - ``NAME``: images or series in a file ``NAME.npz``, or texts in a folder
+              ``NAME`` (see `load_jsonl`), in ``data_root`` or a folder directly in
+              it. Three-dimensional samples in floating point are series (N, channels,
+              steps) if some value lies outside [0, 1], and stay as they are;
+              otherwise they are grey images;
             - ``NAME:FIELD``: texts with the label called ``FIELD`` instead of
               ``label``, such as ``trec:fine``;
-            - ``hub:NAME``: the Hugging Face Hub or a local folder.
+            - ``hub:NAME``: the Hugging Face Hub or a local folder;
+            - several of these with ``+`` between them, such as ``mnist+notmnist``:
+              the classes of all side by side (see `united`).
         data_root: where files are looked for; need not exist for the sets without
             a download.
 
     Raises:
-        ConfigError: there is no such data set, or its file is not as expected.
+        ConfigError: there is no such data set, or two of them, or its file is not as
+            expected.
     """
+    members = name.split("+")
+    if len(members) > 1:
+        return united(name, [_load(member, data_root) for member in members])
+    return _load(name, data_root)
+
+
+def _load(name: str, data_root: Path) -> DataSet:
+    """Return a data set that is no union."""
     if name.startswith(_HUB):
         return load_hub(name, name.removeprefix(_HUB))
     if not re.fullmatch(r"\w[\w.-]*(:\w+)?", name):
@@ -55,54 +69,53 @@ def load_source(name: str, data_root: Path) -> DataSet:
     if name == "stdlib-docs":
         return load_stdlib_docs()
     stem, _, field = name.partition(":")
-    image_folders = (data_root, data_root / "images")
-    text_folders = (data_root, data_root / "text")
-    for folder in image_folders:
-        path = folder / f"{stem}.npz"
-        # Images have no second label that a field could mean.
-        if path.is_file() and not field:
-            return _load_npz(name, path)
-    for folder in text_folders:
-        if (folder / stem / TRAIN).is_file():
-            return load_jsonl(name, folder / stem, field or "label")
-    files = sorted(
-        {path.stem for place in image_folders for path in place.glob("*.npz")}
-    )
-    folders = sorted(
-        {
-            path.parent.name
-            for place in text_folders
-            for path in place.glob(f"*/{TRAIN}")
-        }
-    )
-    raise ConfigError(
-        f"dataset: got {name!r}, expected digits, stdlib-docs, hub:NAME, a file "
-        f"{stem}.npz with the arrays {', '.join(_ARRAYS)} in {image_folders[0]} or "
-        f"{image_folders[1]}, or a folder {stem} with {TRAIN} in {text_folders[0]} or "
-        f"{text_folders[1]} (set --data-root or $FCL_DATA); "
-        f"files there: {', '.join(files) if files else 'none'}; "
-        f"folders there: {', '.join(folders) if folders else 'none'}."
-    )
+    found = _found(data_root)
+    # Images have no second label that a field could mean.
+    places = [place for place in found.get(stem, []) if place.is_dir() or not field]
+    if len(places) > 1:
+        raise ConfigError(
+            f"dataset: got {name!r}, expected one of that name, but there are "
+            f"{' and '.join(map(str, places))}."
+        )
+    if not places:
+        raise ConfigError(
+            f"dataset: got {name!r}, expected digits, stdlib-docs, hub:NAME, a file "
+            f"{stem}.npz with the arrays {', '.join(ARRAYS)}, or a folder {stem} with "
+            f"{TRAIN}, in {data_root} or a folder directly in it (set --data-root or "
+            f"$FCL_DATA); found there: {', '.join(sorted(found)) or 'none'}."
+        )
+    if places[0].is_dir():
+        return load_jsonl(name, places[0], field or "label")
+    return load_npz(name, places[0])
 
 
 def known_sources(data_root: Path) -> dict[str, str]:
     """Return what `load_source` takes, by name, with one line about each."""
     found = {
+        name: " and ".join(map(str, places))
+        for name, places in sorted(_found(data_root).items())
+    }
+    return {
         "digits": "1,797 real 8x8 images, comes with scikit-learn",
         "stdlib-docs": "docstrings of Python's standard library: text, 16 classes",
-    }
-    for folder in (data_root, data_root / "images"):
-        for path in sorted(folder.glob("*.npz")):
-            found[path.stem] = str(path)
-    for folder in (data_root, data_root / "text"):
-        for path in sorted(folder.glob(f"*/{TRAIN}")):
-            found[path.parent.name] = str(path.parent)
-    return found | {
-        "NAME": f"x_train, y_train, x_test, y_test of NAME.npz in {data_root}; or "
+        **found,
+        "NAME": f"{', '.join(ARRAYS)} of NAME.npz in {data_root} or a folder in it; or "
         f"text and label of NAME/{TRAIN} and NAME/test.jsonl.gz there",
         "NAME:FIELD": "the same text, with another field for a label",
         "hub:NAME": "of the Hugging Face Hub, or a folder (extra: hub)",
+        "A+B": "the classes of several data sets side by side",
     }
+
+
+def _found(data_root: Path) -> dict[str, list[Path]]:
+    """Return the files of arrays and the folders of texts there are, by name."""
+    found = defaultdict(list)
+    for folder in ("", "*/"):
+        for path in sorted(data_root.glob(f"{folder}*.npz")):
+            found[path.stem].append(path)
+        for path in sorted(data_root.glob(f"{folder}*/{TRAIN}")):
+            found[path.parent.name].append(path.parent)
+    return found
 
 
 def _digits() -> ImageSet:
@@ -114,42 +127,8 @@ def _digits() -> ImageSet:
     x = np.rint(images.reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
     y = labels.astype(np.int64)
     # The split is part of the data set: the same whatever the run's seed.
-    train, test = hold_out(y, 0.25, np.random.default_rng(0))
-    train_split = checked_split(x[train], y[train], "x_train", "y_train")
-    test_split = checked_split(x[test], y[test], "x_test", "y_test")
-    return checked_set("digits", "digits", train_split, test_split, ())
-
-
-def _load_npz(name: str, path: Path) -> ImageSet:
-    """Return the data set in ``path``, every array checked."""
-    arrays = _read_npz(path)
-    for key in _ARRAYS:
-        if key not in arrays:
-            raise ConfigError(
-                f"{path}: got no array {key}, expected {', '.join(_ARRAYS)}."
-            )
     train, test = (
-        checked_split(arrays[x], arrays[y], f"{path}: {x}", f"{path}: {y}")
-        for x, y in (("x_train", "y_train"), ("x_test", "y_test"))
+        image_split(x[chosen], y[chosen], "x", "y")
+        for chosen in hold_out(y, 0.25, np.random.default_rng(0))
     )
-    names = arrays.get("class_names", np.empty(0, str))
-    if names.ndim != 1 or names.dtype.kind != "U":
-        raise ConfigError(
-            f"{path}: class_names has shape {names.shape} and dtype {names.dtype}, "
-            "expected one text for each class."
-        )
-    return checked_set(name, str(path), train, test, tuple(names.tolist()))
-
-
-def _read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """Return the arrays of a file that may be broken, without unpickling any."""
-    wanted = (*_ARRAYS, "class_names")
-    try:
-        # Opened here, because np.load leaves a damaged file open.
-        with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
-            return {key: file[key] for key in wanted if key in file.files}
-    # A damaged file makes zipfile, zlib and NumPy raise a dozen unrelated types.
-    except Exception as error:
-        raise ConfigError(
-            f"{path}: cannot be read ({error}), expected an .npz file of plain arrays."
-        ) from error
+    return checked_set(ImageSet, "digits", "digits", train, test, ())

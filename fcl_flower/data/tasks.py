@@ -4,25 +4,28 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
+from torch.nn.functional import pad
 
-from fcl_flower.data.images import to_tensor
-from fcl_flower.data.imageset import Split
-from fcl_flower.data.plan import Scenario
+from fcl_flower.data.inputs import to_inputs
+from fcl_flower.data.partition import Indices
+from fcl_flower.data.plan import Scenario, Task
 from fcl_flower.data.sources import load_source
 from fcl_flower.data.word_vectors import WordVectors
-from fcl_flower.errors import ConfigError
+
+
+SplitName: TypeAlias = Literal["train", "valid", "test"]
 
 
 class Examples(NamedTuple):
     """Inputs and labels; may be shared with a cache, so not to be changed in place.
 
     Attributes:
-        x: images, float32, shape ``(N, *input_shape)``; or documents, int64 word
-            numbers, shape (N, words of the longest), padded with 0 at the end.
+        x: images or series, float32, shape ``(N, *input_shape)``; or documents, int64
+            word numbers, shape (N, words of the longest), padded with 0 at the end.
         y: int64, shape (N,).
     """
 
@@ -71,7 +74,7 @@ def task_data(
         vectors: number the words, where the data are text.
     """
 
-    def split(name: Literal["train", "valid", "test"]) -> Examples:
+    def split(name: SplitName) -> Examples:
         return task_examples(
             scenario,
             client,
@@ -93,7 +96,7 @@ def task_examples(
     scenario: Scenario,
     client: int,
     task: int,
-    split: Literal["train", "valid", "test"],
+    split: SplitName,
     *,
     data_root: Path,
     input_shape: tuple[int, ...],
@@ -105,24 +108,92 @@ def task_examples(
     The arguments are those of `task_data`.
     """
     plan = scenario.clients[client][task]
-    source = load_source(plan.dataset, data_root)
     indices = {"train": plan.train, "valid": plan.valid, "test": plan.test}[split]
+    form = _Form(data_root, input_shape, single_head, vectors)
+    return _examples(scenario, plan, split, indices, form)
+
+
+# A client trains on the same window as often as a round is repeated, no more.
+@lru_cache(maxsize=2)
+def met_data(
+    scenario: Scenario,
+    client: int,
+    server_round: int,
+    *,
+    data_root: Path,
+    input_shape: tuple[int, ...],
+    single_head: bool,
+    vectors: WordVectors | None = None,
+) -> TaskData:
+    """Return what a client has in a round where concepts are hidden.
+
+    Args:
+        scenario: the plan, with a stream.
+        client: counted from 0.
+        server_round: counted from 1.
+        data_root: as `task_data`, and so on.
+        input_shape: of the model.
+        single_head: True, since nobody knows the concept.
+        vectors: number the words, where the data are text.
+    """
+    if scenario.stream is None:
+        raise ValueError(f"scenario {scenario.name} hides no concepts")
+    form = _Form(data_root, input_shape, single_head, vectors)
+    met = scenario.stream.met(client, server_round)
+    plans = [(concept, scenario.clients[client][concept]) for concept in met]
+    train = [
+        _examples(
+            scenario,
+            plan,
+            "train",
+            scenario.stream.samples(client, server_round, concept, plan.train),
+            form,
+        )
+        for concept, plan in plans
+    ]
+    valid = [_examples(scenario, p, "valid", p.valid, form) for _, p in plans]
+    test = [_examples(scenario, p, "test", p.test, form) for _, p in plans]
+    return TaskData(
+        _together(train), _together(valid), _together(test), scenario.num_labels
+    )
+
+
+class _Form(NamedTuple):
+    """How samples are brought into the form that a model takes (see `task_data`)."""
+
+    data_root: Path
+    input_shape: tuple[int, ...]
+    single_head: bool
+    vectors: WordVectors | None
+
+
+def _examples(
+    scenario: Scenario,
+    plan: Task,
+    split: SplitName,
+    indices: Indices,
+    form: _Form,
+) -> Examples:
+    source = load_source(plan.dataset, form.data_root)
     known = (
         [scenario.labels.index((plan.dataset, label)) for label in plan.classes]
-        if single_head
+        if form.single_head
         else range(len(plan.classes))
     )
     samples = source.test if split == "test" else source.train
     positions = np.searchsorted(plan.classes, samples.y[indices])
     y = torch.from_numpy(np.asarray(known, np.int64)[positions])
-    if isinstance(samples, Split):
-        return Examples(to_tensor(samples.x[indices], input_shape), y)
-    if vectors is None:
-        raise ConfigError(
-            f"dataset: {plan.dataset!r} is text, which needs word vectors"
-        )
-    numbers = vectors.numbered([samples.x[i] for i in indices])
-    return Examples(torch.from_numpy(numbers), y)
+    x = to_inputs(source, samples, indices, form.input_shape, form.vectors)
+    return Examples(x, y)
+
+
+def _together(parts: list[Examples]) -> Examples:
+    if len(parts) == 1:
+        return parts[0]
+    widest = max(part.x.shape[-1] for part in parts)
+    # Documents are padded at the end; images are all of one size.
+    x = [pad(part.x, (0, widest - part.x.shape[-1])) for part in parts]
+    return Examples(torch.cat(x), torch.cat([part.y for part in parts]))
 
 
 def batches(

@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from fcl_flower.data.dataset import DataSet, Split
 from fcl_flower.errors import ConfigError
 
 EMPTY = "<empty>"
@@ -15,42 +15,18 @@ EMPTY = "<empty>"
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*|[?!]")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TextSplit:
-    """Documents and labels; read-only.
+Documents: TypeAlias = tuple[tuple[str, ...], ...]
+"""Documents as words, each of at least one word."""
 
-    Attributes:
-        x: N documents as words, each of at least one word.
-        y: int64, shape (N,), labels from 0.
+
+class TextSet(DataSet[Documents]):
+    """Documents, at least one of each class for training.
+
+    A class may lack test documents, as 8 of the 50 fine classes of TREC do in its
+    official split.
     """
 
-    x: tuple[tuple[str, ...], ...]
-    y: npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TextSet:
-    """A data set with its own split into training and test documents.
-
-    Every class has at least one training document. A class may lack test documents,
-    as 8 of the 50 fine classes of TREC do in its official split.
-
-    Attributes:
-        name: as the user wrote it.
-        train: the training split.
-        test: the test split.
-        class_names: name of each label.
-    """
-
-    name: str
-    train: TextSplit
-    test: TextSplit
-    class_names: tuple[str, ...]
-
-    @property
-    def num_classes(self) -> int:
-        """Return the number of classes."""
-        return len(self.class_names)
+    kind = "text"
 
 
 def words(text: str) -> tuple[str, ...]:
@@ -65,11 +41,11 @@ def words(text: str) -> tuple[str, ...]:
     return tuple(_WORD.findall(plain)) or (EMPTY,)
 
 
-def text_split(texts: Iterable[str], labels: Sequence[int]) -> TextSplit:
+def text_split(texts: Iterable[str], labels: Sequence[int]) -> Split[Documents]:
     """Return a split made of texts and their labels, one a text."""
     y = np.asarray(labels, np.int64)
     y.setflags(write=False)
-    return TextSplit(tuple(map(words, texts)), y)
+    return Split(tuple(map(words, texts)), y)
 
 
 def label_numbers(
@@ -100,8 +76,8 @@ def label_numbers(
 def checked_text_set(
     name: str,
     where: str,
-    train: TextSplit,
-    test: TextSplit,
+    train: Split[Documents],
+    test: Split[Documents],
     class_names: tuple[str, ...],
 ) -> TextSet:
     """Return a data set whose two splits fit together.

@@ -108,7 +108,7 @@ def _text_set(name: str, data_root: Path) -> TextSet:
     source = load_source(name, data_root)
     if not isinstance(source, TextSet):
         raise ConfigError(
-            f"dataset: got {name!r}, a set of images, expected a set of texts for "
+            f"dataset: got {name!r}, a set of {source.kind}, expected a set of texts for "
             "word vectors."
         )
     return source

@@ -10,7 +10,15 @@ from fcl_flower.models.heads import TaskModel
 from fcl_flower.seeds import derive
 from fcl_flower.types import Array
 
-__all__ = ["MODELS", "TEXT", "ModelEntry", "TaskModel", "build_model", "model_entry"]
+__all__ = [
+    "MODELS",
+    "TEXT",
+    "ModelEntry",
+    "TaskModel",
+    "build_model",
+    "check_kind",
+    "model_entry",
+]
 
 TEXT = (-1,)
 """The input shape of a model for text: numbers of words, as many as there are."""
@@ -24,7 +32,8 @@ class ModelEntry:
         body: ``module:callable`` that returns an `nn.Module` from
             ``(batch, *input_shape)`` to (batch, features). It takes no argument, or
             for text the table of word vectors.
-        input_shape: shape of one input: (C, H, W) of an image, or `TEXT`.
+        input_shape: shape of one input: (C, H, W) of an image, (C, T) of a series of
+            T steps, or `TEXT`.
         features: width of what the body returns.
         batch_size: examples in a training step, where the user gives none.
         learning_rate: Adam's rate at the start of a task, likewise.
@@ -37,6 +46,11 @@ class ModelEntry:
     batch_size: int
     learning_rate: float
     summary: str
+
+    @property
+    def kind(self) -> str:
+        """Return what the model takes: ``text``, ``series`` or ``images``."""
+        return ("text", "series", "images")[len(self.input_shape) - 1]
 
 
 _HERE = "fcl_flower.models"
@@ -53,6 +67,22 @@ MODELS: dict[str, ModelEntry] = {
     "lenet": ModelEntry(
         f"{_HERE}.lenet:LeNet", (3, 32, 32), 500, 50, 1e-3 / 3, "the LeNet of FedWeIT"
     ),
+    "lenet-small": ModelEntry(
+        f"{_HERE}.lenet:small_lenet",
+        (3, 32, 32),
+        400,
+        50,
+        1e-3 / 3,
+        "a LeNet with 20 % fewer channels and neurons",
+    ),
+    "lenet-large": ModelEntry(
+        f"{_HERE}.lenet:large_lenet",
+        (3, 32, 32),
+        600,
+        50,
+        1e-3 / 3,
+        "a LeNet with 20 % more channels and neurons",
+    ),
     "kim-cnn": ModelEntry(
         f"{_HERE}.kimcnn:KimCnn",
         TEXT,
@@ -60,6 +90,22 @@ MODELS: dict[str, ModelEntry] = {
         16,
         1e-3,
         "Kim's network for text: filters of 3, 4 and 5 words over fixed word vectors",
+    ),
+    "har-cnn": ModelEntry(
+        f"{_HERE}.harcnn:HarCnn",
+        (9, 128),
+        64,
+        32,
+        1e-3,
+        "two convolutions over time for nine channels of 128 steps",
+    ),
+    "efficientnet": ModelEntry(
+        f"{_HERE}.efficientnet:EfficientNet",
+        (3, 32, 32),
+        256,
+        50,
+        1e-3,
+        "a small EfficientNet, with group normalisation",
     ),
     "resnet18": ModelEntry(
         f"{_HERE}.resnet:ResNet18",
@@ -82,6 +128,23 @@ def model_entry(name: str) -> ModelEntry:
         known = ", ".join(sorted(MODELS))
         raise ConfigError(f"model: got {name!r}, expected one of {known}.")
     return MODELS[name]
+
+
+def check_kind(name: str, kind: str) -> None:
+    """Refuse a model that does not take the data.
+
+    Args:
+        name: of the model.
+        kind: of the data: ``text``, ``series`` or ``images``.
+
+    Raises:
+        ConfigError: the name is unknown, or the model takes something else.
+    """
+    if model_entry(name).kind != kind:
+        fitting = [known for known, entry in MODELS.items() if entry.kind == kind]
+        raise ConfigError(
+            f"model: got {name!r} for {kind}, expected one of {', '.join(fitting)}."
+        )
 
 
 def build_model(
@@ -112,14 +175,10 @@ def build_model(
         ConfigError: the name is unknown, or the model does not suit the data.
     """
     entry = model_entry(name)
-    if (entry.input_shape == TEXT) != (table is not None):
-        kind = "images" if table is None else "text"
-        fitting = [
-            n for n, e in MODELS.items() if (e.input_shape == TEXT) != (table is None)
-        ]
-        raise ConfigError(
-            f"model: got {name!r} for {kind}, expected one of {', '.join(fitting)}."
-        )
+    if table is not None:
+        check_kind(name, "text")
+    elif entry.kind == "text":
+        check_kind(name, "images")
     module, _, attribute = entry.body.partition(":")
     body = getattr(import_module(module), attribute)
     with torch.random.fork_rng(devices=[]):

@@ -33,10 +33,8 @@ class ResponseNorm(nn.Module):
         channels = x.shape[1]
         band = x.new_full((channels, channels), self.alpha)
         band = band.tril(self.radius).triu(-self.radius)[:, :, None, None]
-        return cast(
-            torch.Tensor,
-            _Normalise.apply(x, band, self.bias, self.beta),  # type: ignore[no-untyped-call]
-        )
+        normalised, *_ = _Normalise.apply(x, band, self.bias, self.beta)  # type: ignore[no-untyped-call]
+        return cast(torch.Tensor, normalised)
 
 
 class _Normalise(torch.autograd.Function):
@@ -44,23 +42,33 @@ class _Normalise(torch.autograd.Function):
 
     Half of LeNet's time goes here when autograd keeps every intermediate tensor. The
     band is symmetric, so that it is its own transpose on the way back:
-    ``dx = g u^-beta - 2 beta x band(g x u^(-beta - 1))``.
+    ``dx = g u^-beta - 2 beta x band(g x u^(-beta - 1))``. The two factors are returned
+    as well, because only then may they be kept under `torch.func`'s transforms.
     """
+
+    generate_vmap_rule = True
 
     @staticmethod
     @override
     def forward(
-        ctx: Any, x: torch.Tensor, band: torch.Tensor, bias: float, beta: float
-    ) -> torch.Tensor:
+        x: torch.Tensor, band: torch.Tensor, bias: float, beta: float
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         u = conv2d(x.square(), band).add_(bias)
         if beta == 0.75:  # a square root of a square root is faster than a power
             root = u.rsqrt()
             scale = root.sqrt().mul_(root)
         else:
             scale = u.pow(-beta)
-        ctx.beta = beta
+        return x * scale, scale, u
+
+    @staticmethod
+    @override
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        x, band, _, ctx.beta = inputs
+        _, scale, u = output
+        ctx.mark_non_differentiable(scale, u)
+        ctx.set_materialize_grads(False)
         ctx.save_for_backward(x, band, scale, u)
-        return x * scale
 
     @staticmethod
     @override
@@ -72,26 +80,41 @@ class _Normalise(torch.autograd.Function):
 
 
 class LeNet(nn.Module):
-    """Body from (batch, 3, 32, 32) to (batch, 500)."""
+    """Body from (batch, 3, 32, 32) to (batch, 500 * width)."""
 
-    def __init__(self) -> None:
-        """Initialise with torch's defaults."""
+    def __init__(self, width: float = 1.0) -> None:
+        """Initialise with torch's defaults.
+
+        Args:
+            width: factor of the number of channels and of neurons, such as 0.8.
+        """
         super().__init__()
-        self.conv1 = nn.Conv2d(3, 20, 5, padding=2)
-        self.conv2 = nn.Conv2d(20, 50, 5, padding=2)
+        first, second, hidden, features = (round(width * n) for n in (20, 50, 800, 500))
+        self.conv1 = nn.Conv2d(3, first, 5, padding=2)
+        self.conv2 = nn.Conv2d(first, second, 5, padding=2)
         self.norm = ResponseNorm(radius=4, bias=1.0, alpha=0.001 / 9, beta=0.75)
         # Without padding and with the ceiling, 32 -> 16 -> 8 as TensorFlow's
         # "same": its one row of padding goes to the far side.
         self.pool = nn.MaxPool2d(3, stride=2, ceil_mode=True)
-        self.fc1 = nn.Linear(50 * 8 * 8, 800)
-        self.fc2 = nn.Linear(800, 500)
+        self.fc1 = nn.Linear(second * 8 * 8, hidden)
+        self.fc2 = nn.Linear(hidden, features)
 
     @override
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return features, shape (batch, 500)."""
+        """Return features, shape (batch, 500 * width)."""
         # Channels last makes convolution, normalisation and pooling faster on a CPU.
         x = x.contiguous(memory_format=torch.channels_last)
         x = self.pool(self.norm(torch.relu(self.conv1(x))))
         x = self.pool(self.norm(torch.relu(self.conv2(x))))
         x = torch.relu(self.fc1(x.flatten(1)))
         return torch.relu(self.fc2(x))
+
+
+def small_lenet() -> LeNet:
+    """Return a LeNet with a fifth less of everything."""
+    return LeNet(0.8)
+
+
+def large_lenet() -> LeNet:
+    """Return a LeNet with a fifth more of everything."""
+    return LeNet(1.2)

@@ -1,0 +1,83 @@
+"""What images and series have in common: one shape, and every class in both splits."""
+
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from fcl_flower.data.dataset import DataSet, Split
+from fcl_flower.errors import ConfigError
+
+A = TypeVar("A", bound=np.generic)
+S = TypeVar("S", bound=DataSet)
+
+
+def labelled(
+    x: npt.NDArray[A], y: npt.NDArray[Any], y_key: str
+) -> Split[npt.NDArray[A]]:
+    """Return a split made of checked samples and raw labels.
+
+    Args:
+        x: the samples.
+        y: whole numbers, one for each of ``x``.
+        y_key: what an error calls ``y``.
+
+    Raises:
+        ConfigError: ``y`` is not as described.
+    """
+    if not np.issubdtype(y.dtype, np.integer):
+        raise ConfigError(f"{y_key}: got dtype {y.dtype}, expected whole numbers.")
+    if y.shape != (len(x),):
+        raise ConfigError(
+            f"{y_key}: got shape {y.shape}, expected ({len(x)},), one label a sample."
+        )
+    y = y.astype(np.int64)
+    for array in (x, y):
+        array.setflags(write=False)
+    return Split(x, y)
+
+
+def checked_set(
+    form: type[S],
+    name: str,
+    where: str,
+    train: Split,
+    test: Split,
+    class_names: tuple[str, ...],
+) -> S:
+    """Return a data set whose two splits fit together.
+
+    Args:
+        form: `ImageSet` or `SeriesSet`.
+        name: as the user wrote it.
+        where: what an error calls the set, such as its file.
+        train: the training split.
+        test: the test split.
+        class_names: name of each label; empty to number them.
+
+    Raises:
+        ConfigError: the shapes differ, or a class lacks samples.
+    """
+    if train.x.shape[1:] != test.x.shape[1:]:
+        raise ConfigError(
+            f"{where}: got training {form.kind} of shape {train.x.shape[1:]} and test "
+            f"{form.kind} of shape {test.x.shape[1:]}, expected the same shape."
+        )
+    number = len(class_names) or int(train.y.max()) + 1
+    for split, y in (("y_train", train.y), ("y_test", test.y)):
+        # Nothing here may allocate as much as the largest label says.
+        present = np.unique(y)
+        if present[0] < 0 or present[-1] >= number:
+            raise ConfigError(
+                f"{where}: {split} has labels {present[0]}..{present[-1]}, expected "
+                f"0..{number - 1}."
+            )
+        if len(present) < number:
+            gaps = np.flatnonzero(present != np.arange(len(present)))
+            missing = gaps[0] if len(gaps) else len(present)
+            raise ConfigError(
+                f"{where}: {split} has no {form.kind} of label {missing}, expected "
+                f"every label of 0..{number - 1}."
+            )
+    names = class_names or tuple(str(label) for label in range(number))
+    return form(name, train, test, names)

@@ -1,0 +1,60 @@
+"""Samples of any kind as the tensors that a model takes."""
+
+import torch
+
+from fcl_flower.data.dataset import DataSet, Split
+from fcl_flower.data.images import to_tensor
+from fcl_flower.data.partition import Indices
+from fcl_flower.data.seriesset import SeriesSet
+from fcl_flower.data.textset import TextSet
+from fcl_flower.data.word_vectors import WordVectors
+from fcl_flower.errors import ConfigError
+
+
+def to_inputs(
+    source: DataSet,
+    samples: Split,
+    indices: Indices,
+    input_shape: tuple[int, ...],
+    vectors: WordVectors | None,
+) -> torch.Tensor:
+    """Return some samples as a model takes them.
+
+    Args:
+        source: the data set.
+        samples: one of its splits.
+        indices: which of them.
+        input_shape: of the model.
+        vectors: number the words, where the data are text.
+
+    Returns:
+        images or series, float32, shape ``(N, *input_shape)``; or documents, int64
+        word numbers, shape (N, words of the longest), padded with 0 at the end.
+
+    Raises:
+        ConfigError: the model takes no such samples, or texts lack word vectors.
+    """
+    if isinstance(source, TextSet):
+        if vectors is None:
+            raise ConfigError(
+                f"dataset: {source.name!r} is text, which needs word vectors"
+            )
+        return torch.from_numpy(vectors.numbered([samples.x[i] for i in indices]))
+    if isinstance(source, SeriesSet):
+        check_series(source, input_shape)
+        return torch.from_numpy(samples.x[indices])
+    return to_tensor(samples.x[indices], input_shape)
+
+
+def check_series(source: SeriesSet, input_shape: tuple[int, ...]) -> None:
+    """Refuse a model for series of another shape: nothing would bring them to it.
+
+    Raises:
+        ConfigError: ``input_shape`` is not the shape of the series.
+    """
+    shape = source.train.x.shape[1:]
+    if shape != input_shape:
+        raise ConfigError(
+            f"model: got input shape {input_shape}, expected {shape} for the series of "
+            f"{source.name!r}."
+        )

@@ -1,0 +1,70 @@
+"""Images or series in one file: ``NAME.npz``."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fcl_flower.data.arrayset import checked_set
+from fcl_flower.data.dataset import DataSet
+from fcl_flower.data.imageset import ImageSet, image_split
+from fcl_flower.data.seriesset import SeriesSet, series_split
+from fcl_flower.errors import ConfigError
+
+ARRAYS = ("x_train", "y_train", "x_test", "y_test")
+"""What a file has to hold."""
+
+
+def load_npz(name: str, path: Path) -> DataSet:
+    """Return the data set in ``path``, every array checked.
+
+    Args:
+        name: what the set is called from now on.
+        path: holds `ARRAYS`, and may hold ``class_names``.
+
+    Raises:
+        ConfigError: the file cannot be read, lacks an array, or an array is neither
+            as `image_split` nor as `series_split` wants it.
+    """
+    arrays = _read(path)
+    for key in ARRAYS:
+        if key not in arrays:
+            raise ConfigError(
+                f"{path}: got no array {key}, expected {', '.join(ARRAYS)}."
+            )
+    names = arrays.get("class_names", np.empty(0, str))
+    if names.ndim != 1 or names.dtype.kind != "U":
+        raise ConfigError(
+            f"{path}: class_names has shape {names.shape} and dtype {names.dtype}, "
+            "expected one text for each class."
+        )
+    series = _are_series(arrays["x_train"], arrays["x_test"])
+    split = series_split if series else image_split
+    train, test = (
+        split(arrays[x], arrays[y], f"{path}: {x}", f"{path}: {y}")
+        for x, y in (("x_train", "y_train"), ("x_test", "y_test"))
+    )
+    form = SeriesSet if series else ImageSet
+    return checked_set(form, name, str(path), train, test, tuple(names.tolist()))
+
+
+def _are_series(*arrays: npt.NDArray[Any]) -> bool:
+    """Return whether the samples are series: grey images would lie in [0, 1]."""
+    return all(
+        x.ndim == 3 and np.issubdtype(x.dtype, np.floating) for x in arrays
+    ) and any(np.any((x < 0) | (x > 1)) for x in arrays)
+
+
+def _read(path: Path) -> dict[str, npt.NDArray[Any]]:
+    """Return the arrays of a file that may be broken, without unpickling any."""
+    wanted = (*ARRAYS, "class_names")
+    try:
+        # Opened here, because np.load leaves a damaged file open.
+        with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
+            return {key: file[key] for key in wanted if key in file.files}
+    # A damaged file makes zipfile, zlib and NumPy raise a dozen unrelated types.
+    except Exception as error:
+        raise ConfigError(
+            f"{path}: cannot be read ({error}), expected an .npz file of plain arrays."
+        ) from error

@@ -1,0 +1,47 @@
+"""A set of series, such as motion over time, checked once where it enters."""
+
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from fcl_flower.data.arrayset import labelled
+from fcl_flower.data.dataset import DataSet, Split
+from fcl_flower.errors import ConfigError
+
+Series: TypeAlias = npt.NDArray[np.float32]
+"""Shape (N, channels, steps), in whatever unit the file has them."""
+
+
+class SeriesSet(DataSet[Series]):
+    """Series of one shape, at least one of each class in each split."""
+
+    kind = "series"
+
+
+def series_split(
+    x: npt.NDArray[Any], y: npt.NDArray[Any], x_key: str, y_key: str
+) -> Split[Series]:
+    """Return a split made of raw arrays.
+
+    Args:
+        x: floating point, finite also as float32, shape (N, channels, steps).
+        y: whole numbers from 0.
+        x_key: what an error calls ``x``, such as ``data/mine.npz: x_train``.
+        y_key: what an error calls ``y``.
+
+    Raises:
+        ConfigError: a shape or value is not as described.
+    """
+    if 0 in x.shape:
+        raise ConfigError(
+            f"{x_key}: got shape {x.shape}, expected (N, channels, steps), none of 0."
+        )
+    # What is too large for float32 becomes infinite here and is refused below.
+    with np.errstate(over="ignore"):
+        series = x.astype(np.float32)
+    if not np.isfinite(series).all():
+        raise ConfigError(
+            f"{x_key}: got values that float32 cannot hold, expected finite values."
+        )
+    return labelled(series, y, y_key)
