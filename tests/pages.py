@@ -44,3 +44,35 @@ def extent(shape):
     length = 6 * len(shape.text) if shape.tag == "text" else 0
     left = x - {"end": 1, "middle": 0.5}.get(shape.get("text-anchor"), 0) * length
     return left, left + length, y
+
+
+def require_layout(page):
+    """Require that every shape is within its picture, and that none is undefined."""
+    assert "nan" not in words(page).lower().split()
+    for shape in page.iter():
+        numbers_of = " ".join(shape.get(k, "") for k in ("x", "y", "d", "width", "cx"))
+        assert "nan" not in numbers_of
+        assert not shape.get("width", "0").startswith("-")
+    for picture in page.iter("svg"):
+        _, _, width, height = map(float, picture.get("viewBox").split())
+        for shape in picture.iter():
+            left, right, y = extent(shape)
+            assert -2 <= left <= right <= width + 2, (shape.attrib, shape.text)
+            assert 0 <= y <= height, (shape.attrib, shape.text)
+
+
+def require_legible(page):
+    """Require that no two labels of a picture overlap."""
+    for picture in page.iter("svg"):
+        labels = sorted((*extent(t), t.text) for t in picture.iter("text"))
+        for place, (_, right, y, name) in enumerate(labels):
+            for other_left, _, other_y, other in labels[place + 1 :]:
+                if other_left >= right:
+                    break
+                assert abs(y - other_y) >= 10, (picture.get("aria-label"), name, other)
+
+
+def table_of(page, class_):
+    """Return the words in each cell of the first table of a class."""
+    table = next(t for t in page.iter("table") if t.get("class") == class_)
+    return [[words(cell) for cell in row] for row in table.findall("tbody/tr")]

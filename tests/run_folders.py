@@ -5,6 +5,7 @@ import json
 import math
 
 import numpy as np
+from sklearn.metrics import adjusted_rand_score
 
 from fcl_flower import metrics
 
@@ -139,6 +140,93 @@ def nulled(accuracy):
     return None if math.isnan(accuracy) else accuracy
 
 
+def synthetic_concept_accuracy(rng, rounds, clients, concepts, gain):
+    """Return believable accuracies, shape (evaluations, clients, concepts)."""
+    level = 0.7 + gain + 0.08 * rng.standard_normal((1, clients, concepts))
+    learned = 1 - 0.8 * np.exp(-np.array(rounds) / 6)[:, None, None]
+    noise = 0.02 * rng.standard_normal((len(rounds), clients, concepts))
+    return np.clip(np.round(level * learned + noise, 4), 0, 1)
+
+
+def synthetic_concepts(clients, concepts):
+    """Return ``scenario.json`` of hidden concepts: every client has a chunk of each."""
+    chunk = [
+        {
+            "name": f"digits/{k}",
+            "group": k,
+            "class_names": [f"{2 * k}", f"{2 * k + 1}"],
+            "train": 30 + k,
+            "valid": 5,
+            "test": 12,
+        }
+        for k in range(concepts)
+    ]
+    return {
+        "name": "concepts",
+        "seed": 7,
+        "datasets": ["digits"],
+        "classes_per_task": 2,
+        "clients": [chunk] * clients,
+    }
+
+
+def synthetic_clusterings(rng, rounds, clients, concepts, mistakes):
+    """Yield ``concepts.json``: each concept k has cluster K - 1 - k and model k + 1.
+
+    With probability ``mistakes`` a client is put into another cluster, or into none.
+    """
+    for number in rounds:
+        truth = rng.integers(concepts, size=clients)
+        wrong = rng.random(clients) < mistakes
+        cluster = np.where(
+            wrong, rng.integers(-1, concepts, clients), concepts - 1 - truth
+        )
+        reached = np.where(cluster < 0, -1, concepts - cluster)
+        origin = truth + 1
+        angle = 2 * np.pi * truth / concepts
+        places = np.stack([np.cos(angle), np.sin(angle)], axis=1)
+        places += 0.05 * rng.standard_normal(places.shape)
+        yield {
+            "round": number,
+            "clients": [*range(clients)],
+            "concept": truth.tolist(),
+            "cluster": cluster.tolist(),
+            "origin": origin.tolist(),
+            "reached": reached.tolist(),
+            "map": places.tolist(),
+            "ari": float(adjusted_rand_score(truth, cluster)),
+            "effectiveness": float((origin == reached).mean()),
+        }
+
+
+def named(label, strategy, isolated):
+    label = label or strategy
+    return {
+        "label": label + (" isolated" if isolated else ""),
+        "strategy": strategy,
+        "isolated": isolated,
+        "twin": None if isolated else f"{label} isolated",
+    }
+
+
+def costs(rounds):
+    """Return what a summary says of the bytes and the time of all rounds."""
+    ways = {
+        way: {k: sum(r[f"bytes_{way}"].get(k, 0) for r in rounds) for k in KINDS}
+        for way in ("up", "down")
+    }
+    return {
+        "total_rounds": len(rounds),
+        "bytes_up": sum(ways["up"].values()),
+        "bytes_down": sum(ways["down"].values()),
+        "paper_bytes_up": sum(r["paper_bytes_up"] for r in rounds),
+        "paper_bytes_down": sum(r["paper_bytes_down"] for r in rounds),
+        "bytes_by_kind": ways,
+        "model_bytes": 17_482_904,
+        "seconds": 2.5 * len(rounds),
+    }
+
+
 def make_run(
     folder,
     clients=3,
@@ -155,15 +243,10 @@ def make_run(
     overlap=False,
 ):
     """Write a believable run folder; clients in ``gone`` vanished before the end."""
-    folder.mkdir(parents=True)
     rng = np.random.default_rng(seed)
     accuracy = synthetic_accuracy(seed, isolated, clients, tasks, lost, gain)
     accuracy[list(gone), -1] = np.nan
     rounds = [*synthetic_rounds(rng, clients, tasks, rounds_per_task, isolated)]
-    ways = {
-        way: {k: sum(r[f"bytes_{way}"].get(k, 0) for r in rounds) for k in KINDS}
-        for way in ("up", "down")
-    }
     measures = {
         "average_accuracy": metrics.average_accuracy(accuracy),
         "forgetting": metrics.forgetting(accuracy),
@@ -171,10 +254,7 @@ def make_run(
         "learning_accuracy": metrics.learning_accuracy(accuracy),
     }
     summary = {
-        "label": (label or strategy) + (" isolated" if isolated else ""),
-        "strategy": strategy,
-        "isolated": isolated,
-        "twin": None if isolated else f"{label or strategy} isolated",
+        **named(label, strategy, isolated),
         "scenario": "overlapped-cifar100",
         "dataset": "cifar100",
         "model": "lenet",
@@ -182,17 +262,10 @@ def make_run(
         "clients": clients,
         "tasks": tasks,
         "rounds": rounds_per_task,
-        "total_rounds": len(rounds),
         **{name: nulled(value) for name, value in measures.items()},
         "accuracy_matrix": nulled(metrics.mean_measured(accuracy, axis=0).tolist()),
         "client_accuracy": nulled(accuracy.tolist()),
-        "bytes_up": sum(ways["up"].values()),
-        "bytes_down": sum(ways["down"].values()),
-        "paper_bytes_up": sum(r["paper_bytes_up"] for r in rounds),
-        "paper_bytes_down": sum(r["paper_bytes_down"] for r in rounds),
-        "bytes_by_kind": ways,
-        "model_bytes": 17_482_904,
-        "seconds": 2.5 * len(rounds),
+        **costs(rounds),
         "params": {
             "kappa": 0.3,
             "lambda1": 1e-3,
@@ -201,24 +274,110 @@ def make_run(
         "command": "fcl run studies/overlapped.toml --seed 1",
     }
     scenario = synthetic_scenario(clients, tasks)
-    write(folder / "summary.json", summary)
-    write(folder / "scenario.json", scenario)
-    lines = "".join(json.dumps(entry) + "\n" for entry in rounds)
-    (folder / "rounds.jsonl").write_text(lines, encoding="utf-8")
+    write_run(
+        folder,
+        summary,
+        scenario,
+        rounds,
+        (
+            ((t + 1) * rounds_per_task, t, c, i, accuracy[c, t, i])
+            for c, t, i in np.argwhere(~np.isnan(accuracy)).tolist()
+        ),
+    )
     if attention:
         write(folder / "attention.json", [*synthetic_attention(rng, scenario)])
     if overlap:
         write(folder / "overlap.json", [*synthetic_overlap(rng, scenario)])
+    return folder
+
+
+def make_concept_run(
+    folder,
+    clients=6,
+    concepts=3,
+    rounds=8,
+    every=2,
+    strategy="concept-matching",
+    isolated=False,
+    seed=1,
+    gain=0.0,
+    label=None,
+    mistakes=0.0,
+    clustered=True,
+    stay=1,
+):
+    """Write a believable run folder with hidden concepts."""
+    rng = np.random.default_rng([seed, isolated])
+    evaluated = [*range(every, rounds + 1, every)]
+    accuracy = synthetic_concept_accuracy(rng, evaluated, clients, concepts, gain)
+    final = np.full((clients, concepts, concepts), np.nan)
+    final[:, -1] = accuracy[-1]
+    trained = [*synthetic_rounds(rng, clients, 1, rounds, isolated)]
+    found = [
+        *synthetic_clusterings(rng, range(1, rounds + 1), clients, concepts, mistakes)
+    ]
+    ari = [one["ari"] for one in found]
+    told = {
+        "ari": float(np.mean(ari)),
+        "ari_least": min(ari),
+        "perfect_rounds": float(np.mean([value == 1 for value in ari])),
+        "effectiveness": float(np.mean([one["effectiveness"] for one in found])),
+        "models": concepts,
+    }
+    summary = {
+        **named(label, strategy, isolated),
+        "scenario": "concepts",
+        "dataset": "digits",
+        "model": "small",
+        "seed": seed,
+        "clients": clients,
+        "tasks": concepts,
+        "rounds": rounds,
+        "average_accuracy": metrics.average_accuracy(final),
+        "forgetting": metrics.forgetting_of_concepts(accuracy.mean(axis=1)),
+        "backward_transfer": None,
+        "learning_accuracy": None,
+        "accuracy_matrix": nulled(metrics.mean_measured(final, axis=0).tolist()),
+        "client_accuracy": nulled(final.tolist()),
+        **costs(trained),
+        "params": {},
+        "hidden": {"window": 20, "stay": stay},
+        "concepts": told if clustered else {},
+    }
+    scenario = synthetic_concepts(clients, concepts)
+    write_run(
+        folder,
+        summary,
+        scenario,
+        trained,
+        (
+            (evaluated[e], concepts - 1, c, k, accuracy[e, c, k])
+            for e, c, k in np.ndindex(accuracy.shape)
+        ),
+    )
+    if clustered:
+        write(folder / "concepts.json", found)
+    return folder
+
+
+def write_run(folder, summary, scenario, rounds, measured):
+    """Write the files that every run has.
+
+    ``measured`` is (round, task learned, client, task, accuracy).
+    """
+    folder.mkdir(parents=True)
+    write(folder / "summary.json", summary)
+    write(folder / "scenario.json", scenario)
+    lines = "".join(json.dumps(entry) + "\n" for entry in rounds)
+    (folder / "rounds.jsonl").write_text(lines, encoding="utf-8")
     with (folder / "accuracy.csv").open("w", encoding="utf-8", newline="") as file:
         table = csv.writer(file)
         table.writerow(
             ["round", "task_learned", "client", "task", "task_name", "accuracy"]
         )
-        for c, t, i in np.argwhere(~np.isnan(accuracy)).tolist():
-            name = scenario["clients"][c][i]["name"]
-            row = [(t + 1) * rounds_per_task, t, c, i, name, accuracy[c, t, i]]
-            table.writerow(row)
-    return folder
+        for number, learned, client, task, value in measured:
+            name = scenario["clients"][client][task]["name"]
+            table.writerow([number, learned, client, task, name, value])
 
 
 def write(path, content):

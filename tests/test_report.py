@@ -5,7 +5,17 @@ import re
 
 import numpy as np
 import pytest
-from pages import extent, headings, hints, parsed, pictures, tick_scale, words
+from pages import (
+    headings,
+    hints,
+    parsed,
+    pictures,
+    require_layout,
+    require_legible,
+    table_of,
+    tick_scale,
+    words,
+)
 from run_folders import edit, make_run, nulled, summary_of, synthetic_scenario, write
 
 from fcl_flower.errors import ConfigError
@@ -41,17 +51,7 @@ def test_a_page_is_well_formed_whatever_the_size_of_the_run(tmp_path, size):
     assert path == tmp_path / "run" / "report.html"
     page = parsed(path)
     assert len(headings(page)) >= 3
-    assert "nan" not in words(page).lower().split()
-    for shape in page.iter():
-        numbers_of = " ".join(shape.get(k, "") for k in ("x", "y", "d", "width", "cx"))
-        assert "nan" not in numbers_of
-        assert not shape.get("width", "0").startswith("-")
-    for picture in page.iter("svg"):
-        _, _, width, height = map(float, picture.get("viewBox").split())
-        for shape in picture.iter():
-            left, right, y = extent(shape)
-            assert -2 <= left <= right <= width + 2, (shape.attrib, shape.text)
-            assert 0 <= y <= height, (shape.attrib, shape.text)
+    require_layout(page)
 
 
 @pytest.mark.parametrize(
@@ -67,14 +67,7 @@ def test_a_page_is_well_formed_whatever_the_size_of_the_run(tmp_path, size):
     ],
 )
 def test_no_two_labels_of_a_picture_overlap(tmp_path, size):
-    page = parsed(write_report(make_run(tmp_path / "run", **size)))
-    for picture in page.iter("svg"):
-        labels = sorted((*extent(t), t.text) for t in picture.iter("text"))
-        for place, (_, right, y, name) in enumerate(labels):
-            for other_left, _, other_y, other in labels[place + 1 :]:
-                if other_left >= right:
-                    break
-                assert abs(y - other_y) >= 10, (picture.get("aria-label"), name, other)
+    require_legible(parsed(write_report(make_run(tmp_path / "run", **size))))
 
 
 def test_a_page_needs_nothing_but_itself(run):
@@ -381,8 +374,7 @@ def test_the_scenario_lists_classes_and_counts(run):
 
 def test_settings_are_flat_and_the_command_is_shown(run):
     page = parsed(write_report(run))
-    table = next(t for t in page.iter("table") if t.get("class") == "settings")
-    rows = {words(row[0]): words(row[1]) for row in table.findall("tbody/tr")}
+    rows = dict(table_of(page, "settings"))
     assert rows["training.epochs"] == "1"
     assert rows["training.lr"] == "none"
     assert rows["isolated"] == "false"
@@ -396,8 +388,7 @@ def test_each_note_is_a_row_of_the_settings(run):
     edit(run, "summary.json", notes={"word vectors": "trained here on 11,314 texts"})
     page = parsed(write_report(run))
 
-    table = next(t for t in page.iter("table") if t.get("class") == "settings")
-    rows = {words(row[0]): words(row[1]) for row in table.findall("tbody/tr")}
+    rows = dict(table_of(page, "settings"))
     assert rows["word vectors"] == "trained here on 11,314 texts"
 
 

@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from pages import headings, hints, parsed, pictures, words
+from pages import headings, hints, parsed, pictures, table_of, words
 from run_folders import make_run, write
 
 from fcl_flower.errors import ConfigError
@@ -44,11 +44,6 @@ def shown(tmp_path):
         return parsed(write_report(run))
 
     return show
-
-
-def table_of(page):
-    table = next(t for t in page.iter("table") if t.get("class") == "choices")
-    return [[words(cell) for cell in row] for row in table.findall("tbody/tr")]
 
 
 def centres(picture):
@@ -250,7 +245,7 @@ def test_the_table_lists_what_each_task_chose_most_overlap_first(shown):
             candidate(2, 1, 0.75, True),
         ),
     )
-    assert table_of(page) == [
+    assert table_of(page, "choices") == [
         [
             "0",
             "2: new 0.2",
@@ -268,7 +263,7 @@ def test_a_long_table_says_how_many_tasks_it_leaves_out(shown, tasks, more):
     page = shown(
         *(begun(0, t, candidate(1, 0, 0.5, True)) for t in range(1, tasks + 1))
     )
-    assert [row[1] for row in table_of(page)] == [
+    assert [row[1] for row in table_of(page, "choices")] == [
         f"{t}: new 0.{t}" for t in range(1, 61)
     ]
     notes = [words(p) for p in page.iter("p") if p.get("class") == "note"]

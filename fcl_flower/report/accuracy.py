@@ -6,7 +6,7 @@ import numpy as np
 
 from fcl_flower import metrics
 from fcl_flower.metrics import Accuracy
-from fcl_flower.report import numbers, over_tasks, page
+from fcl_flower.report import lines, numbers, over_tasks, page
 from fcl_flower.report.heatmap import Axis, Label, Look, heat_map
 from fcl_flower.report.markup import Markup, tag
 from fcl_flower.report.records import Measurement
@@ -34,8 +34,12 @@ def accuracy_section(run: Run) -> Markup:
             "were learned"
         )
     series = [
-        over_tasks.Series(
-            f"task {i}", column, column * np.nan, over_tasks.task_colour(i, tasks)
+        lines.Series(
+            f"task {i}",
+            np.arange(tasks),
+            column,
+            column * np.nan,
+            over_tasks.task_colour(i, tasks),
         )
         for i, column in enumerate(run.mean_accuracy.T)
         if not np.isnan(column).all()
@@ -44,7 +48,9 @@ def accuracy_section(run: Run) -> Markup:
         "One line per task, mean over clients, on test data. Every line starts where "
         "its task was learned."
     )
-    picture = over_tasks.lines_over_tasks(series, "Accuracy of every task over time")
+    picture = lines.lines(
+        series, lines.over_tasks(tasks), "Accuracy of every task over time"
+    )
     return page.section(heading, note, picture)
 
 
@@ -80,6 +86,7 @@ def forgetting_section(run: Run) -> Markup:
             numbers.fraction,
             lambda value: "var(--c4)" if value > 0 else "var(--c2)",
             "Forgetting of every task",
+            "task",
         ),
     )
 
@@ -127,11 +134,12 @@ def clients_section(run: Run) -> Markup:
             f"{np.nanargmin(final)} worst ({np.nanmin(final):.3f})"
         )
     low, high = _colour_range(run.accuracy)
-    if len(final) <= _MULTIPLES and run.summary.tasks > 1:
+    noun, hidden = run.summary.noun, run.summary.hidden is not None
+    if len(final) <= _MULTIPLES and run.summary.tasks > 1 and not hidden:
         note = f"The matrix of each client; pale is {low:.2f}, strong is {high:.2f}."
         picture = _small_multiples(run, low, high)
     else:
-        note = "Final accuracy of every client on each of its tasks."
+        note = f"Final accuracy of every client on each of its {noun}s."
         picture = _final_by_client(run, low, high)
     return page.section(
         heading,
@@ -163,15 +171,16 @@ def _small_multiples(run: Run, low: float, high: float) -> Markup:
 
 def _final_by_client(run: Run, low: float, high: float) -> Markup:
     final, tasks = run.accuracy[:, -1], run.summary.tasks
+    noun = run.summary.noun
     side = min(max(700 / tasks, 12.0), 48.0)
     height = 16.0 if len(final) <= 30 else 9.0
     return heat_map(
         final,
         Axis("client (rows)", _counted(len(final))),
-        Axis("final accuracy on task (columns)", _counted(tasks)),
+        Axis(f"final accuracy on {noun} (columns)", _counted(tasks)),
         Look(low, high, (side, height)),
-        lambda c, i: f"client {c}, task {i}: {final[c, i]:.3f}",
-        "Final accuracy of every client on every task",
+        lambda c, i: f"client {c}, {noun} {i}: {final[c, i]:.3f}",
+        f"Final accuracy of every client on every {noun}",
     )
 
 
@@ -179,7 +188,7 @@ def _final_table(run: Run) -> Markup:
     """Return the last measurement of each client and task, with the task's name."""
     last = {(m.client, m.task): m for m in sorted(run.measurements, key=_when)}
     table = page.table(
-        ["client", "task", "name", "round", "accuracy"],
+        ["client", run.summary.noun, "name", "round", "accuracy"],
         (
             [
                 str(client),

@@ -1,7 +1,7 @@
 """The page of several runs of the identical scenario, side by side."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +9,26 @@ import numpy as np
 from fcl_flower import metrics
 from fcl_flower.errors import ConfigError
 from fcl_flower.metrics import Accuracy
-from fcl_flower.report import numbers, over_tasks, page
-from fcl_flower.report.gain import Pair, gain_sections
+from fcl_flower.report import lines, numbers, page
+from fcl_flower.report.entries import (
+    Entry,
+    entries,
+    pairs,
+    require_identical_scenario,
+)
+from fcl_flower.report.evaluations import evaluations
+from fcl_flower.report.gain import gain_sections
 from fcl_flower.report.markup import Markup, join, tag
 from fcl_flower.report.run_folder import Run, read_run
+
+_MEASURES = {
+    "accuracy": "average_accuracy",
+    "forgetting": "forgetting",
+    "backward transfer": "backward_transfer",
+    "ARI": "concepts.ari",
+    "effectiveness": "concepts.effectiveness",
+}
+"""Columns of the table, of which those that no run knows are left out."""
 
 
 def write_comparison(folder: Path, runs: Sequence[Path]) -> Path:
@@ -33,148 +49,66 @@ def write_comparison(folder: Path, runs: Sequence[Path]) -> Path:
     if not runs:
         raise ConfigError("runs is empty, expected at least one run folder to compare")
     read = [read_run(path) for path in runs]
-    _require_identical_scenario(read)
-    entries = _entries(read)
+    require_identical_scenario(read)
+    rows = entries(read)
     first = read[0].summary
     seeds = sorted({run.summary.seed for run in read})
     return page.write_page(
         folder / "comparison.html",
-        f"{numbers.plural(len(entries), 'method')} on {first.scenario}",
+        f"{numbers.plural(len(rows), 'method')} on {first.scenario}",
         f"{first.dataset}, {numbers.plural(first.clients, 'client')}, "
-        f"{numbers.plural(first.tasks, 'task')}, "
+        f"{numbers.plural(first.tasks, first.kind)}, "
         f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}",
-        _body(entries),
+        _body(rows),
         f"Made from the files in {', '.join(path.name for path in runs)}.",
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Entry:
-    """The runs of one label, one per seed, and the colour of its lines."""
-
-    label: str
-    runs: tuple[Run, ...]
-    colour: str
-
-    @property
-    def isolated(self) -> bool:
-        return self.runs[0].summary.isolated
+def _body(rows: Sequence[Entry]) -> Iterator[Markup]:
+    summary = rows[0].runs[0].summary
+    paired = pairs(rows)
+    yield from (page.verdict(*pair.verdict()) for pair in paired)
+    yield _side_by_side(rows)
+    if summary.tasks > 1 or summary.hidden is not None:
+        yield _progress(rows)
+    yield from gain_sections(paired, summary.noun)
 
 
-def _require_identical_scenario(runs: Sequence[Run]) -> None:
-    """Refuse runs whose numbers cannot be set side by side.
-
-    Tasks are compared where the scenarios' seeds agree: another seed draws other
-    tasks of the same scenario on purpose.
-    """
-    first = runs[0]
-    drawn = {first.scenario.seed: first}
-    for run in runs[1:]:
-        for key in ("scenario", "dataset", "clients", "tasks"):
-            expected, found = getattr(first.summary, key), getattr(run.summary, key)
-            if expected != found:
-                raise ConfigError(
-                    f"{run.folder}: {key} is {found!r}, expected {expected!r} as in "
-                    f"{first.folder}"
-                )
-        same = drawn.setdefault(run.scenario.seed, run)
-        if same.scenario.clients != run.scenario.clients:
-            raise ConfigError(
-                f"{run.folder}: the tasks of {run.scenario.name!r} differ from those "
-                f"in {same.folder}, expected the identical scenario"
-            )
-
-
-def _entries(runs: Sequence[Run]) -> list[_Entry]:
-    """Return the runs by label; an isolated one has the colour of its counterpart."""
-    grouped: dict[str, list[Run]] = {}
-    for run in runs:
-        grouped.setdefault(run.summary.label, []).append(run)
-    owners = {
-        members[0].summary.twin: label for label, members in reversed(grouped.items())
-    }
-    colours: dict[str, str] = {}
-    entries = []
-    for label, members in grouped.items():
-        seeds = [run.summary.seed for run in members]
-        if len(set(seeds)) < len(seeds):
-            raise ConfigError(
-                f"label {label!r} is used by two runs with the same seed "
-                f"({', '.join(str(run.folder) for run in members)}), expected distinct "
-                "labels or seeds"
-            )
-        owner = owners.get(label, label) if members[0].summary.isolated else label
-        colours.setdefault(owner, f"var(--c{len(colours) % 8})")
-        entries.append(_Entry(label, tuple(members), colours[owner]))
-    return entries
-
-
-def _pairs(entries: Sequence[_Entry]) -> list[Pair]:
-    pairs = []
-    for federated in entries:
-        own = {run.summary.seed: run.accuracy for run in federated.runs}
-        for isolated in entries:
-            other = {run.summary.seed: run.accuracy for run in isolated.runs}
-            seeds = sorted(own.keys() & other.keys())
-            if federated.runs[0].summary.twin == isolated.label and seeds:
-                pairs.append(
-                    Pair(
-                        federated.label,
-                        isolated.label,
-                        [own[seed] for seed in seeds],
-                        [other[seed] for seed in seeds],
-                        federated.colour,
-                    )
-                )
-    return pairs
-
-
-def _body(entries: Sequence[_Entry]) -> Iterator[Markup]:
-    pairs = _pairs(entries)
-    yield from (page.verdict(*pair.verdict()) for pair in pairs)
-    yield _side_by_side(entries)
-    if entries[0].runs[0].summary.tasks > 1:
-        yield _over_tasks(entries)
-    yield from gain_sections(pairs)
-
-
-def _side_by_side(entries: Sequence[_Entry]) -> Markup:
-    seeds = max(len(entry.runs) for entry in entries)
+def _side_by_side(rows: Sequence[Entry]) -> Markup:
+    seeds = max(len(entry.runs) for entry in rows)
     note = "Accuracies are means over the clients at the end of the run"
     note += ", mean ± standard deviation over seeds." if seeds > 1 else "."
     note += " Sizes and times are means over seeds." if seeds > 1 else ""
-    best = max(
-        entries, key=lambda entry: np.nan_to_num(_mean(entry, "average_accuracy"))
-    )
+    known = {
+        title: key
+        for title, key in _MEASURES.items()
+        if not all(np.isnan(_values(entry, key)).all() for entry in rows)
+    }
+    if "ARI" in known:
+        note += (
+            " ARI: adjusted Rand index of the server's clusters against the hidden "
+            "concepts, mean over rounds. Effectiveness: share of the updates that went "
+            "into the concept model which they had started from."
+        )
+    best = max(rows, key=lambda entry: np.nan_to_num(_mean(entry, "average_accuracy")))
     final = numbers.fraction(_mean(best, "average_accuracy"))
     return page.section(
         f"{best.label} ends with the highest accuracy: {final}"
-        if len(entries) > 1
+        if len(rows) > 1
         else f"{best.label} ends with an accuracy of {final}",
         note,
         page.table(
-            [
-                "method",
-                "accuracy",
-                "forgetting",
-                "backward transfer",
-                "bytes up",
-                "bytes down",
-                "model size",
-                "time",
-            ],
-            map(_row, entries),
+            ["method", *known, "bytes up", "bytes down", "model size", "time"],
+            (_row(entry, [*known.values()]) for entry in rows),
         ),
     )
 
 
-def _row(entry: _Entry) -> list[str]:
+def _row(entry: Entry, measures: Sequence[str]) -> list[str]:
     swatch = tag("i", style=f"background:{entry.colour}", class_="swatch")
     return [
         join([swatch, entry.label]),
-        _measure(entry, "average_accuracy"),
-        _measure(entry, "forgetting"),
-        _measure(entry, "backward_transfer"),
+        *(_measure(entry, key) for key in measures),
         numbers.size_exact(_mean(entry, "bytes_up")),
         numbers.size_exact(_mean(entry, "bytes_down")),
         numbers.size_exact(_mean(entry, "model_bytes")),
@@ -182,56 +116,75 @@ def _row(entry: _Entry) -> list[str]:
     ]
 
 
-def _values(entry: _Entry, key: str) -> Accuracy:
+def _values(entry: Entry, key: str) -> Accuracy:
     """Return one figure of the summary for each seed, NaN where it is null."""
-    return np.array([getattr(run.summary, key) for run in entry.runs], np.float64)
+    return np.array([attrgetter(key)(run.summary) for run in entry.runs], np.float64)
 
 
-def _mean(entry: _Entry, key: str) -> float:
+def _mean(entry: Entry, key: str) -> float:
     return float(metrics.mean_measured(_values(entry, key), axis=0))
 
 
-def _measure(entry: _Entry, key: str) -> str:
+def _measure(entry: Entry, key: str) -> str:
     spread = float(metrics.spread_measured(_values(entry, key), axis=0))
     return numbers.with_spread(numbers.fraction(_mean(entry, key)), spread)
 
 
-def _over_tasks(entries: Sequence[_Entry]) -> Markup:
-    series = [_curve(entry) for entry in entries]
+def _progress(rows: Sequence[Entry]) -> Markup:
+    """Return how the accuracy of every method went, one line each."""
+    first = rows[0].runs[0].summary
+    if first.hidden is None:
+        curve, steps = _over_tasks, lines.over_tasks(first.tasks)
+        note = "Average accuracy over the tasks learned so far, mean over clients."
+    else:
+        rounds = max(run.summary.total_rounds for e in rows for run in e.runs)
+        curve, steps = _over_rounds, lines.over_rounds(rounds)
+        note = "Average accuracy over all concepts, mean over clients."
+    series = [_series(entry, curve) for entry in rows]
     series = [one for one in series if not np.isnan(one.values).all()]
     if not series:
         return page.section("No accuracy was measured", "No client was evaluated.")
-    ends = [(one.values[-1], one.name) for one in series]
-    known = sorted(end for end in ends if not np.isnan(end[0]))
-    heading = "Accuracy as tasks arrive"
-    if len(known) > 1:
-        lead = numbers.fraction(float(known[-1][0] - known[-2][0]))
-        heading = f"After the last task {known[-1][1]} leads {known[-2][1]} by {lead}"
-    note = (
-        "Average accuracy over the tasks learned so far, mean over clients. "
-        "Dashed: isolated, without communication."
+    known = sorted(
+        (float(one.values[-1]), one.name)
+        for one in series
+        if not np.isnan(one.values[-1])
     )
-    if any(len(entry.runs) > 1 for entry in entries):
+    heading = f"Accuracy as {steps.name}s go by"
+    if len(known) > 1:
+        (second, behind), (best, leader) = known[-2:]
+        lead = numbers.fraction(best - second)
+        heading = f"After the last {steps.name} {leader} leads {behind} by {lead}"
+    note += " Dashed: isolated, without communication."
+    if any(len(entry.runs) > 1 for entry in rows):
         note += " Bands: standard deviation over seeds."
-    picture = over_tasks.lines_over_tasks(series, "Average accuracy of every method")
+    picture = lines.lines(series, steps, "Average accuracy of every method")
     return page.section(heading, note, picture)
 
 
-def _curve(entry: _Entry) -> over_tasks.Series:
-    tasks = entry.runs[0].summary.tasks
-    curves = np.array(
-        [
-            [
-                metrics.average_accuracy(r.accuracy[:, : t + 1, : t + 1])
-                for t in range(tasks)
-            ]
-            for r in entry.runs
-        ]
-    )
-    return over_tasks.Series(
+def _series(entry: Entry, curve: Callable[[Run], dict[int, float]]) -> lines.Series:
+    """Return mean and spread of its runs' curves, where all of them have a value."""
+    curves = [curve(run) for run in entry.runs]
+    at = sorted(set.intersection(*map(set, curves)))
+    values = np.array([[one[step] for step in at] for one in curves])
+    return lines.Series(
         entry.label,
-        metrics.mean_measured(curves, axis=0),
-        metrics.spread_measured(curves, axis=0),
+        np.array(at, np.int64),
+        metrics.mean_measured(values, axis=0),
+        metrics.spread_measured(values, axis=0),
         entry.colour,
         entry.isolated,
     )
+
+
+def _over_tasks(run: Run) -> dict[int, float]:
+    """Return the average accuracy after each task."""
+    return {
+        t: metrics.average_accuracy(run.accuracy[:, : t + 1, : t + 1])
+        for t in range(run.summary.tasks)
+    }
+
+
+def _over_rounds(run: Run) -> dict[int, float]:
+    """Return the average accuracy after each round with an evaluation."""
+    found = evaluations(run)
+    return dict(zip(found.rounds.tolist(), found.average.tolist(), strict=True))

@@ -87,8 +87,13 @@ class Pair:
         return f"Federation hurt {subject}: {evidence}.", "bad"
 
 
-def gain_sections(pairs: Sequence[Pair]) -> Iterator[Markup]:
-    """Yield the overall gain of every pair, then the gain per task of each."""
+def gain_sections(pairs: Sequence[Pair], noun: str) -> Iterator[Markup]:
+    """Yield the overall gain of every pair, then the gain per task of each.
+
+    Args:
+        pairs: what is compared.
+        noun: what a task is called, such as ``concept``.
+    """
     if not pairs:
         yield page.section(
             "What federation gained is not known",
@@ -101,7 +106,7 @@ def gain_sections(pairs: Sequence[Pair]) -> Iterator[Markup]:
         return
     yield _overall(gains)
     limits = _limits(gains)
-    yield from (_per_task(pair, gain, limits) for pair, gain in gains)
+    yield from (_per_task(pair, gain, limits, noun) for pair, gain in gains)
 
 
 def _overall(gains: Sequence[tuple[Pair, TransferGain]]) -> Markup:
@@ -129,18 +134,20 @@ def _overall(gains: Sequence[tuple[Pair, TransferGain]]) -> Markup:
     )
 
 
-def _per_task(pair: Pair, gain: TransferGain, limits: tuple[float, float]) -> Markup:
+def _per_task(
+    pair: Pair, gain: TransferGain, limits: tuple[float, float], noun: str
+) -> Markup:
     best, worst = int(np.nanargmax(gain.per_task)), int(np.nanargmin(gain.per_task))
     heading = f"{pair.federated} gains {numbers.signed(gain.per_task[best])}"
     if best != worst:
         heading = (
-            f"{heading} on task {best}, the most, and "
-            f"{numbers.signed(gain.per_task[worst])} on task {worst}, the least"
+            f"{heading} on {noun} {best}, the most, and "
+            f"{numbers.signed(gain.per_task[worst])} on {noun} {worst}, the least"
         )
     dots = _dots(pair)
     return page.section(
         heading,
-        f"Transfer gain per task against {pair.isolated}. Bars: mean over "
+        f"Transfer gain per {noun} against {pair.isolated}. Bars: mean over "
         f"{pair.unit}s"
         + (f"; dots: single {pair.unit}s." if len(dots) else ".")
         + " The scale is the same for all methods.",
@@ -151,7 +158,8 @@ def _per_task(pair: Pair, gain: TransferGain, limits: tuple[float, float]) -> Ma
             limits,
             numbers.signed,
             lambda value: "var(--c2)" if value > 0 else "var(--c4)",
-            f"Transfer gain of {pair.federated} per task",
+            f"Transfer gain of {pair.federated} per {noun}",
+            noun,
         ),
     )
 

@@ -12,9 +12,6 @@ from fcl_flower.report import numbers, plot
 from fcl_flower.report.markup import Markup, join, tag
 from fcl_flower.report.plot import CHARACTER
 
-NUMBER = (38, 16)
-"""A cell at least this wide and high has room for a number such as ``0.512``."""
-
 
 @dataclass(frozen=True, slots=True)
 class Label:
@@ -26,15 +23,23 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """What the rows or the columns of a matrix are."""
+    """What the rows or the columns of a matrix are.
+
+    Attributes:
+        title: of all.
+        labels: one for each.
+        first: number of the first, which decides which are named where not all can
+            be.
+    """
 
     title: str
     labels: Sequence[Label]
+    first: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """How a heat map is drawn.
+    """Colours for amounts, from the palest to the strongest.
 
     Attributes:
         low: value of the palest colour.
@@ -48,12 +53,56 @@ class Look:
     cell: tuple[float, float]
     legend: bool = True
 
+    @property
+    def numbered(self) -> bool:
+        """Return whether a cell has room for a number such as ``0.512``."""
+        return self.cell[0] >= 38 and self.cell[1] >= 16
+
+    def colour(self, value: float) -> str:
+        """Return the colour of a cell."""
+        share = 100 * self._share(value)
+        return f"color-mix(in oklab,var(--hot) {share:.0f}%,var(--cold))"
+
+    def number(self, value: float) -> tuple[str, str]:
+        """Return the number in a cell, and the class of its ink."""
+        ink = "on-hot" if self._share(value) > 0.72 else "on-cold"
+        return numbers.fraction(value), ink
+
+    def _share(self, value: float) -> float:
+        return min(max((value - self.low) / (self.high - self.low), 0.0), 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Kinds:
+    """Colours for whole numbers that name something; below 0 stands for nothing.
+
+    Attributes:
+        cell: width and height of a cell in pixels.
+    """
+
+    cell: tuple[float, float]
+
+    @property
+    def numbered(self) -> bool:
+        """Return whether a cell has room for a number such as ``12``."""
+        return self.cell[0] >= 16 and self.cell[1] >= 16
+
+    def colour(self, value: float) -> str:
+        """Return the colour of a cell."""
+        return plot.kind_colour(int(value))
+
+    def number(self, value: float) -> tuple[str, str]:
+        """Return the number in a cell, and the class of its ink."""
+        if value < 0:
+            return numbers.UNKNOWN, "on-cold"
+        return f"{value:.0f}", "on-kind"
+
 
 def heat_map(
     values: Accuracy,
     rows: Axis,
     columns: Axis,
-    look: Look,
+    look: Look | Kinds,
     hint: Callable[[int, int], str],
     what: str,
     marked: Collection[tuple[int, int]] = (),
@@ -86,44 +135,30 @@ def heat_map(
     parts.append(_column_labels(columns, left, top, bottom, width))
     foot = bottom + (56 if any(label.group for label in columns.labels) else 40)
     room = CHARACTER * max(len(columns.title) + left / CHARACTER, len(rows.title))
-    if look.legend:
+    if isinstance(look, Look) and look.legend:
         parts.append(_legend(look, right + 24, top, bottom))
         right += 90
     return plot.drawing(max(right, room) + 8, foot + 4, parts, what)
 
 
-def _share(value: float, look: Look) -> float:
-    return min(max((value - look.low) / (look.high - look.low), 0.0), 1.0)
-
-
-def _heat(share: float) -> str:
-    return f"color-mix(in oklab,var(--hot) {100 * share:.0f}%,var(--cold))"
-
-
-def _cell(value: float, x: float, y: float, look: Look, hint: str) -> Markup:
+def _cell(value: float, x: float, y: float, look: Look | Kinds, hint: str) -> Markup:
     width, height = look.cell
-    share = _share(value, look)
     # The hairline between cells is left out where it would eat the cell.
     seam = 1 if width >= 10 else 0
-    cell = plot.box(x, y, width - seam, height - seam, _heat(share), hint)
-    if not _has_number(look):
+    cell = plot.box(x, y, width - seam, height - seam, look.colour(value), hint)
+    if not look.numbered:
         return cell
-    ink = "on-hot" if share > 0.72 else "on-cold"
+    shown, ink = look.number(float(value))
     middle = x + (width - seam) / 2
-    shown = numbers.fraction(float(value))
     return join([cell, plot.text(shown, middle, y + height / 2 + 4, "middle", ink)])
 
 
-def _mark(x: float, y: float, look: Look) -> Markup:
+def _mark(x: float, y: float, look: Look | Kinds) -> Markup:
     """Return a dot in the middle of a cell, or in its corner beside a number."""
     width, height = look.cell
-    if _has_number(look):
+    if look.numbered:
         return tag("circle", cx=x + width - 5, cy=y + 4.5, r=3, class_="mark")
     return tag("circle", cx=x + width / 2, cy=y + height / 2, r=2.2, class_="mark")
-
-
-def _has_number(look: Look) -> bool:
-    return look.cell[0] >= NUMBER[0] and look.cell[1] >= NUMBER[1]
 
 
 def _row_labels(
@@ -157,22 +192,23 @@ def _column_labels(
 ) -> Markup:
     """Return names below the columns, thinned if crowded, and groups under them."""
     longest = max(len(label.name) for label in columns.labels)
-    every = math.ceil((CHARACTER * longest + 5) / width)
-    parts = [
-        plot.text(label.name, left + (c + 0.5) * width, bottom + 15, "middle", "tick")
-        for c, label in enumerate(columns.labels)
-        if c % every == 0
-    ]
+    first, count = columns.first, len(columns.labels)
+    fits = int(count * width / (CHARACTER * longest + 5))
+    parts = []
+    for number in plot.whole_ticks(first, first + count - 1, fits):
+        name = columns.labels[number - first].name
+        x = left + (number - first + 0.5) * width
+        parts.append(plot.text(name, x, bottom + 15, "middle", "tick"))
     start = 0
     grouped = any(label.group for label in columns.labels)
     for group, members in groupby(columns.labels, lambda label: label.group):
         count = len(list(members))
         middle = left + (start + count / 2) * width
         # Where "client 12" is too long, the axis' title explains a bare "12".
-        fits = CHARACTER * len(group) < count * width
-        shown = group if fits else group.rsplit(" ", 1)[-1]
-        if shown:
-            parts.append(plot.text(shown, middle, bottom + 31, "middle", "tick"))
+        whole = CHARACTER * len(group) < count * width
+        name = group if whole else group.rsplit(" ", 1)[-1]
+        if name:
+            parts.append(plot.text(name, middle, bottom + 31, "middle", "tick"))
         if start:
             x = left + start * width - 0.5
             parts.append(tag("line", x1=x, x2=x, y1=top, y2=bottom + 12, class_="seam"))
@@ -184,7 +220,7 @@ def _column_labels(
 
 def _legend(look: Look, x: float, top: float, bottom: float) -> Markup:
     """Return a ladder of colours with the values of its ends, beside the matrix."""
-    steps = 20
+    steps, span = 20, look.high - look.low
     height = min((bottom - top) / steps, 5)
     parts: list[str] = [
         tag(
@@ -193,7 +229,7 @@ def _legend(look: Look, x: float, top: float, bottom: float) -> Markup:
             y=top + (steps - 1 - i) * height,
             width=12,
             height=height + 0.5,
-            style=f"fill:{_heat(i / (steps - 1))}",
+            style=f"fill:{look.colour(look.low + i / (steps - 1) * span)}",
         )
         for i in range(steps)
     ]

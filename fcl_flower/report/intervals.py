@@ -26,7 +26,8 @@ class Interval:
 def intervals(rows: Sequence[Interval], title: str, what: str) -> Markup:
     """Return one row per interval: disc and whisker above, the single values below."""
     pitch = 48
-    left = 16 + CHARACTER * max(len(plot.short(row.name)) for row in rows)
+    # Names are a little larger than the labels of ticks.
+    left = 16 + 1.1 * CHARACTER * max(len(plot.short(row.name)) for row in rows)
     widths = [np.nan_to_num(row.spread) for row in rows]
     low = min(
         min(np.nanmin(r.points), r.mean - w) for r, w in zip(rows, widths, strict=True)

@@ -15,11 +15,19 @@ from fcl_flower.report.plot import CHARACTER, LEFT, TOP, WIDTH, Panel, Scale
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Track:
-    """One panel over the rounds: a curve of ``values``, NaN where nothing is known."""
+    """One panel over the rounds.
+
+    Attributes:
+        title: of the y axis.
+        values: the curve, one for each round, NaN where nothing is known.
+        colour: CSS colour.
+        holds: values that the y axis must hold, whatever those of the curve are.
+    """
 
     title: str
     values: Accuracy
     colour: str
+    holds: tuple[float, ...] = ()
 
 
 def lines_over_rounds(
@@ -39,7 +47,7 @@ def lines_over_rounds(
     panel = Panel(x, Scale(0, 1, 0, 0))
     for place, track in enumerate(tracks):
         bottom = TOP + height + place * (height + gap)
-        known = track.values[~np.isnan(track.values)]
+        known = np.append(track.values[~np.isnan(track.values)], track.holds)
         values = plot.ticks(float(known.min()), float(known.max()), 4)
         panel = Panel(x, Scale(values[0], values[-1], bottom, bottom - height))
         parts.append(_task_bands(panel, tasks, named=place == 0))
@@ -64,7 +72,12 @@ def _rounds_axis(panel: Panel, rounds: int) -> Markup:
 
 
 def _task_bands(panel: Panel, tasks: Sequence[int], named: bool) -> Markup:
-    """Return a band behind every other task, and its number where there is room."""
+    """Return a band behind every other task, and its number where there is room.
+
+    A single task needs no band: hidden concepts have no time of their own.
+    """
+    if len(set(tasks)) == 1:
+        return join([])
     parts: list[str] = []
     first = 1
     for order, (task, rounds) in enumerate(groupby(tasks)):

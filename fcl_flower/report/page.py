@@ -7,9 +7,10 @@ from fcl_flower.report.markup import Markup, join, tag
 from fcl_flower.report.style import STYLE
 
 _COUNTING = (
-    "Clients and tasks are counted from 0 and rounds from 1, as in the files of the "
-    "run. Accuracies are fractions of the test examples; a dash stands for what was "
-    "not measured. Rest the pointer on a picture or a size for the exact number."
+    "Clients, tasks and concepts are counted from 0 and rounds from 1, as in the "
+    "files of the run. Accuracies are fractions of the test examples; a dash stands "
+    "for what was not measured. Rest the pointer on a picture or a size for the exact "
+    "number."
 )
 
 

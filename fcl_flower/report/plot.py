@@ -105,6 +105,14 @@ def short(name: str) -> str:
     )
 
 
+def kind_colour(kind: int) -> str:
+    """Return one of eight colours for things without an order, in turn.
+
+    A number below 0 stands for nothing and has the palest colour.
+    """
+    return "var(--cold)" if kind < 0 else f"var(--c{kind % 8})"
+
+
 def text(
     content: str,
     x: float,

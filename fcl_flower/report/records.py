@@ -1,8 +1,8 @@
 """What the files of a run folder contain, line by line and key by key."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 
 def _total(count: object) -> object:
@@ -19,7 +19,11 @@ def _as_list(value: object) -> object:
 Count = Annotated[int, BeforeValidator(_total), Field(ge=0)]
 Bytes = Annotated[int, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Index = Annotated[float, Field(ge=-1, le=1)]
 Kinds = dict[str, Bytes]
+NONE = -1
+"""Number of the cluster, or of the concept model, of those that have none."""
 
 
 class _Record(BaseModel):
@@ -33,6 +37,23 @@ class BytesByKind(_Record):
 
     up: Kinds
     down: Kinds
+
+
+class Hidden(_Record):
+    """How clients meet hidden concepts; see `fcl_flower.data.stream`."""
+
+    window: int
+    stay: Annotated[int, Field(ge=0)]
+
+
+class Discovery(_Record):
+    """How well the server told hidden concepts apart; None where it did not try."""
+
+    ari: Index | None = None
+    ari_least: Index | None = None
+    perfect_rounds: Fraction | None = None
+    effectiveness: Fraction | None = None
+    models: int | None = None
 
 
 class Summary(_Record):
@@ -65,8 +86,20 @@ class Summary(_Record):
     seconds: float
     params: dict[str, Any]
     training: dict[str, Any] = {}
+    hidden: Hidden | None = None
+    concepts: Discovery = Discovery()
     notes: dict[str, str] = {}
     command: str | None = None
+
+    @property
+    def noun(self) -> str:
+        """Return the word for what ``tasks`` counts."""
+        return "task" if self.hidden is None else "concept"
+
+    @property
+    def kind(self) -> str:
+        """Return the same at first mention, when a reader does not know of it."""
+        return "task" if self.hidden is None else "hidden concept"
 
 
 class Round(_Record):
@@ -124,7 +157,7 @@ class Candidate(_Record):
     client: int
     task: int
     task_name: str
-    overlap: Annotated[float, Field(allow_inf_nan=False)]
+    overlap: Finite
     chosen: bool
     same_classes: Fraction
 
@@ -138,8 +171,49 @@ class Overlap(_Record):
     candidates: list[Candidate]
 
 
+class Clustering(_Record):
+    """One round of ``concepts.json``: where the server put the model of each client.
+
+    Attributes:
+        round: counted from 1.
+        clients: that sent a model.
+        concept: the hidden concept of each client's data, of which nobody was told.
+        cluster: of each client's model; `NONE`: noise.
+        origin: the concept model that it seems to have started from.
+        reached: the concept model that it went into, or `NONE`.
+        map: two coordinates of it.
+        ari: adjusted Rand index of ``cluster`` against ``concept``.
+        effectiveness: share of the clients whose model went back to its origin.
+    """
+
+    round: Annotated[int, Field(ge=1)]
+    clients: Annotated[list[int], Field(min_length=1)]
+    concept: list[int]
+    cluster: list[Annotated[int, Field(ge=NONE)]]
+    origin: list[int]
+    reached: list[Annotated[int, Field(ge=NONE)]]
+    map: list[tuple[Finite, Finite]]
+    ari: Index
+    effectiveness: Fraction
+
+    @model_validator(mode="after")
+    def _one_of_each_for_every_client(self) -> Self:
+        for key in ("concept", "cluster", "origin", "reached", "map"):
+            if len(getattr(self, key)) != len(self.clients):
+                raise ValueError(f"{key} has not one entry for each of the clients")
+        return self
+
+    @property
+    def clusters(self) -> int:
+        """Return how many clusters there are, noise aside."""
+        return len({*self.cluster} - {NONE})
+
+
 class Task(_Record):
-    """One task of one client; ``train``, ``valid`` and ``test`` count examples."""
+    """One task, or hidden concept, of one client.
+
+    ``train``, ``valid`` and ``test`` count examples.
+    """
 
     name: str
     group: str | int | None = None
@@ -157,3 +231,8 @@ class Scenario(_Record):
     datasets: Annotated[list[str], BeforeValidator(_as_list)]
     classes_per_task: int | None = None
     clients: list[list[Task]]
+
+    @property
+    def concepts(self) -> list[str]:
+        """Return the names of hidden concepts, of which every client has all."""
+        return [task.name for task in self.clients[0]]

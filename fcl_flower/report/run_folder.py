@@ -3,18 +3,20 @@
 import csv
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import numpy as np
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from fcl_flower.errors import ConfigError
 from fcl_flower.metrics import Accuracy
 from fcl_flower.report.records import (
     Attention,
+    Clustering,
     Measurement,
     Overlap,
     Round,
@@ -33,6 +35,7 @@ class Run:
         mean_accuracy: its mean over clients, shape (tasks, tasks).
         attention: None for a strategy without foreign adapters.
         overlap: None where the server does not compare tasks.
+        clusterings: None where the server does not tell hidden concepts apart.
     """
 
     folder: Path
@@ -44,6 +47,7 @@ class Run:
     scenario: Scenario
     attention: list[Attention] | None
     overlap: list[Overlap] | None
+    clusterings: list[Clustering] | None
 
 
 def read_run(folder: Path) -> Run:
@@ -54,17 +58,20 @@ def read_run(folder: Path) -> Run:
     """
     summary = _read(_SUMMARY, folder / "summary.json", _json)
     attention, overlap = folder / "attention.json", folder / "overlap.json"
+    concepts = folder / "concepts.json"
+    clustered = summary.hidden is not None and concepts.exists()
     side = (summary.tasks, summary.tasks)
     return Run(
         folder,
         summary,
         _matrix(folder, "client_accuracy", summary, (summary.clients, *side)),
         _matrix(folder, "accuracy_matrix", summary, side),
-        _read(_MEASUREMENTS, folder / "accuracy.csv", _rows),
+        _measurements(folder / "accuracy.csv", summary),
         _rounds(folder / "rounds.jsonl"),
-        _read(_SCENARIO, folder / "scenario.json", _json),
+        _scenario(folder / "scenario.json", summary),
         _read(_ATTENTION, attention, _json) if attention.exists() else None,
         _read(_OVERLAP, overlap, _json) if overlap.exists() else None,
+        _clusterings(concepts, summary) if clustered else None,
     )
 
 
@@ -74,6 +81,7 @@ _ROUNDS = TypeAdapter(list[Round])
 _MEASUREMENTS = TypeAdapter(list[Measurement])
 _ATTENTION = TypeAdapter(list[Attention])
 _OVERLAP = TypeAdapter(list[Overlap])
+_CLUSTERINGS = TypeAdapter(Annotated[list[Clustering], Field(min_length=1)])
 
 T = TypeVar("T")
 
@@ -83,9 +91,50 @@ def _read(kind: TypeAdapter[T], path: Path, parse: Callable[[Path], object]) -> 
         return kind.validate_python(parse(path))
     except ValidationError as error:
         first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
+        key = ".".join(map(str, first["loc"])) or "the whole"
         shown = "missing" if first["type"] == "missing" else f"{first['input']!r:.60}"
         raise ConfigError(f"{path}: {key} is {shown}: {first['msg']}") from error
+
+
+def _measurements(path: Path, summary: Summary) -> list[Measurement]:
+    found = _read(_MEASUREMENTS, path, _rows)
+    for line, m in enumerate(found):
+        _require_below(path, f"{line}.client", [m.client], summary.clients)
+        _require_below(path, f"{line}.task", [m.task], summary.tasks)
+    return found
+
+
+def _scenario(path: Path, summary: Summary) -> Scenario:
+    scenario = _read(_SCENARIO, path, _json)
+    if summary.hidden is not None:
+        expected = [summary.tasks] * summary.clients
+        counts = [*map(len, scenario.clients)]
+        if counts != expected:
+            raise ConfigError(
+                f"{path}: clients has lists of {counts!r:.60} concepts, expected "
+                f"{expected!r:.60}"
+            )
+    return scenario
+
+
+def _clusterings(path: Path, summary: Summary) -> list[Clustering]:
+    found = _read(_CLUSTERINGS, path, _json)
+    for place, one in enumerate(found):
+        _require_below(path, f"{place}.clients", one.clients, summary.clients)
+        _require_below(path, f"{place}.concept", one.concept, summary.tasks)
+        _require_below(path, f"{place}.round", [one.round], summary.total_rounds + 1)
+    counted = [one.round for one in found]
+    if any(later <= earlier for earlier, later in pairwise(counted)):
+        raise ConfigError(f"{path}: round is {counted!r:.60}, expected ascending ones")
+    return found
+
+
+def _require_below(path: Path, key: str, values: Iterable[int], limit: int) -> None:
+    for value in values:
+        if not 0 <= value < limit:
+            raise ConfigError(
+                f"{path}: {key} is {value}, expected a number from 0 to {limit - 1}"
+            )
 
 
 def _rounds(path: Path) -> list[Round]:

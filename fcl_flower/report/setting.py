@@ -1,14 +1,16 @@
 """The sections on what was run: who has what, and every setting."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fcl_flower.report import numbers, page
 from fcl_flower.report.markup import Markup, join, tag
-from fcl_flower.report.records import Scenario, Summary, Task
+from fcl_flower.report.records import Hidden, Scenario, Summary, Task
 
 _OPEN = 10
 """Clients up to which the table of tasks is shown without a click."""
+
+_SPLITS = ("train", "valid", "test")
 
 
 def scenario_section(scenario: Scenario) -> Markup:
@@ -17,7 +19,6 @@ def scenario_section(scenario: Scenario) -> Markup:
     longest = max(map(len, scenario.clients))
     each = " each" if len(scenario.clients) > 1 else ""
     up_to = "up to " if min(map(len, scenario.clients)) < longest else ""
-    classes = len({name for task in tasks for name in task.class_names})
     whole = page.table(
         ["client", *(f"task {t}" for t in range(longest))],
         (
@@ -33,13 +34,57 @@ def scenario_section(scenario: Scenario) -> Markup:
     return page.section(
         f"{numbers.plural(len(scenario.clients), 'client')} with {up_to}"
         f"{numbers.plural(longest, 'task')}{each}, "
-        f"{numbers.plural(classes, 'different class').replace('classs', 'classes')}",
+        f"{_classes(tasks)}",
+        f"{_drawn(scenario, tasks)} Under each task: its class group, its classes, and "
+        "these three counts.",
+        whole,
+    )
+
+
+def concepts_section(scenario: Scenario, hidden: Hidden) -> Markup:
+    """Return what the hidden concepts are and how clients meet them."""
+    tasks = [task for chunks in scenario.clients for task in chunks]
+    rows = []
+    for number, chunks in enumerate(zip(*scenario.clients, strict=True)):
+        counts = [sum(getattr(t, split) for t in chunks) for split in _SPLITS]
+        name, classes = chunks[0].name, ", ".join(chunks[0].class_names)
+        rows.append([str(number), name, classes, *(f"{count:,}" for count in counts)])
+    count = numbers.plural(len(rows), "hidden concept")
+    return page.section(
+        f"{numbers.plural(len(scenario.clients), 'client')} meet {count}, "
+        f"{_classes(tasks)}",
+        f"{_met(hidden)} {_drawn(scenario, tasks)} The counts are totals over clients; "
+        "no two clients have an example in common.",
+        page.table(["concept", "name", "classes", *_SPLITS], rows, "concepts", 3),
+    )
+
+
+def _met(hidden: Hidden) -> str:
+    """Return in words what a client meets in a round."""
+    if not hidden.stay:
+        return "Each round a client meets all concepts at once, with all its examples."
+    drawn = (
+        "drawn anew each round"
+        if hidden.stay == 1
+        else f"drawn anew every {hidden.stay} rounds on average"
+    )
+    return (
+        f"Each round a client meets one concept, {drawn}, with up to {hidden.window:,} "
+        "of its training examples of it. Neither client nor server is told which."
+    )
+
+
+def _classes(tasks: Sequence[Task]) -> str:
+    count = len({name for task in tasks for name in task.class_names})
+    return numbers.plural(count, "different class").replace("classs", "classes")
+
+
+def _drawn(scenario: Scenario, tasks: Sequence[Task]) -> str:
+    return (
         f"Scenario {scenario.name}, drawn with seed {scenario.seed} from "
         f"{', '.join(scenario.datasets)}: "
         f"{sum(t.train for t in tasks):,} training, {sum(t.valid for t in tasks):,} "
-        f"validation and {sum(t.test for t in tasks):,} test examples. Under each "
-        "task: its class group, its classes, and these three counts.",
-        whole,
+        f"validation and {sum(t.test for t in tasks):,} test examples."
     )
 
 
@@ -65,9 +110,8 @@ def settings_section(summary: Summary) -> Markup:
         ("dataset", summary.dataset),
         ("model", summary.model),
         ("clients", str(summary.clients)),
-        ("tasks", str(summary.tasks)),
+        *_extent(summary),
         ("seed", str(summary.seed)),
-        ("rounds", f"{summary.total_rounds} ({summary.rounds} per task)"),
         *_flat(summary.training),
         *_flat(summary.params),
         *summary.notes.items(),
@@ -78,6 +122,19 @@ def settings_section(summary: Summary) -> Markup:
         *command,
         page.table(["setting", "value"], rows, "settings", words=2),
     )
+
+
+def _extent(summary: Summary) -> list[tuple[str, str]]:
+    """Return how much there was to learn and how long it took."""
+    if summary.hidden is None:
+        rounds = f"{summary.total_rounds} ({summary.rounds} per task)"
+        return [("tasks", str(summary.tasks)), ("rounds", rounds)]
+    return [
+        ("hidden concepts", str(summary.tasks)),
+        ("rounds", str(summary.total_rounds)),
+        ("window", str(summary.hidden.window)),
+        ("stay", str(summary.hidden.stay)),
+    ]
 
 
 def _flat(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

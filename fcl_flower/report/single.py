@@ -14,11 +14,18 @@ from fcl_flower.report.accuracy import (
     matrix_section,
 )
 from fcl_flower.report.attention import attention_section
-from fcl_flower.report.markup import Markup, join
+from fcl_flower.report.clustering import clustering_sections
+from fcl_flower.report.concepts import concepts_accuracy_section
+from fcl_flower.report.headline import headline
+from fcl_flower.report.markup import Markup
 from fcl_flower.report.overlap import overlap_section
 from fcl_flower.report.records import Round
 from fcl_flower.report.run_folder import Run, read_run
-from fcl_flower.report.setting import scenario_section, settings_section
+from fcl_flower.report.setting import (
+    concepts_section,
+    scenario_section,
+    settings_section,
+)
 from fcl_flower.report.traffic import traffic_section
 
 
@@ -28,20 +35,21 @@ def write_report(folder: Path) -> Path:
     Args:
         folder: holds ``summary.json``, ``accuracy.csv``, ``rounds.jsonl``,
             ``scenario.json`` and, for a strategy with foreign adapters,
-            ``attention.json`` and, where it selects them, ``overlap.json``.
+            ``attention.json`` and, where it selects them, ``overlap.json``; for one
+            that tells hidden concepts apart ``concepts.json``.
 
     Raises:
         ConfigError: a file is missing or not what it should be; names the file.
     """
     run = read_run(folder)
     summary = run.summary
+    count = numbers.plural(summary.tasks, summary.kind)
     alone = ", isolated: no communication" if summary.isolated else ""
     return page.write_page(
         folder / "report.html",
         summary.label,
         f"{summary.strategy} on {summary.dataset} ({summary.scenario}), model "
-        f"{summary.model}, {numbers.plural(summary.clients, 'client')}, "
-        f"{numbers.plural(summary.tasks, 'task')}, "
+        f"{summary.model}, {numbers.plural(summary.clients, 'client')}, {count}, "
         f"{numbers.plural(summary.total_rounds, 'round')}, seed {summary.seed}{alone}",
         _body(run),
         f"Made from {_files(run)}.",
@@ -52,82 +60,37 @@ def _files(run: Run) -> str:
     names = ["summary.json", "accuracy.csv", "rounds.jsonl", "scenario.json"]
     names += [] if run.attention is None else ["attention.json"]
     names += [] if run.overlap is None else ["overlap.json"]
+    names += [] if run.clusterings is None else ["concepts.json"]
     return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _body(run: Run) -> Iterator[Markup]:
-    yield _headline(run)
+    summary = run.summary
+    yield headline(summary)
     if np.isnan(run.accuracy).all():
         yield page.section("No accuracy was measured", "No client was evaluated.")
-    else:
-        if run.summary.tasks > 1:
-            yield accuracy_section(run)
-            yield forgetting_section(run)
-            yield matrix_section(run)
-        if run.summary.clients > 1:
-            yield clients_section(run)
+    elif summary.hidden is not None:
+        yield concepts_accuracy_section(run)
+    elif summary.tasks > 1:
+        yield accuracy_section(run)
+        yield forgetting_section(run)
+        yield matrix_section(run)
+    if run.clusterings is not None:
+        yield from clustering_sections(run.clusterings, run)
+    if summary.clients > 1 and not np.isnan(run.accuracy).all():
+        yield clients_section(run)
     if run.rounds:
         yield _rounds(run.rounds)
-        yield traffic_section(run.summary, run.rounds)
+        yield traffic_section(summary, run.rounds)
     if run.attention is not None:
         yield attention_section(run.attention)
     if run.overlap is not None:
         yield overlap_section(run.overlap)
-    yield scenario_section(run.scenario)
-    yield settings_section(run.summary)
-
-
-def _headline(run: Run) -> Markup:
-    summary = run.summary
-    return page.tiles(
-        [
-            (
-                "Average accuracy",
-                numbers.fraction(summary.average_accuracy),
-                "over all tasks at the end, mean over clients",
-            ),
-            (
-                "Learning accuracy",
-                numbers.fraction(summary.learning_accuracy),
-                "of each task just after it was learned",
-            ),
-            (
-                "Forgetting",
-                numbers.fraction(summary.forgetting),
-                "best earlier accuracy minus the final one; less is better",
-            ),
-            (
-                "Backward transfer",
-                numbers.signed(summary.backward_transfer),
-                "final accuracy minus that when learned; more is better",
-            ),
-            (
-                "Sent up",
-                numbers.size_exact(summary.bytes_up),
-                _papers(summary.paper_bytes_up),
-            ),
-            (
-                "Sent down",
-                numbers.size_exact(summary.bytes_down),
-                _papers(summary.paper_bytes_down),
-            ),
-            (
-                "Model size",
-                numbers.size_exact(summary.model_bytes),
-                "everything one client must keep, mean over clients",
-            ),
-            (
-                "Time",
-                numbers.duration(summary.seconds),
-                f"for {numbers.plural(summary.total_rounds, 'round')}",
-            ),
-        ]
-    )
-
-
-def _papers(count: int) -> Markup:
-    """Return the count of FedWeIT's table 2, beside what really travels."""
-    return join(["as the papers count: ", numbers.size_exact(count)])
+    if summary.hidden is None:
+        yield scenario_section(run.scenario)
+    else:
+        yield concepts_section(run.scenario, summary.hidden)
+    yield settings_section(summary)
 
 
 def _rounds(rounds: list[Round]) -> Markup:
@@ -149,7 +112,9 @@ def _rounds(rounds: list[Round]) -> Markup:
         return page.section(
             f"Training: {trouble}", "Neither loss nor accuracy is known."
         )
-    note = "Mean over the clients that replied. Bands: the task being learned."
+    note = "Mean over the clients that replied."
+    if len({r.task for r in rounds}) > 1:
+        note += " Bands: the task being learned."
     if troubled:
         note += " Triangles: rounds in which a client that was asked did not reply."
     first, last = (known[0].values[~np.isnan(known[0].values)][i] for i in (0, -1))

@@ -66,19 +66,24 @@ svg .band { opacity: .14; }
 svg .trouble { fill: var(--bad); }
 svg .mark { fill: var(--mark); stroke: var(--paper); stroke-width: .6;
   pointer-events: none; }
-svg .on-hot, svg .on-cold { font-size: 11.5px; font-variant-numeric: tabular-nums;
-  pointer-events: none; }
+svg .on-hot, svg .on-cold, svg .on-kind { font-size: 11.5px;
+  font-variant-numeric: tabular-nums; pointer-events: none; }
 svg .on-hot { fill: var(--on-hot); }
 svg .on-cold { fill: var(--on-cold); }
+svg .on-kind { fill: var(--paper); }
+svg .point { stroke: var(--paper); stroke-width: 1; }
+svg .noise { stroke: var(--muted); stroke-width: 1; }
+svg .bar { fill: none; stroke: var(--muted); stroke-width: 1.2; }
 .multiples { display: grid; grid-template-columns: repeat(auto-fill, minmax(11rem,
   1fr)); gap: 1rem; }
-.multiples figure { margin: 0; }
-.multiples figcaption { font-size: .85rem; color: var(--muted);
+.maps { grid-template-columns: repeat(auto-fill, minmax(24rem, 1fr)); }
+figure { margin: 0; }
+figcaption { font-size: .85rem; color: var(--muted);
   font-variant-numeric: tabular-nums; }
 .legend { display: flex; flex-wrap: wrap; gap: .25rem 1.25rem; margin: 0 0 .5rem;
   padding: 0; list-style: none; font-size: .87rem; color: var(--muted); }
 .legend i { display: inline-block; width: .75rem; height: .75rem; margin-right: .4rem;
-  border-radius: 2px; vertical-align: -1px; }
+  border-radius: 2px; vertical-align: -1px; box-shadow: inset 0 0 0 1px var(--rule); }
 .wide { overflow-x: auto; }
 .tall { max-height: 40rem; overflow-y: auto; }
 table { border-collapse: collapse; font-size: .9rem;
