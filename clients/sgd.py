@@ -18,7 +18,8 @@ from fcl_flower.types import Arrays, Payload, Stage, Update
 class Sgd(Learner[P]):
     """Minimise the task's loss; the heads of a multi-head model stay private.
 
-    State: ``heads`` (every head so far, by name) and ``optimizer`` (of the task).
+    State: ``heads`` (every head so far, by name) and ``optimizer`` (of the task, empty
+    at its end).
     """
 
     @override
@@ -32,7 +33,8 @@ class Sgd(Learner[P]):
             len(data.train.y),
             self.metrics,
         )
-        return {**state, "heads": heads, "optimizer": optimizer}, update
+        kept = {} if stage.last else optimizer
+        return {**state, "heads": heads, "optimizer": kept}, update
 
     @override
     def predict(

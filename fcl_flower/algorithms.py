@@ -27,6 +27,7 @@ class Algorithm:
         alone: name of the algorithm that it becomes when nobody talks to anybody;
             empty where that is itself, run isolated.
         dataset: what it runs on where the user names nothing.
+        scenario: likewise; empty for what suits the data.
     """
 
     strategy: str
@@ -35,6 +36,7 @@ class Algorithm:
     summary: str
     alone: str = ""
     dataset: str = DATASET
+    scenario: str = ""
 
     @property
     def federated(self) -> bool:
@@ -143,6 +145,13 @@ _BUILT_IN: Final[Mapping[str, Algorithm]] = MappingProxyType(
             "FedWeIT for text whose foreign adapters are branches of their own",
             alone="fedweit",
             dataset="stdlib-docs",
+        ),
+        "concept-matching": Algorithm(
+            "strategies.concept_matching:ConceptMatching",
+            "clients.concept_matching:ConceptMatching",
+            "Jiang et al., 2025",
+            "a model for each hidden concept; the server clusters what comes back",
+            scenario="concepts",
         ),
     }
 )

@@ -9,57 +9,77 @@ import torch
 from fcl_flower.algorithms import algorithm
 from fcl_flower.config import RunConfig
 from fcl_flower.contracts import Learner, Place, Strategy
-from fcl_flower.data.scenarios import Scenario, build_scenario
+from fcl_flower.data.inputs import check_series
+from fcl_flower.data.scenarios import Scenario, build_scenario, scenario_entry
+from fcl_flower.data.seriesset import SeriesSet
 from fcl_flower.data.sources import load_source
-from fcl_flower.data.textset import TextSet
 from fcl_flower.data.word_vectors import WordVectors, word_vectors
 from fcl_flower.errors import ConfigError
 from fcl_flower.isolation import IsolatedLearner
-from fcl_flower.models import TaskModel, build_model, model_entry
+from fcl_flower.models import TaskModel, build_model, check_kind, model_entry
 from fcl_flower.schedule import Schedule
 from fcl_flower.training import Training
+
+_SUITS = {"images": "lenet", "series": "har-cnn", "text": "kim-cnn"}
+"""The model for each kind of data."""
 
 
 def completed(config: RunConfig) -> RunConfig:
     """Return the configuration with what the user left to us.
 
-    A data set that suits the strategy, a scenario and a model that suit the data, a
-    batch size and a learning rate that suit the model.
+    A data set and a scenario that suit the strategy, a model that suits the data, a
+    batch size and a learning rate that suit the model, and a head, a number of rounds
+    and of clients that suit the scenario.
 
     Raises:
-        ConfigError: there is no such data set or network.
+        ConfigError: there is no such data set, scenario or network, or the head does
+            not suit the scenario.
     """
+    method = algorithm(config.strategy)
     config = config.with_values(
-        dataset=config.dataset or algorithm(config.strategy).dataset
+        dataset=config.dataset or method.dataset,
+        scenario=config.scenario or method.scenario,
     )
-    scenario, name = config.scenario, config.model
-    if not (scenario and name):
-        text = is_text(config)
-        small = "small" if config.datasets == ("digits",) else "lenet"
-        scenario = scenario or ("text" if text else "overlapped")
-        name = name or ("kim-cnn" if text else small)
-    entry = model_entry(name)
+    kind = data_kind(config)
+    scenario = config.scenario or ("text" if kind == "text" else "overlapped")
+    name = config.model or _SUITS[kind]
+    if not config.model and config.datasets == ("digits",):
+        name = "small"
+    check_kind(name, kind)
+    network, plan = model_entry(name), scenario_entry(scenario)
+    head = config.head or plan.head
+    if plan.hidden and head != "single":
+        raise ConfigError(
+            f"head: {head!r} is refused: expected 'single' for scenario "
+            f"{scenario}, whose concepts are hidden"
+        )
+    rounds = config.rounds or plan.rounds
     return config.with_values(
         scenario=scenario,
         model=name,
-        batch_size=config.batch_size or entry.batch_size,
-        learning_rate=config.learning_rate or entry.learning_rate,
+        head=head,
+        clients=config.clients or plan.clients,
+        rounds=rounds,
+        evaluate_every=config.evaluate_every or max(1, rounds // 20) * plan.hidden,
+        batch_size=config.batch_size or network.batch_size,
+        learning_rate=config.learning_rate or network.learning_rate,
     )
 
 
-def is_text(config: RunConfig) -> bool:
-    """Return whether the run learns from documents.
+def data_kind(config: RunConfig) -> str:
+    """Return what the run learns from: ``images``, ``series`` or ``text``.
 
     Raises:
-        ConfigError: a data set is missing, or text and images are mixed.
+        ConfigError: a data set is missing, or kinds are mixed.
     """
     root = data_root(config)
-    kinds = {isinstance(load_source(n, root), TextSet) for n in config.datasets}
+    kinds = {load_source(name, root).kind for name in config.datasets}
     if len(kinds) > 1:
         raise ConfigError(
-            f"dataset: {config.dataset!r} is refused: expected either text or images"
+            f"dataset: {config.dataset!r} is refused: expected data sets of one kind, "
+            f"not {' and '.join(sorted(kinds))}"
         )
-    return kinds == {True}
+    return kinds.pop()
 
 
 def data_root(config: RunConfig) -> Path:
@@ -82,6 +102,8 @@ def scenario(config: RunConfig) -> Scenario:
         tasks=config.tasks,
         classes_per_task=config.classes_per_task or None,
         valid_fraction=config.valid_fraction,
+        window=config.window,
+        stay=config.stay,
         seed=config.seed,
     )
 
@@ -89,20 +111,20 @@ def scenario(config: RunConfig) -> Scenario:
 def vectors(config: RunConfig) -> WordVectors | None:
     """Return the word vectors, the same on the server and on every client.
 
-    None for images.
+    None for what is not text.
 
     Raises:
-        ConfigError: their file cannot be read, or one is given for images.
+        ConfigError: their file cannot be read, or one is given for other data.
     """
     config = completed(config)
-    if is_text(config):
+    if data_kind(config) == "text":
         return word_vectors(
             config.datasets, data_root(config), config.word_vectors, config.seed
         )
     if config.word_vectors:
         raise ConfigError(
             f"word-vectors: {config.word_vectors!r} is refused: expected none, since "
-            f"{config.dataset!r} holds images"
+            f"{config.dataset!r} holds {data_kind(config)}"
         )
     return None
 
@@ -116,6 +138,10 @@ def model(config: RunConfig, plan: Scenario) -> TaskModel:
     config = completed(config)
     single = config.head == "single"
     words = vectors(config)
+    for name in config.datasets:
+        source = load_source(name, data_root(config))
+        if isinstance(source, SeriesSet):
+            check_series(source, model_entry(config.model).input_shape)
     return build_model(
         config.model,
         tasks=config.tasks,
@@ -127,13 +153,17 @@ def model(config: RunConfig, plan: Scenario) -> TaskModel:
 
 
 def schedule(config: RunConfig) -> Schedule:
-    """Return which rounds belong to which task, and who takes part."""
+    """Return which rounds belong to which task, who takes part, and who is tested."""
+    config = completed(config)
+    hidden = scenario_entry(config.scenario).hidden
     return Schedule(
         clients=config.clients,
-        tasks=config.tasks,
+        tasks=1 if hidden else config.tasks,
         rounds_per_task=config.rounds,
         fraction=config.fraction,
         seed=config.seed,
+        evaluate_every=config.evaluate_every,
+        concepts=config.tasks if hidden else 0,
     )
 
 

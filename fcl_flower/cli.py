@@ -118,8 +118,7 @@ def compare(
 
     shared = configured({**given, "pairs": ()})
     names = listed(strategies, "strategies")
-    if not shared.dataset:
-        shared = shared.with_values(dataset=_common_dataset(names))
+    shared = shared.with_values(**_in_common(names, shared))
     variants = []
     pairs = key_values(given["pairs"])
     used: set[str] = set()
@@ -265,8 +264,6 @@ def _checked(config: RunConfig) -> RunConfig:
 
     config = assembly.completed(config)
     algorithm(config.strategy).params(config.set)
-    if not config.clients:
-        raise ConfigError("clients: 0 is refused: expected at least 1 to simulate")
     assembly.device(config)
     plan = assembly.scenario(config)
     network = assembly.model(config, plan)
@@ -275,10 +272,18 @@ def _checked(config: RunConfig) -> RunConfig:
     return config
 
 
-def _common_dataset(strategies: Iterable[str]) -> str:
-    """Return what suits all: the first that a strategy has of its own."""
-    suits = [algorithm(name).dataset for name in strategies]
-    return next((name for name in suits if name != DATASET), DATASET)
+def _in_common(strategies: Iterable[str], shared: RunConfig) -> dict[str, str]:
+    """Return data set and scenario for all: the first that a strategy has of its own.
+
+    What the user named stays.
+    """
+    methods = [algorithm(name) for name in strategies]
+    own = (m.dataset for m in methods if m.dataset != DATASET)
+    hidden = (m.scenario for m in methods if m.scenario)
+    return {
+        "dataset": shared.dataset or next(own, DATASET),
+        "scenario": shared.scenario or next(hidden, ""),
+    }
 
 
 def _run(

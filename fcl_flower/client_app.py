@@ -12,12 +12,19 @@ from fcl_flower.codec import encode
 from fcl_flower.config import RunConfig
 from fcl_flower.contracts import Learner
 from fcl_flower.data.scenarios import Scenario
-from fcl_flower.data.tasks import Examples, TaskData, task_data, task_examples
+from fcl_flower.data.tasks import (
+    Examples,
+    SplitName,
+    TaskData,
+    met_data,
+    task_data,
+    task_examples,
+)
 from fcl_flower.data.word_vectors import WordVectors
 from fcl_flower.ledger import kind
 from fcl_flower.memory import ClientMemory, ContextMemory, FolderMemory
 from fcl_flower.training import score
-from fcl_flower.types import Payload, Update
+from fcl_flower.types import Payload, Stage, Update
 
 TRANSIENT = "optimizer"
 # The server is trusted with more than a peer: it sends the adapters of all clients.
@@ -39,7 +46,7 @@ def survey(message: Message, context: Context) -> Message:
     client = _Client(context)
     stage = wire.open_stage(message.content)
     question = wire.unpack(message.content, MAX_RECEIVED)
-    data = client.data(stage.task)
+    data = client.data(stage)
     answer = client.learner.answer(client.state(), question, stage, data)
     packer = wire.Packer(client.config.precision)
     return Message(packer.uplink(Update(answer, 0)), reply_to=message)
@@ -51,7 +58,7 @@ def train(message: Message, context: Context) -> Message:
     client = _Client(context)
     stage = wire.open_stage(message.content)
     state = client.state()
-    data = client.data(stage.task)
+    data = client.data(stage)
     received = wire.unpack(message.content, MAX_RECEIVED)
     state, update = client.learner.train(state, received, stage, data)
     client.memory.save(state)
@@ -61,16 +68,12 @@ def train(message: Message, context: Context) -> Message:
 
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
-    """Score every task so far on its whole test set."""
+    """Score every task so far, or every concept, on its whole test set."""
     client = _Client(context)
     stage = wire.open_stage(message.content)
     state = client.state()
     received = wire.unpack(message.content, MAX_RECEIVED)
-    predict = client.learner.predict
-    accuracy = [
-        score(partial(predict, state, received, task), client.test(task)).accuracy
-        for task in range(stage.task + 1)
-    ]
+    accuracy = client.accuracy(state, received, stage)
     row = MetricRecord(
         {"accuracy": accuracy, "model-bytes": model_bytes(state, received)}
     )
@@ -122,14 +125,38 @@ class _Client:
     def state(self) -> Payload:
         return self.memory.load() or self.learner.init()
 
-    def data(self, task: int) -> TaskData:
-        found = task_data(self.scenario, self.number, task, **self._where())
+    def data(self, stage: Stage) -> TaskData:
+        """Return what the client trains on."""
+        if self.scenario.stream is None:
+            found = task_data(self.scenario, self.number, stage.task, **self._where())
+        else:
+            found = met_data(self.scenario, self.number, stage.round, **self._where())
         train, valid, test = map(self._here, (found.train, found.valid, found.test))
         return TaskData(train, valid, test, found.classes)
 
-    def test(self, task: int) -> Examples:
+    def accuracy(self, state: Payload, received: Payload, stage: Stage) -> list[float]:
+        """Return the fraction of right answers on every task so far, or concept."""
+        learner = self.learner
+        if self.scenario.stream is None:
+            return [
+                score(
+                    partial(learner.predict, state, received, task),
+                    self._examples(task, "test"),
+                ).accuracy
+                for task in range(stage.task + 1)
+            ]
+        found = []
+        for concept in range(self.scenario.num_tasks):
+            # As if the client met the concept now, with fresh examples of it.
+            recent = self._examples(concept, "valid")
+            chosen = learner.recognise(state, received, recent)
+            predict = partial(learner.predict, state, chosen, stage.task)
+            found.append(score(predict, self._examples(concept, "test")).accuracy)
+        return found
+
+    def _examples(self, task: int, split: SplitName) -> Examples:
         return self._here(
-            task_examples(self.scenario, self.number, task, "test", **self._where())
+            task_examples(self.scenario, self.number, task, split, **self._where())
         )
 
     def _here(self, examples: Examples) -> Examples:

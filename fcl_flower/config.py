@@ -53,18 +53,25 @@ class RunConfig(BaseModel):
     """File of word vectors for text; empty to train some on the training texts."""
     model: str = ""
     """Name of the network; empty for what suits the data."""
-    head: Literal["multi", "single"] = "multi"
-    """One head a task, or a single one over all labels."""
-    clients: int = Field(4, ge=0)
-    """Number of clients; 0 for as many as there are nodes."""
+    head: Literal["", "multi", "single"] = ""
+    """One head a task, or a single one over all labels; empty for what suits."""
+    clients: int = Field(0, ge=0)
+    """Number of clients; 0 for as many as there are nodes, or for what suits."""
     tasks: int = Field(4, ge=1)
-    """Tasks in each client's stream."""
+    """Tasks in each client's stream; hidden concepts in the scenario concepts."""
     classes_per_task: int = Field(0, ge=0)
     """Classes in a task; 0 for the scenario's default."""
     valid_fraction: float = Field(0.15, gt=0, lt=1)
     """Share of a task's training examples held out to validate."""
-    rounds: int = Field(5, ge=1)
-    """Communication rounds for each task."""
+    window: int = Field(320, ge=2)
+    """Training examples that a client has in a round where concepts are hidden."""
+    stay: int = Field(1, ge=0)
+    """Rounds that a client stays with a hidden concept, on average; 0: all at once."""
+    rounds: int = Field(0, ge=0)
+    """Communication rounds for each task; of the whole run where concepts are hidden;
+    0 for what suits."""
+    evaluate_every: int = Field(0, ge=0)
+    """Rounds between evaluations; 0 for the end of each task, or for what suits."""
     epochs: int = Field(1, ge=1)
     """Local passes over the task's data in a round."""
     batch_size: int = Field(0, ge=0)

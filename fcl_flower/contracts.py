@@ -18,7 +18,7 @@ from fcl_flower.types import Arrays, Payload, Stage, Update
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fcl_flower.data.tasks import TaskData
+    from fcl_flower.data.tasks import Examples, TaskData
     from fcl_flower.models import TaskModel
     from fcl_flower.training import Training
 
@@ -170,6 +170,17 @@ class Learner(ABC, Generic[P]):
         Neither ``state`` nor ``received`` may be changed in place.
         """
 
+    def recognise(
+        self, state: Payload, received: Payload, recent: "Examples"
+    ) -> Payload:
+        """Return what of ``received`` suits data like ``recent``, for `predict`.
+
+        Called before an evaluation where nobody is told what the data are: all that a
+        client knows are a few labelled examples that it has just met. By default
+        everything suits everything.
+        """
+        return received
+
     @abstractmethod
     def predict(
         self, state: Payload, received: Payload, task: int, x: "Tensor"
@@ -178,7 +189,8 @@ class Learner(ABC, Generic[P]):
 
         Args:
             state: the client's private state.
-            received: what the strategy broadcasts; empty for a personal strategy.
-            task: index of the task that ``x`` belongs to.
+            received: what the strategy broadcasts, or what `recognise` made of it;
+                empty for a personal strategy.
+            task: index of the task that ``x`` belongs to; 0 where it is hidden.
             x: shape (batch, *input_shape).
         """

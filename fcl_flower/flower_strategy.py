@@ -94,7 +94,7 @@ class FlowerStrategy(FlowerBase):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
-        """Run rounds 1 to ``num_rounds``; evaluate after the last round of each task.
+        """Run rounds 1 to ``num_rounds``; evaluate when the schedule says so.
 
         Args:
             grid: connects to the nodes.
@@ -147,8 +147,8 @@ class FlowerStrategy(FlowerBase):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Return one message for each client after a task's last round, else none."""
-        if not self._schedule.ends_task(server_round):
+        """Return one message for each client, or none where nothing is evaluated."""
+        if not self._schedule.evaluates(server_round):
             return []
         clients = range(self._schedule.clients)
         return self._messages(server_round, clients, MessageType.EVALUATE)
@@ -186,7 +186,8 @@ class FlowerStrategy(FlowerBase):
     ) -> MetricRecord | None:
         """Record every client's accuracies; return their mean by task."""
         task = self._schedule.task(server_round)
-        scores, failed = self._open(replies, lambda found: _evaluation(found, task))
+        tasks = self._schedule.evaluated(server_round)
+        scores, failed = self._open(replies, lambda found: _evaluation(found, tasks))
         for client, why in failed.items():
             self._failed.setdefault(client, f"evaluation: {why}")
         if not scores:
@@ -287,11 +288,11 @@ class FlowerStrategy(FlowerBase):
         return update
 
 
-def _evaluation(content: RecordDict, task: int) -> Evaluation:
+def _evaluation(content: RecordDict, tasks: int) -> Evaluation:
     row = content.metric_records.get(wire.METRICS, MetricRecord())
     accuracy, size = row.get("accuracy"), row.get("model-bytes")
-    if not isinstance(accuracy, list) or len(accuracy) != task + 1:
-        raise WireError(f"accuracy: expected {task + 1} fractions, got {accuracy!r}")
+    if not isinstance(accuracy, list) or len(accuracy) != tasks:
+        raise WireError(f"accuracy: expected {tasks} fractions, got {accuracy!r}")
     if not all(0 <= value <= 1 for value in accuracy):
         raise WireError(f"accuracy: expected values in [0, 1], got {accuracy}")
     if not isinstance(size, int) or size < 0:

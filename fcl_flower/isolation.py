@@ -15,7 +15,7 @@ from fcl_flower.types import Payload, Stage, Update
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fcl_flower.data.tasks import TaskData
+    from fcl_flower.data.tasks import Examples, TaskData
 
 SERVER = "server:"
 
@@ -46,14 +46,25 @@ class IsolatedLearner(Learner[Params]):
         return _join(server, own), Update({}, update.num_examples, update.metrics)
 
     @override
+    def recognise(
+        self, state: Payload, received: Payload, recent: "Examples"
+    ) -> Payload:
+        server, own = _split(state)
+        return self._learner.recognise(own, self._downlink(server, task=0), recent)
+
+    @override
     def predict(
         self, state: Payload, received: Payload, task: int, x: "Tensor"
     ) -> "Tensor":
         server, own = _split(state)
-        # An evaluation follows a task's last round, where no task starts.
+        known = received or self._downlink(server, task)
+        return self._learner.predict(own, known, task, x)
+
+    def _downlink(self, server: Payload, task: int) -> Payload:
+        """Return what the server half would send for an evaluation."""
+        # It follows a task's last round, where no task starts.
         now = Stage(round=0, task=task, first=False, last=True)
-        downlink = self._strategy.broadcast(server, now, self.place.client)
-        return self._learner.predict(own, downlink, task, x)
+        return self._strategy.broadcast(server, now, self.place.client)
 
 
 def _join(server: Payload, own: Payload) -> Payload:

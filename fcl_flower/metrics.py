@@ -102,6 +102,22 @@ def backward_transfer(accuracy: Accuracy) -> float:
     return _over_clients((checked[:, -1] - learned)[:, :-1])
 
 
+def forgetting_of_concepts(accuracy: Accuracy) -> float:
+    """Return ``mean_i max_{e<E} (a[e, i] - a[E, i])`` over evaluations, in [-1, 1].
+
+    For concepts that clients meet again and again, so that none is learned at a known
+    time: what of each was lost since its best evaluation before the last, E. The best
+    of many is above their mean by chance alone. 0.0 after a single evaluation.
+
+    Args:
+        accuracy: mean over clients, shape (evaluations, concepts), NaN if unknown.
+    """
+    if len(accuracy) == 1:
+        return 0.0
+    best = np.fmax.reduce(accuracy[:-1], axis=0)
+    return float(mean_measured(best - accuracy[-1], axis=0))
+
+
 _STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 """97.5 % quantiles of Student's t for 1 to 10 degrees of freedom; the last one serves
 beyond, where it is too wide by at most a seventh."""

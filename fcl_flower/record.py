@@ -2,8 +2,9 @@
 
 ``config.toml`` (runs it again), ``scenario.json`` (who had what), ``rounds.jsonl``,
 ``accuracy.csv``, ``attention.json`` (where a method attends to foreign adapters),
-``overlap.json`` (where the server scores which of them to send), ``summary.json`` and,
-while it runs, ``progress.json``.
+``overlap.json`` (where the server scores which of them to send), ``concepts.json``
+(where it tells hidden concepts apart), ``summary.json`` and, while it runs,
+``progress.json``.
 """
 
 import csv
@@ -19,6 +20,7 @@ import numpy as np
 
 from fcl_flower import metrics
 from fcl_flower.algorithms import isolated_twin
+from fcl_flower.concept_record import ConceptRecord
 from fcl_flower.config import RunConfig, settings
 from fcl_flower.data.scenarios import Scenario
 from fcl_flower.foreign_knowledge import ForeignKnowledge
@@ -82,7 +84,11 @@ class Recorder:
         self._folder, self._config, self._scenario = folder, config, scenario
         self._notes = dict(notes)
         clients, tasks = config.clients, config.tasks
+        hidden = scenario.stream is not None
+        self._total = config.rounds if hidden else config.rounds * tasks
         self.accuracy: Array = np.full((clients, tasks, tasks), np.nan)
+        self._evaluations: list[Array] = []
+        self._concepts = ConceptRecord(scenario.stream)
         self._up: Counter[str] = Counter()
         self._down: Counter[str] = Counter()
         self._paper = Counter({"up": 0, "down": 0})
@@ -102,19 +108,18 @@ class Recorder:
         """Say where the run stands, for whoever watches ``progress.json``."""
         config = self._config
         task = max(0, server_round - 1) // config.rounds
-        known = self.accuracy[:, : task + 1]
         _replace(
             self._folder / "progress.json",
             {
                 "state": state,
                 "round": server_round,
-                "rounds": config.rounds * config.tasks,
+                "rounds": self._total,
                 "task": task,
-                "tasks": config.tasks,
+                "tasks": self._total // config.rounds,
                 "clients_done": done,
                 "clients": expected,
                 "accuracy": None
-                if np.isnan(known).all()
+                if np.isnan(self.accuracy).all()
                 else metrics.average_accuracy(_so_far(self.accuracy)),
                 "bytes_up": self._up.total(),
                 "bytes_down": self._down.total(),
@@ -133,15 +138,21 @@ class Recorder:
     def evaluated(
         self, server_round: int, task: int, scores: Mapping[int, Evaluation]
     ) -> None:
-        """Add every client's scores after learning ``task``."""
+        """Add every client's scores after learning ``task``.
+
+        Where concepts are hidden there is no order of learning: each evaluation takes
+        the place of the one before, in the last row, and ``accuracy.csv`` has all.
+        """
+        row = task if self._scenario.stream is None else self._config.tasks - 1
         with (self._folder / "accuracy.csv").open("a", newline="") as file:
-            rows = csv.writer(file)
+            lines = csv.writer(file)
             for client, found in scores.items():
                 self._model_bytes[client] = found.model_bytes
                 for i, value in enumerate(found.accuracy):
-                    self.accuracy[client, task, i] = value
+                    self.accuracy[client, row, i] = value
                     name = self._scenario.clients[client][i].name
-                    rows.writerow([server_round, task, client, i, name, value])
+                    lines.writerow([server_round, task, client, i, name, value])
+        self._evaluations.append(metrics.mean_measured(self.accuracy[:, row], axis=0))
 
     def trained(
         self,
@@ -166,6 +177,7 @@ class Recorder:
         self._down += traffic.down
         self._paper.update(up=traffic.paper_up, down=traffic.paper_down)
         self._foreign.add(task, replies, insights)
+        self._concepts.add(server_round, insights)
         now = time.monotonic()
         row = {
             "round": server_round,
@@ -191,10 +203,13 @@ class Recorder:
         """Write and return the summary; the same seed gives the same, time aside."""
         config, accuracy = self._config, self.accuracy
         seconds = time.monotonic() - self._started
+        stream = self._scenario.stream
         if attention := self._foreign.attention():
             _replace(self._folder / "attention.json", attention)
         if overlap := self._foreign.overlap():
             _replace(self._folder / "overlap.json", overlap)
+        if concepts := self._concepts.rounds():
+            _replace(self._folder / "concepts.json", concepts)
         sizes = list(self._model_bytes.values())
         summary = {
             "label": config.title,
@@ -210,8 +225,8 @@ class Recorder:
             "clients": config.clients,
             "tasks": config.tasks,
             "rounds": config.rounds,
-            "total_rounds": config.rounds * config.tasks,
-            **{name: _known(measure(accuracy)) for name, measure in MEASURES.items()},
+            "total_rounds": self._total,
+            **self._measures(),
             "accuracy_matrix": _listed(metrics.mean_measured(accuracy, axis=0)),
             "client_accuracy": [_listed(matrix) for matrix in accuracy],
             "bytes_up": self._up.total(),
@@ -224,11 +239,31 @@ class Recorder:
             },
             "model_bytes": round(sum(sizes) / len(sizes)) if sizes else 0,
             "seconds": seconds,
+            "hidden": None if stream is None else stream.to_dict(),
+            "concepts": self._concepts.summary(),
             "notes": {**self._notes, **self._foreign.notes()},
             "command": "fcl simulate --config config.toml",
         }
         _replace(self._folder / "summary.json", summary)
         return summary
+
+    def _measures(self) -> dict[str, float | None]:
+        """Return the measures by name; None for what is not known.
+
+        Hidden concepts have no moment at which they were learned: only the accuracy at
+        the end and what was lost since the best evaluation.
+        """
+        if self._scenario.stream is None:
+            return {
+                n: _known(measure(self.accuracy)) for n, measure in MEASURES.items()
+            }
+        known = dict.fromkeys(MEASURES) | {
+            "average_accuracy": _known(metrics.average_accuracy(self.accuracy))
+        }
+        if self._evaluations:
+            lost = metrics.forgetting_of_concepts(np.array(self._evaluations))
+            known["forgetting"] = _known(lost)
+        return known
 
 
 def _so_far(accuracy: Array) -> Array:

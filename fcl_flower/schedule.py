@@ -19,6 +19,11 @@ class Schedule:
         rounds_per_task: communication rounds for each task, at least 1.
         fraction: share of the clients that take part in a round, in (0, 1].
         seed: the run's seed; the participants of a round depend on it alone.
+        evaluate_every: rounds between evaluations, beside those at the end of a task;
+            0 for only those.
+        concepts: how many are hidden behind the only task; 0 where tasks are known.
+            Every round then is an experience of its own: it is the first and the last
+            one in which a client trains on its data.
     """
 
     clients: int
@@ -26,6 +31,8 @@ class Schedule:
     rounds_per_task: int
     fraction: float
     seed: int
+    evaluate_every: int = 0
+    concepts: int = 0
 
     @property
     def num_rounds(self) -> int:
@@ -46,9 +53,15 @@ class Schedule:
         """Return the clients of a round, ascending; at least one."""
         return _sample(self.clients, self.fraction, self.seed, server_round)
 
-    def ends_task(self, server_round: int) -> bool:
-        """Return whether the round is the last one of its task."""
-        return server_round % self.rounds_per_task == 0
+    def evaluates(self, server_round: int) -> bool:
+        """Return whether the clients are evaluated after a round."""
+        every = self.evaluate_every
+        ends_task = server_round % self.rounds_per_task == 0
+        return ends_task or (every > 0 and server_round % every == 0)
+
+    def evaluated(self, server_round: int) -> int:
+        """Return on how many tasks: those so far, or all concepts."""
+        return self.concepts or self.task(server_round) + 1
 
     def stage(self, server_round: int, client: int | None = None) -> Stage:
         """Return where ``client`` stands, or where the round stands for None.
@@ -58,6 +71,8 @@ class Schedule:
         in its adapters.
         """
         task = self.task(server_round)
+        if self.concepts:
+            return Stage(server_round, task, first=True, last=True)
         start = task * self.rounds_per_task + 1
         rounds = [
             r

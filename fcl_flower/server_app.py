@@ -35,16 +35,17 @@ def main(grid: Grid, context: Context) -> None:
     for what, note in notes.items():
         log(INFO, "%s: %s", what, note)
     recorder = Recorder(folder, config, plan, notes)
+    schedule = assembly.schedule(config)
+    rounds = schedule.num_rounds
     strategy = FlowerStrategy(
         assembly.strategy(config),
-        assembly.schedule(config),
+        schedule,
         roster,
         recorder,
         min_replies=config.min_replies,
         precision=config.precision,
     )
     initial = wire.Packer().arrays(snapshot(network, network.shared_names()))
-    rounds = config.rounds * config.tasks
     strategy.start(grid, initial, num_rounds=rounds, timeout=config.timeout)
     recorder.finish()
     write_report(folder)

@@ -18,6 +18,18 @@ from fcl_flower.report import write_comparison
 
 Summary = Mapping[str, Any]
 
+HEAD = [
+    *("method", "seeds", "accuracy", "forgetting", "transfer gain", "up", "down"),
+    *("up, papers' count", "model"),
+]
+CONCEPTS = {
+    "ari": "ARI",
+    "ari_least": "least ARI",
+    "perfect_rounds": "perfect rounds",
+    "effectiveness": "matching effectiveness",
+}
+"""Keys of a summary's ``concepts``, and what a table calls them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Study:
@@ -142,6 +154,10 @@ def rows(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
             "seconds",
         ):
             row[key] = statistics.fmean(run[key] for run in runs.values())
+        for key in CONCEPTS:
+            row[key] = _spread(
+                [run.get("concepts", {}).get(key) for run in runs.values()]
+            )
         twins = by_label.get(next(iter(runs.values()))["twin"] or "", {})
         pairs = [(runs[seed], twins[seed]) for seed in sorted(runs) if seed in twins]
         if pairs:
@@ -153,12 +169,11 @@ def rows(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
 
 def table(summaries: Sequence[Summary]) -> str:
     """Return `rows` as a Markdown table."""
-    lines = [
-        "| method | seeds | accuracy | forgetting | transfer gain | up | down "
-        "| up, papers' count | model |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    for row in rows(summaries):
+    found = rows(summaries)
+    clustered = any(row[key] for row in found for key in CONCEPTS)
+    head = [*HEAD, *CONCEPTS.values()] if clustered else HEAD
+    lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
+    for row in found:
         gain = row.get("transfer_gain")
         cells = [
             row["label"],
@@ -170,6 +185,7 @@ def table(summaries: Sequence[Summary]) -> str:
                 f"{row[key] / 1e6:.1f} MB"
                 for key in ("bytes_up", "bytes_down", "paper_bytes_up", "model_bytes")
             ),
+            *(_pm(row[key]) for key in CONCEPTS if clustered),
         ]
         lines.append("| " + " | ".join(cells) + " |")
     lines.append("")
@@ -179,6 +195,13 @@ def table(summaries: Sequence[Summary]) -> str:
         "client keeps at the end. The transfer gain is the accuracy minus that of the "
         "isolated run with the same seed."
     )
+    if clustered:
+        lines[-1] += (
+            " Hidden concepts: adjusted Rand index of the server's clusters against "
+            "the concepts, mean and least over the rounds; share of the rounds in "
+            "which it is 1; share of the updates that went into the concept model "
+            "which their client had started from."
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -224,7 +247,7 @@ def _finished(place: Path, config: RunConfig) -> Summary | None:
     # Where things lie may differ by machine, and a record says what a default meant.
     free = {"output", "memory", "data_root"}
     left_to_us = {"dataset", "scenario", "model", "clients"}
-    left_to_us |= {"batch_size", "learning_rate"}
+    left_to_us |= {"batch_size", "learning_rate", "head", "rounds", "evaluate_every"}
     free |= {key for key in left_to_us if not getattr(config, key)}
     if made.model_dump(exclude=free) != config.model_dump(exclude=free):
         raise ConfigError(

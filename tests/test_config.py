@@ -88,7 +88,10 @@ def test_a_whole_number_will_do_for_a_fraction():
         ("classes-per-task", -2, "greater than or equal to 0"),
         ("valid-fraction", 0, "greater than 0"),
         ("valid-fraction", 1, "less than 1"),
-        ("rounds", 0, "greater than or equal to 1"),
+        ("rounds", -1, "greater than or equal to 0"),
+        ("evaluate-every", -1, "greater than or equal to 0"),
+        ("window", 1, "greater than or equal to 2"),
+        ("stay", -1, "greater than or equal to 0"),
         ("epochs", 0, "greater than or equal to 1"),
         ("batch-size", -1, "greater than or equal to 0"),
         ("learning-rate", -0.1, "greater than or equal to 0"),
@@ -101,7 +104,7 @@ def test_a_whole_number_will_do_for_a_fraction():
         ("timeout", 0, "greater than 0"),
         ("seed", -1, "greater than or equal to 0"),
         ("threads", 0, "greater than or equal to 1"),
-        ("head", "many", "'multi' or 'single'"),
+        ("head", "many", "'', 'multi' or 'single'"),
         ("precision", "float64", "'float32', 'float16' or 'bfloat16'"),
         ("isolated", 1, "a valid boolean"),
         ("strategy", 3, "a valid string"),
@@ -184,7 +187,12 @@ def test_the_step_may_follow_from_the_model():
     assert (config.batch_size, config.learning_rate) == (50, 1e-3 / 3)
     given = RunConfig(batch_size=7, learning_rate=0.5)
     assert assembly.completed(given) == given.with_values(
-        dataset="digits", scenario="overlapped", model="small"
+        dataset="digits",
+        scenario="overlapped",
+        model="small",
+        head="multi",
+        clients=4,
+        rounds=5,
     )
 
 

@@ -17,7 +17,7 @@ from fcl_flower.errors import RoundError
 from fcl_flower.folders import free_folder
 from fcl_flower.schedule import Schedule
 from fcl_flower.sparse import SparseArray
-from fcl_flower.types import Update
+from fcl_flower.types import Stage, Update
 
 
 def stage_of(message):
@@ -151,7 +151,7 @@ def test_as_many_clients_as_there_are_nodes(tmp_path):
     assert (recorded["clients"], recorded["model"]) == (3, "small")
     assert (recorded["batch-size"], recorded["learning-rate"]) == (20, 1e-3)
     left_to_us = {"clients": 0, "dataset": "", "scenario": "", "model": ""}
-    left_to_us |= {"batch_size": 0, "learning_rate": 0.0}
+    left_to_us |= {"batch_size": 0, "learning_rate": 0.0, "head": ""}
     assert RunConfig.of(recorded).with_values(**left_to_us) == config
 
 
@@ -322,10 +322,10 @@ def test_examples_are_where_the_model_is(tmp_path):
         run_config=grid_config,
     )
     client = _Client(context)
-    data = client.data(0)
+    data = client.data(Stage(1, 0, first=True, last=False))
     weight = next(client.learner.model.parameters())
     assert weight.device.type == "meta"
-    for split in (data.train, data.valid, data.test, client.test(0)):
+    for split in (data.train, data.valid, data.test, client._examples(0, "test")):
         assert split.x.device == split.y.device == weight.device
 
 

@@ -37,7 +37,7 @@ PLAN = Scenario(
 
 @pytest.fixture
 def recorder(tmp_path):
-    return Recorder(tmp_path, RunConfig(clients=3, tasks=2), PLAN)
+    return Recorder(tmp_path, RunConfig(clients=3, tasks=2, rounds=5), PLAN)
 
 
 def found(folder, name):
@@ -145,7 +145,7 @@ def test_without_foreign_adapters_no_file_speaks_of_them(recorder, tmp_path):
 
 def test_notes_are_kept_in_the_summary(tmp_path):
     notes = {"word vectors": "trained here on 11,314 texts"}
-    recorder = Recorder(tmp_path, RunConfig(clients=3, tasks=2), PLAN, notes)
+    recorder = Recorder(tmp_path, RunConfig(clients=3, tasks=2, rounds=5), PLAN, notes)
     recorder.finish()
 
     assert summary_of(tmp_path)["notes"] == notes

@@ -135,14 +135,14 @@ class Scenario:
             ).rstrip()
             for row in rows
         ]
-        tasks = (
+        what = (
             f"{self.num_tasks} tasks of {self.classes_per_task} classes"
             if self.stream is None
             else f"{self.num_tasks} hidden concepts, {self.stream.describe()}"
         )
         title = (
             f"{self.name} on {', '.join(self.datasets)}, seed {self.seed}: "
-            f"{len(self.clients)} clients, {tasks}, {self.num_labels} classes in all"
+            f"{len(self.clients)} clients, {what}, {self.num_labels} classes in all"
         )
         return "\n".join([title, *lines])
 

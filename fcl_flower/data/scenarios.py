@@ -4,20 +4,29 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
+from fcl_flower.data.concepts import concept_chunks, concept_groups
 from fcl_flower.data.dataset import DataSet
 from fcl_flower.data.groups import Group, drawn_groups, superclass_groups
 from fcl_flower.data.plan import Scenario, Task
 from fcl_flower.data.pool import drawn_tasks
 from fcl_flower.data.samples import share_samples
 from fcl_flower.data.sources import load_source
+from fcl_flower.data.stream import Stream
 from fcl_flower.errors import ConfigError
 from fcl_flower.seeds import derive
 
-__all__ = ["SCENARIOS", "Scenario", "ScenarioEntry", "Task", "build_scenario"]
+__all__ = [
+    "SCENARIOS",
+    "Scenario",
+    "ScenarioEntry",
+    "Task",
+    "build_scenario",
+    "scenario_entry",
+]
 
 Plan: TypeAlias = tuple[tuple[Task, ...], ...]
 
@@ -32,6 +41,8 @@ class Draw:
         tasks: tasks per client, at least 1.
         classes_per_task: at least 2.
         valid_fraction: share of a task's training samples kept for validation.
+        window: training samples that a client has of a hidden concept in a round.
+        stay: rounds that it stays with one, on average; 0 for all at once.
         seed: the run's seed.
     """
 
@@ -40,6 +51,8 @@ class Draw:
     tasks: int
     classes_per_task: int
     valid_fraction: float
+    window: int
+    stay: int
     seed: int
 
     def rng(self, purpose: str, *key: int) -> np.random.Generator:
@@ -103,6 +116,12 @@ def _text(draw: Draw) -> Plan:
     )
 
 
+def _concepts(draw: Draw) -> Plan:
+    """Give every client a chunk of every concept."""
+    groups = concept_groups(draw.sources, draw.tasks, draw.seed)
+    return concept_chunks(groups, draw.clients, draw.valid_fraction, draw.seed)
+
+
 def _shared(
     draw: Draw, groups: Sequence[Group], streams: Sequence[Sequence[int]]
 ) -> Plan:
@@ -124,11 +143,20 @@ class ScenarioEntry(NamedTuple):
         draw: makes the plan.
         summary: one line for ``fcl list``.
         classes_per_task: where the user gives none, by the classes there are in all.
+        hidden: its tasks are concepts that clients meet again and again, and nobody
+            who learns is told which.
+        head: one a task, or a single one, where the user names none.
+        clients: of a simulation, where the user gives none.
+        rounds: likewise.
     """
 
     draw: Callable[[Draw], Plan]
     summary: str
     classes_per_task: Callable[[int], int] = _five_or_two
+    hidden: bool = False
+    head: Literal["multi", "single"] = "multi"
+    clients: int = 4
+    rounds: int = 5
 
 
 SCENARIOS: dict[str, ScenarioEntry] = {
@@ -147,7 +175,27 @@ SCENARIOS: dict[str, ScenarioEntry] = {
         "one data set; each task draws its labels, tasks share documents of none",
         _four_at_most,
     ),
+    "concepts": ScenarioEntry(
+        _concepts,
+        "hidden concepts: data sets, or classes of one; each round a client meets one",
+        hidden=True,
+        head="single",
+        clients=12,
+        rounds=40,
+    ),
 }
+
+
+def scenario_entry(name: str) -> ScenarioEntry:
+    """Return what is known of a scenario.
+
+    Raises:
+        ConfigError: the name is unknown.
+    """
+    if name not in SCENARIOS:
+        known = ", ".join(sorted(SCENARIOS))
+        raise ConfigError(f"scenario: got {name!r}, expected one of {known}.")
+    return SCENARIOS[name]
 
 
 def build_scenario(
@@ -160,6 +208,8 @@ def build_scenario(
     classes_per_task: int | None,
     valid_fraction: float,
     seed: int,
+    window: int = 320,
+    stay: int = 1,
 ) -> Scenario:
     """Return the plan of a federation; later calls return the same object.
 
@@ -172,14 +222,16 @@ def build_scenario(
         datasets: names for `load_source`, without repetition.
         data_root: where files are looked for.
         clients: number of clients, at least 1.
-        tasks: tasks per client, at least 1.
-        classes_per_task: at least 2. None means the scenario's own: 5 where the
-            data sets have 25 or more classes in all, otherwise 2; for ``text`` 4, or
-            as many as there are.
+        tasks: tasks per client, or concepts, at least 1.
+        classes_per_task: at least 2; not for ``concepts``. None means the scenario's
+            own: 5 where the data sets have 25 or more classes in all, otherwise 2; for
+            ``text`` 4, or as many as there are.
         valid_fraction: share of each task's training samples, class by class, that
             is kept for validation, in (0, 1). A class with a single sample keeps
             it for training.
         seed: the run's seed, at least 0.
+        window: training samples that a client has of a hidden concept in a round.
+        stay: rounds that it stays with one, on average; 0 for all at once.
 
     Raises:
         ConfigError: a value is out of range, a data set is missing, or the data
@@ -194,6 +246,8 @@ def build_scenario(
         classes_per_task,
         valid_fraction,
         seed,
+        window,
+        stay,
     )
 
 
@@ -207,10 +261,10 @@ def _build(
     classes_per_task: int | None,
     valid_fraction: float,
     seed: int,
+    window: int,
+    stay: int,
 ) -> Scenario:
-    if name not in SCENARIOS:
-        known = ", ".join(sorted(SCENARIOS))
-        raise ConfigError(f"scenario: got {name!r}, expected one of {known}.")
+    entry = scenario_entry(name)
     if not datasets or len(set(datasets)) < len(datasets):
         raise ConfigError(
             f"datasets: got {list(datasets)}, expected one or more different names."
@@ -223,16 +277,27 @@ def _build(
             f"valid_fraction: got {valid_fraction}, expected a number between 0 and 1."
         )
     sources = tuple(load_source(dataset, data_root) for dataset in datasets)
+    if entry.hidden and classes_per_task is not None:
+        raise ConfigError(
+            f"classes_per_task: got {classes_per_task}, expected none for scenario "
+            f"{name}, whose concepts share out all classes."
+        )
     if classes_per_task is None:
         total = sum(source.num_classes for source in sources)
-        classes_per_task = SCENARIOS[name].classes_per_task(total)
+        classes_per_task = entry.classes_per_task(total)
     if classes_per_task < 2:
         raise ConfigError(
             f"classes_per_task: got {classes_per_task}, expected at least 2."
         )
-    draw = Draw(sources, clients, tasks, classes_per_task, valid_fraction, seed)
-    plan = SCENARIOS[name].draw(draw)
-    return Scenario(name, seed, datasets, classes_per_task, plan)
+    draw = Draw(
+        sources, clients, tasks, classes_per_task, valid_fraction, window, stay, seed
+    )
+    plan = entry.draw(draw)
+    if not entry.hidden:
+        return Scenario(name, seed, datasets, classes_per_task, plan)
+    largest = max(len(concept.classes) for concept in plan[0])
+    stream = Stream(tasks, window, stay, seed)
+    return Scenario(name, seed, datasets, largest, plan, stream)
 
 
 def _only_source(sources: Sequence[DataSet], scenario: str) -> DataSet:

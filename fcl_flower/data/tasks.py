@@ -16,7 +16,6 @@ from fcl_flower.data.plan import Scenario, Task
 from fcl_flower.data.sources import load_source
 from fcl_flower.data.word_vectors import WordVectors
 
-
 SplitName: TypeAlias = Literal["train", "valid", "test"]
 
 

@@ -108,8 +108,8 @@ def _text_set(name: str, data_root: Path) -> TextSet:
     source = load_source(name, data_root)
     if not isinstance(source, TextSet):
         raise ConfigError(
-            f"dataset: got {name!r}, a set of {source.kind}, expected a set of texts for "
-            "word vectors."
+            f"dataset: got {name!r}, a set of {source.kind}, expected a set of texts "
+            "for word vectors."
         )
     return source
 

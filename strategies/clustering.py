@@ -1,0 +1,131 @@
+"""Which clients' models belong together, and how many groups there are.
+
+The five algorithms of Jiang, Sen and Borcea 2025, section V, on coordinates in which
+models have their true Euclidean distances (see `geometry`).
+"""
+
+from collections.abc import Iterator
+from operator import itemgetter
+from typing import Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from scipy.sparse.csgraph import connected_components
+from scipy.spatial.distance import cdist
+from sklearn.cluster import DBSCAN, OPTICS, AgglomerativeClustering, Birch, KMeans
+from sklearn.metrics import silhouette_score
+
+from strategies.geometry import Matrix
+
+Labels: TypeAlias = npt.NDArray[np.int64]
+Method = Literal["k-means", "agglomerative", "birch", "dbscan", "optics"]
+NOISE = -1
+
+_EQUAL = 1e-6
+"""Coordinates from a Gram matrix tell no smaller share of the largest distance."""
+
+
+def cluster(
+    coordinates: Matrix,
+    origin: Labels,
+    method: Method,
+    *,
+    at_most: int,
+    separation: float,
+    neighbourhood: float,
+    seed: int,
+) -> tuple[Labels, float]:
+    """Return the cluster of each model, and the mean silhouette of the choice.
+
+    ``k-means``, ``agglomerative`` (Ward) and ``birch`` are told a number of clusters:
+    the one with the largest silhouette (Rousseeuw 1987) from 2 up, or 1 if that is
+    below ``separation``. ``dbscan`` and ``optics`` find the number themselves. Equal
+    models are always one cluster. No silhouette exists for two models: they are one
+    cluster if they started from the same concept model.
+
+    Args:
+        coordinates: shape (N, r), in any unit: the median distance to the nearest
+            neighbour is the unit of all thresholds.
+        origin: shape (N,), the concept model that each probably started from.
+        method: the algorithm.
+        at_most: clusters, for the methods that are told a number; at least 1.
+        separation: in [-1, 1].
+        neighbourhood: radius of DBSCAN, in units of the median distance to the
+            nearest neighbour.
+        seed: of k-means.
+
+    Returns:
+        Labels, shape (N,), numbered from 0 by first appearance, `NOISE` for a model
+        that belongs to none; and the silhouette in [-1, 1], NaN where there is none.
+    """
+    pairs = cdist(coordinates, coordinates)
+    resolution = _EQUAL * pairs.max()
+    distinct, _ = connected_components(pairs <= resolution)
+    one = np.zeros(len(pairs), np.int64)
+    if distinct == 1:
+        return one, np.nan
+    if len(pairs) == 2:
+        return _numbered(origin), np.nan
+    nearest = np.where(np.eye(len(pairs), dtype=bool), np.inf, pairs).min(axis=1)
+    unit = max(float(np.median(nearest)), resolution)
+    points, pairs = coordinates / unit, pairs / unit
+    if method in {"dbscan", "optics"}:
+        labels = _numbered(_dense(points, method, neighbourhood))
+        return labels, _silhouette(pairs, labels)
+    most = min(at_most, distinct, len(pairs) - 1)
+    choices = [
+        (_silhouette(pairs, labels), labels)
+        for labels in _divisions(points, method, most, seed)
+    ]
+    silhouette, labels = max(choices, key=itemgetter(0), default=(-np.inf, one))
+    if silhouette < separation:
+        return one, np.nan
+    return _numbered(labels), silhouette
+
+
+def _divisions(
+    points: Matrix, method: Method, most: int, seed: int
+) -> Iterator[Labels]:
+    """Yield the labels for each number of clusters from 2 to ``most``."""
+    if method == "birch":
+        # The tree of subclusters is the same for each number: grow it once.
+        tree = Birch(threshold=0.5, n_clusters=None).fit(points)
+        centres = tree.subcluster_centers_
+        for count in range(2, min(most, len(centres)) + 1):
+            yield AgglomerativeClustering(count).fit_predict(centres)[tree.labels_]
+        return
+    for count in range(2, most + 1):
+        if method == "k-means":
+            model = KMeans(count, n_init=10, random_state=seed % 2**32)
+        else:
+            model = AgglomerativeClustering(count)
+        yield model.fit_predict(points)
+
+
+def _dense(points: Matrix, method: Method, neighbourhood: float) -> Labels:
+    """Return the labels of a method that looks for dense places."""
+    if method == "dbscan":
+        found = DBSCAN(eps=neighbourhood, min_samples=2).fit_predict(points)
+    else:
+        # Beside equal models every slope is infinitely steep, as it should be.
+        with np.errstate(divide="ignore"):
+            found = OPTICS(min_samples=2).fit_predict(points)
+    labels: Labels = found
+    return labels
+
+
+def _silhouette(pairs: Matrix, labels: Labels) -> float:
+    """Return the mean silhouette without noise; NaN for fewer than two clusters."""
+    kept = np.flatnonzero(labels != NOISE)
+    if len(np.unique(labels[kept])) < 2:
+        return np.nan
+    among = pairs[np.ix_(kept, kept)]
+    return float(silhouette_score(among, labels[kept], metric="precomputed"))
+
+
+def _numbered(labels: Labels) -> Labels:
+    """Return the same division, numbered by first appearance; noise stays noise."""
+    numbers = {NOISE: NOISE}
+    for label in labels.tolist():
+        numbers.setdefault(label, len(numbers) - 1)
+    return np.array([numbers[label] for label in labels.tolist()], np.int64)

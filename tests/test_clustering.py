@@ -1,0 +1,209 @@
+"""Clusters of models against scikit-learn on the matrix of all weights."""
+
+import numpy as np
+import pytest
+from scipy.spatial.distance import cdist
+from sklearn.cluster import DBSCAN, OPTICS, AgglomerativeClustering, Birch, KMeans
+from sklearn.metrics import adjusted_rand_score, silhouette_score
+
+from strategies.clustering import cluster
+from strategies.geometry import embedding, gram
+
+COUNTED = ["k-means", "agglomerative", "birch"]
+DENSE = ["dbscan", "optics"]
+
+
+def clustered(matrix, method="k-means", **settings):
+    rows = np.asarray(matrix, np.float64)
+    return clustered_points(
+        embedding(gram([{"w": row} for row in rows])), method, **settings
+    )
+
+
+def clustered_points(points, method, origin=None, **settings):
+    origin = np.zeros(len(points), np.int64) if origin is None else np.array(origin)
+    given = {"at_most": 6, "separation": 0.1, "neighbourhood": 1.5, "seed": 4}
+    return cluster(points, origin, method, **(given | settings))
+
+
+def blobs(groups, each=6, size=40, apart=8.0, seed=0):
+    """Return models around centres, in mixed order, and the group of each."""
+    rng = np.random.default_rng(seed)
+    truth = rng.permutation(np.repeat(np.arange(groups), each))
+    centres = rng.normal(scale=apart, size=(groups, size))
+    return centres[truth] + rng.normal(size=(len(truth), size)), truth
+
+
+def in_units_of_the_nearest(matrix):
+    pairs = cdist(matrix, matrix)
+    return matrix / np.median(np.sort(pairs, axis=1)[:, 1])
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
+@pytest.mark.parametrize("groups", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("method", COUNTED)
+def test_planted_groups_are_found_with_their_number(method, groups, scale):
+    matrix, truth = blobs(groups)
+    labels, silhouette = clustered(matrix * scale, method)
+
+    assert adjusted_rand_score(truth, labels) == 1
+    assert labels.dtype == np.int64
+    if groups == 1:
+        assert np.isnan(silhouette)
+    else:
+        assert silhouette == pytest.approx(silhouette_score(matrix, truth))
+
+
+@pytest.mark.parametrize("groups", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("method", DENSE)
+def test_methods_that_look_for_density_find_the_number_too(method, groups):
+    # Ten models on a line, at equal distances: no place is less dense than another.
+    line = np.linspace(0, 1, 10)
+    matrix = np.concatenate([line + 1000 * group for group in range(groups)])[:, None]
+    labels, silhouette = clustered(matrix, method)
+
+    assert labels.tolist() == np.repeat(np.arange(groups), 10).tolist()
+    assert np.isnan(silhouette) if groups == 1 else silhouette > 0.9
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    ("method", "plain"),
+    [
+        ("k-means", KMeans(4, n_init=10, random_state=4)),
+        ("agglomerative", AgglomerativeClustering(4)),
+        ("birch", Birch(threshold=0.5, n_clusters=4)),
+        ("dbscan", DBSCAN(eps=1.5, min_samples=2)),
+        ("optics", OPTICS(min_samples=2)),
+    ],
+)
+def test_the_division_is_that_of_scikit_learn_on_all_weights(method, plain, seed):
+    matrix, _ = blobs(4, size=300, seed=seed)
+    labels, _ = clustered(matrix, method)
+    expected = plain.fit_predict(in_units_of_the_nearest(matrix))
+
+    assert adjusted_rand_score(expected, labels) == 1
+    assert ((labels == -1) == (expected == -1)).all()
+
+
+@pytest.mark.parametrize("method", ["k-means", "agglomerative"])
+def test_the_number_with_the_largest_silhouette_wins(method):
+    matrix, _ = blobs(5, apart=1.2, size=20, seed=3)
+    labels, silhouette = clustered(matrix, method, separation=-1)
+    scaled = in_units_of_the_nearest(matrix)
+    scores = {}
+    for count in range(2, 7):
+        plain = (
+            KMeans(count, n_init=10, random_state=4)
+            if method == "k-means"
+            else AgglomerativeClustering(count)
+        )
+        scores[count] = silhouette_score(scaled, plain.fit_predict(scaled))
+
+    assert silhouette == pytest.approx(max(scores.values()), abs=1e-6)
+    assert labels.max() + 1 == max(scores, key=scores.get)
+
+
+def test_clusters_are_numbered_as_they_appear():
+    labels, _ = clustered([[9], [0], [9.1], [5], [0.1], [5.1]])
+
+    assert labels.tolist() == [0, 1, 0, 2, 1, 2]
+
+
+def test_there_are_no_more_clusters_than_allowed():
+    matrix, _ = blobs(5)
+
+    assert clustered(matrix, at_most=3)[0].max() == 2
+    assert clustered(matrix, at_most=1)[0].max() == 0
+
+
+def test_a_division_that_separates_too_little_is_none():
+    matrix = [[0], [1], [2], [3]]
+    best = silhouette_score(matrix, [0, 0, 1, 1])
+
+    for separation, clusters in ((best - 0.01, 2), (best + 0.01, 1)):
+        labels, silhouette = clustered(matrix, separation=separation)
+        assert labels.max() + 1 == clusters
+        assert np.isnan(silhouette) == (clusters == 1)
+
+
+@pytest.mark.parametrize("method", COUNTED + DENSE)
+def test_one_model_is_one_cluster(method):
+    labels, silhouette = clustered([[3, 4]], method)
+
+    assert labels.tolist() == [0]
+    assert np.isnan(silhouette)
+
+
+@pytest.mark.parametrize("method", COUNTED + DENSE)
+def test_two_models_belong_together_if_they_started_from_one(method):
+    far = [[0.0, 0], [5, 5]]
+
+    assert clustered(far, method, origin=[2, 2])[0].tolist() == [0, 0]
+    assert clustered(far, method, origin=[4, 2])[0].tolist() == [0, 1]
+    same = [[5.0, 5], [5, 5]]
+    assert clustered(same, method, origin=[4, 2])[0].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("count", [2, 3, 7])
+@pytest.mark.parametrize("method", COUNTED + DENSE)
+def test_equal_models_are_one_cluster(method, count):
+    labels, silhouette = clustered(np.full((count, 4), 0.1), method)
+
+    assert labels.tolist() == [0] * count
+    assert np.isnan(silhouette)
+
+
+@pytest.mark.parametrize("method", COUNTED + DENSE)
+def test_groups_of_equal_models_are_clusters(method):
+    pair, other, third = [[0.1, 0.3]] * 3, [[5.0, 0]] * 3, [[0.0, 7]] * 2
+    labels, silhouette = clustered([*pair, *other, *third], method)
+
+    assert labels.tolist() == [0, 0, 0, 1, 1, 1, 2, 2]
+    assert silhouette == pytest.approx(1)
+
+
+@pytest.mark.parametrize("rounding", [0.0, 1e-20])
+@pytest.mark.parametrize("method", COUNTED + DENSE)
+def test_rounding_does_not_tell_equal_models_apart(method, rounding):
+    points = np.array([[0], [rounding], [0], [0.01], [0.01], [0.01]])
+    labels, _ = clustered_points(points, method)
+
+    assert labels.tolist() == [0, 0, 0, 1, 1, 1]
+
+
+@pytest.mark.parametrize("count", range(3, 8))
+@pytest.mark.parametrize("method", COUNTED + DENSE)
+def test_few_models_of_any_kind_are_clustered_without_a_warning(method, count):
+    for seed in range(3):
+        drawn = np.random.default_rng(seed).normal(size=(count, 3))
+        labels, _ = clustered(drawn, method)
+        assert len(labels) == count
+        drawn[1] = drawn[0]
+        assert len(set(clustered(drawn, method)[0][:2])) == 1
+
+
+def test_a_model_far_from_all_others_is_noise():
+    labels, silhouette = clustered([[0], [1], [50], [100], [101]], "dbscan")
+
+    assert labels.tolist() == [0, 0, -1, 1, 1]
+    among = silhouette_score([[0], [1], [100], [101]], [0, 0, 1, 1])
+    assert silhouette == pytest.approx(among), "noise is no cluster"
+
+
+def test_dbscans_radius_is_in_distances_to_the_nearest():
+    matrix = np.array([[0], [2], [4], [7.2], [9.2], [11.2]])  # gaps of 1 and of 1.6
+
+    assert clustered(matrix, "dbscan", neighbourhood=1.5)[0].max() == 1
+    assert clustered(matrix, "dbscan", neighbourhood=1.7)[0].max() == 0
+    assert (clustered(matrix, "dbscan", neighbourhood=0.9)[0] == -1).all()
+
+
+@pytest.mark.parametrize("method", COUNTED + DENSE)
+def test_a_monstrous_model_stops_nothing(method):
+    # Beside it the others are all the same.
+    labels, _ = clustered([[0.1], [0.2], [3e38], [5.0]], method)
+
+    assert labels[0] == labels[1] == labels[3]
+    if method != "optics":  # which sees one valley, of whatever depth
+        assert labels[2] != labels[0]
