@@ -32,6 +32,7 @@ def cluster(
     *,
     at_most: int,
     separation: float,
+    subdivision: float,
     neighbourhood: float,
     seed: int,
 ) -> tuple[Labels, float]:
@@ -39,9 +40,11 @@ def cluster(
 
     ``k-means``, ``agglomerative`` (Ward) and ``birch`` are told a number of clusters:
     the one with the largest silhouette (Rousseeuw 1987) from 2 up, or 1 if that is
-    below ``separation``. ``dbscan`` and ``optics`` find the number themselves. Equal
-    models are always one cluster. No silhouette exists for two models: they are one
-    cluster if they started from the same concept model.
+    below ``separation``. Concepts whose clients started from one model lie much nearer
+    to each other than to the rest, so that this finds them as one cluster: it is
+    divided again if its parts are distinct enough. ``dbscan`` and ``optics`` find the
+    number themselves. Equal models are always one cluster. No silhouette exists for
+    two models: they are one cluster if they started from the same concept model.
 
     Args:
         coordinates: shape (N, r), in any unit: the median distance to the nearest
@@ -50,6 +53,8 @@ def cluster(
         method: the algorithm.
         at_most: clusters, for the methods that are told a number; at least 1.
         separation: in [-1, 1].
+        subdivision: least silhouette of the parts of a cluster, among themselves, in
+            units of that of the clusters; at least 0.
         neighbourhood: radius of DBSCAN, in units of the median distance to the
             nearest neighbour.
         seed: of k-means.
@@ -60,27 +65,46 @@ def cluster(
     """
     pairs = cdist(coordinates, coordinates)
     resolution = _EQUAL * pairs.max()
-    distinct, _ = connected_components(pairs <= resolution)
     one = np.zeros(len(pairs), np.int64)
-    if distinct == 1:
+    if connected_components(pairs <= resolution)[0] == 1:
         return one, np.nan
     if len(pairs) == 2:
         return _numbered(origin), np.nan
     nearest = np.where(np.eye(len(pairs), dtype=bool), np.inf, pairs).min(axis=1)
     unit = max(float(np.median(nearest)), resolution)
     points, pairs = coordinates / unit, pairs / unit
+    equal = pairs <= resolution / unit
     if method in {"dbscan", "optics"}:
         labels = _numbered(_dense(points, method, neighbourhood))
         return labels, _silhouette(pairs, labels)
-    most = min(at_most, distinct, len(pairs) - 1)
-    choices = [
-        (_silhouette(pairs, labels), labels)
-        for labels in _divisions(points, method, most, seed)
-    ]
-    silhouette, labels = max(choices, key=itemgetter(0), default=(-np.inf, one))
+
+    def best(members: Labels, most: int) -> tuple[float, Labels]:
+        """Return the division with the largest silhouette; -inf where none is."""
+        among = pairs[np.ix_(members, members)]
+        kinds, _ = connected_components(equal[np.ix_(members, members)])
+        most = min(most, kinds, len(members) - 1)
+        choices = [
+            (_silhouette(among, parts), parts)
+            for parts in _divisions(points[members], method, most, seed)
+        ]
+        return max(choices, key=itemgetter(0), default=(-np.inf, one[members]))
+
+    silhouette, labels = best(np.arange(len(pairs)), at_most)
     if silhouette < separation:
         return one, np.nan
-    return _numbered(labels), silhouette
+    count = labels.max() + 1
+    while count < at_most:
+        inner = [
+            best(np.flatnonzero(labels == number), at_most - count + 1)
+            for number in range(count)
+        ]
+        mixed = max(range(count), key=lambda n: inner[n][0])
+        if inner[mixed][0] < subdivision * silhouette:
+            break
+        parts = inner[mixed][1]
+        labels[labels == mixed] = np.where(parts == 0, mixed, count - 1 + parts)
+        count += parts.max()
+    return _numbered(labels), _silhouette(pairs, labels)
 
 
 def _divisions(

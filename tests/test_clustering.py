@@ -22,7 +22,13 @@ def clustered(matrix, method="k-means", **settings):
 
 def clustered_points(points, method, origin=None, **settings):
     origin = np.zeros(len(points), np.int64) if origin is None else np.array(origin)
-    given = {"at_most": 6, "separation": 0.1, "neighbourhood": 1.5, "seed": 4}
+    given = {
+        "at_most": 6,
+        "separation": 0.1,
+        "subdivision": 0.4,
+        "neighbourhood": 1.5,
+        "seed": 4,
+    }
     return cluster(points, origin, method, **(given | settings))
 
 
@@ -89,7 +95,7 @@ def test_the_division_is_that_of_scikit_learn_on_all_weights(method, plain, seed
 @pytest.mark.parametrize("method", ["k-means", "agglomerative"])
 def test_the_number_with_the_largest_silhouette_wins(method):
     matrix, _ = blobs(5, apart=1.2, size=20, seed=3)
-    labels, silhouette = clustered(matrix, method, separation=-1)
+    labels, silhouette = clustered(matrix, method, separation=-1, subdivision=99)
     scaled = in_units_of_the_nearest(matrix)
     scores = {}
     for count in range(2, 7):
@@ -207,3 +213,47 @@ def test_a_monstrous_model_stops_nothing(method):
     assert labels[0] == labels[1] == labels[3]
     if method != "optics":  # which sees one valley, of whatever depth
         assert labels[2] != labels[0]
+
+
+# ---- clusters within clusters
+
+
+def around(rng, *centres, each=4):
+    """Return coordinates around the centres, and which centre each belongs to."""
+    truth = np.repeat(np.arange(len(centres)), each)
+    noise = rng.normal(0, 0.05, (len(truth), 12))
+    places = np.zeros((len(truth), 12))
+    places[:, :3] = np.array(centres)[truth]
+    return places + noise, truth
+
+
+@pytest.mark.parametrize("method", ["k-means", "agglomerative", "birch"])
+def test_two_near_concepts_far_from_the_rest_are_told_apart(method):
+    # As silhouettes go, the two near ones are one of three clusters.
+    matrix, truth = around(
+        np.random.default_rng(0), (0, 0, 0), (1, 0, 0), (9, 9, 0), (0, 9, 9)
+    )
+    whole, _ = clustered(matrix, method, subdivision=9.0)
+    assert whole.max() == 2
+    labels, silhouette = clustered(matrix, method)
+    assert adjusted_rand_score(truth, labels) == 1
+    expected = silhouette_score(matrix, truth)
+    assert silhouette == pytest.approx(expected)
+    assert expected < clustered(matrix, method, subdivision=9.0)[1]
+
+
+def test_a_cluster_of_one_concept_is_not_divided_again():
+    matrix, truth = around(np.random.default_rng(1), (0, 0, 0), (9, 0, 0), each=6)
+    labels, _ = clustered(matrix, at_most=10)
+    assert adjusted_rand_score(truth, labels) == 1
+
+
+def test_the_most_distinct_parts_are_divided_first_while_there_is_room():
+    matrix, truth = around(
+        np.random.default_rng(2), (0, 0, 0), (2, 0, 0), (90, 0, 0), (90, 1, 0)
+    )
+    assert clustered(matrix, at_most=2)[0].max() == 1
+    labels, _ = clustered(matrix, at_most=3)
+    assert adjusted_rand_score(np.minimum(truth, 2), labels) == 1
+    labels, _ = clustered(matrix, at_most=4)
+    assert adjusted_rand_score(truth, labels) == 1

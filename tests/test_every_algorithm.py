@@ -126,7 +126,8 @@ def test_two_tasks_are_learned_and_nothing_is_changed_in_place(
         "learner",
         lambda *given: WatchedLearner(learner(*given), problems),
     )
-    run_in_process(tiny(tmp_path, strategy=name, head=head, rounds=2))
+    given = {"strategy": name, "scenario": "overlapped", "head": head}
+    run_in_process(tiny(tmp_path, **given, rounds=2))
     assert problems == []
     assert [row["failed"] for row in rounds_of(tmp_path)] == [[]] * 4
     for matrix in summary_of(tmp_path)["client_accuracy"]:
@@ -179,7 +180,8 @@ def test_isolated_clients_do_not_know_of_each_other(tmp_path, name):
 
 @pytest.mark.parametrize("name", FEDERATED)
 def test_isolated_clients_send_and_receive_no_tensor(tmp_path, name):
-    grid = run_in_process(tiny(tmp_path, strategy=name, isolated=True))
+    given = {"strategy": name, "scenario": "overlapped"}
+    grid = run_in_process(tiny(tmp_path, **given, isolated=True))
     found = summary_of(tmp_path)
     assert found["bytes_by_kind"]["up"].keys() == {"meta"}
     assert found["bytes_by_kind"]["down"].keys() == {"meta"}
