@@ -363,3 +363,52 @@ def test_without_clusters_or_hidden_concepts_there_is_nothing_to_judge():
     plain.add(1, {"overlap/0/1/2/3": 0.5})
     assert plain.rounds() == []
     assert plain.summary() == {}
+
+
+# ---- Concept Matching from end to end
+
+
+def matching(folder, **values):
+    given = {"clients": 6, "tasks": 3, "rounds": 6, "set": "concepts = 3"}
+    return hidden(folder, **{**given, "strategy": "concept-matching", **values})
+
+
+def test_clients_may_be_absent_come_late_or_leave(tmp_path):
+    trained = Counter()
+
+    def unreliable(client, message, reply):
+        if message.metadata.message_type != "train":
+            return reply
+        trained[client] += 1
+        late = client == 0 and trained[client] <= 2
+        gone = client == 1 and trained[client] > 2
+        return None if late or gone else reply
+
+    run_in_process(
+        matching(tmp_path, fraction=0.7, timeout=0.5, seed=1), tamper=unreliable
+    )
+    rows = rounds_of(tmp_path)
+    assert [len(row["clients"]) + len(row["failed"]) for row in rows] == [4] * 6
+    assert any(row["failed"] for row in rows)
+    told = json.loads((tmp_path / "concepts.json").read_text())
+    assert [one["clients"] for one in told] == [row["clients"] for row in rows]
+    assert summary_of(tmp_path)["concepts"]["models"] > 1
+
+
+def test_matching_beats_averaging_over_concepts_by_far(tmp_path):
+    found = {}
+    for name, text in (("concept-matching", "concepts = 3"), ("fedavg", "")):
+        run_in_process(
+            matching(
+                tmp_path / name, strategy=name, set=text, clients=9, rounds=8, seed=2
+            )
+        )
+        found[name] = summary_of(tmp_path / name)["average_accuracy"]
+    assert found["concept-matching"] > found["fedavg"] + 0.1
+
+
+def test_alone_a_client_keeps_all_concept_models_to_itself(tmp_path):
+    grid = run_in_process(matching(tmp_path, isolated=True, clients=2, rounds=12))
+    assert not any(message.content.array_records for _, message in grid.asked)
+    assert summary_of(tmp_path)["average_accuracy"] > 0.5
+    assert summary_of(tmp_path)["model_bytes"] > 0

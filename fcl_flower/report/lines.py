@@ -1,4 +1,4 @@
-"""A picture of accuracies: one line for each of several things, named at its end."""
+"""A picture of fractions: one line for each of several things, named at its end."""
 
 import math
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ class Series:
         at: tasks or rounds, ascending.
         values: one for each of ``at``, NaN where there is none.
         spread: half height of a band around the line, shape of ``values``; NaN for
-            no band. It ends where accuracies do, at 0 and 1.
+            no band. It ends where fractions do, at 0 and 1.
         colour: CSS colour.
         dashed: for the run without communication.
     """
@@ -57,13 +57,16 @@ def over_rounds(rounds: int) -> Steps:
     return Steps("round", 1, rounds, "round")
 
 
-def lines(series: Sequence[Series], steps: Steps, what: str) -> Markup:
-    """Return accuracies (y) after each step (x), labelled at the right end.
+def lines(
+    series: Sequence[Series], steps: Steps, what: str, title: str = "test accuracy"
+) -> Markup:
+    """Return fractions (y) after each step (x), labelled at the right end.
 
     Args:
         series: at least one, each with a value that is not NaN.
         steps: the x axis.
         what: description of the picture.
+        title: of the y axis.
     """
     low = min(float(np.nanmin(_edge(s, -1))) for s in series)
     high = max(float(np.nanmax(_edge(s, 1))) for s in series)
@@ -77,7 +80,7 @@ def lines(series: Sequence[Series], steps: Steps, what: str) -> Markup:
     )
     fits = int((WIDTH - room - LEFT) / 34)
     parts = [
-        panel.y_axis(values, plot.tick_decimals(values), "test accuracy"),
+        panel.y_axis(values, plot.tick_decimals(values), title),
         panel.x_axis(
             plot.whole_ticks(steps.first, steps.last, fits),
             lambda step: f"{step:.0f}",
