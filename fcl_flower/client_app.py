@@ -2,7 +2,7 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -14,13 +14,13 @@ from fcl_flower.contracts import Learner
 from fcl_flower.data.scenarios import Scenario
 from fcl_flower.data.tasks import (
     Examples,
+    Form,
     SplitName,
     TaskData,
     met_data,
     task_data,
     task_examples,
 )
-from fcl_flower.data.word_vectors import WordVectors
 from fcl_flower.ledger import kind
 from fcl_flower.memory import ClientMemory, ContextMemory, FolderMemory
 from fcl_flower.training import score
@@ -94,15 +94,6 @@ def model_bytes(state: Payload, received: Payload) -> int:
     )
 
 
-class _Where(TypedDict):
-    """How a task's examples are brought into the form that the model wants."""
-
-    data_root: Path
-    input_shape: tuple[int, ...]
-    single_head: bool
-    vectors: WordVectors | None
-
-
 class _Client:
     """What one message needs: the learner, its memory and its data."""
 
@@ -128,9 +119,9 @@ class _Client:
     def data(self, stage: Stage) -> TaskData:
         """Return what the client trains on."""
         if self.scenario.stream is None:
-            found = task_data(self.scenario, self.number, stage.task, **self._where())
+            found = task_data(self.scenario, self.number, stage.task, self.form())
         else:
-            found = met_data(self.scenario, self.number, stage.round, **self._where())
+            found = met_data(self.scenario, self.number, stage.round, self.form())
         train, valid, test = map(self._here, (found.train, found.valid, found.test))
         return TaskData(train, valid, test, found.classes)
 
@@ -156,7 +147,7 @@ class _Client:
 
     def _examples(self, task: int, split: SplitName) -> Examples:
         return self._here(
-            task_examples(self.scenario, self.number, task, split, **self._where())
+            task_examples(self.scenario, self.number, task, split, self.form())
         )
 
     def _here(self, examples: Examples) -> Examples:
@@ -164,10 +155,11 @@ class _Client:
         device = self.learner.place.device
         return Examples(examples.x.to(device), examples.y.to(device))
 
-    def _where(self) -> _Where:
-        return {
-            "data_root": assembly.data_root(self.config),
-            "input_shape": self.learner.model.input_shape,
-            "single_head": self.config.head == "single",
-            "vectors": assembly.vectors(self.config),
-        }
+    def form(self) -> Form:
+        """Return the form in which the model takes samples."""
+        return Form(
+            assembly.data_root(self.config),
+            self.learner.model.input_shape,
+            self.config.head == "single",
+            assembly.vectors(self.config),
+        )

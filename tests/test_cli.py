@@ -460,6 +460,24 @@ def test_a_comparison_gives_settings_to_those_who_know_them(fcl, simulated, tmp_
     assert simulated == []
 
 
+@pytest.mark.parametrize(
+    ("given", "dataset", "scenario"),
+    [
+        (["fedavg,concept-matching"], "digits", "concepts"),
+        (["fedavg,concept-matching", "--scenario", "classes"], "digits", "classes"),
+        (["fedavg,fedseit"], "stdlib-docs", "text"),
+        (["fedavg,stl"], "digits", "overlapped"),
+    ],
+)
+def test_compared_methods_share_what_suits_the_first_that_has_needs(
+    fcl, simulated, given, dataset, scenario
+):
+    small = ("--clients", "2", "--tasks", "2", "--rounds", "1", "--no-isolated")
+    answer = fcl("compare", *small, "--strategies", *given, "--output", "here")
+    assert answer.code == 0
+    assert [(c.dataset, c.scenario) for c, *_ in simulated] == [(dataset, scenario)] * 2
+
+
 def test_a_study_runs_what_its_file_and_the_choices_say(fcl, simulated, tmp_path):
     folder = tmp_path / "mine"
     folder.mkdir()

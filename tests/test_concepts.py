@@ -17,7 +17,7 @@ from fcl_flower.data.imageset import Split
 from fcl_flower.data.scenarios import build_scenario
 from fcl_flower.data.sources import load_source
 from fcl_flower.data.stream import Stream
-from fcl_flower.data.tasks import met_data
+from fcl_flower.data.tasks import Form, met_data
 from fcl_flower.errors import ConfigError
 
 
@@ -169,8 +169,8 @@ def test_a_round_s_data_are_the_window_of_the_concept_with_labels_of_one_head(
     tmp_path,
 ):
     found = plan(tmp_path, window=10)
-    where = {"data_root": tmp_path, "input_shape": (1, 8, 8), "single_head": True}
-    seen = met_data(found, 2, 5, **where)
+    form = Form(tmp_path, (1, 8, 8), single_head=True)
+    seen = met_data(found, 2, 5, form)
     (concept,) = found.stream.met(2, 5)
     task = found.clients[2][concept]
     assert len(seen.train.y) == 10
@@ -184,14 +184,14 @@ def test_a_round_s_data_are_the_window_of_the_concept_with_labels_of_one_head(
 
 def test_static_data_are_all_chunks_together(tmp_path):
     found = plan(tmp_path, stay=0)
-    where = {"data_root": tmp_path, "input_shape": (1, 8, 8), "single_head": True}
-    seen = met_data(found, 1, 1, **where)
+    form = Form(tmp_path, (1, 8, 8), single_head=True)
+    seen = met_data(found, 1, 1, form)
     chunks = found.clients[1]
     assert len(seen.train.y) == sum(len(t.train) for t in chunks)
     assert seen.train.x.shape[0] == len(seen.train.y)
     assert set(seen.train.y.tolist()) == set(range(10))
     assert len(seen.test.y) == sum(len(t.test) for t in chunks)
-    assert torch.equal(seen.train.x, met_data(found, 1, 9, **where).train.x)
+    assert torch.equal(seen.train.x, met_data(found, 1, 9, form).train.x)
 
 
 def test_texts_of_different_lengths_are_padded_together(tmp_path):
@@ -199,15 +199,8 @@ def test_texts_of_different_lengths_are_padded_together(tmp_path):
         scenario="concepts", dataset="stdlib-docs", clients=3, tasks=2, stay=0
     )
     found = assembly.scenario(config)
-    seen = met_data(
-        found,
-        0,
-        1,
-        data_root=tmp_path,
-        input_shape=(-1,),
-        single_head=True,
-        vectors=assembly.vectors(config),
-    )
+    form = Form(tmp_path, (-1,), single_head=True, vectors=assembly.vectors(config))
+    seen = met_data(found, 0, 1, form)
     assert seen.train.x.shape[0] == len(seen.train.y)
     assert (seen.train.x[:, -1] == 0).any()
 

@@ -16,7 +16,7 @@ from text_sets import write_text_set
 from fcl_flower.data.images import to_tensor
 from fcl_flower.data.scenarios import SCENARIOS, build_scenario
 from fcl_flower.data.sources import load_source
-from fcl_flower.data.tasks import Examples, batches, task_data, task_examples
+from fcl_flower.data.tasks import Examples, Form, batches, task_data, task_examples
 from fcl_flower.errors import ConfigError
 
 NOWHERE = Path("no-such-folder")
@@ -338,14 +338,7 @@ def test_non_iid_50_has_50_different_tasks(stored):
 
 
 def examples_of(scenario, client, task, root, single_head=False, shape=(1, 8, 8)):
-    return task_data(
-        scenario,
-        client,
-        task,
-        data_root=root,
-        input_shape=shape,
-        single_head=single_head,
-    )
+    return task_data(scenario, client, task, Form(root, shape, single_head))
 
 
 def test_a_task_becomes_the_right_images_with_labels_from_0():
@@ -389,15 +382,7 @@ def test_a_single_head_labels_every_class_of_the_scenario_once(tmp_path):
 def test_one_split_alone_is_that_of_the_whole():
     scenario = build()
     data = examples_of(scenario, 0, 3, NOWHERE)
-    alone = task_examples(
-        scenario,
-        0,
-        3,
-        "test",
-        data_root=NOWHERE,
-        input_shape=(1, 8, 8),
-        single_head=False,
-    )
+    alone = task_examples(scenario, 0, 3, "test", Form(NOWHERE, (1, 8, 8), False))
     assert torch.equal(alone.x, data.test.x)
     assert torch.equal(alone.y, data.test.y)
 

@@ -14,14 +14,13 @@ network without federation, written with torch's own convolutions over padded ba
 import argparse
 import statistics
 import time
-from pathlib import Path
 
 import numpy as np
 import torch
 
 from fcl_flower import assembly
 from fcl_flower.config import RunConfig
-from fcl_flower.data.tasks import TaskData, batches, task_data
+from fcl_flower.data.tasks import Form, TaskData, batches, task_data
 from fcl_flower.models.kimcnn import DROPOUT, FILTERS, WIDTHS
 from fcl_flower.sparse import SparseArray
 from fcl_flower.tensors import snapshot
@@ -59,15 +58,13 @@ def main() -> None:
     )
     plan = assembly.scenario(config)
     learner = assembly.learner(config, plan, 0)
-    data = task_data(
-        plan,
-        0,
-        0,
-        data_root=Path(assembly.data_root(config)),
-        input_shape=learner.model.input_shape,
+    form = Form(
+        assembly.data_root(config),
+        learner.model.input_shape,
         single_head=False,
         vectors=assembly.vectors(config),
     )
+    data = task_data(plan, 0, 0, form)
     words = (data.train.x != 0).sum(1).double()
     print(
         f"{config.dataset}: {len(words)} documents of {words.mean():.1f} words, "

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 import torch
@@ -50,79 +50,53 @@ class TaskData:
     classes: int
 
 
-def task_data(
-    scenario: Scenario,
-    client: int,
-    task: int,
-    *,
-    data_root: Path,
-    input_shape: tuple[int, ...],
-    single_head: bool,
-    vectors: WordVectors | None = None,
-) -> TaskData:
+class Form(NamedTuple):
+    """The form in which a model takes samples.
+
+    Attributes:
+        data_root: where the sources are.
+        input_shape: of the model.
+        single_head: label by position in ``scenario.labels`` instead of by position
+            among the task's own classes; True where concepts are hidden.
+        vectors: number the words, where the data are text.
+    """
+
+    data_root: Path
+    input_shape: tuple[int, ...]
+    single_head: bool
+    vectors: WordVectors | None = None
+
+
+def task_data(scenario: Scenario, client: int, task: int, form: Form) -> TaskData:
     """Return the three splits of one task of one client.
 
     Args:
         scenario: the plan.
         client: counted from 0.
         task: counted from 0, in the client's own order.
-        data_root: where the sources are.
-        input_shape: of the model.
-        single_head: label by position in ``scenario.labels`` instead of by position
-            among the task's own classes.
-        vectors: number the words, where the data are text.
+        form: of the tensors.
     """
-
-    def split(name: SplitName) -> Examples:
-        return task_examples(
-            scenario,
-            client,
-            task,
-            name,
-            data_root=data_root,
-            input_shape=input_shape,
-            single_head=single_head,
-            vectors=vectors,
-        )
-
-    classes = scenario.num_labels if single_head else scenario.classes_per_task
-    return TaskData(split("train"), split("valid"), split("test"), classes)
+    train, valid, test = (
+        task_examples(scenario, client, task, split, form)
+        for split in get_args(SplitName)
+    )
+    classes = scenario.num_labels if form.single_head else scenario.classes_per_task
+    return TaskData(train, valid, test, classes)
 
 
 # A few entries only: enough for a client that stays at one task over many rounds.
 @lru_cache(maxsize=8)
 def task_examples(
-    scenario: Scenario,
-    client: int,
-    task: int,
-    split: SplitName,
-    *,
-    data_root: Path,
-    input_shape: tuple[int, ...],
-    single_head: bool,
-    vectors: WordVectors | None = None,
+    scenario: Scenario, client: int, task: int, split: SplitName, form: Form
 ) -> Examples:
-    """Return one split alone (an evaluation needs no training images).
-
-    The arguments are those of `task_data`.
-    """
+    """Return one split alone (an evaluation needs no training images)."""
     plan = scenario.clients[client][task]
     indices = {"train": plan.train, "valid": plan.valid, "test": plan.test}[split]
-    form = _Form(data_root, input_shape, single_head, vectors)
     return _examples(scenario, plan, split, indices, form)
 
 
-# A client trains on the same window as often as a round is repeated, no more.
-@lru_cache(maxsize=2)
 def met_data(
-    scenario: Scenario,
-    client: int,
-    server_round: int,
-    *,
-    data_root: Path,
-    input_shape: tuple[int, ...],
-    single_head: bool,
-    vectors: WordVectors | None = None,
+    scenario: Scenario, client: int, server_round: int, form: Form
 ) -> TaskData:
     """Return what a client has in a round where concepts are hidden.
 
@@ -130,48 +104,42 @@ def met_data(
         scenario: the plan, with a stream.
         client: counted from 0.
         server_round: counted from 1.
-        data_root: as `task_data`, and so on.
-        input_shape: of the model.
-        single_head: True, since nobody knows the concept.
-        vectors: number the words, where the data are text.
+        form: of the tensors.
+
+    Raises:
+        ValueError: the scenario hides no concepts.
     """
-    if scenario.stream is None:
+    stream = scenario.stream
+    if stream is None:
         raise ValueError(f"scenario {scenario.name} hides no concepts")
-    form = _Form(data_root, input_shape, single_head, vectors)
-    met = scenario.stream.met(client, server_round)
-    plans = [(concept, scenario.clients[client][concept]) for concept in met]
-    train = [
-        _examples(
-            scenario,
-            plan,
-            "train",
-            scenario.stream.samples(client, server_round, concept, plan.train),
-            form,
-        )
-        for concept, plan in plans
+    met = stream.met(client, server_round)
+    plans = [scenario.clients[client][concept] for concept in met]
+    windows = [
+        stream.samples(client, server_round, concept, plan.train)
+        for concept, plan in zip(met, plans, strict=True)
     ]
-    valid = [_examples(scenario, p, "valid", p.valid, form) for _, p in plans]
-    test = [_examples(scenario, p, "test", p.test, form) for _, p in plans]
-    return TaskData(
-        _together(train), _together(valid), _together(test), scenario.num_labels
+    train, valid, test = (
+        _together(
+            [
+                _examples(scenario, plan, split, indices, form)
+                for plan, indices in zip(plans, chosen, strict=True)
+            ]
+        )
+        for split, chosen in (
+            ("train", windows),
+            ("valid", [plan.valid for plan in plans]),
+            ("test", [plan.test for plan in plans]),
+        )
     )
-
-
-class _Form(NamedTuple):
-    """How samples are brought into the form that a model takes (see `task_data`)."""
-
-    data_root: Path
-    input_shape: tuple[int, ...]
-    single_head: bool
-    vectors: WordVectors | None
+    return TaskData(train, valid, test, scenario.num_labels)
 
 
 def _examples(
     scenario: Scenario,
     plan: Task,
-    split: SplitName,
+    split: str,
     indices: Indices,
-    form: _Form,
+    form: Form,
 ) -> Examples:
     source = load_source(plan.dataset, form.data_root)
     known = (

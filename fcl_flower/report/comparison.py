@@ -153,7 +153,12 @@ def _progress(rows: Sequence[Entry]) -> Markup:
     if len(known) > 1:
         (second, behind), (best, leader) = known[-2:]
         lead = numbers.fraction(best - second)
-        heading = f"After the last {steps.name} {leader} leads {behind} by {lead}"
+        then = f"After the last {steps.name} {leader}"
+        heading = (
+            f"{then} leads {behind} by {lead}"
+            if float(lead)
+            else f"{then} and {behind} are level"
+        )
     note += " Dashed: isolated, without communication."
     if any(len(entry.runs) > 1 for entry in rows):
         note += " Bands: standard deviation over seeds."
