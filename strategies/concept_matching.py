@@ -48,6 +48,9 @@ class ConceptMatchingParams(Params):
         aggregation: ``mean`` of a cluster's models, weighted by examples (plain where
             nobody has any), or ``median`` of each weight.
         separation: least mean silhouette for more than one cluster, in [-1, 1].
+        outlier: how many times the median step from the nearest concept model a
+            client's model may lie away from its own, above 1; a model further off is
+            noise, and lies in the centre of the map.
         subdivision: least silhouette for dividing a cluster again, in units of that of
             the clusters; at least 0. Measured on images: at least 0.47 where a cluster
             held two concepts, at most 0.33 where it held one.
@@ -65,6 +68,7 @@ class ConceptMatchingParams(Params):
     slack: float = Field(4.0, ge=1)
     initial: Literal["common", "independent"] = "common"
     aggregation: Literal["mean", "median"] = "mean"
+    outlier: float = Field(20.0, gt=1)
     separation: float = Field(0.1, ge=-1, le=1)
     subdivision: float = Field(0.4, ge=0)
     neighbourhood: float = Field(1.5, gt=0)
@@ -118,11 +122,16 @@ class ConceptMatching(Strategy[ConceptMatchingParams]):
         concepts = [state[group] for group in self._groups]
         models = [update.payload["base"] for update in updates.values()]
         examples = np.array([float(u.num_examples) for u in updates.values()])
-        origin = distances(models, concepts, self.params.distance).argmin(axis=1)
-        points = self._points(models)
-        labels, silhouette = cluster(
+        steps = distances(models, concepts, self.params.distance)
+        origin, moved = steps.argmin(axis=1), steps.min(axis=1)
+        # Beside one model that is far off all others would look alike.
+        usual = float(np.median(moved)) or np.inf
+        near = np.flatnonzero(moved <= self.params.outlier * usual)
+        points = self._points([models[i] for i in near])
+        labels = np.full(len(models), NOISE)
+        labels[near], silhouette = cluster(
             points,
-            origin,
+            origin[near],
             self.params.clustering,
             at_most=self.params.concepts,
             separation=self.params.separation,
@@ -144,7 +153,7 @@ class ConceptMatching(Strategy[ConceptMatchingParams]):
         )
         reached = np.append(taken, NONE)[labels]  # noise, -1, reads the last entry
         plane = np.zeros((len(models), 2))
-        plane[:, : points.shape[1]] = points[:, :2]
+        plane[near, : points.shape[1]] = points[:, :2]
         clients = np.array(list(updates), np.int64)
         return {
             **state,

@@ -160,7 +160,7 @@ def test_the_median_ignores_examples_and_outliers():
     sent = {
         0: update(1, 5, 0, examples=1, seen=1),
         1: update(2, 4, 0, examples=999, seen=2),
-        2: update(900, 6, 0, examples=1, seen=7),
+        2: update(90, 6, 0, examples=1, seen=7),
     }
     after = strategy.aggregate(state_of((0, 0, 0)), stage(1), sent)
 
@@ -425,6 +425,30 @@ def test_enormous_updates_stop_nothing(matching, aggregation):
         state = strategy.aggregate(state, stage(number), {**five_clients(), **huge})
 
     assert np.isfinite(concepts_of(state)).all()
+
+
+def test_one_model_far_off_does_not_hide_the_concepts_of_the_others():
+    state = state_of((9, 9, 9), (0, 0, 0), (5, 5, 5))
+    honest = server(concepts=3).aggregate(state, stage(1), five_clients())
+    sent = {**five_clients(), 50: update(1e30, -1e30, 1e30)}
+    after = server(concepts=3).aggregate(state, stage(1), sent)
+
+    assert concepts_of(after) == concepts_of(honest)
+    assert told(after, "cluster") == [*told(honest, "cluster"), -1]
+    assert told(after, "reached") == [*told(honest, "reached"), -1]
+    assert after[ROUND]["map"][-1].tolist() == [0, 0]
+    found = server(concepts=3).insights(after, stage(1))
+    assert found["kept"] == server(concepts=3).insights(honest, stage(1))["kept"]
+    # With room enough it counts like any other.
+    patient = server(concepts=3, outlier=1e31).aggregate(state, stage(1), sent)
+    assert told(patient, "cluster")[-1] != -1
+
+
+def test_where_most_models_did_not_move_nobody_is_far_off():
+    state = state_of((0, 0, 0))
+    sent = {0: update(0, 0, 0), 1: update(0, 0, 0), 2: update(3, 0, 0)}
+    after = server(concepts=1).aggregate(state, stage(1), sent)
+    assert told(after, "cluster") == [0, 0, 0]
 
 
 @pytest.mark.parametrize("matching", ["literal", "relaxed", "assignment"])
