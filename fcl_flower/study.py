@@ -159,7 +159,11 @@ def rows(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
                 [run.get("concepts", {}).get(key) for run in runs.values()]
             )
         twins = by_label.get(next(iter(runs.values()))["twin"] or "", {})
-        pairs = [(runs[seed], twins[seed]) for seed in sorted(runs) if seed in twins]
+        pairs = [
+            (run, twins[seed])
+            for seed, run in sorted(runs.items())
+            if seed in twins and run.get("hidden") == twins[seed].get("hidden")
+        ]
         if pairs:
             row["transfer_gain"] = _spread([_gain(a, b) for a, b in pairs])
             row["transfer_gain_per_task"] = _gain_per_task(pairs)

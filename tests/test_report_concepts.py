@@ -597,3 +597,12 @@ def test_other_files_must_fit_the_summary_too(run):
         ConfigError, match=r"scenario.json: clients has lists of \[3, 2"
     ):
         write_report(run)
+
+
+def test_static_data_are_not_paired_with_a_stream(tmp_path):
+    _, page = compared(
+        tmp_path,
+        matching={"gain": 0.1, "stay": 0},
+        alone={"isolated": True, "clustered": False, "stay": 8},
+    )
+    assert not any("Transfer gain" in name for name in pictures(page))

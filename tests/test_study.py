@@ -332,6 +332,36 @@ def test_the_table_by_hand():
     assert lines[3].startswith("| i | 0 | 0.500 | 0.100 |  |")
 
 
+def test_static_data_are_not_paired_with_a_stream():
+    drift, static = {"window": 64, "stay": 8}, {"window": 64, "stay": 0}
+    found = rows(
+        [
+            summary("f", 0, 0.75, twin="i", hidden=drift, clients=[[[0.75]]]),
+            summary("g", 0, 0.95, twin="i", hidden=static, clients=[[[0.95]]]),
+            summary("i", 0, 0.5, hidden=drift, clients=[[[0.5]]]),
+        ]
+    )
+    assert found[0]["transfer_gain"]["mean"] == pytest.approx(0.25)
+    assert "transfer_gain" not in found[1]
+
+
+def test_what_clusters_achieved_has_columns_of_its_own():
+    concepts = {"ari": 0.9, "ari_least": 0.5, "perfect_rounds": 0.8}
+    text = table(
+        [
+            summary("m", 0, 0.7, concepts={**concepts, "effectiveness": 0.95}),
+            summary("f", 0, 0.5, concepts={}),
+        ]
+    )
+    head, _, first, second = text.splitlines()[:4]
+    assert head.endswith(
+        "| ARI | least ARI | perfect rounds | matching effectiveness |"
+    )
+    assert first.endswith("| 0.4 MB | 0.900 | 0.500 | 0.800 | 0.950 |")
+    assert second.endswith("| 0.4 MB |  |  |  |  |")
+    assert "ARI" not in table([summary("f", 0, 0.5, concepts={})])
+
+
 def test_the_table_shows_the_deviation_over_seeds():
     text = table([summary("a", 0, 0.5), summary("a", 1, 0.7)])
     assert "| a | 0, 1 | 0.600 ± 0.141 | 0.100 ± 0.000 |  |" in text

@@ -79,14 +79,20 @@ def entries(runs: Sequence[Run]) -> list[Entry]:
 
 
 def pairs(entries: Sequence[Entry]) -> list[Pair]:
-    """Return each federated entry with its isolated twin, by the seeds of both."""
+    """Return each federated entry with its isolated twin, by the seeds of both.
+
+    Both must meet hidden concepts in the same way: who has them all at once gains by
+    that, not by others.
+    """
     found = []
     for federated in entries:
         own = {run.summary.seed: run.accuracy for run in federated.runs}
         for isolated in entries:
             other = {run.summary.seed: run.accuracy for run in isolated.runs}
             seeds = sorted(own.keys() & other.keys())
-            if federated.runs[0].summary.twin == isolated.label and seeds:
+            ours, theirs = federated.runs[0].summary, isolated.runs[0].summary
+            twins = ours.twin == theirs.label and ours.hidden == theirs.hidden
+            if twins and seeds:
                 found.append(
                     Pair(
                         federated.label,
