@@ -135,6 +135,11 @@ def test_drift_keeps_a_client_with_its_concept():
     assert moved == pytest.approx(3 / 4 / 8, abs=0.015)
 
 
+def test_a_client_may_stay_for_thousands_of_rounds():
+    stream = Stream(concepts=4, window=10, stay=10**9, seed=5)
+    assert stream.met(0, 3000) == stream.met(0, 1)
+
+
 def test_the_window_goes_round_the_chunk_without_a_gap():
     stream = Stream(concepts=1, window=4, stay=1, seed=0)
     chunk = np.arange(100, 110)

@@ -71,10 +71,13 @@ class Stream:
 
 @lru_cache(maxsize=100_000)
 def _concept(stream: Stream, client: int, server_round: int) -> int:
-    draw = np.random.default_rng(
-        derive(stream.seed, "stream-concept", client, server_round)
-    )
-    stays = server_round > 1 and draw.random() >= 1 / stream.stay
-    if stays:
-        return _concept(stream, client, server_round - 1)
-    return int(draw.integers(stream.concepts))
+    # Back to the last round in which it was drawn; not by recursion, since a client
+    # may stay for more rounds than Python allows calls.
+    number = server_round
+    while True:
+        draw = np.random.default_rng(
+            derive(stream.seed, "stream-concept", client, number)
+        )
+        if number == 1 or draw.random() < 1 / stream.stay:
+            return int(draw.integers(stream.concepts))
+        number -= 1
