@@ -47,8 +47,12 @@ class Update:
         payload: the tensors that travel.
         num_examples: number of training examples seen in one epoch, at least 0.
         metrics: scalars for the progress display, such as ``loss``.
+        stage: where the client stood when it was asked, in the server's count of
+            rounds; the server's loop says so, never the client. None: where the
+            round stands.
     """
 
     payload: Payload
     num_examples: int
     metrics: Mapping[str, float] = field(default_factory=dict)
+    stage: Stage | None = None

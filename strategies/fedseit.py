@@ -17,6 +17,7 @@ from fcl_flower.types import Arrays, Payload, Stage, Update
 from strategies.fedweit import FedWeit, FedWeitParams
 from strategies.knowledge import Knowledge, handed_in
 
+BRANCHES = "meta/branches"
 COUNT = re.compile("[1-9][0-9]{0,5}")
 
 
@@ -37,7 +38,7 @@ class FedSeit(FedWeit[FedSeitParams]):
 
     They are averaged over the clients whose tasks have K branches: W_c (``local``,
     shape (features, 2 features)) and for each layer of F filters W_f
-    (``foreign/NAME``, (F, K F)).
+    (``foreign/NAME``, (F, K F)). ``meta/branches`` has each client's last K.
     """
 
     params_type = FedSeitParams
@@ -45,7 +46,11 @@ class FedSeit(FedWeit[FedSeitParams]):
     @override
     def broadcast(self, state: Payload, stage: Stage, client: int) -> Payload:
         payload = super().broadcast(state, stage, client)
-        group = f"dense/{len(self.chosen(state, stage, client))}"
+        if stage.first:
+            count = len(self.chosen(state, stage, client))
+        else:  # more adapters may have come since the task began
+            count = int(np.asarray(state.get(BRANCHES, {}).get(str(client), 0)))
+        group = f"dense/{count}"
         return {**payload, group: state[group]} if group in state else payload
 
     @override
@@ -71,13 +76,17 @@ class FedSeit(FedWeit[FedSeitParams]):
         self, state: Payload, stage: Stage, updates: Mapping[int, Update]
     ) -> Payload:
         sent: dict[str, list[Arrays]] = {}
-        for update in updates.values():
+        branches = dict(state.get(BRANCHES, {}))
+        for client, update in updates.items():
             for group, arrays in update.payload.items():
                 if group.startswith("dense/"):
                     sent.setdefault(group, []).append(arrays)
+                    count = int(group.removeprefix("dense/"))
+                    branches[str(client)] = np.asarray(count)
         return {
             **super().aggregate(state, stage, updates),
             **{group: _mean(all_sent) for group, all_sent in sent.items()},
+            **({BRANCHES: branches} if self.params.dls else {}),
         }
 
 

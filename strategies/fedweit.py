@@ -38,8 +38,8 @@ class FedWeitParams(Params):
             ``literal``: the paper's 1/C sum, in which a channel that was not sent
             counts as zero, so that the base shrinks in every round.
         knowledge: which adapters of other clients a client receives when it starts
-            a task: ``previous`` (of the task before), ``sample:K`` (K drawn from all
-            earlier tasks, algorithm 1 line 3), ``sit:K`` (the K of the most similar
+            a task: ``previous`` (each client's last one), ``sample:K`` (K drawn from all
+            finished tasks, algorithm 1 line 3), ``sit:K`` (the K of the most similar
             tasks; text only), ``all``, or ``none``.
         overlap: how ``sit`` compares tasks: ``mean-cosine`` (one vector a task) or
             ``thresholded`` (all cluster centres).
@@ -60,7 +60,8 @@ class FedWeit(Strategy[P]):
 
     State: ``base`` (theta_G, dense), ``adapters/C/T`` (sparse), and, so that a client
     receives only the channels that changed since its last round, ``meta/changed``
-    (round of the last change by channel) and ``meta/seen`` (last round by client).
+    (round of the last change by channel) and ``meta/seen`` (by client, the last round
+    whose broadcast reached it for certain).
     What SIT adds is told by `KnowledgeBase`.
     """
 
@@ -151,13 +152,14 @@ class FedWeit(Strategy[P]):
             rounds = np.array(state[CHANGED][name])
             rounds[touched] = stage.round
             changed[name] = rounds
+        asked = {client: update.stage or stage for client, update in updates.items()}
         handed_in = {
-            Adapter(client, stage.task).group(kind): update.payload[kind]
+            Adapter(client, asked[client].task).group(kind): update.payload[kind]
             for client, update in updates.items()
             for kind in self.handed_in
             if kind in update.payload
         }
-        seen = {str(client): np.asarray(stage.round) for client in updates}
+        seen = {str(c): np.asarray(a.round) for c, a in asked.items()}
         return {
             **state,
             **handed_in,
@@ -167,7 +169,7 @@ class FedWeit(Strategy[P]):
         }
 
     def chosen(self, state: Payload, stage: Stage, client: int) -> list[Adapter]:
-        """Return the adapters of other clients' earlier tasks that travel."""
+        """Return the adapters of other clients' finished tasks that travel."""
         return self._knowledge.chosen(state, Adapter(client, stage.task))
 
     def _mean(

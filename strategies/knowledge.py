@@ -1,4 +1,4 @@
-"""The knowledge base: which adapters of other clients' earlier tasks a client gets.
+"""The knowledge base: which adapters of other clients' finished tasks a client gets.
 
 ``previous``, ``sample:K`` and ``all`` look at nothing but who and when (FedWeIT,
 algorithm 1). ``sit:K`` is Selective Inter-client Transfer (Chaudhary et al., Findings
@@ -140,8 +140,12 @@ def handed_in(state: Payload) -> list[Adapter]:
 
 
 def candidates(state: Payload, new: Adapter) -> list[Adapter]:
-    """Return the adapters of other clients' earlier tasks: never the client's own."""
-    return [a for a in handed_in(state) if a.client != new.client and a.task < new.task]
+    """Return the adapters of other clients' finished tasks: never the client's own.
+
+    Whatever has been handed in: clients have orders of their own, so that the number
+    of another client's task says nothing, least of all when some are slower.
+    """
+    return [a for a in handed_in(state) if a.client != new.client]
 
 
 def chosen(
@@ -152,7 +156,8 @@ def chosen(
     if name == "none":
         return []
     if name == "previous":
-        return [a for a in known if a.task == new.task - 1]
+        last = {a.client: a for a in sorted(known)}
+        return list(last.values())
     if name == "sample" and int(count) < len(known):
         draw = np.random.default_rng(derive(seed, "knowledge", new.client, new.task))
         picked = draw.choice(len(known), size=int(count), replace=False)

@@ -1,5 +1,7 @@
 """FedWeIT's server half: aggregation rules and the knowledge base, by hand."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -112,8 +114,8 @@ def test_the_knowledge_base_never_holds_the_clients_own_adapters(knowledge):
             )
 
 
-def test_previous_is_the_task_before_and_all_is_every_earlier_one():
-    state = with_adapters(server())
+def test_previous_is_the_last_of_each_client_and_all_is_every_one():
+    state = with_adapters(server(), tasks=2)
     assert received(server(knowledge="previous"), state, 1, 2) == [
         "adapters/0/1",
         "adapters/2/1",
@@ -125,7 +127,8 @@ def test_previous_is_the_task_before_and_all_is_every_earlier_one():
         "adapters/2/1",
     ]
     assert received(server(knowledge="none"), state, 1, 2) == []
-    assert received(server(knowledge="all"), state, 1, 0) == [], "nothing is earlier"
+    nothing = start(server())
+    assert received(server(knowledge="all"), nothing, 1, 0) == []
 
 
 def test_a_sample_is_of_size_k_and_depends_on_seed_client_and_task_only():
@@ -169,3 +172,32 @@ def test_an_update_that_does_not_fit_is_refused(payload):
 def test_unknown_knowledge_is_refused(knowledge):
     with pytest.raises(ValueError, match="knowledge"):
         FedWeitParams(knowledge=knowledge)
+
+
+def test_an_adapter_belongs_to_the_task_at_which_its_client_stood():
+    strategy = server()
+    ahead = dataclasses.replace(update(adapter=[[1, 0]] * 3), stage=stage(4, task=5))
+    updates = {0: ahead, 1: update(adapter=[[2, 0]] * 3)}
+
+    new = strategy.aggregate(start(strategy), stage(7, task=1), updates)
+
+    assert {g for g in new if g.startswith("adapters/")} == {
+        "adapters/0/5",
+        "adapters/1/1",
+    }
+
+
+def test_what_changed_while_a_client_was_busy_reaches_it_afterwards():
+    strategy = server()
+    state = start(strategy)
+    busy = stage(1)
+    one = dataclasses.replace(update(rows([[7, 7]] * 3, [1])), stage=stage(1))
+    late = dataclasses.replace(update(rows([[5, 5]] * 3, [2])), stage=busy)
+
+    state = strategy.aggregate(state, stage(1), {1: one})
+    state = strategy.aggregate(state, stage(2), {0: late})
+
+    # Client 0 was asked before channel 1 changed, and client 1 before channel 2 did.
+    for client in (0, 1):
+        sent = strategy.broadcast(state, stage(3), client)["base"][W]
+        assert sorted(set(sent.indices // 2)) == [1, 2]

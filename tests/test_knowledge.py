@@ -86,7 +86,7 @@ WHO = [Adapter(0, 0), Adapter(0, 1), Adapter(2, 0), Adapter(2, 1), Adapter(10, 0
 @pytest.mark.parametrize(
     ("knowledge", "expected"),
     [
-        ("previous", [Adapter(0, 1), Adapter(2, 1)]),
+        ("previous", [Adapter(0, 1), Adapter(2, 1), Adapter(10, 0)]),
         ("all", WHO),
         ("sample:5", WHO),
         ("sample:99", WHO),
@@ -116,15 +116,15 @@ def test_adapters_are_listed_by_number_of_client_and_task():
 
 
 @pytest.mark.parametrize("knowledge", ["previous", "all", "sample:9", "sit:9"])
-def test_only_other_clients_earlier_tasks_are_sent(knowledge):
+def test_a_slow_client_gets_what_faster_ones_have_finished(knowledge):
     strategy = server(knowledge)
     everyone = dict.fromkeys(range(3), "east")
-    state = lived(strategy, everyone, everyone, everyone)
+    state = lived(strategy, everyone, everyone)
+    tasks = [1] if knowledge == "previous" else [0, 1]
     for client in range(3):
-        # The second task, begun anew: the third is not earlier, nor the second.
-        now = begun(strategy, state, 1, **{f"c{client}": "east"})
-        others = [f"adapters/{c}/0" for c in range(3) if c != client]
-        assert received(strategy, now, client, 1) == others
+        now = begun(strategy, state, 0, **{f"c{client}": "east"})
+        others = [f"adapters/{c}/{t}" for c in range(3) if c != client for t in tasks]
+        assert received(strategy, now, client, 0) == others
 
 
 # ---- selective inter-client transfer
@@ -203,7 +203,9 @@ def test_insights_are_the_scores_of_the_tasks_begun_in_this_round():
     found = strategy.insights(state, stage(6, 1))
     assert found == {
         "overlap/2/1/0/0": pytest.approx(-1),
+        "overlap/2/1/0/1": pytest.approx(-1),
         "overlap/2/1/1/0": pytest.approx(0, abs=1e-6),
+        "overlap/2/1/1/1": pytest.approx(-np.sqrt(0.5), abs=1e-6),
     }
     state = finished(strategy, state, 6, 1, [0, 1, 2])
     assert strategy.insights(state, stage(7, 1)) == {}
