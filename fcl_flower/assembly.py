@@ -53,6 +53,11 @@ def completed(config: RunConfig) -> RunConfig:
             f"head: {head!r} is refused: expected 'single' for scenario "
             f"{scenario}, whose concepts are hidden"
         )
+    if plan.hidden and config.mode == "asynchronous":
+        raise ConfigError(
+            f"mode: {config.mode!r} is refused: expected 'synchronous' for scenario "
+            f"{scenario}, in which clients meet concepts by rounds"
+        )
     rounds = config.rounds or plan.rounds
     return config.with_values(
         scenario=scenario,
@@ -176,7 +181,13 @@ def strategy(config: RunConfig) -> Strategy[Any]:
     name = "local" if config.isolated else config.strategy
     text = "" if config.isolated else config.set
     half = algorithm(name)
-    return half.load_strategy()(half.params(text)[0], config.seed)
+    made = half.load_strategy()(half.params(text)[0], config.seed)
+    if config.mode == "asynchronous" and not made.averaged:
+        raise ConfigError(
+            f"mode: {config.mode!r} is refused: expected 'synchronous' for "
+            f"{config.strategy}, which looks at all updates of a round together"
+        )
+    return made
 
 
 def learner(config: RunConfig, plan: Scenario, client: int) -> Learner[Any]:

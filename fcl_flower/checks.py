@@ -20,6 +20,36 @@ def finite(payload: Payload) -> None:
                 raise WireError(f"{group}/{name}: holds NaN or infinite values")
 
 
+def norm(payload: Payload, state: Payload, limit: float) -> None:
+    """Refuse an update that is absurdly large as a whole.
+
+    Args:
+        payload: finite.
+        state: the server's; its groups of kind ``base`` are the measure, or 1 if their
+            norm is less.
+        limit: how many times their Euclidean norm that of the payload may be.
+
+    Raises:
+        WireError: it is larger.
+    """
+    own = {group: a for group, a in state.items() if group.split("/")[0] == "base"}
+    allowed = limit * max(1.0, _norm(own))
+    found = _norm(payload)
+    if not found <= allowed:
+        raise WireError(f"norm: expected at most {allowed:.3g}, got {found:.3g}")
+
+
+def _norm(payload: Payload) -> float:
+    total = 0.0
+    for arrays in payload.values():
+        for tensor in arrays.values():
+            values = tensor.values if isinstance(tensor, SparseArray) else tensor
+            if values.dtype.kind == "f":
+                # In double precision: squares of float32 values are finite there.
+                total += float(np.square(values, dtype=np.float64).sum())
+    return float(np.sqrt(total))
+
+
 def same_tensors(payload: Payload, expected: Payload) -> None:
     """Refuse anything but the groups, names, shapes and dtypes of ``expected``.
 

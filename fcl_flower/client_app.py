@@ -4,7 +4,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fcl_flower import assembly, wire
@@ -22,9 +22,9 @@ from fcl_flower.data.tasks import (
     task_examples,
 )
 from fcl_flower.ledger import kind
-from fcl_flower.memory import ClientMemory, ContextMemory, FolderMemory
+from fcl_flower.memory import ContextMemory, FolderMemory, Memory
 from fcl_flower.training import score
-from fcl_flower.types import Payload, Stage, Update
+from fcl_flower.types import Evaluation, Payload, Stage
 
 TRANSIENT = "optimizer"
 # The server is trusted with more than a peer: it sends the adapters of all clients.
@@ -44,40 +44,42 @@ def who(message: Message, context: Context) -> Message:
 def survey(message: Message, context: Context) -> Message:
     """Answer the question that the strategy asks before a task."""
     client = _Client(context)
-    stage = wire.open_stage(message.content)
+    stage = wire.open_request(message.content).stage
     question = wire.unpack(message.content, MAX_RECEIVED)
     data = client.data(stage)
-    answer = client.learner.answer(client.state(), question, stage, data)
+    answer = client.learner.answer(client.state(stage.round), question, stage, data)
     packer = wire.Packer(client.config.precision)
-    return Message(packer.uplink(Update(answer, 0)), reply_to=message)
+    return Message(packer.payload(answer), reply_to=message)
 
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """Train one round on the client's current task."""
+    """Train one round on the client's current task; be tested too, where asked."""
     client = _Client(context)
-    stage = wire.open_stage(message.content)
-    state = client.state()
+    request = wire.open_request(message.content)
+    stage = request.stage
+    saved = client.memory.load(before=stage.round)
+    if request.since > (0 if saved is None else saved.round):
+        return Message(wire.forgotten(request.since), reply_to=message)
+    state = client.learner.init() if saved is None else saved.payload
     data = client.data(stage)
     received = wire.unpack(message.content, MAX_RECEIVED)
     state, update = client.learner.train(state, received, stage, data)
-    client.memory.save(state)
+    client.memory.save(state, stage.round)
+    # A strategy that wants this sends nothing for a test: what it sent is old by then.
+    tested = client.evaluation(state, {}, stage) if request.evaluate else None
     packer = wire.Packer(client.config.precision)
-    return Message(packer.uplink(update), reply_to=message)
+    return Message(packer.uplink(update, stage, tested), reply_to=message)
 
 
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
     """Score every task so far, or every concept, on its whole test set."""
     client = _Client(context)
-    stage = wire.open_stage(message.content)
-    state = client.state()
+    stage = wire.open_request(message.content).stage
     received = wire.unpack(message.content, MAX_RECEIVED)
-    accuracy = client.accuracy(state, received, stage)
-    row = MetricRecord(
-        {"accuracy": accuracy, "model-bytes": model_bytes(state, received)}
-    )
-    return Message(RecordDict({wire.METRICS: row}), reply_to=message)
+    found = client.evaluation(client.state(stage.round + 1), received, stage)
+    return Message(RecordDict({wire.SCORES: wire.scores(found)}), reply_to=message)
 
 
 def model_bytes(state: Payload, received: Payload) -> int:
@@ -108,13 +110,23 @@ class _Client:
         self.learner: Learner[Any] = assembly.learner(
             config, self.scenario, self.number
         )
-        self.memory: ClientMemory = ContextMemory(context)
+        self.memory: Memory = ContextMemory(context)
         if config.memory != "context":
             folder = Path(config.memory) / f"client-{self.number}"
             self.memory = FolderMemory(folder, durable=False)
+        if place := context.node_config.get("state-path"):
+            run = config.name or str(context.run_id)
+            self.memory = FolderMemory(Path(str(place)) / run / f"client-{self.number}")
 
-    def state(self) -> Payload:
-        return self.memory.load() or self.learner.init()
+    def state(self, before: int) -> Payload:
+        """Return what the client knew before a round of its own."""
+        saved = self.memory.load(before)
+        return self.learner.init() if saved is None else saved.payload
+
+    def evaluation(self, state: Payload, received: Payload, stage: Stage) -> Evaluation:
+        """Return the scores, and what it takes to get them."""
+        accuracy = self.accuracy(state, received, stage)
+        return Evaluation(accuracy, model_bytes(state, received))
 
     def data(self, stage: Stage) -> TaskData:
         """Return what the client trains on."""

@@ -1,6 +1,7 @@
 """The edge where text becomes one frozen, checked configuration."""
 
 import json
+import math
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -84,10 +85,22 @@ class RunConfig(BaseModel):
     """Stagnating epochs that end a round's training early; 0 for never."""
     fraction: float = Field(1.0, gt=0, le=1)
     """Share of the clients that take part in a round."""
+    mode: Literal["synchronous", "asynchronous"] = "synchronous"
+    """In rounds, or each client at its own pace: its update counts as it comes."""
+    mixing: float = Field(0.6, gt=0, le=1)
+    """How far an asynchronous update moves the server's model, if it is not stale."""
+    staleness: float = Field(0.5, ge=0)
+    """Exponent by which stale asynchronous updates count less; 0 for not at all."""
+    pace: str = ""
+    """Planted duration of each client's training, in simulated time: '1,1,1,4'."""
     min_replies: int = Field(1, ge=1)
     """Usable replies that a round needs."""
+    attempts: int = Field(3, ge=1)
+    """How often a round without them is tried, or a client asked that fails."""
     timeout: float = Field(3600.0, gt=0)
-    """Seconds to wait for a round's replies."""
+    """Seconds to wait for a round's replies, or for clients to connect."""
+    norm_limit: float = Field(1000.0, ge=0)
+    """How many times the norm of the server's weights an update's may be; 0: any."""
     seed: int = Field(0, ge=0)
     """Of everything random."""
     precision: Literal["float32", "float16", "bfloat16"] = "float32"
@@ -98,8 +111,12 @@ class RunConfig(BaseModel):
     """CPU threads of a client; results repeat exactly only with 1."""
     memory: str = "context"
     """Where clients keep their state: context (Flower's), or a folder."""
+    name: str = ""
+    """Under which clients keep the state of this run; empty for Flower's number."""
     output: str = ""
     """Folder for the results; empty for a new one under runs/."""
+    resume: bool = False
+    """Go on with the run in the output folder, after its last finished round."""
 
     @model_validator(mode="after")
     def _replies_can_be_had(self) -> Self:
@@ -111,6 +128,34 @@ class RunConfig(BaseModel):
                 f"clients of a round ({self.clients} x {self.fraction})"
             )
         return self
+
+    @model_validator(mode="after")
+    def _no_rounds_where_nobody_waits(self) -> Self:
+        if self.mode == "asynchronous" and self.fraction < 1:
+            raise ValueError(
+                f"fraction: {self.fraction} is refused: expected 1 in an asynchronous "
+                f"run, in which every client goes its own way"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _pace_is_told_for_everyone(self) -> Self:
+        pace = self.paces
+        usable = len(pace) == self.clients and all(0 < p < math.inf for p in pace)
+        if self.pace and not usable:
+            raise ValueError(
+                f"pace: {self.pace!r} is refused: expected a number above 0 for each "
+                f"of clients ({self.clients}), separated by commas"
+            )
+        return self
+
+    @property
+    def paces(self) -> tuple[float, ...]:
+        """Return the planted durations by client; none where they are real."""
+        try:
+            return tuple(float(text) for text in self.pace.split(",") if text.strip())
+        except ValueError:
+            return ()
 
     @property
     def datasets(self) -> tuple[str, ...]:

@@ -41,10 +41,14 @@ class Strategy(ABC, Generic[P]):
         params_type: the pydantic model of this half's hyper-parameters.
         personal: clients predict with what they keep themselves, so nothing is
             sent to them for an evaluation.
+        averaged: the kinds of groups in the state that are means over clients. In an
+            asynchronous run one update moves them part of the way; all else that
+            `aggregate` makes of it counts at once. Empty: the algorithm needs rounds.
     """
 
     params_type: ClassVar[type[Params]] = Params
     personal: ClassVar[bool] = False
+    averaged: ClassVar[tuple[str, ...]] = ("base",)
 
     def __init__(self, params: P, seed: int) -> None:
         """Keep the hyper-parameters; ``seed`` is the run's seed (see `seeds`)."""
@@ -107,6 +111,10 @@ class Strategy(ABC, Generic[P]):
             stage: of the round; ``first`` and ``last`` speak of the round's task.
             updates: by client, in ascending order of client; never empty.
         """
+
+    def forgotten(self, state: Payload, client: int) -> Payload:
+        """Return the state after a client has lost its memory, and begins anew."""
+        return state
 
     def insights(self, state: Payload, stage: Stage) -> Mapping[str, float]:
         """Return what the state says of the round, for the record and the report.

@@ -2,19 +2,84 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from logging import WARNING
 from typing import TypeVar
 
-from flwr.app import Error, Message, MessageType, RecordDict
-from flwr.common.logger import log
+from flwr.app import Error, Message
 from flwr.serverapp import Grid
 
-from fcl_flower.errors import RoundError, WireError
+from fcl_flower.errors import WireError
 
-POLL_SECONDS = 0.02
+SOONEST = 0.02
+LATEST = 1.0
+PATIENCE = 0.05
+"""A share of what one has waited already: looking costs little, and delays little."""
+GRACE = 10.0
 MAX_REASON = 300
 
 T = TypeVar("T")
+
+
+class Postbox:
+    """Questions that are on their way, each with its own deadline.
+
+    Answers are fetched one by one, so that nobody else's is lost with bytes that
+    Flower cannot open. ``src_node_id`` of an answer is the node that was asked,
+    whatever the peer says of itself.
+    """
+
+    def __init__(self, grid: Grid, timeout: float) -> None:
+        """Send through ``grid``; wait ``timeout`` seconds for each answer."""
+        self._grid = grid
+        self._timeout = timeout
+        self._waiting: list[tuple[Message, float]] = []
+        self._unsent: list[Message] = []
+        self._quiet_since = time.monotonic()
+
+    def __len__(self) -> int:
+        """Return how many answers are missing."""
+        return len(self._waiting) + len(self._unsent)
+
+    def send(self, messages: Iterable[Message]) -> None:
+        """Send messages; a client no longer finds them when we have given them up."""
+        asked = list(messages)
+        for message in asked:
+            message.metadata.ttl = self._timeout + GRACE
+        sent = set(self._grid.push_messages(asked))
+        now = time.monotonic()
+        for message in asked:
+            if message.metadata.message_id in sent:
+                self._waiting.append((message, now + self._timeout))
+            else:
+                self._unsent.append(message)
+        self._quiet_since = now
+
+    def collect(self) -> list[Message]:
+        """Return what has been answered since the last time; does not wait.
+
+        A client that cannot be reached, fails, answers too late, or answers with
+        bytes that Flower cannot open, is answered for by an error.
+        """
+        found = [_problem(message, "could not be reached") for message in self._unsent]
+        self._unsent = []
+        now = time.monotonic()
+        waiting = []
+        for message, deadline in self._waiting:
+            answer = _pull(self._grid, message)
+            if answer is None and now > deadline:
+                answer = _problem(message, "no reply in time")
+            if answer is None:
+                waiting.append((message, deadline))
+            else:
+                found.append(answer)
+        self._waiting = waiting
+        if found:
+            self._quiet_since = now
+        return found
+
+    def pause(self) -> None:
+        """Wait a moment: longer, the longer nothing has come."""
+        quiet = time.monotonic() - self._quiet_since
+        time.sleep(min(max(SOONEST, PATIENCE * quiet), LATEST))
 
 
 def exchange(
@@ -22,42 +87,22 @@ def exchange(
 ) -> Iterator[Message]:
     """Send all messages; yield one answer to each, as they come.
 
-    A client that cannot be reached, fails, answers too late, or answers with bytes
-    that Flower cannot open, is answered for by an error. Answers are fetched one by
-    one, so that nobody else's is lost with such bytes. ``src_node_id`` of an answer is
-    the node that was asked, whatever the peer says of itself.
-
     Args:
         grid: connects to the nodes.
         messages: at most one for each node.
         timeout: seconds to wait for all answers together.
     """
-    asked = list(messages)
-    sent = set(grid.push_messages(asked))
-    pending: list[Message] = []
-    for message in asked:
-        if message.metadata.message_id in sent:
-            pending.append(message)
-        else:
-            yield _problem(message, "could not be reached")
-    deadline = time.monotonic() + timeout
-    while pending and time.monotonic() < deadline:
-        waiting: list[Message] = []
-        for message in pending:
-            answer = _pull(grid, message)
-            if answer is None:
-                waiting.append(message)
-            else:
-                yield answer
-        if len(waiting) == len(pending):
-            time.sleep(POLL_SECONDS)
-        pending = waiting
-    for message in pending:
-        yield _problem(message, "no reply in time")
+    box = Postbox(grid, timeout)
+    box.send(messages)
+    while len(box):
+        answers = box.collect()
+        yield from answers
+        if not answers:
+            box.pause()
 
 
 def open_replies(
-    replies: Iterable[Message], open_one: Callable[[RecordDict], T]
+    replies: Iterable[Message], open_one: Callable[[Message], T]
 ) -> tuple[dict[int, T], dict[int, str]]:
     """Return what ``open_one`` makes of each answer, and why it could not, by node."""
     opened: dict[int, T] = {}
@@ -67,32 +112,12 @@ def open_replies(
         try:
             if reply.has_error():
                 raise WireError(str(reply.error.reason))
-            opened[node] = open_one(reply.content)
+            opened[node] = open_one(reply)
         # A peer's content may break Flower's accessors, or our checks, in any way.
         except Exception as error:
             text = str(error) if isinstance(error, WireError) else repr(error)
             failed[node] = " ".join(text.split())[:MAX_REASON]
     return opened, failed
-
-
-def roll_call(grid: Grid, timeout: float) -> dict[int, int]:
-    """Return partition number by node id; node ids are random in every run.
-
-    A node that does not answer, or not with a partition number, is left out.
-
-    Raises:
-        RoundError: two nodes claim the same partition.
-    """
-    asks = [
-        Message(RecordDict(), dst_node_id=node, message_type=MessageType.QUERY)
-        for node in grid.get_node_ids()
-    ]
-    roster, failed = open_replies(exchange(grid, asks, timeout), _partition)
-    for node, why in failed.items():
-        log(WARNING, "node %d left out: %s", node, why)
-    if len(set(roster.values())) < len(roster):
-        raise RoundError(f"two nodes claim the same partition: {roster}")
-    return dict(sorted(roster.items(), key=lambda pair: pair[1]))
 
 
 def _pull(grid: Grid, message: Message) -> Message | None:
@@ -110,10 +135,3 @@ def _pull(grid: Grid, message: Message) -> Message | None:
 
 def _problem(message: Message, reason: str) -> Message:
     return Message(Error(code=0, reason=reason), reply_to=message)
-
-
-def _partition(records: RecordDict) -> int:
-    found = records.config_records["who"]["partition"]
-    if not isinstance(found, int) or found < 0:
-        raise WireError(f"who/partition: expected a number from 0, got {found!r}")
-    return found

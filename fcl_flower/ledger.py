@@ -2,7 +2,8 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 from flwr.app import RecordDict
@@ -12,6 +13,25 @@ from fcl_flower.types import Payload
 
 META = "meta"
 PAPER_BYTES = 4
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Bytes of one round, both ways."""
+
+    up: Counter[str] = field(default_factory=Counter)
+    down: Counter[str] = field(default_factory=Counter)
+    paper_up: int = 0
+    paper_down: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the same as plain values."""
+        return {
+            "up": dict(sorted(self.up.items())),
+            "down": dict(sorted(self.down.items())),
+            "paper_up": self.paper_up,
+            "paper_down": self.paper_down,
+        }
 
 
 class _Stored(Protocol):

@@ -1,4 +1,7 @@
-"""Where a client's private state lives between two messages."""
+"""Where a payload lives between two messages, or two lives of a process.
+
+Both sides use it: a client for its private state, the server for its checkpoint.
+"""
 
 import json
 import os
@@ -7,10 +10,12 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from logging import WARNING
 from pathlib import Path
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
-from flwr.app import Context
+from flwr.app import ConfigRecord, Context
+from flwr.common.logger import log
 from typing_extensions import override
 
 from fcl_flower import wire
@@ -18,7 +23,16 @@ from fcl_flower.codec import Encoded, decode, encode
 from fcl_flower.errors import WireError
 from fcl_flower.types import Arrays, Payload, Tensor
 
-MANIFEST = "manifest"
+MANIFEST = "manifest-"
+VERSIONS = 2
+"""So that whoever repeats a round finds the state from before it."""
+
+
+class Saved(NamedTuple):
+    """A payload and the round in which it was saved."""
+
+    round: int
+    payload: Payload
 
 
 class _Entry(TypedDict):
@@ -30,27 +44,31 @@ class _Entry(TypedDict):
 
 
 class _Manifest(TypedDict):
-    number: int
+    round: int
     groups: dict[str, _Entry]
 
 
-class ClientMemory(ABC):
-    """Remembers one payload, always at full precision."""
+class Memory(ABC):
+    """Remembers payloads, always at full precision."""
 
     @abstractmethod
-    def load(self) -> Payload | None:
-        """Return what was saved last; None before the first time."""
+    def load(self, before: int) -> Saved | None:
+        """Return what was saved last, but in an earlier round than ``before``.
+
+        None where there is nothing.
+        """
 
     @abstractmethod
-    def save(self, payload: Payload) -> None:
-        """Replace what is remembered."""
+    def save(self, payload: Payload, server_round: int) -> None:
+        """Remember; what was saved in this round or a later one is forgotten."""
 
 
-class ContextMemory(ClientMemory):
+class ContextMemory(Memory):
     """Flower's own ``context.state``: kept by the SuperNode, lost with its process.
 
     In simulation every node's state lies in the driver and travels with each
-    message, so that large states of many clients want `FolderMemory`.
+    message, so that large states of many clients want `FolderMemory`. It holds one
+    version only: a round that is repeated starts from what its first attempt left.
     """
 
     def __init__(self, context: Context) -> None:
@@ -58,22 +76,29 @@ class ContextMemory(ClientMemory):
         self._context = context
 
     @override
-    def load(self) -> Payload | None:
+    def load(self, before: int) -> Saved | None:
+        records = self._context.state
+        if MANIFEST not in records.config_records:
+            return None
+        number = records.config_records[MANIFEST]["round"]
         # Its own state: old adapters may take more in dense form than a peer may.
-        return wire.unpack(self._context.state, max_bytes=sys.maxsize) or None
+        return Saved(int(str(number)), wire.unpack(records, max_bytes=sys.maxsize))
 
     @override
-    def save(self, payload: Payload) -> None:
-        self._context.state = wire.Packer().payload(payload)
+    def save(self, payload: Payload, server_round: int) -> None:
+        records = wire.Packer().payload(payload)
+        records[MANIFEST] = ConfigRecord({"round": server_round})
+        self._context.state = records
 
 
-class FolderMemory(ClientMemory):
-    """A folder with one file a group and a manifest that is replaced last.
+class FolderMemory(Memory):
+    """A folder with one file a group and a manifest for each of the last two versions.
 
     A crash at any moment leaves the old state or the new one, never a mixture; a
-    damaged file is found by its checksum. A group is read when it is first looked
-    into, and not written again when it is the very object that was loaded: a client
-    with many old tasks touches the files of those that it works on.
+    damaged file is found by its checksum, and the version before it is taken instead.
+    A group is not written again when it is the very object that was loaded, and unless
+    ``durable`` not read before it is looked into: a client with many old tasks touches
+    the files of those that it works on.
     """
 
     def __init__(self, folder: Path, *, durable: bool = True) -> None:
@@ -82,52 +107,85 @@ class FolderMemory(ClientMemory):
         Args:
             folder: one client's own folder.
             durable: force each file to the disk, so that even a power cut loses
-                nothing; a simulation does without.
+                nothing, and check every file when loading; a simulation does without.
         """
         self._folder = folder
         self._durable = durable
         self._entries: dict[str, _Entry] = {}
         self._loaded: dict[str, Arrays] = {}
-        self._number = 0
 
     @override
-    def load(self) -> Payload | None:
-        """Return what was saved last; None before the first time.
+    def load(self, before: int) -> Saved | None:
+        """Return what was saved last, but in an earlier round than ``before``.
+
+        None where there is nothing.
 
         Raises:
-            WireError: the manifest is damaged, or a file is missing. A damaged file
-                raises the same when it is looked into; the message names it.
+            WireError: there are versions, but all are damaged. Unless ``durable`` a
+                damaged file raises the same when it is looked into.
         """
-        manifest = self._folder / MANIFEST
-        if not manifest.exists():
-            return None
-        found = _open_manifest(manifest)
-        self._number = found["number"]
-        self._entries = found["groups"]
-        self._loaded = {
-            group: _StoredArrays(self._folder / entry["file"], entry)
-            for group, entry in self._entries.items()
-        }
-        return dict(self._loaded)
+        damage: WireError | None = None
+        for path in reversed(self._manifests()):
+            try:
+                found = _open_manifest(path)
+                if found["round"] >= before:
+                    continue
+                loaded = {
+                    group: _StoredArrays(self._folder / entry["file"], entry)
+                    for group, entry in found["groups"].items()
+                }
+                if self._durable:
+                    for arrays in loaded.values():
+                        arrays.read()
+            except WireError as error:
+                log(WARNING, "%s; trying the version before", error)
+                damage = damage or error
+                continue
+            self._entries, self._loaded = dict(found["groups"]), dict(loaded)
+            return Saved(found["round"], dict(loaded))
+        if damage is not None:
+            raise damage
+        return None
 
     @override
-    def save(self, payload: Payload) -> None:
+    def save(self, payload: Payload, server_round: int) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
-        if not self._number:
-            self.load()  # its number: no file of the old state may be written over
-        self._number += 1
+        old = self._manifests()
+        number = _number(old[-1]) + 1 if old else 1
         entries = {
             group: self._entries[group]
             if self._loaded.get(group) is arrays
-            else self._write(f"{self._number}-{place}.bin", arrays)
+            else self._write(f"{number}-{place}.bin", arrays)
             for place, (group, arrays) in enumerate(payload.items())
         }
-        text = json.dumps({"number": self._number, "groups": entries})
-        self._replace(MANIFEST, f"{zlib.crc32(text.encode())}\n{text}\n".encode())
+        text = json.dumps({"round": server_round, "groups": entries})
+        self._replace(
+            f"{MANIFEST}{number}", f"{zlib.crc32(text.encode())}\n{text}\n".encode()
+        )
         self._entries, self._loaded = entries, dict(payload)
-        kept = {MANIFEST, *(entry["file"] for entry in entries.values())}
+        self._forget(old, server_round, {entry["file"] for entry in entries.values()})
+
+    def _manifests(self) -> list[Path]:
+        """Return the manifests, oldest first."""
+        names = self._folder.glob(f"{MANIFEST}*")
+        whole = [path for path in names if path.name[len(MANIFEST) :].isdecimal()]
+        return sorted(whole, key=_number)
+
+    def _forget(self, old: list[Path], server_round: int, files: set[str]) -> None:
+        """Remove all but the new version and the ones before it that are kept."""
+        kept: list[Path] = []
+        for path in reversed(old):
+            try:
+                manifest = _open_manifest(path)
+            except WireError:
+                continue
+            if manifest["round"] < server_round and len(kept) < VERSIONS - 1:
+                kept.append(path)
+                files |= {entry["file"] for entry in manifest["groups"].values()}
+        dead = set(old).difference(kept)
         for path in self._folder.iterdir():
-            if path.name not in kept:
+            stray = path.suffix in {".bin", ".new"} and path.name not in files
+            if stray or path in dead:
                 path.unlink()
 
     def _write(self, file: str, arrays: Arrays) -> _Entry:
@@ -157,7 +215,7 @@ class _StoredArrays(Mapping[str, Tensor]):
 
     def __init__(self, path: Path, entry: _Entry) -> None:
         if not path.exists():
-            raise WireError(f"client memory: {path} is missing")
+            raise WireError(f"memory: {path} is missing")
         self._path = path
         self._entry = entry
 
@@ -173,11 +231,19 @@ class _StoredArrays(Mapping[str, Tensor]):
     def __len__(self) -> int:
         return len(self._entry["tensors"])
 
+    def read(self) -> None:
+        """Read the file now.
+
+        Raises:
+            WireError: it is damaged.
+        """
+        _ = self._arrays
+
     @cached_property
     def _arrays(self) -> dict[str, Tensor]:
         content = self._path.read_bytes()
         if zlib.crc32(content) != self._entry["checksum"]:
-            raise WireError(f"client memory: {self._path} is damaged")
+            raise WireError(f"memory: {self._path} is damaged")
         arrays: dict[str, Tensor] = {}
         start = 0
         for name, dtype, shape, form, size in self._entry["tensors"]:
@@ -187,10 +253,14 @@ class _StoredArrays(Mapping[str, Tensor]):
         return arrays
 
 
+def _number(manifest: Path) -> int:
+    return int(manifest.name[len(MANIFEST) :])
+
+
 def _open_manifest(path: Path) -> _Manifest:
     checksum, _, text = path.read_bytes().partition(b"\n")
     if checksum != str(zlib.crc32(text.removesuffix(b"\n"))).encode():
-        raise WireError(f"client memory: {path} is damaged")
+        raise WireError(f"memory: {path} is damaged")
     found: _Manifest = json.loads(text)
     return found
 

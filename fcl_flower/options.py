@@ -11,7 +11,7 @@ from fcl_flower.errors import ConfigError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-NOT_OPTIONS = {"label", "memory", "output", "set"}
+NOT_OPTIONS = {"label", "memory", "name", "output", "resume", "set"}
 
 
 def run_options(*, without: frozenset[str] = frozenset()) -> Callable[[F], F]:

@@ -3,7 +3,8 @@
 ``config.toml`` (runs it again), ``scenario.json`` (who had what), ``rounds.jsonl``,
 ``accuracy.csv``, ``attention.json`` (where a method attends to foreign adapters),
 ``overlap.json`` (where the server scores which of them to send), ``concepts.json``
-(where it tells hidden concepts apart), ``summary.json`` and, while it runs,
+(where it tells hidden concepts apart), ``summary.json``, ``journal.jsonl`` (what the
+others are made of, so that a run that was ended can go on) and, while it runs,
 ``progress.json``.
 """
 
@@ -11,8 +12,8 @@ import csv
 import json
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,9 @@ from fcl_flower.concept_record import ConceptRecord
 from fcl_flower.config import RunConfig, settings
 from fcl_flower.data.scenarios import Scenario
 from fcl_flower.foreign_knowledge import ForeignKnowledge
-from fcl_flower.types import Array
+from fcl_flower.journal import Journal
+from fcl_flower.ledger import Traffic
+from fcl_flower.types import Array, Evaluation, Stage
 
 TRAINING = (
     *("epochs", "batch-size", "learning-rate", "patience", "stop-after"),
@@ -37,29 +40,6 @@ MEASURES = {
     "learning_accuracy": metrics.learning_accuracy,
 }
 COLUMNS = ("round", "task_learned", "client", "task", "task_name", "accuracy")
-
-
-@dataclass(slots=True)
-class Traffic:
-    """Bytes of one round, both ways."""
-
-    up: Counter[str] = field(default_factory=Counter)
-    down: Counter[str] = field(default_factory=Counter)
-    paper_up: int = 0
-    paper_down: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """One client's scores after learning a task.
-
-    Attributes:
-        accuracy: fraction of right answers on the test set of each task so far.
-        model_bytes: what the client must keep in order to predict.
-    """
-
-    accuracy: Sequence[float]
-    model_bytes: int
 
 
 class Recorder:
@@ -86,6 +66,9 @@ class Recorder:
         clients, tasks = config.clients, config.tasks
         hidden = scenario.stream is not None
         self._total = config.rounds if hidden else config.rounds * tasks
+        if config.mode == "asynchronous":  # every update counts as a round
+            self._total *= clients
+        self._tasks = 1 if hidden else tasks
         self.accuracy: Array = np.full((clients, tasks, tasks), np.nan)
         self._evaluations: list[Array] = []
         self._concepts = ConceptRecord(scenario.stream)
@@ -94,10 +77,14 @@ class Recorder:
         self._paper = Counter({"up": 0, "down": 0})
         self._model_bytes: dict[int, int] = {}
         self._foreign = ForeignKnowledge(scenario)
+        self._clock = 0.0
         self._started = self._round_started = time.monotonic()
-        (folder / "config.toml").write_text(config.to_toml())
+        (folder / "config.toml").write_text(config.with_values(resume=False).to_toml())
         scenario.save(folder / "scenario.json")
         (folder / "rounds.jsonl").write_text("")
+        self._journal = Journal(folder / "journal.jsonl")
+        if not config.resume:
+            self._journal.clear()
         with (folder / "accuracy.csv").open("w", newline="") as file:
             csv.writer(file).writerow(COLUMNS)
         self.progress(0, 0, 0, "starting")
@@ -106,8 +93,7 @@ class Recorder:
         self, server_round: int, done: int, expected: int, state: str = "training"
     ) -> None:
         """Say where the run stands, for whoever watches ``progress.json``."""
-        config = self._config
-        task = max(0, server_round - 1) // config.rounds
+        task = max(0, server_round - 1) * self._tasks // self._total
         _replace(
             self._folder / "progress.json",
             {
@@ -115,7 +101,7 @@ class Recorder:
                 "round": server_round,
                 "rounds": self._total,
                 "task": task,
-                "tasks": self._total // config.rounds,
+                "tasks": self._tasks,
                 "clients_done": done,
                 "clients": expected,
                 "accuracy": None
@@ -143,6 +129,13 @@ class Recorder:
         Where concepts are hidden there is no order of learning: each evaluation takes
         the place of the one before, in the last row, and ``accuracy.csv`` has all.
         """
+        told = {client: asdict(found) for client, found in scores.items()}
+        self._journal.add("evaluated", server_round, {"task": task, "scores": told})
+        self._evaluated(server_round, task, scores)
+
+    def _evaluated(
+        self, server_round: int, task: int, scores: Mapping[int, Evaluation]
+    ) -> None:
         row = task if self._scenario.stream is None else self._config.tasks - 1
         with (self._folder / "accuracy.csv").open("a", newline="") as file:
             lines = csv.writer(file)
@@ -162,6 +155,8 @@ class Recorder:
         failed: Mapping[int, str],
         traffic: Traffic,
         insights: Mapping[str, float] = {},
+        stages: Mapping[int, Stage] = {},
+        timing: Mapping[str, float] = {},
     ) -> None:
         """Add a finished round.
 
@@ -172,13 +167,43 @@ class Recorder:
             failed: reason by client whose update, or whose evaluation, was not.
             traffic: of the round, an evaluation after it included.
             insights: finite scalars that the server half says about the round.
+            stages: where these clients stood, each in its own count.
+            timing: ``clock`` (planted time), ``staleness`` and ``weight`` (of an
+                asynchronous update).
         """
-        self._up += traffic.up
-        self._down += traffic.down
-        self._paper.update(up=traffic.paper_up, down=traffic.paper_down)
+        now = time.monotonic()
+        told: dict[str, Any] = {
+            "task": task,
+            "replies": {client: dict(scalars) for client, scalars in replies.items()},
+            "failed": dict(failed),
+            "traffic": traffic.to_dict(),
+            "insights": dict(insights),
+            "stages": {client: asdict(stage) for client, stage in stages.items()},
+            "timing": dict(timing),
+            "seconds": now - self._round_started,
+        }
+        self._round_started = now
+        self._journal.add("trained", server_round, told)
+        self._trained(server_round, **told)
+
+    def _trained(
+        self,
+        server_round: int,
+        task: int,
+        replies: Mapping[int, Mapping[str, float]],
+        failed: Mapping[int, str],
+        traffic: Mapping[str, Any],
+        insights: Mapping[str, float],
+        stages: Mapping[int, Mapping[str, int]],
+        timing: Mapping[str, float],
+        seconds: float,
+    ) -> None:
+        self._up.update(traffic["up"])
+        self._down.update(traffic["down"])
+        self._paper.update(up=traffic["paper_up"], down=traffic["paper_down"])
         self._foreign.add(task, replies, insights)
         self._concepts.add(server_round, insights)
-        now = time.monotonic()
+        self._clock = timing.get("clock", 0.0)
         row = {
             "round": server_round,
             "task": task,
@@ -188,16 +213,44 @@ class Recorder:
             "loss": _mean(replies, "loss"),
             "valid_loss": _mean(replies, "valid_loss"),
             "valid_accuracy": _mean(replies, "valid_accuracy"),
-            "bytes_up": dict(sorted(traffic.up.items())),
-            "bytes_down": dict(sorted(traffic.down.items())),
-            "paper_bytes_up": traffic.paper_up,
-            "paper_bytes_down": traffic.paper_down,
-            "seconds": now - self._round_started,
+            "bytes_up": traffic["up"],
+            "bytes_down": traffic["down"],
+            "paper_bytes_up": traffic["paper_up"],
+            "paper_bytes_down": traffic["paper_down"],
+            "seconds": seconds,
+            **timing,
             **({"insights": dict(insights)} if insights else {}),
         }
-        self._round_started = now
         with (self._folder / "rounds.jsonl").open("a") as file:
             file.write(json.dumps(row) + "\n")
+
+    def replay(self, last: int) -> list[dict[int, Stage]]:
+        """Take up an earlier record of the run, up to the end of round ``last``.
+
+        Returns:
+            for each of the rounds, where the clients stood whose updates were used.
+
+        Raises:
+            WireError: the journal in the folder is damaged or too short.
+        """
+        stages: list[dict[int, Stage]] = []
+        for event in self._journal.until(last):
+            told = event.told
+            if event.what == "trained":
+                found = told["stages"].items()
+                stages.append({c: Stage(**stage) for c, stage in found})
+                self._started -= told["seconds"]
+                self._trained(event.round, **told)
+            else:
+                found = told["scores"].items()
+                told["scores"] = {c: Evaluation(**scores) for c, scores in found}
+                self._evaluated(event.round, **told)
+        return stages
+
+    @property
+    def clock(self) -> float:
+        """Return the planted time at the end of the last round."""
+        return self._clock
 
     def finish(self) -> dict[str, Any]:
         """Write and return the summary; the same seed gives the same, time aside."""
@@ -226,6 +279,8 @@ class Recorder:
             "tasks": config.tasks,
             "rounds": config.rounds,
             "total_rounds": self._total,
+            "mode": config.mode,
+            "clock": self._clock or None,
             **self._measures(),
             "accuracy_matrix": _listed(metrics.mean_measured(accuracy, axis=0)),
             "client_accuracy": [_listed(matrix) for matrix in accuracy],

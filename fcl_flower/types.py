@@ -1,6 +1,6 @@
 """The nouns of the system: plain, frozen, NumPy only."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -56,3 +56,33 @@ class Update:
     num_examples: int
     metrics: Mapping[str, float] = field(default_factory=dict)
     stage: Stage | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the server wants of one client.
+
+    Attributes:
+        stage: where the client stands.
+        since: the round of the client's last update that was aggregated, 0 for none:
+            its memory must not be older.
+        evaluate: it shall be tested after training, in the same reply.
+    """
+
+    stage: Stage
+    since: int = 0
+    evaluate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """One client's scores after learning a task.
+
+    Attributes:
+        accuracy: fraction of right answers on the test set of each task so far, or of
+            each hidden concept.
+        model_bytes: what the client must keep in order to predict.
+    """
+
+    accuracy: Sequence[float]
+    model_bytes: int

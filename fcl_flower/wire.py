@@ -1,16 +1,27 @@
 """Payload <-> Flower records: the only file that turns tensors into messages."""
 
 from collections.abc import Mapping
-from typing import cast
+from dataclasses import asdict
+from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from fcl_flower.codec import Encoded, Precision, decode, encode
 from fcl_flower.errors import WireError
-from fcl_flower.types import Arrays, Payload, Stage, Tensor, Update
+from fcl_flower.types import (
+    Arrays,
+    Evaluation,
+    Payload,
+    Request,
+    Stage,
+    Tensor,
+    Update,
+)
 
 STAGE = "fcl.stage"
 METRICS = "fcl.metrics"
+SCORES = "fcl.scores"
+FORGOTTEN = "fcl.forgotten"
 NUM_EXAMPLES = "num-examples"
 
 MAX_BYTES = 2**31
@@ -39,24 +50,24 @@ class Packer:
         """Return a payload, one ArrayRecord a group."""
         return RecordDict({group: self.arrays(a) for group, a in payload.items()})
 
-    def downlink(self, payload: Payload, stage: Stage) -> RecordDict:
-        """Return a payload with the stage that it belongs to."""
+    def downlink(self, payload: Payload, request: Request) -> RecordDict:
+        """Return a payload with what is asked of the client that it goes to."""
         records = self.payload(payload)
-        records[STAGE] = ConfigRecord(
-            {
-                "round": stage.round,
-                "task": stage.task,
-                "first": stage.first,
-                "last": stage.last,
-            }
+        records[STAGE] = _stage_record(
+            request.stage, since=request.since, evaluate=request.evaluate
         )
         return records
 
-    def uplink(self, update: Update) -> RecordDict:
-        """Return an update with its weight and its scalars."""
+    def uplink(
+        self, update: Update, stage: Stage, evaluation: Evaluation | None = None
+    ) -> RecordDict:
+        """Return an update with its weight and its scalars, and scores if there are."""
         records = self.payload(update.payload)
+        records[STAGE] = _stage_record(stage)
         metrics = {name: float(value) for name, value in update.metrics.items()}
         records[METRICS] = MetricRecord({**metrics, NUM_EXAMPLES: update.num_examples})
+        if evaluation is not None:
+            records[SCORES] = scores(evaluation)
         return records
 
     def _array(self, tensor: Tensor) -> Array:
@@ -112,26 +123,73 @@ def unpack(records: RecordDict, max_bytes: int = MAX_BYTES) -> Payload:
     return payload
 
 
-def open_stage(records: RecordDict) -> Stage:
-    """Return the stage that a downlink names.
+def scores(evaluation: Evaluation) -> MetricRecord:
+    """Return the record of a client's scores."""
+    return MetricRecord(
+        {
+            "accuracy": list(evaluation.accuracy),
+            "model-bytes": evaluation.model_bytes,
+        }
+    )
+
+
+def forgotten(server_round: int) -> RecordDict:
+    """Return the reply of a client whose memory ends with an earlier round."""
+    return RecordDict({FORGOTTEN: ConfigRecord({"round": server_round})})
+
+
+def has_forgotten(records: RecordDict) -> bool:
+    """Return whether a client answers that its memory is gone."""
+    return FORGOTTEN in records.config_records
+
+
+def open_request(records: RecordDict) -> Request:
+    """Return what a downlink asks for.
 
     Raises:
-        WireError: it names none, or one with missing or strange fields.
+        WireError: it asks for nothing, or has missing or strange fields.
     """
-    found = records.config_records.get(STAGE, ConfigRecord())
-    expected = {"round": int, "task": int, "first": bool, "last": bool}
-    if {name: type(value) for name, value in found.items()} != expected:
-        raise WireError(f"{STAGE}: expected {sorted(expected)}, got {dict(found)}")
-    return Stage(**cast(Mapping[str, int], found))  # type: ignore[arg-type]
+    found = _fields(records, {**_STAGE, "since": int, "evaluate": bool})
+    since, evaluate = found.pop("since"), found.pop("evaluate")
+    return Request(Stage(**found), since, evaluate)
 
 
-def open_update(records: RecordDict) -> Update:
+def open_evaluation(records: RecordDict, tasks: int) -> Evaluation:
+    """Return a client's scores.
+
+    Args:
+        records: from a client.
+        tasks: how many accuracies there have to be.
+
+    Raises:
+        WireError: a score is missing, no fraction, or there are too many.
+    """
+    row = records.metric_records.get(SCORES, MetricRecord())
+    accuracy, size = row.get("accuracy"), row.get("model-bytes")
+    if not isinstance(accuracy, list) or len(accuracy) != tasks:
+        raise WireError(f"accuracy: expected {tasks} fractions, got {accuracy!r}")
+    if not all(0 <= value <= 1 for value in accuracy):
+        raise WireError(f"accuracy: expected values in [0, 1], got {accuracy}")
+    if not isinstance(size, int) or size < 0:
+        raise WireError(f"model-bytes: expected a number of bytes, got {size!r}")
+    return Evaluation(accuracy, size)
+
+
+def open_update(records: RecordDict, asked: Stage) -> Update:
     """Return the update that an uplink carries.
 
+    Args:
+        records: from a client.
+        asked: what the client was asked to train.
+
     Raises:
-        WireError: a tensor cannot be decoded, a scalar is a list or not finite, or
-            the number of examples is missing, negative or absurd.
+        WireError: it is the answer to something else, a tensor cannot be decoded, a
+            scalar is a list or not finite, or the number of examples is missing,
+            negative or absurd.
     """
+    told = Stage(**_fields(records, _STAGE))
+    if told != asked:
+        raise WireError(f"{STAGE}: expected an answer to {asked}, got one to {told}")
     found = records.metric_records.get(METRICS, MetricRecord())
     metrics: dict[str, float] = {}
     for name, value in found.items():
@@ -150,6 +208,21 @@ def open_update(records: RecordDict) -> Update:
         )
     del metrics[NUM_EXAMPLES]
     return Update(unpack(records), examples, metrics)
+
+
+_STAGE = {"round": int, "task": int, "first": bool, "last": bool}
+
+
+def _stage_record(stage: Stage, **more: int | bool) -> ConfigRecord:
+    return ConfigRecord({**asdict(stage), **more})
+
+
+def _fields(records: RecordDict, expected: Mapping[str, type]) -> dict[str, Any]:
+    """Return the fields of a stage's record, each of the type that it must have."""
+    found = dict(records.config_records.get(STAGE, ConfigRecord()))
+    if {name: type(value) for name, value in found.items()} != dict(expected):
+        raise WireError(f"{STAGE}: expected {sorted(expected)}, got {found}")
+    return found
 
 
 def _dense_bytes(tensor: Tensor) -> int:

@@ -88,6 +88,7 @@ class ConceptMatching(Strategy[ConceptMatchingParams]):
     """
 
     params_type = ConceptMatchingParams
+    averaged = ()
 
     @override
     def init(self, model: Arrays) -> Payload:

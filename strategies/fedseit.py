@@ -42,6 +42,7 @@ class FedSeit(FedWeit[FedSeitParams]):
     """
 
     params_type = FedSeitParams
+    averaged = ("base", "dense")
 
     @override
     def broadcast(self, state: Payload, stage: Stage, client: int) -> Payload:

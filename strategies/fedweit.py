@@ -168,6 +168,11 @@ class FedWeit(Strategy[P]):
             SEEN: {**state[SEEN], **seen},
         }
 
+    @override
+    def forgotten(self, state: Payload, client: int) -> Payload:
+        known = state[SEEN].items()
+        return {**state, SEEN: {name: v for name, v in known if name != str(client)}}
+
     def chosen(self, state: Payload, stage: Stage, client: int) -> list[Adapter]:
         """Return the adapters of other clients' finished tasks that travel."""
         return self._knowledge.chosen(state, Adapter(client, stage.task))

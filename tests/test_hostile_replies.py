@@ -25,9 +25,13 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
 from fcl_flower import assembly, wire
+from fcl_flower.clock import Clock
 from fcl_flower.codec import encode
+from fcl_flower.federation import Federation
 from fcl_flower.flower_strategy import FlowerStrategy
+from fcl_flower.memory import FolderMemory
 from fcl_flower.record import Recorder
+from fcl_flower.roster import Roster
 from fcl_flower.sparse import SparseArray
 from fcl_flower.tensors import snapshot
 
@@ -281,7 +285,7 @@ def answering(content):
     return lambda message: Message(over_the_network(content), reply_to=message)
 
 
-class Federation:
+class OneRound:
     """One round of a real run, of which only the replies are replaced."""
 
     def __init__(self, strategy, folder):
@@ -303,15 +307,18 @@ class Federation:
 
     def start(self, grid):
         recorder = Recorder(self.folder, self.config, self.plan)
-        strategy = FlowerStrategy(
+        roster = Roster(grid, len(NODES))
+        roster.gather(len(NODES), timeout=5)
+        federation = Federation(
             assembly.strategy(self.config),
-            assembly.schedule(self.config),
-            NODES,
+            roster,
             recorder,
+            FolderMemory(self.folder / "checkpoint", durable=False),
         )
-        initial = snapshot(self.initial, self.initial.shared_names())
-        strategy.start(grid, wire.Packer().arrays(initial), num_rounds=1, timeout=5)
-        return exact(strategy.state), rounds_of(self.folder)[0], recorder.accuracy
+        federation.begin(snapshot(self.initial, self.initial.shared_names()))
+        loop = FlowerStrategy(federation, assembly.schedule(self.config), Clock())
+        loop.start(grid, ArrayRecord(), num_rounds=1, timeout=5)
+        return exact(federation.state), rounds_of(self.folder)[0], recorder.accuracy
 
     def play(self, answers):
         usual = {key: answering(content) for key, content in self.honest.items()}
@@ -325,7 +332,7 @@ def federation(request, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         for name in ("_task_id", "_run_id", "_node_id"):
             patch.setattr(TaskIdentity, name, 1)
-        yield Federation(request.param, tmp_path_factory.mktemp("hostile"))
+        yield OneRound(request.param, tmp_path_factory.mktemp("hostile"))
 
 
 def assert_left_out(federation, label, answer):
@@ -397,12 +404,32 @@ SCORES = [
 ]
 
 
+def without_scores(federation):
+    """The honest update, without the scores that may come with it."""
+    train = federation.honest[HOSTILE, "train"]
+    return RecordDict({k: v for k, v in train.items() if k != wire.SCORES})
+
+
+def test_impossible_scores_beside_an_update_leave_the_update_in_use(federation):
+    impossible = MetricRecord({"accuracy": [2.0], "model-bytes": 10})
+    train = federation.honest[HOSTILE, "train"]
+    answer = answering(RecordDict({**train, wire.SCORES: impossible}))
+    state, row, accuracy = federation.play({(HOSTILE, "train"): answer})
+    assert state == federation.together[0]
+    assert row["clients"] == [0, 1]
+    if wire.SCORES in train:  # fedavg tests in a message of its own
+        assert row["failed"] == [HOSTILE]
+        assert np.isnan(accuracy[HOSTILE]).all()
+
+
 @pytest.mark.parametrize("scores", SCORES, ids=str)
 def test_impossible_scores_are_left_out_by_name(federation, scores):
-    content = RecordDict({wire.METRICS: MetricRecord(scores)})
-    _, row, accuracy = federation.play(
-        {(HOSTILE, "evaluate"): lambda m: Message(content, reply_to=m)}
-    )
+    content = RecordDict({wire.SCORES: MetricRecord(scores)})
+    answers = {
+        (HOSTILE, "train"): answering(without_scores(federation)),
+        (HOSTILE, "evaluate"): lambda m: Message(content, reply_to=m),
+    }
+    _, row, accuracy = federation.play(answers)
     assert row["clients"] == [0, 1]
     assert row["failed"] == [HOSTILE]
     assert row["reasons"][str(HOSTILE)].startswith("evaluation: ")
@@ -411,9 +438,14 @@ def test_impossible_scores_are_left_out_by_name(federation, scores):
 
 
 def test_strange_messages_instead_of_scores_are_left_out_by_name(federation):
-    content = federation.honest[HOSTILE, "evaluate"]
+    train = federation.honest[HOSTILE, "train"]
+    source = train if wire.SCORES in train else federation.honest[HOSTILE, "evaluate"]
+    content = RecordDict({wire.SCORES: source[wire.SCORES]})
+    silent = without_scores(federation)
     for label, answer in strange_messages(content):
-        _, row, accuracy = federation.play({(HOSTILE, "evaluate"): answer})
+        _, row, accuracy = federation.play(
+            {(HOSTILE, "train"): answering(silent), (HOSTILE, "evaluate"): answer}
+        )
         assert row["failed"] == [HOSTILE], label
         assert np.isnan(accuracy[HOSTILE]).all(), label
 

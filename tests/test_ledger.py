@@ -4,7 +4,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
 from fcl_flower import ledger, wire
 from fcl_flower.sparse import SparseArray
-from fcl_flower.types import Stage, Update
+from fcl_flower.types import Request, Stage, Update
 
 RNG = np.random.default_rng(0)
 STAGE = Stage(round=1, task=0, first=True, last=False)
@@ -34,9 +34,9 @@ def test_a_kind_is_the_first_segment_of_a_group():
 def test_all_that_flower_stores_is_counted(way):
     packer = wire.Packer()
     if way == "downlink":
-        records = packer.downlink(random_payload(), STAGE)
+        records = packer.downlink(random_payload(), Request(STAGE))
     else:
-        records = packer.uplink(Update(random_payload(), 10, {"loss": 0.5}))
+        records = packer.uplink(Update(random_payload(), 10, {"loss": 0.5}), STAGE)
     counted = ledger.traffic(records)
     assert counted.keys() == {"base", "adapters", "meta"}
     assert counted.total() == stored_by_flower(records)
@@ -45,7 +45,7 @@ def test_all_that_flower_stores_is_counted(way):
 
 def test_a_kind_counts_its_tensors_with_their_headers():
     payload = random_payload()
-    records = wire.Packer().downlink(payload, STAGE)
+    records = wire.Packer().downlink(payload, Request(STAGE))
     counted = ledger.traffic(records)
     for kind in ("base", "adapters"):
         arrays = [
@@ -98,7 +98,7 @@ def test_equal_groups_travel_once_as_in_flower():
 
 
 def test_a_message_without_tensors_is_all_meta():
-    counted = ledger.traffic(wire.Packer().downlink({}, STAGE))
+    counted = ledger.traffic(wire.Packer().downlink({}, Request(STAGE)))
     assert counted.keys() == {"meta"}
     assert counted["meta"] > 0
 

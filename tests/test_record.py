@@ -9,7 +9,8 @@ from fakes import rounds_of, summary_of
 from fcl_flower.config import RunConfig
 from fcl_flower.data.scenarios import Scenario, Task
 from fcl_flower.errors import WireError
-from fcl_flower.record import Recorder, Traffic
+from fcl_flower.ledger import Traffic
+from fcl_flower.record import Recorder
 
 NONE = np.array([], np.int64)
 

@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,7 @@ from fcl_flower import wire
 from fcl_flower.codec import encode
 from fcl_flower.errors import WireError
 from fcl_flower.sparse import SparseArray
-from fcl_flower.types import Stage, Update
+from fcl_flower.types import Evaluation, Request, Stage, Update
 
 SPARSE = SparseArray((2, 3), np.array([1, 5]), np.array([0.5, -2.0], np.float32))
 
@@ -27,8 +29,12 @@ def absent(megabytes):
     return Array("float32", (megabytes * 2**18,), "fcl.sparse.index", b"\x01")
 
 
+ASKED = Stage(round=3, task=1, first=False, last=True)
+
+
 def uplink(**metrics):
-    return RecordDict({wire.METRICS: MetricRecord(metrics)})
+    empty = wire.Packer().uplink(Update({}, 0), ASKED)
+    return RecordDict({**empty, wire.METRICS: MetricRecord(metrics)})
 
 
 def test_a_payload_arrives_as_it_was_sent():
@@ -87,10 +93,15 @@ def test_precision_rounds_float32_on_the_wire_and_nothing_else():
     np.testing.assert_array_equal(found["double"], payload["g"]["double"])
 
 
+ALL = {"round": 1, "task": 0, "first": True, "last": False}
+ALL |= {"since": 0, "evaluate": False}
+
+
 def test_a_stage_travels_with_its_payload():
     stage = Stage(round=7, task=2, first=True, last=False)
-    records = wire.Packer().downlink({"base": {"w": np.ones(2)}}, stage)
-    assert wire.open_stage(records) == stage
+    request = Request(stage, since=5, evaluate=True)
+    records = wire.Packer().downlink({"base": {"w": np.ones(2)}}, request)
+    assert wire.open_request(records) == request
     assert wire.unpack(records).keys() == {"base"}
 
 
@@ -98,26 +109,28 @@ def test_a_stage_travels_with_its_payload():
     "fields",
     [
         {},
-        {"round": 1, "task": 0, "first": True},
-        {"round": 1, "task": 0, "first": 1, "last": False},
-        {"round": True, "task": 0, "first": True, "last": False},
-        {"round": 1.0, "task": 0, "first": True, "last": False},
-        {"round": 1, "task": 0, "first": True, "last": False, "more": 1},
+        {"round": 1, "task": 0, "first": True, "last": False},
+        {**ALL, "first": 1},
+        {**ALL, "round": True},
+        {**ALL, "round": 1.0},
+        {**ALL, "evaluate": 0},
+        {**ALL, "since": [1]},
+        {**ALL, "more": 1},
     ],
 )
 def test_a_stage_with_strange_fields_is_refused(fields):
     with pytest.raises(WireError, match=r"fcl\.stage"):
-        wire.open_stage(RecordDict({wire.STAGE: ConfigRecord(fields)}))
+        wire.open_request(RecordDict({wire.STAGE: ConfigRecord(fields)}))
 
 
 def test_a_message_without_a_stage_is_refused():
     with pytest.raises(WireError, match=r"fcl\.stage"):
-        wire.open_stage(RecordDict())
+        wire.open_request(RecordDict())
 
 
 def test_an_update_arrives_as_it_was_sent():
     sent = Update({"base": {"w": np.ones(2)}}, 40, {"loss": 0.25, "steps": 3})
-    found = wire.open_update(wire.Packer().uplink(sent))
+    found = wire.open_update(wire.Packer().uplink(sent, ASKED), ASKED)
     assert found.num_examples == 40
     assert found.metrics == {"loss": 0.25, "steps": 3.0}
     np.testing.assert_array_equal(found.payload["base"]["w"], [1, 1])
@@ -125,26 +138,48 @@ def test_an_update_arrives_as_it_was_sent():
 
 @pytest.mark.parametrize("examples", [0, 1, wire.MAX_EXAMPLES])
 def test_a_number_of_examples_that_can_be_is_accepted(examples):
-    assert wire.open_update(uplink(**{"num-examples": examples})).num_examples == (
-        examples
-    )
+    assert wire.open_update(
+        uplink(**{"num-examples": examples}), ASKED
+    ).num_examples == (examples)
 
 
 @pytest.mark.parametrize("examples", [-1, 3.0, [3], wire.MAX_EXAMPLES + 1, 10**18])
 def test_a_number_of_examples_that_cannot_be_is_refused(examples):
     with pytest.raises(WireError, match="num-examples"):
-        wire.open_update(uplink(**{"num-examples": examples}))
+        wire.open_update(uplink(**{"num-examples": examples}), ASKED)
 
 
 def test_an_update_without_scalars_is_refused():
     with pytest.raises(WireError, match=r"num-examples.*None"):
-        wire.open_update(RecordDict())
+        wire.open_update(uplink(), ASKED)
 
 
 def test_scalars_under_another_kind_of_record_are_refused():
-    record = ConfigRecord({"num-examples": 3})
+    record = {wire.METRICS: ConfigRecord({"num-examples": 3})}
     with pytest.raises(WireError, match="num-examples"):
-        wire.open_update(RecordDict({wire.METRICS: record}))
+        wire.open_update(RecordDict({**uplink(), **record}), ASKED)
+
+
+@pytest.mark.parametrize(
+    "other", [{"round": 2}, {"task": 0}, {"first": True}, {"last": False}]
+)
+def test_an_answer_to_something_else_is_refused(other):
+    sent = wire.Packer().uplink(Update({}, 1), dataclasses.replace(ASKED, **other))
+    with pytest.raises(WireError, match=r"fcl\.stage: expected an answer to"):
+        wire.open_update(sent, ASKED)
+
+
+def test_scores_travel_with_an_update():
+    scores = Evaluation([0.5, 1.0], 77)
+    sent = wire.Packer().uplink(Update({}, 1), ASKED, scores)
+    assert wire.open_evaluation(sent, tasks=2) == scores
+    with pytest.raises(WireError, match="expected 3 fractions"):
+        wire.open_evaluation(sent, tasks=3)
+
+
+def test_a_client_can_say_that_it_has_forgotten():
+    assert wire.has_forgotten(wire.forgotten(4))
+    assert not wire.has_forgotten(uplink())
 
 
 @pytest.mark.parametrize(
@@ -152,7 +187,7 @@ def test_scalars_under_another_kind_of_record_are_refused():
 )
 def test_a_scalar_that_is_not_a_finite_float32_is_refused(value):
     with pytest.raises(WireError, match=r"fcl\.metrics/loss"):
-        wire.open_update(uplink(loss=value, **{"num-examples": 3}))
+        wire.open_update(uplink(loss=value, **{"num-examples": 3}), ASKED)
 
 
 def test_a_tensor_that_cannot_be_decoded_is_named():

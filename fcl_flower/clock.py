@@ -1,0 +1,34 @@
+"""How long clients take, where a simulation plants it."""
+
+from collections.abc import Iterable, Sequence
+
+
+class Clock:
+    """Simulated time: whose answer comes when, the same on every machine.
+
+    The unit is that of the planted durations. Without any, time is not told.
+    """
+
+    def __init__(self, pace: Sequence[float] = (), now: float = 0.0) -> None:
+        """Begin.
+
+        Args:
+            pace: how long each client's training takes, above 0; empty: as it comes.
+            now: the time at which a run goes on.
+        """
+        self._pace = tuple(pace)
+        self.now = now
+
+    @property
+    def planted(self) -> bool:
+        """Return whether the clock decides who answers first."""
+        return bool(self._pace)
+
+    def takes(self, client: int) -> float:
+        """Return how long a client trains, 0 where nothing is planted."""
+        return self._pace[client] if self._pace else 0.0
+
+    def round(self, clients: Iterable[int]) -> dict[str, float]:
+        """Let a round pass, which takes as long as its slowest client."""
+        self.now += max(map(self.takes, clients), default=0.0)
+        return {"clock": self.now} if self._pace else {}
