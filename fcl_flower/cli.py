@@ -24,6 +24,8 @@ from fcl_flower.options import (
     key_values,
     listed,
     output_option,
+    resume_option,
+    resumed,
     run_options,
     seeds_of,
     workers_option,
@@ -51,17 +53,19 @@ def cli(context: click.Context) -> None:
 @gpus_option
 @output_option
 @click.option("--overwrite", is_flag=True, help="Replace a finished run in --output.")
+@resume_option
 def simulate(
     workers: int | None,
     gpus_per_client: float,
     output: Path | None,
     overwrite: bool,
+    resume: Path | None,
     **given: Any,  # noqa: ANN401
 ) -> None:
     """Run one method on this machine, every client in Flower's simulation runtime."""
-    config = _checked(configured(given))
+    config = _checked(resumed(resume, given) if resume else configured(given))
     console = Console()
-    folder = output or free_folder(config)
+    folder = resume or output or free_folder(config)
     if (folder / "summary.json").exists() and not overwrite:
         raise ConfigError(
             f"output: {str(folder)!r} holds a finished run; expected another folder, "

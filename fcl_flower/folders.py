@@ -1,10 +1,20 @@
-"""Where the results of a run go when nobody says where."""
+"""The folder of a run: where it is when nobody says where, and what it shows."""
 
 from pathlib import Path
 
 from fcl_flower.config import RunConfig
 
 RUNS = Path("runs")
+CHECKPOINT = "checkpoint"
+"""The server's state after the last finished round."""
+WORK = ".flower"
+"""What a simulation needs while it runs, and to go on: there lies clients' memory."""
+CLIENTS = f"{WORK}/clients"
+
+
+def resumable(folder: Path) -> bool:
+    """Return whether a simulation was ended in ``folder`` that can go on."""
+    return (folder / CHECKPOINT).is_dir() and (folder / CLIENTS).is_dir()
 
 
 def free_folder(config: RunConfig) -> Path:

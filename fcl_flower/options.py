@@ -8,6 +8,7 @@ import click
 
 from fcl_flower.config import RunConfig, inline, read_toml, settings
 from fcl_flower.errors import ConfigError
+from fcl_flower.folders import CHECKPOINT
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -64,6 +65,35 @@ output_option = click.option(
     "--output", type=click.Path(path_type=Path), help="Folder for the results."
 )
 
+resume_option = click.option(
+    "--resume",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Go on with the run in FOLDER that was ended, after its last finished round.",
+)
+
+
+def resumed(folder: Path, given: dict[str, Any]) -> RunConfig:
+    """Return the configuration of a run that was ended, with which it goes on.
+
+    Raises:
+        ConfigError: there is no such run, or settings are given anew.
+    """
+    for key, value in given.items():
+        if value not in (None, (), False):
+            option = {"pairs": "set", "config_file": "config"}.get(key, key)
+            raise ConfigError(
+                f"{option}: {value!r} is refused: expected no settings beside resume, "
+                f"since the run has its own"
+            )
+    if not (folder / CHECKPOINT).is_dir():
+        raise ConfigError(
+            f"resume: {str(folder)!r} is refused: expected the folder of a run that "
+            f"has finished a round, with its {CHECKPOINT}"
+        )
+    values = read_toml(folder / "config.toml", "resume")
+    return RunConfig.of(values | {"resume": True})
+
 
 def configured(given: dict[str, Any]) -> RunConfig:
     """Return the configuration of a file, with the options given on top."""
@@ -71,7 +101,11 @@ def configured(given: dict[str, Any]) -> RunConfig:
     path = given.pop("config_file")
     pairs = given.pop("pairs")
     if path is not None:
-        values = read_toml(path, "config") | {"output": "", "memory": "context"}
+        values = read_toml(path, "config") | {
+            "output": "",
+            "memory": "context",
+            "name": "",
+        }
     values |= {k.replace("_", "-"): v for k, v in given.items() if v is not None}
     if pairs:
         known = settings(str(values.get("set", "")))

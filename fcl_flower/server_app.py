@@ -14,14 +14,12 @@ from fcl_flower.config import RunConfig
 from fcl_flower.errors import RoundError
 from fcl_flower.federation import Federation
 from fcl_flower.flower_strategy import FlowerStrategy
-from fcl_flower.folders import free_folder
+from fcl_flower.folders import CHECKPOINT, free_folder
 from fcl_flower.memory import FolderMemory
 from fcl_flower.record import Recorder
 from fcl_flower.report import write_report
 from fcl_flower.roster import Roster
 from fcl_flower.tensors import snapshot
-
-CHECKPOINT = "checkpoint"
 
 app = ServerApp()
 

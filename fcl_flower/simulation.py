@@ -22,11 +22,10 @@ import psutil
 from fcl_flower import __version__, assembly
 from fcl_flower.config import RunConfig, toml
 from fcl_flower.errors import RoundError
+from fcl_flower.folders import CLIENTS, WORK
 
 POLL_SECONDS = 0.2
 STARTUP_SECONDS = 60.0
-WORK = ".flower"
-
 Progress = dict[str, Any]
 
 
@@ -41,7 +40,7 @@ def simulate(
     """Run ``config`` in Flower's simulation runtime; return its summary.
 
     Args:
-        config: with a number of clients.
+        config: with a number of clients; with ``resume`` what clients remember stays.
         folder: for the results; exists and is writable.
         workers: clients that train at the same time, one CPU core each.
         gpus_per_client: share of a GPU that a client is given, 0 for none.
@@ -51,7 +50,8 @@ def simulate(
         RoundError: the run failed; the message names the log with the reason.
     """
     work = folder / WORK
-    shutil.rmtree(work, ignore_errors=True)
+    for old_part in [work / "app", work / "home"] if config.resume else [work]:
+        shutil.rmtree(old_part, ignore_errors=True)
     for old in ("summary.json", "progress.json"):
         (folder / old).unlink(missing_ok=True)
     app = work / "app"
@@ -59,7 +59,7 @@ def simulate(
     # Flower's processes need not run where the command was typed.
     config = config.with_values(
         output=str(folder.absolute()),
-        memory=str((work / "clients").absolute()),
+        memory=str((folder / CLIENTS).absolute()),
         data_root=str(assembly.data_root(config)),
     )
     (app / "pyproject.toml").write_text(_app_project(config))

@@ -14,6 +14,7 @@ from fcl_flower import metrics
 from fcl_flower.algorithms import isolated_twin
 from fcl_flower.config import RunConfig, check_params, read_toml
 from fcl_flower.errors import ConfigError
+from fcl_flower.folders import resumable
 from fcl_flower.report import write_comparison
 
 Summary = Mapping[str, Any]
@@ -99,9 +100,9 @@ def run_study(
 ) -> list[Summary]:
     """Run what is not there yet; return all summaries in the order of the runs.
 
-    A run whose folder holds a summary of the same configuration is kept, so that a
-    study goes on where it was stopped. Tables and comparison page are written after
-    each run, of all that is finished.
+    A run whose folder holds a summary of the same configuration is kept, and one that
+    was stopped goes on, so that a study can be stopped at any time. Tables and
+    comparison page are written after each run, of all that is finished.
 
     Args:
         study: what to run.
@@ -116,7 +117,7 @@ def run_study(
     kept = {place: _finished(place, config) for config, place in runs}
     for config, place in runs:
         if kept[place] is None and wanted(config):
-            kept[place] = run(config, place)
+            kept[place] = run(config.with_values(resume=_begun(place, config)), place)
             _write_tables(folder, kept)
     return _write_tables(folder, kept)
 
@@ -247,6 +248,21 @@ def _pm(value: Mapping[str, float | None] | None, form: str = ".3f") -> str:
 def _finished(place: Path, config: RunConfig) -> Summary | None:
     if not (place / "summary.json").exists():
         return None
+    _check_same(place, config)
+    found: Summary = json.loads((place / "summary.json").read_text())
+    return found
+
+
+def _begun(place: Path, config: RunConfig) -> bool:
+    """Return whether a run was stopped after its first round, and can go on."""
+    if not resumable(place):
+        return False
+    _check_same(place, config)
+    return True
+
+
+def _check_same(place: Path, config: RunConfig) -> None:
+    """Refuse a folder with a run of other settings."""
     made = RunConfig.of(read_toml(place / "config.toml", "output"))
     # Where things lie may differ by machine, and a record says what a default meant.
     free = {"output", "memory", "data_root"}
@@ -258,5 +274,3 @@ def _finished(place: Path, config: RunConfig) -> Summary | None:
             f"output: {str(place)!r} holds a run with other settings; expected an "
             f"empty folder or one of the same study"
         )
-    found: Summary = json.loads((place / "summary.json").read_text())
-    return found

@@ -11,7 +11,7 @@ from fcl_flower import assembly, wire
 from fcl_flower.asynchronous import mixed
 from fcl_flower.clock import Clock
 from fcl_flower.errors import ConfigError, RoundError
-from fcl_flower.server_app import CHECKPOINT
+from fcl_flower.folders import CHECKPOINT
 
 
 def is_kind(message, kind):

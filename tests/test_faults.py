@@ -10,7 +10,8 @@ from flwr.app import Context, RecordDict
 
 from fcl_flower import wire
 from fcl_flower.errors import WireError
-from fcl_flower.server_app import CHECKPOINT, main
+from fcl_flower.folders import CHECKPOINT
+from fcl_flower.server_app import main
 from fcl_flower.sparse import SparseArray
 
 
