@@ -9,7 +9,8 @@ import torch
 from fcl_flower.algorithms import algorithm
 from fcl_flower.config import RunConfig
 from fcl_flower.contracts import Learner, Place, Strategy
-from fcl_flower.data.inputs import check_series
+from fcl_flower.data.featureset import FeatureSet
+from fcl_flower.data.inputs import check_shape
 from fcl_flower.data.scenarios import Scenario, build_scenario, scenario_entry
 from fcl_flower.data.seriesset import SeriesSet
 from fcl_flower.data.sources import load_source
@@ -20,7 +21,12 @@ from fcl_flower.models import TaskModel, build_model, check_kind, model_entry
 from fcl_flower.schedule import Schedule
 from fcl_flower.training import Training
 
-_SUITS = {"images": "lenet", "series": "har-cnn", "text": "kim-cnn"}
+_SUITS = {
+    "images": "lenet",
+    "series": "har-cnn",
+    "features": "mlp",
+    "text": "kim-cnn",
+}
 """The model for each kind of data."""
 
 
@@ -62,6 +68,7 @@ def completed(config: RunConfig) -> RunConfig:
     return config.with_values(
         scenario=scenario,
         model=name,
+        features=_numbers(config, kind),
         head=head,
         clients=config.clients or plan.clients,
         rounds=rounds,
@@ -71,8 +78,31 @@ def completed(config: RunConfig) -> RunConfig:
     )
 
 
+def _numbers(config: RunConfig, kind: str) -> int:
+    """Return how many numbers a sample is made of; 0 where it is not plain numbers.
+
+    Raises:
+        ConfigError: the data have another number of them than was given.
+    """
+    source = load_source(config.datasets[0], data_root(config))
+    found = source.train.x.shape[1] if kind == "features" else 0
+    if config.features not in (0, found):
+        raise ConfigError(
+            f"features: {config.features} is refused: expected {found or 'none'}, as "
+            f"{source.name!r} has {kind}"
+        )
+    return found
+
+
+def input_shape(config: RunConfig) -> tuple[int, ...]:
+    """Return the shape of one input of the model, of a completed configuration."""
+    return (
+        (config.features,) if config.features else model_entry(config.model).input_shape
+    )
+
+
 def data_kind(config: RunConfig) -> str:
-    """Return what the run learns from: ``images``, ``series`` or ``text``.
+    """Return ``images``, ``series``, ``features`` or ``text``: what is learned from.
 
     Raises:
         ConfigError: a data set is missing, or kinds are mixed.
@@ -145,8 +175,8 @@ def model(config: RunConfig, plan: Scenario) -> TaskModel:
     words = vectors(config)
     for name in config.datasets:
         source = load_source(name, data_root(config))
-        if isinstance(source, SeriesSet):
-            check_series(source, model_entry(config.model).input_shape)
+        if isinstance(source, SeriesSet | FeatureSet):
+            check_shape(source, input_shape(config))
     return build_model(
         config.model,
         tasks=config.tasks,
@@ -154,6 +184,7 @@ def model(config: RunConfig, plan: Scenario) -> TaskModel:
         single_head=single,
         seed=config.seed,
         table=None if words is None else words.table,
+        numbers=config.features,
     )
 
 

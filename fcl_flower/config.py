@@ -54,6 +54,8 @@ class RunConfig(BaseModel):
     """File of word vectors for text; empty to train some on the training texts."""
     model: str = ""
     """Name of the network; empty for what suits the data."""
+    features: int = Field(0, ge=0)
+    """Numbers in a sample, where samples are plain numbers; 0 for those of the data."""
     head: Literal["", "multi", "single"] = ""
     """One head a task, or a single one over all labels; empty for what suits."""
     clients: int = Field(0, ge=0)

@@ -10,7 +10,7 @@ from torch import nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 
 from fcl_flower.errors import ConfigError
-from fcl_flower.models import MODELS, TEXT, build_model, check_kind
+from fcl_flower.models import FEATURES, MODELS, TEXT, build_model, check_kind
 from fcl_flower.models.efficientnet import Block, EfficientNet
 from fcl_flower.models.harcnn import HarCnn
 from fcl_flower.models.lenet import LeNet, ResponseNorm
@@ -43,6 +43,8 @@ def build(name="small", **changes):
     settings = {"tasks": 3, "classes": 5, "single_head": False, "seed": 7}
     if MODELS.get(name) and MODELS[name].input_shape == TEXT:
         settings["table"] = WORDS
+    if MODELS.get(name) and MODELS[name].input_shape == FEATURES:
+        settings["numbers"] = 6
     return build_model(name, **{**settings, **changes})
 
 
@@ -55,7 +57,7 @@ def size(module):
 def test_every_model_gives_the_features_and_logits_it_promises(name, single_head):
     model = build(name, single_head=single_head)
     x = inputs(model, 2)
-    assert model.input_shape == MODELS[name].input_shape
+    assert model.input_shape == ((6,) if name == "mlp" else MODELS[name].input_shape)
     assert model.body(x).shape == (2, MODELS[name].features)
     assert model(x, 2).shape == (2, 5)
     model(x, 2).square().sum().backward()

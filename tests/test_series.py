@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from fcl_flower.data.imageset import ImageSet
-from fcl_flower.data.inputs import check_series, to_inputs
+from fcl_flower.data.inputs import check_shape, to_inputs
 from fcl_flower.data.seriesset import SeriesSet
 from fcl_flower.data.sources import load_source
 from fcl_flower.errors import ConfigError
@@ -104,7 +104,7 @@ def test_a_model_for_another_shape_is_refused(load, shape):
     with pytest.raises(ConfigError, match=r"model: got .* expected \(3, 5\)"):
         to_inputs(motion, motion.train, np.array([0]), shape, None)
     with pytest.raises(ConfigError, match="for the series of 'motion'"):
-        check_series(motion, shape)
+        check_shape(motion, shape)
 
 
 def test_a_model_for_series_is_refused_for_images(tmp_path):

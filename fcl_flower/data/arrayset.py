@@ -1,4 +1,4 @@
-"""What images and series have in common: one shape, and every class in both splits."""
+"""What arrays of samples have in common: one shape, every class in both splits."""
 
 from typing import Any, TypeVar
 
@@ -10,6 +10,28 @@ from fcl_flower.errors import ConfigError
 
 A = TypeVar("A", bound=np.generic)
 S = TypeVar("S", bound=DataSet)
+
+
+def single_precision(x: npt.NDArray[Any], x_key: str) -> npt.NDArray[np.float32]:
+    """Return numbers as float32.
+
+    Args:
+        x: whole or floating point numbers of any width.
+        x_key: what an error calls ``x``.
+
+    Raises:
+        ConfigError: a value is no finite number of float32.
+    """
+    if x.dtype.kind not in "fiu":
+        raise ConfigError(f"{x_key}: got dtype {x.dtype}, expected numbers.")
+    # What is too large for float32 becomes infinite here and is refused below.
+    with np.errstate(over="ignore"):
+        single = x.astype(np.float32)
+    if not np.isfinite(single).all():
+        raise ConfigError(
+            f"{x_key}: got values that float32 cannot hold, expected finite values."
+        )
+    return single
 
 
 def labelled(
@@ -48,7 +70,7 @@ def checked_set(
     """Return a data set whose two splits fit together.
 
     Args:
-        form: `ImageSet` or `SeriesSet`.
+        form: `ImageSet`, `SeriesSet` or `FeatureSet`.
         name: as the user wrote it.
         where: what an error calls the set, such as its file.
         train: the training split.

@@ -3,6 +3,7 @@
 import torch
 
 from fcl_flower.data.dataset import DataSet, Split
+from fcl_flower.data.featureset import FeatureSet
 from fcl_flower.data.images import to_tensor
 from fcl_flower.data.partition import Indices
 from fcl_flower.data.seriesset import SeriesSet
@@ -28,8 +29,8 @@ def to_inputs(
         vectors: number the words, where the data are text.
 
     Returns:
-        images or series, float32, shape ``(N, *input_shape)``; or documents, int64
-        word numbers, shape (N, words of the longest), padded with 0 at the end.
+        images, series or features, float32, shape ``(N, *input_shape)``; or documents,
+        int64 word numbers, shape (N, words of the longest), padded with 0 at the end.
 
     Raises:
         ConfigError: the model takes no such samples, or texts lack word vectors.
@@ -40,21 +41,21 @@ def to_inputs(
                 f"dataset: {source.name!r} is text, which needs word vectors"
             )
         return torch.from_numpy(vectors.numbered([samples.x[i] for i in indices]))
-    if isinstance(source, SeriesSet):
-        check_series(source, input_shape)
+    if isinstance(source, SeriesSet | FeatureSet):
+        check_shape(source, input_shape)
         return torch.from_numpy(samples.x[indices])
     return to_tensor(samples.x[indices], input_shape)
 
 
-def check_series(source: SeriesSet, input_shape: tuple[int, ...]) -> None:
-    """Refuse a model for series of another shape: nothing would bring them to it.
+def check_shape(source: SeriesSet | FeatureSet, input_shape: tuple[int, ...]) -> None:
+    """Refuse a model for another shape: unlike images, nothing would bring them to it.
 
     Raises:
-        ConfigError: ``input_shape`` is not the shape of the series.
+        ConfigError: ``input_shape`` is not the shape of the samples.
     """
     shape = source.train.x.shape[1:]
     if shape != input_shape:
         raise ConfigError(
-            f"model: got input shape {input_shape}, expected {shape} for the series of "
-            f"{source.name!r}."
+            f"model: got input shape {input_shape}, expected {shape} for the "
+            f"{source.kind} of {source.name!r}."
         )

@@ -1,19 +1,27 @@
-"""Images or series in one file: ``NAME.npz``."""
+"""Images, series or plain numbers in one file: ``NAME.npz``."""
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from fcl_flower.data.arrayset import checked_set
-from fcl_flower.data.dataset import DataSet
+from fcl_flower.data.dataset import DataSet, Split
+from fcl_flower.data.featureset import FeatureSet, feature_split
 from fcl_flower.data.imageset import ImageSet, image_split
 from fcl_flower.data.seriesset import SeriesSet, series_split
 from fcl_flower.errors import ConfigError
 
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 """What a file has to hold."""
+
+SPLITS: Mapping[type[DataSet], Callable[..., Split]] = MappingProxyType(
+    {ImageSet: image_split, SeriesSet: series_split, FeatureSet: feature_split}
+)
+"""What makes a split of raw arrays, by the kind of data set."""
 
 
 def load_npz(name: str, path: Path) -> DataSet:
@@ -25,7 +33,7 @@ def load_npz(name: str, path: Path) -> DataSet:
 
     Raises:
         ConfigError: the file cannot be read, lacks an array, or an array is neither
-            as `image_split` nor as `series_split` wants it.
+            as `image_split`, `series_split` nor `feature_split` wants it.
     """
     arrays = _read(path)
     for key in ARRAYS:
@@ -39,14 +47,19 @@ def load_npz(name: str, path: Path) -> DataSet:
             f"{path}: class_names has shape {names.shape} and dtype {names.dtype}, "
             "expected one text for each class."
         )
-    series = _are_series(arrays["x_train"], arrays["x_test"])
-    split = series_split if series else image_split
+    form = _form(arrays["x_train"], arrays["x_test"])
     train, test = (
-        split(arrays[x], arrays[y], f"{path}: {x}", f"{path}: {y}")
+        SPLITS[form](arrays[x], arrays[y], f"{path}: {x}", f"{path}: {y}")
         for x, y in (("x_train", "y_train"), ("x_test", "y_test"))
     )
-    form = SeriesSet if series else ImageSet
     return checked_set(form, name, str(path), train, test, tuple(names.tolist()))
+
+
+def _form(*x: npt.NDArray[Any]) -> type[DataSet]:
+    """Return what the samples of both splits are."""
+    if all(samples.ndim == 2 for samples in x):
+        return FeatureSet
+    return SeriesSet if _are_series(*x) else ImageSet
 
 
 def _are_series(*arrays: npt.NDArray[Any]) -> bool:

@@ -5,7 +5,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from fcl_flower.data.arrayset import labelled
+from fcl_flower.data.arrayset import labelled, single_precision
 from fcl_flower.data.dataset import DataSet, Split
 from fcl_flower.errors import ConfigError
 
@@ -25,7 +25,7 @@ def series_split(
     """Return a split made of raw arrays.
 
     Args:
-        x: floating point, finite also as float32, shape (N, channels, steps).
+        x: numbers, finite also as float32, shape (N, channels, steps).
         y: whole numbers from 0.
         x_key: what an error calls ``x``, such as ``data/mine.npz: x_train``.
         y_key: what an error calls ``y``.
@@ -33,15 +33,8 @@ def series_split(
     Raises:
         ConfigError: a shape or value is not as described.
     """
-    if 0 in x.shape:
+    if x.ndim != 3 or 0 in x.shape:
         raise ConfigError(
             f"{x_key}: got shape {x.shape}, expected (N, channels, steps), none of 0."
         )
-    # What is too large for float32 becomes infinite here and is refused below.
-    with np.errstate(over="ignore"):
-        series = x.astype(np.float32)
-    if not np.isfinite(series).all():
-        raise ConfigError(
-            f"{x_key}: got values that float32 cannot hold, expected finite values."
-        )
-    return labelled(series, y, y_key)
+    return labelled(single_precision(x, x_key), y, y_key)

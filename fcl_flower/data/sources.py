@@ -32,11 +32,11 @@ def load_source(name: str, data_root: Path) -> DataSet:
 
             - ``digits``: 1,797 real 8x8 images, no download;
             - ``stdlib-docs``: docstrings of Python's own modules, no download;
-            - ``NAME``: images or series in a file ``NAME.npz``, or texts in a folder
-              ``NAME`` (see `load_jsonl`), in ``data_root`` or a folder directly in
-              it. Three-dimensional samples in floating point are series (N, channels,
-              steps) if some value lies outside [0, 1], and stay as they are;
-              otherwise they are grey images;
+            - ``NAME``: arrays in a file ``NAME.npz``, or texts in a folder ``NAME``
+              (see `load_jsonl`), in ``data_root`` or a folder directly in it. Arrays
+              of two dimensions are plain numbers (N, numbers). Three-dimensional ones
+              in floating point are series (N, channels, steps) if some value lies
+              outside [0, 1]; both stay as they are. All others are images;
             - ``NAME:FIELD``: texts with the label called ``FIELD`` instead of
               ``label``, such as ``trec:fine``;
             - ``hub:NAME``: the Hugging Face Hub or a local folder;

@@ -23,8 +23,9 @@ class Examples(NamedTuple):
     """Inputs and labels; may be shared with a cache, so not to be changed in place.
 
     Attributes:
-        x: images or series, float32, shape ``(N, *input_shape)``; or documents, int64
-            word numbers, shape (N, words of the longest), padded with 0 at the end.
+        x: images, series or features, float32, shape ``(N, *input_shape)``; or
+            documents, int64 word numbers, shape (N, words of the longest), padded with
+            0 at the end.
         y: int64, shape (N,).
     """
 

@@ -11,6 +11,7 @@ from fcl_flower.seeds import derive
 from fcl_flower.types import Array
 
 __all__ = [
+    "FEATURES",
     "MODELS",
     "TEXT",
     "ModelEntry",
@@ -23,6 +24,9 @@ __all__ = [
 TEXT = (-1,)
 """The input shape of a model for text: numbers of words, as many as there are."""
 
+FEATURES = (0,)
+"""That of a model for plain numbers, before it is known how many there are."""
+
 
 @dataclass(frozen=True, slots=True)
 class ModelEntry:
@@ -30,10 +34,11 @@ class ModelEntry:
 
     Attributes:
         body: ``module:callable`` that returns an `nn.Module` from
-            ``(batch, *input_shape)`` to (batch, features). It takes no argument, or
-            for text the table of word vectors.
+            ``(batch, *input_shape)`` to (batch, features). It takes no argument; but
+            for text the table of word vectors, and for plain numbers how many there
+            are.
         input_shape: shape of one input: (C, H, W) of an image, (C, T) of a series of
-            T steps, or `TEXT`.
+            T steps, `TEXT` or `FEATURES`.
         features: width of what the body returns.
         batch_size: examples in a training step, where the user gives none.
         learning_rate: Adam's rate at the start of a task, likewise.
@@ -49,8 +54,10 @@ class ModelEntry:
 
     @property
     def kind(self) -> str:
-        """Return what the model takes: ``text``, ``series`` or ``images``."""
-        return ("text", "series", "images")[len(self.input_shape) - 1]
+        """Return what it takes: ``text``, ``features``, ``series`` or ``images``."""
+        if self.input_shape == TEXT:
+            return "text"
+        return ("features", "series", "images")[len(self.input_shape) - 1]
 
 
 _HERE = "fcl_flower.models"
@@ -99,6 +106,14 @@ MODELS: dict[str, ModelEntry] = {
         1e-3,
         "two convolutions over time for nine channels of 128 steps",
     ),
+    "mlp": ModelEntry(
+        f"{_HERE}.mlp:Mlp",
+        FEATURES,
+        128,
+        32,
+        1e-3,
+        "two hidden layers for plain numbers",
+    ),
     "efficientnet": ModelEntry(
         f"{_HERE}.efficientnet:EfficientNet",
         (3, 32, 32),
@@ -135,7 +150,7 @@ def check_kind(name: str, kind: str) -> None:
 
     Args:
         name: of the model.
-        kind: of the data: ``text``, ``series`` or ``images``.
+        kind: of the data: ``text``, ``features``, ``series`` or ``images``.
 
     Raises:
         ConfigError: the name is unknown, or the model takes something else.
@@ -155,6 +170,7 @@ def build_model(
     single_head: bool,
     seed: int,
     table: Array | None = None,
+    numbers: int = 0,
 ) -> TaskModel:
     """Return a freshly initialised model; the same arguments give the same weights.
 
@@ -170,6 +186,7 @@ def build_model(
         single_head: one head serves every task.
         seed: the run's seed.
         table: word vectors, shape (words + 1, D), where the data are text.
+        numbers: in a sample, where the data are plain numbers; 0 elsewhere.
 
     Raises:
         ConfigError: the name is unknown, or the model does not suit the data.
@@ -177,16 +194,19 @@ def build_model(
     entry = model_entry(name)
     if table is not None:
         check_kind(name, "text")
-    elif entry.kind == "text":
+    elif numbers:
+        check_kind(name, "features")
+    elif entry.kind in ("text", "features"):
         check_kind(name, "images")
+    arguments = [table] if table is not None else [numbers] if numbers else []
     module, _, attribute = entry.body.partition(":")
     body = getattr(import_module(module), attribute)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(seed, "model"))
         return TaskModel(
-            body() if table is None else body(table),
+            body(*arguments),
             features=entry.features,
-            input_shape=entry.input_shape,
+            input_shape=(numbers,) if numbers else entry.input_shape,
             tasks=tasks,
             classes=classes,
             single_head=single_head,

@@ -1,0 +1,34 @@
+"""Two hidden layers for plain numbers, such as the columns of a table."""
+
+import torch
+from torch import nn
+from typing_extensions import override
+
+HIDDEN = 128
+
+
+class Mlp(nn.Module):
+    """Body from (batch, numbers) to (batch, 128).
+
+    Each layer is normalised over its outputs of one sample: it learns at the same pace
+    whatever the unit of the numbers, and there are no running statistics, which would
+    differ from client to client and must not be averaged.
+    """
+
+    def __init__(self, numbers: int) -> None:
+        """Initialise with torch's defaults.
+
+        Args:
+            numbers: in a sample, at least 1.
+        """
+        super().__init__()
+        self.fc1 = nn.Linear(numbers, HIDDEN)
+        self.norm1 = nn.LayerNorm(HIDDEN)
+        self.fc2 = nn.Linear(HIDDEN, HIDDEN)
+        self.norm2 = nn.LayerNorm(HIDDEN)
+
+    @override
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return features, shape (batch, 128)."""
+        x = torch.relu(self.norm1(self.fc1(x)))
+        return torch.relu(self.norm2(self.fc2(x)))
