@@ -233,7 +233,6 @@ def learner(config: RunConfig, plan: Scenario, client: int) -> Learner[Any]:
     of_server, of_client = halves.params(config.set)
     place = Place(
         client=client,
-        num_clients=config.clients,
         seed=config.seed,
         training=Training(
             epochs=config.epochs,

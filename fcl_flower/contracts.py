@@ -131,14 +131,12 @@ class Place:
 
     Attributes:
         client: the client's partition number, counted from 0.
-        num_clients: how many clients the federation has.
         seed: the run's seed.
         training: epochs, batch size, learning rate and when to lower it.
         device: torch device name, such as ``cpu`` or ``cuda:0``.
     """
 
     client: int
-    num_clients: int
     seed: int
     training: "Training"
     device: str = "cpu"

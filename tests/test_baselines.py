@@ -32,7 +32,7 @@ def model(tasks=2):
 
 def place(**training):
     chosen = {"epochs": 1, "batch_size": 100, "learning_rate": 0.01} | training
-    return Place(client=0, num_clients=1, seed=0, training=Training(**chosen))
+    return Place(client=0, seed=0, training=Training(**chosen))
 
 
 def data(seed=0, count=12):

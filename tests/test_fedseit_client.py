@@ -73,7 +73,7 @@ def text_model(single_head=False):
 
 def place(epochs=2, rate=0.01, client=0):
     training = Training(epochs=epochs, batch_size=8, learning_rate=rate)
-    return Place(client=client, num_clients=3, seed=0, training=training)
+    return Place(client=client, seed=0, training=training)
 
 
 def learner(model=None, epochs=2, rate=0.01, **params):

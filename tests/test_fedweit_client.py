@@ -50,7 +50,7 @@ def convolutional_model(tasks=3):
 
 def learner(model=None, epochs=5, rate=0.02, **params):
     training = Training(epochs=epochs, batch_size=50, learning_rate=rate)
-    place = Place(client=0, num_clients=2, seed=0, training=training)
+    place = Place(client=0, seed=0, training=training)
     return FedWeit(FedWeitParams(**params), model or linear_model(), place)
 
 

@@ -76,7 +76,7 @@ def test_without_validation_examples_nothing_is_averaged():
 
 def learner(kind=FedWeitMatch, params=None, client=0, **training):
     chosen = {"epochs": 30, "batch_size": 50, "learning_rate": 0.05} | training
-    place = Place(client=client, num_clients=2, seed=0, training=Training(**chosen))
+    place = Place(client=client, seed=0, training=Training(**chosen))
     if params is None:
         params = FedWeitMatchParams(lambda1=0.0, threshold=0.0)
     return kind(params, linear_model(), place)
