@@ -1,11 +1,11 @@
-"""Text sets in a folder: ``train.jsonl.gz`` and ``test.jsonl.gz``."""
+"""Texts in files of one JSON object a line, alone or as a set in a folder."""
 
 import gzip
 import json
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 from fcl_flower.data.textset import (
     TextSet,
@@ -32,7 +32,7 @@ def load_jsonl(name: str, folder: Path, field: str) -> TextSet:
         ConfigError: a file cannot be read or is empty, a line is not as described,
             or a test label never occurs in training.
     """
-    train, test = (list(_rows(folder / file, field)) for file in (TRAIN, _TEST))
+    train, test = (list(rows_of(folder / file, field)) for file in (TRAIN, _TEST))
     class_names = tuple(sorted({label for _, label in train}))
     train_split, test_split = (
         text_split(
@@ -48,17 +48,28 @@ def load_jsonl(name: str, folder: Path, field: str) -> TextSet:
     return checked_text_set(name, str(folder), train_split, test_split, class_names)
 
 
-def _rows(path: Path, field: str) -> Iterator[tuple[str, str]]:
-    """Yield text and label of each line."""
+def rows_of(path: Path, field: str) -> Iterator[tuple[str, str]]:
+    """Yield text and label of each line.
+
+    Args:
+        path: of a file in UTF-8, with gzip where its name ends in ``.gz``.
+        field: what the objects call the label, a text or a whole number.
+
+    Raises:
+        ConfigError: the file cannot be read or is empty, or a line is not a JSON
+            object with a text and a label.
+    """
     number = 0
+    packed = path.suffix == ".gz"
     try:
-        with gzip.open(path) as lines:
+        # Either is a stream of bytes, of different types.
+        with cast(BinaryIO, gzip.open(path) if packed else path.open("rb")) as lines:
             for number, line in enumerate(lines, 1):
                 yield _row(line, field, f"{path}: line {number}")
     except (OSError, EOFError, zlib.error) as error:
         raise ConfigError(
-            f"{path}: cannot be read after line {number} ({error}), expected a gzip "
-            "file with one JSON object a line."
+            f"{path}: cannot be read after line {number} ({error}), expected "
+            f"{'a gzip file with ' if packed else ''}one JSON object a line."
         ) from error
     if not number:
         raise ConfigError(f"{path} is empty, expected one JSON object a line.")

@@ -1,6 +1,6 @@
 """Images, series or plain numbers in one file: ``NAME.npz``."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -35,24 +35,13 @@ def load_npz(name: str, path: Path) -> DataSet:
         ConfigError: the file cannot be read, lacks an array, or an array is neither
             as `image_split`, `series_split` nor `feature_split` wants it.
     """
-    arrays = _read(path)
-    for key in ARRAYS:
-        if key not in arrays:
-            raise ConfigError(
-                f"{path}: got no array {key}, expected {', '.join(ARRAYS)}."
-            )
-    names = arrays.get("class_names", np.empty(0, str))
-    if names.ndim != 1 or names.dtype.kind != "U":
-        raise ConfigError(
-            f"{path}: class_names has shape {names.shape} and dtype {names.dtype}, "
-            "expected one text for each class."
-        )
+    arrays, names = read_arrays(path, ARRAYS)
     form = _form(arrays["x_train"], arrays["x_test"])
     train, test = (
         SPLITS[form](arrays[x], arrays[y], f"{path}: {x}", f"{path}: {y}")
         for x, y in (("x_train", "y_train"), ("x_test", "y_test"))
     )
-    return checked_set(form, name, str(path), train, test, tuple(names.tolist()))
+    return checked_set(form, name, str(path), train, test, names)
 
 
 def _form(*x: npt.NDArray[Any]) -> type[DataSet]:
@@ -69,9 +58,38 @@ def _are_series(*arrays: npt.NDArray[Any]) -> bool:
     ) and any(np.any((x < 0) | (x > 1)) for x in arrays)
 
 
-def _read(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """Return the arrays of a file that may be broken, without unpickling any."""
-    wanted = (*ARRAYS, "class_names")
+def read_arrays(
+    path: Path, keys: Sequence[str]
+) -> tuple[dict[str, npt.NDArray[Any]], tuple[str, ...]]:
+    """Return arrays of a file that may be broken, without unpickling any.
+
+    Args:
+        path: of the file.
+        keys: the arrays that it has to hold.
+
+    Returns:
+        the arrays by key, and the ``class_names``; empty where it has none.
+
+    Raises:
+        ConfigError: the file cannot be read, lacks an array, or its ``class_names``
+            are no texts.
+    """
+    arrays = _read(path, (*keys, "class_names"))
+    for key in keys:
+        if key not in arrays:
+            raise ConfigError(
+                f"{path}: got no array {key}, expected {', '.join(keys)}."
+            )
+    names = arrays.pop("class_names", np.empty(0, str))
+    if names.ndim != 1 or names.dtype.kind != "U":
+        raise ConfigError(
+            f"{path}: class_names has shape {names.shape} and dtype {names.dtype}, "
+            "expected one text for each class."
+        )
+    return arrays, tuple(names.tolist())
+
+
+def _read(path: Path, wanted: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
     try:
         # Opened here, because np.load leaves a damaged file open.
         with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:

@@ -89,15 +89,39 @@ def word_vectors(
     test = chain.from_iterable(text_set.test.x for text_set in sets)
     vocabulary = sorted({word for document in chain(train, test) for word in document})
     if file:
-        path = find_vectors(file, data_root)
-        known = read_vectors(path, vocabulary)
-        origin = f"{path.name}, {_coverage(known, vocabulary, train)}"
-    else:
-        known = _trained(train, derive(seed, "word2vec"))
-        origin = (
-            f"Word2Vec trained here on the {len(train)} training documents of "
-            f"{', '.join(datasets)}, {_DIMENSIONS} dimensions"
-        )
+        return vectors_from(find_vectors(file, data_root), vocabulary, train, seed)
+    known = _trained(train, derive(seed, "word2vec"))
+    origin = (
+        f"Word2Vec trained here on the {len(train)} training documents of "
+        f"{', '.join(datasets)}, {_DIMENSIONS} dimensions"
+    )
+    return _numbered(known, vocabulary, seed, origin)
+
+
+def vectors_from(
+    path: Path, vocabulary: Sequence[str], train: Documents, seed: int
+) -> WordVectors:
+    """Return the vectors that a file has of a vocabulary.
+
+    Words without a vector get one as in `word_vectors`.
+
+    Args:
+        path: in a format of `read_vectors`.
+        vocabulary: the words, without repetition, in alphabetical order.
+        train: the training documents, to say how much the file covers of them.
+        seed: the run's seed.
+
+    Raises:
+        ConfigError: the file is broken or has none of the words.
+    """
+    known = read_vectors(path, vocabulary)
+    origin = f"{path.name}, {_coverage(known, vocabulary, train)}"
+    return _numbered(known, vocabulary, seed, origin)
+
+
+def _numbered(
+    known: Vectors, vocabulary: Sequence[str], seed: int, origin: str
+) -> WordVectors:
     table = _table(known, vocabulary, seed)
     numbers = {word: number for number, word in enumerate(vocabulary, 1)}
     return WordVectors(MappingProxyType(numbers), table, origin)
