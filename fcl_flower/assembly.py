@@ -18,6 +18,7 @@ from fcl_flower.data.word_vectors import WordVectors, word_vectors
 from fcl_flower.errors import ConfigError
 from fcl_flower.isolation import IsolatedLearner
 from fcl_flower.models import TaskModel, build_model, check_kind, model_entry
+from fcl_flower.own_run import check_settings, no_words, own_data
 from fcl_flower.schedule import Schedule
 from fcl_flower.training import Training
 
@@ -38,14 +39,20 @@ def completed(config: RunConfig) -> RunConfig:
     and of clients that suit the scenario.
 
     Raises:
-        ConfigError: there is no such data set, scenario or network, or the head does
-            not suit the scenario.
+        ConfigError: there is no such data set, scenario or network, the head does
+            not suit the scenario, or something is left to us that only clients know.
     """
     method = algorithm(config.strategy)
-    config = config.with_values(
-        dataset=config.dataset or method.dataset,
-        scenario=config.scenario or method.scenario,
-    )
+    config = config.with_values(scenario=config.scenario or method.scenario)
+    if own_data(config):
+        check_settings(config)
+    elif config.labels:
+        raise ConfigError(
+            f"labels: {config.labels!r} is refused: expected none, since the data sets "
+            "name their classes"
+        )
+    else:
+        config = config.with_values(dataset=config.dataset or method.dataset)
     kind = data_kind(config)
     scenario = config.scenario or ("text" if kind == "text" else "overlapped")
     name = config.model or _SUITS[kind]
@@ -71,6 +78,7 @@ def completed(config: RunConfig) -> RunConfig:
         features=_numbers(config, kind),
         head=head,
         clients=config.clients or plan.clients,
+        classes_per_task=config.classes_per_task or len(config.label_names),
         rounds=rounds,
         evaluate_every=config.evaluate_every or max(1, rounds // 20) * plan.hidden,
         batch_size=config.batch_size or network.batch_size,
@@ -84,6 +92,8 @@ def _numbers(config: RunConfig, kind: str) -> int:
     Raises:
         ConfigError: the data have another number of them than was given.
     """
+    if own_data(config):
+        return config.features
     source = load_source(config.datasets[0], data_root(config))
     found = source.train.x.shape[1] if kind == "features" else 0
     if config.features not in (0, found):
@@ -96,9 +106,8 @@ def _numbers(config: RunConfig, kind: str) -> int:
 
 def input_shape(config: RunConfig) -> tuple[int, ...]:
     """Return the shape of one input of the model, of a completed configuration."""
-    return (
-        (config.features,) if config.features else model_entry(config.model).input_shape
-    )
+    entry = model_entry(config.model)
+    return (config.features,) if entry.kind == "features" else entry.input_shape
 
 
 def data_kind(config: RunConfig) -> str:
@@ -107,6 +116,8 @@ def data_kind(config: RunConfig) -> str:
     Raises:
         ConfigError: a data set is missing, or kinds are mixed.
     """
+    if own_data(config):
+        return model_entry(config.model).kind
     root = data_root(config)
     kinds = {load_source(name, root).kind for name in config.datasets}
     if len(kinds) > 1:
@@ -146,33 +157,44 @@ def scenario(config: RunConfig) -> Scenario:
 def vectors(config: RunConfig) -> WordVectors | None:
     """Return the word vectors, the same on the server and on every client.
 
-    None for what is not text.
+    None for what is not text. Where clients have texts of their own, these are vectors
+    of no word.
 
     Raises:
         ConfigError: their file cannot be read, or one is given for other data.
     """
     config = completed(config)
-    if data_kind(config) == "text":
+    kind = data_kind(config)
+    if kind == "text":
+        if own_data(config):
+            return no_words(config)
         return word_vectors(
             config.datasets, data_root(config), config.word_vectors, config.seed
         )
     if config.word_vectors:
         raise ConfigError(
             f"word-vectors: {config.word_vectors!r} is refused: expected none, since "
-            f"{config.dataset!r} holds {data_kind(config)}"
+            f"{config.dataset or config.model!r} is for {kind}"
         )
     return None
 
 
-def model(config: RunConfig, plan: Scenario) -> TaskModel:
+def model(
+    config: RunConfig, plan: Scenario, words: WordVectors | None = None
+) -> TaskModel:
     """Return the initial network, the same on the server and on every client.
+
+    Args:
+        config: of the run.
+        plan: the scenario.
+        words: vectors of a client's own words; None for those of the run.
 
     Raises:
         ConfigError: there is no network of that name, or it does not suit the data.
     """
     config = completed(config)
     single = config.head == "single"
-    words = vectors(config)
+    words = words or vectors(config)
     for name in config.datasets:
         source = load_source(name, data_root(config))
         if isinstance(source, SeriesSet | FeatureSet):
@@ -180,11 +202,13 @@ def model(config: RunConfig, plan: Scenario) -> TaskModel:
     return build_model(
         config.model,
         tasks=config.tasks,
-        classes=plan.num_labels if single else plan.classes_per_task,
+        classes=(len(config.label_names) or plan.num_labels)
+        if single
+        else plan.classes_per_task,
         single_head=single,
         seed=config.seed,
         table=None if words is None else words.table,
-        numbers=config.features,
+        numbers=config.features if data_kind(config) == "features" else 0,
     )
 
 
@@ -221,8 +245,16 @@ def strategy(config: RunConfig) -> Strategy[Any]:
     return made
 
 
-def learner(config: RunConfig, plan: Scenario, client: int) -> Learner[Any]:
+def learner(
+    config: RunConfig, plan: Scenario, client: int, words: WordVectors | None = None
+) -> Learner[Any]:
     """Return the client half for one client.
+
+    Args:
+        config: of the run.
+        plan: the scenario.
+        client: its number, counted from 0.
+        words: vectors of the client's own words; None for those of the run.
 
     Raises:
         ConfigError: the name or a hyper-parameter is unknown or refused.
@@ -243,7 +275,7 @@ def learner(config: RunConfig, plan: Scenario, client: int) -> Learner[Any]:
         ),
         device=device(config),
     )
-    network = model(config, plan).to(place.device)
+    network = model(config, plan, words).to(place.device)
     made = halves.load_learner()(of_client, network, place)
     if not config.isolated:
         return made

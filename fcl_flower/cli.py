@@ -15,6 +15,7 @@ from rich.table import Table
 
 from fcl_flower import __version__
 from fcl_flower.algorithms import DATASET, algorithm, algorithms
+from fcl_flower.check_data import check_data
 from fcl_flower.config import RunConfig, inline
 from fcl_flower.errors import ConfigError, FclError
 from fcl_flower.folders import RUNS, free_folder
@@ -28,6 +29,7 @@ from fcl_flower.options import (
     resumed,
     run_options,
     seeds_of,
+    simulated,
     workers_option,
 )
 
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
 
 @click.group(
+    commands=[check_data],
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -63,7 +66,8 @@ def simulate(
     **given: Any,  # noqa: ANN401
 ) -> None:
     """Run one method on this machine, every client in Flower's simulation runtime."""
-    config = _checked(resumed(resume, given) if resume else configured(given))
+    config = resumed(resume, given) if resume else configured(given)
+    config = _checked(simulated(config))
     console = Console()
     folder = resume or output or free_folder(config)
     if (folder / "summary.json").exists() and not overwrite:
@@ -120,7 +124,7 @@ def compare(
     """
     from fcl_flower.study import Study, with_isolated
 
-    shared = configured({**given, "pairs": ()})
+    shared = simulated(configured({**given, "pairs": ()}))
     names = listed(strategies, "strategies")
     shared = shared.with_values(**_in_common(names, shared))
     variants = []
@@ -164,7 +168,7 @@ def study(
     found = read_study(file)
     given = {"data_root": data_root, "dataset": dataset}
     changes = {key: value for key, value in given.items() if value}
-    variants = tuple(v.with_values(**changes) for v in found.variants)
+    variants = tuple(simulated(v.with_values(**changes)) for v in found.variants)
     titles = [variant.title for variant in variants]
     wanted = listed(only, "only") if only else titles
     for name in wanted:

@@ -8,21 +8,15 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fcl_flower import assembly, wire
+from fcl_flower.client_setup import client_data, on_node
 from fcl_flower.codec import encode
 from fcl_flower.config import RunConfig
 from fcl_flower.contracts import Learner
 from fcl_flower.data.scenarios import Scenario
-from fcl_flower.data.tasks import (
-    Examples,
-    Form,
-    SplitName,
-    TaskData,
-    met_data,
-    task_data,
-    task_examples,
-)
+from fcl_flower.data.tasks import Examples, SplitName, TaskData
 from fcl_flower.ledger import kind
 from fcl_flower.memory import ContextMemory, FolderMemory, Memory
+from fcl_flower.node import NodeConfig
 from fcl_flower.training import score
 from fcl_flower.types import Evaluation, Payload, Stage
 
@@ -36,15 +30,16 @@ app = ClientApp()
 @app.query()
 def who(message: Message, context: Context) -> Message:
     """Tell the partition number, the client's name for good."""
-    record = ConfigRecord({"partition": int(context.node_config["partition-id"])})
+    node = NodeConfig.of(context.node_config)
+    record = ConfigRecord({"partition": node.partition_id})
     return Message(RecordDict({"who": record}), reply_to=message)
 
 
 @app.query("survey")
 def survey(message: Message, context: Context) -> Message:
     """Answer the question that the strategy asks before a task."""
-    client = _Client(context)
     stage = wire.open_request(message.content).stage
+    client = _Client(context, stage)
     question = wire.unpack(message.content, MAX_RECEIVED)
     data = client.data(stage)
     answer = client.learner.answer(client.state(stage.round), question, stage, data)
@@ -55,9 +50,9 @@ def survey(message: Message, context: Context) -> Message:
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Train one round on the client's current task; be tested too, where asked."""
-    client = _Client(context)
     request = wire.open_request(message.content)
     stage = request.stage
+    client = _Client(context, stage)
     saved = client.memory.load(before=stage.round)
     if request.since > (0 if saved is None else saved.round):
         return Message(wire.forgotten(request.since), reply_to=message)
@@ -75,8 +70,8 @@ def train(message: Message, context: Context) -> Message:
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
     """Score every task so far, or every concept, on its whole test set."""
-    client = _Client(context)
     stage = wire.open_request(message.content).stage
+    client = _Client(context, stage)
     received = wire.unpack(message.content, MAX_RECEIVED)
     found = client.evaluation(client.state(stage.round + 1), received, stage)
     return Message(RecordDict({wire.SCORES: wire.scores(found)}), reply_to=message)
@@ -99,24 +94,22 @@ def model_bytes(state: Payload, received: Payload) -> int:
 class _Client:
     """What one message needs: the learner, its memory and its data."""
 
-    def __init__(self, context: Context) -> None:
-        config = RunConfig.of(context.run_config)
-        if not config.clients:
-            nodes = int(context.node_config["num-partitions"])
-            config = config.with_values(clients=nodes)
-        self.config = config = assembly.completed(config)
-        self.number = int(context.node_config["partition-id"])
+    def __init__(self, context: Context, stage: Stage) -> None:
+        node = NodeConfig.of(context.node_config)
+        self.config = config = on_node(RunConfig.of(context.run_config), node)
         self.scenario: Scenario = assembly.scenario(config)
+        self.samples = client_data(config, self.scenario, node, stage.task + 1)
         self.learner: Learner[Any] = assembly.learner(
-            config, self.scenario, self.number
+            config, self.scenario, node.partition_id, self.samples.vectors
         )
         self.memory: Memory = ContextMemory(context)
         if config.memory != "context":
-            folder = Path(config.memory) / f"client-{self.number}"
+            folder = Path(config.memory) / f"client-{node.partition_id}"
             self.memory = FolderMemory(folder, durable=False)
-        if place := context.node_config.get("state-path"):
+        if node.state_path:
             run = config.name or str(context.run_id)
-            self.memory = FolderMemory(Path(str(place)) / run / f"client-{self.number}")
+            folder = Path(node.state_path) / run / f"client-{node.partition_id}"
+            self.memory = FolderMemory(folder)
 
     def state(self, before: int) -> Payload:
         """Return what the client knew before a round of its own."""
@@ -130,10 +123,7 @@ class _Client:
 
     def data(self, stage: Stage) -> TaskData:
         """Return what the client trains on."""
-        if self.scenario.stream is None:
-            found = task_data(self.scenario, self.number, stage.task, self.form())
-        else:
-            found = met_data(self.scenario, self.number, stage.round, self.form())
+        found = self.samples.training(stage)
         train, valid, test = map(self._here, (found.train, found.valid, found.test))
         return TaskData(train, valid, test, found.classes)
 
@@ -158,20 +148,9 @@ class _Client:
         return found
 
     def _examples(self, task: int, split: SplitName) -> Examples:
-        return self._here(
-            task_examples(self.scenario, self.number, task, split, self.form())
-        )
+        return self._here(self.samples.examples(task, split))
 
     def _here(self, examples: Examples) -> Examples:
         """Return the examples on the device of the model."""
         device = self.learner.place.device
         return Examples(examples.x.to(device), examples.y.to(device))
-
-    def form(self) -> Form:
-        """Return the form in which the model takes samples."""
-        return Form(
-            assembly.data_root(self.config),
-            self.learner.model.input_shape,
-            self.config.head == "single",
-            assembly.vectors(self.config),
-        )

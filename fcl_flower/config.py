@@ -14,7 +14,8 @@ from fcl_flower.errors import ConfigError
 P = TypeVar("P", bound=BaseModel)
 
 
-def _hyphenated(name: str) -> str:
+def hyphenated(name: str) -> str:
+    """Return the key of a field."""
     return name.replace("_", "-")
 
 
@@ -31,7 +32,7 @@ class RunConfig(BaseModel):
         extra="forbid",
         strict=True,
         allow_inf_nan=False,
-        alias_generator=_hyphenated,
+        alias_generator=hyphenated,
         populate_by_name=True,
         use_attribute_docstrings=True,
     )
@@ -55,7 +56,8 @@ class RunConfig(BaseModel):
     model: str = ""
     """Name of the network; empty for what suits the data."""
     features: int = Field(0, ge=0)
-    """Numbers in a sample, where samples are plain numbers; 0 for those of the data."""
+    """Numbers in a sample of plain numbers; 0 for those of the data set. Where clients
+    have texts of their own: numbers in a word's vector."""
     head: Literal["", "multi", "single"] = ""
     """One head a task, or a single one over all labels; empty for what suits."""
     clients: int = Field(0, ge=0)
@@ -63,7 +65,11 @@ class RunConfig(BaseModel):
     tasks: int = Field(4, ge=1)
     """Tasks in each client's stream; hidden concepts in the scenario concepts."""
     classes_per_task: int = Field(0, ge=0)
-    """Classes in a task; 0 for the scenario's default."""
+    """Classes in a task; 0 for the scenario's default. Where clients have data of their
+    own: the most that any task has."""
+    labels: str = ""
+    """All classes, separated by commas, in the order of a single head; only where
+    clients have data of their own."""
     valid_fraction: float = Field(0.15, gt=0, lt=1)
     """Share of a task's training examples held out to validate."""
     window: int = Field(320, ge=2)
@@ -165,6 +171,11 @@ class RunConfig(BaseModel):
         return tuple(n.strip() for n in self.dataset.split(",") if n.strip())
 
     @property
+    def label_names(self) -> tuple[str, ...]:
+        """Return the names of the classes, in the order given."""
+        return tuple(n.strip() for n in self.labels.split(",") if n.strip())
+
+    @property
     def title(self) -> str:
         """Return what tables and pages call the run."""
         return (self.label or self.strategy) + (" isolated" if self.isolated else "")
@@ -262,10 +273,12 @@ def check_params(kind: type[P], values: Mapping[str, Any], where: str = "set") -
 def _sentence(kind: type[BaseModel], error: ValidationError) -> str:
     """Return the first complaint as one sentence with key, value, expectation."""
     first = error.errors()[0]
-    key = _hyphenated(".".join(str(part) for part in first["loc"]))
+    key = hyphenated(".".join(str(part) for part in first["loc"]))
     if first["type"] == "extra_forbidden":
-        known = ", ".join(sorted(map(_hyphenated, kind.model_fields)))
+        known = ", ".join(sorted(map(hyphenated, kind.model_fields)))
         return f"{key}: unknown key; expected one of {known}"
+    if first["type"] == "missing":
+        return f"{key}: missing; expected a value"
     message = first["msg"].removeprefix("Value error, ")
     if not key:
         return message

@@ -21,7 +21,8 @@ def free_folder(config: RunConfig) -> Path:
     """Return a folder below ``runs/`` with a speaking name that does not exist yet."""
     sets = config.dataset.replace(",", "+").replace("/", "_").replace(":", "_")
     title = config.title.replace(" ", "-").replace("/", "_")
-    name = f"{title}-{config.scenario}-{sets}-seed{config.seed}"
+    parts = [title, config.scenario, sets, f"seed{config.seed}"]
+    name = "-".join(part for part in parts if part)
     number, folder = 1, RUNS / name
     while folder.exists():
         number += 1

@@ -94,8 +94,7 @@ class ForeignKnowledge:
                     {
                         **self._named(other),
                         "weight": weight,
-                        "same_group": self._task(other).group
-                        == self._task(place).group,
+                        "same_group": _same_group(self._task(place), self._task(other)),
                     }
                     for other, weight in sorted(weights.items())
                 ],
@@ -139,7 +138,17 @@ def _attention(scalars: Mapping[str, float]) -> dict[Place, float]:
     return {(int(m[1]), int(m[2])): value for m, value in matches if m}
 
 
-def _shared(new: Task, other: Task) -> float:
-    """Return which fraction of the new task's classes the other has too, by name."""
+def _same_group(new: Task, other: Task) -> bool | None:
+    """Return whether both learn the same classes; None where nobody knows."""
+    return None if new.group is None else other.group == new.group
+
+
+def _shared(new: Task, other: Task) -> float | None:
+    """Return which fraction of the new task's classes the other has too, by name.
+
+    None where nobody knows.
+    """
     classes = set(new.class_names)
+    if not classes:
+        return None
     return len(classes.intersection(other.class_names)) / len(classes)

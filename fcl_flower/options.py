@@ -113,6 +113,20 @@ def configured(given: dict[str, Any]) -> RunConfig:
     return RunConfig.of(values)
 
 
+def simulated(config: RunConfig) -> RunConfig:
+    """Return a configuration that a simulation can run.
+
+    Raises:
+        ConfigError: its clients have data of their own.
+    """
+    if config.scenario == "own":
+        raise ConfigError(
+            "scenario: 'own' is refused: expected another, since a simulation starts "
+            "clients without data of their own"
+        )
+    return config
+
+
 def listed(text: str, key: str) -> list[str]:
     """Return the different names that an option lists, separated by commas."""
     found = [name.strip() for name in text.split(",") if name.strip()]

@@ -18,15 +18,23 @@ class InProcessGrid:
     ``tamper(client, message, reply)`` may return another reply, or None for none. A
     client that raises is answered for by an error, as Flower does. ``delay(client)``
     is the number of pulls that find nothing yet; ``deaf(client, message)`` says that a
-    message cannot be sent.
+    message cannot be sent. ``places[i]`` is what else the node of partition ``i`` is
+    configured with.
     """
 
-    def __init__(self, nodes, run_config, tamper=None, delay=None, deaf=None):
+    def __init__(
+        self, nodes, run_config, tamper=None, delay=None, deaf=None, places=None
+    ):
+        places = places or [{} for _ in nodes]
         self.contexts = {
             node: Context(
                 run_id=1,
                 node_id=node,
-                node_config={"partition-id": i, "num-partitions": len(nodes)},
+                node_config={
+                    "partition-id": i,
+                    "num-partitions": len(nodes),
+                    **places[i],
+                },
                 state=RecordDict(),
                 run_config=run_config,
             )

@@ -328,8 +328,9 @@ def test_examples_are_where_the_model_is(tmp_path):
         state=RecordDict(),
         run_config=grid_config,
     )
-    client = _Client(context)
-    data = client.data(Stage(1, 0, first=True, last=False))
+    stage = Stage(1, 0, first=True, last=False)
+    client = _Client(context, stage)
+    data = client.data(stage)
     weight = next(client.learner.model.parameters())
     assert weight.device.type == "meta"
     for split in (data.train, data.valid, data.test, client._examples(0, "test")):

@@ -20,7 +20,8 @@ class Task:
 
     Attributes:
         name: data set and group, such as ``cifar100/fish``.
-        dataset: name of the source.
+        dataset: name of the source; empty where it is the client's own, of which
+            nothing else is known here.
         classes: label ids in the source, ascending, so that a group has the same
             order of labels at each client.
         class_names: their names.
@@ -28,7 +29,7 @@ class Task:
         valid: the same, for validation; disjoint from ``train``.
         test: int64 indices into the source's test split, ascending.
         group: number of the class group within the scenario; two clients with the
-            same number learn the same classes.
+            same number learn the same classes. None where nobody knows.
     """
 
     name: str
@@ -38,10 +39,15 @@ class Task:
     train: npt.NDArray[np.int64]
     valid: npt.NDArray[np.int64]
     test: npt.NDArray[np.int64]
-    group: int
+    group: int | None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything but the indices, of which only a checksum is kept."""
+        """Return everything but the indices, of which only a checksum is kept.
+
+        Of a client's own task there is no more than the name.
+        """
+        if not self.dataset:
+            return {"name": self.name}
         digest = hashlib.sha256()
         counts = {}
         for split in ("train", "valid", "test"):
@@ -67,8 +73,8 @@ class Scenario:
     Attributes:
         name: key of the table of scenarios.
         seed: the seed it was drawn from.
-        datasets: names of the sources.
-        classes_per_task: the same for every task; of concepts that of the largest.
+        datasets: names of the sources; none where clients have data of their own.
+        classes_per_task: the same for every task; or that of the largest.
         clients: for each client its tasks, in the order in which it learns them, or
             its chunk of each concept.
         stream: where concepts are hidden, who meets which of them when.
@@ -96,6 +102,11 @@ class Scenario:
         )
 
     @property
+    def own(self) -> bool:
+        """Return whether the clients have data of their own, unknown to all others."""
+        return not self.datasets
+
+    @property
     def num_labels(self) -> int:
         """Return the number of classes of a single head."""
         return len(self.labels)
@@ -110,6 +121,11 @@ class Scenario:
 
         The column ``clients`` counts the clients that learn the same classes.
         """
+        if self.own:
+            return (
+                f"{self.name}: {len(self.clients)} clients with data of their own, "
+                f"{self.num_tasks} tasks of up to {self.classes_per_task} classes"
+            )
         shared = Counter(
             group for tasks in self.clients for group in {task.group for task in tasks}
         )

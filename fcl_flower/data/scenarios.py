@@ -36,7 +36,7 @@ class Draw:
     """What a scenario is drawn from.
 
     Attributes:
-        sources: the data sets, at least one.
+        sources: the data sets; none where clients have data of their own.
         clients: number of clients, at least 1.
         tasks: tasks per client, at least 1.
         classes_per_task: at least 2.
@@ -122,6 +122,16 @@ def _concepts(draw: Draw) -> Plan:
     return concept_chunks(groups, draw.clients, draw.valid_fraction, draw.seed)
 
 
+def _own(draw: Draw) -> Plan:
+    """Count the tasks: what is in them only their client knows."""
+    none = np.empty(0, np.int64)
+    tasks = tuple(
+        Task(f"task {number}", "", (), (), none, none, none, group=None)
+        for number in range(1, draw.tasks + 1)
+    )
+    return (tasks,) * draw.clients
+
+
 def _shared(
     draw: Draw, groups: Sequence[Group], streams: Sequence[Sequence[int]]
 ) -> Plan:
@@ -148,6 +158,7 @@ class ScenarioEntry(NamedTuple):
         head: one a task, or a single one, where the user names none.
         clients: of a simulation, where the user gives none.
         rounds: likewise.
+        own: the clients have data of their own, which nobody draws.
     """
 
     draw: Callable[[Draw], Plan]
@@ -157,6 +168,7 @@ class ScenarioEntry(NamedTuple):
     head: Literal["multi", "single"] = "multi"
     clients: int = 4
     rounds: int = 5
+    own: bool = False
 
 
 SCENARIOS: dict[str, ScenarioEntry] = {
@@ -182,6 +194,11 @@ SCENARIOS: dict[str, ScenarioEntry] = {
         head="single",
         clients=12,
         rounds=40,
+    ),
+    "own": ScenarioEntry(
+        _own,
+        "each client's own data, in the folder that it was started with",
+        own=True,
     ),
 }
 
@@ -219,13 +236,14 @@ def build_scenario(
 
     Args:
         name: a key of `SCENARIOS`.
-        datasets: names for `load_source`, without repetition.
+        datasets: names for `load_source`, without repetition; none for ``own``.
         data_root: where files are looked for.
         clients: number of clients, at least 1.
         tasks: tasks per client, or concepts, at least 1.
-        classes_per_task: at least 2; not for ``concepts``. None means the scenario's
-            own: 5 where the data sets have 25 or more classes in all, otherwise 2; for
-            ``text`` 4, or as many as there are.
+        classes_per_task: at least 2; not for ``concepts``, and for ``own`` the most
+            that a task has. None means the scenario's default: 5 where the data sets
+            have 25 or more classes in all, otherwise 2; for ``text`` 4, or as many as
+            there are.
         valid_fraction: share of each task's training samples, class by class, that
             is kept for validation, in (0, 1). A class with a single sample keeps
             it for training.
@@ -265,10 +283,9 @@ def _build(
     stay: int,
 ) -> Scenario:
     entry = scenario_entry(name)
-    if not datasets or len(set(datasets)) < len(datasets):
-        raise ConfigError(
-            f"datasets: got {list(datasets)}, expected one or more different names."
-        )
+    if bool(datasets) == entry.own or len(set(datasets)) < len(datasets):
+        expected = "none" if entry.own else "one or more different names"
+        raise ConfigError(f"datasets: got {list(datasets)}, expected {expected}.")
     for key, value in (("clients", clients), ("tasks", tasks)):
         if value < 1:
             raise ConfigError(f"{key}: got {value}, expected at least 1.")

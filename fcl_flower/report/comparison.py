@@ -56,7 +56,7 @@ def write_comparison(folder: Path, runs: Sequence[Path]) -> Path:
     return page.write_page(
         folder / "comparison.html",
         f"{numbers.plural(len(rows), 'method')} on {first.scenario}",
-        f"{first.dataset}, {numbers.plural(first.clients, 'client')}, "
+        f"{first.dataset or first.data}, {numbers.plural(first.clients, 'client')}, "
         f"{numbers.plural(first.tasks, first.kind)}, "
         f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}",
         _body(rows),

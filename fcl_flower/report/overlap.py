@@ -58,13 +58,19 @@ def _finding(entries: Sequence[Overlap]) -> str:
             numbers.fraction(float(np.mean([c.overlap for c in group])))
             for group in (chosen, others)
         )
+        unknown = offered[0].same_classes is None
+        start = (
+            "Chosen candidates have"
+            if unknown
+            else "No candidate shares a class with the new task; chosen ones have"
+        )
         return (
-            "No candidate shares a class with the new task; chosen ones have an "
-            f"overlap of {first} (mean of {len(chosen):,}), the others of {second} "
-            f"(mean of {len(others):,})"
+            f"{start} an overlap of {first} (mean of {len(chosen):,}), the others of "
+            f"{second} (mean of {len(others):,})"
         )
     first, second = (
-        f"{np.mean([c.same_classes for c in group]):.2f}" for group in (chosen, others)
+        f"{np.mean([c.same_classes or 0 for c in group]):.2f}"
+        for group in (chosen, others)
     )
     if first == second:
         compared = "as many of the new task's classes as"
@@ -112,7 +118,11 @@ def _hint(entry: Overlap, candidate: Candidate) -> str:
         f"client {entry.client}, task {entry.task} ({entry.task_name}) and "
         f"client {candidate.client}, task {candidate.task} ({candidate.task_name}): "
         f"overlap {numbers.fraction(candidate.overlap)}, "
-        f"{candidate.same_classes:.2f} of the classes shared, "
+        + (
+            ""
+            if candidate.same_classes is None
+            else f"{candidate.same_classes:.2f} of the classes shared, "
+        )
         + ("chosen" if candidate.chosen else "not chosen")
     )
 

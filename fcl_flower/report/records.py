@@ -92,6 +92,13 @@ class Summary(_Record):
     command: str | None = None
 
     @property
+    def data(self) -> str:
+        """Return what it was learned from, in words."""
+        if not self.dataset:
+            return "the clients' own data"
+        return f"{self.dataset} ({self.scenario})"
+
+    @property
     def noun(self) -> str:
         """Return the word for what ``tasks`` counts."""
         return "task" if self.hidden is None else "concept"
@@ -151,7 +158,8 @@ class Attention(_Record):
 class Candidate(_Record):
     """A finished task of another client whose adapter a new task could choose.
 
-    ``same_classes`` is the fraction of the new task's classes that it has too.
+    ``same_classes`` is the fraction of the new task's classes that it has too; None
+    where nobody knows.
     """
 
     client: int
@@ -159,7 +167,7 @@ class Candidate(_Record):
     task_name: str
     overlap: Finite
     chosen: bool
-    same_classes: Fraction
+    same_classes: Fraction | None
 
 
 class Overlap(_Record):
@@ -212,15 +220,16 @@ class Clustering(_Record):
 class Task(_Record):
     """One task, or hidden concept, of one client.
 
-    ``train``, ``valid`` and ``test`` count examples.
+    ``train``, ``valid`` and ``test`` count examples. Of a client's own task nothing is
+    known but its name.
     """
 
     name: str
     group: str | int | None = None
-    class_names: list[str]
-    train: Count
-    valid: Count
-    test: Count
+    class_names: list[str] = []
+    train: Count = 0
+    valid: Count = 0
+    test: Count = 0
 
 
 class Scenario(_Record):

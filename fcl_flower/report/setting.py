@@ -15,6 +15,8 @@ _SPLITS = ("train", "valid", "test")
 
 def scenario_section(scenario: Scenario) -> Markup:
     """Return who learns which classes in which order, with counts of examples."""
+    if not scenario.datasets:
+        return _own_section(scenario)
     tasks = [task for stream in scenario.clients for task in stream]
     longest = max(map(len, scenario.clients))
     each = " each" if len(scenario.clients) > 1 else ""
@@ -38,6 +40,19 @@ def scenario_section(scenario: Scenario) -> Markup:
         f"{_drawn(scenario, tasks)} Under each task: its class group, its classes, and "
         "these three counts.",
         whole,
+    )
+
+
+def _own_section(scenario: Scenario) -> Markup:
+    """Return what is known where clients have data of their own."""
+    count = numbers.plural(len(scenario.clients[0]), "task")
+    most = numbers.plural(scenario.classes_per_task or 0, "class").replace(
+        "sss", "sses"
+    )
+    return page.section(
+        f"{numbers.plural(len(scenario.clients), 'client')} with {count} of their own",
+        f"A task has up to {most}. What is in the tasks, and how many examples, is "
+        "known to their client alone.",
     )
 
 

@@ -48,7 +48,7 @@ def write_report(folder: Path) -> Path:
     return page.write_page(
         folder / "report.html",
         summary.label,
-        f"{summary.strategy} on {summary.dataset} ({summary.scenario}), model "
+        f"{summary.strategy} on {summary.data}, model "
         f"{summary.model}, {numbers.plural(summary.clients, 'client')}, {count}, "
         f"{numbers.plural(summary.total_rounds, 'round')}, seed {summary.seed}{alone}",
         _body(run),

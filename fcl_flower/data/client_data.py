@@ -1,0 +1,55 @@
+"""Where a client's samples come from: a scenario deals them, or they are its own."""
+
+from typing import Protocol
+
+from typing_extensions import override
+
+from fcl_flower.data.plan import Scenario
+from fcl_flower.data.tasks import (
+    Examples,
+    Form,
+    SplitName,
+    TaskData,
+    met_data,
+    task_data,
+    task_examples,
+)
+from fcl_flower.data.word_vectors import WordVectors
+from fcl_flower.types import Stage
+
+
+class ClientData(Protocol):
+    """The samples of one client as its model takes them."""
+
+    @property
+    def vectors(self) -> WordVectors | None:
+        """Return what numbers the client's words; None for what is not text."""
+
+    def training(self, stage: Stage) -> TaskData:
+        """Return what the client trains on in a round."""
+
+    def examples(self, task: int, split: SplitName) -> Examples:
+        """Return one split of a task, or of a hidden concept."""
+
+
+class DealtData(ClientData):
+    """What a scenario deals to a client."""
+
+    def __init__(self, scenario: Scenario, client: int, form: Form) -> None:
+        """Keep the plan, the client's number and the form of the tensors."""
+        self._scenario, self._client, self._form = scenario, client, form
+
+    @property
+    @override
+    def vectors(self) -> WordVectors | None:
+        return self._form.vectors
+
+    @override
+    def training(self, stage: Stage) -> TaskData:
+        if self._scenario.stream is None:
+            return task_data(self._scenario, self._client, stage.task, self._form)
+        return met_data(self._scenario, self._client, stage.round, self._form)
+
+    @override
+    def examples(self, task: int, split: SplitName) -> Examples:
+        return task_examples(self._scenario, self._client, task, split, self._form)
