@@ -442,6 +442,12 @@ def test_what_is_no_image_is_named(tmp_path, pictures, name, words):
         first_task(tmp_path)
 
 
+def test_an_image_of_an_unknown_class_is_named(tmp_path, pictures):
+    pictures("../test/emu/last.png")
+    with pytest.raises(ConfigError, match=r"test: image emu/last\.png: label is 'emu'"):
+        first_task(tmp_path)
+
+
 def test_images_of_sixteen_bits_are_refused(tmp_path, pictures):
     pictures("cat/deep.png", mode="I;16", value=40000)
     with pytest.raises(ConfigError, match=r"deep\.png cannot be read .*I;16.* 8 bits"):

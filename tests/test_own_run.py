@@ -153,6 +153,9 @@ def test_what_is_wrong_with_the_data_is_said_on_the_client_alone(tmp_path, place
             Stage(1, 0, True, False)
         )
     assert str(caught.value.__cause__).startswith(f"{path}: line 2: x is 'secret'")
+    (tmp_path / "b" / "secret").mkdir()
+    with pytest.raises(ConfigError, match=r"^data-path: the client's folder cannot be"):
+        message_of(config(tmp_path, clients=2), places[1])
 
 
 def message_of(run, place, task=0):
