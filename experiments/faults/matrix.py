@@ -1,0 +1,361 @@
+"""What is lost when a process of a real federation is killed, and how long it takes.
+
+python experiments/faults/matrix.py [--only "VICTIM, MOMENT"] DIR
+
+Starts a server and two clients on this machine, over TLS, and a run of FedWeIT on
+digits; kills one process with SIGKILL at a moment of round 2, does what a supervisor would
+do (starts the same command again, resumes the run), and waits for the end of the run. A
+full disk is a limit on the size of files. Prints a table in Markdown, and goes on where
+it was stopped: each case leaves a line in DIR/cases.jsonl.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+from fcl_flower.processes import free_port
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+ROUND = 2
+PATIENCE = 300.0
+MOMENTS = ("before training", "during training", "after training", "aggregation")
+VICTIMS = ("client app", "SuperNode", "server app", "SuperLink")
+RUN = [
+    *("--strategy", "paused", "--clients", 2, "--tasks", 2, "--rounds", 2),
+    *("--classes-per-task", 2, "--seed", 1, "--timeout", 45, "--min-replies", 2),
+]
+
+
+class Lab:
+    """A federation on this machine, over TLS."""
+
+    def __init__(self, folder: Path) -> None:
+        """Make certificates; start nothing."""
+        self.folder = folder
+        self.port, self.control = free_port(), free_port()
+        self.started: dict[str, subprocess.Popen[bytes]] = {}
+        shutil.rmtree(folder, ignore_errors=True)
+        installed = folder / "installed" / "paused-1.dist-info"
+        installed.mkdir(parents=True)
+        (installed / "METADATA").write_text("Name: paused\nVersion: 1\n")
+        (installed / "entry_points.txt").write_text(
+            "[fcl_flower.algorithms]\npaused = paused:PAUSED\n"
+        )
+        self.environment = {
+            **os.environ,
+            "FAULTS": str(folder.absolute()),
+            "PYTHONPATH": os.pathsep.join(
+                str(path) for path in (ROOT, HERE, (folder / "installed").absolute())
+            ),
+        }
+        self.start("certs", "certs", "certs", "--host", "localhost", "--clients", 2)
+        self.started.pop("certs").wait()
+
+    def start(self, name: str, *arguments: object) -> None:
+        """Start a command of ours; its output goes into a log of that name."""
+        with (self.folder / f"{name}.log").open("a") as log:
+            self.started[name] = subprocess.Popen(
+                [sys.executable, "-m", "fcl_flower.cli", *map(str, arguments)],
+                cwd=self.folder,
+                env=self.environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+            )
+
+    def server(self) -> None:
+        """Start the server."""
+        self.start(
+            "server",
+            *("server", "--certs", "certs", "--host", "127.0.0.1"),
+            *("--port", self.port, "--control-port", self.control),
+            *("--state", "state-server"),
+        )
+
+    def client(self, number: int) -> None:
+        """Start a client."""
+        self.start(
+            f"client-{number}",
+            *("client", "--server", f"localhost:{self.port}", "--number", number),
+            *("--certs", "certs", "--state", f"state-{number}"),
+        )
+
+    def run(self, *more: object) -> None:
+        """Start a run, or go on with it."""
+        address = f"127.0.0.1:{self.control}"
+        self.start("run", "run", "--server", address, "--certs", "certs", *more)
+
+    def member(self, name: str, program: str) -> psutil.Process:
+        """Return a process that a command of ours has started."""
+        family = psutil.Process(self.started[name].pid).children(recursive=True)
+        for process in family:
+            with contextlib.suppress(psutil.Error):
+                if any(program in part for part in process.cmdline()[:2]):
+                    return process
+        raise LookupError(f"{name} runs no {program}")
+
+    def end(self) -> None:
+        """End everything."""
+        family = []
+        for process in self.started.values():
+            with contextlib.suppress(psutil.Error):
+                mother = psutil.Process(process.pid)
+                family += [mother, *mother.children(recursive=True)]
+        for process in self.started.values():
+            process.send_signal(signal.SIGTERM)
+        psutil.wait_procs(family, timeout=20)
+        for one in family:
+            with contextlib.suppress(psutil.Error):
+                one.kill()
+
+
+def main() -> None:
+    """Go through the cases that are not there yet; print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--only", help="one case, such as 'SuperNode, after training'")
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    book = options.folder / "cases.jsonl"
+    book.touch()
+    known = {row["case"]: row for row in map(json.loads, book.read_text().splitlines())}
+    for name, case in cases().items():
+        if name not in known and options.only in (None, name):
+            with lab(options.folder / "lab") as one:
+                known[name] = {"case": name, **case(one)}
+            with book.open("a") as file:
+                file.write(json.dumps(known[name]) + "\n")
+    columns = ("case", "what happened", "lost", "seconds", "as undisturbed")
+    print("|", " | ".join(columns), "|\n|", " | ".join("---" for _ in columns), "|")
+    for row in known.values():
+        print("|", " | ".join(str(row[column]) for column in columns), "|")
+
+
+@contextlib.contextmanager
+def lab(folder: Path) -> Iterator[Lab]:
+    """Yield a federation that is up, and end it whatever happens."""
+    made = Lab(folder)
+    try:
+        made.server()
+        until(lambda: "registered client-1.pub" in said(made, "server"))
+        for number in (0, 1):
+            made.client(number)
+        yield made
+    finally:
+        made.end()
+
+
+def cases() -> dict[str, Callable[[Lab], dict[str, Any]]]:
+    """Return the cases by name."""
+    found: dict[str, Callable[[Lab], dict[str, Any]]] = {"nothing": undisturbed}
+    for victim in VICTIMS:
+        for moment in MOMENTS:
+            if (victim, moment) != (
+                "client app",
+                "aggregation",
+            ):  # it has ended by then
+                found[f"{victim}, {moment}"] = killing(victim, moment)
+    found["client's disk full"] = full_disk
+    found["server's disk full"] = full_server
+    found["client's state damaged"] = damaged_client
+    found["server's checkpoint damaged"] = damaged_server
+    return found
+
+
+def undisturbed(one: Lab) -> dict[str, Any]:
+    """Run without a fault; keep what comes out, to compare with."""
+    one.run(*RUN, "--output", "out")
+    end_of_run(one)
+    shutil.copy(one.folder / "out" / "summary.json", one.folder.parent / "usual.json")
+    return row(one, "a run of 4 rounds", 0.0)
+
+
+def killing(victim: str, moment: str) -> Callable[[Lab], dict[str, Any]]:
+    """Return the case of a process that is killed at a moment."""
+
+    def case(one: Lab) -> dict[str, Any]:
+        (one.folder / "arm").write_text(f"{moment} {ROUND}")
+        one.run(*RUN, "--output", "out")
+        reached = one.folder / "reached"
+        until(reached.exists, one, "run")
+        before = len(rounds(one))
+        kill(one, victim, int(reached.read_text()))
+        began = time.monotonic()
+        happened = supervise(one, victim)
+        until(lambda: len(rounds(one)) > before, one)
+        seconds = time.monotonic() - began
+        end_of_run(one)
+        return row(one, happened, seconds)
+
+    return case
+
+
+def kill(one: Lab, victim: str, reached: int) -> None:
+    """Kill one process, and see that it is gone."""
+    if victim == "client app":
+        process = psutil.Process(reached)
+    elif victim == "SuperNode":
+        process = one.member("client-1", "flower-supernode")
+    elif victim == "SuperLink":
+        process = one.member("server", "flower-superlink")
+    else:
+        process = one.member("server", "flwr-serverapp")
+    process.kill()
+    psutil.wait_procs([process], timeout=10)
+
+
+def supervise(one: Lab, victim: str) -> str:
+    """Do what a supervisor does; return what it was."""
+    if victim == "client app":
+        return "nothing is done"
+    if victim == "SuperNode":
+        one.started["client-1"].wait()
+        one.client(1)
+        return "fcl client again"
+    if victim == "SuperLink":
+        one.started["server"].wait()
+        one.server()
+        until(lambda: said(one, "server").count("clients reach this server") > 1)
+    one.started["run"].wait()
+    resume(one)
+    again = "fcl server again, " if victim == "SuperLink" else ""
+    return f"{again}fcl run --resume"
+
+
+def resume(one: Lab) -> None:
+    """Go on with a run, as often as it takes until the server's side is ready."""
+    for _ in range(20):
+        one.run("--resume", "out")
+        time.sleep(3)
+        if one.started["run"].poll() in (None, 0):
+            return
+    raise RuntimeError(f"the run cannot be resumed\n{said(one, 'run')[-2000:]}")
+
+
+def full_disk(one: Lab) -> dict[str, Any]:
+    """Let client 1 write no file of more than 4 KiB for a round, and then again."""
+    (one.folder / "arm").write_text(f"during training {ROUND}")
+    one.run(*RUN, "--output", "out")
+    reached = one.folder / "reached"
+    until(reached.exists, one, "run")
+    app = psutil.Process(int(reached.read_text()))
+    app.rlimit(psutil.RLIMIT_FSIZE, (4096, 4096))
+    before = len(rounds(one))
+    began = time.monotonic()
+    (one.folder / "go").touch()
+    until(lambda: len(rounds(one)) > before, one)
+    seconds = time.monotonic() - began
+    end_of_run(one)
+    return row(one, "the message fails, the round is tried again", seconds)
+
+
+def full_server(one: Lab) -> dict[str, Any]:
+    """Let the server write no file of more than 4 KiB; then give it room and resume."""
+    (one.folder / "arm").write_text(f"aggregation {ROUND}")
+    one.run(*RUN, "--output", "out")
+    reached = one.folder / "reached"
+    until(reached.exists, one, "run")
+    app = psutil.Process(int(reached.read_text()))
+    app.rlimit(psutil.RLIMIT_FSIZE, (4096, 4096))
+    before = len(rounds(one))
+    began = time.monotonic()
+    (one.folder / "go").touch()
+    one.started["run"].wait()
+    resume(one)
+    until(lambda: len(rounds(one)) > before, one)
+    seconds = time.monotonic() - began
+    end_of_run(one)
+    return row(one, "the run ends; fcl run --resume", seconds)
+
+
+def damaged_client(one: Lab) -> dict[str, Any]:
+    """Damage client 1's last state between two rounds."""
+    return damaging(one, "state-1/memory", "before training")
+
+
+def damaged_server(one: Lab) -> dict[str, Any]:
+    """Damage the server's last checkpoint, and kill the server app."""
+    return damaging(one, "out/checkpoint", "aggregation")
+
+
+def damaging(one: Lab, folder: str, moment: str) -> dict[str, Any]:
+    """Turn a bit of the newest file in a folder in round 3, and kill who reads it."""
+    (one.folder / "arm").write_text(f"{moment} 3")
+    one.run(*RUN, "--output", "out")
+    reached = one.folder / "reached"
+    until(reached.exists, one, "run")
+    before = len(rounds(one))
+    files = sorted(
+        (one.folder / folder).rglob("*.bin"), key=lambda p: p.stat().st_mtime
+    )
+    content = bytearray(files[-1].read_bytes())
+    content[len(content) // 2] ^= 1
+    files[-1].write_bytes(content)
+    client = "memory" in folder
+    kill(one, "client app" if client else "server app", int(reached.read_text()))
+    began = time.monotonic()
+    happened = supervise(one, "client app" if client else "server app")
+    until(lambda: len(rounds(one)) > before, one)
+    seconds = time.monotonic() - began
+    end_of_run(one)
+    return row(one, f"{happened}; the state before it is taken", seconds)
+
+
+def end_of_run(one: Lab) -> None:
+    """Wait until the run has ended well."""
+    if one.started["run"].wait(PATIENCE):
+        raise RuntimeError(f"the run failed\n{said(one, 'run')[-3000:]}")
+
+
+def row(one: Lab, happened: str, seconds: float) -> dict[str, Any]:
+    """Return a line of the table."""
+    usual = json.loads((one.folder.parent / "usual.json").read_text())
+    found = json.loads((one.folder / "out" / "summary.json").read_text())
+    asked = said(one, "run").count("trying again") + said(one, "run").count("attempt ")
+    same = found["client_accuracy"] == usual["client_accuracy"]
+    again = said(one, "run").count("going on after round")
+    lost = "nothing" if not (asked or again) else "the round in flight"
+    return {
+        "what happened": happened,
+        "lost": lost,
+        "seconds": f"{seconds:.0f}",
+        "as undisturbed": "yes" if same else "no",
+    }
+
+
+def rounds(one: Lab) -> list[str]:
+    """Return the lines of the rounds that are finished."""
+    path = one.folder / "out" / "rounds.jsonl"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def said(one: Lab, name: str) -> str:
+    """Return what a command has said so far."""
+    path = one.folder / f"{name}.log"
+    return path.read_text(errors="replace") if path.exists() else ""
+
+
+def until(holds: Callable[[], bool], one: Lab | None = None, *alive: str) -> None:
+    """Wait until something holds; fail if one of ``alive`` ends first."""
+    deadline = time.monotonic() + PATIENCE
+    while not holds():
+        ended = [n for n in alive if one and one.started[n].poll() is not None]
+        if ended or time.monotonic() > deadline:
+            logs = "" if one is None else "\n".join(said(one, n)[-2000:] for n in alive)
+            raise RuntimeError(f"waited in vain; ended: {ended}\n{logs}")
+        time.sleep(0.2)
+
+
+if __name__ == "__main__":
+    main()

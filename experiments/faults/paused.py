@@ -1,0 +1,87 @@
+"""FedWeIT that stops at a moment of a round and waits to be killed.
+
+The file ``arm`` in the folder ``$FAULTS`` names the moment: ``MOMENT ROUND``. Whoever
+comes to it, client 1 or the server, writes its process number into ``reached`` and waits
+to be killed, or for a file ``go``; ``arm`` is taken away first, so that it happens once.
+"""
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch import Tensor
+from typing_extensions import override
+
+from clients.fedweit import FedWeit as FedWeitLearner
+from clients.workspace import FedWeitParams as LearnerParams
+from fcl_flower.algorithms import Algorithm
+from fcl_flower.data.tasks import TaskData
+from fcl_flower.types import Payload, Stage, Update
+from strategies.fedweit import FedWeit, FedWeitParams
+
+VICTIM = 1
+
+
+def reach(moment: str, number: int) -> None:
+    """Wait to be killed, if this is the moment."""
+    folder = Path(os.environ["FAULTS"])
+    armed = folder / "arm"
+    try:
+        if armed.read_text() != f"{moment} {number}":
+            return
+        armed.unlink()
+    except FileNotFoundError:
+        return
+    (folder / "reached.new").write_text(str(os.getpid()))
+    (folder / "reached.new").replace(folder / "reached")
+    while not (folder / "go").exists():
+        time.sleep(0.1)
+
+
+class PausedStrategy(FedWeit[FedWeitParams]):
+    """The server half."""
+
+    @override
+    def aggregate(
+        self, state: Payload, stage: Stage, updates: Mapping[int, Update]
+    ) -> Payload:
+        aggregated = super().aggregate(state, stage, updates)
+        reach("aggregation", stage.round)
+        return aggregated
+
+
+class PausedLearner(FedWeitLearner[LearnerParams]):
+    """The client half."""
+
+    _round = 0
+
+    @override
+    def train(
+        self, state: Payload, received: Payload, stage: Stage, data: TaskData
+    ) -> tuple[Payload, Update]:
+        self._reach("before training", stage.round)
+        trained = super().train(state, received, stage, data)
+        self._reach("during training", stage.round)
+        self._round = stage.round
+        return trained
+
+    @override
+    def predict(
+        self, state: Payload, received: Payload, task: int, x: Tensor
+    ) -> Tensor:
+        # It is tested when its memory is on the disk, and before it answers.
+        self._reach("after training", self._round)
+        return super().predict(state, received, task, x)
+
+    def _reach(self, moment: str, number: int) -> None:
+        if self.place.client == VICTIM:
+            reach(moment, number)
+
+
+PAUSED = Algorithm(
+    "paused:PausedStrategy",
+    "paused:PausedLearner",
+    "Yoon et al., 2021",
+    "FedWeIT that waits to be killed",
+)
