@@ -12,7 +12,8 @@ from pydantic import Field
 from typing_extensions import override
 
 from clients.branches import BranchedWorkspace, ForeignBranches, Stored
-from clients.fedweit import FedWeit, current
+from clients.fedweit import FedWeit
+from clients.visit import current
 from clients.workspace import FedWeitParams, Workspace
 from fcl_flower.contracts import Place
 from fcl_flower.data.tasks import TaskData
@@ -96,8 +97,12 @@ class FedSeit(FedWeit[FedSeitParams]):
         )
         if not sources:
             return begun
+        # A client may hand in a task's adapter again: tasks of the past stand on what
+        # they had, so that is what a new one gets as well.
         library = {
-            f"library/{client}/{number}": received[f"adapters/{client}/{number}"]
+            f"library/{client}/{number}": state.get(
+                f"library/{client}/{number}", received[f"adapters/{client}/{number}"]
+            )
             for client, number in sources
         }
         count = len(sources)

@@ -4,7 +4,8 @@ Yoon et al., ICML 2021, https://arxiv.org/abs/2003.03196, algorithm 1. Per decom
 tensor: theta = B * g(m) + A + sum_j alpha_j A_j. B is shared with the server; m, A,
 alpha and everything that is not decomposed (biases, normalisation, the head) belong to
 a task. The mask receives the task's gradient and old adapters follow the base, which
-is what the released code leaves out.
+is what the released code leaves out. A client that meets a task again goes on where it
+stood, which the paper does not know.
 """
 
 from typing import TypeVar
@@ -14,8 +15,8 @@ from torch import Tensor
 from typing_extensions import override
 
 from clients.decomposed import by_channel, gate, retroactive, top_channels
-from clients.foreign import ForeignBank
 from clients.summary import centres
+from clients.visit import attended, banks, begun, current, ended, folded, trained
 from clients.workspace import FedWeitParams, OldTask, Pieces, Tensors, Workspace
 from fcl_flower.contracts import Learner
 from fcl_flower.data.tasks import TaskData
@@ -34,13 +35,12 @@ class FedWeit(Learner[W]):
 
     State, with T the number of a task:
 
-    - ``base``: B now; ``anchor/base``: B when the last task ended.
+    - ``base``: B now; ``anchor/base``: B when a task last ended.
     - ``masks/T``: raw masks m; ``heads/T``: biases, normalisation and head.
-    - ``adapters/T``: A. Of an old task, as it was when the last task ended (closed
+    - ``adapters/T``: A. Of a finished task, as it was when a task last ended (closed
       solver) or as it is now with ``anchor/T`` as it was then (gradient solver).
     - ``foreign/T``: sum_j alpha_j A_j of a finished task.
-    - ``received/C/S`` and ``attention``: A_j and alpha of the current task.
-    - ``optimizer``: of the current task.
+    - what `clients.visit` tells of the task in progress.
     """
 
     params_type = FedWeitParams
@@ -74,8 +74,10 @@ class FedWeit(Learner[W]):
     ) -> tuple[Payload, Update]:
         task = stage.task
         state = {**state, "base": overwritten(state["base"], received["base"])}
-        if f"masks/{task}" not in state:
+        if task not in trained(state):
             state = self.start(state, received, task, data)
+        elif current(state) != task:
+            state = self.resume(state, task)
         work = self.open(state, task)
         seen = work.prepared(data)
         done = fit(
@@ -138,55 +140,45 @@ class FedWeit(Learner[W]):
     ) -> Payload:
         """Return the state as a new task begins, with what arrived for it."""
         foreign = {
-            group.replace("adapters/", "received/"): arrays
+            group.removeprefix("adapters/"): arrays
             for group, arrays in received.items()
             if group.startswith("adapters/")
         }
-        attention = {
-            name: np.full(len(foreign), 1 / max(len(foreign), 1), np.float32)
-            for name in state["base"]
-        }
-        return {
-            **state,
-            **self.fresh(task),
-            **foreign,
-            "attention": attention,
-            "optimizer": {},
-        }
+        return {**begun(state, task, foreign), **self.fresh(task)}
+
+    def resume(self, state: Payload, task: int) -> Payload:
+        """Return the state as the client comes back to a task that it has finished.
+
+        Its adapter is the one that it would predict with now; mask, biases, head and
+        foreign sum are as they were left. Adapters of others are for new tasks alone
+        (``stage.first``), so that alpha is not trained again.
+        """
+        adapters = arrays_of(self.adapters(state, task))
+        return {**begun(state, task), f"adapters/{task}": adapters}
 
     def finish(self, state: Payload, task: int, data: TaskData) -> Payload:
-        """Prune the task's adapter, fold the foreign ones, let old ones follow."""
-        old = {
-            f"adapters/{t}": {
-                name: SparseArray.of_nonzero(to_numpy(adapter))
-                for name, adapter in self.adapters(state, t).items()
-            }
-            for t in range(task)
-            if f"adapters/{t}" in state
-        }
-        pruned = {
-            name: SparseArray.of_nonzero(dense(values), self.params.threshold)
-            for name, values in state[f"adapters/{task}"].items()
-        }
-        folded = {
-            name: SparseArray.of_nonzero(bank.combine(dense(state["attention"][name])))
-            for name, bank in _banks(state).items()
-        }
-        transient = {"attention", *_received(state)}
-        kept = {g: arrays for g, arrays in state.items() if g not in transient}
+        """Prune the task's adapter, fold the foreign ones, let the others follow."""
         finished: dict[str, Arrays] = {
-            **kept,
-            **old,
-            f"adapters/{task}": pruned,
+            **ended(state),
+            **{
+                f"adapters/{t}": {
+                    name: SparseArray.of_nonzero(to_numpy(adapter))
+                    for name, adapter in self.adapters(state, t).items()
+                }
+                for t in trained(state)
+                if t != task
+            },
+            f"adapters/{task}": {
+                name: SparseArray.of_nonzero(dense(values), self.params.threshold)
+                for name, values in state[f"adapters/{task}"].items()
+            },
             "anchor/base": state["base"],
-            "optimizer": {},
         }
-        if folded:
-            finished[f"foreign/{task}"] = folded
+        if foreign := folded(state):
+            finished[f"foreign/{task}"] = foreign
         if self.params.solver == "gradient":
-            for t in range(task + 1):
-                if f"adapters/{t}" in finished:
-                    finished[f"anchor/{t}"] = finished[f"adapters/{t}"]
+            for t in trained(state):
+                finished[f"anchor/{t}"] = finished[f"adapters/{t}"]
         return finished
 
     def sent(self, state: Payload, stage: Stage) -> Payload:
@@ -209,15 +201,8 @@ class FedWeit(Learner[W]):
         return sent
 
     def attended(self, state: Payload) -> dict[str, float]:
-        """Return mean |alpha| over the tensors by foreign adapter, for the report."""
-        groups = _received(state)
-        if not groups:
-            return {}
-        alpha = [np.abs(dense(values)) for values in state["attention"].values()]
-        return {
-            group.replace("received/", "attention/"): float(weight)
-            for group, weight in zip(groups, np.mean(alpha, axis=0), strict=True)
-        }
+        """Return the weight of each foreign adapter, for the report."""
+        return attended(state)
 
     def adapters(self, state: Payload, task: int) -> Tensors:
         """Return A of a task as it follows today's base."""
@@ -256,7 +241,7 @@ class FedWeit(Learner[W]):
             foreign=self.torch(state.get(f"foreign/{task}", {})),
         )
         if current(state) == task:
-            pieces.banks = _banks(state)
+            pieces.banks = banks(state)
             pieces.attention = self.torch(state["attention"] if pieces.banks else {})
             if self.params.solver == "gradient":
                 pieces.anchor = self.torch(state["anchor/base"])
@@ -266,8 +251,8 @@ class FedWeit(Learner[W]):
                         self.torch(state[f"anchor/{t}"]),
                         self.gates(state, t),
                     )
-                    for t in range(task)
-                    if f"anchor/{t}" in state
+                    for t in trained(state)
+                    if t != task and f"anchor/{t}" in state
                 }
         return pieces
 
@@ -308,33 +293,3 @@ def overwritten(base: Arrays, sent: Arrays) -> Arrays:
         else values
         for name, values in base.items()
     }
-
-
-def _received(state: Payload) -> list[str]:
-    """Return the groups with the current task's foreign adapters, in one order."""
-    return sorted(group for group in state if group.startswith("received/"))
-
-
-def current(state: Payload) -> int | None:
-    """Return the task in progress; None between tasks."""
-    if "attention" not in state:
-        return None
-    return max(int(g.split("/")[1]) for g in state if g.startswith("masks/"))
-
-
-def _banks(state: Payload) -> dict[str, ForeignBank]:
-    """Return the foreign adapters by tensor; empty when there are none."""
-    groups = _received(state)
-    if not groups:
-        return {}
-    return {
-        name: ForeignBank([_sparse(state[group], name) for group in groups])
-        for name in state["base"]
-    }
-
-
-def _sparse(arrays: Arrays, name: str) -> SparseArray:
-    tensor = arrays[name]
-    if isinstance(tensor, SparseArray):
-        return tensor
-    return SparseArray.of_nonzero(tensor)

@@ -17,6 +17,7 @@ from typing_extensions import override
 from clients.decomposed import by_channel, compose
 from clients.fedweit import FedWeit
 from clients.matching import averaged_back, clearly_above, matched_accuracy
+from clients.visit import trained
 from clients.workspace import FedWeitParams, Tensors, predict
 from fcl_flower.data.tasks import TaskData
 from fcl_flower.errors import WireError
@@ -119,8 +120,7 @@ class FedWeitMatch(FedWeit[FedWeitMatchParams]):
         known = max(
             (
                 matched_accuracy(self.predict(state, {}, t, x), y)[0]
-                for t in range(task)
-                if f"masks/{t}" in state
+                for t in trained(state)
             ),
             default=0.0,
         )

@@ -591,6 +591,40 @@ def test_an_old_task_keeps_its_own_branches_and_predicts_as_before(solver):
     np.testing.assert_allclose(newest, expected, rtol=1e-4, atol=1e-4)
 
 
+def test_a_client_that_comes_back_to_a_task_goes_on_with_its_branches():
+    seit = learner(lambda1=0.0, threshold=0.0)
+    state = seit.init()
+    for task, sources in ((1, ("1/0", "2/0")), (0, ("2/0", "2/1"))):
+        now = stage(task, number=2 - task)
+        state, _ = seit.train(state, adapters(*sources), now, data(task))
+    x = examples(4).x
+    torch.testing.assert_close(
+        seit.predict(seit.resume(state, 1), {}, 1, x), seit.predict(state, {}, 1, x)
+    )
+    other = seit.predict(state, {}, 0, x)
+
+    newer = adapters("1/1", "1/2")
+    after, update = seit.train(state, newer, stage(1, first=False, number=3), data(1))
+
+    for group in ("sources/1", "library/1/0", "library/2/0", "branches/0"):
+        assert exact({"": after[group]}) == exact({"": state[group]})
+    for group in ("branches/1", "projections/1"):
+        assert exact({"": after[group]}) != exact({"": state[group]})
+    told = {name for name in update.metrics if name.startswith("attention/")}
+    assert told == {"attention/1/0", "attention/2/0"}
+    torch.testing.assert_close(seit.predict(after, {}, 0, x), other, atol=1e-4, rtol=0)
+
+
+def test_a_foreign_adapter_that_was_handed_in_again_changes_no_task_of_the_past():
+    seit = learner()
+    received = adapters("1/0", "2/0")
+    state, _ = seit.train(seit.init(), received, stage(0), data(1))
+    later = {**received, "adapters/1/0": received["adapters/2/0"]}
+    begun = seit.start(state, later, 1, data(2))
+    x = examples(4).x
+    assert torch.equal(seit.predict(begun, {}, 0, x), seit.predict(state, {}, 0, x))
+
+
 def test_the_state_travels_and_predicts_the_same():
     seit = learner()
     state, update = seit.train(

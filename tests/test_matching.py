@@ -138,6 +138,13 @@ def test_without_a_match_the_task_starts_as_in_fedweit():
             np.testing.assert_array_equal(state[group][name], values)
 
 
+def test_tasks_of_higher_numbers_are_known_too():
+    mine = learner()
+    state, _ = mine.train(mine.init(), NOTHING, stage(2), rule(50, 50))
+    received = {"base": {}, **trained(50, 60, client=1)}
+    assert "start/tensors" not in mine.start(state, received, 0, rule(50, 61))
+
+
 def test_a_finished_task_travels_so_that_it_can_be_rebuilt_exactly():
     other = learner(client=1)
     state, update = other.train(other.init(), NOTHING, stage(0), rule(2, 2))
