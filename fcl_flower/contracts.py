@@ -82,7 +82,10 @@ class Strategy(ABC, Generic[P]):
     def surveyed(
         self, state: Payload, stage: Stage, answers: Mapping[int, Payload]
     ) -> Payload:
-        """Return the next server state, with the answers by client; may be empty."""
+        """Return the next server state, with the answers by client.
+
+        Called once for each task that those who answered begin; ``stage`` names it.
+        """
         return state
 
     @abstractmethod

@@ -30,7 +30,7 @@ class ForeignKnowledge:
         self._streams = scenario.clients
         self._attention: dict[Place, dict[Place, float]] = {}
         self._overlap: dict[Place, dict[Place, float]] = {}
-        self._density: list[float] = []
+        self._density: dict[Place, float] = {}
 
     def check(self, scalars: Mapping[str, float]) -> None:
         """Refuse a client's scalars that cannot be listed.
@@ -51,23 +51,21 @@ class ForeignKnowledge:
 
     def add(
         self,
-        task: int,
-        replies: Mapping[int, Mapping[str, float]],
+        replies: Mapping[Place, Mapping[str, float]],
         insights: Mapping[str, float],
     ) -> None:
         """Keep what a round says; what a later round of the task says replaces it.
 
         Args:
-            task: that the round belongs to.
-            replies: scalars by client, checked.
+            replies: scalars by client and the task that it trained on, checked.
             insights: scalars of the server half.
         """
-        for client, scalars in replies.items():
+        for place, scalars in replies.items():
             weights = _attention(scalars)
             if weights:
-                self._attention[client, task] = weights
+                self._attention[place] = weights
             if DENSITY in scalars:
-                self._density.append(scalars[DENSITY])
+                self._density[place] = scalars[DENSITY]
         for name, overlap in insights.items():
             if match := OVERLAP.fullmatch(name):
                 client, new, other, earlier = map(int, match.groups())
@@ -78,8 +76,8 @@ class ForeignKnowledge:
         """Return what a reader should know of the adapters; nothing without any."""
         if not self._density:
             return {}
-        share = sum(self._density) / len(self._density)
-        empty = sum(density == 0 for density in self._density)
+        share = sum(self._density.values()) / len(self._density)
+        empty = sum(density == 0 for density in self._density.values())
         return {
             "adapters": f"{100 * share:.2g} % of the entries are kept when a task "
             f"ends; {empty} of {len(self._density)} adapters are empty"

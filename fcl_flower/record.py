@@ -201,7 +201,9 @@ class Recorder:
         self._up.update(traffic["up"])
         self._down.update(traffic["down"])
         self._paper.update(up=traffic["paper_up"], down=traffic["paper_down"])
-        self._foreign.add(task, replies, insights)
+        at = {client: stage["task"] for client, stage in stages.items()}
+        placed = {(c, at.get(c, task)): scalars for c, scalars in replies.items()}
+        self._foreign.add(placed, insights)
         self._concepts.add(server_round, insights)
         self._clock = timing.get("clock", 0.0)
         row = {

@@ -30,7 +30,8 @@ class Stage:
         round: communication round, counted from 1 over the whole run.
         task: index of the client's current task, counted from 0.
         first: the client trains on this task for the first time.
-        last: the client trains on this task for the last time.
+        last: the client trains on this task for the last time, or until it meets it
+            again: what it has learned of it is handed in.
     """
 
     round: int

@@ -38,7 +38,7 @@ class FedSeit(FedWeit[FedSeitParams]):
 
     They are averaged over the clients whose tasks have K branches: W_c (``local``,
     shape (features, 2 features)) and for each layer of F filters W_f
-    (``foreign/NAME``, (F, K F)). ``meta/branches`` has each client's last K.
+    (``foreign/NAME``, (F, K F)). ``meta/branches`` has K by task ``C/T``.
     """
 
     params_type = FedSeitParams
@@ -50,7 +50,8 @@ class FedSeit(FedWeit[FedSeitParams]):
         if stage.first:
             count = len(self.chosen(state, stage, client))
         else:  # more adapters may have come since the task began
-            count = int(np.asarray(state.get(BRANCHES, {}).get(str(client), 0)))
+            place = f"{client}/{stage.task}"
+            count = int(np.asarray(state.get(BRANCHES, {}).get(place, 0)))
         group = f"dense/{count}"
         return {**payload, group: state[group]} if group in state else payload
 
@@ -83,7 +84,8 @@ class FedSeit(FedWeit[FedSeitParams]):
                 if group.startswith("dense/"):
                     sent.setdefault(group, []).append(arrays)
                     count = int(group.removeprefix("dense/"))
-                    branches[str(client)] = np.asarray(count)
+                    task = (update.stage or stage).task
+                    branches[f"{client}/{task}"] = np.asarray(count)
         return {
             **super().aggregate(state, stage, updates),
             **{group: _mean(all_sent) for group, all_sent in sent.items()},

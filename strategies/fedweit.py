@@ -38,9 +38,9 @@ class FedWeitParams(Params):
             ``literal``: the paper's 1/C sum, in which a channel that was not sent
             counts as zero, so that the base shrinks in every round.
         knowledge: which adapters of other clients a client receives when it starts
-            a task: ``previous`` (each client's last one), ``sample:K`` (K drawn from
-            all finished ones, algorithm 1 line 3), ``sit:K`` (the K of the most similar
-            tasks; text only), ``all``, or ``none``.
+            a task: ``previous`` (each client's one of the highest number), ``sample:K``
+            (K drawn from all finished ones, algorithm 1 line 3), ``sit:K`` (the K of
+            the most similar tasks; text only), ``all``, or ``none``.
         overlap: how ``sit`` compares tasks: ``mean-cosine`` (one vector a task) or
             ``thresholded`` (all cluster centres).
         overlap_threshold: the cosine that ``thresholded`` must exceed.

@@ -55,7 +55,7 @@ class KnowledgeBase(NamedTuple):
     """Who gets whose adapters, by a policy; it looks at the server's state.
 
     With SIT the state also has ``summaries/C/T``, ``meta/overlap/C/T`` (scores of that
-    task by candidate ``c/t``) and ``meta/begun`` (round of the last survey by client).
+    task by candidate ``c/t``) and ``meta/begun`` (round of its survey by task ``C/T``).
 
     Attributes:
         policy: such as ``previous`` or ``sit:3``.
@@ -95,16 +95,16 @@ class KnowledgeBase(NamedTuple):
         summaries = {t.group("summaries"): known[t.client]["summary"] for t in tasks}
         state = {**state, **summaries}
         scores = {task.group(OVERLAP): self._overlaps(state, task) for task in tasks}
-        begun = {str(client): np.asarray(stage.round) for client in known}
-        return {**state, **scores, BEGUN: begun}
+        begun = {f"{t.client}/{t.task}": np.asarray(stage.round) for t in tasks}
+        return {**state, **scores, BEGUN: {**state.get(BEGUN, {}), **begun}}
 
     def insights(self, state: Payload, stage: Stage) -> dict[str, float]:
         """Return the scores of the tasks that began in this round."""
-        begun = {
-            Adapter(int(client), stage.task).group(OVERLAP)
-            for client, number in state.get(BEGUN, {}).items()
+        begun = [
+            _adapter(name).group(OVERLAP)
+            for name, number in state.get(BEGUN, {}).items()
             if int(np.asarray(number)) == stage.round
-        }
+        ]
         return {
             f"{group.removeprefix('meta/')}/{name}": float(np.asarray(score))
             for group in sorted(begun)

@@ -1,5 +1,7 @@
 """FedSeIT's server half: dense layer sharing by hand, and what it refuses."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from fakes import exact
@@ -117,6 +119,18 @@ def test_a_client_receives_the_projections_for_its_number_of_branches():
     fewer = server(dls=True, knowledge="sample:1")
     payload = fewer.broadcast(state, stage(3, task=1), 2)
     assert set(payload) == {"base"}, "nobody shared projections of one branch"
+
+
+def test_clients_at_different_tasks_receive_the_projections_of_each():
+    strategy = server(dls=True)
+    state = with_adapters(strategy)
+    for number, (task, count) in enumerate([(1, 2), (0, 3)], start=2):
+        now = Stage(number, task, first=True, last=True)
+        told = replace(update(count), stage=now)
+        state = strategy.aggregate(state, stage(number), {0: told})
+    for task, count in ((1, 2), (0, 3)):
+        now = Stage(4, task, first=False, last=True)
+        assert set(strategy.broadcast(state, now, 0)) == {"base", f"dense/{count}"}
 
 
 # ---- as in FedWeIT

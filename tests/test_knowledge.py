@@ -214,6 +214,11 @@ def test_insights_are_the_scores_of_the_tasks_begun_in_this_round():
     assert {name.split("/")[1] for name in strategy.insights(state, stage(8, 2))} == {
         "0"
     }
+    # Two that begin in one round may be at different tasks.
+    state = begun(strategy, state, 3, number=10, c0="east")
+    state = begun(strategy, state, 2, number=10, c1="east")
+    found = strategy.insights(state, stage(10, 0))
+    assert {tuple(name.split("/")[1:3]) for name in found} == {("0", "3"), ("1", "2")}
     nobody = begun(strategy, state, 2, number=9)
     assert strategy.insights(nobody, stage(9, 2)) == {}
     assert server("all").insights(start(server("all")), stage(1, 0)) == {}

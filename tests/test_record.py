@@ -11,6 +11,7 @@ from fcl_flower.data.scenarios import Scenario, Task
 from fcl_flower.errors import WireError
 from fcl_flower.ledger import Traffic
 from fcl_flower.record import Recorder
+from fcl_flower.types import Stage
 
 NONE = np.array([], np.int64)
 
@@ -99,6 +100,19 @@ def test_overlaps_are_listed_with_what_was_chosen_and_which_classes_are_shared(
             ],
         },
     ]
+
+
+def test_clients_may_stand_at_different_tasks(recorder, tmp_path):
+    replies = {c: {"attention/2/0": 0.1 * c, "adapter_density": 0.5} for c in (0, 1)}
+    for number, told in enumerate([replies, {1: {"adapter_density": 0.0}}], start=1):
+        stages = {c: Stage(number, c, first=True, last=True) for c in told}
+        recorder.trained(number, 0, told, {}, Traffic(), stages=stages)
+    notes = recorder.finish()["notes"]
+    told = [(e["client"], e["task"]) for e in found(tmp_path, "attention.json")]
+    assert told == [(0, 0), (1, 1)]
+    # The second visit to a task takes the place of the first.
+    assert notes["adapters"].startswith("25 % ")
+    assert notes["adapters"].endswith("1 of 2 adapters are empty")
 
 
 def test_shared_classes_are_a_fraction_of_the_new_tasks_classes(recorder, tmp_path):
