@@ -39,8 +39,9 @@ def completed(config: RunConfig) -> RunConfig:
     and of clients that suit the scenario.
 
     Raises:
-        ConfigError: there is no such data set, scenario or network, the head does
-            not suit the scenario, or something is left to us that only clients know.
+        ConfigError: there is no such data set, scenario or network, the head or the
+            concept ids do not suit the scenario, or something is left to us that only
+            clients know.
     """
     method = algorithm(config.strategy)
     config = config.with_values(scenario=config.scenario or method.scenario)
@@ -70,6 +71,12 @@ def completed(config: RunConfig) -> RunConfig:
         raise ConfigError(
             f"mode: {config.mode!r} is refused: expected 'synchronous' for scenario "
             f"{scenario}, in which clients meet concepts by rounds"
+        )
+    if config.concept_ids and not (plan.hidden and config.stay):
+        raise ConfigError(
+            f"concept-ids: True is refused: expected it with hidden concepts that a "
+            f"client meets one at a time, not with scenario {scenario} and stay "
+            f"{config.stay}"
         )
     rounds = config.rounds or plan.rounds
     return config.with_values(
@@ -213,9 +220,14 @@ def model(
 
 
 def schedule(config: RunConfig) -> Schedule:
-    """Return which rounds belong to which task, who takes part, and who is tested."""
+    """Return which rounds belong to which task, who takes part, and who is tested.
+
+    Raises:
+        ConfigError: clients are told their concepts, but the scenario cannot be cut.
+    """
     config = completed(config)
     hidden = scenario_entry(config.scenario).hidden
+    stream = scenario(config).stream if config.concept_ids else None
     return Schedule(
         clients=config.clients,
         tasks=1 if hidden else config.tasks,
@@ -224,6 +236,7 @@ def schedule(config: RunConfig) -> Schedule:
         seed=config.seed,
         evaluate_every=config.evaluate_every,
         concepts=config.tasks if hidden else 0,
+        told=None if stream is None else stream.only,
     )
 
 

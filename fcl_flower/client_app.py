@@ -129,22 +129,17 @@ class _Client:
 
     def accuracy(self, state: Payload, received: Payload, stage: Stage) -> list[float]:
         """Return the fraction of right answers on every task so far, or concept."""
-        learner = self.learner
-        if self.scenario.stream is None:
-            return [
-                score(
-                    partial(learner.predict, state, received, task),
-                    self._examples(task, "test"),
-                ).accuracy
-                for task in range(stage.task + 1)
-            ]
+        hidden = self.scenario.stream is not None
         found = []
-        for concept in range(self.scenario.num_tasks):
-            # As if the client met the concept now, with fresh examples of it.
-            recent = self._examples(concept, "valid")
-            chosen = learner.recognise(state, received, recent)
-            predict = partial(learner.predict, state, chosen, stage.task)
-            found.append(score(predict, self._examples(concept, "test")).accuracy)
+        for task in range(self.scenario.num_tasks if hidden else stage.task + 1):
+            known, asked = received, task
+            if hidden and not self.config.concept_ids:
+                # As if the client met the concept now, with fresh examples of it.
+                recent = self._examples(task, "valid")
+                known = self.learner.recognise(state, received, recent)
+                asked = stage.task
+            predict = partial(self.learner.predict, state, known, asked)
+            found.append(score(predict, self._examples(task, "test")).accuracy)
         return found
 
     def _examples(self, task: int, split: SplitName) -> Examples:

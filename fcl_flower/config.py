@@ -76,6 +76,8 @@ class RunConfig(BaseModel):
     """Training examples that a client has in a round where concepts are hidden."""
     stay: int = Field(1, ge=0)
     """Rounds that a client stays with a hidden concept, on average; 0: all at once."""
+    concept_ids: bool = False
+    """Tell clients which hidden concept they meet: for baselines with task ids."""
     rounds: int = Field(0, ge=0)
     """Communication rounds for each task; of the whole run where concepts are hidden;
     0 for what suits."""

@@ -25,7 +25,7 @@ def run_options(*, without: frozenset[str] = frozenset()) -> Callable[[F], F]:
             kind: Any = field.annotation
             flag = f"--{name.replace('_', '-')}"
             if kind is bool:
-                flag += f"/--no-{name}"
+                flag += f"/--no-{name.replace('_', '-')}"
             elif get_args(kind):
                 kind = click.Choice(get_args(kind))
             shown = "" if field.default == "" else f"  [default: {field.default}]"

@@ -296,7 +296,9 @@ class Recorder:
             },
             "model_bytes": round(sum(sizes) / len(sizes)) if sizes else 0,
             "seconds": seconds,
-            "hidden": None if stream is None else stream.to_dict(),
+            "hidden": None
+            if stream is None
+            else {**stream.to_dict(), "ids": config.concept_ids},
             "concepts": self._concepts.summary(),
             "notes": {**self._notes, **self._foreign.notes()},
             "command": "fcl simulate --config config.toml",

@@ -1,5 +1,6 @@
 """Rounds become tasks, and a seed says who takes part in which round."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
@@ -24,6 +25,8 @@ class Schedule:
         concepts: how many are hidden behind the only task; 0 where tasks are known.
             Every round then is an experience of its own: it is the first and the last
             one in which a client trains on its data.
+        told: client and round to the concept that the client meets then, where it is
+            told; that concept is its task. None where concepts stay hidden.
     """
 
     clients: int
@@ -33,6 +36,7 @@ class Schedule:
     seed: int
     evaluate_every: int = 0
     concepts: int = 0
+    told: Callable[[int, int], int] | None = None
 
     @property
     def num_rounds(self) -> int:
@@ -68,9 +72,17 @@ class Schedule:
 
         ``first`` and ``last`` speak of the rounds of the task in which the client
         takes part, so that a client that sits out the task's last round still hands
-        in its adapters.
+        in its adapters. Where it is told its concept, it may come back to a task after
+        each ``last`` round; ``first`` is the round in which it met it first.
         """
         task = self.task(server_round)
+        if self.told and client is not None:
+            met = self.told(client, server_round)
+            known = any(
+                client in self.participants(r) and self.told(client, r) == met
+                for r in range(1, server_round)
+            )
+            return Stage(server_round, met, first=not known, last=True)
         if self.concepts:
             return Stage(server_round, task, first=True, last=True)
         start = task * self.rounds_per_task + 1

@@ -305,6 +305,7 @@ def make_concept_run(
     mistakes=0.0,
     clustered=True,
     stay=1,
+    ids=False,
 ):
     """Write a believable run folder with hidden concepts."""
     rng = np.random.default_rng([seed, isolated])
@@ -341,7 +342,7 @@ def make_concept_run(
         "client_accuracy": nulled(final.tolist()),
         **costs(trained),
         "params": {},
-        "hidden": {"window": 20, "stay": stay},
+        "hidden": {"window": 20, "stay": stay, "ids": ids},
         "concepts": told if clustered else {},
     }
     scenario = synthetic_concepts(clients, concepts)

@@ -380,6 +380,13 @@ def test_options_reach_the_run(fcl, simulated):
     assert (folder.name, workers, gpus) == ("here", 3, 0.5)
 
 
+def test_a_switch_of_two_words_is_on_or_off(fcl, simulated):
+    ids = ("simulate", "--scenario", "concepts", "--clients", "2", "--tasks", "2")
+    fcl(*ids, "--concept-ids", "--output", "on")
+    fcl(*ids, "--no-concept-ids", "--output", "off")
+    assert [run[0].concept_ids for run in simulated] == [True, False]
+
+
 def test_several_settings_in_one_argument_are_not_lost(fcl, simulated):
     fcl("simulate", *TINY, "--set", "lambda1=0.5, lambda2=7", "--output", "here")
     assert simulated[0][0].set == "lambda1 = 0.5, lambda2 = 7"

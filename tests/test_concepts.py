@@ -288,7 +288,7 @@ def test_a_run_is_evaluated_on_every_concept_all_along(tmp_path):
     means = np.array([float(r.split(",")[-1]) for r in rows]).reshape(3, 2, 2).mean(1)
     lost = (means[:2].max(0) - means[2]).mean()
     assert found["forgetting"] == pytest.approx(lost)
-    assert found["hidden"] == {"window": 320, "stay": 1}
+    assert found["hidden"] == {"window": 320, "stay": 1, "ids": False}
     assert found["concepts"] == {}
     assert not (tmp_path / "concepts.json").exists()
 

@@ -449,6 +449,21 @@ def test_the_scenario_says_how_clients_meet_concepts(tmp_path, stay, told):
     assert settings["hidden concepts"] == "3"
 
 
+@pytest.mark.parametrize(
+    ("ids", "setting", "told"),
+    [
+        (False, "not given", "Neither client nor server is told which."),
+        (True, "given", "Client and server are told which."),
+    ],
+)
+def test_the_page_says_whether_clients_were_told_their_concepts(
+    tmp_path, ids, setting, told
+):
+    page = parsed(write_report(make_concept_run(tmp_path / "run", ids=ids)))
+    assert dict(table_of(page, "settings"))["concept ids"] == setting
+    assert told in words(page)
+
+
 def test_each_concept_is_one_row_with_totals_over_clients(run):
     page = parsed(write_report(run))
     assert table_of(page, "concepts") == [
@@ -503,6 +518,19 @@ def test_the_table_has_columns_for_what_any_run_knows(tmp_path):
     rows = [[words(cell) for cell in row] for row in page.find(".//tbody")]
     assert rows[0][3:5] == [f"{found['ari']:.3f}", f"{found['effectiveness']:.3f}"]
     assert rows[1][3:5] == ["\N{EN DASH}"] * 2
+
+
+def test_methods_that_were_told_the_concepts_are_named_beside_those_that_were_not(
+    tmp_path,
+):
+    _, page = compared(
+        tmp_path,
+        matching={},
+        weit={"strategy": "fedweit", "label": "with ids", "ids": True},
+    )
+    assert "Told which concept a client meets: with ids." in words(page)
+    _, page = compared(tmp_path / "other", matching={})
+    assert "Told which" not in words(page)
 
 
 def test_runs_of_tasks_have_no_columns_for_concepts(tmp_path):

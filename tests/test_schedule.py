@@ -34,6 +34,34 @@ def test_hidden_concepts_make_every_round_an_experience_of_its_own():
         ]
 
 
+def test_a_client_that_is_told_its_concept_has_it_for_a_task():
+    met = {0: [2, 0, 2, 2, 0, 1], 1: [0, 0, 0, 0, 0, 0]}
+    plan = Schedule(2, 1, 6, 1.0, 0, concepts=3, told=lambda c, r: met[c][r - 1])
+    told = [plan.stage(number, 0) for number in range(1, 7)]
+    assert [stage.task for stage in told] == met[0]
+    assert [stage.first for stage in told] == [True, True, False, False, False, True]
+    assert [stage.round for stage in told] == [1, 2, 3, 4, 5, 6]
+    assert [plan.stage(r, 1).first for r in range(1, 7)] == [True] + [False] * 5
+    assert all(plan.stage(r, c).last for r in range(1, 7) for c in (0, 1))
+    assert plan.stage(4) == Stage(4, 0, first=True, last=True), "the round has no task"
+    assert [plan.task(r) for r in (1, 6)] == [0, 0]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_concept_is_met_first_in_a_round_in_which_the_client_takes_part(seed):
+    def told(client, number):
+        return (client + number // 2) % 3
+
+    plan = Schedule(6, 1, 20, 0.4, seed, concepts=3, told=told)
+    for client in range(6):
+        seen = set()
+        for number in range(1, 21):
+            now = plan.stage(number, client)
+            assert now.first == (now.task not in seen)
+            if client in plan.participants(number):
+                seen.add(now.task)
+
+
 @pytest.mark.parametrize("number", [0, -1, 7])
 def test_a_round_outside_the_run_is_refused(number):
     with pytest.raises(ValueError, match=r"1\.\.6"):

@@ -36,6 +36,15 @@ class Stream:
             return tuple(range(self.concepts))
         return (_concept(self, client, server_round),)
 
+    def only(self, client: int, server_round: int) -> int:
+        """Return the concept that a client meets in a round, if it meets one.
+
+        Raises:
+            ValueError: it meets all at once.
+        """
+        (concept,) = self.met(client, server_round)
+        return concept
+
     def samples(
         self, client: int, server_round: int, concept: int, chunk: Indices
     ) -> Indices:

@@ -90,6 +90,9 @@ def _side_by_side(rows: Sequence[Entry]) -> Markup:
             "concepts, mean over rounds. Effectiveness: share of the updates that went "
             "into the concept model which they had started from."
         )
+    hidden = {entry.label: entry.runs[0].summary.hidden for entry in rows}
+    if told := [label for label, how in hidden.items() if how and how.ids]:
+        note += f" Told which concept a client meets: {', '.join(told)}."
     best = max(rows, key=lambda entry: np.nan_to_num(_mean(entry, "average_accuracy")))
     final = numbers.fraction(_mean(best, "average_accuracy"))
     return page.section(

@@ -44,6 +44,7 @@ class Hidden(_Record):
 
     window: int
     stay: Annotated[int, Field(ge=0)]
+    ids: bool = False
 
 
 class Discovery(_Record):

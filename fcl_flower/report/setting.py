@@ -83,9 +83,14 @@ def _met(hidden: Hidden) -> str:
         if hidden.stay == 1
         else f"drawn anew every {hidden.stay} rounds on average"
     )
+    told = (
+        "Client and server are told which."
+        if hidden.ids
+        else "Neither client nor server is told which."
+    )
     return (
         f"Each round a client meets one concept, {drawn}, with up to {hidden.window:,} "
-        "of its training examples of it. Neither client nor server is told which."
+        f"of its training examples of it. {told}"
     )
 
 
@@ -149,6 +154,7 @@ def _extent(summary: Summary) -> list[tuple[str, str]]:
         ("rounds", str(summary.total_rounds)),
         ("window", str(summary.hidden.window)),
         ("stay", str(summary.hidden.stay)),
+        ("concept ids", "given" if summary.hidden.ids else "not given"),
     ]
 
 
