@@ -3,8 +3,8 @@
 python experiments/faults/matrix.py [--only "VICTIM, MOMENT"] DIR
 
 Starts a server and two clients on this machine, over TLS, and a run of FedWeIT on
-digits; kills one process with SIGKILL at a moment of round 2, does what a supervisor would
-do (starts the same command again, resumes the run), and waits for the end of the run. A
+digits; kills one process with SIGKILL at a moment of round 2, does what a supervisor
+would (starts the same command again, resumes the run), and waits for the end. A
 full disk is a limit on the size of files. Prints a table in Markdown, and goes on where
 it was stopped: each case leaves a line in DIR/cases.jsonl.
 """

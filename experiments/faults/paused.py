@@ -1,8 +1,9 @@
 """FedWeIT that stops at a moment of a round and waits to be killed.
 
 The file ``arm`` in the folder ``$FAULTS`` names the moment: ``MOMENT ROUND``. Whoever
-comes to it, client 1 or the server, writes its process number into ``reached`` and waits
-to be killed, or for a file ``go``; ``arm`` is taken away first, so that it happens once.
+comes to it, client 1 or the server, writes its process number into ``reached`` and
+waits to be killed, or for a file ``go``; ``arm`` is taken away first, so that it
+happens once.
 """
 
 import os
