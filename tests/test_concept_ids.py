@@ -20,7 +20,7 @@ def told(folder, **values):
 
 def stages(grid, kind):
     return [
-        (client, wire.open_stage(message.content))
+        (client, wire.open_request(message.content).stage)
         for client, message in grid.asked
         if message.metadata.message_type == kind
     ]
@@ -73,7 +73,7 @@ def test_a_client_is_told_of_its_concept_and_of_no_other(tmp_path):
     for number in range(1, 7):
         now = []
         for client, message in trains:
-            stage = wire.open_stage(message.content)
+            stage = wire.open_request(message.content).stage
             if stage.round != number:
                 continue
             now.append((client, stage.task))
