@@ -72,7 +72,9 @@ class FedWeit(Learner[W]):
     def train(
         self, state: Payload, received: Payload, stage: Stage, data: TaskData
     ) -> tuple[Payload, Update]:
-        task = stage.task
+        task, unfinished = stage.task, current(state)
+        if unfinished not in (None, task):  # the client was away when it ended
+            state = self.close(state, unfinished)
         state = {**state, "base": overwritten(state["base"], received["base"])}
         if task not in trained(state):
             state = self.start(state, received, task, data)
@@ -157,6 +159,10 @@ class FedWeit(Learner[W]):
         return {**begun(state, task), f"adapters/{task}": adapters}
 
     def finish(self, state: Payload, task: int, data: TaskData) -> Payload:
+        """Return the state after the last round of a task, whose data are at hand."""
+        return self.close(state, task)
+
+    def close(self, state: Payload, task: int) -> Payload:
         """Prune the task's adapter, fold the foreign ones, let the others follow."""
         finished: dict[str, Arrays] = {
             **ended(state),

@@ -76,8 +76,12 @@ class FedWeitMatch(FedWeit[FedWeitMatchParams]):
                 data.valid,
             )
             state = self._set(state, mixed, task)
+        return super().finish(state, task, data)
+
+    @override
+    def close(self, state: Payload, task: int) -> Payload:
         kept = {g: arrays for g, arrays in state.items() if not g.startswith("start/")}
-        return super().finish(kept, task, data)
+        return super().close(kept, task)
 
     @override
     def sent(self, state: Payload, stage: Stage) -> Payload:

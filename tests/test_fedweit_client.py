@@ -200,6 +200,24 @@ def test_old_tasks_predict_as_before_though_the_base_moved(solver):
     )
 
 
+def test_a_task_whose_last_round_never_came_is_kept_all_the_same():
+    weit = learner(lambda1=0.0, threshold=0.0)
+    state, _ = weit.train(weit.init(), foreign_payload(2), stage(0), data(1))
+    # The client was away in the last round of task 1, and the server's base has moved.
+    state, _ = weit.train(state, NOTHING, stage(1, last=False), data(2))
+    probes = [(task, data(task + 1).test.x) for task in (0, 1)]
+    before = [weit.predict(state, {}, task, x) for task, x in probes]
+    rows = {
+        name: SparseArray.of_channels(dense(v) + 1.0, np.arange(len(v)))
+        for name, v in state["base"].items()
+    }
+    state, _ = weit.train(state, {"base": rows}, stage(2), data(3))
+    for (task, x), expected in zip(probes, before, strict=True):
+        torch.testing.assert_close(
+            weit.predict(state, {}, task, x), expected, atol=1e-3, rtol=0
+        )
+
+
 def test_old_tasks_would_change_without_the_retroactive_update():
     weit = learner(lambda1=0.0, lambda2=0.0, threshold=0.0)
     state, _ = weit.train(weit.init(), NOTHING, stage(0), data(1))
