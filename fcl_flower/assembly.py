@@ -20,6 +20,7 @@ from fcl_flower.isolation import IsolatedLearner
 from fcl_flower.models import TaskModel, build_model, check_kind, model_entry
 from fcl_flower.own_run import check_settings, no_words, own_data
 from fcl_flower.schedule import Schedule
+from fcl_flower.tensors import snapshot
 from fcl_flower.training import Training
 
 _SUITS = {
@@ -115,6 +116,22 @@ def input_shape(config: RunConfig) -> tuple[int, ...]:
     """Return the shape of one input of the model, of a completed configuration."""
     entry = model_entry(config.model)
     return (config.features,) if entry.kind == "features" else entry.input_shape
+
+
+def checked(config: RunConfig) -> RunConfig:
+    """Return the completed configuration; refuse now what would fail later.
+
+    Raises:
+        ConfigError: something in it is unknown, or does not go with the rest.
+    """
+    config = completed(config)
+    algorithm(config.strategy).params(config.set)
+    device(config)
+    plan = scenario(config)
+    network = model(config, plan)
+    strategy(config).init(snapshot(network, network.shared_names()))
+    learner(config, plan, client=0)
+    return config
 
 
 def data_kind(config: RunConfig) -> str:

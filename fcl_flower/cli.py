@@ -19,6 +19,7 @@ from fcl_flower.check_data import check_data
 from fcl_flower.config import RunConfig, inline
 from fcl_flower.errors import ConfigError, FclError
 from fcl_flower.folders import RUNS, free_folder
+from fcl_flower.launch import certs, client, run, server
 from fcl_flower.options import (
     configured,
     gpus_option,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 
 @click.group(
-    commands=[check_data],
+    commands=[check_data, certs, server, client, run],
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -66,8 +67,10 @@ def simulate(
     **given: Any,  # noqa: ANN401
 ) -> None:
     """Run one method on this machine, every client in Flower's simulation runtime."""
+    from fcl_flower.assembly import checked
+
     config = resumed(resume, given) if resume else configured(given)
-    config = _checked(simulated(config))
+    config = checked(simulated(config))
     console = Console()
     folder = resume or output or free_folder(config)
     if (folder / "summary.json").exists() and not overwrite:
@@ -265,21 +268,6 @@ def main() -> None:
         sys.exit(2 if isinstance(error, ConfigError) else 1)
 
 
-def _checked(config: RunConfig) -> RunConfig:
-    """Return the completed configuration; refuse now what would fail later."""
-    from fcl_flower import assembly
-    from fcl_flower.tensors import snapshot
-
-    config = assembly.completed(config)
-    algorithm(config.strategy).params(config.set)
-    assembly.device(config)
-    plan = assembly.scenario(config)
-    network = assembly.model(config, plan)
-    assembly.strategy(config).init(snapshot(network, network.shared_names()))
-    assembly.learner(config, plan, client=0)
-    return config
-
-
 def _in_common(strategies: Iterable[str], shared: RunConfig) -> dict[str, str]:
     """Return data set and scenario for all: the first that a strategy has of its own.
 
@@ -302,7 +290,7 @@ def _run(
     gpus_per_client: float,
 ) -> Mapping[str, Any]:
     from fcl_flower.progress import Display
-    from fcl_flower.simulation import simulate as run
+    from fcl_flower.simulation import simulate
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -313,7 +301,7 @@ def _run(
             f"written ({error.strerror})"
         ) from error
     with Display(console, f"{config.title} seed {config.seed}") as display:
-        return run(
+        return simulate(
             config,
             folder,
             workers=workers or len(os.sched_getaffinity(0)),
@@ -329,13 +317,13 @@ def _study(
     gpus_per_client: float,
     wanted: Callable[[RunConfig], bool] = lambda config: True,
 ) -> None:
-    from fcl_flower.assembly import completed
+    from fcl_flower.assembly import checked, completed
     from fcl_flower.study import run_study, table
 
     console = Console()
     chosen = replace(chosen, variants=tuple(map(completed, chosen.variants)))
     for config in chosen.runs():  # a scenario may fail for one seed alone
-        _checked(config)
+        checked(config)
     summaries = run_study(
         chosen,
         folder,

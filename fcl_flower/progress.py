@@ -1,5 +1,10 @@
 """How a run is watched: a moving bar in a terminal, plain lines elsewhere."""
 
+import json
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -9,11 +14,38 @@ from rich.table import Table
 
 from fcl_flower.report.numbers import duration, size
 
+POLL_SECONDS = 0.2
 
-def describe(progress: dict[str, Any]) -> str:
+Progress = dict[str, Any]
+
+
+def follow(
+    run: subprocess.Popen[bytes], path: Path, watch: Callable[[Progress], None]
+) -> str:
+    """Report progress until the run ends; return the last state seen.
+
+    Args:
+        run: the command that runs it.
+        path: of ``progress.json``, where a run tells how far it is.
+        watch: called with the file's contents when they change.
+    """
+    seen: Progress = {}
+    while True:
+        ended = run.poll() is not None
+        if path.exists():
+            now: Progress = json.loads(path.read_text())
+            if now != seen:
+                seen = now
+                watch(now)
+        if ended or seen.get("state") == "finished":
+            return str(seen.get("state", ""))
+        time.sleep(POLL_SECONDS)
+
+
+def describe(progress: Progress) -> str:
     """Return where a run stands in one line."""
     if not progress["round"]:
-        return "starting Flower's simulation runtime"
+        return "starting"
     accuracy, finished = progress["accuracy"], progress["state"] == "finished"
     clients = f"clients {progress['clients_done']}/{progress['clients']}"
     parts = [
@@ -54,7 +86,7 @@ class Display:
         if self._live:
             self._live.__exit__(*problem)
 
-    def show(self, progress: dict[str, Any]) -> None:
+    def show(self, progress: Progress) -> None:
         """Show where the run stands; a plain line only when a round is complete."""
         if self._live:
             done = progress["round"] - (progress["state"] != "finished")

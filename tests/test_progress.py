@@ -37,7 +37,7 @@ def test_the_first_round_promises_nothing():
 
 
 def test_before_the_first_round_there_is_only_waiting():
-    assert describe(progress(round=0)) == "starting Flower's simulation runtime"
+    assert describe(progress(round=0)) == "starting"
 
 
 def test_a_finished_run_says_how_long_it_took():
@@ -68,7 +68,7 @@ def test_elsewhere_than_in_a_terminal_there_is_one_line_a_complete_round():
     )
     lines = text.splitlines()
     assert [line.split("  ")[:2] for line in lines] == [
-        ["fedavg seed 0: starting Flower's simulation runtime"],
+        ["fedavg seed 0: starting"],
         ["fedavg seed 0: task 1/2", "round 1/10"],
         ["fedavg seed 0: task 1/2", "round 2/10"],
         ["fedavg seed 0: task 1/2", "round 2/10"],

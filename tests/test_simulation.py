@@ -3,8 +3,6 @@
 import json
 import os
 import shutil
-import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,7 +13,7 @@ import psutil
 import pytest
 from fakes import rounds_of, summary_of, tiny
 
-from fcl_flower import simulation
+from fcl_flower import processes, simulation
 from fcl_flower.config import RunConfig
 from fcl_flower.errors import RoundError
 
@@ -106,7 +104,7 @@ def test_a_real_run_leaves_a_complete_folder_and_nothing_else(real_runs):
         assert len(rounds_of(folder)) == 2
         assert "</html>" in (folder / "report.html").read_text()
         lines = out.splitlines()
-        assert lines[0].endswith("starting Flower's simulation runtime")
+        assert lines[0].endswith("starting")
         assert lines[-1].endswith(f"report: {folder / 'report.html'}")
         recorded = tomllib.loads((folder / "config.toml").read_text())
         assert recorded["clients"] == 3
@@ -186,7 +184,7 @@ def programs(tmp_path, monkeypatch):
             "flower-superlink": install("flower-superlink", superlink),
             "flwr": install("flwr", FLWR.replace("BODY", body)),
         }
-        monkeypatch.setattr(simulation, "_program", lambda name: str(places[name]))
+        monkeypatch.setattr(simulation, "program", lambda name: str(places[name]))
         folder = tmp_path / "run"
         folder.mkdir(exist_ok=True)
         return simulation.simulate(
@@ -248,7 +246,7 @@ def test_a_superlink_that_does_not_start_is_an_error(programs):
 
 
 def test_a_superlink_that_never_listens_is_given_up(programs, monkeypatch):
-    monkeypatch.setattr(simulation, "STARTUP_SECONDS", 0.5)
+    monkeypatch.setattr(processes, "STARTUP_SECONDS", 0.5)
     with pytest.raises(RoundError, match="SuperLink did not start"):
         programs(GOES_WELL, superlink="import time; time.sleep(600)")
 
@@ -269,40 +267,6 @@ def test_the_leftovers_of_a_crash_are_cleared_away(programs, tmp_path):
     assert not (tmp_path / "run" / ".flower").exists()
 
 
-def test_each_run_has_ports_of_its_own():
-    ports = set()
-    for _ in range(5):
-        port = simulation._free_port()
-        with socket.create_server(("127.0.0.1", port)):
-            ports.add(port)
-    assert all(1024 < port < 65536 for port in ports)
-
-
-def test_programs_beside_the_interpreter_come_first(tmp_path, monkeypatch):
-    (tmp_path / "python").touch()
-    (tmp_path / "flwr").touch()
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    assert simulation._program("flwr") == str(tmp_path / "flwr")
-    assert simulation._program("flower-superlink") == "flower-superlink"
-
-
-def test_a_stubborn_process_is_killed(monkeypatch):
-    stubborn = (
-        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
-        "print('ready', flush=True); time.sleep(600)"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", stubborn], stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout.readline() == "ready\n"
-    wait = psutil.wait_procs
-    monkeypatch.setattr(psutil, "wait_procs", lambda all_, timeout: wait(all_, 0.2))
-    simulation._stop(process)
-    assert process.returncode == -signal.SIGKILL
-    process.stdout.close()
-    simulation._stop(process)  # one that is gone is no error
-
-
 def test_a_command_that_is_told_to_end_takes_its_processes_along(tmp_path):
     """The whole command, with our own programs found beside a link to Python."""
     place = tmp_path / "bin"
@@ -316,7 +280,7 @@ def test_a_command_that_is_told_to_end_takes_its_processes_along(tmp_path):
     folder = tmp_path / "run"
     start = (
         f"import sys; from fcl_flower import cli, simulation;"
-        f"simulation._program = lambda name: {str(place)!r} + '/' + name;"
+        f"simulation.program = lambda name: {str(place)!r} + '/' + name;"
         f"sys.argv = ['fcl', *{[*RUN, '--output', str(folder)]!r}]; cli.main()"
     )
     process = subprocess.Popen(
