@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from scipy import sparse
 from torch import Tensor
 from typing_extensions import override
 
@@ -26,6 +25,9 @@ class ForeignBank:
 
     def __init__(self, adapters: Sequence[SparseArray]) -> None:
         """Keep ``adapters``: at least one, all of the same shape."""
+        # Imported here since it takes a third of a second, and first tasks do without.
+        from scipy import sparse
+
         self.shape = adapters[0].shape
         starts = np.cumsum([0, *(a.nnz for a in adapters)])
         self._matrix = sparse.csr_matrix(

@@ -9,7 +9,6 @@ import warnings
 from typing import Literal
 
 import numpy as np
-from scipy.spatial.distance import cdist
 
 from fcl_flower.types import Array
 
@@ -44,6 +43,8 @@ def centres(
     found = np.stack([documents[labels == n].mean(0) for n in large])
     small = ~np.isin(labels, large)
     if small.any():
+        from scipy.spatial.distance import cdist  # as below
+
         labels[small] = large[cdist(documents[small], found).argmin(1)]
     means = np.stack([documents[labels == n].mean(0) for n in large])
     lengths = np.linalg.norm(means, axis=1, keepdims=True)
