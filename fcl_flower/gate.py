@@ -102,8 +102,10 @@ def open_gate(
         files: None without TLS.
 
     Raises:
-        ConfigError: the address cannot be listened at.
+        ConfigError: the address cannot be listened at, or the files do not go
+            together.
     """
+    client, server = _ends(superlink, files)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listener = socket.create_server((host, port), family=family)
@@ -112,27 +114,12 @@ def open_gate(
             f"port: {host}:{port} is refused: expected an address of this machine "
             f"that nobody listens at ({error.strerror or error})"
         ) from error
-    scheme = "http" if files is None else "https"
-    context = ssl.create_default_context(cafile=files.authority if files else None)
-    client = httpx.AsyncClient(
-        verify=context,
-        limits=httpx.Limits(max_connections=None),
-        trust_env=False,  # no proxy between two programs of one machine
-    )
-    server = uvicorn.Server(
-        uvicorn.Config(
-            Gate(f"{scheme}://{superlink}", client),
-            lifespan="off",
-            log_level="warning",
-            server_header=False,
-            date_header=False,
-            ssl_certfile=files.certificate if files else None,
-            ssl_keyfile=files.key if files else None,
-        )
-    )
-    thread = threading.Thread(
-        target=lambda: asyncio.run(server.serve(sockets=[listener])), name="gate"
-    )
+
+    async def keep() -> None:
+        async with client:
+            await server.serve(sockets=[listener])
+
+    thread = threading.Thread(target=lambda: asyncio.run(keep()), name="gate")
     thread.start()
     try:
         yield
@@ -142,6 +129,36 @@ def open_gate(
         server.should_exit = server.force_exit = True
         thread.join()
         listener.close()
+
+
+def _ends(
+    superlink: str, files: ServerFiles | None
+) -> tuple[httpx.AsyncClient, uvicorn.Server]:
+    """Return what asks the SuperLink, and what clients ask."""
+    scheme = "http" if files is None else "https"
+    try:
+        client = httpx.AsyncClient(
+            verify=ssl.create_default_context(cafile=files and files.authority),
+            limits=httpx.Limits(max_connections=None),
+            trust_env=False,  # no proxy between two programs of one machine
+        )
+        config = uvicorn.Config(
+            Gate(f"{scheme}://{superlink}", client),
+            lifespan="off",
+            ws="none",
+            log_level="warning",
+            server_header=False,
+            date_header=False,
+            ssl_certfile=files and files.certificate,
+            ssl_keyfile=files and files.key,
+        )
+        config.load()
+    except OSError as error:
+        raise ConfigError(
+            f"certs: {', '.join(map(str, files or ()))} are refused: expected the "
+            f"certificate of an authority and that of a server with its key ({error})"
+        ) from error
+    return client, uvicorn.Server(config)
 
 
 class _TooLongError(Exception):

@@ -37,6 +37,7 @@ def join(
         RoundError: the SuperNode ended by itself, such as one whose key the server
             does not know.
     """
+    security = _security(certificates, int(node["partition-id"]))
     memory = (state / "memory").absolute()
     try:
         memory.mkdir(parents=True, exist_ok=True)
@@ -48,7 +49,7 @@ def join(
     command = [
         program("flower-supernode"),
         *("--superlink", server),
-        *_security(certificates, int(node["partition-id"])),
+        *security,
         *("--node-config", node_config({**node, "state-path": str(memory)})),
         # Where its own client app reaches it: another for each client of a machine.
         *("--host", "127.0.0.1", "--port", str(free_port())),
@@ -62,7 +63,10 @@ def join(
         supernode.wait()
     finally:
         stop(supernode)
-    raise RoundError(f"the SuperNode ended by itself, with code {supernode.returncode}")
+    raise RoundError(
+        f"the SuperNode ended by itself, with code {supernode.returncode}; one whose "
+        f"key the server does not know is told 'Failed to activate SuperNode'"
+    )
 
 
 def node_config(values: Mapping[str, int | str]) -> str:

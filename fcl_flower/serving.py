@@ -50,6 +50,7 @@ def serve(
         ConfigError: a certificate is missing, or a folder or an address cannot be had.
         RoundError: the SuperLink did not start, or ended by itself.
     """
+    files = None if certificates is None else _server_files(certificates)
     home = state / "flower"
     try:
         state.mkdir(parents=True, exist_ok=True)
@@ -61,7 +62,6 @@ def serve(
             f"state: {str(state)!r} is refused: expected a folder that can be written "
             f"({error.strerror})"
         ) from error
-    files = None if certificates is None else _server_files(certificates)
     command = [
         program("flower-superlink"),
         *("--host", "127.0.0.1", "--port", str(addresses.control_port)),

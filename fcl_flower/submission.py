@@ -6,9 +6,9 @@ import shlex
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from fcl_flower.config import RunConfig
 from fcl_flower.errors import RoundError
@@ -132,10 +132,11 @@ class SuperLink:
         )
 
 
-def _read(lines: Iterable[bytes], say: Callable[[str], None], runs: list[str]) -> None:
+def _read(log: IO[bytes], say: Callable[[str], None], runs: list[str]) -> None:
     """Pass on the log; add the number of the run when Flower tells it."""
-    for line in lines:
-        text = line.decode(errors="replace").rstrip()
-        say(text)
-        if found := _STARTED.search(text):
-            runs.append(found[1])
+    with log:
+        for line in log:
+            text = line.decode(errors="replace").rstrip()
+            say(text)
+            if found := _STARTED.search(text):
+                runs.append(found[1])
