@@ -55,9 +55,9 @@ def test_a_file_is_short_and_says_what_it_is_for(path):
 
 def test_nothing_names_a_place_on_somebodys_machine():
     own = re.compile(r"""(?<![\w.<])/(work|home|root|Users|mnt|opt)/|[A-Z]:\\""")
-    suffixes = {".py", ".toml", ".md", ".css", ".txt", ".cfg", ".yml"}
+    suffixes = {".py", ".toml", ".md", ".css", ".txt", ".cfg", ".yaml", ".yml"}
     texts = [ROOT / "Makefile", ROOT / ".ci" / "run", *ROOT.glob("*.*")]
-    for folder in (*PACKAGES, "tests", "experiments", "docs"):
+    for folder in (*PACKAGES, "tests", "experiments", "docker", "docs"):
         texts += (ROOT / folder).rglob("*")
 
     found = {
