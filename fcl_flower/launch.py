@@ -1,6 +1,7 @@
 """The commands of a real federation: ``fcl certs``, ``server``, ``client``, ``run``."""
 
 import re
+import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ from rich.console import Console
 
 from fcl_flower.errors import ConfigError
 from fcl_flower.folders import free_folder
-from fcl_flower.options import configured, run_options
+from fcl_flower.options import configured, resume_option, resumed, run_options
 
 if TYPE_CHECKING:
     from fcl_flower.certificates import Certificates
@@ -181,11 +182,13 @@ def client(
     type=click.Path(path_type=Path),
     help="Folder for the results, on the server's machine.  [default: runs/NAME]",
 )
+@resume_option
 def run(
     server: str,
     certs: Path | None,
     insecure: bool,
     output: Path | None,
+    resume: Path | None,
     **given: Any,  # noqa: ANN401
 ) -> None:
     """Run one method in a federation whose server and clients are up.
@@ -197,7 +200,7 @@ def run(
     from fcl_flower.progress import Display
     from fcl_flower.submission import SuperLink
 
-    config = configured(given)
+    config = resumed(resume, given) if resume else configured(given)
     certificates = _certificates(certs, insecure)
     authority = certificates and _present(certificates.authority, "certs")
     console = Console(soft_wrap=True, highlight=False)
@@ -215,13 +218,15 @@ def run(
                 )
             config = config.with_values(clients=connected)
         config = checked(config)
-        folder = (output or free_folder(config)).absolute()
+        folder = (resume or output or free_folder(config)).absolute()
         if (folder / "summary.json").exists():
             raise ConfigError(
                 f"output: {str(folder)!r} holds a finished run; expected another folder"
             )
         (folder / "progress.json").unlink(missing_ok=True)
-        config = config.with_values(output=str(folder))
+        # The folder's name is for people; another run may have had it before.
+        name = config.name or f"{folder.name}-{secrets.token_hex(4)}"
+        config = config.with_values(output=str(folder), name=name)
         with Display(console, f"{config.title} seed {config.seed}") as display:
             superlink.run(config, say=say, watch=display.show)
     say(f"results and report.html on the server: {folder}")

@@ -418,6 +418,43 @@ def test_a_run_may_wait_for_more_clients_than_are_connected(fcl, superlink):
     assert superlink[0].clients == 3
 
 
+def test_clients_without_data_of_the_servers_take_part(fcl, superlink):
+    code, _, err = fcl(
+        *("run", "--insecure", "--scenario", "own", "--model", "mlp"),
+        *("--features", "4", "--classes-per-task", "2"),
+    )
+
+    assert (code, err) == (0, "")
+    assert (superlink[0].scenario, superlink[0].clients) == ("own", 2)
+
+
+def test_what_clients_remember_of_a_run_has_a_name_that_no_other_has(fcl, superlink):
+    for _ in range(2):
+        fcl("run", "--insecure", "--output", "here")
+
+    one, other = (config.name for config in superlink)
+    assert one.startswith("here-")
+    assert one != other
+
+
+def test_a_run_that_was_ended_goes_on_under_its_name(fcl, superlink, tmp_path):
+    folder = tmp_path / "here"
+    (folder / "checkpoint").mkdir(parents=True)
+    config = tiny(folder, clients=3, name="here-1f", seed=5)
+    (folder / "config.toml").write_text(config.to_toml())
+
+    assert fcl("run", "--insecure", "--resume", "here")[0] == 0
+    code, _, err = fcl("run", "--insecure", "--resume", "here", "--seed", "6")
+
+    (again,) = superlink
+    assert (again.resume, again.name, again.seed, again.clients) == (
+        *(True, "here-1f", 5, 3),
+    )
+    assert again.output == str(folder)
+    assert code == 2
+    assert "seed: 6 is refused" in err
+
+
 def test_a_run_without_anybody_is_refused(fcl, superlink, monkeypatch):
     monkeypatch.setattr(SuperLink, "connected", lambda self: 0)
 

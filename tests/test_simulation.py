@@ -123,10 +123,10 @@ port = int(sys.argv[sys.argv.index("--port") + 1])
 home = os.environ["FLWR_HOME"]
 assert f"127.0.0.1:{port}" in open(f"{home}/config.toml").read()
 assert os.environ["FLWR_TELEMETRY_ENABLED"] == "0"
-server = socket.create_server(("127.0.0.1", port))
 # A child in a session of its own, as Flower's simulation is.
 subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"],
                  start_new_session=True)
+server = socket.create_server(("127.0.0.1", port))
 time.sleep(600)
 """
 
