@@ -175,6 +175,7 @@ class Federation:
         if wire.has_forgotten(reply.content):
             self.state = self.inner.forgotten(self.state, client)
             self._trained.pop(client, None)
+            self._met = {pair for pair in self._met if pair[0] != client}
             raise WireError("has lost its memory, and starts anew when asked next")
         stage, own = self._asked[client]
         update = wire.open_update(reply.content, own)

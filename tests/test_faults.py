@@ -264,6 +264,7 @@ def test_a_client_that_lost_its_memory_is_given_everything_again(tmp_path):
         for m in (first, third)
     ]
     assert sizes[0] == sizes[1], "the whole base, as in the beginning"
+    assert asked_in(third).stage.first
 
 
 def test_an_answer_to_another_round_is_not_used(tmp_path):

@@ -1,6 +1,5 @@
 """A real federation on this machine: server, clients and strangers, over TLS."""
 
-import json
 import os
 import re
 import signal

@@ -94,9 +94,14 @@ def _costs(summary: Summary) -> list[Tile]:
         (
             "Time",
             numbers.duration(summary.seconds),
-            f"for {numbers.plural(summary.total_rounds, 'round')}",
+            f"for {summary.steps}{_planted(summary.clock)}",
         ),
     ]
+
+
+def _planted(clock: float | None) -> str:
+    """Return the time that the planted clock shows, if there is one."""
+    return "" if clock is None else f"; {clock:g} by the planted clock"
 
 
 def _papers(count: int) -> Markup:

@@ -4,6 +4,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from fcl_flower.report import numbers
+
 
 def _total(count: object) -> object:
     """Return the sum where a count is given per class."""
@@ -72,6 +74,8 @@ class Summary(_Record):
     tasks: Annotated[int, Field(ge=1)]
     rounds: int
     total_rounds: int
+    mode: str = "synchronous"
+    clock: float | None = None
     average_accuracy: float | None
     forgetting: float | None
     backward_transfer: float | None
@@ -91,6 +95,12 @@ class Summary(_Record):
     concepts: Discovery = Discovery()
     notes: dict[str, str] = {}
     command: str | None = None
+
+    @property
+    def steps(self) -> str:
+        """Return how long the run was: in rounds, or in updates without any."""
+        step = "round" if self.mode == "synchronous" else "asynchronous update"
+        return numbers.plural(self.total_rounds, step)
 
     @property
     def data(self) -> str:

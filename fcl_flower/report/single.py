@@ -50,7 +50,7 @@ def write_report(folder: Path) -> Path:
         summary.label,
         f"{summary.strategy} on {summary.data}, model "
         f"{summary.model}, {numbers.plural(summary.clients, 'client')}, {count}, "
-        f"{numbers.plural(summary.total_rounds, 'round')}, seed {summary.seed}{alone}",
+        f"{summary.steps}, seed {summary.seed}{alone}",
         _body(run),
         f"Made from {_files(run)}.",
     )
