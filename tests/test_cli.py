@@ -12,6 +12,7 @@ from fcl_flower import __version__, cli, simulation
 from fcl_flower.algorithms import algorithms
 from fcl_flower.config import RunConfig
 from fcl_flower.errors import RoundError
+from fcl_flower.options import NOT_OPTIONS
 
 TINY = ["--clients", "2", "--tasks", "2", "--rounds", "1", "--classes-per-task", "2"]
 
@@ -89,7 +90,7 @@ def test_a_number_that_is_none_is_refused(fcl, nothing_runs, option, value):
 
 
 def test_every_number_of_a_run_is_an_option():
-    assert len(WRONG_TYPES) == 19
+    assert len(WRONG_TYPES) == 23
 
 
 REFUSED = [
@@ -283,7 +284,7 @@ def test_help_shows_every_setting_with_its_default(fcl):
     assert answer.code == 0
     text = " ".join(answer.out.split())
     for name, field in RunConfig.model_fields.items():
-        if name not in {"label", "memory", "output", "set"}:
+        if name not in NOT_OPTIONS:
             assert f"--{name.replace('_', '-')}" in text
             assert " ".join(field.description.split()) in text
     assert "[default: 0.15]" in text

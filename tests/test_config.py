@@ -117,7 +117,7 @@ def test_a_value_that_is_refused_is_named_with_what_was_expected(key, value, exp
 
 
 def test_an_unknown_key_is_answered_with_the_known_ones():
-    with pytest.raises(ConfigError, match="client: unknown key; expected one of ba"):
+    with pytest.raises(ConfigError, match="client: unknown key; expected one of at"):
         RunConfig.of({"client": 4})
 
 
