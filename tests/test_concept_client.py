@@ -21,7 +21,7 @@ def learner(subset=64, client=0, **model):
     network = build_model(
         "small", **{"tasks": 1, "classes": 3, "single_head": True, "seed": 0, **model}
     )
-    place = Place(client, 2, 0, Training(1, 5, 1e-3))
+    place = Place(client, 0, Training(1, 5, 1e-3))
     return ConceptMatching(ConceptMatchingParams(subset=subset), network, place)
 
 

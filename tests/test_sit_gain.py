@@ -96,7 +96,7 @@ def test_the_relevant_adapter_of_a_task_long_past_beats_the_last_one(seed):
             table=language.table,
         )
         training = Training(epochs, batch_size=64, learning_rate=3e-3)
-        place = Place(client, 2, seed, training)
+        place = Place(client, seed, training)
         return Learner(LearnerParams(**SETTINGS), model, place)
 
     sit = FedSeit(FedSeitParams(knowledge="sit:1"), seed)

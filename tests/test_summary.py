@@ -159,7 +159,7 @@ def learner(client=0, seed=9, **params):
     model = build_model(
         "kim-cnn", tasks=2, classes=2, single_head=False, seed=0, table=TABLE
     )
-    place = Place(client, 2, seed, Training(1, 8, 1e-3))
+    place = Place(client, seed, Training(1, 8, 1e-3))
     return FedWeit(FedWeitParams(**params), model, place)
 
 
