@@ -230,3 +230,15 @@ def _checked(accuracy: Accuracy) -> Accuracy:
             "were not learned yet"
         )
     return accuracy
+
+
+def so_far(accuracy: Accuracy) -> Accuracy:
+    """Return the array, cut after the last task that any client has learned.
+
+    Args:
+        accuracy: shape (clients, tasks, tasks), NaN where nothing is measured, but
+            not everywhere.
+    """
+    learned = ~np.isnan(accuracy).all(axis=(0, 2))
+    stop = int(np.flatnonzero(learned)[-1]) + 1
+    return accuracy[:, :stop, :stop]

@@ -43,7 +43,12 @@ COLUMNS = ("round", "task_learned", "client", "task", "task_name", "accuracy")
 
 
 class Recorder:
-    """Writes a run's files as it goes; the server is its only user."""
+    """Writes a run's files as it goes; the server is its only user.
+
+    Attributes:
+        accuracy: by client, task learned last and task; NaN where not measured.
+        clock: the planted time at the end of the last round, 0 without any.
+    """
 
     def __init__(
         self,
@@ -77,7 +82,7 @@ class Recorder:
         self._paper = Counter({"up": 0, "down": 0})
         self._model_bytes: dict[int, int] = {}
         self._foreign = ForeignKnowledge(scenario)
-        self._clock = 0.0
+        self.clock = 0.0
         self._started = self._round_started = time.monotonic()
         (folder / "config.toml").write_text(config.with_values(resume=False).to_toml())
         scenario.save(folder / "scenario.json")
@@ -106,7 +111,7 @@ class Recorder:
                 "clients": expected,
                 "accuracy": None
                 if np.isnan(self.accuracy).all()
-                else metrics.average_accuracy(_so_far(self.accuracy)),
+                else metrics.average_accuracy(metrics.so_far(self.accuracy)),
                 "bytes_up": self._up.total(),
                 "bytes_down": self._down.total(),
                 "seconds": time.monotonic() - self._started,
@@ -205,7 +210,7 @@ class Recorder:
         placed = {(c, at.get(c, task)): scalars for c, scalars in replies.items()}
         self._foreign.add(placed, insights)
         self._concepts.add(server_round, insights)
-        self._clock = timing.get("clock", 0.0)
+        self.clock = timing.get("clock", 0.0)
         row = {
             "round": server_round,
             "task": task,
@@ -249,11 +254,6 @@ class Recorder:
                 self._evaluated(event.round, **told)
         return stages
 
-    @property
-    def clock(self) -> float:
-        """Return the planted time at the end of the last round."""
-        return self._clock
-
     def finish(self) -> dict[str, Any]:
         """Write and return the summary; the same seed gives the same, time aside."""
         config, accuracy = self._config, self.accuracy
@@ -282,7 +282,7 @@ class Recorder:
             "rounds": config.rounds,
             "total_rounds": self._total,
             "mode": config.mode,
-            "clock": self._clock or None,
+            "clock": self.clock or None,
             **self._measures(),
             "accuracy_matrix": _listed(metrics.mean_measured(accuracy, axis=0)),
             "client_accuracy": [_listed(matrix) for matrix in accuracy],
@@ -323,13 +323,6 @@ class Recorder:
             lost = metrics.forgetting_of_concepts(np.array(self._evaluations))
             known["forgetting"] = _known(lost)
         return known
-
-
-def _so_far(accuracy: Array) -> Array:
-    """Cut the array after the last task that any client has learned."""
-    learned = ~np.isnan(accuracy).all(axis=(0, 2))
-    stop = int(np.flatnonzero(learned)[-1]) + 1
-    return accuracy[:, :stop, :stop]
 
 
 def _known(value: float) -> float | None:

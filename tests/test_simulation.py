@@ -99,7 +99,7 @@ def test_a_real_run_leaves_a_complete_folder_and_nothing_else(real_runs):
         assert {path.name for path in folder.iterdir()} == {
             *("accuracy.csv", "attention.json", "config.toml", "flower.log"),
             *("progress.json", "report.html", "rounds.jsonl", "scenario.json"),
-            "summary.json",
+            *("summary.json", "checkpoint", "journal.jsonl"),
         }
         assert len(rounds_of(folder)) == 2
         assert "</html>" in (folder / "report.html").read_text()
