@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+
 from fcl_flower.processes import free_port
 
 HERE = Path(__file__).parent
@@ -32,8 +33,8 @@ PATIENCE = 300.0
 MOMENTS = ("before training", "during training", "after training", "aggregation")
 VICTIMS = ("client app", "SuperNode", "server app", "SuperLink")
 RUN = [
-    *("--strategy", "paused", "--clients", 2, "--tasks", 2, "--rounds", 2),
-    *("--classes-per-task", 2, "--seed", 1, "--timeout", 45, "--min-replies", 2),
+    *("--strategy", "paused", "--clients", 2, "--tasks", 1, "--rounds", 3),
+    *("--classes-per-task", 2, "--seed", 1, "--timeout", 30, "--min-replies", 2),
 ]
 
 
@@ -178,7 +179,7 @@ def undisturbed(one: Lab) -> dict[str, Any]:
     one.run(*RUN, "--output", "out")
     end_of_run(one)
     shutil.copy(one.folder / "out" / "summary.json", one.folder.parent / "usual.json")
-    return row(one, "a run of 4 rounds", 0.0)
+    return row(one, "a run of 3 rounds", 0.0)
 
 
 def killing(victim: str, moment: str) -> Callable[[Lab], dict[str, Any]]:
