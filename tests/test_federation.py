@@ -133,6 +133,13 @@ def lab(tmp_path_factory):
             *("--output", "results"),
         )
         lab.codes = {n: lab.code(n) for n in ("run", "stranger", "deceived")}
+        lab.start(
+            "second",
+            *("run", "--server", f"127.0.0.1:{control}", "--certs", "of-user"),
+            *("--strategy", "fedavg", "--mode", "asynchronous", "--tasks", 2),
+            *("--rounds", 1, "--classes-per-task", 2, "--output", "second-results"),
+        )
+        lab.codes["second"] = lab.code("second")
         lab.ports = {
             (at.laddr.ip, at.laddr.port)
             for member in lab.family()
@@ -160,6 +167,14 @@ def test_a_run_shows_its_command_its_log_and_how_far_it_is(lab):
     assert "results and report.html" in said
     assert "task 2/2  round 2/2  accuracy so far" in said
     assert (lab.folder / "results" / "report.html").exists()
+
+
+def test_nobody_waits_for_anybody_in_an_asynchronous_run(lab):
+    assert lab.codes["second"] == 0, lab.tails()
+    rows = rounds_of(lab.folder / "second-results")
+    assert sorted(row["clients"][0] for row in rows) == [0, 0, 1, 1]
+    found = summary_of(lab.folder / "second-results")["client_accuracy"]
+    assert all(None not in matrix[1] for matrix in found)
 
 
 def test_a_client_with_an_unknown_key_is_sent_away(lab):

@@ -167,8 +167,8 @@ def cases() -> dict[str, Callable[[Lab], dict[str, Any]]]:
                 "aggregation",
             ):  # it has ended by then
                 found[f"{victim}, {moment}"] = killing(victim, moment)
-    found["client's disk full"] = full_disk
-    found["server's disk full"] = full_server
+    found["client's disk full"] = filling("during training")
+    found["server's disk full"] = filling("aggregation")
     found["client's state damaged"] = damaged_client
     found["server's checkpoint damaged"] = damaged_server
     return found
@@ -244,40 +244,33 @@ def resume(one: Lab) -> None:
     raise RuntimeError(f"the run cannot be resumed\n{said(one, 'run')[-2000:]}")
 
 
-def full_disk(one: Lab) -> dict[str, Any]:
-    """Let client 1 write no file of more than 4 KiB for a round, and then again."""
-    (one.folder / "arm").write_text(f"during training {ROUND}")
-    one.run(*RUN, "--output", "out")
-    reached = one.folder / "reached"
-    until(reached.exists, one, "run")
-    app = psutil.Process(int(reached.read_text()))
-    app.rlimit(psutil.RLIMIT_FSIZE, (4096, 4096))
-    before = len(rounds(one))
-    began = time.monotonic()
-    (one.folder / "go").touch()
-    until(lambda: len(rounds(one)) > before, one)
-    seconds = time.monotonic() - began
-    end_of_run(one)
-    return row(one, "the message fails, the round is tried again", seconds)
+def filling(moment: str) -> Callable[[Lab], dict[str, Any]]:
+    """Return the case of a process that can write no file of more than 4 KiB.
 
+    It is let go on at ``moment``; if the server ends of it, it gets room and resumes.
+    """
 
-def full_server(one: Lab) -> dict[str, Any]:
-    """Let the server write no file of more than 4 KiB; then give it room and resume."""
-    (one.folder / "arm").write_text(f"aggregation {ROUND}")
-    one.run(*RUN, "--output", "out")
-    reached = one.folder / "reached"
-    until(reached.exists, one, "run")
-    app = psutil.Process(int(reached.read_text()))
-    app.rlimit(psutil.RLIMIT_FSIZE, (4096, 4096))
-    before = len(rounds(one))
-    began = time.monotonic()
-    (one.folder / "go").touch()
-    one.started["run"].wait()
-    resume(one)
-    until(lambda: len(rounds(one)) > before, one)
-    seconds = time.monotonic() - began
-    end_of_run(one)
-    return row(one, "the run ends; fcl run --resume", seconds)
+    def case(one: Lab) -> dict[str, Any]:
+        (one.folder / "arm").write_text(f"{moment} {ROUND}")
+        one.run(*RUN, "--output", "out")
+        reached = one.folder / "reached"
+        until(reached.exists, one, "run")
+        before = len(rounds(one))
+        limits = (4096, 4096)
+        psutil.Process(int(reached.read_text())).rlimit(psutil.RLIMIT_FSIZE, limits)
+        began = time.monotonic()
+        (one.folder / "go").touch()
+        happened = "the message fails, the round is tried again"
+        if moment == "aggregation":
+            one.started["run"].wait()
+            resume(one)
+            happened = "the run ends; fcl run --resume"
+        until(lambda: len(rounds(one)) > before, one)
+        seconds = time.monotonic() - began
+        end_of_run(one)
+        return row(one, happened, seconds)
+
+    return case
 
 
 def damaged_client(one: Lab) -> dict[str, Any]:
