@@ -54,13 +54,16 @@ def stop(process: subprocess.Popen[bytes]) -> None:
     A SuperLink starts the simulation in a session of its own, and Ray its workers
     below that: none of them would hear a signal to the SuperLink.
     """
-    with contextlib.suppress(psutil.NoSuchProcess):
-        family = [psutil.Process(process.pid)]
-        family += family[0].children(recursive=True)
-        for member in family:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                member.terminate()
-        _, alive = psutil.wait_procs(family, timeout=10)
-        for member in alive:
+    # One that has ended and was waited for: its number may be somebody else's by now.
+    if process.poll() is not None:
+        return
+    family = [psutil.Process(process.pid)]
+    family += family[0].children(recursive=True)
+    for member in family:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            member.terminate()
+    _, alive = psutil.wait_procs(family, timeout=10)
+    for member in alive:
+        with contextlib.suppress(psutil.NoSuchProcess):
             member.kill()
     process.wait()
