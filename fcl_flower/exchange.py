@@ -116,8 +116,14 @@ def open_replies(
         # A peer's content may break Flower's accessors, or our checks, in any way.
         except Exception as error:
             text = str(error) if isinstance(error, WireError) else repr(error)
-            failed[node] = " ".join(text.split())[:MAX_REASON]
+            failed[node] = _one_line(text)
     return opened, failed
+
+
+def _one_line(text: str) -> str:
+    """Return a reason that is safe to print: a peer may have put in what it likes."""
+    line = " ".join(text.split())[:MAX_REASON]
+    return "".join(sign if sign.isprintable() else "?" for sign in line)
 
 
 def _pull(grid: Grid, message: Message) -> Message | None:
