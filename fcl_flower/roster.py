@@ -28,7 +28,8 @@ class Roster:
 
         Args:
             grid: connects to the nodes.
-            clients: those with numbers below are wanted; 0 for all that connect.
+            clients: those with numbers below are wanted; 0 for all that connect
+                before the first round.
         """
         self._grid = grid
         self._clients = clients
@@ -73,6 +74,7 @@ class Roster:
                     f"connected in time, expected at least {least}"
                 )
             time.sleep(POLL_SECONDS)
+        self._clients = self._clients or len(self._here)
 
     def refresh(self) -> tuple[int, ...]:
         """Note who has come and gone; return the numbers that were claimed twice.
@@ -120,6 +122,6 @@ class Roster:
 
 def _partition(reply: Message) -> int:
     found = reply.content.config_records["who"]["partition"]
-    if not isinstance(found, int) or found < 0:
+    if type(found) is not int or found < 0:  # True is an int, too
         raise WireError(f"who/partition: expected a number from 0, got {found!r}")
     return found

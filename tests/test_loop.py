@@ -263,6 +263,7 @@ STRANGE = [
     claim(-1),
     claim(1.0),
     claim([1]),
+    claim(True),
     lambda message, reply: Message(RecordDict(), reply_to=message),
     lambda message, reply: Message(
         RecordDict({"who": MetricRecord({"partition": 1})}), reply_to=message
