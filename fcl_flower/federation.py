@@ -1,6 +1,7 @@
 """The server's end of every message: what it asks for, and which answers it uses."""
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from logging import WARNING
@@ -21,6 +22,8 @@ from fcl_flower.roster import Roster
 from fcl_flower.types import Arrays, Evaluation, Payload, Request, Stage, Update
 
 SURVEY = f"{MessageType.QUERY}.survey"
+UNUSED = "unused"
+"""The kind of all bytes of an answer that is left out."""
 
 T = TypeVar("T")
 
@@ -194,12 +197,21 @@ class Federation:
         *,
         counted: bool = False,
     ) -> tuple[dict[int, T], dict[int, str]]:
-        """Return what can be used, and why the rest cannot, by ascending client."""
+        """Return what can be used, and why the rest cannot, by ascending client.
+
+        ``counted``: the bytes of the replies have been counted already.
+        """
 
         def count_and_open(reply: Message) -> T:
-            if not counted:
-                self._traffic.up += ledger.traffic(reply.content)
-            return open_one(reply)
+            came = Counter() if counted else ledger.traffic(reply.content)
+            try:
+                found = open_one(reply)
+            except Exception:
+                # Not by kind: a peer may name its groups as it likes.
+                self._traffic.up += Counter({UNUSED: came.total()})
+                raise
+            self._traffic.up += came
+            return found
 
         opened, failed = open_replies(replies, count_and_open)
         for node, why in failed.items():
