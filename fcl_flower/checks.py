@@ -45,8 +45,10 @@ def _norm(payload: Payload) -> float:
         for tensor in arrays.values():
             values = tensor.values if isinstance(tensor, SparseArray) else tensor
             if values.dtype.kind == "f":
-                # In double precision: squares of float32 values are finite there.
-                total += float(np.square(values, dtype=np.float64).sum())
+                # In double precision: squares of float32 values are finite there, and
+                # those of float64 at worst infinite, which no limit allows.
+                with np.errstate(over="ignore"):
+                    total += float(np.square(values, dtype=np.float64).sum())
     return float(np.sqrt(total))
 
 

@@ -72,7 +72,7 @@ class Strategy(ABC, Generic[P]):
         return None
 
     def check_answer(self, state: Payload, answer: Payload) -> None:
-        """Refuse an answer that must not be used; non-finite ones have been already.
+        """Refuse an answer that must not be used; non-finite ones are in any case.
 
         Raises:
             WireError: a group, name or shape is not what this strategy expects.
@@ -95,8 +95,8 @@ class Strategy(ABC, Generic[P]):
     def check(self, state: Payload, update: Update) -> None:
         """Refuse an update that must not be aggregated.
 
-        Called once per update before `aggregate`; non-finite values have been
-        refused already.
+        Called once per update before `aggregate`; what passes is then refused if it
+        holds non-finite values.
 
         Raises:
             WireError: a group, name or shape is not what this strategy expects.

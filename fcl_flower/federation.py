@@ -182,11 +182,12 @@ class Federation:
             raise WireError("has lost its memory, and starts anew when asked next")
         stage, own = self._asked[client]
         update = wire.open_update(reply.content, own)
+        self.recorder.check(update.metrics)
+        # Shapes first: a few bytes may claim tensors whose values take long to read.
+        self.inner.check(self.state, update)
         checks.finite(update.payload)
         if self._norm_limit:
             checks.norm(update.payload, self.state, self._norm_limit)
-        self.recorder.check(update.metrics)
-        self.inner.check(self.state, update)
         self._traffic.paper_up += ledger.paper_bytes(update.payload)
         return replace(update, stage=stage)
 
@@ -283,8 +284,8 @@ class Federation:
             WireError: it must not be.
         """
         answer = wire.unpack(reply.content)
-        checks.finite(answer)
         self.inner.check_answer(self.state, answer)
+        checks.finite(answer)
         return answer
 
     def _by_client(self, values: Mapping[int, T]) -> dict[int, T]:

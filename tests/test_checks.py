@@ -34,6 +34,12 @@ def test_whole_numbers_and_truth_values_are_finite():
     )
 
 
+@pytest.mark.parametrize("value", [1e200, -1e308])
+def test_a_norm_beyond_all_numbers_is_refused_without_a_warning(value):
+    with pytest.raises(WireError, match="norm: expected at most 10, got inf"):
+        checks.norm({"base": {"w": np.array([value])}}, EXPECTED, limit=10)
+
+
 def test_the_expected_tensors_are_accepted():
     checks.same_tensors(base(w=np.ones((2, 3), np.float32)), EXPECTED)
 
