@@ -26,6 +26,7 @@ NUM_EXAMPLES = "num-examples"
 
 MAX_BYTES = 2**31
 MAX_EXAMPLES = 2**31
+MAX_NAMES = 2**20  # characters: the journal keeps every scalar of every round
 MAX_SCALAR = 3.4e38  # a float32's range: sums over clients stay finite
 
 
@@ -184,13 +185,18 @@ def open_update(records: RecordDict, asked: Stage) -> Update:
 
     Raises:
         WireError: it is the answer to something else, a tensor cannot be decoded, a
-            scalar is a list or not finite, or the number of examples is missing,
-            negative or absurd.
+            scalar is a list or not finite, there are too many, or the number of
+            examples is missing, negative or absurd.
     """
     told = Stage(**_fields(records, _STAGE))
     if told != asked:
         raise WireError(f"{STAGE}: expected an answer to {asked}, got one to {told}")
     found = records.metric_records.get(METRICS, MetricRecord())
+    if (length := sum(map(len, found))) > MAX_NAMES:
+        raise WireError(
+            f"{METRICS}: expected names of at most {MAX_NAMES} characters together, "
+            f"got {length}"
+        )
     metrics: dict[str, float] = {}
     for name, value in found.items():
         if isinstance(value, list):
