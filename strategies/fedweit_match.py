@@ -15,6 +15,9 @@ from fcl_flower.types import Payload, Stage, Update
 from strategies.fedweit import SEEN, FedWeit, FedWeitParams
 from strategies.knowledge import Knowledge
 
+MAX_HEADS = 2**26
+"""Bytes of a task's private tensors: far more than those of any network of ours."""
+
 
 class FedWeitMatchParams(FedWeitParams):
     """Those of FedWeIT, but that a client may choose among all finished tasks."""
@@ -51,6 +54,10 @@ class FedWeitMatch(FedWeit[FedWeitMatchParams]):
             checks.fits("masks", payload["masks"], gates, sparse=False)
             if payload["masks"].keys() != gates.keys():
                 raise WireError("masks: expected one for each tensor of the base")
-        for name, tensor in payload.get("heads", {}).items():
+        heads = payload.get("heads", {})
+        for name, tensor in heads.items():
             if isinstance(tensor, SparseArray):
                 raise WireError(f"heads/{name}: expected a dense tensor")
+        size = sum(np.asarray(tensor).nbytes for tensor in heads.values())
+        if size > MAX_HEADS:  # they are kept, and sent to everybody
+            raise WireError(f"heads: expected at most {MAX_HEADS} bytes, got {size}")

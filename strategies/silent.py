@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from typing_extensions import override
 
+from fcl_flower.checks import same_tensors
 from fcl_flower.contracts import Params, Strategy
 from fcl_flower.types import Arrays, Payload, Stage, Update
 
@@ -20,6 +21,10 @@ class Silent(Strategy[Params]):
     @override
     def broadcast(self, state: Payload, stage: Stage, client: int) -> Payload:
         return {}
+
+    @override
+    def check(self, state: Payload, update: Update) -> None:
+        same_tensors(update.payload, {})
 
     @override
     def aggregate(

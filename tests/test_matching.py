@@ -221,6 +221,7 @@ def test_between_the_ends_of_tasks_nothing_travels():
         {"masks": {W: np.zeros(6)}},
         {"masks": {}},
         {"heads": {"head.bias": SparseArray.of_nonzero(np.ones(2, np.float32))}},
+        {"heads": {"head.weight": np.zeros(2**24 + 1, np.float32)}},
         {"extra": {}},
     ],
 )
