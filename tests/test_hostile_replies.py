@@ -1,7 +1,5 @@
 """One client of two sends what no honest client would: it must not matter."""
 
-import math
-
 import numpy as np
 import pytest
 from fakes import (
@@ -13,245 +11,30 @@ from fakes import (
     summary_of,
     tiny,
 )
-from flwr.app import (
-    Array,
-    ArrayRecord,
-    ConfigRecord,
-    Message,
-    MetricRecord,
-    RecordDict,
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from mutants import (
+    broken_arrays,
+    broken_groups,
+    broken_scalars,
+    broken_stages,
+    over_the_network,
+    relabelled,
+    strange_messages,
+    with_array,
+    without_something,
 )
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
 from fcl_flower import assembly, wire
 from fcl_flower.clock import Clock
-from fcl_flower.codec import encode
 from fcl_flower.federation import Federation
 from fcl_flower.flower_strategy import FlowerStrategy
 from fcl_flower.memory import FolderMemory
 from fcl_flower.record import Recorder
 from fcl_flower.roster import Roster
-from fcl_flower.sparse import SparseArray
 from fcl_flower.tensors import snapshot
 
 HONEST, HOSTILE = 0, 1
 NODES = {11: HONEST, 12: HOSTILE}
-
-
-# ---- what is sent: content -> another content, made of the honest one
-
-
-def over_the_network(records):
-    """Take apart and put together as Flower does between two machines."""
-    objects = get_all_nested_objects(records)
-    contents = {name: found.deflate() for name, found in objects.items()}
-    return inflate_object_from_contents(records.object_id, contents)
-
-
-def with_array(records, group, name, array):
-    changed = ArrayRecord(dict(records[group].items()))
-    changed[name] = array
-    return RecordDict({**records, group: changed})
-
-
-def with_scalars(records, **scalars):
-    known = {**records[wire.METRICS], **scalars}
-    return RecordDict({**records, wire.METRICS: MetricRecord(known)})
-
-
-def array_of(tensor):
-    made = encode(tensor)
-    return Array(made.dtype, made.shape, made.form, made.data)
-
-
-def relabelled(array, **changed):
-    fields = ("dtype", "shape", "stype", "data")
-    return Array(**{**{field: getattr(array, field) for field in fields}, **changed})
-
-
-def broken_bytes(array):
-    data = array.data
-    yield "shortened", relabelled(array, data=data[:-1])
-    yield "halved", relabelled(array, data=data[: len(data) // 2])
-    yield "empty", relabelled(array, data=b"")
-    yield "lengthened", relabelled(array, data=data + b"\0")
-    yield "twice", relabelled(array, data=data * 2)
-
-
-def broken_shapes(array):
-    shape = array.shape
-    yield "longer", relabelled(array, shape=(shape[0] + 1, *shape[1:]))
-    yield "deeper", relabelled(array, shape=(*shape, 1))
-    yield "negative", relabelled(array, shape=(-shape[0], *shape[1:]))
-    yield "terabytes", relabelled(array, shape=(2**40,))
-    yield "beyond int64", relabelled(array, shape=(2**62, 2**62))
-    yield "many axes", relabelled(array, shape=(1,) * 70)
-    yield "no axes", relabelled(array, shape=())
-    yield "empty axis", relabelled(array, shape=(0, *shape[1:]))
-    if len(shape) > 1:
-        yield "flat", relabelled(array, shape=(math.prod(shape),))
-        yield "turned", relabelled(array, shape=shape[::-1])
-
-
-def broken_labels(array):
-    for dtype in (
-        "float64",
-        "float16",
-        "int32",
-        "bool",
-        "object",
-        "complex64",
-        "",
-        "V9",
-    ):
-        yield f"dtype {dtype!r}", relabelled(array, dtype=dtype)
-    for stype in ("numpy.ndarray", "pickle", "", "fcl.dense+bfloat16", "fcl.nothing"):
-        yield f"stype {stype!r}", relabelled(array, stype=stype)
-    yield (
-        "a bomb of zeros",
-        Array("float32", (2**29,), array.stype.split(".")[0] + ".dense.index", b"\x01"),
-    )
-
-
-def broken_values(array):
-    (tensor,) = wire.unpack_arrays(ArrayRecord({"t": array})).values()
-    sparse = isinstance(tensor, SparseArray)
-    values = np.array(tensor.values if sparse else tensor)
-    for bad in (np.nan, np.inf, -np.inf):
-        spoilt = values.copy()
-        spoilt.reshape(-1)[-1] = bad
-        if sparse:
-            spoilt = SparseArray(tensor.shape, tensor.indices, spoilt)
-        yield f"holds {bad}", array_of(spoilt)
-    other = tensor.to_dense() if sparse else SparseArray.of_nonzero(values)
-    yield "the other storage", array_of(other)
-    yield (
-        "double",
-        array_of(
-            SparseArray(tensor.shape, tensor.indices, values.astype(np.float64))
-            if sparse
-            else values.astype(np.float64)
-        ),
-    )
-
-
-def broken_arrays(records):
-    for group in records.array_records:
-        for name, array in list(records[group].items())[:4]:
-            for make in (broken_bytes, broken_shapes, broken_labels, broken_values):
-                for what, broken in make(array):
-                    label = f"{group}/{name}: {what}"
-                    yield label, with_array(records, group, name, broken)
-
-
-def broken_groups(records):
-    some = records["base"]
-    (name, array), *others = some.items()
-    strange = ("more", "", "meta/seen", "adapters/0/0", "server:base", "base/0", "é<b>")
-    for group in strange:
-        yield f"another group {group!r}", RecordDict({**records, group: some})
-    yield (
-        "thousands of groups",
-        RecordDict({**records, **{f"g{i}": ArrayRecord() for i in range(3000)}}),
-    )
-    rest = {group: record for group, record in records.items() if group != "base"}
-    yield "a group renamed", RecordDict({**rest, "BASE": some})
-    yield "an unknown tensor", with_array(records, "base", "heads.0.weight", array)
-    yield "an empty name", with_array(records, "base", "", array)
-    swapped = {name: others[0][1], others[0][0]: array, **dict(others[1:])}
-    yield "two tensors swapped", RecordDict({**records, "base": ArrayRecord(swapped)})
-
-
-def broken_scalars(records):
-    yield (
-        "no scalars",
-        RecordDict({g: r for g, r in records.items() if g != wire.METRICS}),
-    )
-    yield (
-        "no number of examples",
-        RecordDict({**records, wire.METRICS: MetricRecord({"loss": 1.0})}),
-    )
-    yield (
-        "text for scalars",
-        RecordDict({**records, wire.METRICS: ConfigRecord({"num-examples": "9"})}),
-    )
-    yield (
-        "tensors for scalars",
-        RecordDict({**records, wire.METRICS: records["base"]}),
-    )
-    for examples in (-1, 0.5, [5], 2**40, 2**63, float("nan")):
-        yield (
-            f"{examples} examples",
-            with_scalars(records, **{"num-examples": examples}),
-        )
-    for loss in (float("nan"), float("inf"), 1e300, [1.0, 2.0]):
-        yield f"loss {loss}", with_scalars(records, loss=loss)
-    for name, weight in (
-        ("attention/9/0", 0.5),
-        ("attention/0/9", 0.5),
-        ("attention/0/0", -0.5),
-        ("attention/999999999/999999999", 0.5),
-    ):
-        yield name, with_scalars(records, **{name: weight})
-
-
-def without_something(records):
-    """Left out, where a strategy needs the whole."""
-    for group in records.array_records:
-        if group == "base" and "adapters" in records:
-            continue  # FedWeIT: a client sends what channels of the base it likes
-        record = records[group]
-        for name in record:
-            rest = {other: a for other, a in record.items() if other != name}
-            yield (
-                f"{group} without {name}",
-                RecordDict({**records, group: ArrayRecord(rest)}),
-            )
-        yield f"{group} empty", RecordDict({**records, group: ArrayRecord()})
-
-
-# ---- what is answered: message -> reply
-
-
-class Raises:
-    """Content whose every use raises."""
-
-    def __init__(self, error):
-        self.error = error
-
-    def __getattr__(self, name):
-        raise self.error
-
-
-def strange_messages(honest):
-    def without_content(message):
-        reply = Message(honest, reply_to=message)
-        reply.__dict__["_content"] = None
-        return reply
-
-    def with_content(content):
-        def answer(message):
-            reply = Message(honest, reply_to=message)
-            reply.__dict__["_content"] = content
-            return reply
-
-        return answer
-
-    def raising(error):
-        def answer(message):
-            raise error
-
-        return answer
-
-    yield "error", lambda message: failure(message, "broken")
-    yield "error without a reason", lambda message: failure(message, None)
-    yield "a long error", lambda message: failure(message, "x" * 10**6)
-    yield "neither content nor error", without_content
-    for content in ({}, "text", 3, Raises(KeyError("x")), Raises(RecursionError())):
-        yield f"content {type(content).__name__}", with_content(content)
-    for error in (ValueError("bad"), KeyError("k"), RecursionError(), MemoryError()):
-        yield f"{type(error).__name__} on arrival", raising(error)
 
 
 # ---- the receiving side
@@ -352,7 +135,7 @@ def test_the_two_honest_runs_differ_and_their_replies_are_used(federation):
 
 @pytest.mark.parametrize(
     "make",
-    [broken_arrays, broken_groups, broken_scalars, without_something],
+    [broken_arrays, broken_groups, broken_scalars, broken_stages, without_something],
     ids=lambda make: make.__name__,
 )
 def test_a_broken_update_is_never_averaged(federation, make):
