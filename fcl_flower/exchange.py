@@ -11,6 +11,8 @@ from fcl_flower.errors import WireError
 
 SOONEST = 0.02
 LATEST = 1.0
+UNAVAILABLE = 5
+"""Flower's code for a node that no longer gives a sign of life."""
 PATIENCE = 0.05
 """A share of what one has waited already: looking costs little, and delays little."""
 GRACE = 10.0
@@ -101,6 +103,11 @@ def exchange(
             box.pause()
 
 
+def is_gone(reply: Message) -> bool:
+    """Return whether Flower answers for a node that gives no sign of life."""
+    return reply.has_error() and reply.error.code == UNAVAILABLE
+
+
 def open_replies(
     replies: Iterable[Message], open_one: Callable[[Message], T]
 ) -> tuple[dict[int, T], dict[int, str]]:
@@ -131,7 +138,8 @@ def _pull(grid: Grid, message: Message) -> Message | None:
     try:
         for reply in grid.pull_messages([message.metadata.message_id]):
             if reply.has_error():
-                return _problem(message, f"the client failed: {reply.error.reason}")
+                reason = f"the client failed: {reply.error.reason}"
+                return _problem(message, reason, reply.error.code)
             return Message(reply.content, reply_to=message)
     # Flower unpacks the peer's bytes here, and lets out whatever that raises.
     except Exception as error:
@@ -139,5 +147,5 @@ def _pull(grid: Grid, message: Message) -> Message | None:
     return None
 
 
-def _problem(message: Message, reason: str) -> Message:
-    return Message(Error(code=0, reason=reason), reply_to=message)
+def _problem(message: Message, reason: str, code: int = 0) -> Message:
+    return Message(Error(code=code, reason=reason), reply_to=message)

@@ -14,7 +14,7 @@ from fcl_flower import checks, ledger, wire
 from fcl_flower.codec import Precision
 from fcl_flower.contracts import Strategy
 from fcl_flower.errors import WireError
-from fcl_flower.exchange import open_replies
+from fcl_flower.exchange import is_gone, open_replies
 from fcl_flower.ledger import Traffic
 from fcl_flower.memory import Memory
 from fcl_flower.record import Recorder
@@ -214,7 +214,11 @@ class Federation:
             self._traffic.up += came
             return found
 
-        opened, failed = open_replies(replies, count_and_open)
+        answers = list(replies)
+        for reply in answers:
+            if is_gone(reply):
+                self.roster.lose(reply.metadata.src_node_id)
+        opened, failed = open_replies(answers, count_and_open)
         for node, why in failed.items():
             log(WARNING, "client %d left out: %s", self.roster.client(node), why)
         return self._by_client(opened), self._by_client(failed)

@@ -9,9 +9,11 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from fcl_flower.errors import RoundError, WireError
-from fcl_flower.exchange import Postbox, open_replies
+from fcl_flower.exchange import Postbox, is_gone, open_replies
 
 POLL_SECONDS = 0.1
+RETURN_SECONDS = 5.0
+"""After which a node is asked again that gave no sign of life."""
 RETRY_SECONDS = 30.0
 """After which a node is asked again that did not say who it is."""
 
@@ -76,6 +78,16 @@ class Roster:
             time.sleep(POLL_SECONDS)
         self._clients = self._clients or len(self._here)
 
+    def lose(self, node: int) -> None:
+        """Note that a node is gone, though Flower still lists it; ask it again later.
+
+        A node that comes back within Flower's patience keeps its number.
+        """
+        for client in [c for c, known in self._here.items() if known == node]:
+            log(WARNING, "client %d gives no sign of life", client)
+            del self._here[client]
+            self._not_before[node] = time.monotonic() + RETURN_SECONDS
+
     def refresh(self) -> tuple[int, ...]:
         """Note who has come and gone; return the numbers that were claimed twice.
 
@@ -100,11 +112,14 @@ class Roster:
 
     def _hear(self, now: float) -> tuple[int, ...]:
         """Note who has said who it is; return the numbers that are taken."""
-        told, failed = open_replies(self._box.collect(), _partition)
+        answers = self._box.collect()
+        told, failed = open_replies(answers, _partition)
         self._asked.difference_update(told, failed)
+        gone = {a.metadata.src_node_id for a in answers if is_gone(a)}
         for node, why in failed.items():
             log(WARNING, "node %d left out: %s", node, why)
-            self._not_before[node] = now + RETRY_SECONDS
+            later = RETURN_SECONDS if node in gone else RETRY_SECONDS
+            self._not_before[node] = now + later
         taken = []
         for node, client in sorted(told.items()):
             if self._clients and client >= self._clients:

@@ -6,9 +6,10 @@ import shutil
 import numpy as np
 import pytest
 from fakes import InProcessGrid, failure, rounds_of, run_in_process, tiny
-from flwr.app import Context, RecordDict
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.common.constant import ErrorCode
 
-from fcl_flower import wire
+from fcl_flower import roster, wire
 from fcl_flower.errors import WireError
 from fcl_flower.folders import CHECKPOINT
 from fcl_flower.server_app import main
@@ -216,6 +217,26 @@ def test_a_new_node_that_takes_a_name_waits_while_the_other_is_there(tmp_path):
     assert [row["clients"] for row in rounds_of(tmp_path)] == [[0, 1]] * 6
     asked = {m.metadata.dst_node_id for _, m in grid.asked if is_kind(m, "train")}
     assert asked == {1, 2}
+
+
+def test_a_round_waits_for_a_client_that_died_and_is_still_listed(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(roster, "RETURN_SECONDS", 0.05)
+    deaths = []
+
+    def dies(who, message, reply):
+        dead = who == 1 and len(deaths) < 5
+        if dead and (deaths or is_round(message, 2)):
+            deaths.append(message.metadata.message_type)
+            unavailable = Error(code=ErrorCode.NODE_UNAVAILABLE, reason="no heartbeat")
+            return Message(unavailable, reply_to=message)
+        return reply
+
+    config = tiny(tmp_path, strategy="fedavg", rounds=2, min_replies=2, attempts=2)
+    run_in_process(config.with_values(timeout=20.0), tamper=dies)
+    assert deaths == ["train", *["query"] * 4], "asked who it is until it answers"
+    assert [row["clients"] for row in rounds_of(tmp_path)] == [[0, 1]] * 4
 
 
 def test_a_round_is_tried_again_from_the_same_state(tmp_path):

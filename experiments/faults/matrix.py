@@ -3,7 +3,7 @@
 python experiments/faults/matrix.py [--only "VICTIM, MOMENT"] DIR
 
 Starts a server and two clients on this machine, over TLS, and a run of FedWeIT on
-digits; kills one process with SIGKILL at a moment of round 2, does what a supervisor
+digits; kills one process with SIGKILL at a moment of a round, does what a supervisor
 would (starts the same command again, resumes the run), and waits for the end. A
 full disk is a limit on the size of files. Prints a table in Markdown, and goes on where
 it was stopped: each case leaves a line in DIR/cases.jsonl.
@@ -28,7 +28,8 @@ from fcl_flower.processes import free_port
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-ROUND = 2
+ROUND, LAST = 2, 3
+"""In the last one clients are tested when they are trained, and so come to a stop."""
 PATIENCE = 300.0
 MOMENTS = ("before training", "during training", "after training", "aggregation")
 VICTIMS = ("client app", "SuperNode", "server app", "SuperLink")
@@ -186,7 +187,8 @@ def killing(victim: str, moment: str) -> Callable[[Lab], dict[str, Any]]:
     """Return the case of a process that is killed at a moment."""
 
     def case(one: Lab) -> dict[str, Any]:
-        (one.folder / "arm").write_text(f"{moment} {ROUND}")
+        number = LAST if moment == "after training" else ROUND
+        (one.folder / "arm").write_text(f"{moment} {number}")
         one.run(*RUN, "--output", "out")
         reached = one.folder / "reached"
         until(reached.exists, one, "run")
