@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -35,7 +36,7 @@ MOMENTS = ("before training", "during training", "after training", "aggregation"
 VICTIMS = ("client app", "SuperNode", "server app", "SuperLink")
 RUN = [
     *("--strategy", "paused", "--clients", 2, "--tasks", 1, "--rounds", 3),
-    *("--classes-per-task", 2, "--seed", 1, "--timeout", 30, "--min-replies", 2),
+    *("--classes-per-task", 2, "--seed", 1, "--timeout", 60, "--min-replies", 2),
 ]
 
 
@@ -224,9 +225,15 @@ def supervise(one: Lab, victim: str) -> str:
     if victim == "client app":
         return "nothing is done"
     if victim == "SuperNode":
-        one.started["client-1"].wait()
-        one.client(1)
-        return "fcl client again"
+        # Flower lets a node in again when it has given no sign of life for a while.
+        for _ in range(40):
+            one.started["client-1"].wait()
+            one.client(1)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                one.started["client-1"].wait(10)
+                continue
+            break
+        return "fcl client again, until it is let in"
     if victim == "SuperLink":
         one.started["server"].wait()
         one.server()
@@ -323,6 +330,9 @@ def row(one: Lab, happened: str, seconds: float) -> dict[str, Any]:
     same = found["client_accuracy"] == usual["client_accuracy"]
     again = said(one, "run").count("going on after round")
     lost = "nothing" if not (asked or again) else "the round in flight"
+    finished = re.findall(r"round (\d+) of", said(one, "run"))
+    if repeated := len(finished) - len(set(finished)):
+        lost += f", {repeated} finished"
     return {
         "what happened": happened,
         "lost": lost,
