@@ -25,6 +25,9 @@ SURVEY = f"{MessageType.QUERY}.survey"
 UNUSED = "unused"
 """The kind of all bytes of an answer that is left out."""
 
+FORGOTTEN = "has lost its memory, and starts anew when asked next"
+"""Why an answer cannot be used that is not the client's fault."""
+
 T = TypeVar("T")
 
 
@@ -179,7 +182,7 @@ class Federation:
             self.state = self.inner.forgotten(self.state, client)
             self._trained.pop(client, None)
             self._met = {pair for pair in self._met if pair[0] != client}
-            raise WireError("has lost its memory, and starts anew when asked next")
+            raise WireError(FORGOTTEN)
         stage, own = self._asked[client]
         update = wire.open_update(reply.content, own)
         self.recorder.check(update.metrics)

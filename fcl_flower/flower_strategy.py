@@ -14,7 +14,7 @@ from typing_extensions import override
 from fcl_flower.clock import Clock
 from fcl_flower.errors import RoundError
 from fcl_flower.exchange import exchange
-from fcl_flower.federation import Federation
+from fcl_flower.federation import FORGOTTEN, Federation
 from fcl_flower.schedule import Schedule
 from fcl_flower.types import Evaluation, Stage, Update
 
@@ -204,8 +204,12 @@ class FlowerStrategy(FlowerBase):
     def _trained(
         self, grid: Grid, number: int, arrays: ArrayRecord, timeout: float
     ) -> MetricRecord:
-        """Train and aggregate one round, as often as it takes."""
-        for attempt in range(1, self._attempts + 1):
+        """Train and aggregate one round, as often as it takes.
+
+        An attempt does not count in which a client found its memory gone, once each.
+        """
+        attempt, excused = 1, set[int]()
+        while True:
             self._meet(number, timeout)
             self._survey(grid, number, timeout)
             asked = self.configure_train(number, arrays, ConfigRecord(), grid)
@@ -213,12 +217,15 @@ class FlowerStrategy(FlowerBase):
             try:
                 _, metrics = self.aggregate_train(number, replies)
             except RoundError as error:
-                if attempt == self._attempts:
-                    raise
-                log(WARNING, "%s; attempt %d of %d", error, attempt, self._attempts)
+                forgot = {c for c, why in self._failed.items() if why == FORGOTTEN}
+                if forgot <= excused:
+                    if attempt == self._attempts:
+                        raise
+                    attempt += 1
+                excused |= forgot
+                log(WARNING, "%s; trying again: %d", error, attempt)
             else:
                 return metrics or MetricRecord()
-        raise RoundError(f"attempts: expected at least 1, got {self._attempts}")
 
     def _meet(self, number: int, timeout: float) -> None:
         """Note who takes part: of the round's participants those that are connected."""

@@ -10,7 +10,7 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 
 from fcl_flower import roster, wire
-from fcl_flower.errors import WireError
+from fcl_flower.errors import RoundError, WireError
 from fcl_flower.folders import CHECKPOINT
 from fcl_flower.server_app import main
 from fcl_flower.sparse import SparseArray
@@ -286,6 +286,31 @@ def test_a_client_that_lost_its_memory_is_given_everything_again(tmp_path):
     ]
     assert sizes[0] == sizes[1], "the whole base, as in the beginning"
     assert asked_in(third).stage.first
+
+
+@pytest.mark.parametrize("always", [False, True])
+def test_a_lost_memory_costs_no_attempt_but_once(tmp_path, always):
+    memory = tmp_path / "m"
+    shape = {"rounds": 3, "min_replies": 2, "attempts": 1, "memory": str(memory)}
+    lost = []
+
+    def wipe(who, message, reply):
+        train = is_kind(message, "train")
+        if who == 1 and train and (is_round(message, 1) or always):
+            shutil.rmtree(memory / "client-1", ignore_errors=True)
+            lost.append(message)
+        if always and who == 1 and is_round(message, 2):
+            return Message(wire.forgotten(1), reply_to=message)
+        return reply
+
+    config = tiny(tmp_path / "run", strategy="fedavg", **shape)
+    if always:
+        with pytest.raises(RoundError, match="has lost its memory"):
+            run_in_process(config, tamper=wipe)
+        assert sum(is_round(message, 2) for message in lost) == 2
+    else:
+        run_in_process(config, tamper=wipe)
+        assert [row["clients"] for row in rounds_of(tmp_path / "run")] == [[0, 1]] * 6
 
 
 def test_an_answer_to_another_round_is_not_used(tmp_path):

@@ -326,7 +326,7 @@ def row(one: Lab, happened: str, seconds: float) -> dict[str, Any]:
     """Return a line of the table."""
     usual = json.loads((one.folder.parent / "usual.json").read_text())
     found = json.loads((one.folder / "out" / "summary.json").read_text())
-    asked = said(one, "run").count("trying again") + said(one, "run").count("attempt ")
+    asked = said(one, "run").count("trying again")
     same = found["client_accuracy"] == usual["client_accuracy"]
     again = said(one, "run").count("going on after round")
     lost = "nothing" if not (asked or again) else "the round in flight"
