@@ -1,0 +1,271 @@
+"""What a round of ours costs beside a round of Flower's own FedAvg.
+
+python experiments/round_overhead/benchmark.py [--pairs 2] [--rounds 12] DIR
+
+Starts a server and two clients on this machine, over TLS and with keys, and runs FedAvg
+by our loop and by Flower's strategy in turn: the same model, data and training.
+Prints two tables in Markdown; DIR/rounds.jsonl has every round. Linux only.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from fcl_flower.config import RunConfig, toml
+from fcl_flower.flower_app import SUPERLINK, environment, write_superlink
+from fcl_flower.processes import free_port, program, stop
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+PATIENCE = 900.0
+WORK = RunConfig(
+    strategy="timed",
+    clients=2,
+    tasks=1,
+    classes_per_task=2,
+    head="single",
+    min_replies=2,
+    seed=1,
+)
+PARTS = {
+    "until the client's process starts": ("asked", "created"),
+    "its start: imports, message, data, model": ("created", "began"),
+    "training": ("began", "ended"),
+    "until the server has the last answer": ("ended", "answered"),
+    "the server: aggregation, record, next messages": ("answered", "next"),
+}
+
+
+class Lab:
+    """A federation on this machine."""
+
+    def __init__(self, folder: Path) -> None:
+        """Make certificates; start nothing."""
+        self.folder = folder
+        self.port, self.control = free_port(), free_port()
+        self.started: list[subprocess.Popen[bytes]] = []
+        shutil.rmtree(folder, ignore_errors=True)
+        installed = folder / "installed" / "timed-1.dist-info"
+        installed.mkdir(parents=True)
+        (installed / "METADATA").write_text("Name: timed\nVersion: 1\n")
+        (installed / "entry_points.txt").write_text(
+            "[fcl_flower.algorithms]\ntimed = timed:TIMED\n"
+        )
+        places = (ROOT, HERE, installed.parent.absolute())
+        self.environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(map(str, places)),
+        }
+        self.fcl("certs", "certs", "certs", "--host", "localhost", "--clients", 2)
+        self.ended()
+
+    def fcl(self, log: str, *arguments: object) -> None:
+        """Start a command of ours; its output goes into a log of that name."""
+        command = [sys.executable, "-m", "fcl_flower.cli", *map(str, arguments)]
+        self.start(log, command, self.environment)
+
+    def start(
+        self, log: str, command: Sequence[str], environment: dict[str, str]
+    ) -> None:
+        """Start any command."""
+        with (self.folder / f"{log}.log").open("w") as file:
+            self.started.append(
+                subprocess.Popen(
+                    command,
+                    cwd=self.folder,
+                    env=environment,
+                    stdout=file,
+                    stderr=subprocess.STDOUT,
+                    stdin=subprocess.DEVNULL,
+                )
+            )
+
+    def ended(self) -> None:
+        """Wait until the command that was started last has ended well."""
+        process = self.started.pop()
+        try:
+            code = process.wait(PATIENCE)
+        finally:
+            stop(process)
+        if code:
+            raise RuntimeError(f"code {code}: see the logs in {self.folder}")
+
+    def until(self, log: str, text: str) -> None:
+        """Wait until a command has said something."""
+        path, deadline = self.folder / f"{log}.log", time.monotonic() + PATIENCE
+        while text not in path.read_text():
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{path} never said {text!r}")
+            time.sleep(0.2)
+
+
+@contextlib.contextmanager
+def lab(folder: Path) -> Iterator[Lab]:
+    """Yield a federation that is up, and end it whatever happens."""
+    made = Lab(folder)
+    try:
+        made.fcl(
+            "server",
+            *("server", "--certs", "certs", "--host", "127.0.0.1"),
+            *("--port", made.port, "--control-port", made.control),
+        )
+        made.until("server", "registered client-1.pub")
+        for number in (0, 1):
+            made.fcl(
+                f"client-{number}",
+                *("client", "--server", f"localhost:{made.port}"),
+                *("--certs", "certs", "--number", number),
+            )
+        for number in (0, 1):
+            made.until(f"client-{number}", "SuperNode ID")
+        yield made
+    finally:
+        for process in made.started:
+            stop(process)
+
+
+def ours(one: Lab, name: str, rounds: int) -> list[dict[str, Any]]:
+    """Run our loop; return the moments of its rounds."""
+    flat = {**WORK.flat(), "rounds": rounds}
+    options = ("strategy", "clients", "tasks", "classes-per-task", "head")
+    chosen = [part for key in options for part in (f"--{key}", flat[key])]
+    one.fcl(
+        name,
+        *("run", "--server", f"127.0.0.1:{one.control}", "--certs", "certs"),
+        *(*chosen, "--rounds", rounds, "--min-replies", 2, "--seed", WORK.seed),
+        *("--output", name),
+    )
+    one.ended()
+    lines = (one.folder / name / "journal.jsonl").read_text().splitlines()
+    told = [
+        event["told"] for event in map(json.loads, lines) if "replies" in event["told"]
+    ]
+    return [
+        {**one_round["insights"], "clients": list(one_round["replies"].values())}
+        for one_round in told
+    ]
+
+
+def flowers(one: Lab, name: str, rounds: int) -> list[dict[str, Any]]:
+    """Run Flower's FedAvg; return the moments of its rounds."""
+    app, output = one.folder / f"{name}-app", one.folder / f"{name}.json"
+    app.mkdir()
+    flat = WORK.with_values(rounds=rounds, output=str(output.absolute())).flat()
+    lines = "\n".join(f"{key} = {toml(value)}" for key, value in flat.items())
+    (app / "pyproject.toml").write_text(f"""[project]
+name = "plain"
+version = "1.0.0"
+description = "FedAvg as Flower has it"
+license = "Apache-2.0"
+dependencies = []
+
+[tool.flwr.app]
+publisher = "fcl"
+
+[tool.flwr.app.components]
+serverapp = "plain:server_app"
+clientapp = "plain:client_app"
+
+[tool.flwr.app.config]
+{lines}
+""")
+    home = (one.folder / "flower-of-user").absolute()
+    authority = (one.folder / "certs" / "ca.crt").absolute()
+    write_superlink(home, f"127.0.0.1:{one.control}", authority)
+    command = [program("flwr"), "run", str(app.absolute()), SUPERLINK, "--stream"]
+    path = one.environment["PYTHONPATH"]
+    one.start(name, command, {**environment(home), "PYTHONPATH": path})
+    one.ended()
+    found: list[dict[str, Any]] = json.loads(output.read_text())
+    return found
+
+
+LOOPS: dict[str, Callable[[Lab, str, int], list[dict[str, Any]]]] = {
+    "ours": ours,
+    "Flower's": flowers,
+}
+
+
+def parts(rounds: Sequence[dict[str, Any]]) -> list[dict[str, float]]:
+    """Return seconds by part for all rounds but the first and the last.
+
+    The first one starts everything, and after the last one ours is tested. A round's
+    client is the one that ended last.
+    """
+    found = []
+    for one, following in pairwise(rounds[1:]):
+        slowest = max(one["clients"], key=lambda client: client["ended"])
+        at = {**slowest, **one, "next": following["asked"]}
+        found.append(
+            {part: at[end] - at[start] for part, (start, end) in PARTS.items()}
+        )
+    return found
+
+
+def main() -> None:
+    """Measure, and print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--pairs", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=12)
+    options = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    with lab(options.folder.absolute() / "lab") as one:
+        for pair in range(options.pairs):
+            for loop, run in LOOPS.items():
+                load = os.getloadavg()[0]
+                measured = run(one, f"{run.__name__}-{pair}", options.rounds)
+                rows += [
+                    {"loop": loop, "pair": pair, "load": load, **seconds}
+                    for seconds in parts(measured)
+                ]
+    with (options.folder / "rounds.jsonl").open("w") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+    print_tables(rows, options.pairs)
+
+
+def print_tables(rows: Sequence[dict[str, Any]], pairs: int) -> None:
+    """Print seconds per round, the ratio of each pair, and where the time goes."""
+
+    def lengths(loop: str, pair: int | None = None) -> list[float]:
+        chosen = [r for r in rows if r["loop"] == loop and pair in (None, r["pair"])]
+        return [sum(row[part] for part in PARTS) for row in chosen]
+
+    print(
+        "| loop | rounds | median s | least | most |\n| --- | --- | --- | --- | --- |"
+    )
+    for loop in LOOPS:
+        all_of = lengths(loop)
+        print(
+            f"| {loop} | {len(all_of)} | {statistics.median(all_of):.2f} "
+            f"| {min(all_of):.2f} | {max(all_of):.2f} |"
+        )
+    ratios = [
+        statistics.median(lengths("ours", pair))
+        / statistics.median(lengths("Flower's", pair))
+        for pair in range(pairs)
+    ]
+    loads = [row["load"] for row in rows]
+    print(f"\nours / Flower's by pair: {', '.join(f'{ratio:.2f}' for ratio in ratios)}")
+    print(f"load of the machine: {min(loads):.1f} to {max(loads):.1f}\n")
+    print(f"| median s | {' | '.join(LOOPS)} |\n| --- |{' --- |' * len(LOOPS)}")
+    for part in PARTS:
+        medians = [
+            statistics.median(row[part] for row in rows if row["loop"] == loop)
+            for loop in LOOPS
+        ]
+        print(f"| {part} | {' | '.join(f'{median:.2f}' for median in medians)} |")
+
+
+if __name__ == "__main__":
+    main()

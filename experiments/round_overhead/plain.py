@@ -1,0 +1,97 @@
+"""The same federation in plain Flower: its FedAvg, and a ClientApp of one function.
+
+A client trains on the same data with the same code as ours does, and keeps nothing
+between two messages. The server writes the moments of every round into a file.
+"""
+
+import json
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg
+from typing_extensions import override
+
+from fcl_flower import assembly
+from fcl_flower.client_setup import client_data, on_node
+from fcl_flower.config import RunConfig
+from fcl_flower.node import NodeConfig
+from fcl_flower.tensors import snapshot
+from fcl_flower.types import Stage
+
+MOMENTS = ("created", "began", "ended")
+
+server_app = ServerApp()
+client_app = ClientApp()
+
+
+class Timed(FedAvg):
+    """Flower's FedAvg, which also notes when it asks and is answered."""
+
+    rounds: list[dict[str, Any]]
+
+    @override
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        messages = list(super().configure_train(server_round, arrays, config, grid))
+        self.rounds.append({"asked": time.time()})
+        return messages
+
+    @override
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        answers = list(replies)
+        self.rounds[-1]["answered"] = time.time()
+        told = [answer.content.metric_records["metrics"] for answer in answers]
+        self.rounds[-1]["clients"] = [{m: one[m] for m in MOMENTS} for one in told]
+        return super().aggregate_train(server_round, answers)
+
+
+@server_app.main()
+def serve(grid: Grid, context: Context) -> None:
+    """Train for as many rounds as ours does; evaluate nothing."""
+    config = assembly.completed(RunConfig.of(context.run_config))
+    model = assembly.model(config, assembly.scenario(config))
+    first = snapshot(model, model.shared_names())
+    strategy = Timed(fraction_evaluate=0.0)
+    strategy.rounds = []
+    strategy.start(
+        grid,
+        ArrayRecord({name: Array(np.asarray(value)) for name, value in first.items()}),
+        num_rounds=config.rounds,
+    )
+    Path(config.output).write_text(json.dumps(strategy.rounds))
+
+
+@client_app.train()
+def train(message: Message, context: Context) -> Message:
+    """Train one epoch from the model that arrived."""
+    node = NodeConfig.of(context.node_config)
+    config = on_node(RunConfig.of(context.run_config), node)
+    plan = assembly.scenario(config)
+    number = int(message.content.config_records["config"]["server-round"])  # type: ignore[arg-type]
+    stage = Stage(number, 0, first=True, last=True)
+    data = client_data(config, plan, node, 1).training(stage)
+    received = message.content.array_records["arrays"]
+    learner = assembly.learner(config, plan, node.partition_id)
+    base = {name: array.numpy() for name, array in received.items()}
+    _, update = learner.train({}, {"base": base}, stage, data)
+    arrays = {n: Array(np.asarray(v)) for n, v in update.payload["base"].items()}
+    told = MetricRecord({**update.metrics, "num-examples": update.num_examples})
+    content = RecordDict({"arrays": ArrayRecord(arrays), "metrics": told})
+    return Message(content, reply_to=message)

@@ -1,0 +1,76 @@
+"""FedAvg that says when it asked, when clients worked, and when it was answered.
+
+All times are seconds of the machine's clock, so that server and clients have to run on
+one machine. The moments of a message are scalars of the client's update; those of a
+round are insights of the server half.
+"""
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+
+from typing_extensions import override
+
+from clients.sgd import Sgd
+from fcl_flower.algorithms import Algorithm
+from fcl_flower.contracts import Params
+from fcl_flower.data.tasks import TaskData
+from fcl_flower.types import Payload, Stage, Update
+from strategies.fedavg import FedAvg
+
+STARTED = 19  # of /proc/self/stat, behind the name: ticks from the machine's start
+
+
+def created() -> float:
+    """Return when this process was started (Linux)."""
+    stat = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    ticks = int(stat[STARTED]) / os.sysconf("SC_CLK_TCK")
+    return time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - ticks)
+
+
+class TimedStrategy(FedAvg):
+    """The server half."""
+
+    _asked = 0.0
+    _moments: Mapping[str, float] = MappingProxyType({})
+
+    @override
+    def broadcast(self, state: Payload, stage: Stage, client: int) -> Payload:
+        self._asked = time.time()
+        return super().broadcast(state, stage, client)
+
+    @override
+    def aggregate(
+        self, state: Payload, stage: Stage, updates: Mapping[int, Update]
+    ) -> Payload:
+        # Now, since tests are asked for by a broadcast, too.
+        self._moments = {"asked": self._asked, "answered": time.time()}
+        return super().aggregate(state, stage, updates)
+
+    @override
+    def insights(self, state: Payload, stage: Stage) -> Mapping[str, float]:
+        return self._moments
+
+
+class TimedLearner(Sgd[Params]):
+    """The client half."""
+
+    @override
+    def train(
+        self, state: Payload, received: Payload, stage: Stage, data: TaskData
+    ) -> tuple[Payload, Update]:
+        began = time.time()
+        state, update = super().train(state, received, stage, data)
+        moments = {"created": created(), "began": began, "ended": time.time()}
+        return state, replace(update, metrics={**update.metrics, **moments})
+
+
+TIMED = Algorithm(
+    "timed:TimedStrategy",
+    "timed:TimedLearner",
+    "McMahan et al., 2017",
+    "FedAvg that looks at the clock",
+)
