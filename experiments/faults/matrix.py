@@ -226,13 +226,11 @@ def supervise(one: Lab, victim: str) -> str:
         return "nothing is done"
     if victim == "SuperNode":
         # Flower lets a node in again when it has given no sign of life for a while.
-        for _ in range(40):
-            one.started["client-1"].wait()
+        before = said(one, "client-1").count("SuperNode ID")
+        until(lambda: ended(one, "client-1"))
+        while ended(one, "client-1"):
             one.client(1)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                one.started["client-1"].wait(10)
-                continue
-            break
+            until(lambda: let_in(one, before) or ended(one, "client-1"))
         return "fcl client again, until it is let in"
     if victim == "SuperLink":
         one.started["server"].wait()
@@ -242,6 +240,16 @@ def supervise(one: Lab, victim: str) -> str:
     resume(one)
     again = "fcl server again, " if victim == "SuperLink" else ""
     return f"{again}fcl run --resume"
+
+
+def let_in(one: Lab, before: int) -> bool:
+    """Return whether client 1 has been let in more than ``before`` times."""
+    return said(one, "client-1").count("SuperNode ID") > before
+
+
+def ended(one: Lab, name: str) -> bool:
+    """Return whether a command of ours has ended."""
+    return one.started[name].poll() is not None
 
 
 def resume(one: Lab) -> None:
