@@ -204,7 +204,7 @@ def test_texts_of_different_lengths_are_padded_together(tmp_path):
         scenario="concepts", dataset="stdlib-docs", clients=3, tasks=2, stay=0
     )
     found = assembly.scenario(config)
-    form = Form(tmp_path, (-1,), single_head=True, vectors=assembly.vectors(config))
+    form = Form(tmp_path, (-1,), single_head=True, numbering=assembly.vectors(config))
     seen = met_data(found, 0, 1, form)
     assert seen.train.x.shape[0] == len(seen.train.y)
     assert (seen.train.x[:, -1] == 0).any()

@@ -107,8 +107,8 @@ def test_texts_come_from_tables_and_from_lines(write):
     table = 'id,text,label\n7,"One, two\nlines!",a\n8,Other,b\n'
     test = '{"text": "One two lines!", "label": "a"}\n'
     task = write(TextSet, train_csv=table, valid_csv=table, test_jsonl=test)
-    assert task.data.train.x == (("one", "two", "lines", "!"), ("other",))
-    assert task.data.test.x == (("one", "two", "lines", "!"),)
+    assert task.data.train.x == ("One, two\nlines!", "Other")
+    assert task.data.test.x == ("One two lines!",)
     assert task.data.test.y.tolist() == [0]
 
 

@@ -117,7 +117,7 @@ def test_texts_are_joined_also_where_a_field_is_the_label(tmp_path):
     both = load_source("pets:fine+news", tmp_path)
     assert isinstance(both, TextSet)
     assert both.class_names == ("pets:fine:q", "news:n")
-    assert both.train.x == (("a", "cat"), ("so", "it", "is"))
+    assert both.train.x == ("A cat", "So it is")
     assert both.test.y.tolist() == [0, 1]
 
 

@@ -117,7 +117,7 @@ def test_no_format_writes_to_the_terminal(root, kind, capfd):
 
 def test_documents_become_numbers_padded_at_the_end(root):
     vectors = word_vectors(("pets",), root, write_vectors(root, "glove.txt"), 0)
-    numbered = vectors.numbered([("dog", "bee"), ("cat",), ("ape", "cat", "cat")])
+    numbered = vectors.numbered(["Dog, bee", "cat", "ape cat-cat"])
     assert numbered.tolist() == [[4, 2, 0], [3, 0, 0], [1, 3, 3]]
     assert numbered.dtype == np.int64
     assert vectors.numbered([]).shape == (0, 0)

@@ -62,7 +62,7 @@ def main() -> None:
         assembly.data_root(config),
         learner.model.input_shape,
         single_head=False,
-        vectors=assembly.vectors(config),
+        numbering=assembly.vectors(config),
     )
     data = task_data(plan, 0, 0, form)
     words = (data.train.x != 0).sum(1).double()

@@ -23,7 +23,7 @@ class ClientData(Protocol):
 
     @property
     def vectors(self) -> WordVectors | None:
-        """Return what numbers the client's words; None for what is not text."""
+        """Return vectors of the client's own words; None where the run's will do."""
 
     def training(self, stage: Stage) -> TaskData:
         """Return what the client trains on in a round."""
@@ -42,7 +42,7 @@ class DealtData(ClientData):
     @property
     @override
     def vectors(self) -> WordVectors | None:
-        return self._form.vectors
+        return None
 
     @override
     def training(self, stage: Stage) -> TaskData:

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from typing_extensions import TypeVar
 
 X_co = TypeVar("X_co", covariant=True, default=Any)
-"""Samples, one after the other: an array, or a tuple of documents."""
+"""Samples, one after the other: an array, or a tuple of texts."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

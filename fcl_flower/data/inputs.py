@@ -5,10 +5,10 @@ import torch
 from fcl_flower.data.dataset import DataSet, Split
 from fcl_flower.data.featureset import FeatureSet
 from fcl_flower.data.images import to_tensor
+from fcl_flower.data.numbering import Numbering
 from fcl_flower.data.partition import Indices
 from fcl_flower.data.seriesset import SeriesSet
 from fcl_flower.data.textset import TextSet
-from fcl_flower.data.word_vectors import WordVectors
 from fcl_flower.errors import ConfigError
 
 
@@ -17,7 +17,7 @@ def to_inputs(
     samples: Split,
     indices: Indices,
     input_shape: tuple[int, ...],
-    vectors: WordVectors | None,
+    numbering: Numbering | None,
 ) -> torch.Tensor:
     """Return some samples as a model takes them.
 
@@ -26,21 +26,21 @@ def to_inputs(
         samples: one of its splits.
         indices: which of them.
         input_shape: of the model.
-        vectors: number the words, where the data are text.
+        numbering: numbers the texts, where the data are text.
 
     Returns:
-        images, series or features, float32, shape ``(N, *input_shape)``; or documents,
-        int64 word numbers, shape (N, words of the longest), padded with 0 at the end.
+        images, series or features, float32, shape ``(N, *input_shape)``; or texts,
+        int64 numbers, shape (N, numbers of the longest), padded with 0 at the end.
 
     Raises:
         ConfigError: the model takes no such samples, or texts lack word vectors.
     """
     if isinstance(source, TextSet):
-        if vectors is None:
+        if numbering is None:
             raise ConfigError(
                 f"dataset: {source.name!r} is text, which needs word vectors"
             )
-        return torch.from_numpy(vectors.numbered([samples.x[i] for i in indices]))
+        return torch.from_numpy(numbering.numbered([samples.x[i] for i in indices]))
     if isinstance(source, SeriesSet | FeatureSet):
         check_shape(source, input_shape)
         return torch.from_numpy(samples.x[indices])

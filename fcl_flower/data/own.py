@@ -17,6 +17,7 @@ from fcl_flower.data.inputs import to_inputs
 from fcl_flower.data.own_folder import find_tasks
 from fcl_flower.data.own_task import OwnTask, Wanted, load_task
 from fcl_flower.data.tasks import Examples, SplitName, TaskData
+from fcl_flower.data.textset import words
 from fcl_flower.data.word_vectors import WordVectors, vectors_from
 from fcl_flower.errors import ConfigError
 from fcl_flower.types import Stage
@@ -92,9 +93,9 @@ def own_vectors(tasks: Sequence[OwnTask], path: Path, wanted: Wanted) -> WordVec
             width than the run's.
     """
     splits = [(task.data.train, task.valid, task.data.test) for task in tasks]
-    documents = chain.from_iterable(split.x for split in chain.from_iterable(splits))
-    vocabulary = sorted(set(chain.from_iterable(documents)))
-    train = list(chain.from_iterable(first.x for first, _, _ in splits))
+    train = [words(text) for first, _, _ in splits for text in first.x]
+    rest = (words(text) for _, *held in splits for split in held for text in split.x)
+    vocabulary = sorted(set(chain.from_iterable(chain(train, rest))))
     found = vectors_from(path, vocabulary, train, wanted.seed)
     if (width := found.table.shape[1]) != wanted.width:
         raise ConfigError(

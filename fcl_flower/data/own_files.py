@@ -13,7 +13,7 @@ from fcl_flower.data.npz import SPLITS, read_arrays
 from fcl_flower.data.pictures import read_pictures
 from fcl_flower.data.seriesset import SeriesSet
 from fcl_flower.data.tables import read_numbers, read_texts
-from fcl_flower.data.textset import TextSet, words
+from fcl_flower.data.textset import TextSet
 from fcl_flower.errors import ConfigError
 
 FOLDER = "/"
@@ -76,7 +76,7 @@ def read_samples(
 
 def _from_jsonl(path: Path) -> FileSamples:
     rows = list(rows_of(path, "label"))
-    texts = tuple(words(text) for text, _ in rows)
+    texts = tuple(text for text, _ in rows)
     labels = [label for _, label in rows]
     return FileSamples(
         str(path), texts, *coded(labels), "line", range(1, len(rows) + 1)

@@ -50,11 +50,13 @@ def load_stdlib_docs() -> TextSet:
     """
     folder = Path(sysconfig.get_path("stdlib"))
     homes: dict[tuple[str, ...], set[int]] = {}
+    texts: dict[tuple[str, ...], str] = {}
     for label, module in enumerate(_MODULES):
         for text in _docstrings(folder, module):
             found = words(text)
             if len(found) >= _FEWEST_WORDS:
                 homes.setdefault(found, set()).add(label)
+                texts.setdefault(found, text)
     kept = [found for found, labels in homes.items() if len(labels) == 1]
     y = np.array([label for found in kept for label in homes[found]], np.int64)
     counts = np.bincount(y, minlength=len(_MODULES))
@@ -67,7 +69,7 @@ def load_stdlib_docs() -> TextSet:
         )
     # The split is part of the data set: the same whatever the run's seed.
     train, test = (
-        text_split((" ".join(kept[at]) for at in chosen), y[chosen].tolist())
+        text_split((texts[kept[at]] for at in chosen), y[chosen].tolist())
         for chosen in hold_out(y, 0.25, np.random.default_rng(0))
     )
     return checked_text_set("stdlib-docs", "stdlib-docs", train, test, _MODULES)

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 
 from fcl_flower.data.file_samples import FileSamples, checked_label, coded
-from fcl_flower.data.textset import words
 from fcl_flower.errors import ConfigError
 
 LABEL = "label"
@@ -31,7 +30,7 @@ def read_texts(path: Path) -> FileSamples:
     texts, labels, lines = [], [], array("q")
     for line, cells in rows:
         labels.append(checked_label(cells[label], f"{path}: line {line}"))
-        texts.append(words(cells[text]))
+        texts.append(cells[text])
         lines.append(line)
     _not_empty(lines, path)
     return FileSamples(str(path), tuple(texts), *coded(labels), "line", lines)

@@ -11,10 +11,10 @@ import torch
 from torch.nn.functional import pad
 
 from fcl_flower.data.inputs import to_inputs
+from fcl_flower.data.numbering import Numbering
 from fcl_flower.data.partition import Indices
 from fcl_flower.data.plan import Scenario, Task
 from fcl_flower.data.sources import load_source
-from fcl_flower.data.word_vectors import WordVectors
 
 SplitName: TypeAlias = Literal["train", "valid", "test"]
 
@@ -24,8 +24,8 @@ class Examples(NamedTuple):
 
     Attributes:
         x: images, series or features, float32, shape ``(N, *input_shape)``; or
-            documents, int64 word numbers, shape (N, words of the longest), padded with
-            0 at the end.
+            texts, int64 numbers, shape (N, numbers of the longest), padded with 0 at
+            the end.
         y: int64, shape (N,).
     """
 
@@ -59,13 +59,13 @@ class Form(NamedTuple):
         input_shape: of the model.
         single_head: label by position in ``scenario.labels`` instead of by position
             among the task's own classes; True where concepts are hidden.
-        vectors: number the words, where the data are text.
+        numbering: numbers the texts, where the data are text.
     """
 
     data_root: Path
     input_shape: tuple[int, ...]
     single_head: bool
-    vectors: WordVectors | None = None
+    numbering: Numbering | None = None
 
 
 def task_data(scenario: Scenario, client: int, task: int, form: Form) -> TaskData:
@@ -151,7 +151,7 @@ def _examples(
     samples = source.test if split == "test" else source.train
     positions = np.searchsorted(plan.classes, samples.y[indices])
     y = torch.from_numpy(np.asarray(known, np.int64)[positions])
-    x = to_inputs(source, samples, indices, form.input_shape, form.vectors)
+    x = to_inputs(source, samples, indices, form.input_shape, form.numbering)
     return Examples(x, y)
 
 
@@ -159,7 +159,7 @@ def _together(parts: list[Examples]) -> Examples:
     if len(parts) == 1:
         return parts[0]
     widest = max(part.x.shape[-1] for part in parts)
-    # Documents are padded at the end; images are all of one size.
+    # Texts are padded at the end; images are all of one size.
     x = [pad(part.x, (0, widest - part.x.shape[-1])) for part in parts]
     return Examples(torch.cat(x), torch.cat([part.y for part in parts]))
 

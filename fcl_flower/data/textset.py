@@ -15,8 +15,8 @@ EMPTY = "<empty>"
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*|[?!]")
 
 
-Documents: TypeAlias = tuple[tuple[str, ...], ...]
-"""Documents as words, each of at least one word."""
+Documents: TypeAlias = tuple[str, ...]
+"""Texts as read; whoever numbers them splits them, into `words` or otherwise."""
 
 
 class TextSet(DataSet[Documents]):
@@ -45,7 +45,7 @@ def text_split(texts: Iterable[str], labels: Sequence[int]) -> Split[Documents]:
     """Return a split made of texts and their labels, one a text."""
     y = np.asarray(labels, np.int64)
     y.setflags(write=False)
-    return Split(tuple(map(words, texts)), y)
+    return Split(tuple(texts), y)
 
 
 def label_numbers(

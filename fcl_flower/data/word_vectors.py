@@ -12,12 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from fcl_flower.data.sources import load_source
-from fcl_flower.data.textset import TextSet
+from fcl_flower.data.textset import TextSet, words
 from fcl_flower.data.vector_files import Vectors, find_vectors, read_vectors
 from fcl_flower.errors import ConfigError
 from fcl_flower.seeds import derive
 
 Documents = Sequence[Sequence[str]]
+"""Documents as words, each of at least one word."""
 
 _DIMENSIONS = 100
 # Word2Vec needs to see about this many running words, however small the corpus is.
@@ -42,15 +43,16 @@ class WordVectors:
     table: npt.NDArray[np.float32]
     origin: str
 
-    def numbered(self, documents: Documents) -> npt.NDArray[np.int64]:
-        """Return the documents as numbers, padded with 0 at the end.
+    def numbered(self, texts: Sequence[str]) -> npt.NDArray[np.int64]:
+        """Return the words of texts as numbers, padded with 0 at the end.
 
         Args:
-            documents: N of them, of words that are all in the vocabulary.
+            texts: N of them, of words that are all in the vocabulary.
 
         Returns:
-            int64, shape (N, words of the longest document).
+            int64, shape (N, words of the longest text).
         """
+        documents = [words(text) for text in texts]
         longest = max(map(len, documents), default=0)
         padded = np.zeros((len(documents), longest), np.int64)
         for row, document in zip(padded, documents, strict=True):
@@ -85,9 +87,9 @@ def word_vectors(
             data set is missing or not of text.
     """
     sets = [_text_set(name, data_root) for name in datasets]
-    train = [document for text_set in sets for document in text_set.train.x]
-    test = chain.from_iterable(text_set.test.x for text_set in sets)
-    vocabulary = sorted({word for document in chain(train, test) for word in document})
+    train = [words(text) for text_set in sets for text in text_set.train.x]
+    test = (words(text) for text_set in sets for text in text_set.test.x)
+    vocabulary = sorted(set(chain.from_iterable(chain(train, test))))
     if file:
         return vectors_from(find_vectors(file, data_root), vocabulary, train, seed)
     known = _trained(train, derive(seed, "word2vec"))
