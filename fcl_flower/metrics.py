@@ -36,6 +36,36 @@ def average_accuracy(accuracy: Accuracy) -> float:
     return _over_clients(_checked(accuracy)[:, -1])
 
 
+def sample_accuracy(accuracy: Accuracy, counts: npt.NDArray[np.int64]) -> Accuracy:
+    """Return the accuracy over all test samples of the tasks so far.
+
+    ``sum_ci n[c, i] a[c, t, i] / sum_ci n[c, i]`` over what was measured after task t:
+    in class-incremental learning the accuracy over all classes seen (Rebuffi et al.,
+    CVPR 2017, section 4), where clients test different samples.
+
+    Args:
+        accuracy: ``a``, shape (clients, tasks, tasks).
+        counts: ``n``, test samples of each client's tasks, shape (clients, tasks).
+
+    Returns:
+        shape (tasks,), in [0, 1]; NaN where no sample was tested.
+
+    Raises:
+        ValueError: as `average_accuracy`, or ``counts`` has another shape.
+    """
+    checked = _checked(accuracy)
+    if counts.shape != checked.shape[:2]:
+        raise ValueError(
+            f"counts has shape {counts.shape}, expected {checked.shape[:2]}"
+        )
+    weights = np.where(np.isnan(checked), 0, counts[:, None])
+    right = (weights * np.nan_to_num(checked)).sum((0, 2))
+    tested = weights.sum((0, 2))
+    share = np.full(len(tested), np.nan)
+    np.divide(right, tested, out=share, where=tested > 0)
+    return share
+
+
 def learning_accuracy(accuracy: Accuracy) -> float:
     """Return ``mean_i a[i, i]``, the mean over clients, in [0, 1].
 

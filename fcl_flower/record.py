@@ -27,18 +27,13 @@ from fcl_flower.data.scenarios import Scenario
 from fcl_flower.foreign_knowledge import ForeignKnowledge
 from fcl_flower.journal import Journal
 from fcl_flower.ledger import Traffic
+from fcl_flower.measures import measures
 from fcl_flower.types import Array, Evaluation, Stage
 
 TRAINING = (
     *("epochs", "batch-size", "learning-rate", "patience", "stop-after"),
     *("fraction", "head"),
 )
-MEASURES = {
-    "average_accuracy": metrics.average_accuracy,
-    "forgetting": metrics.forgetting,
-    "backward_transfer": metrics.backward_transfer,
-    "learning_accuracy": metrics.learning_accuracy,
-}
 COLUMNS = ("round", "task_learned", "client", "task", "task_name", "accuracy")
 
 
@@ -256,7 +251,7 @@ class Recorder:
 
     def finish(self) -> dict[str, Any]:
         """Write and return the summary; the same seed gives the same, time aside."""
-        config, accuracy = self._config, self.accuracy
+        config = self._config
         seconds = time.monotonic() - self._started
         stream = self._scenario.stream
         if attention := self._foreign.attention():
@@ -283,9 +278,7 @@ class Recorder:
             "total_rounds": self._total,
             "mode": config.mode,
             "clock": self.clock or None,
-            **self._measures(),
-            "accuracy_matrix": _listed(metrics.mean_measured(accuracy, axis=0)),
-            "client_accuracy": [_listed(matrix) for matrix in accuracy],
+            **measures(self._scenario, self.accuracy, self._evaluations),
             "bytes_up": self._up.total(),
             "bytes_down": self._down.total(),
             "paper_bytes_up": self._paper["up"],
@@ -305,33 +298,6 @@ class Recorder:
         }
         _replace(self._folder / "summary.json", summary)
         return summary
-
-    def _measures(self) -> dict[str, float | None]:
-        """Return the measures by name; None for what is not known.
-
-        Hidden concepts have no moment at which they were learned: only the accuracy at
-        the end and what was lost since the best evaluation.
-        """
-        if self._scenario.stream is None:
-            return {
-                n: _known(measure(self.accuracy)) for n, measure in MEASURES.items()
-            }
-        known = dict.fromkeys(MEASURES) | {
-            "average_accuracy": _known(metrics.average_accuracy(self.accuracy))
-        }
-        if self._evaluations:
-            lost = metrics.forgetting_of_concepts(np.array(self._evaluations))
-            known["forgetting"] = _known(lost)
-        return known
-
-
-def _known(value: float) -> float | None:
-    """Return None for NaN, which JSON does not know."""
-    return None if np.isnan(value) else float(value)
-
-
-def _listed(matrix: Array) -> list[list[float | None]]:
-    return [[_known(value) for value in row] for row in matrix]
 
 
 def _mean(replies: Mapping[int, Mapping[str, float]], name: str) -> float | None:

@@ -42,6 +42,27 @@ def test_learning_accuracy_is_the_mean_of_the_diagonal():
     assert metrics.learning_accuracy(ONE) == pytest.approx((0.8 + 0.5 + 0.4) / 3)
 
 
+def test_sample_accuracy_counts_every_sample_once():
+    counts = np.array([[10, 30, 60], [40, 10, 50]])
+    # After task 2 only the first client was tested.
+    expected = [
+        (10 * 0.8 + 40 * 0.2) / 50,
+        (10 * 0.9 + 30 * 0.5 + 40 * 0.1 + 10 * 0.3) / 90,
+        (10 * 0.6 + 30 * 0.7 + 60 * 0.4) / 100,
+    ]
+    np.testing.assert_allclose(metrics.sample_accuracy(BOTH, counts), expected)
+
+
+def test_sample_accuracy_is_unknown_where_no_sample_was_tested():
+    counts = np.array([[10, 30, 60]])
+    seen = metrics.sample_accuracy(GONE, counts)
+    np.testing.assert_allclose(seen, [0.2, (10 * 0.1 + 30 * 0.3) / 40, NAN])
+    none = metrics.sample_accuracy(ONE, np.array([[0, 30, 60]]))
+    np.testing.assert_allclose(none, [NAN, 0.5, (30 * 0.7 + 60 * 0.4) / 90])
+    with pytest.raises(ValueError, match=r"counts has shape \(3,\), expected \(1, 3\)"):
+        metrics.sample_accuracy(ONE, np.array([1, 2, 3]))
+
+
 def test_one_task_cannot_be_forgotten():
     single = np.array([[[0.4]], [[0.8]]])
     assert metrics.average_accuracy(single) == pytest.approx(0.6)
