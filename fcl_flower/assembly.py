@@ -9,6 +9,7 @@ import torch
 from fcl_flower.algorithms import algorithm
 from fcl_flower.config import RunConfig
 from fcl_flower.contracts import Learner, Place, Strategy
+from fcl_flower.data.draw import Incremental
 from fcl_flower.data.featureset import FeatureSet
 from fcl_flower.data.inputs import check_shape
 from fcl_flower.data.scenarios import Scenario, build_scenario, scenario_entry
@@ -63,10 +64,10 @@ def completed(config: RunConfig) -> RunConfig:
     check_kind(name, kind)
     network, plan = model_entry(name), scenario_entry(scenario)
     head = config.head or plan.head
-    if plan.hidden and head != "single":
+    if plan.single and head != "single":
         raise ConfigError(
             f"head: {head!r} is refused: expected 'single' for scenario "
-            f"{scenario}, whose concepts are hidden"
+            f"{scenario}, {plan.single}"
         )
     if plan.hidden and config.mode == "asynchronous":
         raise ConfigError(
@@ -143,11 +144,11 @@ def data_kind(config: RunConfig) -> str:
     if own_data(config):
         return model_entry(config.model).kind
     root = data_root(config)
-    kinds = {load_source(name, root).kind for name in config.datasets}
+    kinds = {load_source(name, root).kind for name in config.sources}
     if len(kinds) > 1:
         raise ConfigError(
-            f"dataset: {config.dataset!r} is refused: expected data sets of one kind, "
-            f"not {' and '.join(sorted(kinds))}"
+            f"dataset: {','.join(config.sources)!r} is refused: expected data sets of "
+            f"one kind, not {' and '.join(sorted(kinds))}"
         )
     return kinds.pop()
 
@@ -174,6 +175,7 @@ def scenario(config: RunConfig) -> Scenario:
         valid_fraction=config.valid_fraction,
         window=config.window,
         stay=config.stay,
+        incremental=Incremental.of(config),
         seed=config.seed,
     )
 
@@ -193,7 +195,7 @@ def vectors(config: RunConfig) -> WordVectors | None:
         if own_data(config):
             return no_words(config)
         return word_vectors(
-            config.datasets, data_root(config), config.word_vectors, config.seed
+            config.sources, data_root(config), config.word_vectors, config.seed
         )
     if config.word_vectors:
         raise ConfigError(
@@ -219,7 +221,7 @@ def model(
     config = completed(config)
     single = config.head == "single"
     words = words or vectors(config)
-    for name in config.datasets:
+    for name in config.sources:
         source = load_source(name, data_root(config))
         if isinstance(source, SeriesSet | FeatureSet):
             check_shape(source, input_shape(config))

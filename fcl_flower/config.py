@@ -76,6 +76,20 @@ class RunConfig(BaseModel):
     """Training examples that a client has in a round where concepts are hidden."""
     stay: int = Field(1, ge=0)
     """Rounds that a client stays with a hidden concept, on average; 0: all at once."""
+    class_share: float = Field(0.6, gt=0, le=1)
+    """Share of each task's classes that a client meets, in class-incremental."""
+    public_fraction: float = Field(0.1, ge=0, lt=1)
+    """Share of each class's training samples that the server has, in class-incremental;
+    no client has them."""
+    public_dataset: str = ""
+    """Name of a data set that the server has instead, in class-incremental."""
+    same_labels: str = ""
+    """Data sets whose classes of one name are one, such as 'a=b=c,d=e', in
+    class-incremental."""
+    train_samples: int = Field(0, ge=0)
+    """Training samples of each class for all together, in class-incremental; 0: all."""
+    test_samples: int = Field(0, ge=0)
+    """Test samples of each class for all together, in class-incremental; 0: all."""
     concept_ids: bool = False
     """Tell clients which hidden concept they meet: for baselines with task ids."""
     rounds: int = Field(0, ge=0)
@@ -171,6 +185,11 @@ class RunConfig(BaseModel):
     def datasets(self) -> tuple[str, ...]:
         """Return the names of the data sets, in the order given."""
         return tuple(n.strip() for n in self.dataset.split(",") if n.strip())
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Return the names of all data sets, the server's own last."""
+        return (*self.datasets, *filter(None, [self.public_dataset]))
 
     @property
     def label_names(self) -> tuple[str, ...]:

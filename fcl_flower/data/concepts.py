@@ -6,7 +6,7 @@ import numpy as np
 
 from fcl_flower.data.dataset import DataSet
 from fcl_flower.data.groups import Group
-from fcl_flower.data.partition import Indices, hold_out
+from fcl_flower.data.partition import Indices, deal_in_turn, hold_out
 from fcl_flower.data.plan import Task
 from fcl_flower.errors import ConfigError
 from fcl_flower.seeds import derive
@@ -120,7 +120,4 @@ def _parts(
             f"concept {group.name!r} has {len(members)} {split} samples."
         )
     rng = np.random.default_rng(derive(seed, f"concept-{split}", number))
-    shuffled = rng.permutation(members)
-    # Dealt like cards, class after class, since a class may not suffice for everyone.
-    by_class = shuffled[np.argsort(samples.y[shuffled], kind="stable")]
-    return [np.sort(by_class[client::clients]) for client in range(clients)]
+    return [members[part] for part in deal_in_turn(samples.y[members], clients, rng)]

@@ -3,10 +3,11 @@
 import hashlib
 import json
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -66,6 +67,10 @@ class Task:
         }
 
 
+Plan: TypeAlias = tuple[tuple[Task, ...], ...]
+"""For each client its tasks, in the order in which it learns them."""
+
+
 @dataclass(frozen=True, eq=False)
 class Scenario:
     """The streams of tasks of all clients.
@@ -78,28 +83,46 @@ class Scenario:
         clients: for each client its tasks, in the order in which it learns them, or
             its chunk of each concept.
         stream: where concepts are hidden, who meets which of them when.
+        public: the server's own training samples, a task for each data set; never a
+            client's.
+        same: what (dataset, label id) pairs stand for in a single head, where it is
+            not themselves.
     """
 
     name: str
     seed: int
     datasets: tuple[str, ...]
     classes_per_task: int
-    clients: tuple[tuple[Task, ...], ...]
+    clients: Plan
     stream: Stream | None = None
+    public: tuple[Task, ...] = ()
+    same: Mapping[tuple[str, int], tuple[str, int]] = field(default_factory=dict)
 
     @cached_property
     def labels(self) -> tuple[tuple[str, int], ...]:
-        """Return all (dataset, label id) pairs, sorted: the labels of one head."""
+        """Return the (dataset, label id) pairs of a single head, sorted.
+
+        All that clients learn; a class of several data sets under the first of them.
+        """
         return tuple(
             sorted(
                 {
-                    (task.dataset, label)
+                    self.same.get((task.dataset, label), (task.dataset, label))
                     for tasks in self.clients
                     for task in tasks
                     for label in task.classes
                 }
             )
         )
+
+    @cached_property
+    def _places(self) -> dict[tuple[str, int], int]:
+        return {pair: place for place, pair in enumerate(self.labels)}
+
+    def place(self, dataset: str, label: int) -> int:
+        """Return the position of a class in a single head; -1 where it has none."""
+        pair = (dataset, label)
+        return self._places.get(self.same.get(pair, pair), -1)
 
     @property
     def own(self) -> bool:
@@ -143,6 +166,10 @@ class Scenario:
                         ", ".join(task.class_names),
                     ]
                 )
+        for task in self.public:
+            count = f"{len(task.classes)} classes"
+            size = str(len(task.train))
+            rows.append(["server", "", task.name, "", size, "0", "0", count])
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = [
             "  ".join(
@@ -151,8 +178,10 @@ class Scenario:
             ).rstrip()
             for row in rows
         ]
+        sizes = {len(task.classes) for tasks in self.clients for task in tasks}
+        up_to = "up to " if len(sizes) > 1 else ""
         what = (
-            f"{self.num_tasks} tasks of {self.classes_per_task} classes"
+            f"{self.num_tasks} tasks of {up_to}{self.classes_per_task} classes"
             if self.stream is None
             else f"{self.num_tasks} hidden concepts, {self.stream.describe()}"
         )
@@ -171,6 +200,7 @@ class Scenario:
             "classes_per_task": self.classes_per_task,
             "clients": [[task.to_dict() for task in tasks] for tasks in self.clients],
             **({} if self.stream is None else {"stream": self.stream.to_dict()}),
+            **({"public": [t.to_dict() for t in self.public]} if self.public else {}),
         }
 
     def save(self, path: Path) -> None:

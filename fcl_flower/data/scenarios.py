@@ -1,23 +1,24 @@
 """The table of scenarios: one function and one line make a new one."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from fcl_flower.data.concepts import concept_chunks, concept_groups
 from fcl_flower.data.dataset import DataSet
-from fcl_flower.data.groups import Group, drawn_groups, superclass_groups
-from fcl_flower.data.plan import Scenario, Task
+from fcl_flower.data.draw import USUAL, Draw, Incremental
+from fcl_flower.data.group_streams import classes, mixed, only_source, overlapped
+from fcl_flower.data.incremental import class_streams, public_tasks
+from fcl_flower.data.plan import Plan, Scenario, Task
 from fcl_flower.data.pool import drawn_tasks
-from fcl_flower.data.samples import share_samples
+from fcl_flower.data.same_labels import same_labels
 from fcl_flower.data.sources import load_source
 from fcl_flower.data.stream import Stream
 from fcl_flower.errors import ConfigError
-from fcl_flower.seeds import derive
 
 __all__ = [
     "SCENARIOS",
@@ -28,86 +29,11 @@ __all__ = [
     "scenario_entry",
 ]
 
-Plan: TypeAlias = tuple[tuple[Task, ...], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Draw:
-    """What a scenario is drawn from.
-
-    Attributes:
-        sources: the data sets; none where clients have data of their own.
-        clients: number of clients, at least 1.
-        tasks: tasks per client, at least 1.
-        classes_per_task: at least 2.
-        valid_fraction: share of a task's training samples kept for validation.
-        window: training samples that a client has of a hidden concept in a round.
-        stay: rounds that it stays with one, on average; 0 for all at once.
-        seed: the run's seed.
-    """
-
-    sources: tuple[DataSet, ...]
-    clients: int
-    tasks: int
-    classes_per_task: int
-    valid_fraction: float
-    window: int
-    stay: int
-    seed: int
-
-    def rng(self, purpose: str, *key: int) -> np.random.Generator:
-        """Return the generator of one purpose."""
-        return np.random.default_rng(derive(self.seed, f"scenario-{purpose}", *key))
-
-
-def _overlapped(draw: Draw) -> Plan:
-    """Give every client its own random choice of groups, in its own order."""
-    groups = _groups_of_one(draw, "overlapped")
-    streams = [
-        draw.rng("order", client).permutation(len(groups))[: draw.tasks].tolist()
-        for client in range(draw.clients)
-    ]
-    return _shared(draw, groups, streams)
-
-
-def _classes(draw: Draw) -> Plan:
-    """Give every client the same groups, in its own order."""
-    groups = _groups_of_one(draw, "classes")
-    chosen = draw.rng("choice").permutation(len(groups))[: draw.tasks]
-    streams = [
-        draw.rng("order", client).permutation(chosen).tolist()
-        for client in range(draw.clients)
-    ]
-    return _shared(draw, groups, streams)
-
-
-def _mixed(draw: Draw) -> Plan:
-    """Deal the groups of all data sets so that no two clients share one."""
-    groups = []
-    for number, source in enumerate(draw.sources):
-        rng = draw.rng("groups", number)
-        drawn = drawn_groups(source, draw.classes_per_task, rng)
-        if not drawn:
-            raise ConfigError(
-                f"classes_per_task: got {draw.classes_per_task}, expected at most the "
-                f"{source.num_classes} classes of {source.name}."
-            )
-        groups += drawn
-    wanted = draw.clients * draw.tasks
-    if wanted > len(groups):
-        raise ConfigError(
-            f"tasks: got {draw.tasks} for each of {draw.clients} clients, expected at "
-            f"most {len(groups)} in all, which is what {len(draw.sources)} data sets "
-            f"give at {draw.classes_per_task} classes a task."
-        )
-    order = draw.rng("order").permutation(len(groups))[:wanted]
-    return _shared(draw, groups, order.reshape(draw.clients, draw.tasks).tolist())
-
 
 def _text(draw: Draw) -> Plan:
     """Draw the labels of every task by themselves, so that tasks may overlap."""
     return drawn_tasks(
-        _only_source(draw.sources, "text"),
+        only_source(draw.sources, "text"),
         clients=draw.clients,
         tasks=draw.tasks,
         classes_per_task=draw.classes_per_task,
@@ -132,12 +58,6 @@ def _own(draw: Draw) -> Plan:
     return (tasks,) * draw.clients
 
 
-def _shared(
-    draw: Draw, groups: Sequence[Group], streams: Sequence[Sequence[int]]
-) -> Plan:
-    return share_samples(groups, streams, draw.valid_fraction, draw.seed)
-
-
 def _five_or_two(classes: int) -> int:
     return 5 if classes >= 25 else 2
 
@@ -146,16 +66,24 @@ def _four_at_most(classes: int) -> int:
     return min(4, classes)
 
 
+def _all_shared_out(_: int) -> int:
+    return 0
+
+
 class ScenarioEntry(NamedTuple):
     """How a scenario is drawn, and one line about it.
 
     Attributes:
         draw: makes the plan.
         summary: one line for ``fcl list``.
-        classes_per_task: where the user gives none, by the classes there are in all.
+        classes_per_task: where the user gives none, by the classes there are in all;
+            0 where tasks share them out.
         hidden: its tasks are concepts that clients meet again and again, and nobody
             who learns is told which.
+        incremental: its tasks bring new classes, some of which a client never meets,
+            and the server may have samples of its own.
         head: one a task, or a single one, where the user names none.
+        single: why no head a task will do; empty where it will.
         clients: of a simulation, where the user gives none.
         rounds: likewise.
         own: the clients have data of their own, which nobody draws.
@@ -165,7 +93,9 @@ class ScenarioEntry(NamedTuple):
     summary: str
     classes_per_task: Callable[[int], int] = _five_or_two
     hidden: bool = False
+    incremental: bool = False
     head: Literal["multi", "single"] = "multi"
+    single: str = ""
     clients: int = 4
     rounds: int = 5
     own: bool = False
@@ -173,14 +103,14 @@ class ScenarioEntry(NamedTuple):
 
 SCENARIOS: dict[str, ScenarioEntry] = {
     "overlapped": ScenarioEntry(
-        _overlapped,
+        overlapped,
         "one data set; each client draws its class groups, shared ones are split",
     ),
     "mixed": ScenarioEntry(
-        _mixed, "several data sets cut into tasks that no two clients share"
+        mixed, "several data sets cut into tasks that no two clients share"
     ),
     "classes": ScenarioEntry(
-        _classes, "one data set; each client learns the same groups in its own order"
+        classes, "one data set; each client learns the same groups in its own order"
     ),
     "text": ScenarioEntry(
         _text,
@@ -192,8 +122,19 @@ SCENARIOS: dict[str, ScenarioEntry] = {
         "hidden concepts: data sets, or classes of one; each round a client meets one",
         hidden=True,
         head="single",
+        single="whose concepts are hidden",
         clients=12,
         rounds=40,
+    ),
+    "class-incremental": ScenarioEntry(
+        class_streams,
+        "all learn the same new classes in one order, each a share of them; one head",
+        _all_shared_out,
+        incremental=True,
+        head="single",
+        single="where a sample's task is unknown",
+        clients=10,
+        rounds=2,
     ),
     "own": ScenarioEntry(
         _own,
@@ -227,12 +168,13 @@ def build_scenario(
     seed: int,
     window: int = 320,
     stay: int = 1,
+    incremental: Incremental = USUAL,
 ) -> Scenario:
     """Return the plan of a federation; later calls return the same object.
 
     Training samples of a class group that several clients learn are cut, class by
     class, into disjoint parts of nearly equal size. Test samples are whole for
-    everyone.
+    everyone, but dealt out in ``concepts`` and ``class-incremental``.
 
     Args:
         name: a key of `SCENARIOS`.
@@ -243,13 +185,15 @@ def build_scenario(
         classes_per_task: at least 2; not for ``concepts``, and for ``own`` the most
             that a task has. None means the scenario's default: 5 where the data sets
             have 25 or more classes in all, otherwise 2; for ``text`` 4, or as many as
-            there are.
+            there are; for ``class-incremental`` all are shared out, or each data set
+            is a task.
         valid_fraction: share of each task's training samples, class by class, that
             is kept for validation, in (0, 1). A class with a single sample keeps
             it for training.
         seed: the run's seed, at least 0.
         window: training samples that a client has of a hidden concept in a round.
         stay: rounds that it stays with one, on average; 0 for all at once.
+        incremental: for ``class-incremental`` only.
 
     Raises:
         ConfigError: a value is out of range, a data set is missing, or the data
@@ -266,6 +210,7 @@ def build_scenario(
         seed,
         window,
         stay,
+        incremental,
     )
 
 
@@ -281,6 +226,7 @@ def _build(
     seed: int,
     window: int,
     stay: int,
+    incremental: Incremental,
 ) -> Scenario:
     entry = scenario_entry(name)
     if bool(datasets) == entry.own or len(set(datasets)) < len(datasets):
@@ -299,41 +245,51 @@ def _build(
             f"classes_per_task: got {classes_per_task}, expected none for scenario "
             f"{name}, whose concepts share out all classes."
         )
-    if classes_per_task is None:
-        total = sum(source.num_classes for source in sources)
-        classes_per_task = entry.classes_per_task(total)
-    if classes_per_task < 2:
-        raise ConfigError(
-            f"classes_per_task: got {classes_per_task}, expected at least 2."
-        )
+    total = sum(source.num_classes for source in sources)
+    given, usual = classes_per_task, entry.classes_per_task(total)
+    size = usual if given is None else given
+    if size < 2 and (given is not None or usual):
+        raise ConfigError(f"classes_per_task: got {size}, expected at least 2.")
+    public = _public_source(name, datasets, data_root, incremental)
     draw = Draw(
-        sources, clients, tasks, classes_per_task, valid_fraction, window, stay, seed
+        *(sources, clients, tasks, size, valid_fraction, window, stay),
+        *(incremental, public, seed),
     )
     plan = entry.draw(draw)
-    if not entry.hidden:
-        return Scenario(name, seed, datasets, classes_per_task, plan)
-    largest = max(len(concept.classes) for concept in plan[0])
-    stream = Stream(tasks, window, stay, seed)
-    return Scenario(name, seed, datasets, largest, plan, stream)
+    if not (entry.hidden or entry.incremental):
+        return Scenario(name, seed, datasets, size, plan)
+    largest = max(
+        len({label for task in of_all for label in task.classes})
+        for of_all in zip(*plan, strict=True)
+    )
+    if entry.hidden:
+        stream = Stream(tasks, window, stay, seed)
+        return Scenario(name, seed, datasets, largest, plan, stream)
+    both = sources if public is None else (*sources, public)
+    return Scenario(
+        *(name, seed, datasets, largest, plan),
+        public=public_tasks(draw),
+        same=same_labels(incremental.same_labels, both),
+    )
 
 
-def _only_source(sources: Sequence[DataSet], scenario: str) -> DataSet:
-    if len(sources) > 1:
-        names = [source.name for source in sources]
+def _public_source(
+    name: str, datasets: Sequence[str], data_root: Path, given: Incremental
+) -> DataSet | None:
+    """Return the server's own data set, None for none; refuse what nobody would use."""
+    if not scenario_entry(name).incremental:
+        usual = asdict(USUAL)
+        for key, value in asdict(given).items():
+            if value != usual[key]:
+                raise ConfigError(
+                    f"{key}: got {value!r}, expected none for scenario {name}, which "
+                    "is not class-incremental."
+                )
+    if given.public_dataset in datasets:
         raise ConfigError(
-            f"datasets: got {names}, expected one data set for scenario {scenario}."
+            f"public_dataset: got {given.public_dataset!r}, expected a data set that "
+            "no client learns."
         )
-    return sources[0]
-
-
-def _groups_of_one(draw: Draw, scenario: str) -> list[Group]:
-    """Return the groups of the only data set, at least as many as tasks."""
-    source = _only_source(draw.sources, scenario)
-    groups = superclass_groups(source) if draw.classes_per_task == 5 else []
-    groups = groups or drawn_groups(source, draw.classes_per_task, draw.rng("groups"))
-    if draw.tasks > len(groups):
-        raise ConfigError(
-            f"tasks: got {draw.tasks}, expected at most the {len(groups)} groups of "
-            f"{draw.classes_per_task} classes that {source.name} gives."
-        )
-    return groups
+    if not given.public_dataset:
+        return None
+    return load_source(given.public_dataset, data_root)

@@ -33,6 +33,22 @@ class Examples(NamedTuple):
     y: torch.Tensor
 
 
+class PublicExamples(NamedTuple):
+    """The server's own samples; not to be changed in place.
+
+    Attributes:
+        x: as in `Examples`.
+        y: int64, shape (N,): places in the single head, -1 for classes that are none
+            of its.
+        own: int64, shape (N,): the samples' classes, counted over all classes of all
+            public data sets by themselves, shared or not.
+    """
+
+    x: torch.Tensor
+    y: torch.Tensor
+    own: torch.Tensor
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class TaskData:
     """All that a learner sees of one task.
@@ -135,6 +151,34 @@ def met_data(
     return TaskData(train, valid, test, scenario.num_labels)
 
 
+# A server has one scenario, and comes back to its samples every round.
+@lru_cache(maxsize=2)
+def public_examples(scenario: Scenario, form: Form) -> PublicExamples:
+    """Return the server's own training samples.
+
+    Args:
+        scenario: the plan.
+        form: of the tensors.
+
+    Raises:
+        ValueError: the server has none.
+    """
+    if not scenario.public:
+        raise ValueError(f"scenario {scenario.name} has no public samples")
+    x, y = _together(
+        [
+            _examples(scenario, plan, "train", plan.train, form)
+            for plan in scenario.public
+        ]
+    )
+    own, before = [], 0
+    for plan in scenario.public:
+        labels = load_source(plan.dataset, form.data_root).train.y[plan.train]
+        own.append(before + np.searchsorted(plan.classes, labels))
+        before += len(plan.classes)
+    return PublicExamples(x, y, torch.from_numpy(np.concatenate(own)))
+
+
 def _examples(
     scenario: Scenario,
     plan: Task,
@@ -143,14 +187,16 @@ def _examples(
     form: Form,
 ) -> Examples:
     source = load_source(plan.dataset, form.data_root)
-    known = (
-        [scenario.labels.index((plan.dataset, label)) for label in plan.classes]
-        if form.single_head
-        else range(len(plan.classes))
-    )
     samples = source.test if split == "test" else source.train
-    positions = np.searchsorted(plan.classes, samples.y[indices])
-    y = torch.from_numpy(np.asarray(known, np.int64)[positions])
+    labels = samples.y[indices]
+    if form.single_head:
+        # Of any class: a client may be tested on some that it never met.
+        classes = range(source.num_classes)
+        places = [scenario.place(plan.dataset, label) for label in classes]
+        found = np.array(places, np.int64)[labels]
+    else:
+        found = np.searchsorted(plan.classes, labels)
+    y = torch.from_numpy(found)
     x = to_inputs(source, samples, indices, form.input_shape, form.numbering)
     return Examples(x, y)
 
