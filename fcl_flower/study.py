@@ -31,6 +31,12 @@ CONCEPTS = {
 }
 """Keys of a summary's ``concepts``, and what a table calls them."""
 
+SEEN = {
+    "sample_accuracy": "accuracy over samples",
+    "mean_sample_accuracy": "mean over tasks",
+}
+"""Keys of a row of class-incremental runs, and what a table calls them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Study:
@@ -159,6 +165,9 @@ def rows(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
             row[key] = _spread(
                 [run.get("concepts", {}).get(key) for run in runs.values()]
             )
+        found_of_seen = [_seen(run) for run in runs.values()]
+        for key in SEEN:
+            row[key] = _spread([of_run[key] for of_run in found_of_seen])
         twins = by_label.get(next(iter(runs.values()))["twin"] or "", {})
         pairs = [
             (run, twins[seed])
@@ -176,7 +185,9 @@ def table(summaries: Sequence[Summary]) -> str:
     """Return `rows` as a Markdown table."""
     found = rows(summaries)
     clustered = any(row[key] for row in found for key in CONCEPTS)
-    head = [*HEAD, *CONCEPTS.values()] if clustered else HEAD
+    incremental = any(row[key] for row in found for key in SEEN)
+    more = (CONCEPTS if clustered else {}) | (SEEN if incremental else {})
+    head = [*HEAD, *more.values()]
     lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
     for row in found:
         gain = row.get("transfer_gain")
@@ -190,7 +201,7 @@ def table(summaries: Sequence[Summary]) -> str:
                 f"{row[key] / 1e6:.1f} MB"
                 for key in ("bytes_up", "bytes_down", "paper_bytes_up", "model_bytes")
             ),
-            *(_pm(row[key]) for key in CONCEPTS if clustered),
+            *(_pm(row[key]) for key in more),
         ]
         lines.append("| " + " | ".join(cells) + " |")
     lines.append("")
@@ -207,7 +218,20 @@ def table(summaries: Sequence[Summary]) -> str:
             "which it is 1; share of the updates that went into the concept model "
             "which their client had started from."
         )
+    if incremental:
+        lines[-1] += (
+            " Class-incremental: accuracy over the test samples of all classes so far; "
+            "after the last task, and mean over the tasks learned."
+        )
     return "\n".join(lines) + "\n"
+
+
+def _seen(summary: Summary) -> dict[str, float | None]:
+    """Return the accuracy over all classes seen: the last, and the mean over tasks."""
+    seen = summary.get("sample_accuracy", [])
+    if summary.get("scenario") != "class-incremental" or None in seen or not seen:
+        return dict.fromkeys(SEEN)
+    return dict(zip(SEEN, (seen[-1], statistics.fmean(seen)), strict=True))
 
 
 def _gain(federated: Summary, isolated: Summary) -> float | None:

@@ -405,3 +405,25 @@ def test_tables_hold_what_is_finished_also_while_an_early_run_is_missing(tmp_pat
 
 def rows_of(folder):
     return json.loads((folder / "table.json").read_text())
+
+
+def test_class_incremental_runs_show_the_accuracy_over_all_classes_seen():
+    runs = [
+        summary("f", 0, 0.5, scenario="class-incremental", sample_accuracy=[0.9, 0.6]),
+        summary("f", 1, 0.5, scenario="class-incremental", sample_accuracy=[0.7, 0.4]),
+        summary("g", 0, 0.5, scenario="class-incremental", sample_accuracy=[0.7, None]),
+    ]
+    found = rows(runs)
+    assert found[0]["sample_accuracy"]["mean"] == pytest.approx(0.5)
+    assert found[0]["mean_sample_accuracy"]["mean"] == pytest.approx(0.65)
+    assert found[1]["sample_accuracy"] is None
+    head, _, first, second = table(runs).splitlines()[:4]
+    assert head.endswith("| model | accuracy over samples | mean over tasks |")
+    assert first.endswith("| 0.500 ± 0.141 | 0.650 ± 0.141 |")
+    assert second.endswith("|  |  |")
+
+
+def test_other_scenarios_show_no_accuracy_over_all_classes_seen():
+    other = summary("f", 0, 0.5, scenario="overlapped", sample_accuracy=[0.9, 0.6])
+    assert "over samples" not in table([other])
+    assert "Class-incremental" not in table([other])

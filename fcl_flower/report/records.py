@@ -95,6 +95,7 @@ class Summary(_Record):
     concepts: Discovery = Discovery()
     notes: dict[str, str] = {}
     command: str | None = None
+    sample_accuracy: list[Fraction | None] = []
 
     @property
     def steps(self) -> str:

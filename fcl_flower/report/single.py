@@ -14,6 +14,7 @@ from fcl_flower.report.accuracy import (
     matrix_section,
 )
 from fcl_flower.report.attention import attention_section
+from fcl_flower.report.classes_seen import classes_seen_section
 from fcl_flower.report.clustering import clustering_sections
 from fcl_flower.report.concepts import concepts_accuracy_section
 from fcl_flower.report.headline import headline
@@ -67,14 +68,7 @@ def _files(run: Run) -> str:
 def _body(run: Run) -> Iterator[Markup]:
     summary = run.summary
     yield headline(summary)
-    if np.isnan(run.accuracy).all():
-        yield page.section("No accuracy was measured", "No client was evaluated.")
-    elif summary.hidden is not None:
-        yield concepts_accuracy_section(run)
-    elif summary.tasks > 1:
-        yield accuracy_section(run)
-        yield forgetting_section(run)
-        yield matrix_section(run)
+    yield from _accuracy(run)
     if run.clusterings is not None:
         yield from clustering_sections(run.clusterings, run)
     if summary.clients > 1 and not np.isnan(run.accuracy).all():
@@ -91,6 +85,21 @@ def _body(run: Run) -> Iterator[Markup]:
     else:
         yield concepts_section(run.scenario, summary.hidden)
     yield settings_section(summary)
+
+
+def _accuracy(run: Run) -> Iterator[Markup]:
+    """Yield what was learned, and what of it was kept."""
+    summary = run.summary
+    if np.isnan(run.accuracy).all():
+        yield page.section("No accuracy was measured", "No client was evaluated.")
+    elif summary.hidden is not None:
+        yield concepts_accuracy_section(run)
+    elif summary.tasks > 1:
+        if summary.scenario == "class-incremental":
+            yield classes_seen_section(summary)
+        yield accuracy_section(run)
+        yield forgetting_section(run)
+        yield matrix_section(run)
 
 
 def _rounds(rounds: list[Round]) -> Markup:
