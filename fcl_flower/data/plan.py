@@ -24,11 +24,12 @@ class Task:
         dataset: name of the source; empty where it is the client's own, of which
             nothing else is known here.
         classes: label ids in the source, ascending, so that a group has the same
-            order of labels at each client.
+            order of labels at each client; those of its training samples.
         class_names: their names.
         train: int64 indices into the source's training split, ascending.
         valid: the same, for validation; disjoint from ``train``.
-        test: int64 indices into the source's test split, ascending.
+        test: int64 indices into the source's test split, ascending; with a single head
+            also of classes that only other clients learn.
         group: number of the class group within the scenario; two clients with the
             same number learn the same classes. None where nobody knows.
     """

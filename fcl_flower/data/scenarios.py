@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from fcl_flower.config import hyphenated
 from fcl_flower.data.concepts import concept_chunks, concept_groups
 from fcl_flower.data.dataset import DataSet
 from fcl_flower.data.draw import USUAL, Draw, Incremental
@@ -282,12 +283,12 @@ def _public_source(
         for key, value in asdict(given).items():
             if value != usual[key]:
                 raise ConfigError(
-                    f"{key}: got {value!r}, expected none for scenario {name}, which "
-                    "is not class-incremental."
+                    f"{hyphenated(key)}: got {value!r}, expected none for "
+                    f"scenario {name}, which is not class-incremental."
                 )
     if given.public_dataset in datasets:
         raise ConfigError(
-            f"public_dataset: got {given.public_dataset!r}, expected a data set that "
+            f"public-dataset: got {given.public_dataset!r}, expected a data set that "
             "no client learns."
         )
     if not given.public_dataset:
