@@ -136,7 +136,7 @@ def met_data(
         for concept, plan in zip(met, plans, strict=True)
     ]
     train, valid, test = (
-        _together(
+        together(
             [
                 _examples(scenario, plan, split, indices, form)
                 for plan, indices in zip(plans, chosen, strict=True)
@@ -201,7 +201,13 @@ def _examples(
     return Examples(x, y)
 
 
-def _together(parts: list[Examples]) -> Examples:
+def together(parts: list[Examples]) -> Examples:
+    """Return all examples one after the other, documents padded to the same width.
+
+    Args:
+        parts: at least one; those without examples may have any shape.
+    """
+    parts = [part for part in parts if len(part.y)] or parts[:1]
     if len(parts) == 1:
         return parts[0]
     widest = max(part.x.shape[-1] for part in parts)
