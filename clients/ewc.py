@@ -64,7 +64,7 @@ class Ewc(Sgd[EwcParams]):
         return state, update
 
     @override
-    def penalty(self) -> Tensor | float:
+    def penalty(self, rows: Tensor, hidden: Tensor) -> Tensor | float:
         terms = (f * (w - anchor).square() for w, f, anchor in self._terms)
         return self.params.strength / 2 * sum(term.sum() for term in terms)
 

@@ -42,6 +42,6 @@ class FedProx(Sgd[FedProxParams]):
         return super().train(state, received, stage, data)
 
     @override
-    def penalty(self) -> Tensor | float:
+    def penalty(self, rows: Tensor, hidden: Tensor) -> Tensor | float:
         distance = sum((w - center).square().sum() for w, center in self._pairs)
         return self.params.mu / 2 * distance

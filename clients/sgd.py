@@ -9,7 +9,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from fcl_flower.contracts import Learner, P
-from fcl_flower.data.tasks import TaskData
+from fcl_flower.data.tasks import Examples, TaskData
 from fcl_flower.tensors import load, snapshot
 from fcl_flower.training import Score, fit, score
 from fcl_flower.types import Arrays, Payload, Stage, Update
@@ -46,8 +46,13 @@ class Sgd(Learner[P]):
         logits: Tensor = self.model(x, task)
         return logits
 
-    def penalty(self) -> Tensor | float:
-        """Return what is added to the cross-entropy: nothing."""
+    def penalty(self, rows: Tensor, hidden: Tensor) -> Tensor | float:
+        """Return what is added to the cross-entropy of a batch: nothing.
+
+        Args:
+            rows: which of the training examples are in it, shape (batch,).
+            hidden: what the body makes of them now, shape (batch, features).
+        """
         return 0.0
 
     def fit(
@@ -67,10 +72,15 @@ class Sgd(Learner[P]):
             if name in shared or name in own_head
         }
 
-        def objective(x: Tensor, y: Tensor) -> Tensor:
+        head = model.heads[model.head_index(task)]
+        x, labels = data.train
+        numbered = Examples(torch.arange(len(labels), device=x.device), labels)
+
+        def objective(rows: Tensor, y: Tensor) -> Tensor:
             model.train()
-            loss = torch.nn.functional.cross_entropy(model(x, task), y)
-            return loss + self.penalty()
+            hidden = model.body(x[rows])
+            loss = torch.nn.functional.cross_entropy(head(hidden), y)
+            return loss + self.penalty(rows, hidden)
 
         def validate() -> Score:
             model.eval()
@@ -80,7 +90,7 @@ class Sgd(Learner[P]):
             trained,
             objective,
             validate,
-            data.train,
+            numbered,
             self.place.training,
             memory={} if stage.first else state.get("optimizer", {}),
             seed=self.place.seed,
