@@ -16,6 +16,7 @@ from fcl_flower.data.scenarios import Scenario, build_scenario, scenario_entry
 from fcl_flower.data.seriesset import SeriesSet
 from fcl_flower.data.sources import load_source
 from fcl_flower.data.word_vectors import WordVectors, word_vectors
+from fcl_flower.demands import check_demands
 from fcl_flower.errors import ConfigError
 from fcl_flower.isolation import IsolatedLearner
 from fcl_flower.models import TaskModel, build_model, check_kind, model_entry
@@ -289,12 +290,15 @@ def learner(
         words: vectors of the client's own words; None for those of the run.
 
     Raises:
-        ConfigError: the name or a hyper-parameter is unknown or refused.
+        ConfigError: the name or a hyper-parameter is unknown or refused, or the run
+            is not what the algorithm needs.
     """
     torch.set_num_threads(config.threads)
     config = completed(config)
     halves = algorithm(config.strategy)
     of_server, of_client = halves.params(config.set)
+    half = halves.load_learner()
+    check_demands(half, config, plan)
     place = Place(
         client=client,
         seed=config.seed,
@@ -308,7 +312,7 @@ def learner(
         device=device(config),
     )
     network = model(config, plan, words).to(place.device)
-    made = halves.load_learner()(of_client, network, place)
+    made = half(of_client, network, place)
     if not config.isolated:
         return made
     server = halves.load_strategy()(of_server, config.seed)

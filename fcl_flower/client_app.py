@@ -8,19 +8,22 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fcl_flower import assembly, wire
+from fcl_flower.algorithms import algorithm
 from fcl_flower.client_setup import client_data, on_node
 from fcl_flower.codec import encode
 from fcl_flower.config import RunConfig
 from fcl_flower.contracts import Learner
 from fcl_flower.data.scenarios import Scenario
-from fcl_flower.data.tasks import Examples, SplitName, TaskData
+from fcl_flower.data.tasks import Examples, SplitName, TaskData, together
 from fcl_flower.ledger import kind
 from fcl_flower.memory import ContextMemory, FolderMemory, Memory
 from fcl_flower.node import NodeConfig
 from fcl_flower.training import score
 from fcl_flower.types import Evaluation, Payload, Stage
 
-TRANSIENT = "optimizer"
+TRANSIENT = frozenset({"optimizer", "memory"})
+"""Kinds of groups in a client's state that only training needs."""
+
 # The server is trusted with more than a peer: it sends the adapters of all clients.
 MAX_RECEIVED = 2**36
 
@@ -80,13 +83,13 @@ def evaluate(message: Message, context: Context) -> Message:
 def model_bytes(state: Payload, received: Payload) -> int:
     """Return the bytes that a client needs in order to predict, as it stores them.
 
-    What only training needs (the optimizer's moments) is left out.
+    What only training needs (moments, samples of old tasks) is left out.
     """
     return sum(
         len(encode(tensor).data)
         for payload in (state, received)
         for group, arrays in payload.items()
-        if kind(group) != TRANSIENT
+        if kind(group) not in TRANSIENT
         for tensor in arrays.values()
     )
 
@@ -125,6 +128,9 @@ class _Client:
         """Return what the client trains on."""
         found = self.samples.training(stage)
         train, valid, test = map(self._here, (found.train, found.valid, found.test))
+        # Asked of the table: an isolated learner is wrapped.
+        if algorithm(self.config.strategy).load_learner().joint:
+            train, valid = self._of_all_tasks("train"), self._of_all_tasks("valid")
         return TaskData(train, valid, test, found.classes)
 
     def accuracy(self, state: Payload, received: Payload, stage: Stage) -> list[float]:
@@ -141,6 +147,10 @@ class _Client:
             predict = partial(self.learner.predict, state, known, asked)
             found.append(score(predict, self._examples(task, "test")).accuracy)
         return found
+
+    def _of_all_tasks(self, split: SplitName) -> Examples:
+        tasks = range(self.scenario.num_tasks)
+        return together([self._examples(task, split) for task in tasks])
 
     def _examples(self, task: int, split: SplitName) -> Examples:
         return self._here(self.samples.examples(task, split))

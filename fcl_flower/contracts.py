@@ -146,9 +146,19 @@ class Place:
 
 
 class Learner(ABC, Generic[P]):
-    """Client half: torch inside, NumPy at both ends; knows not the server half."""
+    """Client half: torch inside, NumPy at both ends; knows not the server half.
+
+    Class attributes:
+        params_type: the pydantic model of this half's hyper-parameters.
+        rehearses: trains on samples of several tasks together, so that these need one
+            head for all and have to be told apart.
+        joint: trains in every round on the data of all tasks at once: a bound, not a
+            method.
+    """
 
     params_type: ClassVar[type[Params]] = Params
+    rehearses: ClassVar[bool] = False
+    joint: ClassVar[bool] = False
 
     def __init__(self, params: P, model: "TaskModel", place: Place) -> None:
         """Keep the hyper-parameters, a freshly initialised model and the place."""

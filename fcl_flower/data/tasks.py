@@ -165,7 +165,7 @@ def public_examples(scenario: Scenario, form: Form) -> PublicExamples:
     """
     if not scenario.public:
         raise ValueError(f"scenario {scenario.name} has no public samples")
-    x, y = _together(
+    x, y = together(
         [
             _examples(scenario, plan, "train", plan.train, form)
             for plan in scenario.public
