@@ -146,6 +146,30 @@ _BUILT_IN: Final[Mapping[str, Algorithm]] = MappingProxyType(
             alone="fedweit",
             dataset="stdlib-docs",
         ),
+        "finetune": Algorithm(
+            "strategies.fedavg:FedAvg",
+            "clients.sgd:Sgd",
+            "Yogatama et al., 2019",
+            "FedAvg on the new classes only: what forgetting costs",
+        ),
+        "replay": Algorithm(
+            "strategies.fedavg:FedAvg",
+            "clients.replay:Replay",
+            "de Masson d'Autume et al., NeurIPS 2019",
+            "FedAvg whose clients train on a few samples of old tasks again",
+        ),
+        "replay-reg": Algorithm(
+            "strategies.fedavg:FedAvg",
+            "clients.replay_reg:ReplayReg",
+            "Huang et al., NAACL 2021",
+            "replay whose features are held near those of the received model",
+        ),
+        "mtl": Algorithm(
+            "strategies.fedavg:FedAvg",
+            "clients.joint:Joint",
+            "-",
+            "FedAvg on all tasks at once: the bound without forgetting",
+        ),
         "concept-matching": Algorithm(
             "strategies.concept_matching:ConceptMatching",
             "clients.concept_matching:ConceptMatching",

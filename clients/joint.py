@@ -1,0 +1,18 @@
+"""Joint training: the data of all tasks at once, the bound without forgetting.
+
+Named MTL, multi-task learning, in FedET (Liu et al., IJCAI 2023, table 4): "train the
+model with all classes in one task".
+"""
+
+from clients.sgd import Sgd
+from fcl_flower.contracts import Params
+
+
+class Joint(Sgd[Params]):
+    """`Sgd` that is given all tasks in every round, and goes on across their borders.
+
+    The optimizer begins anew where a task would.
+    """
+
+    rehearses = True
+    joint = True
