@@ -58,7 +58,7 @@ def _shortened(x: Tensor, rng: np.random.Generator) -> Tensor:
     last = ((x != 0) * places).amax(1, keepdim=True)
     drawn = torch.from_numpy(rng.random(x.shape)).to(x.device)
     inner = (places > 0) & (places < last)
-    kept = (places <= last) & ~(inner & (drawn < DROPPED))
+    kept = ~(inner & (drawn < DROPPED))
     order = torch.argsort((~kept).long(), dim=1, stable=True)
     count = kept.sum(1, keepdim=True)
     return x.gather(1, order) * (places < count)
