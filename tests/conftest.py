@@ -1,11 +1,32 @@
-"""Flower builds no Message outside a run: give the test process an identity."""
+"""What every test needs: an identity for Flower, and no way to a model hub."""
+
+import os
 
 import pytest
+
+# Read once, when Hugging Face's library is imported.
+os.environ["HF_HUB_OFFLINE"] = "1"
 
 
 @pytest.fixture(autouse=True)
 def flower_identity(monkeypatch):
+    """Flower builds no Message outside a run: give the test process an identity."""
     from flwr.supercore.task_identity import TaskIdentity
 
     for name in ("_task_id", "_run_id", "_node_id"):
         monkeypatch.setattr(TaskIdentity, name, 1)
+
+
+@pytest.fixture(scope="session")
+def backbone(tmp_path_factory):
+    """Return the folder of a tiny encoder by kind, written when first asked for."""
+    known = {}
+
+    def of(kind):
+        import encoders
+
+        if kind not in known:
+            known[kind] = encoders.saved(tmp_path_factory.mktemp(kind), kind)
+        return known[kind]
+
+    return of

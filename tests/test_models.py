@@ -15,6 +15,8 @@ from fcl_flower.models.efficientnet import Block, EfficientNet
 from fcl_flower.models.harcnn import HarCnn
 from fcl_flower.models.lenet import LeNet, ResponseNorm
 from fcl_flower.models.resnet import ResNet18
+from fcl_flower.models.transformer import Transformer
+from fcl_flower.pretrained import EncoderSettings
 
 
 @pytest.fixture(autouse=True)
@@ -28,12 +30,19 @@ def one_thread():
 
 WORDS = np.random.default_rng(0).normal(size=(12, 6)).astype(np.float32)
 WORDS[0] = 0
+ENCODERS = {}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tiny_encoders(backbone):
+    ENCODERS.update(text=backbone("bert"), images=backbone("vit"))
 
 
 def inputs(model, count):
     """Return images, or documents of nine words of which the first is shorter."""
     if model.input_shape != TEXT:
-        return torch.randn(count, *model.input_shape)
+        encoder = isinstance(model.body, Transformer)
+        return torch.randn(count, *((3, 12, 12) if encoder else model.input_shape))
     documents = torch.randint(1, len(WORDS), (count, 9))
     documents[0, 7:] = 0
     return documents
@@ -41,7 +50,9 @@ def inputs(model, count):
 
 def build(name="small", **changes):
     settings = {"tasks": 3, "classes": 5, "single_head": False, "seed": 7}
-    if MODELS.get(name) and MODELS[name].input_shape == TEXT:
+    if MODELS.get(name) and MODELS[name].encoder:
+        settings["encoder"] = EncoderSettings(ENCODERS[MODELS[name].kind])
+    elif MODELS.get(name) and MODELS[name].input_shape == TEXT:
         settings["table"] = WORDS
     if MODELS.get(name) and MODELS[name].input_shape == FEATURES:
         settings["numbers"] = 6
@@ -58,12 +69,14 @@ def test_every_model_gives_the_features_and_logits_it_promises(name, single_head
     model = build(name, single_head=single_head)
     x = inputs(model, 2)
     assert model.input_shape == ((6,) if name == "mlp" else MODELS[name].input_shape)
-    assert model.body(x).shape == (2, MODELS[name].features)
+    features = MODELS[name].features or model.body.features
+    assert model.body(x).shape == (2, features)
     assert model(x, 2).shape == (2, 5)
     model(x, 2).square().sum().backward()
     for key, parameter in model.named_parameters():
         answered = key.startswith("body.") or single_head or key.startswith("heads.2.")
-        assert (parameter.grad is not None) == answered, key
+        learns = answered and parameter.requires_grad
+        assert (parameter.grad is not None) == learns, key
 
 
 @pytest.mark.parametrize("name", sorted(MODELS))
@@ -98,7 +111,14 @@ def test_the_same_seed_gives_the_same_weights_and_another_seed_others(name):
     assert torch.equal(torch.random.get_rng_state(), state)
     other = build(name, seed=8).state_dict()
     assert all(torch.equal(first[key], again[key]) for key in first)
-    weights = [key for key in first if key.endswith("weight") and first[key].ndim > 1]
+    # A pre-trained encoder is what it is, and an Enhancer starts as the identity.
+    weights = [
+        key
+        for key in first
+        if key.endswith("weight") and first[key].ndim > 1
+        if not key.startswith("body.encoder.") and not key.endswith(".up.weight")
+    ]
+    assert weights
     assert not any(torch.equal(first[key], other[key]) for key in weights)
 
 
@@ -120,7 +140,7 @@ def test_an_unknown_model_is_refused_with_the_known_ones():
     [
         ("lenet", "series", r"har-cnn\."),
         ("kim-cnn", "series", r"har-cnn\."),
-        ("har-cnn", "text", r"kim-cnn\."),
+        ("har-cnn", "text", r"kim-cnn, transformer, enhanced-transformer\."),
         ("har-cnn", "images", "small, lenet, .*resnet18"),
     ],
 )

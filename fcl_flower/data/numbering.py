@@ -5,6 +5,7 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import override
 
 
 class Numbering(Protocol):
@@ -19,3 +20,7 @@ class Numbering(Protocol):
         Returns:
             int64, shape (N, numbers of the longest text).
         """
+
+    @override
+    def __hash__(self) -> int:
+        """Return what tells two of them apart in a cache."""

@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass
 from importlib import import_module
+from typing import Any
 
 import torch
 
 from fcl_flower.errors import ConfigError
 from fcl_flower.models.heads import TaskModel
+from fcl_flower.pretrained import EncoderSettings
 from fcl_flower.seeds import derive
 from fcl_flower.types import Array
 
@@ -35,14 +37,16 @@ class ModelEntry:
     Attributes:
         body: ``module:callable`` that returns an `nn.Module` from
             ``(batch, *input_shape)`` to (batch, features). It takes no argument; but
-            for text the table of word vectors, and for plain numbers how many there
-            are.
+            for text the table of word vectors, for plain numbers how many there are,
+            and `EncoderSettings` where ``encoder`` says so.
         input_shape: shape of one input: (C, H, W) of an image, (C, T) of a series of
             T steps, `TEXT` or `FEATURES`.
-        features: width of what the body returns.
+        features: width of what the body returns; 0 where the encoder says it.
         batch_size: examples in a training step, where the user gives none.
         learning_rate: Adam's rate at the start of a task, likewise.
         summary: one line for people.
+        encoder: ``whole``, a pre-trained encoder that is trained on, or ``enhanced``,
+            a frozen one with Enhancers; empty for a network that is made from nothing.
     """
 
     body: str
@@ -51,6 +55,7 @@ class ModelEntry:
     batch_size: int
     learning_rate: float
     summary: str
+    encoder: str = ""
 
     @property
     def kind(self) -> str:
@@ -130,6 +135,42 @@ MODELS: dict[str, ModelEntry] = {
         1e-3,
         "ResNet-18 for 32x32 images",
     ),
+    "transformer": ModelEntry(
+        f"{_HERE}.transformer:Transformer",
+        TEXT,
+        0,
+        16,
+        1e-4,
+        "a pre-trained encoder of texts, trained as a whole",
+        encoder="whole",
+    ),
+    "enhanced-transformer": ModelEntry(
+        f"{_HERE}.enhanced:EnhancedTransformer",
+        TEXT,
+        0,
+        16,
+        3e-3,
+        "the same frozen, with Enhancers that learn in its stead",
+        encoder="enhanced",
+    ),
+    "vit": ModelEntry(
+        f"{_HERE}.transformer:Transformer",
+        (3, 32, 32),
+        0,
+        32,
+        1e-4,
+        "a pre-trained encoder of images, trained as a whole",
+        encoder="whole",
+    ),
+    "enhanced-vit": ModelEntry(
+        f"{_HERE}.enhanced:EnhancedTransformer",
+        (3, 32, 32),
+        0,
+        32,
+        3e-3,
+        "the same frozen, with Enhancers that learn in its stead",
+        encoder="enhanced",
+    ),
 }
 
 
@@ -171,6 +212,7 @@ def build_model(
     seed: int,
     table: Array | None = None,
     numbers: int = 0,
+    encoder: EncoderSettings | None = None,
 ) -> TaskModel:
     """Return a freshly initialised model; the same arguments give the same weights.
 
@@ -187,25 +229,34 @@ def build_model(
         seed: the run's seed.
         table: word vectors, shape (words + 1, D), where the data are text.
         numbers: in a sample, where the data are plain numbers; 0 elsewhere.
+        encoder: for a model of a pre-trained encoder; None for another one.
 
     Raises:
-        ConfigError: the name is unknown, or the model does not suit the data.
+        ConfigError: the name is unknown, the model does not suit the data, or there is
+            no such encoder.
     """
     entry = model_entry(name)
-    if table is not None:
+    arguments: list[Any] = []
+    if entry.encoder:
+        if encoder is None:
+            raise ConfigError(f"model: got {name!r} without a backbone.")
+        arguments = [encoder]
+    elif table is not None:
         check_kind(name, "text")
+        arguments = [table]
     elif numbers:
         check_kind(name, "features")
+        arguments = [numbers]
     elif entry.kind in ("text", "features"):
         check_kind(name, "images")
-    arguments = [table] if table is not None else [numbers] if numbers else []
     module, _, attribute = entry.body.partition(":")
-    body = getattr(import_module(module), attribute)
+    make = getattr(import_module(module), attribute)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(seed, "model"))
+        body = make(*arguments)
         return TaskModel(
-            body(*arguments),
-            features=entry.features,
+            body,
+            features=entry.features or body.features,
             input_shape=(numbers,) if numbers else entry.input_shape,
             tasks=tasks,
             classes=classes,

@@ -53,11 +53,16 @@ class TaskModel(nn.Module):
         return 0 if self.single_head else task
 
     def shared_names(self) -> tuple[str, ...]:
-        """Return the names of the parameters and buffers that clients share."""
+        """Return the names of the parameters and buffers that clients share.
+
+        Frozen parameters are not among them: everybody has the same.
+        """
+        frozen = {n for n, p in self.named_parameters() if not p.requires_grad}
         return tuple(
             name
             for name in self.state_dict()
-            if self.single_head or not name.startswith("heads.")
+            if name not in frozen
+            and (self.single_head or not name.startswith("heads."))
         )
 
     def head_names(self, task: int) -> tuple[str, ...]:
@@ -76,6 +81,16 @@ class TaskModel(nn.Module):
         if known is None:
             raise ContractError(f"{type(self.body).__name__} represents no inputs")
         found: torch.Tensor = known(x)
+        return found
+
+    def prepared(self, x: torch.Tensor) -> torch.Tensor:
+        """Return inputs as far as frozen parts of the body bring them.
+
+        `forward` takes them in place of ``x`` and returns the same; they do not change
+        in training. Of a body without frozen parts in front, ``x`` itself.
+        """
+        known = getattr(self.body, "prepared", None)
+        found: torch.Tensor = x if known is None else known(x)
         return found
 
     @override
