@@ -1,12 +1,12 @@
 """From a configuration to the objects of a run; both apps build through here."""
 
-import os
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from fcl_flower.algorithms import algorithm
+from fcl_flower.bench import ServerBench
+from fcl_flower.completion import completed, data_kind, data_root, input_shape
 from fcl_flower.config import RunConfig
 from fcl_flower.contracts import Learner, Place, Strategy
 from fcl_flower.data.draw import Incremental
@@ -15,109 +15,19 @@ from fcl_flower.data.inputs import check_shape
 from fcl_flower.data.scenarios import Scenario, build_scenario, scenario_entry
 from fcl_flower.data.seriesset import SeriesSet
 from fcl_flower.data.sources import load_source
+from fcl_flower.data.tasks import Form, PublicExamples, public_examples
+from fcl_flower.data.tokens import Tokens
+from fcl_flower.data.tokens import tokens as encoder_tokens
 from fcl_flower.data.word_vectors import WordVectors, word_vectors
 from fcl_flower.demands import check_demands
 from fcl_flower.errors import ConfigError
 from fcl_flower.isolation import IsolatedLearner
-from fcl_flower.models import TaskModel, build_model, check_kind, model_entry
-from fcl_flower.own_run import check_settings, no_words, own_data
+from fcl_flower.models import TaskModel, build_model, model_entry
+from fcl_flower.own_run import no_words, own_data
+from fcl_flower.pretrained import EncoderSettings
 from fcl_flower.schedule import Schedule
 from fcl_flower.tensors import snapshot
 from fcl_flower.training import Training
-
-_SUITS = {
-    "images": "lenet",
-    "series": "har-cnn",
-    "features": "mlp",
-    "text": "kim-cnn",
-}
-"""The model for each kind of data."""
-
-
-def completed(config: RunConfig) -> RunConfig:
-    """Return the configuration with what the user left to us.
-
-    A data set and a scenario that suit the strategy, a model that suits the data, a
-    batch size and a learning rate that suit the model, and a head, a number of rounds
-    and of clients that suit the scenario.
-
-    Raises:
-        ConfigError: there is no such data set, scenario or network, the head or the
-            concept ids do not suit the scenario, or something is left to us that only
-            clients know.
-    """
-    method = algorithm(config.strategy)
-    config = config.with_values(scenario=config.scenario or method.scenario)
-    if own_data(config):
-        check_settings(config)
-    elif config.labels:
-        raise ConfigError(
-            f"labels: {config.labels!r} is refused: expected none, since the data sets "
-            "name their classes"
-        )
-    else:
-        config = config.with_values(dataset=config.dataset or method.dataset)
-    kind = data_kind(config)
-    scenario = config.scenario or ("text" if kind == "text" else "overlapped")
-    name = config.model or _SUITS[kind]
-    if not config.model and config.datasets == ("digits",):
-        name = "small"
-    check_kind(name, kind)
-    network, plan = model_entry(name), scenario_entry(scenario)
-    head = config.head or plan.head
-    if plan.single and head != "single":
-        raise ConfigError(
-            f"head: {head!r} is refused: expected 'single' for scenario "
-            f"{scenario}, {plan.single}"
-        )
-    if plan.hidden and config.mode == "asynchronous":
-        raise ConfigError(
-            f"mode: {config.mode!r} is refused: expected 'synchronous' for scenario "
-            f"{scenario}, in which clients meet concepts by rounds"
-        )
-    if config.concept_ids and not (plan.hidden and config.stay):
-        raise ConfigError(
-            f"concept-ids: True is refused: expected it with hidden concepts that a "
-            f"client meets one at a time, not with scenario {scenario} and stay "
-            f"{config.stay}"
-        )
-    rounds = config.rounds or plan.rounds
-    return config.with_values(
-        scenario=scenario,
-        model=name,
-        features=_numbers(config, kind),
-        head=head,
-        clients=config.clients or plan.clients,
-        classes_per_task=config.classes_per_task or len(config.label_names),
-        rounds=rounds,
-        evaluate_every=config.evaluate_every or max(1, rounds // 20) * plan.hidden,
-        batch_size=config.batch_size or network.batch_size,
-        learning_rate=config.learning_rate or network.learning_rate,
-    )
-
-
-def _numbers(config: RunConfig, kind: str) -> int:
-    """Return how many numbers a sample is made of; 0 where it is not plain numbers.
-
-    Raises:
-        ConfigError: the data have another number of them than was given.
-    """
-    if own_data(config):
-        return config.features
-    source = load_source(config.datasets[0], data_root(config))
-    found = source.train.x.shape[1] if kind == "features" else 0
-    if config.features not in (0, found):
-        raise ConfigError(
-            f"features: {config.features} is refused: expected {found or 'none'}, as "
-            f"{source.name!r} has {kind}"
-        )
-    return found
-
-
-def input_shape(config: RunConfig) -> tuple[int, ...]:
-    """Return the shape of one input of the model, of a completed configuration."""
-    entry = model_entry(config.model)
-    return (config.features,) if entry.kind == "features" else entry.input_shape
 
 
 def checked(config: RunConfig) -> RunConfig:
@@ -134,29 +44,6 @@ def checked(config: RunConfig) -> RunConfig:
     strategy(config).init(snapshot(network, network.shared_names()))
     learner(config, plan, client=0)
     return config
-
-
-def data_kind(config: RunConfig) -> str:
-    """Return ``images``, ``series``, ``features`` or ``text``: what is learned from.
-
-    Raises:
-        ConfigError: a data set is missing, or kinds are mixed.
-    """
-    if own_data(config):
-        return model_entry(config.model).kind
-    root = data_root(config)
-    kinds = {load_source(name, root).kind for name in config.sources}
-    if len(kinds) > 1:
-        raise ConfigError(
-            f"dataset: {','.join(config.sources)!r} is refused: expected data sets of "
-            f"one kind, not {' and '.join(sorted(kinds))}"
-        )
-    return kinds.pop()
-
-
-def data_root(config: RunConfig) -> Path:
-    """Return the folder with data sets: the setting, ``$FCL_DATA`` or ``./data``."""
-    return Path(config.data_root or os.environ.get("FCL_DATA") or "data").absolute()
 
 
 def scenario(config: RunConfig) -> Scenario:
@@ -184,15 +71,16 @@ def scenario(config: RunConfig) -> Scenario:
 def vectors(config: RunConfig) -> WordVectors | None:
     """Return the word vectors, the same on the server and on every client.
 
-    None for what is not text. Where clients have texts of their own, these are vectors
-    of no word.
+    None for what is not text, or is read by a pre-trained encoder. Where clients have
+    texts of their own, these are vectors of no word.
 
     Raises:
         ConfigError: their file cannot be read, or one is given for other data.
     """
     config = completed(config)
     kind = data_kind(config)
-    if kind == "text":
+    encoder = model_entry(config.model).encoder
+    if kind == "text" and not encoder:
         if own_data(config):
             return no_words(config)
         return word_vectors(
@@ -201,8 +89,26 @@ def vectors(config: RunConfig) -> WordVectors | None:
     if config.word_vectors:
         raise ConfigError(
             f"word-vectors: {config.word_vectors!r} is refused: expected none, since "
-            f"{config.dataset or config.model!r} is for {kind}"
+            + (
+                f"{config.model} has tokens of its own"
+                if encoder
+                else f"{config.dataset or config.model!r} is for {kind}"
+            )
         )
+    return None
+
+
+def tokens(config: RunConfig) -> Tokens | None:
+    """Return what numbers texts for the encoder of a completed configuration.
+
+    None where there is no encoder, or none of texts.
+
+    Raises:
+        ConfigError: there is no such encoder.
+    """
+    entry = model_entry(config.model)
+    if entry.encoder and entry.kind == "text":
+        return encoder_tokens(config.backbone, config.max_tokens)
     return None
 
 
@@ -236,6 +142,13 @@ def model(
         seed=config.seed,
         table=None if words is None else words.table,
         numbers=config.features if data_kind(config) == "features" else 0,
+        encoder=EncoderSettings(
+            config.backbone,
+            config.bottleneck,
+            config.placement,
+            config.enhanced_blocks,
+            config.encoder_precision,
+        ),
     )
 
 
@@ -275,7 +188,27 @@ def strategy(config: RunConfig) -> Strategy[Any]:
             f"mode: {config.mode!r} is refused: expected 'synchronous' for "
             f"{config.strategy}, which looks at all updates of a round together"
         )
+    if made.trains:
+        made.bench = bench(config)
     return made
+
+
+def bench(config: RunConfig) -> ServerBench:
+    """Return where the server half trains, with the public data that there are.
+
+    Raises:
+        ConfigError: the run is not what the algorithm needs.
+    """
+    config = completed(config)
+    plan = scenario(config)
+    check_demands(algorithm(config.strategy).load_learner(), config, plan)
+    words = tokens(config) or vectors(config)
+    form = Form(data_root(config), input_shape(config), True, words)
+    place = device(config)
+    public = public_examples(plan, form)
+    here = PublicExamples(*(part.to(place) for part in public))
+    network = model(config, plan).to(place)
+    return ServerBench(network, here, training(config), config.seed)
 
 
 def learner(
@@ -302,13 +235,7 @@ def learner(
     place = Place(
         client=client,
         seed=config.seed,
-        training=Training(
-            epochs=config.epochs,
-            batch_size=config.batch_size,
-            learning_rate=config.learning_rate,
-            patience=config.patience,
-            stop_after=config.stop_after,
-        ),
+        training=training(config),
         device=device(config),
     )
     network = model(config, plan, words).to(place.device)
@@ -316,7 +243,20 @@ def learner(
     if not config.isolated:
         return made
     server = halves.load_strategy()(of_server, config.seed)
+    if server.trains:
+        server.bench = bench(config)
     return IsolatedLearner(made, server)
+
+
+def training(config: RunConfig) -> Training:
+    """Return how whoever trains does it, of a completed configuration."""
+    return Training(
+        epochs=config.epochs,
+        batch_size=config.batch_size,
+        learning_rate=config.learning_rate,
+        patience=config.patience,
+        stop_after=config.stop_after,
+    )
 
 
 def device(config: RunConfig) -> str:

@@ -21,7 +21,7 @@ def check_data(folder: Path, **given: Any) -> None:  # noqa: ANN401
     --features or --labels where the run has them.
     """
     # Imported here since torch takes a second, and `fcl --help` does without.
-    from fcl_flower import assembly
+    from fcl_flower import completion
     from fcl_flower.client_setup import vector_file
     from fcl_flower.data.own import own_vectors
     from fcl_flower.data.own_folder import find_tasks
@@ -29,8 +29,8 @@ def check_data(folder: Path, **given: Any) -> None:  # noqa: ANN401
     from fcl_flower.own_run import wanted
 
     config = configured(given)
-    config = assembly.completed(config.with_values(scenario="own"))
-    expected = wanted(config, assembly.input_shape(config))
+    config = completion.completed(config.with_values(scenario="own"))
+    expected = wanted(config, completion.input_shape(config))
     places = find_tasks(folder)
     if not places:
         raise ConfigError(

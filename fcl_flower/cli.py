@@ -198,7 +198,7 @@ def study(
 @cli.command("list")
 def list_() -> None:
     """Show the strategies, scenarios, data sets and models there are."""
-    from fcl_flower import assembly
+    from fcl_flower import completion
     from fcl_flower.data.scenarios import SCENARIOS
     from fcl_flower.data.sources import known_sources
     from fcl_flower.models import MODELS
@@ -211,7 +211,7 @@ def list_() -> None:
     for title, lines in (
         ("Scenarios", {n: s.summary for n, s in SCENARIOS.items()}),
         ("Models", {n: m.summary for n, m in MODELS.items()}),
-        ("Data sets", known_sources(assembly.data_root(RunConfig()))),
+        ("Data sets", known_sources(completion.data_root(RunConfig()))),
     ):
         table = Table("name", "what it is", title=title)
         for name, line in lines.items():
@@ -317,7 +317,8 @@ def _study(
     gpus_per_client: float,
     wanted: Callable[[RunConfig], bool] = lambda config: True,
 ) -> None:
-    from fcl_flower.assembly import checked, completed
+    from fcl_flower.assembly import checked
+    from fcl_flower.completion import completed
     from fcl_flower.study import run_study, table
 
     console = Console()

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fcl_flower import assembly
+from fcl_flower import assembly, completion
 from fcl_flower.config import RunConfig
 from fcl_flower.data.client_data import ClientData, DealtData
 from fcl_flower.data.own import OwnData
@@ -10,6 +10,7 @@ from fcl_flower.data.scenarios import Scenario
 from fcl_flower.data.tasks import Form
 from fcl_flower.data.vector_files import find_vectors
 from fcl_flower.errors import ConfigError
+from fcl_flower.models import model_entry
 from fcl_flower.node import NodeConfig
 from fcl_flower.own_run import own_data, wanted
 
@@ -27,14 +28,14 @@ def on_node(config: RunConfig, node: NodeConfig) -> RunConfig:
             "node-config num-partitions: missing; expected how many clients there are, "
             "which the run does not say either"
         )
-    config = assembly.completed(
+    config = completion.completed(
         config.with_values(
             clients=clients,
             device=node.device or config.device,
             min_replies=1,  # the server's business, and checked against the clients
         )
     )
-    if node.word_vectors and assembly.data_kind(config) == "text":
+    if node.word_vectors and completion.data_kind(config) == "text":
         return config.with_values(word_vectors=node.word_vectors)
     return config
 
@@ -54,12 +55,11 @@ def client_data(
         ConfigError: the client should have data of its own, but has not, or not as
             described; or word vectors are missing.
     """
-    shape = assembly.input_shape(config)
-    root = assembly.data_root(config)
+    shape = completion.input_shape(config)
+    root = completion.data_root(config)
     if not plan.own:
-        words = assembly.vectors(config)
-        single = config.head == "single"
-        form = Form(root, shape, single, words)
+        numbering = assembly.tokens(config) or assembly.vectors(config)
+        form = Form(root, shape, config.head == "single", numbering)
         return DealtData(plan, node.partition_id, form)
     if not node.data_path:
         raise ConfigError(
@@ -67,22 +67,23 @@ def client_data(
             f"own data, for scenario {plan.name}"
         )
     folder = Path(node.data_path).expanduser()
-    return OwnData(folder, wanted(config, shape), tasks, vector_file(config))
+    words = assembly.tokens(config) or vector_file(config)
+    return OwnData(folder, wanted(config, shape), tasks, words)
 
 
 def vector_file(config: RunConfig) -> Path | None:
     """Return the file of word vectors of a client with data of its own.
 
-    None where the data are not text.
+    None where the data are not text, or their model has tokens of its own.
 
     Raises:
         ConfigError: there is no such file, or none is named.
     """
-    if assembly.data_kind(config) != "text":
+    if completion.data_kind(config) != "text" or model_entry(config.model).encoder:
         return None
     if not config.word_vectors:
         raise ConfigError(
             "word-vectors: '' is refused: expected a file, of the run or of the node, "
             "since clients with texts of their own have to agree on the vectors"
         )
-    return find_vectors(config.word_vectors, assembly.data_root(config))
+    return find_vectors(config.word_vectors, completion.data_root(config))

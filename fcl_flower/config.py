@@ -10,6 +10,7 @@ from typing import Any, Literal, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fcl_flower.errors import ConfigError
+from fcl_flower.pretrained import EncoderPrecision, Placement
 
 P = TypeVar("P", bound=BaseModel)
 
@@ -58,6 +59,18 @@ class RunConfig(BaseModel):
     features: int = Field(0, ge=0)
     """Numbers in a sample of plain numbers; 0 for those of the data set. Where clients
     have texts of their own: numbers in a word's vector."""
+    backbone: str = ""
+    """Pre-trained encoder of a transformer: minilm, a folder, or a name of the Hub."""
+    max_tokens: int = Field(128, ge=3)
+    """Tokens of a text that a transformer reads; what is behind them is cut."""
+    bottleneck: int = Field(48, ge=1)
+    """Width of an Enhancer."""
+    placement: Placement = "both"
+    """Where Enhancers act in a block: attention, feed-forward, or both."""
+    enhanced_blocks: int = Field(0, ge=0)
+    """How many of the last blocks have Enhancers; 0 for all."""
+    encoder_precision: EncoderPrecision = "float32"
+    """In which a transformer computes: bfloat16 is faster where processors have it."""
     head: Literal["", "multi", "single"] = ""
     """One head a task, or a single one over all labels; empty for what suits."""
     clients: int = Field(0, ge=0)

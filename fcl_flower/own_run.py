@@ -28,8 +28,10 @@ def check_settings(config: RunConfig) -> None:
     Raises:
         ConfigError: one sentence names the setting, and what was expected.
     """
-    kind = model_entry(config.model).kind if config.model else ""
-    numbered = kind in ("features", "text")
+    entry = model_entry(config.model) if config.model else None
+    kind = "" if entry is None else entry.kind
+    encoder = entry is not None and entry.encoder != ""
+    numbered = kind in ("features", "text") and not encoder
     single, names = config.head == "single", config.label_names
     for wrong, key, value, expected in (
         (config.dataset, "dataset", config.dataset, "none"),

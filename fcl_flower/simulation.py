@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from fcl_flower import assembly
+from fcl_flower import completion
 from fcl_flower.config import RunConfig
 from fcl_flower.errors import RoundError
 from fcl_flower.flower_app import SUPERLINK, environment, write_app, write_superlink
@@ -51,7 +51,7 @@ def simulate(
     config = config.with_values(
         output=str(folder.absolute()),
         memory=str((folder / CLIENTS).absolute()),
-        data_root=str(assembly.data_root(config)),
+        data_root=str(completion.data_root(config)),
     )
     app = work / "app"
     write_app(app, config)

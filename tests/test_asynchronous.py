@@ -7,7 +7,7 @@ import pytest
 from fakes import failure, rounds_of, run_in_process, summary_of, tiny
 from text_sets import write_topics
 
-from fcl_flower import assembly, wire
+from fcl_flower import assembly, completion, wire
 from fcl_flower.asynchronous import mixed
 from fcl_flower.clock import Clock
 from fcl_flower.errors import ConfigError, RoundError
@@ -241,6 +241,6 @@ def test_an_algorithm_that_needs_rounds_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="mode: 'asynchronous' is refused"):
         assembly.strategy(slow(tmp_path, strategy="concept-matching"))
     with pytest.raises(ConfigError, match="mode: 'asynchronous' is refused"):
-        assembly.completed(
+        completion.completed(
             slow(tmp_path, strategy="fedavg", scenario="concepts", classes_per_task=0)
         )

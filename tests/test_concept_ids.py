@@ -7,7 +7,7 @@ from fakes import rounds_of, run_in_process, summary_of, tiny
 from text_sets import write_topics
 
 from clients.concept_matching import ConceptMatching
-from fcl_flower import assembly, wire
+from fcl_flower import assembly, completion, wire
 from fcl_flower.config import RunConfig
 from fcl_flower.errors import ConfigError
 
@@ -35,7 +35,7 @@ def stages(grid, kind):
 )
 def test_ids_are_refused_where_a_client_does_not_meet_one_hidden_concept(values, why):
     with pytest.raises(ConfigError, match=f"concept-ids: True is refused: .*{why}"):
-        assembly.completed(RunConfig(concept_ids=True, **values))
+        completion.completed(RunConfig(concept_ids=True, **values))
 
 
 def test_the_schedule_knows_what_the_stream_knows(tmp_path):

@@ -9,7 +9,7 @@ import torch
 from fakes import rounds_of, run_in_process, summary_of, tiny
 from sklearn.metrics import adjusted_rand_score
 
-from fcl_flower import assembly, wire
+from fcl_flower import assembly, completion, wire
 from fcl_flower.concept_record import ConceptRecord
 from fcl_flower.config import RunConfig
 from fcl_flower.data.concepts import concept_chunks, concept_groups
@@ -241,7 +241,7 @@ def test_classes_per_task_mean_nothing_to_concepts(tmp_path):
 
 
 def test_what_suits_hidden_concepts_is_filled_in():
-    found = assembly.completed(RunConfig(strategy="concept-matching"))
+    found = completion.completed(RunConfig(strategy="concept-matching"))
     assert (found.scenario, found.dataset, found.head) == (
         "concepts",
         "digits",
@@ -253,7 +253,7 @@ def test_what_suits_hidden_concepts_is_filled_in():
 
 
 def test_what_suits_task_streams_is_filled_in():
-    found = assembly.completed(RunConfig())
+    found = completion.completed(RunConfig())
     assert (found.scenario, found.head) == ("overlapped", "multi")
     assert (found.clients, found.rounds, found.evaluate_every) == (4, 5, 0)
 
@@ -261,7 +261,7 @@ def test_what_suits_task_streams_is_filled_in():
 def test_a_head_for_each_hidden_concept_is_refused():
     config = RunConfig(scenario="concepts", head="multi")
     with pytest.raises(ConfigError, match=r"head: 'multi' is refused: .* 'single'"):
-        assembly.completed(config)
+        completion.completed(config)
 
 
 # ---- a whole run

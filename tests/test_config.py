@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fcl_flower import assembly
+from fcl_flower import assembly, completion
 from fcl_flower.config import RunConfig, inline, read_toml, settings, toml
 from fcl_flower.errors import ConfigError
 from fcl_flower.models import build_model
@@ -164,7 +164,7 @@ def test_settings_that_are_no_table_are_refused(text):
 
 def test_data_follow_from_the_strategy_and_a_model_from_the_data(tmp_path):
     def completed(**values):
-        found = assembly.completed(RunConfig(data_root=str(tmp_path), **values))
+        found = completion.completed(RunConfig(data_root=str(tmp_path), **values))
         return found.dataset, found.scenario, found.model
 
     images = np.zeros((4, 6, 6), np.uint8)
@@ -183,10 +183,10 @@ def test_data_follow_from_the_strategy_and_a_model_from_the_data(tmp_path):
 
 
 def test_the_step_may_follow_from_the_model():
-    config = assembly.completed(RunConfig(model="lenet"))
+    config = completion.completed(RunConfig(model="lenet"))
     assert (config.batch_size, config.learning_rate) == (50, 1e-3 / 3)
     given = RunConfig(batch_size=7, learning_rate=0.5)
-    assert assembly.completed(given) == given.with_values(
+    assert completion.completed(given) == given.with_values(
         dataset="digits",
         scenario="overlapped",
         model="small",
@@ -198,12 +198,12 @@ def test_the_step_may_follow_from_the_model():
 
 def test_the_data_root_is_the_setting_or_the_environment(monkeypatch, tmp_path):
     monkeypatch.setenv("FCL_DATA", str(tmp_path / "environment"))
-    assert assembly.data_root(RunConfig()) == tmp_path / "environment"
+    assert completion.data_root(RunConfig()) == tmp_path / "environment"
     given = RunConfig(data_root=str(tmp_path / "given"))
-    assert assembly.data_root(given) == tmp_path / "given"
+    assert completion.data_root(given) == tmp_path / "given"
     monkeypatch.delenv("FCL_DATA")
     monkeypatch.chdir(tmp_path)
-    assert assembly.data_root(RunConfig()) == tmp_path / "data"
+    assert completion.data_root(RunConfig()) == tmp_path / "data"
 
 
 def test_a_device_that_is_not_there_is_refused():

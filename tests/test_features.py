@@ -7,7 +7,7 @@ import pytest
 import torch
 from fakes import run_in_process
 
-from fcl_flower import assembly
+from fcl_flower import assembly, completion
 from fcl_flower.config import RunConfig
 from fcl_flower.data.featureset import FeatureSet
 from fcl_flower.data.inputs import to_inputs
@@ -74,14 +74,14 @@ def test_a_wrong_array_is_refused_by_file_and_key(save, tmp_path, change, words)
 def test_the_width_of_the_model_is_that_of_the_data(save, tmp_path):
     save()
     config = RunConfig(dataset="table", data_root=str(tmp_path), tasks=2)
-    found = assembly.completed(config)
+    found = completion.completed(config)
     assert (found.model, found.features) == ("mlp", 3)
-    assert assembly.completed(found) == found
+    assert completion.completed(found) == found
     assert assembly.model(found, assembly.scenario(found)).input_shape == (3,)
     with pytest.raises(ConfigError, match="features: 5 is refused: expected 3, as 'ta"):
-        assembly.completed(config.with_values(features=5))
+        completion.completed(config.with_values(features=5))
     with pytest.raises(ConfigError, match="features: 5 is refused: expected none, as"):
-        assembly.completed(RunConfig(features=5))
+        completion.completed(RunConfig(features=5))
 
 
 def test_data_sets_of_different_width_cannot_share_a_model(save, tmp_path):

@@ -7,7 +7,7 @@ import torch
 from fakes import run_in_process, summary_of, tiny
 
 from clients.joint import Joint
-from fcl_flower import assembly
+from fcl_flower import assembly, completion
 from fcl_flower.data.sources import load_source
 from fcl_flower.data.tasks import Examples, together
 from fcl_flower.errors import ConfigError
@@ -34,7 +34,7 @@ def test_every_round_has_the_data_of_all_tasks(tmp_path, watched, isolated):
     run_in_process(config)
 
     plan = assembly.scenario(config)
-    images = load_source("digits", assembly.data_root(config)).train
+    images = load_source("digits", completion.data_root(config)).train
     assert [(client, stage.task) for client, stage, _ in watched] == [
         (client, task) for task in range(3) for client in range(2)
     ]

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from fakes import run_in_process, summary_of
 from flwr.app import Context, RecordDict
 
-from fcl_flower import assembly
+from fcl_flower import assembly, completion
 from fcl_flower.cli import cli
 from fcl_flower.client_app import _Client
 from fcl_flower.client_setup import on_node
@@ -343,7 +343,7 @@ def test_labels_are_refused_where_data_sets_name_their_classes():
     with pytest.raises(
         ConfigError, match="labels: 'a,b' is refused: expected none, si"
     ):
-        assembly.completed(RunConfig(labels="a,b"))
+        completion.completed(RunConfig(labels="a,b"))
 
 
 def test_the_plan_is_told_in_a_line(tmp_path):

@@ -18,7 +18,7 @@ import time
 import numpy as np
 import torch
 
-from fcl_flower import assembly
+from fcl_flower import assembly, completion
 from fcl_flower.config import RunConfig
 from fcl_flower.data.tasks import Form, TaskData, batches, task_data
 from fcl_flower.models.kimcnn import DROPOUT, FILTERS, WIDTHS
@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=15)
     parser.add_argument("--set", default="", help="settings of fedseit")
     given = parser.parse_args()
-    config = assembly.completed(
+    config = completion.completed(
         RunConfig(
             strategy="fedseit",
             dataset=given.dataset,
@@ -59,7 +59,7 @@ def main() -> None:
     plan = assembly.scenario(config)
     learner = assembly.learner(config, plan, 0)
     form = Form(
-        assembly.data_root(config),
+        completion.data_root(config),
         learner.model.input_shape,
         single_head=False,
         numbering=assembly.vectors(config),

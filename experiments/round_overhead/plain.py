@@ -25,7 +25,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from typing_extensions import override
 
-from fcl_flower import assembly
+from fcl_flower import assembly, completion
 from fcl_flower.client_setup import client_data, on_node
 from fcl_flower.config import RunConfig
 from fcl_flower.node import NodeConfig
@@ -65,7 +65,7 @@ class Timed(FedAvg):
 @server_app.main()
 def serve(grid: Grid, context: Context) -> None:
     """Train for as many rounds as ours does; evaluate nothing."""
-    config = assembly.completed(RunConfig.of(context.run_config))
+    config = completion.completed(RunConfig.of(context.run_config))
     model = assembly.model(config, assembly.scenario(config))
     first = snapshot(model, model.shared_names())
     strategy = Timed(fraction_evaluate=0.0)

@@ -14,6 +14,7 @@ from typing_extensions import override
 from fcl_flower.data.client_data import ClientData
 from fcl_flower.data.dataset import Split
 from fcl_flower.data.inputs import to_inputs
+from fcl_flower.data.numbering import Numbering
 from fcl_flower.data.own_folder import find_tasks
 from fcl_flower.data.own_task import OwnTask, Wanted, load_task
 from fcl_flower.data.tasks import Examples, SplitName, TaskData
@@ -31,7 +32,7 @@ class OwnData(ClientData):
     """
 
     def __init__(
-        self, folder: Path, wanted: Wanted, tasks: int, word_vectors: Path | None
+        self, folder: Path, wanted: Wanted, tasks: int, words: Path | Numbering | None
     ) -> None:
         """Look into the folder.
 
@@ -39,12 +40,13 @@ class OwnData(ClientData):
             folder: the client's ``data-path``.
             wanted: what the run expects.
             tasks: how many tasks the client is asked for.
-            word_vectors: their file, where the data are text.
+            words: where the data are text, the file of word vectors, or what numbers
+                texts without one.
 
         Raises:
             ConfigError: the folder is not in order, or has fewer tasks as yet.
         """
-        self._wanted, self._word_vectors = wanted, word_vectors
+        self._wanted, self._words = wanted, words
         with _discreet("data-path: the client's folder"):
             self._files = find_tasks(folder, tasks)
         if len(self._files) < tasks:
@@ -55,12 +57,12 @@ class OwnData(ClientData):
     @cached_property
     @override
     def vectors(self) -> WordVectors | None:
-        if self._word_vectors is None:
+        if not isinstance(self._words, Path):
             return None
         # The words of old tasks as well: one model answers for them all.
         tasks = tuple(self._task(number) for number in range(len(self._files)))
         with _discreet("word-vectors: the client's file"):
-            return _cached_vectors(tasks, self._word_vectors, self._wanted)
+            return _cached_vectors(tasks, self._words, self._wanted)
 
     @override
     def training(self, stage: Stage) -> TaskData:
@@ -71,9 +73,8 @@ class OwnData(ClientData):
 
     @override
     def examples(self, task: int, split: SplitName) -> Examples:
-        return _examples(
-            self._task(task), split, self._wanted.input_shape, self.vectors
-        )
+        words = self.vectors if isinstance(self._words, Path) else self._words
+        return _examples(self._task(task), split, self._wanted.input_shape, words)
 
     def _task(self, number: int) -> OwnTask:
         with _discreet(f"task {number + 1}: the client's data"):
@@ -114,12 +115,12 @@ def _examples(
     task: OwnTask,
     split: SplitName,
     input_shape: tuple[int, ...],
-    vectors: WordVectors | None,
+    words: Numbering | None,
 ) -> Examples:
     samples = {"train": task.data.train, "valid": task.valid, "test": task.data.test}
     chosen: Split = samples[split]
     everyone = np.arange(len(chosen.y))
-    x = to_inputs(task.data, chosen, everyone, input_shape, vectors)
+    x = to_inputs(task.data, chosen, everyone, input_shape, words)
     return Examples(x, torch.from_numpy(chosen.y.copy()))
 
 
