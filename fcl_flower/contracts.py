@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from fcl_flower.errors import ContractError
-from fcl_flower.types import Arrays, Payload, Stage, Update
+from fcl_flower.types import Array, Arrays, Payload, Stage, Update
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,8 +34,70 @@ class Params(BaseModel):
 P = TypeVar("P", bound=Params)
 
 
+class Bench(ABC):
+    """Where a server half trains: the run's model and public data, NumPy at both ends.
+
+    Attributes:
+        labels: int64, shape (N,), each public sample's place in the single head; -1
+            for a class that no client has. N is 0 where there are no public data.
+        classes: int64, shape (N,), its class among those of the public data, from 0.
+    """
+
+    labels: Array
+    classes: Array
+
+    @abstractmethod
+    def features(self) -> Array:
+        """Return what the untrained model knows of the public samples, (N, D)."""
+
+    @abstractmethod
+    def logits(self, tensors: Arrays, chosen: Array) -> Array:
+        """Return the logits of some public samples, shape (n, classes).
+
+        Args:
+            tensors: the model's shared tensors.
+            chosen: which samples, int64, shape (n,).
+        """
+
+    @abstractmethod
+    def distilled(
+        self,
+        start: Arrays,
+        chosen: Array,
+        targets: Array,
+        classes: Array,
+        epochs: int,
+        label_weight: float = 0.0,
+    ) -> Arrays:
+        """Return shared tensors trained to give ``targets`` on public samples.
+
+        The squared error is averaged over samples and classes.
+
+        Args:
+            start: where training starts.
+            chosen: the samples, int64, shape (n,); one may occur several times.
+            targets: shape (n, classes).
+            classes: places of the logits that count.
+            epochs: passes over the samples.
+            label_weight: of the cross-entropy of their labels beside that, if all of
+                them have one.
+        """
+
+    @abstractmethod
+    def routed(self, groups: Array, epochs: int) -> Arrays:
+        """Return a small network that tells groups of classes apart, trained here.
+
+        Args:
+            groups: int64, shape (N,), from 0: the group of each public sample.
+            epochs: passes over the public samples.
+        """
+
+
 class Strategy(ABC, Generic[P]):
     """Server half: NumPy in, NumPy out; knows neither Flower nor the clients.
+
+    Attributes:
+        bench: where it trains, if `trains` says that it does; set before `init`.
 
     Class attributes:
         params_type: the pydantic model of this half's hyper-parameters.
@@ -44,11 +106,15 @@ class Strategy(ABC, Generic[P]):
         averaged: the kinds of groups in the state that are means over clients. In an
             asynchronous run one update moves them part of the way; all else that
             `aggregate` makes of it counts at once. Empty: the algorithm needs rounds.
+        trains: it needs a `Bench`.
     """
 
     params_type: ClassVar[type[Params]] = Params
     personal: ClassVar[bool] = False
     averaged: ClassVar[tuple[str, ...]] = ("base",)
+    trains: ClassVar[bool] = False
+
+    bench: Bench
 
     def __init__(self, params: P, seed: int) -> None:
         """Keep the hyper-parameters; ``seed`` is the run's seed (see `seeds`)."""
@@ -125,6 +191,10 @@ class Strategy(ABC, Generic[P]):
         ``overlap/C/T/c/t`` is how much task T of client C, which begins in this
         round, overlaps with task t of client c.
         """
+        return {}
+
+    def notes(self) -> Mapping[str, str]:
+        """Return what a reader of the results must know of this half, by subject."""
         return {}
 
 

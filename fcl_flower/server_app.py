@@ -7,7 +7,7 @@ from flwr.app import ArrayRecord, Context
 from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
 
-from fcl_flower import assembly
+from fcl_flower import assembly, completion
 from fcl_flower.asynchronous import AsynchronousStrategy
 from fcl_flower.clock import Clock
 from fcl_flower.config import RunConfig
@@ -36,17 +36,19 @@ def main(grid: Grid, context: Context) -> None:
             f"clients: partitions {list(roster.clients)} answered, expected 0 to "
             f"{clients - 1}"
         )
-    config = assembly.completed(config.with_values(clients=clients))
+    config = completion.completed(config.with_values(clients=clients))
     plan = assembly.scenario(config)
     network = assembly.model(config, plan)
     folder = Path(config.output) if config.output else free_folder(config)
     words = assembly.vectors(config)
+    inner = assembly.strategy(config)
     notes = {} if words is None else {"word vectors": words.origin}
+    notes |= inner.notes()
     for what, note in notes.items():
         log(INFO, "%s: %s", what, note)
     recorder = Recorder(folder, config, plan, notes)
     federation = Federation(
-        assembly.strategy(config),
+        inner,
         roster,
         recorder,
         FolderMemory(folder / CHECKPOINT),

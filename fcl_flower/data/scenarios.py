@@ -134,7 +134,7 @@ SCENARIOS: dict[str, ScenarioEntry] = {
         incremental=True,
         head="single",
         single="where a sample's task is unknown",
-        clients=10,
+        clients=4,
         rounds=2,
     ),
     "own": ScenarioEntry(

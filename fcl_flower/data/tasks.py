@@ -156,15 +156,15 @@ def met_data(
 def public_examples(scenario: Scenario, form: Form) -> PublicExamples:
     """Return the server's own training samples.
 
+    Where it has none, ``x`` has shape (0, 0).
+
     Args:
         scenario: the plan.
         form: of the tensors.
-
-    Raises:
-        ValueError: the server has none.
     """
     if not scenario.public:
-        raise ValueError(f"scenario {scenario.name} has no public samples")
+        none = torch.empty(0, dtype=torch.int64)
+        return PublicExamples(torch.empty(0, 0), none, none)
     x, y = together(
         [
             _examples(scenario, plan, "train", plan.train, form)

@@ -1,0 +1,103 @@
+"""Where a server half trains: the run's model, and the public data that it has."""
+
+import numpy as np
+import torch
+from torch.nn.functional import cross_entropy
+from typing_extensions import override
+
+from fcl_flower.contracts import Bench
+from fcl_flower.data.tasks import Examples, PublicExamples
+from fcl_flower.distillation import Lesson, answers, distil
+from fcl_flower.models import TaskModel
+from fcl_flower.routing import RouterNetwork
+from fcl_flower.seeds import derive
+from fcl_flower.tensors import arrays_of, load, snapshot, to_numpy
+from fcl_flower.training import Score, Training, fit
+from fcl_flower.types import Array, Arrays, Stage
+
+_NOT_VALIDATED = Score(float("nan"), float("nan"))
+
+
+class ServerBench(Bench):
+    """Public samples, and a model that holds whatever tensors a call is about.
+
+    What the frozen part of the model makes of the samples is computed once.
+    """
+
+    def __init__(
+        self, model: TaskModel, public: PublicExamples, training: Training, seed: int
+    ) -> None:
+        """Keep them.
+
+        Args:
+            model: the run's, freshly initialised, with a single head.
+            public: what the server has; may be empty.
+            training: batch size and rate, as the clients'.
+            seed: of the run.
+        """
+        self._model, self._public = model, public
+        self._training, self._seed = training, seed
+        self._prepared: torch.Tensor | None = None
+        self.labels = to_numpy(public.y)
+        self.classes = to_numpy(public.own)
+
+    @override
+    def features(self) -> Array:
+        return to_numpy(self._model.represent(self._public.x))
+
+    @override
+    def logits(self, tensors: Arrays, chosen: Array) -> Array:
+        load(self._model, tensors)
+        return to_numpy(answers(self._model, self._inputs(chosen)))
+
+    @override
+    def distilled(
+        self,
+        start: Arrays,
+        chosen: Array,
+        targets: Array,
+        classes: Array,
+        epochs: int,
+        label_weight: float = 0.0,
+    ) -> Arrays:
+        load(self._model, start)
+        x, labels = self._inputs(chosen), self.labels[chosen]
+        lesson = Lesson(
+            x,
+            torch.tensor(targets, dtype=torch.float32, device=x.device),
+            torch.tensor(classes, device=x.device),
+            torch.tensor(labels, device=x.device),
+            label_weight if (labels >= 0).all() else 0.0,
+        )
+        seed = derive(self._seed, "bench")
+        distil(self._model, lesson, self._training, epochs, seed)
+        return snapshot(self._model, start)
+
+    @override
+    def routed(self, groups: Array, epochs: int) -> Arrays:
+        x = self._public.x
+        count = int(groups.max()) + 1
+        network = RouterNetwork(self._model, count, self._seed).to(x.device)
+
+        def objective(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            network.train()
+            return cross_entropy(network(x), y)
+
+        fit(
+            dict(network.named_parameters()),
+            objective,
+            lambda: _NOT_VALIDATED,
+            Examples(x, torch.tensor(groups, device=x.device)),
+            Training(epochs, self._training.batch_size, 1e-3, patience=0),
+            memory={},
+            seed=derive(self._seed, "router"),
+            client=0,
+            stage=Stage(0, 0, first=True, last=True),
+        )
+        return arrays_of(network.state_dict())
+
+    def _inputs(self, chosen: Array) -> torch.Tensor:
+        if self._prepared is None:
+            self._prepared = self._model.prepared(self._public.x)
+        where = torch.tensor(np.asarray(chosen), device=self._prepared.device)
+        return self._prepared[where]
