@@ -28,6 +28,7 @@ class Algorithm:
             empty where that is itself, run isolated.
         dataset: what it runs on where the user names nothing.
         scenario: likewise; empty for what suits the data.
+        models: likewise, at most one for each kind of data; the others get the usual.
     """
 
     strategy: str
@@ -37,6 +38,7 @@ class Algorithm:
     alone: str = ""
     dataset: str = DATASET
     scenario: str = ""
+    models: tuple[str, ...] = ()
 
     @property
     def federated(self) -> bool:
@@ -151,24 +153,36 @@ _BUILT_IN: Final[Mapping[str, Algorithm]] = MappingProxyType(
             "clients.sgd:Sgd",
             "Yogatama et al., 2019",
             "FedAvg on the new classes only: what forgetting costs",
+            dataset="stdlib-docs",
+            scenario="class-incremental",
+            models=("transformer",),
         ),
         "replay": Algorithm(
             "strategies.fedavg:FedAvg",
             "clients.replay:Replay",
             "de Masson d'Autume et al., NeurIPS 2019",
             "FedAvg whose clients train on a few samples of old tasks again",
+            dataset="stdlib-docs",
+            scenario="class-incremental",
+            models=("transformer",),
         ),
         "replay-reg": Algorithm(
             "strategies.fedavg:FedAvg",
             "clients.replay_reg:ReplayReg",
             "Huang et al., NAACL 2021",
             "replay whose features are held near those of the received model",
+            dataset="stdlib-docs",
+            scenario="class-incremental",
+            models=("transformer",),
         ),
         "mtl": Algorithm(
             "strategies.fedavg:FedAvg",
             "clients.joint:Joint",
             "-",
             "FedAvg on all tasks at once: the bound without forgetting",
+            dataset="stdlib-docs",
+            scenario="class-incremental",
+            models=("transformer",),
         ),
         "concept-matching": Algorithm(
             "strategies.concept_matching:ConceptMatching",
@@ -176,6 +190,15 @@ _BUILT_IN: Final[Mapping[str, Algorithm]] = MappingProxyType(
             "Jiang et al., 2025",
             "a model for each hidden concept; the server clusters what comes back",
             scenario="concepts",
+        ),
+        "fedet": Algorithm(
+            "strategies.fedet:FedEt",
+            "clients.fedet:FedEt",
+            "Liu et al., IJCAI 2023",
+            "a frozen transformer whose groups of Enhancers learn new classes",
+            dataset="stdlib-docs",
+            scenario="class-incremental",
+            models=("enhanced-transformer", "enhanced-vit"),
         ),
     }
 )

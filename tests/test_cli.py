@@ -90,7 +90,7 @@ def test_a_number_that_is_none_is_refused(fcl, nothing_runs, option, value):
 
 
 def test_every_number_of_a_run_is_an_option():
-    assert len(WRONG_TYPES) == 27
+    assert len(WRONG_TYPES) == 30
 
 
 REFUSED = [

@@ -14,6 +14,14 @@ from fcl_flower.errors import ConfigError, ContractError
 from fcl_flower.isolation import IsolatedLearner
 
 NAMES = sorted(algorithms())
+# Those that would choose a pre-trained encoder learn digits here, in moments. Without
+# public data there is nothing that could tell groups of classes apart.
+QUICK = {
+    name: {"dataset": "digits", "model": "small"}
+    for name in NAMES
+    if algorithm(name).models
+}
+QUICK["fedet"]["set"] = "groups = 1"
 FEDERATED = [name for name in NAMES if algorithm(name).federated]
 HEADS = {
     name: ["single"]
@@ -51,6 +59,9 @@ class WatchedStrategy:
 
     def insights(self, state, stage):
         return self.inner.insights(state, stage)
+
+    def notes(self):
+        return self.inner.notes()
 
     def broadcast(self, state, stage, client):
         before = exact(state)
@@ -134,6 +145,7 @@ def test_two_tasks_are_learned_and_nothing_is_changed_in_place(
         lambda *given: WatchedLearner(learner(*given), problems),
     )
     given = {"strategy": name, "scenario": "overlapped", "head": head}
+    given |= QUICK.get(name, {})
     run_in_process(tiny(tmp_path, **given, rounds=2))
     assert problems == []
     assert [row["failed"] for row in rounds_of(tmp_path)] == [[]] * 4
@@ -188,6 +200,7 @@ def test_isolated_clients_do_not_know_of_each_other(tmp_path, name):
 @pytest.mark.parametrize("name", FEDERATED)
 def test_isolated_clients_send_and_receive_no_tensor(tmp_path, name):
     given = {"strategy": name, "scenario": "overlapped", "head": HEADS[name][0]}
+    given |= QUICK.get(name, {})
     grid = run_in_process(tiny(tmp_path, **given, isolated=True))
     found = summary_of(tmp_path)
     assert found["bytes_by_kind"]["up"].keys() == {"meta"}

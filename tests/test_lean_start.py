@@ -7,7 +7,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-HEAVY = {"scipy", "sklearn", "gensim", "ray", "datasets", "pandas", "PIL"}
+HEAVY = {
+    "scipy",
+    "sklearn",
+    "gensim",
+    "ray",
+    "datasets",
+    "pandas",
+    "PIL",
+    "transformers",
+}
 
 
 @pytest.mark.parametrize("strategy", ["fedavg", "fedweit"])

@@ -1,4 +1,4 @@
-"""Two real runs in Flower's simulation runtime; all else with programs of our own."""
+"""Three real runs in Flower's simulation runtime; the rest with programs of our own."""
 
 import json
 import os
@@ -11,7 +11,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+from encoders import saved, saved_tokenizer
 from fakes import rounds_of, summary_of, tiny
+from text_sets import write_topics
 
 from fcl_flower import processes, simulation
 from fcl_flower.config import RunConfig
@@ -113,6 +115,30 @@ def test_a_real_run_leaves_a_complete_folder_and_nothing_else(real_runs):
 def test_no_process_outlives_a_real_run(real_runs):
     for folder, _ in real_runs.values():
         assert vanished(folder / ".flower" / "home")
+
+
+def test_fedet_sends_groups_of_enhancers_and_what_it_says_of_them(tmp_path):
+    write_topics(tmp_path)
+    encoder = saved(tmp_path / "encoder", "bert")
+    words = [f"w{label}x{n}" for label in range(4) for n in range(6)]
+    saved_tokenizer(encoder, ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *words])
+    process = fcl(
+        *("simulate", "--strategy", "fedet", "--clients", 2, "--tasks", 2),
+        *("--rounds", 1, "--dataset", "tiny", "--data-root", tmp_path),
+        *("--backbone", encoder, "--max-tokens", 12, "--set", "groups=2"),
+        *("--set", "auxiliary=8", "--output", tmp_path / "run"),
+    )
+    out, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, f"{out}\n{err}"
+
+    found = summary_of(tmp_path / "run")
+    # A tenth of 24 samples of each of four classes is the server's.
+    assert found["notes"] == {"consolidation": "distillation on 8 public samples"}
+    assert found["bytes_by_kind"]["up"].keys() == {"enhancers", "meta"}
+    assert found["bytes_by_kind"]["down"].keys() == {"enhancers", "meta", "router"}
+    assert [row["failed"] for row in rounds_of(tmp_path / "run")] == [[], []]
+    assert found["model"] == "enhanced-transformer"
+    assert vanished(tmp_path / "run" / ".flower" / "home")
 
 
 # ---- programs of our own in the place of Flower's
