@@ -61,7 +61,7 @@ class RunConfig(BaseModel):
     have texts of their own: numbers in a word's vector."""
     backbone: str = ""
     """Pre-trained encoder of a transformer: minilm, a folder, or a name of the Hub."""
-    max_tokens: int = Field(128, ge=3)
+    max_tokens: int = Field(64, ge=3)
     """Tokens of a text that a transformer reads; what is behind them is cut."""
     bottleneck: int = Field(48, ge=1)
     """Width of an Enhancer."""
