@@ -60,7 +60,7 @@ class FedEtParams(Params):
     groups: int = Field(3, ge=1)
     gamma: float = Field(0.03, gt=0, le=1)
     copies: int = Field(20, ge=1)
-    distil_epochs: int = Field(5, ge=1)
+    distil_epochs: int = Field(3, ge=1)
     distil_on: Literal["memory", "task"] = "task"
     label_weight: float = Field(1.0, ge=0)
     start: Literal["fresh", "group"] = "group"

@@ -58,8 +58,8 @@ class FedEtParams(Params):
     router_epochs: int = Field(20, ge=1)
     consolidation: Literal["distillation", "mean"] = "distillation"
     least_uploads: int = Field(2, ge=1, le=2)
-    auxiliary: int = Field(128, ge=1)
-    server_epochs: int = Field(5, ge=1)
+    auxiliary: int = Field(64, ge=1)
+    server_epochs: int = Field(3, ge=1)
     label_weight: float = Field(1.0, ge=0)
     distribution: Literal["exact", "noised", "withheld"] = "exact"
     entropy: Literal["exact", "noised", "withheld"] = "exact"
