@@ -506,7 +506,7 @@ def test_a_head_a_task_is_refused():
 def test_what_suits_the_scenario_is_filled_in():
     config = RunConfig(scenario="class-incremental", dataset="digits")
     found = completion.completed(config)
-    assert (found.clients, found.rounds, found.head) == (10, 2, "single")
+    assert (found.clients, found.rounds, found.head) == (4, 2, "single")
 
 
 @pytest.mark.parametrize(
