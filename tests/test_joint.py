@@ -12,7 +12,13 @@ from fcl_flower.data.sources import load_source
 from fcl_flower.data.tasks import Examples, together
 from fcl_flower.errors import ConfigError
 
-GIVEN = {"strategy": "mtl", "scenario": "classes", "head": "single", "tasks": 3}
+GIVEN = {
+    "strategy": "mtl",
+    "dataset": "digits",
+    "scenario": "classes",
+    "head": "single",
+    "tasks": 3,
+}
 
 
 @pytest.fixture

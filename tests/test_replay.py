@@ -232,7 +232,9 @@ def test_a_setting_out_of_range_is_refused(key):
 
 @pytest.mark.parametrize("name", ["replay", "replay-reg", "mtl"])
 def test_a_head_for_each_task_is_refused(tmp_path, name):
-    config = tiny(tmp_path, strategy=name, scenario="classes", head="multi")
+    config = tiny(
+        tmp_path, strategy=name, dataset="digits", scenario="classes", head="multi"
+    )
     with pytest.raises(
         ConfigError, match=f"head: 'multi' is refused: expected 'single' for {name}"
     ):
@@ -241,7 +243,13 @@ def test_a_head_for_each_task_is_refused(tmp_path, name):
 
 @pytest.mark.parametrize("name", ["replay", "replay-reg", "mtl"])
 def test_tasks_that_nobody_tells_apart_are_refused(tmp_path, name):
-    config = tiny(tmp_path, strategy=name, scenario="concepts", classes_per_task=0)
+    config = tiny(
+        tmp_path,
+        strategy=name,
+        dataset="digits",
+        scenario="concepts",
+        classes_per_task=0,
+    )
     with pytest.raises(ConfigError, match="scenario: 'concepts' is refused"):
         assembly.checked(config)
 
@@ -250,6 +258,7 @@ def test_concepts_that_are_told_can_be_replayed(tmp_path):
     config = tiny(
         tmp_path,
         strategy="replay",
+        dataset="digits",
         scenario="concepts",
         classes_per_task=0,
         concept_ids=True,
@@ -261,6 +270,7 @@ def first_task_at_the_end(folder, strategy):
     config = tiny(
         folder,
         strategy=strategy,
+        dataset="digits",
         scenario="classes",
         head="single",
         rounds=4,
@@ -293,7 +303,14 @@ def test_fine_tuning_is_fedavg(tmp_path):
     for name in ("finetune", "fedavg"):
         folder = tmp_path / name
         run_in_process(
-            tiny(folder, strategy=name, scenario="classes", head="single", rounds=2)
+            tiny(
+                folder,
+                strategy=name,
+                dataset="digits",
+                scenario="classes",
+                head="single",
+                rounds=2,
+            )
         )
         found.append(summary_of(folder)["client_accuracy"])
     assert found[0] == found[1]
