@@ -12,10 +12,8 @@ from fcl_flower.models import TaskModel
 from fcl_flower.routing import RouterNetwork
 from fcl_flower.seeds import derive
 from fcl_flower.tensors import arrays_of, load, snapshot, to_numpy
-from fcl_flower.training import Score, Training, fit
-from fcl_flower.types import Array, Arrays, Stage
-
-_NOT_VALIDATED = Score(float("nan"), float("nan"))
+from fcl_flower.training import Training, fit_once
+from fcl_flower.types import Array, Arrays
 
 
 class ServerBench(Bench):
@@ -83,16 +81,12 @@ class ServerBench(Bench):
             network.train()
             return cross_entropy(network(x), y)
 
-        fit(
+        fit_once(
             dict(network.named_parameters()),
             objective,
-            lambda: _NOT_VALIDATED,
             Examples(x, torch.tensor(groups, device=x.device)),
-            Training(epochs, self._training.batch_size, 1e-3, patience=0),
-            memory={},
-            seed=derive(self._seed, "router"),
-            client=0,
-            stage=Stage(0, 0, first=True, last=True),
+            Training(epochs, self._training.batch_size, 1e-3),
+            derive(self._seed, "router"),
         )
         return arrays_of(network.state_dict())
 

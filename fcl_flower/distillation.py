@@ -12,10 +12,7 @@ from torch.nn.functional import cross_entropy
 
 from fcl_flower.data.tasks import Examples, batches
 from fcl_flower.models import TaskModel
-from fcl_flower.training import Score, Training, fit
-from fcl_flower.types import Stage
-
-_NOT_VALIDATED = Score(float("nan"), float("nan"))
+from fcl_flower.training import Training, fit_once
 
 
 class Lesson(NamedTuple):
@@ -71,18 +68,13 @@ def distil(
         return loss
 
     numbers = torch.arange(len(lesson.x), device=lesson.x.device)
-    done = fit(
+    return fit_once(
         leaves,
         objective,
-        lambda: _NOT_VALIDATED,
         Examples(lesson.x, numbers),
-        replace(training, epochs=epochs, patience=0, stop_after=0),
-        memory={},
-        seed=seed,
-        client=0,
-        stage=Stage(0, 0, first=True, last=True),
+        replace(training, epochs=epochs),
+        seed,
     )
-    return done.loss
 
 
 @torch.no_grad()

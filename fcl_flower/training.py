@@ -162,6 +162,39 @@ def fit(
     return Fit(kept, loss, valid or validate())
 
 
+def fit_once(
+    parameters: Mapping[str, torch.nn.Parameter],
+    objective: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    examples: Examples,
+    training: Training,
+    seed: int,
+) -> float:
+    """Minimise ``objective`` outside of any task; return the last epoch's mean loss.
+
+    Nothing is validated, so that the rate stays constant, and the optimizer starts
+    anew.
+
+    Args:
+        parameters: the leaves to train, by name.
+        objective: inputs and labels to a scalar loss.
+        examples: to train on.
+        training: epochs, batch size and rate.
+        seed: of the order of the examples.
+    """
+    done = fit(
+        parameters,
+        objective,
+        lambda: Score(np.nan, np.nan),
+        examples,
+        training,
+        memory={},
+        seed=seed,
+        client=0,
+        stage=Stage(0, 0, first=True, last=True),
+    )
+    return done.loss
+
+
 @dataclass(slots=True)
 class _Patience:
     """Counts epochs without a new lowest validation loss.
