@@ -73,8 +73,9 @@ class Sgd(Learner[P]):
         }
 
         head = model.heads[model.head_index(task)]
-        x, labels = data.train
+        x, labels = model.prepared(data.train.x), data.train.y
         numbered = Examples(torch.arange(len(labels), device=x.device), labels)
+        held = Examples(model.prepared(data.valid.x), data.valid.y)
 
         def objective(rows: Tensor, y: Tensor) -> Tensor:
             model.train()
@@ -84,7 +85,7 @@ class Sgd(Learner[P]):
 
         def validate() -> Score:
             model.eval()
-            return score(lambda x: model(x, task), data.valid)
+            return score(lambda x: model(x, task), held)
 
         done = fit(
             trained,

@@ -178,7 +178,11 @@ class FedEt(Strategy[FedEtParams]):
             why = "" if public else ", since there are no public data"
             told["consolidation"] = f"mean of the tensors, by entropy{why}"
         else:
-            told["consolidation"] = f"distillation on {public} public samples"
+            labelled = params.label_weight and (self.bench.labels >= 0).any()
+            and_labels = " and their labels" if labelled else ""
+            told["consolidation"] = (
+                f"distillation on {public} public samples{and_labels}"
+            )
             if params.distribution == "withheld":
                 told["distribution"] = "withheld: auxiliary data are drawn evenly"
             elif not (self.bench.labels >= 0).any():

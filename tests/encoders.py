@@ -107,7 +107,7 @@ def enhanced(backbone, placement="both", blocks=0, learned=False):
     return body
 
 
-def model(backbone, name="enhanced-transformer", single_head=True):
+def model(backbone, name="enhanced-transformer", single_head=True, blocks=0):
     """Return a network whose body is the encoder in a folder."""
     return build_model(
         name,
@@ -115,5 +115,5 @@ def model(backbone, name="enhanced-transformer", single_head=True):
         classes=CLASSES,
         single_head=single_head,
         seed=3,
-        encoder=EncoderSettings(backbone, BOTTLENECK),
+        encoder=EncoderSettings(backbone, BOTTLENECK, enhanced_blocks=blocks),
     )

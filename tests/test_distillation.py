@@ -92,6 +92,16 @@ def test_the_logits_that_count_are_learned_and_frozen_parts_stay(toy):
     assert torch.equal(before["heads.0.weight"][1], after["heads.0.weight"][1])
 
 
+def test_a_label_speaks_only_against_classes_that_occur(toy):
+    """Class 1 has no sample, and does not count for the squared error either."""
+    before = toy.heads[0].weight.detach().clone()
+
+    distil(toy, lesson(weight=1.0), training(), 3, seed=0)
+
+    moved = (toy.heads[0].weight.detach() != before).any(1)
+    assert moved.tolist() == [True, False, True]
+
+
 def test_the_passes_are_those_asked_for_at_a_constant_rate(toy):
     distil(toy, lesson(count=6), training(epochs=50, stop_after=1, patience=1), 4, 0)
 

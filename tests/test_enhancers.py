@@ -12,6 +12,7 @@ from fcl_flower.contracts import Params, Place
 from fcl_flower.data.tasks import Examples, TaskData
 from fcl_flower.models import transformer
 from fcl_flower.models.enhanced import Enhancer
+from fcl_flower.models.heads import TaskModel
 from fcl_flower.tensors import snapshot
 from fcl_flower.training import Training
 from fcl_flower.types import Stage
@@ -159,6 +160,35 @@ def test_the_encoder_is_frozen_and_evaluates_while_enhancers_learn(backbone):
         if not np.array_equal(tensor.numpy(), before[name])
     }
     assert changed == set(network.shared_names())
+
+
+def test_plain_training_computes_blocks_before_the_first_enhancer_once(
+    backbone, monkeypatch
+):
+    def trained(seen):
+        network, x = model(backbone("bert"), blocks=1), inputs("bert")
+        network.body.blocks[0].register_forward_hook(
+            lambda block, given, output: seen.append(len(given[0]))
+        )
+        examples = Examples(x, torch.tensor([0, 1]))
+        learner = Sgd(Params(), network, Place(0, 0, Training(3, 2, 0.01)))
+        base = {"base": snapshot(network, network.shared_names())}
+        stage = Stage(round=1, task=0, first=True, last=False)
+        data = TaskData(examples, examples, examples, CLASSES)
+        return learner.train({}, base, stage, data)[1].payload["base"]
+
+    once, always = [], []
+    found = trained(once)
+    monkeypatch.setattr(TaskModel, "prepared", lambda self, x: x)
+    expected = trained(always)
+
+    assert (sum(once), sum(always)) == (
+        4,
+        12,
+    )  # 2 to train on, 2 to validate on, 3 epochs
+    assert found.keys() == expected.keys()
+    for name, tensor in found.items():
+        np.testing.assert_allclose(tensor, expected[name], atol=1e-6)
 
 
 @pytest.mark.parametrize("single_head", [True, False])

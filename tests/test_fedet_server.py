@@ -302,12 +302,21 @@ def test_notes_say_what_the_server_does_without_what_is_withheld():
     bench = FakeBench([0, 1], [0, 1])
     server = strategy(bench, distribution="withheld", entropy="withheld")
     assert server.notes() == {
-        "consolidation": "distillation on 2 public samples",
+        "consolidation": "distillation on 2 public samples and their labels",
         "distribution": "withheld: auxiliary data are drawn evenly",
         "entropy": "withheld: all clients weigh the same",
     }
     noised = strategy(bench, distribution="noised", entropy="noised").notes()
     assert noised["distribution"] == noised["entropy"] == "noised"
+
+
+@pytest.mark.parametrize(
+    ("labels", "weight"), [([0, 1], 0.0), ([-1, -1], 1.0)], ids=["unweighted", "none"]
+)
+def test_notes_name_labels_only_where_the_server_uses_them(labels, weight):
+    notes = strategy(FakeBench(labels, [0, 1]), label_weight=weight).notes()
+
+    assert notes["consolidation"] == "distillation on 2 public samples"
 
 
 def test_withheld_values_are_neither_needed_nor_taken():
