@@ -84,6 +84,12 @@ def read_study(path: Path) -> Study:
     variants = tuple(
         RunConfig.of({**checked.run, **variant}) for variant in checked.variant
     )
+    for title in (variant.title for variant in variants):
+        if "," in title:
+            raise ConfigError(
+                f"study {path.name}: label {title!r}: expected one without a comma, "
+                "which separates the rows of --only"
+            )
     if checked.isolated_twins:
         variants = with_isolated(variants)
     return Study(variants, tuple(checked.seeds))

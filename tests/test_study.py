@@ -228,6 +228,7 @@ def test_twins_can_be_declined(tmp_path):
         ("[run]\nclient = 3", r"client: unknown key"),
         ("[run]\nclients = -3", r"clients: -3 is refused"),
         ('[[variant]]\nstrategy = "x"', r"strategy: 'x' is unknown"),
+        ('[[variant]]\nlabel = "a, b"', r"label 'a, b': expected one without a comma"),
     ],
 )
 def test_a_file_that_is_wrong_is_answered_with_one_sentence(tmp_path, text, sentence):
@@ -245,7 +246,7 @@ def test_a_file_that_is_missing_or_no_text_is_named(tmp_path):
 
 
 def test_the_studies_of_this_repository_can_be_read():
-    files = list((Path(__file__).parents[1] / "experiments").rglob("study.toml"))
+    files = list((Path(__file__).parents[1] / "experiments").rglob("*.toml"))
     assert files
     for file in files:
         study = read_study(file)
