@@ -3,8 +3,8 @@
 Liu et al., IJCAI 2023, section 3.1. It is made of public data before the federation,
 and frozen. Two kinds:
 
-- ``prototype``: nothing is trained; a sample belongs to the group of the nearest class
-  mean in the frozen encoder's features (arrays ``prototypes``, ``groups``);
+- scores that are linear in the frozen encoder's features, for each public class; a
+  sample belongs to the group of the best (arrays ``weights``, ``offsets``, ``groups``);
 - a small network trained on the public samples (the arrays are its weights): a
   text-RCNN over the encoder's own word vectors, or a small EfficientNet for images.
 """
@@ -114,7 +114,7 @@ class Router:
         """
         self._model, self._arrays, self._groups = model, arrays, groups
         self._network: RouterNetwork | None = None
-        if arrays and "prototypes" not in arrays:
+        if arrays and "offsets" not in arrays:
             self._network = RouterNetwork(model, groups, seed=0)
             load(self._network, arrays)
             self._network.eval()
@@ -137,11 +137,11 @@ class Router:
             found: Tensor = self._network(x)
             return found
         device = str(x.device)
-        prototypes = to_torch(self._arrays["prototypes"], device).float()
-        groups = to_torch(self._arrays["groups"], device)
-        features = nn.functional.normalize(self._model.represent(x))
-        cosines = features @ nn.functional.normalize(prototypes).T
-        best = cosines.new_full((len(x), self._groups), -2.0)
-        return best.scatter_reduce(
-            1, groups.expand(len(x), -1), cosines, "amax", include_self=True
+        weights, offsets, groups = (
+            to_torch(self._arrays[name], device)
+            for name in ("weights", "offsets", "groups")
         )
+        features = nn.functional.normalize(self._model.represent(x))
+        of_classes = features @ weights.T + offsets
+        best = of_classes.new_full((len(x), self._groups), -torch.inf)
+        return best.scatter_reduce(1, groups.expand(len(x), -1), of_classes, "amax")

@@ -25,7 +25,7 @@ from strategies.consolidation import (
     mean,
     wanted_distribution,
 )
-from strategies.domains import domains
+from strategies.domains import discriminant, domains, nearest_mean
 
 KNOWN, CHANGED, HELD = "meta/known", "meta/changed", "meta/held"
 _GROUP = re.compile(r"(enhancers|meta)/(0|[1-9][0-9]{0,5})")
@@ -37,7 +37,8 @@ class FedEtParams(Params):
     Attributes:
         groups: J, how many Enhancer Groups there are, at least 1.
         router: what sends a sample to a group: the nearest class ``prototype`` in the
-            frozen encoder's features, or a small ``network`` trained on public data.
+            frozen encoder's features, a linear ``discriminant`` of the classes there,
+            or a small ``network`` trained on public data.
         router_epochs: passes over the public data to train the network, at least 1.
         consolidation: what becomes of a group that several clients changed: they are
             distilled (``distillation``), or their tensors averaged (``mean``), each
@@ -54,7 +55,7 @@ class FedEtParams(Params):
     """
 
     groups: int = Field(3, ge=1)
-    router: Literal["prototype", "network"] = "prototype"
+    router: Literal["prototype", "discriminant", "network"] = "discriminant"
     router_epochs: int = Field(20, ge=1)
     consolidation: Literal["distillation", "mean"] = "distillation"
     least_uploads: int = Field(2, ge=1, le=2)
@@ -202,10 +203,11 @@ class FedEt(Strategy[FedEtParams]):
         bench, count = self.bench, self.params.groups
         features = bench.features() if len(bench.labels) else np.zeros((0, 1))
         seed = derive(self.seed, "domains")
-        found = domains(features, bench.classes, count, seed)
+        groups = domains(features, bench.classes, count, seed)
         if self.params.router == "network":
-            return bench.routed(found.groups[bench.classes], self.params.router_epochs)
-        return found._asdict()
+            return bench.routed(groups[bench.classes], self.params.router_epochs)
+        linear = discriminant if self.params.router == "discriminant" else nearest_mean
+        return {**linear(features, bench.classes)._asdict(), "groups": groups}
 
     def _consolidated(
         self, old: Arrays, known: Array, uploads: list[Upload], stage: Stage, j: int

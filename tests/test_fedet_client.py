@@ -99,8 +99,9 @@ def task(*labels, count=30, classes=CLASSES, **counts):
 def router(angle=0.0, groups=(RIGHT, LEFT)):
     """Return a router by which half plane a point is in, around an angle."""
     way = [math.cos(angle), math.sin(angle)]
-    prototypes = np.array([way, [-way[0], -way[1]]], np.float32)
-    return {"prototypes": prototypes, "groups": np.array(groups)}
+    weights = np.array([way, [-way[0], -way[1]]], np.float32)
+    offsets = np.zeros(2, np.float32)
+    return {"weights": weights, "offsets": offsets, "groups": np.array(groups)}
 
 
 def sent(count=2, classes=CLASSES, **router_of):

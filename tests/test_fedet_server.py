@@ -4,6 +4,8 @@ import math
 
 import numpy as np
 import pytest
+from sklearn.covariance import LedoitWolf
+from sklearn.preprocessing import StandardScaler
 
 from fcl_flower.contracts import Bench
 from fcl_flower.errors import ConfigError, WireError
@@ -15,7 +17,7 @@ from strategies.consolidation import (
     entropy_weights,
     wanted_distribution,
 )
-from strategies.domains import domains
+from strategies.domains import discriminant, domains, nearest_mean
 from strategies.fedet import FedEt, FedEtParams
 
 CLASSES = 4
@@ -276,10 +278,86 @@ def test_classes_whose_features_point_the_same_way_are_one_domain():
 
     found = domains(features, classes, 2, seed=0)
 
-    assert found.groups[0] == found.groups[1]
-    assert found.groups[2] == found.groups[3]
-    assert found.groups[0] != found.groups[2]
-    np.testing.assert_allclose(found.prototypes[0], [1, 0], atol=1e-6)
+    assert found[0] == found[1] != found[2] == found[3]
+
+
+def test_a_prototype_is_the_mean_of_what_a_class_points_at():
+    features = np.array([[5, 0], [0, 0.1], [-3, 4]])
+
+    found = nearest_mean(features, np.array([0, 0, 1]))
+
+    np.testing.assert_allclose(found.weights, [[0.5**0.5] * 2, [-0.6, 0.8]], atol=1e-6)
+    assert found.offsets.tolist() == [0, 0]
+    assert found.weights.dtype == found.offsets.dtype == np.float32
+
+
+def elongated(count, classes, seed):
+    """Return features that vary much where classes do not differ, and their classes."""
+    rng = np.random.default_rng(seed)
+    y = np.arange(count) % classes
+    x = rng.normal(size=(count, 6)) * [3, 2, 0.1, 0.1, 0.1, 0.1]
+    x[:, 2:5] += np.eye(3)[y]
+    return x / np.linalg.norm(x, axis=1, keepdims=True), y
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_a_discriminant_knows_which_differences_count(classes):
+    train, test = (elongated(60, classes, seed) for seed in range(2))
+
+    def right(scores):
+        found = test[0] @ scores.weights.T + scores.offsets
+        return (found.argmax(1) == test[1]).mean()
+
+    found = discriminant(7 * train[0], train[1])
+
+    assert right(found) > 0.9
+    assert right(nearest_mean(*train)) < 0.8
+    assert found.weights.shape == (classes, 6)
+    assert found.weights.dtype == found.offsets.dtype == np.float32
+
+
+def test_a_discriminant_is_the_nearest_mean_by_mahalanobis_distance():
+    """Scikit-learn's own analysis, given the covariance that is documented."""
+    x, y = elongated(60, 3, seed=0)
+    means = np.stack([x[y == c].mean(0) for c in range(3)])
+    scale = StandardScaler(with_mean=False).fit(x - means[y])
+    inner = LedoitWolf(assume_centered=True).fit(scale.transform(x - means[y]))
+    spread = np.diag(scale.scale_)
+    inverse = np.linalg.inv(spread @ inner.covariance_ @ spread)
+    away = x[:, None] - means
+    expected = -0.5 * np.einsum("ncd,de,nce->nc", away, inverse, away)
+
+    found = discriminant(7 * x, y)
+
+    scores = x @ found.weights.T + found.offsets
+    # But for what all classes of a sample share; the least share is small.
+    shared = (scores - expected).mean(1, keepdims=True)
+    np.testing.assert_allclose(scores - shared, expected, rtol=0.01, atol=0.05)
+
+
+@pytest.mark.parametrize("each", [1, 2])
+def test_a_discriminant_of_very_few_samples_is_no_worse_than_the_means(each):
+    x, y = elongated(3 * each, 3, seed=0)
+
+    found = discriminant(x, y)
+
+    assert np.isfinite(found.weights).all()
+    assert ((x @ found.weights.T + found.offsets).argmax(1) == y).all()
+
+
+@pytest.mark.parametrize("router", ["prototype", "discriminant"])
+def test_the_router_that_travels_is_linear(router):
+    x, y = elongated(30, 3, seed=0)
+    server = strategy(FakeBench(y, y, x), groups=2, router=router)
+
+    found = server.init(model())["router"]
+
+    expected = (nearest_mean if router == "prototype" else discriminant)(
+        x.astype(np.float32), y
+    )
+    np.testing.assert_array_equal(found["weights"], expected.weights)
+    np.testing.assert_array_equal(found["offsets"], expected.offsets)
+    assert sorted(set(found["groups"].tolist())) == [0, 1]
 
 
 def test_more_groups_than_public_classes_are_refused():

@@ -1,4 +1,6 @@
-"""Routers by hand: prototypes in a plane, and small networks on obvious groups."""
+"""Routers by hand: linear scores in a plane, and small networks on obvious groups."""
+
+import math
 
 import pytest
 import torch
@@ -90,29 +92,31 @@ def test_each_word_is_read_with_both_sides_and_the_largest_counts():
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 
 
-# ---------------------------------------------------------------- prototypes
+# ---------------------------------------------------------------- linear scores
 
 
-def test_a_sample_scores_the_nearest_prototype_of_each_group():
-    arrays = {
-        "prototypes": torch.tensor([[2.0, 0.0], [0.0, 5.0], [-1.0, 0.0]]).numpy(),
-        "groups": torch.tensor([0, 2, 2]).numpy(),
-    }
+def linear(weights, offsets, groups):
+    arrays = {"weights": weights, "offsets": offsets, "groups": groups}
+    return {name: torch.as_tensor(given).numpy() for name, given in arrays.items()}
+
+
+def test_a_group_scores_what_its_best_class_does():
+    arrays = linear(
+        [[2.0, 0.0], [0.0, 5.0], [-1.0, 0.0]], [0.5, 0.0, 1.0], groups=[0, 2, 2]
+    )
     router = Router(plane(), after_travel(arrays), GROUPS)
 
     found = router.scores(torch.tensor([[3.0, 0.0], [0.0, -0.5], [-4.0, 3.0]]))
 
-    # Cosines, whatever the lengths; no class is in group 1.
-    expected = [[1.0, -2.0, 0.0], [0.0, -2.0, 0.0], [-0.8, -2.0, 0.8]]
+    # Of points brought to length 1; no class is in group 1.
+    none = -math.inf
+    expected = [[2.5, none, 0.0], [0.5, none, 1.0], [-1.1, none, 3.0]]
     torch.testing.assert_close(found, torch.tensor(expected))
 
 
 def test_many_samples_score_what_each_scores_alone(monkeypatch):
     monkeypatch.setattr("fcl_flower.routing._CHUNK", 3)
-    arrays = {
-        "prototypes": torch.randn(4, 2).numpy(),
-        "groups": torch.tensor([1, 0, 2, 0]).numpy(),
-    }
+    arrays = linear(torch.randn(4, 2), torch.randn(4), [1, 0, 2, 0])
     router, x = Router(plane(), arrays, GROUPS), torch.randn(8, 2)
 
     alone = torch.cat([router.scores(row[None]) for row in x])
@@ -123,10 +127,8 @@ def test_many_samples_score_what_each_scores_alone(monkeypatch):
 
 def test_learned_enhancers_send_no_sample_elsewhere(backbone):
     network, x = model(backbone("bert")), inputs("bert")
-    arrays = {
-        "prototypes": network.represent(x).numpy(),
-        "groups": torch.tensor([0, 1]).numpy(),
-    }
+    means = nn.functional.normalize(network.represent(x))
+    arrays = linear(means, torch.zeros(2), [0, 1])
     router = Router(network, arrays, 2)
     before = router.scores(x)
     for parameter in network.body.enhancers.parameters():
