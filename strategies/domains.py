@@ -12,9 +12,9 @@ import numpy as np
 from fcl_flower.errors import ConfigError
 from fcl_flower.types import Array
 
-# So that features that hardly vary are not blown up (MiniLM has three, of rounding errors)
-# and few samples can be inverted: added to variances, of about 1 / D each since features
-# have length 1, and to those of standardised features.
+# So that what hardly varies is not blown up (three of MiniLM's features are rounding
+# errors), and few samples suffice: added to variances of features of length 1, about
+# 1 / D each, and of standardised ones.
 _LEAST_VARIANCE = 1e-8
 _LEAST_SHARE = 1e-3
 
