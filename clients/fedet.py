@@ -6,7 +6,7 @@ as the server knows it, H^t a temporary group, S the sample memory, U what is di
 on.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -113,19 +113,20 @@ class FedEt(Learner[FedEtParams]):
         old = recalled(memory, self.place.device, without=stage.task)
         samples = recalled(memory, self.place.device)
         scores = pool.router.scores(data.train.x)
-        chosen = self._chosen(scores)
-        routed = destined(scores, chosen)
+        routed = destined(scores, self._chosen(scores))
+        # As a class was handed over, so are its samples in memory.
+        knows = torch.from_numpy(pool.known).T.to(routed.device, copy=True)
+        knows[data.train.y, routed] = True
         again = pool.router.scores(samples.x) if len(samples.y) else scores[:0]
-        remembered_for = destined(again, sorted({*pool.groups, *chosen}))
+        remembered_for = destined(again, knows[samples.y])
         payload: dict[str, Arrays] = {}
         told: dict[str, float] = {}
-        for j in chosen:
+        for j in torch.unique(routed).tolist():
             part = _at(data.train, routed == j)
             new = torch.unique(part.y)
             known = torch.from_numpy(np.flatnonzero(pool.known[j])).to(new.device)
             kept_classes = known[~torch.isin(known, new)]
-            mine = _at(samples, remembered_for == j)
-            mine = _at(mine, torch.isin(mine.y, torch.cat([kept_classes, new])))
+            mine = _at(samples, (remembered_for == j) & knows[samples.y, j])
             start = pool.groups.get(j, {})
             load(self.model, start if start and self._warm else self._fresh)
             lesson = together([part, _at(old, torch.isin(old.y, new))])
@@ -165,7 +166,8 @@ class FedEt(Learner[FedEtParams]):
         logits = torch.full(shape, NEVER, device=x.device)
         if not pool.groups:
             return logits
-        routed = destined(pool.router.scores(x), sorted(pool.groups))
+        learned = torch.from_numpy(pool.known.any(1)).to(x.device)
+        routed = destined(pool.router.scores(x), learned)
         for j in torch.unique(routed).tolist():
             mine = torch.nonzero(routed == j)[:, 0]
             load(self.model, pool.groups[j])
@@ -185,14 +187,14 @@ class FedEt(Learner[FedEtParams]):
         router = Router(self.model, kept.get("router", {}), self.params.groups)
         return Pool(groups, known, router)
 
-    def _chosen(self, scores: Tensor) -> list[int]:
-        """Return the groups that learn from the task, ascending; at least one.
+    def _chosen(self, scores: Tensor) -> Tensor:
+        """Return which groups learn from the task, bool, shape (J,); at least one.
 
         The samples of the others go to the best of these, so that no class is lost.
         """
         counts = torch.bincount(scores.argmax(1), minlength=self.params.groups)
         least = min(self.params.least_share * len(scores), float(counts.max()))
-        return torch.nonzero((counts > 0) & (counts >= least))[:, 0].tolist()
+        return (counts > 0) & (counts >= least)
 
     def _learn(
         self, examples: Examples, valid: Examples, new: Tensor, stage: Stage
@@ -259,15 +261,15 @@ class FedEt(Learner[FedEtParams]):
         return distil(self.model, lesson, self.place.training, epochs, seed)
 
 
-def destined(scores: Tensor, groups: Sequence[int]) -> Tensor:
+def destined(scores: Tensor, allowed: Tensor) -> Tensor:
     """Return the best of some groups for each sample, int64, shape (N,).
 
     Args:
         scores: of `Router.scores`, shape (N, J).
-        groups: those that are open, at least one, ascending.
+        allowed: bool, which groups are open: shape (J,), or (N, J) for each sample; at
+            least one.
     """
-    allowed = torch.tensor(groups, device=scores.device)
-    return allowed[scores[:, allowed].argmax(1)]
+    return scores.masked_fill(~allowed, -torch.inf).argmax(1)
 
 
 def combined(f_old: Tensor, f_t: Tensor, old: Tensor, new: Tensor) -> Tensor:
