@@ -1,5 +1,6 @@
 """From a configuration to the objects of a run; both apps build through here."""
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from fcl_flower.contracts import Learner, Place, Strategy
 from fcl_flower.data.draw import Incremental
 from fcl_flower.data.featureset import FeatureSet
 from fcl_flower.data.inputs import check_shape
+from fcl_flower.data.own_public import own_public
 from fcl_flower.data.scenarios import Scenario, build_scenario, scenario_entry
 from fcl_flower.data.seriesset import SeriesSet
 from fcl_flower.data.sources import load_source
@@ -23,7 +25,7 @@ from fcl_flower.demands import check_demands
 from fcl_flower.errors import ConfigError
 from fcl_flower.isolation import IsolatedLearner
 from fcl_flower.models import TaskModel, build_model, model_entry
-from fcl_flower.own_run import no_words, own_data
+from fcl_flower.own_run import no_words, own_data, wanted
 from fcl_flower.pretrained import EncoderSettings
 from fcl_flower.schedule import Schedule
 from fcl_flower.tensors import snapshot
@@ -205,7 +207,11 @@ def bench(config: RunConfig) -> ServerBench:
     words = tokens(config) or vectors(config)
     form = Form(data_root(config), input_shape(config), True, words)
     place = device(config)
-    public = public_examples(plan, form)
+    public = (
+        own_public(Path(config.public_data), wanted(config, form.input_shape), words)
+        if config.public_data
+        else public_examples(plan, form)
+    )
     here = PublicExamples(*(part.to(place) for part in public))
     network = model(config, plan).to(place)
     return ServerBench(network, here, training(config), config.seed)

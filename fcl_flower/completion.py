@@ -38,6 +38,11 @@ def completed(config: RunConfig) -> RunConfig:
     """
     method = algorithm(config.strategy)
     config = config.with_values(scenario=config.scenario or method.scenario)
+    if config.public_data and not (own_data(config) and method.load_strategy().trains):
+        raise ConfigError(
+            f"public-data: {config.public_data!r} is refused: expected none, but for a "
+            "strategy whose server trains, where clients have data of their own"
+        )
     if own_data(config):
         check_settings(config)
     elif config.labels:

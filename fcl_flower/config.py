@@ -96,6 +96,9 @@ class RunConfig(BaseModel):
     no client has them."""
     public_dataset: str = ""
     """Name of a data set that the server has instead, in class-incremental."""
+    public_data: str = ""
+    """File of labelled samples on the server, or folder of images, where clients have
+    data of their own."""
     same_labels: str = ""
     """Data sets whose classes of one name are one, such as 'a=b=c,d=e', in
     class-incremental."""

@@ -43,6 +43,12 @@ def check_settings(config: RunConfig) -> None:
             "the numbers in a sample, or in a word's vector",
         ),
         (not numbered and config.features, "features", config.features, "0"),
+        (
+            config.public_data and kind == "text" and not encoder,
+            "public-data",
+            config.public_data,
+            "none with word vectors, which only clients have",
+        ),
         (names and not single, "labels", config.labels, "none but with a single head"),
         (
             single and (len(names) < 2 or len({*names}) < len(names)),

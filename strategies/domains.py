@@ -50,7 +50,8 @@ def domains(features: Array, classes: Array, count: int, seed: int) -> Array:
     if number < count:
         raise ConfigError(
             f"set groups: {count} is refused: expected at most the {number} classes of "
-            "the server's public data (public-fraction, public-dataset), by which a "
+            "the server's public data (public-fraction, public-dataset or, where "
+            "clients have data of their own, public-data), by which a "
             "sample is sent to a group; or 1"
         )
     # Imported here since it takes a second, and a single group does without.
