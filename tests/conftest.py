@@ -17,6 +17,17 @@ def flower_identity(monkeypatch):
         monkeypatch.setattr(TaskIdentity, name, 1)
 
 
+@pytest.fixture
+def one_thread():
+    """Small batches on many threads spend their time waiting for each other."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(scope="session")
 def backbone(tmp_path_factory):
     """Return the folder of a tiny encoder by kind, written when first asked for."""

@@ -13,13 +13,7 @@ from fcl_flower.models import build_model, transformer
 from fcl_flower.models.enhanced import EnhancedTransformer
 from fcl_flower.pretrained import MINILM, EncoderSettings, image_shape, load_backbone
 
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 # ---------------------------------------------------------------- features

@@ -37,12 +37,7 @@ PROJECTIONS["roberta"] = PROJECTIONS["electra"] = PROJECTIONS["bert"]
 PROJECTIONS["deit"] = PROJECTIONS["vit"]
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def count(tensors):

@@ -27,12 +27,7 @@ RIGHT, LEFT = 0, 1
 FIRST, SECOND = (Stage(n + 1, n, first=True, last=True) for n in range(2))
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class Body(nn.Module):

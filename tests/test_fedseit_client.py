@@ -38,14 +38,10 @@ UNTRAINED = 1e-9
 
 
 @pytest.fixture(autouse=True)
-def small_and_forgotten(monkeypatch):
+def small_and_forgotten(monkeypatch, one_thread):
     monkeypatch.setattr("fcl_flower.models.kimcnn.FILTERS", FILTERS)
     monkeypatch.setattr("clients.branches.CHUNK", 5)
     branches_module._table.cache_clear()
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture

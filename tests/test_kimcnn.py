@@ -22,12 +22,8 @@ def word_table(seed=0):
 
 
 @pytest.fixture(autouse=True)
-def few_filters(monkeypatch):
+def few_filters(monkeypatch, one_thread):
     monkeypatch.setattr("fcl_flower.models.kimcnn.FILTERS", 7)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def network(seed=0):

@@ -18,14 +18,7 @@ from fcl_flower.models.resnet import ResNet18
 from fcl_flower.models.transformer import Transformer
 from fcl_flower.pretrained import EncoderSettings
 
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Small batches on many threads spend their time waiting for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 WORDS = np.random.default_rng(0).normal(size=(12, 6)).astype(np.float32)

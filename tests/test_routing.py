@@ -17,12 +17,8 @@ DEPTH, GROUPS = 6, 3
 
 
 @pytest.fixture(autouse=True)
-def one_thread_and_seed():
+def seed(one_thread):
     torch.manual_seed(0)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 class Plane(nn.Module):
