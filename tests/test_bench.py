@@ -80,12 +80,13 @@ def test_logits_are_learned_and_the_start_stays(bench):
 
 def test_labels_are_learned_where_every_chosen_sample_has_one(bench):
     def found(chosen, weight):
-        given = np.zeros((2, 3)), np.array([0, 2]), 3, weight
+        given = np.zeros((len(chosen), 3)), np.array([0, 2]), 3, weight
         return exact({"": bench.distilled(tensors(), np.array(chosen), *given)})
 
     assert found([0, 2], 1.0) != found([0, 2], 0.0)
     # Sample 1 is of no class that anybody has.
     assert found([0, 1], 1.0) == found([0, 1], 0.0)
+    assert found([0, 1, 2], 1.0) == found([0, 1, 2], 0.0)
 
 
 def test_the_same_call_gives_the_same_whatever_came_before(bench):
