@@ -266,8 +266,8 @@ def destined(scores: Tensor, allowed: Tensor) -> Tensor:
 
     Args:
         scores: of `Router.scores`, shape (N, J).
-        allowed: bool, which groups are open: shape (J,), or (N, J) for each sample; at
-            least one.
+        allowed: bool, which groups are open: shape (J,), or (N, J) for each sample. A
+            sample for which none is open gets group 0.
     """
     return scores.masked_fill(~allowed, -torch.inf).argmax(1)
 

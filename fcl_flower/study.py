@@ -84,11 +84,11 @@ def read_study(path: Path) -> Study:
     variants = tuple(
         RunConfig.of({**checked.run, **variant}) for variant in checked.variant
     )
-    for title in (variant.title for variant in variants):
-        if "," in title:
+    for variant in variants:
+        if "," in variant.title:
             raise ConfigError(
-                f"study {path.name}: label {title!r}: expected one without a comma, "
-                "which separates the rows of --only"
+                f"study {path.name}: label {variant.title!r}: expected one without a "
+                "comma, which separates the rows of --only"
             )
     if checked.isolated_twins:
         variants = with_isolated(variants)

@@ -74,7 +74,7 @@ def discriminant(features: Array, classes: Array) -> Scores:
     Linear discriminant analysis: a sample belongs to the nearest class mean by the
     Mahalanobis distance. The covariance is that within classes, the same for all,
     shrunk towards its diagonal as much as Ledoit and Wolf say (J. Multivariate
-    Analysis, 2004). Of single samples it is that of the nearest mean.
+    Analysis, 2004). Where no class has two samples the nearest mean decides.
     """
     # Imported here since it takes a second, and a single group does without.
     from sklearn.covariance import ledoit_wolf

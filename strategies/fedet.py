@@ -174,19 +174,19 @@ class FedEt(Strategy[FedEtParams]):
     @override
     def notes(self) -> Mapping[str, str]:
         public, params = len(self.bench.labels), self.params
+        labelled = bool((self.bench.labels >= 0).any())
         told = {}
         if params.consolidation == "mean" or not public:
             why = "" if public else ", since there are no public data"
             told["consolidation"] = f"mean of the tensors, by entropy{why}"
         else:
-            labelled = params.label_weight and (self.bench.labels >= 0).any()
-            and_labels = " and their labels" if labelled else ""
+            and_labels = " and their labels" * (labelled and params.label_weight > 0)
             told["consolidation"] = (
                 f"distillation on {public} public samples{and_labels}"
             )
             if params.distribution == "withheld":
                 told["distribution"] = "withheld: auxiliary data are drawn evenly"
-            elif not (self.bench.labels >= 0).any():
+            elif not labelled:
                 told["distribution"] = "of no use: no public sample is of a known class"
         if params.distribution == "noised":
             told["distribution"] = "noised"

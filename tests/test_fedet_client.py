@@ -305,40 +305,41 @@ def test_a_group_with_few_samples_hands_them_on_and_no_class_is_lost():
     assert told(update) == {RIGHT: [0], LEFT: [4]}
 
 
-def test_what_is_remembered_of_a_class_stays_with_the_group_that_learned_it(
-    monkeypatch,
-):
-    """Class 4 is the left side's, which was too small a part of the first task."""
-    found, labels = learner(least_share=0.1), []
-    state, update = found.train({}, sent(), FIRST, task(0, n4=3))
-    distil = fedet.distil
+@pytest.fixture
+def distilled_on(monkeypatch):
+    """The classes of each lesson that a client distils on from now on."""
+    classes, distil = [], fedet.distil
 
     def watched(model, lesson, *rest):
-        labels.append(set(lesson.labels.tolist()))
+        classes.append(set(lesson.labels.tolist()))
         return distil(model, lesson, *rest)
 
     monkeypatch.setattr(fedet, "distil", watched)
+    return classes
+
+
+def test_what_is_remembered_of_a_class_stays_with_the_group_that_learned_it(
+    distilled_on,
+):
+    """Class 4 is the left side's, which was too small a part of the first task."""
+    found = learner(least_share=0.1)
+    state, update = found.train({}, sent(), FIRST, task(0, n4=3))
+
     found.train(state, served(sent(), update), SECOND, task(1, 5))
 
     # Of the left side nothing is old.
-    assert labels == [{0, 1, 4}]
+    assert distilled_on == [{0, 1, 4}]
 
 
-def test_what_no_group_knows_is_not_distilled_on(monkeypatch):
+def test_what_no_group_knows_is_not_distilled_on(distilled_on):
     """The server had no use for what the client learned of classes 0 and 4."""
     found = learner(groups=1)
     state, _ = found.train({}, sent(1), FIRST, task(0, 4))
     _, update = found.train({}, sent(1), FIRST, task(2, 3))
-    labels, distil = [], fedet.distil
 
-    def watched(model, lesson, *rest):
-        labels.append(set(lesson.labels.tolist()))
-        return distil(model, lesson, *rest)
-
-    monkeypatch.setattr(fedet, "distil", watched)
     found.train(state, served(sent(1), update), SECOND, task(1, 5))
 
-    assert labels == [{1, 5}]
+    assert distilled_on == [{1, 5}]
 
 
 def test_there_is_always_a_group_that_learns():

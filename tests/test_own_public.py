@@ -90,7 +90,7 @@ def test_groups_are_made_and_distilled_of_the_servers_samples(
 
 def test_without_them_several_groups_are_refused_by_name(tmp_path, backbone):
     with pytest.raises(ConfigError, match=r"set groups: 2 is refused.*public-data\)"):
-        assembly.checked(config(tmp_path, backbone, "").with_values(public_data=""))
+        assembly.checked(config(tmp_path, backbone, ""))
 
 
 def test_a_file_that_is_missing_is_named(tmp_path, backbone):

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from fcl_flower.data.dataset import Split
 from fcl_flower.data.inputs import to_inputs
 from fcl_flower.data.numbering import Numbering
 from fcl_flower.data.own_files import read_samples
@@ -28,12 +29,11 @@ def own_public(
         ConfigError: the file is missing or not as expected.
     """
     found = read_samples(path, wanted.kind, wanted.input_shape)
-    split = found.split({name: own for own, name in enumerate(found.names)})
+    split = Split(found.x, found.codes)
     data = wanted.kind("public", split, split, found.names)
-    everyone = np.arange(len(split.y))
+    everyone = np.arange(len(found.codes))
     x = to_inputs(data, split, everyone, wanted.input_shape, numbering)
     head = {label: place for place, label in enumerate(wanted.labels)}
     places = np.array([head.get(name, -1) for name in found.names], np.int64)
-    return PublicExamples(
-        x, torch.from_numpy(places[split.y]), torch.from_numpy(split.y.copy())
-    )
+    y, own = places[found.codes], found.codes.copy()
+    return PublicExamples(x, torch.from_numpy(y), torch.from_numpy(own))
