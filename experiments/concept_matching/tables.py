@@ -1,0 +1,218 @@
+"""Tables II and III of Concept Matching: every clustering with every distance.
+
+python experiments/concept_matching/tables.py --data-root DIR --output DIR2
+
+Computes what ``fcl study experiments/concept_matching/clusterings.toml`` computes, in
+less time: two rows differ in their server halves alone, so that clients have to train
+only once for all servers that have sent them the same concept models. All servers start
+together; those whose models part, in a single bit, go on by themselves. Each seed is a
+file of DIR2 as soon as it is done, and is not computed again.
+"""
+
+import argparse
+import hashlib
+import json
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fcl_flower import assembly
+from fcl_flower.client_setup import client_data, on_node
+from fcl_flower.concept_record import ConceptRecord
+from fcl_flower.config import RunConfig
+from fcl_flower.contracts import Learner, Strategy
+from fcl_flower.data.client_data import ClientData
+from fcl_flower.node import NodeConfig
+from fcl_flower.study import read_study
+from fcl_flower.tensors import snapshot
+from fcl_flower.training import score
+from fcl_flower.types import Payload, Stage
+
+STUDY = Path(__file__).with_name("clusterings.toml")
+COLUMNS = {
+    "accuracy": "accuracy",
+    "ari": "ARI",
+    "ari_least": "least ARI",
+    "perfect_rounds": "perfect rounds",
+    "effectiveness": "matching effectiveness",
+}
+
+
+@dataclass
+class Client:
+    """One client half with its samples; what it remembers is kept by the branches."""
+
+    learner: Learner[Any]
+    samples: ClientData
+
+
+@dataclass
+class Server:
+    """One row of the tables."""
+
+    half: Strategy[Any]
+    state: Payload
+    record: ConceptRecord
+
+
+@dataclass
+class Branch:
+    """Servers whose clients cannot tell them apart, and what these remember."""
+
+    servers: dict[str, Server]
+    memories: Mapping[int, Payload] = field(default_factory=dict)
+
+
+def main() -> None:
+    """Run all rows, seed by seed; print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data-root", required=True)
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--rounds", type=int, default=0, help="0: those of the study")
+    asked = parser.parse_args()
+    asked.output.mkdir(parents=True, exist_ok=True)
+    found: dict[str, list[dict[str, float]]] = defaultdict(list)
+    for seed in asked.seeds:
+        rows = [
+            row.with_values(
+                seed=seed, data_root=asked.data_root, rounds=asked.rounds or row.rounds
+            )
+            for row in read_study(STUDY).variants
+        ]
+        done = asked.output / f"rounds-{rows[0].rounds}-seed-{seed}.json"
+        if not done.exists():
+            done.write_text(json.dumps(one_seed(rows), indent=1), encoding="utf-8")
+        for label, measures in json.loads(done.read_text(encoding="utf-8")).items():
+            found[label].append(measures)
+    print("| method |", " | ".join(COLUMNS.values()), "|")
+    print("| --- |", " | ".join("---" for _ in COLUMNS), "|")
+    for label, runs in found.items():
+        cells = [spread([one[name] for one in runs]) for name in COLUMNS]
+        print("|", label, "|", " | ".join(cells), "|")
+
+
+def one_seed(rows: list[RunConfig]) -> dict[str, dict[str, float]]:
+    """Return by row what a run's summary says of it."""
+    found = {}
+    for number, branch in enumerate(run(rows)):
+        accuracy = evaluated(rows[0], branch)
+        for label, server in branch.servers.items():
+            measures = {"accuracy": accuracy, "run": number, **server.record.summary()}
+            found[label] = measures
+    return {row.label: found[row.label] for row in rows}
+
+
+def run(rows: list[RunConfig]) -> list[Branch]:
+    """Return the servers after the last round, by what they would send."""
+    first = assembly.checked(rows[0])
+    plan, schedule = assembly.scenario(first), assembly.schedule(first)
+    network = assembly.model(first, plan)
+    start = snapshot(network, network.shared_names())
+    clients = all_clients(first)
+    servers = {}
+    for row in rows:
+        half = assembly.strategy(row)
+        record = ConceptRecord(plan.stream)
+        servers[row.label] = Server(half, half.init(start), record)
+    memories = {number: one.learner.init() for number, one in clients.items()}
+    branches = parted(Branch(servers, memories), schedule.stage(1))
+    for number in range(1, schedule.num_rounds + 1):
+        stages = {
+            client: schedule.stage(number, client)
+            for client in schedule.participants(number)
+        }
+        after = []
+        for branch in branches:
+            trained(branch, clients, stages, schedule.stage(number))
+            after += parted(branch, schedule.stage(number))
+        branches = after
+        print(f"round {number}: {len(branches)} different runs", flush=True)
+    return branches
+
+
+def all_clients(config: RunConfig) -> dict[int, Client]:
+    """Return every client of the run."""
+    found = {}
+    plan = assembly.scenario(config)
+    for number in range(config.clients):
+        node = NodeConfig(partition_id=number, num_partitions=config.clients)
+        here = on_node(config, node)
+        samples = client_data(here, plan, node, tasks=1)
+        found[number] = Client(assembly.learner(here, plan, number), samples)
+    return found
+
+
+def trained(
+    branch: Branch, clients: dict[int, Client], stages: dict[int, Stage], stage: Stage
+) -> None:
+    """Train one round, and let every server of the branch answer."""
+    one = next(iter(branch.servers.values()))
+    memories, updates = dict(branch.memories), {}
+    for number, at in stages.items():
+        client = clients[number]
+        received = one.half.broadcast(one.state, at, number)
+        memories[number], updates[number] = client.learner.train(
+            memories[number], received, at, client.samples.training(at)
+        )
+    branch.memories = memories
+    for server in branch.servers.values():
+        for update in updates.values():
+            server.half.check(server.state, update)
+        server.state = server.half.aggregate(server.state, stage, updates)
+        told = server.half.insights(server.state, stage)
+        server.record.add(stage.round, told)
+
+
+def parted(branch: Branch, stage: Stage) -> list[Branch]:
+    """Return a branch for each of the different payloads that servers would send."""
+    apart: dict[str, Branch] = {}
+    for label, server in branch.servers.items():
+        sent = fingerprint(server.half.broadcast(server.state, stage, client=0))
+        own = apart.setdefault(sent, Branch({}, branch.memories))
+        own.servers[label] = server
+    return list(apart.values())
+
+
+def fingerprint(payload: Payload) -> str:
+    """Return a digest of every name and every bit of a payload of dense tensors."""
+    digest = hashlib.sha256()
+    for group, arrays in sorted(payload.items()):
+        for name, tensor in sorted(arrays.items()):
+            digest.update(f"{group}/{name} {tensor.dtype} {tensor.shape}".encode())
+            digest.update(np.asarray(tensor).tobytes())
+    return digest.hexdigest()
+
+
+def evaluated(config: RunConfig, branch: Branch) -> float:
+    """Return the mean accuracy over clients and concepts, as a run tests them."""
+    schedule = assembly.schedule(config)
+    stage = schedule.stage(schedule.num_rounds)
+    one = next(iter(branch.servers.values()))
+    found = []
+    for number, client in all_clients(config).items():
+        sent = one.half.broadcast(one.state, stage, number)
+        state = branch.memories[number]
+        for concept in range(config.tasks):
+            recent = client.samples.examples(concept, "valid")
+            known = client.learner.recognise(state, sent, recent)
+            predict = partial(client.learner.predict, state, known, stage.task)
+            tests = client.samples.examples(concept, "test")
+            found.append(score(predict, tests).accuracy)
+    return statistics.fmean(found)
+
+
+def spread(values: list[float]) -> str:
+    """Return mean and standard deviation, if there is one."""
+    mean = f"{statistics.fmean(values):.3f}"
+    return mean if len(values) < 2 else f"{mean} ± {statistics.stdev(values):.3f}"
+
+
+if __name__ == "__main__":
+    main()
