@@ -24,6 +24,10 @@ NOISE = -1
 _EQUAL = 1e-6
 """Coordinates from a Gram matrix tell no smaller share of the largest distance."""
 
+_STEP = 0.97
+_SMALLEST = 1.1
+"""DBSCAN's radii: the ratio of two, and what all but the largest are above."""
+
 
 def cluster(
     coordinates: Matrix,
@@ -43,7 +47,9 @@ def cluster(
     below ``separation``. Concepts whose clients started from one model lie much nearer
     to each other than to the rest, so that this finds them as one cluster: it is
     divided again if its parts are distinct enough. ``dbscan`` and ``optics`` find the
-    number themselves. Equal models are always one cluster. No silhouette exists for
+    number themselves; DBSCAN's radius is the one with the largest silhouette, times the
+    share of models that are not noise, or the largest radius if all that is below
+    ``separation``. Equal models are always one cluster. No silhouette exists for
     two models: they are one cluster if they started from the same concept model.
 
     Args:
@@ -55,8 +61,9 @@ def cluster(
         separation: in [-1, 1].
         subdivision: least silhouette of the parts of a cluster, among themselves, in
             units of that of the clusters; at least 0.
-        neighbourhood: radius of DBSCAN, in units of the median distance to the
-            nearest neighbour.
+        neighbourhood: DBSCAN's largest radius, in units of the median distance to the
+            nearest neighbour; above 0. Smaller ones are tried in steps of 3 %, as long
+            as they are above 1.1.
         seed: of k-means.
 
     Returns:
@@ -75,7 +82,12 @@ def cluster(
     points, pairs = coordinates / unit, pairs / unit
     equal = pairs <= resolution / unit
     if method in {"dbscan", "optics"}:
-        labels = _numbered(_dense(points, method, neighbourhood))
+        dense = (
+            _valleys(points)
+            if method == "optics"
+            else _dense(pairs, neighbourhood, separation)
+        )
+        labels = _numbered(dense)
         return labels, _silhouette(pairs, labels)
 
     def best(members: Labels, most: int) -> tuple[float, Labels]:
@@ -126,16 +138,30 @@ def _divisions(
         yield model.fit_predict(points)
 
 
-def _dense(points: Matrix, method: Method, neighbourhood: float) -> Labels:
-    """Return the labels of a method that looks for dense places."""
-    if method == "dbscan":
-        found = DBSCAN(eps=neighbourhood, min_samples=2).fit_predict(points)
-    else:
-        # Beside equal models every slope is infinitely steep, as it should be.
-        with np.errstate(divide="ignore"):
-            found = OPTICS(min_samples=2).fit_predict(points)
-    labels: Labels = found
-    return labels
+def _dense(pairs: Matrix, largest: float, separation: float) -> Labels:
+    """Return the labels of DBSCAN with the radius that divides best.
+
+    In the first round the concepts lie so near to each other that a radius which later
+    holds a concept together joins them all; and what it joins, it joins again.
+    """
+    radii = [largest]
+    while radii[-1] * _STEP > _SMALLEST:
+        radii.append(radii[-1] * _STEP)
+    choices = []
+    for radius in radii:
+        dbscan = DBSCAN(eps=radius, min_samples=2, metric="precomputed")
+        labels: Labels = dbscan.fit_predict(pairs)
+        silhouette = _silhouette(pairs, labels) * np.mean(labels != NOISE)
+        choices.append((separation if np.isnan(silhouette) else silhouette, labels))
+    return max(choices, key=itemgetter(0))[1]
+
+
+def _valleys(points: Matrix) -> Labels:
+    """Return the labels of OPTICS."""
+    # Beside equal models every slope is infinitely steep, as it should be.
+    with np.errstate(divide="ignore"):
+        found: Labels = OPTICS(min_samples=2).fit_predict(points)
+    return found
 
 
 def _silhouette(pairs: Matrix, labels: Labels) -> float:

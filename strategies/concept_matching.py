@@ -54,8 +54,8 @@ class ConceptMatchingParams(Params):
         subdivision: least silhouette for dividing a cluster again, in units of that of
             the clusters; at least 0. Measured on images: at least 0.47 where a cluster
             held two concepts, at most 0.33 where it held one.
-        neighbourhood: DBSCAN's radius, in units of the median distance of a model to
-            its nearest neighbour; above 0.
+        neighbourhood: DBSCAN's largest radius, in units of the median distance of a
+            model to its nearest neighbour; above 0. See `clustering.cluster`.
         exact_clients: with more clients in a round their distances are estimated
             from sketches; at least 2.
         sketch: numbers in a sketch, at least 16; see `geometry.sketched`.
@@ -71,7 +71,7 @@ class ConceptMatchingParams(Params):
     outlier: float = Field(20.0, gt=1)
     separation: float = Field(0.1, ge=-1, le=1)
     subdivision: float = Field(0.4, ge=0)
-    neighbourhood: float = Field(1.5, gt=0)
+    neighbourhood: float = Field(3.0, gt=0)
     exact_clients: int = Field(400, ge=2)
     sketch: int = Field(4096, ge=16)
 

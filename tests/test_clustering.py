@@ -26,7 +26,7 @@ def clustered_points(points, method, origin=None, **settings):
         "at_most": 6,
         "separation": 0.1,
         "subdivision": 0.4,
-        "neighbourhood": 1.5,
+        "neighbourhood": 3.0,
         "seed": 4,
     }
     return cluster(points, origin, method, **(given | settings))
@@ -38,6 +38,12 @@ def blobs(groups, each=6, size=40, apart=8.0, seed=0):
     truth = rng.permutation(np.repeat(np.arange(groups), each))
     centres = rng.normal(scale=apart, size=(groups, size))
     return centres[truth] + rng.normal(size=(len(truth), size)), truth
+
+
+def in_order(labels):
+    """Return labels numbered from 0 by first appearance."""
+    numbers = {}
+    return [numbers.setdefault(int(label), len(numbers)) for label in labels]
 
 
 def in_units_of_the_nearest(matrix):
@@ -197,12 +203,35 @@ def test_a_model_far_from_all_others_is_noise():
     assert silhouette == pytest.approx(among), "noise is no cluster"
 
 
-def test_dbscans_radius_is_in_distances_to_the_nearest():
+def test_dbscans_largest_radius_is_in_distances_to_the_nearest():
     matrix = np.array([[0], [2], [4], [7.2], [9.2], [11.2]])  # gaps of 1 and of 1.6
 
-    assert clustered(matrix, "dbscan", neighbourhood=1.5)[0].max() == 1
-    assert clustered(matrix, "dbscan", neighbourhood=1.7)[0].max() == 0
+    assert clustered(matrix, "dbscan", neighbourhood=1.0)[0].max() == 1
     assert (clustered(matrix, "dbscan", neighbourhood=0.9)[0] == -1).all()
+    joined = {"neighbourhood": 1.7, "separation": 0.9}  # above the silhouette of two
+    assert clustered(matrix, "dbscan", **joined)[0].max() == 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_dbscans_radius_is_the_one_that_divides_best(seed):
+    # In 400 dimensions distances hardly differ: a radius of 1.5 joins all.
+    matrix, truth = blobs(4, size=400, apart=0.8, seed=seed)
+    scaled = in_units_of_the_nearest(matrix)
+    plain = {r: DBSCAN(eps=r, min_samples=2).fit_predict(scaled) for r in (1.15, 1.5)}
+    labels, silhouette = clustered(matrix, "dbscan")
+
+    assert adjusted_rand_score(truth, plain[1.5]) == 0
+    assert labels.tolist() == in_order(plain[1.15])
+    assert adjusted_rand_score(truth, labels) == 1
+    assert silhouette == pytest.approx(silhouette_score(scaled, truth), abs=1e-6)
+
+
+def test_a_radius_that_leaves_models_out_counts_for_less():
+    # At 1.1 two pairs are far apart, and six models noise; at 3 all have a cluster.
+    matrix = [[0], [1], [40], [41], [43.2], [45.4], [2.9], [4.8], [6.7], [8.6]]
+    labels, _ = clustered(matrix, "dbscan", neighbourhood=3.0)
+
+    assert labels.tolist() == [0, 0, 1, 1, 1, 1, 0, 0, 0, 0]
 
 
 @pytest.mark.parametrize("method", COUNTED + DENSE)
