@@ -173,6 +173,25 @@ def test_several_uploads_are_distilled_on_public_data():
     np.testing.assert_array_equal(new["enhancers/0"]["w"], [9, 9, 9, 9])
 
 
+def test_of_a_class_that_is_learned_again_the_uploads_speak():
+    bench = FakeBench([0, 1, 2, 3] * 5, [0, 1, 2, 3] * 5)
+    server = strategy(bench, auxiliary=8)
+    first = {0: update(model(5, 3, 0, 0), told([0, 1]))}
+    state = server.aggregate(server.init(model()), stage(1), first)
+    uploads = {
+        0: update(model(0, 2, 4, 0), told([1, 2])),
+        1: update(model(0, 0, 0, 6), told([2, 3])),
+    }
+
+    new = server.aggregate(state, stage(2), uploads)
+
+    ((_, _, targets, classes, _, _),) = bench.lessons
+    np.testing.assert_array_equal(classes, [0, 1, 2, 3])
+    # Old: class 0 alone, less itself. Learned: 1, 2 and 3, less 2.
+    np.testing.assert_allclose(targets[0], [0, -1, 0, 1])
+    np.testing.assert_array_equal(new["meta/known"]["classes"], [[1, 1, 1, 1]])
+
+
 @pytest.mark.parametrize("params", [{"consolidation": "mean"}, {}])
 def test_without_public_data_or_by_setting_tensors_are_averaged_by_entropy(params):
     bench = FakeBench([0] if params else [], [0] if params else [])
