@@ -15,7 +15,7 @@ import json
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -66,7 +66,7 @@ class Branch:
     """Servers whose clients cannot tell them apart, and what these remember."""
 
     servers: dict[str, Server]
-    memories: Mapping[int, Payload] = field(default_factory=dict)
+    memories: Mapping[int, Payload]
 
 
 def main() -> None:
@@ -100,22 +100,21 @@ def main() -> None:
 
 def one_seed(rows: list[RunConfig]) -> dict[str, dict[str, float]]:
     """Return by row what a run's summary says of it."""
-    found = {}
-    for number, branch in enumerate(run(rows)):
-        accuracy = evaluated(rows[0], branch)
+    clients, found = all_clients(rows[0]), {}
+    for number, branch in enumerate(run(rows, clients)):
+        accuracy = evaluated(rows[0], clients, branch)
         for label, server in branch.servers.items():
             measures = {"accuracy": accuracy, "run": number, **server.record.summary()}
             found[label] = measures
     return {row.label: found[row.label] for row in rows}
 
 
-def run(rows: list[RunConfig]) -> list[Branch]:
+def run(rows: list[RunConfig], clients: dict[int, Client]) -> list[Branch]:
     """Return the servers after the last round, by what they would send."""
     first = assembly.checked(rows[0])
     plan, schedule = assembly.scenario(first), assembly.schedule(first)
     network = assembly.model(first, plan)
     start = snapshot(network, network.shared_names())
-    clients = all_clients(first)
     servers = {}
     for row in rows:
         half = assembly.strategy(row)
@@ -190,13 +189,13 @@ def fingerprint(payload: Payload) -> str:
     return digest.hexdigest()
 
 
-def evaluated(config: RunConfig, branch: Branch) -> float:
+def evaluated(config: RunConfig, clients: dict[int, Client], branch: Branch) -> float:
     """Return the mean accuracy over clients and concepts, as a run tests them."""
     schedule = assembly.schedule(config)
     stage = schedule.stage(schedule.num_rounds)
     one = next(iter(branch.servers.values()))
     found = []
-    for number, client in all_clients(config).items():
+    for number, client in clients.items():
         sent = one.half.broadcast(one.state, stage, number)
         state = branch.memories[number]
         for concept in range(config.tasks):
