@@ -44,20 +44,21 @@ def cluster(
 
     ``k-means``, ``agglomerative`` (Ward) and ``birch`` are told a number of clusters:
     the one with the largest silhouette (Rousseeuw 1987) from 2 up, or 1 if that is
-    below ``separation``. Concepts whose clients started from one model lie much nearer
-    to each other than to the rest, so that this finds them as one cluster: it is
-    divided again if its parts are distinct enough. ``dbscan`` and ``optics`` find the
-    number themselves; DBSCAN's radius is the one with the largest silhouette, times the
-    share of models that are not noise, or the largest radius if all that is below
-    ``separation``. Equal models are always one cluster. No silhouette exists for
-    two models: they are one cluster if they started from the same concept model.
+    below ``separation``. ``dbscan`` is told a radius: likewise, where the silhouette
+    counts by the share of models that are not noise; or the largest radius. Concepts
+    whose clients started from one model lie much nearer to each other than to the rest,
+    so that this finds them as one cluster: it is divided again if its parts are
+    distinct enough. ``optics`` finds the number itself. Equal models are always one
+    cluster. No silhouette exists for two models: they are one cluster if they started
+    from the same concept model.
 
     Args:
         coordinates: shape (N, r), in any unit: the median distance to the nearest
             neighbour is the unit of all thresholds.
         origin: shape (N,), the concept model that each probably started from.
         method: the algorithm.
-        at_most: clusters, for the methods that are told a number; at least 1.
+        at_most: clusters, for the methods that are told a number; and DBSCAN divides no
+            cluster again beyond it; at least 1.
         separation: in [-1, 1].
         subdivision: least silhouette of the parts of a cluster, among themselves, in
             units of that of the clusters; at least 0.
@@ -81,29 +82,35 @@ def cluster(
     unit = max(float(np.median(nearest)), resolution)
     points, pairs = coordinates / unit, pairs / unit
     equal = pairs <= resolution / unit
-    if method in {"dbscan", "optics"}:
-        dense = (
-            _valleys(points)
-            if method == "optics"
-            else _dense(pairs, neighbourhood, separation)
-        )
-        labels = _numbered(dense)
+    if method == "optics":
+        labels = _numbered(_valleys(points))
         return labels, _silhouette(pairs, labels)
 
     def best(members: Labels, most: int) -> tuple[float, Labels]:
-        """Return the division with the largest silhouette; -inf where none is."""
+        """Return the division with the largest silhouette; -inf where none is.
+
+        What leaves models out counts for less, by the share of them.
+        """
         among = pairs[np.ix_(members, members)]
         kinds, _ = connected_components(equal[np.ix_(members, members)])
         most = min(most, kinds, len(members) - 1)
+        divisions = (
+            _dense(among, neighbourhood)
+            if method == "dbscan"
+            else _divisions(points[members], method, most, seed)
+        )
         choices = [
-            (_silhouette(among, parts), parts)
-            for parts in _divisions(points[members], method, most, seed)
+            (_silhouette(among, parts) * float(np.mean(parts != NOISE)), parts)
+            for parts in divisions
         ]
-        return max(choices, key=itemgetter(0), default=(-np.inf, one[members]))
+        known = [choice for choice in choices if not np.isnan(choice[0])]
+        return max(known, key=itemgetter(0), default=(-np.inf, one[members]))
 
     silhouette, labels = best(np.arange(len(pairs)), at_most)
     if silhouette < separation:
-        return one, np.nan
+        if method == "dbscan":
+            one = next(_dense(pairs, neighbourhood))
+        return one, _silhouette(pairs, one)
     count = labels.max() + 1
     while count < at_most:
         inner = [
@@ -114,7 +121,8 @@ def cluster(
         if inner[mixed][0] < subdivision * silhouette:
             break
         parts = inner[mixed][1]
-        labels[labels == mixed] = np.where(parts == 0, mixed, count - 1 + parts)
+        further = np.where(parts > 0, count - 1 + parts, parts)
+        labels[labels == mixed] = np.where(parts == 0, mixed, further)
         count += parts.max()
     return _numbered(labels), _silhouette(pairs, labels)
 
@@ -138,22 +146,17 @@ def _divisions(
         yield model.fit_predict(points)
 
 
-def _dense(pairs: Matrix, largest: float, separation: float) -> Labels:
-    """Return the labels of DBSCAN with the radius that divides best.
+def _dense(pairs: Matrix, largest: float) -> Iterator[Labels]:
+    """Yield the labels of DBSCAN for each radius, from the largest down.
 
-    In the first round the concepts lie so near to each other that a radius which later
+    In the first round concepts lie so near to each other that a radius which later
     holds a concept together joins them all; and what it joins, it joins again.
     """
-    radii = [largest]
-    while radii[-1] * _STEP > _SMALLEST:
-        radii.append(radii[-1] * _STEP)
-    choices = []
-    for radius in radii:
+    radius = largest
+    while radius == largest or radius > _SMALLEST:
         dbscan = DBSCAN(eps=radius, min_samples=2, metric="precomputed")
-        labels: Labels = dbscan.fit_predict(pairs)
-        silhouette = _silhouette(pairs, labels) * np.mean(labels != NOISE)
-        choices.append((separation if np.isnan(silhouette) else silhouette, labels))
-    return max(choices, key=itemgetter(0))[1]
+        yield dbscan.fit_predict(pairs)
+        radius *= _STEP
 
 
 def _valleys(points: Matrix) -> Labels:

@@ -256,19 +256,20 @@ def around(rng, *centres, each=4):
     return places + noise, truth
 
 
-@pytest.mark.parametrize("method", ["k-means", "agglomerative", "birch"])
+@pytest.mark.parametrize("method", [*COUNTED, "dbscan"])
 def test_two_near_concepts_far_from_the_rest_are_told_apart(method):
     # As silhouettes go, the two near ones are one of three clusters.
     matrix, truth = around(
         np.random.default_rng(0), (0, 0, 0), (1, 0, 0), (9, 9, 0), (0, 9, 9)
     )
-    whole, _ = clustered(matrix, method, subdivision=9.0)
+    wide = {"neighbourhood": 9.0}  # for DBSCAN a radius that joins the two
+    whole, _ = clustered(matrix, method, subdivision=9.0, **wide)
     assert whole.max() == 2
-    labels, silhouette = clustered(matrix, method)
+    labels, silhouette = clustered(matrix, method, **wide)
     assert adjusted_rand_score(truth, labels) == 1
     expected = silhouette_score(matrix, truth)
     assert silhouette == pytest.approx(expected)
-    assert expected < clustered(matrix, method, subdivision=9.0)[1]
+    assert expected < clustered(matrix, method, subdivision=9.0, **wide)[1]
 
 
 def test_a_cluster_of_one_concept_is_not_divided_again():
