@@ -272,6 +272,19 @@ def test_two_near_concepts_far_from_the_rest_are_told_apart(method):
     assert expected < clustered(matrix, method, subdivision=9.0, **wide)[1]
 
 
+def test_what_a_division_leaves_out_is_noise():
+    matrix = [[0], [1], [2], [6], [7], [8], [12], [100], [101], [102]]
+    wide = {"neighbourhood": 6.0}
+    whole, _ = clustered(matrix, "dbscan", subdivision=9.0, **wide)
+    labels, silhouette = clustered(matrix, "dbscan", **wide)
+
+    assert whole.tolist() == [0] * 7 + [1] * 3
+    assert labels.tolist() == [0, 0, 0, 1, 1, 1, -1, 2, 2, 2]
+    kept = np.delete(matrix, 6, axis=0)
+    expected = silhouette_score(kept, [0, 0, 0, 1, 1, 1, 2, 2, 2])
+    assert silhouette == pytest.approx(expected)
+
+
 def test_a_cluster_of_one_concept_is_not_divided_again():
     matrix, truth = around(np.random.default_rng(1), (0, 0, 0), (9, 0, 0), each=6)
     labels, _ = clustered(matrix, at_most=10)
