@@ -157,7 +157,7 @@ def rows(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
     for label, runs in by_label.items():
         row: dict[str, Any] = {"label": label, "seeds": sorted(runs)}
         for key in ("average_accuracy", "forgetting", "backward_transfer"):
-            row[key] = _spread([run[key] for run in runs.values()])
+            row[key] = spread([run[key] for run in runs.values()])
         for key in (
             "bytes_up",
             "bytes_down",
@@ -168,12 +168,12 @@ def rows(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
         ):
             row[key] = statistics.fmean(run[key] for run in runs.values())
         for key in CONCEPTS:
-            row[key] = _spread(
+            row[key] = spread(
                 [run.get("concepts", {}).get(key) for run in runs.values()]
             )
         found_of_seen = [_seen(run) for run in runs.values()]
         for key in SEEN:
-            row[key] = _spread([of_run[key] for of_run in found_of_seen])
+            row[key] = spread([of_run[key] for of_run in found_of_seen])
         twins = by_label.get(next(iter(runs.values()))["twin"] or "", {})
         pairs = [
             (run, twins[seed])
@@ -181,7 +181,7 @@ def rows(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
             if seed in twins and run.get("hidden") == twins[seed].get("hidden")
         ]
         if pairs:
-            row["transfer_gain"] = _spread([_gain(a, b) for a, b in pairs])
+            row["transfer_gain"] = spread([_gain(a, b) for a, b in pairs])
             row["transfer_gain_per_task"] = _gain_per_task(pairs)
         found.append(row)
     return found
@@ -200,14 +200,14 @@ def table(summaries: Sequence[Summary]) -> str:
         cells = [
             row["label"],
             ", ".join(map(str, row["seeds"])),
-            _pm(row["average_accuracy"]),
-            _pm(row["forgetting"]),
-            _pm(gain, "+.3f"),
+            plus_minus(row["average_accuracy"]),
+            plus_minus(row["forgetting"]),
+            plus_minus(gain, "+.3f"),
             *(
                 f"{row[key] / 1e6:.1f} MB"
                 for key in ("bytes_up", "bytes_down", "paper_bytes_up", "model_bytes")
             ),
-            *(_pm(row[key]) for key in more),
+            *(plus_minus(row[key]) for key in more),
         ]
         lines.append("| " + " | ".join(cells) + " |")
     lines.append("")
@@ -256,7 +256,7 @@ def _gain_per_task(pairs: Sequence[tuple[Summary, Summary]]) -> list[float | Non
     return [None if np.isnan(value) else float(value) for value in mean]
 
 
-def _spread(values: Iterable[float | None]) -> dict[str, float | None] | None:
+def spread(values: Iterable[float | None]) -> dict[str, float | None] | None:
     """Return mean and deviation of what was measured; None where nothing was.
 
     A single value has no deviation: that is None, not 0.
@@ -268,7 +268,8 @@ def _spread(values: Iterable[float | None]) -> dict[str, float | None] | None:
     return {"mean": statistics.fmean(known), "deviation": deviation}
 
 
-def _pm(value: Mapping[str, float | None] | None, form: str = ".3f") -> str:
+def plus_minus(value: Mapping[str, float | None] | None, form: str = ".3f") -> str:
+    """Return what `spread` found as a table shows it; empty where nothing was."""
     if value is None:
         return ""
     mean, deviation = f"{value['mean']:{form}}", value["deviation"]

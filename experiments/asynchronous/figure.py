@@ -12,7 +12,6 @@ over the time, mean over clients and seeds.
 import argparse
 import csv
 import json
-import statistics
 from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
@@ -22,6 +21,7 @@ import numpy.typing as npt
 
 from fcl_flower.report import page
 from fcl_flower.report.lines import Series, Steps, lines
+from fcl_flower.study import plus_minus, spread
 
 SLOW = 3
 """The number of the client that takes longer."""
@@ -67,10 +67,10 @@ def main() -> None:
         ]
         cells += [f"{max(ends(run, [SLOW])):g}" for run in members[:1]]
         last = [final(run) for run in members]
-        cells.append(spread([float(one.mean()) for one in last]))
-        cells.append(spread([float(one[SLOW].mean()) for one in last]))
+        cells.append(plus_minus(spread(float(one.mean()) for one in last)))
+        cells.append(plus_minus(spread(float(one[SLOW].mean()) for one in last)))
         by_task = zip(*(one.mean(0) for one in last), strict=True)
-        cells += [spread([float(value) for value in values]) for values in by_task]
+        cells += [plus_minus(spread(map(float, values))) for values in by_task]
         print("|", " | ".join(cells), "|")
     end = int(
         max(s.time for group in runs.values() for run in group for s in run.scores)
@@ -161,12 +161,6 @@ def at(run: Run, time: float) -> npt.NDArray[np.float64]:
 def known_over_time(run: Run, end: int) -> npt.NDArray[np.float64]:
     """Return the mean accuracy at each time from 0 to ``end``."""
     return np.array([at(run, time).mean() for time in range(end + 1)])
-
-
-def spread(values: list[float]) -> str:
-    """Return mean and standard deviation, if there is one."""
-    mean = f"{statistics.fmean(values):.3f}"
-    return mean if len(values) < 2 else f"{mean} ± {statistics.stdev(values):.3f}"
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ clients started from, the share frozen so far in the run, mean over the seeds.
 """
 
 import argparse
-import statistics
 from collections import defaultdict
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from fcl_flower.report import page
 from fcl_flower.report.lines import Series, lines, over_rounds
 from fcl_flower.report.records import Clustering
 from fcl_flower.report.run_folder import Run, read_run
+from fcl_flower.study import plus_minus, spread
 
 
 def main() -> None:
@@ -38,7 +38,8 @@ def main() -> None:
         accuracy = [run.summary.average_accuracy or np.nan for run in members]
         seeds = ", ".join(str(run.summary.seed) for run in members)
         ends = [float(share) for share in shares[:, -1]]
-        print(f"| {label} | {seeds} | {spread(ends)} | {spread(accuracy)} |")
+        cells = [plus_minus(spread(values)) for values in (ends, accuracy)]
+        print("|", label, "|", seeds, "|", " | ".join(cells), "|")
         rounds = np.arange(1, shares.shape[1] + 1)
         colour = f"var(--c{number % 8})"
         deviation = np.full(len(rounds), np.nan)
@@ -70,12 +71,6 @@ def frozen_so_far(rounds: list[Clustering]) -> npt.NDArray[np.float64]:
     used = np.cumsum([len(set(one.origin)) for one in rounds])
     lost = np.cumsum([len(set(one.origin) - set(one.reached)) for one in rounds])
     return np.asarray(lost / used, np.float64)
-
-
-def spread(values: list[float]) -> str:
-    """Return mean and standard deviation, if there is one."""
-    mean = f"{statistics.fmean(values):.3f}"
-    return mean if len(values) < 2 else f"{mean} ± {statistics.stdev(values):.3f}"
 
 
 if __name__ == "__main__":

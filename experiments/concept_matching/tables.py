@@ -29,7 +29,7 @@ from fcl_flower.config import RunConfig
 from fcl_flower.contracts import Learner, Strategy
 from fcl_flower.data.client_data import ClientData
 from fcl_flower.node import NodeConfig
-from fcl_flower.study import read_study
+from fcl_flower.study import plus_minus, read_study, spread
 from fcl_flower.tensors import snapshot
 from fcl_flower.training import score
 from fcl_flower.types import Payload, Stage
@@ -94,7 +94,7 @@ def main() -> None:
     print("| method |", " | ".join(COLUMNS.values()), "|")
     print("| --- |", " | ".join("---" for _ in COLUMNS), "|")
     for label, runs in found.items():
-        cells = [spread([one[name] for one in runs]) for name in COLUMNS]
+        cells = [plus_minus(spread(one[name] for one in runs)) for name in COLUMNS]
         print("|", label, "|", " | ".join(cells), "|")
 
 
@@ -205,12 +205,6 @@ def evaluated(config: RunConfig, clients: dict[int, Client], branch: Branch) -> 
             tests = client.samples.examples(concept, "test")
             found.append(score(predict, tests).accuracy)
     return statistics.fmean(found)
-
-
-def spread(values: list[float]) -> str:
-    """Return mean and standard deviation, if there is one."""
-    mean = f"{statistics.fmean(values):.3f}"
-    return mean if len(values) < 2 else f"{mean} ± {statistics.stdev(values):.3f}"
 
 
 if __name__ == "__main__":
