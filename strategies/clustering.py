@@ -108,9 +108,8 @@ def cluster(
 
     silhouette, labels = best(np.arange(len(pairs)), at_most)
     if silhouette < separation:
-        if method == "dbscan":
-            one = next(_dense(pairs, neighbourhood))
-        return one, _silhouette(pairs, one)
+        whole = next(_dense(pairs, neighbourhood)) if method == "dbscan" else one
+        return whole, _silhouette(pairs, whole)
     count = labels.max() + 1
     while count < at_most:
         inner = [
