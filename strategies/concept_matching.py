@@ -52,8 +52,9 @@ class ConceptMatchingParams(Params):
             client's model may lie away from its own, above 1; a model further off is
             noise, and lies in the centre of the map.
         subdivision: least silhouette for dividing a cluster again, in units of that of
-            the clusters; at least 0. Measured on images: at least 0.47 where a cluster
-            held two concepts, at most 0.33 where it held one.
+            the clusters; at least 0. Measured on five concepts of images: at least 0.47
+            where a cluster held two, at most 0.33 where it held one; on other data the
+            two overlap.
         neighbourhood: DBSCAN's largest radius, in units of the median distance of a
             model to its nearest neighbour; above 0. See `clustering.cluster`.
         exact_clients: with more clients in a round their distances are estimated
