@@ -11,11 +11,11 @@ from pydantic import Field
 from torch import Tensor
 from typing_extensions import override
 
-from clients.sgd import Sgd
-from fcl_flower.contracts import Params
-from fcl_flower.data.tasks import Examples, TaskData
-from fcl_flower.tensors import dense, to_numpy, to_torch
-from fcl_flower.types import Arrays, Payload, Stage, Update
+from clients.fedavg import Sgd
+from fcl_flower.algorithms.base import Params
+from fcl_flower.core.types import Arrays, Payload, Stage, Update
+from fcl_flower.data.examples import Examples, TaskData
+from fcl_flower.training.tensors import dense, to_numpy, to_torch
 
 
 class EwcParams(Params):

@@ -4,8 +4,8 @@ Named MTL, multi-task learning, in FedET (Liu et al., IJCAI 2023, table 4): "tra
 model with all classes in one task".
 """
 
-from clients.sgd import Sgd
-from fcl_flower.contracts import Params
+from clients.fedavg import Sgd
+from fcl_flower.algorithms.base import Params
 
 
 class Joint(Sgd[Params]):

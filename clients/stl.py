@@ -6,11 +6,11 @@ Named STL in the FedWeIT paper, tables 1 and 2.
 from torch import Tensor
 from typing_extensions import override
 
-from clients.sgd import Sgd
-from fcl_flower.contracts import Params
-from fcl_flower.data.tasks import TaskData
-from fcl_flower.tensors import snapshot
-from fcl_flower.types import Payload, Stage, Update
+from clients.fedavg import Sgd
+from fcl_flower.algorithms.base import Params
+from fcl_flower.core.types import Payload, Stage, Update
+from fcl_flower.data.examples import TaskData
+from fcl_flower.training.tensors import snapshot
 
 
 class SingleTask(Sgd[Params]):

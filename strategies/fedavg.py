@@ -8,9 +8,9 @@ from collections.abc import Mapping
 import numpy as np
 from typing_extensions import override
 
-from fcl_flower.checks import same_tensors
-from fcl_flower.contracts import Params, Strategy
-from fcl_flower.types import Arrays, Payload, Stage, Update
+from fcl_flower.algorithms.base import Params, Strategy
+from fcl_flower.core.types import Arrays, Payload, Stage, Update
+from fcl_flower.core.update_checks import same_tensors
 
 
 class FedAvg(Strategy[Params]):

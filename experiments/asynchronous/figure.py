@@ -19,9 +19,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fcl_flower.report import page
-from fcl_flower.report.lines import Series, Steps, lines
-from fcl_flower.study import plus_minus, spread
+from fcl_flower.results.report.charts.lines import Series, Steps, lines
+from fcl_flower.results.report.html import page
+from fcl_flower.results.tables import plus_minus, spread
 
 SLOW = 3
 """The number of the client that takes longer."""

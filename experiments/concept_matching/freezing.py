@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from fcl_flower.report import page
-from fcl_flower.report.lines import Series, lines, over_rounds
-from fcl_flower.report.records import Clustering
-from fcl_flower.report.run_folder import Run, read_run
-from fcl_flower.study import plus_minus, spread
+from fcl_flower.results.report.charts.lines import Series, lines, over_rounds
+from fcl_flower.results.report.html import page
+from fcl_flower.results.report.reader import Run, read_run
+from fcl_flower.results.report.schema import Clustering
+from fcl_flower.results.tables import plus_minus, spread
 
 
 def main() -> None:

@@ -22,17 +22,18 @@ from typing import Any
 
 import numpy as np
 
-from fcl_flower import assembly
-from fcl_flower.client_setup import client_data, on_node
-from fcl_flower.concept_record import ConceptRecord
-from fcl_flower.config import RunConfig
-from fcl_flower.contracts import Learner, Strategy
+from fcl_flower.algorithms.base import Learner, Strategy
+from fcl_flower.config.node_config import NodeConfig
+from fcl_flower.config.run_config import RunConfig
+from fcl_flower.core.types import Payload, Stage
 from fcl_flower.data.client_data import ClientData
-from fcl_flower.node import NodeConfig
-from fcl_flower.study import plus_minus, read_study, spread
-from fcl_flower.tensors import snapshot
-from fcl_flower.training import score
-from fcl_flower.types import Payload, Stage
+from fcl_flower.federation.client import client_data, on_node
+from fcl_flower.results.diagnostics.concepts import ConceptRecord
+from fcl_flower.results.tables import plus_minus, spread
+from fcl_flower.runtime.study import read_study
+from fcl_flower.setup import factory
+from fcl_flower.training.loop import score
+from fcl_flower.training.tensors import snapshot
 
 STUDY = Path(__file__).with_name("clusterings.toml")
 COLUMNS = {
@@ -111,13 +112,13 @@ def one_seed(rows: list[RunConfig]) -> dict[str, dict[str, float]]:
 
 def run(rows: list[RunConfig], clients: dict[int, Client]) -> list[Branch]:
     """Return the servers after the last round, by what they would send."""
-    first = assembly.checked(rows[0])
-    plan, schedule = assembly.scenario(first), assembly.schedule(first)
-    network = assembly.model(first, plan)
+    first = factory.checked(rows[0])
+    plan, schedule = factory.scenario(first), factory.schedule(first)
+    network = factory.model(first, plan)
     start = snapshot(network, network.shared_names())
     servers = {}
     for row in rows:
-        half = assembly.strategy(row)
+        half = factory.strategy(row)
         record = ConceptRecord(plan.stream)
         servers[row.label] = Server(half, half.init(start), record)
     memories = {number: one.learner.init() for number, one in clients.items()}
@@ -139,12 +140,12 @@ def run(rows: list[RunConfig], clients: dict[int, Client]) -> list[Branch]:
 def all_clients(config: RunConfig) -> dict[int, Client]:
     """Return every client of the run."""
     found = {}
-    plan = assembly.scenario(config)
+    plan = factory.scenario(config)
     for number in range(config.clients):
         node = NodeConfig(partition_id=number, num_partitions=config.clients)
         here = on_node(config, node)
         samples = client_data(here, plan, node, tasks=1)
-        found[number] = Client(assembly.learner(here, plan, number), samples)
+        found[number] = Client(factory.learner(here, plan, number), samples)
     return found
 
 
@@ -191,7 +192,7 @@ def fingerprint(payload: Payload) -> str:
 
 def evaluated(config: RunConfig, clients: dict[int, Client], branch: Branch) -> float:
     """Return the mean accuracy over clients and concepts, as a run tests them."""
-    schedule = assembly.schedule(config)
+    schedule = factory.schedule(config)
     stage = schedule.stage(schedule.num_rounds)
     one = next(iter(branch.servers.values()))
     found = []

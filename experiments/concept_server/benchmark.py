@@ -36,9 +36,13 @@ from scipy.spatial.distance import cdist
 from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score, silhouette_score
 
-from fcl_flower.types import Arrays, Stage, Update
-from strategies.clustering import Labels
-from strategies.concept_matching import ROUND, ConceptMatching, ConceptMatchingParams
+from fcl_flower.core.types import Arrays, Stage, Update
+from strategies.concept_matching.clustering import Labels
+from strategies.concept_matching.server import (
+    ROUND,
+    ConceptMatching,
+    ConceptMatchingParams,
+)
 
 CONCEPTS = 5
 SHAPES: dict[str, tuple[int, ...]] = {

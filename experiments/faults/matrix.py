@@ -25,7 +25,7 @@ from typing import Any
 
 import psutil
 
-from fcl_flower.processes import free_port
+from fcl_flower.runtime.processes import free_port
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -53,7 +53,7 @@ class Lab:
         installed.mkdir(parents=True)
         (installed / "METADATA").write_text("Name: paused\nVersion: 1\n")
         (installed / "entry_points.txt").write_text(
-            "[fcl_flower.algorithms]\npaused = paused:PAUSED\n"
+            "[fcl_flower.algorithms.registry]\npaused = paused:PAUSED\n"
         )
         self.environment = {
             **os.environ,
@@ -69,7 +69,7 @@ class Lab:
         """Start a command of ours; its output goes into a log of that name."""
         with (self.folder / f"{name}.log").open("a") as log:
             self.started[name] = subprocess.Popen(
-                [sys.executable, "-m", "fcl_flower.cli", *map(str, arguments)],
+                [sys.executable, "-m", "fcl_flower.cli.main", *map(str, arguments)],
                 cwd=self.folder,
                 env=self.environment,
                 stdout=log,

@@ -14,12 +14,12 @@ from pathlib import Path
 from torch import Tensor
 from typing_extensions import override
 
-from clients.fedweit import FedWeit as FedWeitLearner
-from clients.workspace import FedWeitParams as LearnerParams
-from fcl_flower.algorithms import Algorithm
-from fcl_flower.data.tasks import TaskData
-from fcl_flower.types import Payload, Stage, Update
-from strategies.fedweit import FedWeit, FedWeitParams
+from clients.fedweit.client import FedWeit as FedWeitLearner
+from clients.fedweit.task_model import FedWeitParams as LearnerParams
+from fcl_flower.algorithms.registry import Algorithm
+from fcl_flower.core.types import Payload, Stage, Update
+from fcl_flower.data.examples import TaskData
+from strategies.fedweit.server import FedWeit, FedWeitParams
 
 VICTIM = 1
 

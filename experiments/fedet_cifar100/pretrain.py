@@ -30,11 +30,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, pad
 from transformers import ViTConfig, ViTModel
 
-from fcl_flower.data.images import to_tensor
-from fcl_flower.data.sources import load_source
-from fcl_flower.models.transformer import Hidden, Transformer
-from fcl_flower.pretrained import EncoderSettings
-from fcl_flower.seeds import derive
+from fcl_flower.core.seeds import derive
+from fcl_flower.data.datasets.images import to_tensor
+from fcl_flower.data.datasets.registry import load_source
+from fcl_flower.models.transformer.encoder import Hidden, Transformer
+from fcl_flower.models.transformer.pretrained import EncoderSettings
 
 SHAPE = (3, 32, 32)
 WIDTH = 192

@@ -16,15 +16,16 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from clients.fedet import KNOWN, NEVER, destined
-from fcl_flower import assembly
-from fcl_flower.completion import data_root, input_shape
-from fcl_flower.config import RunConfig, read_toml
-from fcl_flower.data.tasks import Form, task_examples, together
-from fcl_flower.distillation import answers
-from fcl_flower.memory import FolderMemory
-from fcl_flower.routing import Router
-from fcl_flower.tensors import load
+from clients.fedet.client import KNOWN, NEVER, destined
+from fcl_flower.config.parsing import read_toml
+from fcl_flower.config.run_config import RunConfig
+from fcl_flower.data.examples import Form, task_examples, together
+from fcl_flower.federation.transport.state_store import FolderMemory
+from fcl_flower.setup import factory
+from fcl_flower.setup.resolve import data_root, input_shape
+from fcl_flower.training.distillation import answers
+from fcl_flower.training.router import Router
+from fcl_flower.training.tensors import load
 
 
 class Outcome(NamedTuple):
@@ -52,16 +53,16 @@ def main() -> None:
 
 def outcomes(folder: Path) -> list[Outcome]:
     """Return what becomes of the test samples of every task, in the order of tasks."""
-    config = assembly.checked(RunConfig.of(read_toml(folder / "config.toml", "run")))
+    config = factory.checked(RunConfig.of(read_toml(folder / "config.toml", "run")))
     torch.set_num_threads(config.threads)
-    plan = assembly.scenario(config)
+    plan = factory.scenario(config)
     saved = FolderMemory(folder / "checkpoint").load(before=2**31)
     if saved is None:
         raise SystemExit(f"{folder}: no checkpoint")
     state = saved.payload
     known = torch.from_numpy(np.asarray(state[KNOWN]["classes"]).astype(bool))
-    form = Form(data_root(config), input_shape(config), True, assembly.tokens(config))
-    model = assembly.model(config, plan)
+    form = Form(data_root(config), input_shape(config), True, factory.tokens(config))
+    model = factory.model(config, plan)
     router = Router(model, state.get("router", {}), len(known))
     found = []
     for task in range(plan.num_tasks):

@@ -18,14 +18,14 @@ import time
 import numpy as np
 import torch
 
-from fcl_flower import assembly, completion
-from fcl_flower.config import RunConfig
-from fcl_flower.data.tasks import Form, TaskData, batches, task_data
-from fcl_flower.models.kimcnn import DROPOUT, FILTERS, WIDTHS
-from fcl_flower.sparse import SparseArray
-from fcl_flower.tensors import snapshot
-from fcl_flower.training import score
-from fcl_flower.types import Payload, Stage
+from fcl_flower.config.run_config import RunConfig
+from fcl_flower.core.sparse import SparseArray
+from fcl_flower.core.types import Payload, Stage
+from fcl_flower.data.examples import Form, TaskData, batches, task_data
+from fcl_flower.models.convolutional.kim_cnn import DROPOUT, FILTERS, WIDTHS
+from fcl_flower.setup import factory, resolve
+from fcl_flower.training.loop import score
+from fcl_flower.training.tensors import snapshot
 
 FOREIGN = (0, 1, 3, 5, 10)
 DENSITY = 0.05
@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=15)
     parser.add_argument("--set", default="", help="settings of fedseit")
     given = parser.parse_args()
-    config = completion.completed(
+    config = resolve.completed(
         RunConfig(
             strategy="fedseit",
             dataset=given.dataset,
@@ -56,13 +56,13 @@ def main() -> None:
             set=given.set,
         )
     )
-    plan = assembly.scenario(config)
-    learner = assembly.learner(config, plan, 0)
+    plan = factory.scenario(config)
+    learner = factory.learner(config, plan, 0)
     form = Form(
-        completion.data_root(config),
+        resolve.data_root(config),
         learner.model.input_shape,
         single_head=False,
-        numbering=assembly.vectors(config),
+        numbering=factory.vectors(config),
     )
     data = task_data(plan, 0, 0, form)
     words = (data.train.x != 0).sum(1).double()
@@ -71,7 +71,7 @@ def main() -> None:
         f"{learner.model.body.table.shape[1]} dimensions, batches of "
         f"{config.batch_size}"
     )
-    server = assembly.strategy(config)
+    server = factory.strategy(config)
     start = snapshot(learner.model, learner.model.shared_names())
     base = server.broadcast(server.init(start), Stage(1, 0, True, False), 0)
     rng = np.random.default_rng(0)

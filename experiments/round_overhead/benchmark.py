@@ -21,9 +21,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from fcl_flower.config import RunConfig, toml
-from fcl_flower.flower_app import SUPERLINK, environment, write_superlink
-from fcl_flower.processes import free_port, program, stop
+from fcl_flower.config.parsing import toml
+from fcl_flower.config.run_config import RunConfig
+from fcl_flower.runtime.flower_project import SUPERLINK, environment, write_superlink
+from fcl_flower.runtime.processes import free_port, program, stop
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -59,7 +60,7 @@ class Lab:
         installed.mkdir(parents=True)
         (installed / "METADATA").write_text("Name: timed\nVersion: 1\n")
         (installed / "entry_points.txt").write_text(
-            "[fcl_flower.algorithms]\ntimed = timed:TIMED\n"
+            "[fcl_flower.algorithms.registry]\ntimed = timed:TIMED\n"
         )
         places = (ROOT, HERE, installed.parent.absolute())
         self.environment = {
@@ -71,7 +72,7 @@ class Lab:
 
     def fcl(self, log: str, *arguments: object) -> None:
         """Start a command of ours; its output goes into a log of that name."""
-        command = [sys.executable, "-m", "fcl_flower.cli", *map(str, arguments)]
+        command = [sys.executable, "-m", "fcl_flower.cli.main", *map(str, arguments)]
         self.start(log, command, self.environment)
 
     def start(

@@ -25,12 +25,12 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from typing_extensions import override
 
-from fcl_flower import assembly, completion
-from fcl_flower.client_setup import client_data, on_node
-from fcl_flower.config import RunConfig
-from fcl_flower.node import NodeConfig
-from fcl_flower.tensors import snapshot
-from fcl_flower.types import Stage
+from fcl_flower.config.node_config import NodeConfig
+from fcl_flower.config.run_config import RunConfig
+from fcl_flower.core.types import Stage
+from fcl_flower.federation.client import client_data, on_node
+from fcl_flower.setup import factory, resolve
+from fcl_flower.training.tensors import snapshot
 
 MOMENTS = ("created", "began", "ended")
 
@@ -65,8 +65,8 @@ class Timed(FedAvg):
 @server_app.main()
 def serve(grid: Grid, context: Context) -> None:
     """Train for as many rounds as ours does; evaluate nothing."""
-    config = completion.completed(RunConfig.of(context.run_config))
-    model = assembly.model(config, assembly.scenario(config))
+    config = resolve.completed(RunConfig.of(context.run_config))
+    model = factory.model(config, factory.scenario(config))
     first = snapshot(model, model.shared_names())
     strategy = Timed(fraction_evaluate=0.0)
     strategy.rounds = []
@@ -83,12 +83,12 @@ def train(message: Message, context: Context) -> Message:
     """Train one epoch from the model that arrived."""
     node = NodeConfig.of(context.node_config)
     config = on_node(RunConfig.of(context.run_config), node)
-    plan = assembly.scenario(config)
+    plan = factory.scenario(config)
     number = int(message.content.config_records["config"]["server-round"])  # type: ignore[arg-type]
     stage = Stage(number, 0, first=True, last=True)
     data = client_data(config, plan, node, 1).training(stage)
     received = message.content.array_records["arrays"]
-    learner = assembly.learner(config, plan, node.partition_id)
+    learner = factory.learner(config, plan, node.partition_id)
     base = {name: array.numpy() for name, array in received.items()}
     _, update = learner.train({}, {"base": base}, stage, data)
     arrays = {n: Array(np.asarray(v)) for n, v in update.payload["base"].items()}

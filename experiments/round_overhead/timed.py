@@ -14,11 +14,11 @@ from types import MappingProxyType
 
 from typing_extensions import override
 
-from clients.sgd import Sgd
-from fcl_flower.algorithms import Algorithm
-from fcl_flower.contracts import Params
-from fcl_flower.data.tasks import TaskData
-from fcl_flower.types import Payload, Stage, Update
+from clients.fedavg import Sgd
+from fcl_flower.algorithms.base import Params
+from fcl_flower.algorithms.registry import Algorithm
+from fcl_flower.core.types import Payload, Stage, Update
+from fcl_flower.data.examples import TaskData
 from strategies.fedavg import FedAvg
 
 STARTED = 19  # of /proc/self/stat, behind the name: ticks from the machine's start

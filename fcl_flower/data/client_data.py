@@ -4,8 +4,8 @@ from typing import Protocol
 
 from typing_extensions import override
 
-from fcl_flower.data.plan import Scenario
-from fcl_flower.data.tasks import (
+from fcl_flower.core.types import Stage
+from fcl_flower.data.examples import (
     Examples,
     Form,
     SplitName,
@@ -14,8 +14,8 @@ from fcl_flower.data.tasks import (
     task_data,
     task_examples,
 )
-from fcl_flower.data.word_vectors import WordVectors
-from fcl_flower.types import Stage
+from fcl_flower.data.scenarios.plan import Scenario
+from fcl_flower.data.text.word_vectors import WordVectors
 
 
 class ClientData(Protocol):

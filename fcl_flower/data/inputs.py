@@ -2,14 +2,13 @@
 
 import torch
 
-from fcl_flower.data.dataset import DataSet, Split
-from fcl_flower.data.featureset import FeatureSet
-from fcl_flower.data.images import to_tensor
-from fcl_flower.data.numbering import Numbering
+from fcl_flower.core.errors import ConfigError
+from fcl_flower.data.datasets.arrays import FeatureSet, SeriesSet
+from fcl_flower.data.datasets.base import DataSet, Split
+from fcl_flower.data.datasets.images import to_tensor
+from fcl_flower.data.datasets.text import TextSet
 from fcl_flower.data.partition import Indices
-from fcl_flower.data.seriesset import SeriesSet
-from fcl_flower.data.textset import TextSet
-from fcl_flower.errors import ConfigError
+from fcl_flower.data.text.tokenizers import Numbering
 
 
 def to_inputs(

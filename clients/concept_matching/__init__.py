@@ -1,0 +1,1 @@
+"""Concept Matching, client side."""

@@ -1,0 +1,103 @@
+"""Plain local training from the received model: the client half of FedAvg.
+
+McMahan et al., AISTATS 2017, https://arxiv.org/abs/1602.05629, Algorithm 1,
+ClientUpdate; with Adam in place of plain SGD, as in the FedWeIT paper.
+"""
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from fcl_flower.algorithms.base import Learner, P
+from fcl_flower.core.types import Arrays, Payload, Stage, Update
+from fcl_flower.data.examples import Examples, TaskData
+from fcl_flower.training.loop import Score, fit, score
+from fcl_flower.training.tensors import load, snapshot
+
+
+class Sgd(Learner[P]):
+    """Minimise the task's loss; the heads of a multi-head model stay private.
+
+    State: ``heads`` (every head so far, by name) and ``optimizer`` (of the task, empty
+    at its end).
+    """
+
+    @override
+    def train(
+        self, state: Payload, received: Payload, stage: Stage, data: TaskData
+    ) -> tuple[Payload, Update]:
+        load(self.model, received["base"])
+        heads, optimizer = self.fit(state, stage, data)
+        update = Update(
+            {"base": snapshot(self.model, self.model.shared_names())},
+            len(data.train.y),
+            self.metrics,
+        )
+        kept = {} if stage.last else optimizer
+        return {**state, "heads": heads, "optimizer": kept}, update
+
+    @override
+    def predict(
+        self, state: Payload, received: Payload, task: int, x: Tensor
+    ) -> Tensor:
+        load(self.model, received["base"])
+        load(self.model, state.get("heads", {}))
+        self.model.eval()
+        logits: Tensor = self.model(x, task)
+        return logits
+
+    def penalty(self, rows: Tensor, hidden: Tensor) -> Tensor | float:
+        """Return what is added to the cross-entropy of a batch: nothing.
+
+        Args:
+            rows: which of the training examples are in it, shape (batch,).
+            hidden: what the body makes of them now, shape (batch, features).
+        """
+        return 0.0
+
+    def fit(
+        self, state: Payload, stage: Stage, data: TaskData
+    ) -> tuple[Arrays, Arrays]:
+        """Train the model that is loaded; return all heads and the optimizer's memory.
+
+        Leaves the scalars for the progress display in ``metrics``.
+        """
+        model, task = self.model, stage.task
+        load(model, state.get("heads", {}))
+        own_head = set(model.head_names(task))
+        shared = set(model.shared_names())
+        trained = {
+            name: parameter
+            for name, parameter in model.named_parameters()
+            if name in shared or name in own_head
+        }
+
+        head = model.heads[model.head_index(task)]
+        x, labels = model.prepared(data.train.x), data.train.y
+        numbered = Examples(torch.arange(len(labels), device=x.device), labels)
+        held = Examples(model.prepared(data.valid.x), data.valid.y)
+
+        def objective(rows: Tensor, y: Tensor) -> Tensor:
+            model.train()
+            hidden = model.body(x[rows])
+            loss = torch.nn.functional.cross_entropy(head(hidden), y)
+            return loss + self.penalty(rows, hidden)
+
+        def validate() -> Score:
+            model.eval()
+            return score(lambda x: model(x, task), held)
+
+        done = fit(
+            trained,
+            objective,
+            validate,
+            numbered,
+            self.place.training,
+            memory={} if stage.first else state.get("optimizer", {}),
+            seed=self.place.seed,
+            client=self.place.client,
+            stage=stage,
+        )
+        self.metrics = done.metrics()
+        heads = {**state.get("heads", {}), **snapshot(model, sorted(own_head))}
+        return heads, done.memory

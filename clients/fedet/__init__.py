@@ -1,0 +1,1 @@
+"""FedET, client side."""

@@ -1,0 +1,301 @@
+"""FedET, client half: an Enhancer Group learns new classes and keeps its old ones.
+
+Liu et al., IJCAI 2023, section 3.1, algorithm 1 and equations 1 to 5. A group H^j is
+all that is trained of the model: Enhancers and head. Symbols: H_old is ``enhancers/j``
+as the server knows it, H^t a temporary group, S the sample memory, U what is distilled
+on.
+"""
+
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from typing_extensions import override
+
+from clients.fedet.augmentation import augmented
+from clients.fedet.label_statistics import Disclosed, disclosed
+from clients.replay.buffer import recalled, remembered
+from fcl_flower.algorithms.base import Learner, Params, Place
+from fcl_flower.core.seeds import derive
+from fcl_flower.core.types import Array, Arrays, Payload, Stage, Update
+from fcl_flower.data.examples import Examples, TaskData, together
+from fcl_flower.models.registry import TaskModel
+from fcl_flower.training.distillation import Lesson, answers, distil
+from fcl_flower.training.loop import Score, fit, score
+from fcl_flower.training.router import Router
+from fcl_flower.training.tensors import load, snapshot
+
+KNOWN = "meta/known"
+NEVER = -1e4
+"""The logit of a class that a group does not know; finite, so that losses are."""
+
+
+class FedEtParams(Params):
+    """Hyper-parameters of the client half.
+
+    Attributes:
+        groups: J, how many Enhancer Groups there are, at least 1.
+        gamma: share of the seen samples that are remembered, in (0, 1].
+        copies: the most random variations of a remembered sample of an old class to
+            distil on, at least 1; as many as bring the old classes to the number of the
+            new ones.
+        distil_epochs: passes of the double distillation over U, at least 1.
+        distil_on: the new samples of U: those in S as printed (``memory``), or all of
+            the ``task``; also where S has none for a group.
+        label_weight: of the cross-entropy beside equation 4, at least 0; 0 as printed.
+        start: where a temporary group starts: ``fresh`` as printed, and the new group
+            from the old one; or from the old ``group``, and the new one from it.
+        least_share: a group with a smaller share of a task's samples hands them to the
+            next best one; in [0, 1).
+        distribution: what the server is told of the labels: ``exact``, ``noised``, or
+            ``withheld``.
+        entropy: likewise.
+        noise: standard deviation of what is added to a share, or to the entropy.
+    """
+
+    groups: int = Field(3, ge=1)
+    gamma: float = Field(0.03, gt=0, le=1)
+    copies: int = Field(20, ge=1)
+    distil_epochs: int = Field(3, ge=1)
+    distil_on: Literal["memory", "task"] = "task"
+    label_weight: float = Field(1.0, ge=0)
+    start: Literal["fresh", "group"] = "group"
+    least_share: float = Field(0.2, ge=0, lt=1)
+    distribution: Disclosed = "exact"
+    entropy: Disclosed = "exact"
+    noise: float = Field(0.1, ge=0)
+
+
+class Pool(NamedTuple):
+    """The Enhancer Groups that a client knows of.
+
+    Attributes:
+        groups: tensors by number; only of groups that know some class.
+        known: bool, shape (J, classes): which classes a group knows.
+        router: what sends a sample to a group.
+    """
+
+    groups: Mapping[int, Arrays]
+    known: Array
+    router: Router
+
+
+class FedEt(Learner[FedEtParams]):
+    """Train temporary groups, consolidate, send the groups that changed.
+
+    State: the groups as they were last received, which classes they know, ``router``,
+    and ``memory`` (S).
+    """
+
+    params_type = FedEtParams
+    rehearses = True
+
+    def __init__(self, params: FedEtParams, model: TaskModel, place: Place) -> None:
+        """Keep what a fresh group looks like: the same for every task and client."""
+        super().__init__(params, model, place)
+        self._fresh = snapshot(model, model.shared_names())
+
+    @override
+    def train(
+        self, state: Payload, received: Payload, stage: Stage, data: TaskData
+    ) -> tuple[Payload, Update]:
+        kept = {**state, **received}
+        pool = self._pool(kept)
+        seed = derive(self.place.seed, "fedet", self.place.client, stage.round)
+        share = self.params.gamma
+        memory = remembered(
+            kept.get("memory", {}), data.train, share, seed, task=stage.task
+        )
+        old = recalled(memory, self.place.device, without=stage.task)
+        samples = recalled(memory, self.place.device)
+        scores = pool.router.scores(data.train.x)
+        routed = destined(scores, self._chosen(scores))
+        # As a class was handed over, so are its samples in memory.
+        knows = torch.from_numpy(pool.known).T.to(routed.device, copy=True)
+        knows[data.train.y, routed] = True
+        again = pool.router.scores(samples.x) if len(samples.y) else scores[:0]
+        remembered_for = destined(again, knows[samples.y])
+        payload: dict[str, Arrays] = {}
+        told: dict[str, float] = {}
+        for j in torch.unique(routed).tolist():
+            part = _at(data.train, routed == j)
+            new = torch.unique(part.y)
+            known = torch.from_numpy(np.flatnonzero(pool.known[j])).to(new.device)
+            kept_classes = known[~torch.isin(known, new)]
+            mine = _at(samples, (remembered_for == j) & knows[samples.y, j])
+            start = pool.groups.get(j, {})
+            load(self.model, start if start and self._warm else self._fresh)
+            lesson = together([part, _at(old, torch.isin(old.y, new))])
+            valid = _at(data.valid, torch.isin(data.valid.y, new))
+            scalars = self._learn(lesson, valid, new, stage)
+            if start and len(kept_classes):
+                used = self._distilled_on(
+                    mine, part, kept_classes, derive(seed, "u", j)
+                )
+                order = derive(seed, "group", j)
+                error = self._consolidate(start, used, kept_classes, new, order)
+                scalars["distilled"] = error
+            for name, value in scalars.items():
+                told[name] = told.get(name, 0.0) + value * len(part.y) / len(routed)
+            payload[f"enhancers/{j}"] = snapshot(self.model, self._fresh)
+            payload[f"meta/{j}"] = disclosed(
+                torch.cat([part.y, mine.y]).cpu().numpy(),
+                part.y.cpu().numpy(),
+                data.classes,
+                distribution=self.params.distribution,
+                entropy=self.params.entropy,
+                noise=self.params.noise,
+                seed=derive(seed, "disclosed", j),
+            )
+        return {**kept, "memory": memory}, Update(payload, len(data.train.y), told)
+
+    @override
+    def predict(
+        self, state: Payload, received: Payload, task: int, x: Tensor
+    ) -> Tensor:
+        """Return logits of the group that the router names; the task is not used.
+
+        A class that the group does not know has the logit `NEVER`.
+        """
+        pool = self._pool({**state, **received})
+        shape = (len(x), pool.known.shape[1])
+        logits = torch.full(shape, NEVER, device=x.device)
+        if not pool.groups:
+            return logits
+        learned = torch.from_numpy(pool.known.any(1)).to(x.device)
+        routed = destined(pool.router.scores(x), learned)
+        for j in torch.unique(routed).tolist():
+            mine = torch.nonzero(routed == j)[:, 0]
+            load(self.model, pool.groups[j])
+            known = torch.from_numpy(pool.known[j]).to(x.device)
+            logits[mine] = answers(self.model, x[mine]).masked_fill(~known, NEVER)
+        return logits
+
+    @property
+    def _warm(self) -> bool:
+        return self.params.start == "group"
+
+    def _pool(self, kept: Payload) -> Pool:
+        known = np.asarray(kept[KNOWN]["classes"]).astype(bool)
+        groups = {
+            j: kept[f"enhancers/{j}"] for j in np.flatnonzero(known.any(1)).tolist()
+        }
+        router = Router(self.model, kept.get("router", {}), self.params.groups)
+        return Pool(groups, known, router)
+
+    def _chosen(self, scores: Tensor) -> Tensor:
+        """Return which groups learn from the task, bool, shape (J,); at least one.
+
+        The samples of the others go to the best of these, so that no class is lost.
+        """
+        counts = torch.bincount(scores.argmax(1), minlength=self.params.groups)
+        least = min(self.params.least_share * len(scores), float(counts.max()))
+        return (counts > 0) & (counts >= least)
+
+    def _learn(
+        self, examples: Examples, valid: Examples, new: Tensor, stage: Stage
+    ) -> dict[str, float]:
+        """Train the loaded model as f_t on its new classes alone; return scalars."""
+        model = self.model
+        places = torch.zeros(int(new.max()) + 1, dtype=torch.int64, device=new.device)
+        places[new] = torch.arange(len(new), device=new.device)
+        inner, held = (
+            Examples(model.prepared(part.x), places[part.y])
+            for part in (examples, valid)
+        )
+
+        def objective(x: Tensor, y: Tensor) -> Tensor:
+            model.train()
+            return cross_entropy(model(x, 0)[:, new], y)
+
+        def validate() -> Score:
+            model.eval()
+            return score(lambda x: model(x, 0)[:, new], held)
+
+        done = fit(
+            {n: p for n, p in model.named_parameters() if p.requires_grad},
+            objective,
+            validate,
+            inner,
+            self.place.training,
+            memory={},
+            seed=self.place.seed,
+            client=self.place.client,
+            stage=stage,
+        )
+        return done.metrics()
+
+    def _distilled_on(
+        self, mine: Examples, part: Examples, old: Tensor, seed: int
+    ) -> Examples:
+        """Return U, in which old classes are about as frequent as new ones."""
+        of_old = torch.isin(mine.y, old)
+        past, present = _at(mine, of_old), _at(mine, ~of_old)
+        # The one sample that stays of a class may be another group's.
+        if self.params.distil_on == "task" or not len(mine.y):
+            present = part
+        a_class = len(present.y) / max(1, len(torch.unique(present.y)))
+        a_class_before = len(past.y) / max(1, len(torch.unique(past.y)))
+        wanted = round(a_class / a_class_before) - 1 if len(past.y) else 0
+        copies = min(max(wanted, 1), self.params.copies)
+        return together([augmented(past, copies, seed), present])
+
+    def _consolidate(
+        self, start: Arrays, used: Examples, old: Tensor, new: Tensor, seed: int
+    ) -> float:
+        """Make H_new of H_old and the loaded H^t; return the last mean loss."""
+        x = self.model.prepared(used.x)
+        f_t, temporary = answers(self.model, x), snapshot(self.model, self._fresh)
+        load(self.model, start)
+        targets = combined(answers(self.model, x), f_t, old, new)
+        if self._warm:
+            load(self.model, temporary)
+        classes = torch.cat([old, new])
+        weight = self.params.label_weight
+        lesson = Lesson(x, targets, classes, used.y, weight)
+        epochs = self.params.distil_epochs
+        return distil(self.model, lesson, self.place.training, epochs, seed)
+
+
+def destined(scores: Tensor, allowed: Tensor) -> Tensor:
+    """Return the best of some groups for each sample, int64, shape (N,).
+
+    Args:
+        scores: of `Router.scores`, shape (N, J).
+        allowed: bool, which groups are open: shape (J,), or (N, J) for each sample. A
+            sample for which none is open gets group 0.
+    """
+    return scores.masked_fill(~allowed, -torch.inf).argmax(1)
+
+
+def combined(f_old: Tensor, f_t: Tensor, old: Tensor, new: Tensor) -> Tensor:
+    """Return the supervision of the double distillation (equations 1 and 5).
+
+    The logits of the old classes come from H_old and those of the new ones from H^t,
+    each less its own mean over these classes.
+
+    Args:
+        f_old: logits of H_old, shape (N, classes).
+        f_t: logits of H^t, the same shape.
+        old: places of the m old classes.
+        new: places of the n new classes, none of which is among ``old``.
+
+    Returns:
+        shape (N, classes), 0 for a class of neither.
+    """
+    targets = torch.zeros_like(f_old)
+    for logits, classes in ((f_old, old), (f_t, new)):
+        part = logits[:, classes]
+        targets[:, classes] = part - part.mean(1, keepdim=True)
+    return targets
+
+
+def _at(examples: Examples, chosen: Tensor) -> Examples:
+    """Return the examples for which a mask says so; all, where there are none."""
+    if not len(examples.y):
+        return examples
+    return Examples(examples.x[chosen], examples.y[chosen])

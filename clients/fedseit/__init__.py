@@ -1,0 +1,1 @@
+"""FedSeIT, client side."""

@@ -1,0 +1,1 @@
+"""FedWeIT, client side."""

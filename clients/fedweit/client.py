@@ -1,0 +1,315 @@
+"""FedWeIT, client half: a gated base, one sparse adapter a task, foreign adapters.
+
+Yoon et al., ICML 2021, https://arxiv.org/abs/2003.03196, algorithm 1. Per decomposed
+tensor: theta = B * g(m) + A + sum_j alpha_j A_j. B is shared with the server; m, A,
+alpha and everything that is not decomposed (biases, normalisation, the head) belong to
+a task. The mask receives the task's gradient and old adapters follow the base, which
+is what the released code leaves out. A client that meets a task again goes on where it
+stood, which the paper does not know.
+"""
+
+from typing import TypeVar
+
+import numpy as np
+from torch import Tensor
+from typing_extensions import override
+
+from clients.fedweit.client_state import (
+    attended,
+    banks,
+    begun,
+    current,
+    ended,
+    folded,
+    trained,
+)
+from clients.fedweit.equations import by_channel, gate, retroactive, top_channels
+from clients.fedweit.task_model import (
+    FedWeitParams,
+    OldTask,
+    Pieces,
+    Tensors,
+    Workspace,
+)
+from clients.fedweit.task_summary import centres
+from fcl_flower.algorithms.base import Learner
+from fcl_flower.core.seeds import derive
+from fcl_flower.core.sparse import SparseArray
+from fcl_flower.core.types import Arrays, Payload, Stage, Update
+from fcl_flower.data.examples import TaskData
+from fcl_flower.training.loop import fit, score
+from fcl_flower.training.tensors import arrays_of, dense, snapshot, to_numpy, to_torch
+from strategies.fedweit.decomposition import decomposed
+
+W = TypeVar("W", bound=FedWeitParams)
+
+
+class FedWeit(Learner[W]):
+    """Learn a task with its own adapter; keep old tasks as they were.
+
+    State, with T the number of a task:
+
+    - ``base``: B now; ``anchor/base``: B when a task last ended.
+    - ``masks/T``: raw masks m; ``heads/T``: biases, normalisation and head.
+    - ``adapters/T``: A. Of a finished task, as it was when a task last ended (closed
+      solver) or as it is now with ``anchor/T`` as it was then (gradient solver).
+    - ``foreign/T``: sum_j alpha_j A_j of a finished task.
+    - what `clients.fedweit.client_state` tells of the task in progress.
+    """
+
+    params_type = FedWeitParams
+
+    @override
+    def init(self) -> Payload:
+        start = self.initial()
+        return {"base": start, "anchor/base": start}
+
+    @override
+    def answer(
+        self, state: Payload, question: Payload, stage: Stage, data: TaskData
+    ) -> Payload:
+        """Return the new task's summary; nothing where it has too few documents."""
+        found = centres(
+            to_numpy(self.model.represent(data.train.x)),
+            self.params.clusters,
+            self.params.clustering,
+            self.params.members,
+            derive(self.place.seed, "summary", self.place.client, stage.task),
+        )
+        if not len(found):
+            return {}
+        if self.params.overlap == "thresholded":
+            return {"summary": {"centres": found}}
+        return {"summary": {"mean": found.mean(0)}}
+
+    @override
+    def train(
+        self, state: Payload, received: Payload, stage: Stage, data: TaskData
+    ) -> tuple[Payload, Update]:
+        task, unfinished = stage.task, current(state)
+        if unfinished not in (None, task):  # the client was away when it ended
+            state = self.close(state, unfinished)
+        state = {**state, "base": overwritten(state["base"], received["base"])}
+        if task not in trained(state):
+            state = self.start(state, received, task, data)
+        elif current(state) != task:
+            state = self.resume(state, task)
+        work = self.open(state, task)
+        seen = work.prepared(data)
+        done = fit(
+            work.leaves,
+            work.loss,
+            lambda: score(work.logits, seen.valid),
+            seen.train,
+            self.place.training,
+            memory=state["optimizer"],
+            seed=self.place.seed,
+            client=self.place.client,
+            stage=stage,
+            rates=work.rates,
+        )
+        state = {**state, **self.changed(work, task), "optimizer": done.memory}
+        metrics = done.metrics() | self.attended(state)
+        if stage.last:
+            state = self.finish(state, task, data)
+            metrics["adapter_density"] = density(state[f"adapters/{task}"])
+        return state, Update(self.sent(state, stage), len(data.train.y), metrics)
+
+    @override
+    def predict(
+        self, state: Payload, received: Payload, task: int, x: Tensor
+    ) -> Tensor:
+        if f"masks/{task}" not in state:
+            state = {**state, **self.fresh(task)}
+        return self.open(state, task).logits(x)
+
+    def initial(self) -> Arrays:
+        """Return the decomposed weights that every client starts from."""
+        return decomposed(snapshot(self.model, self.model.shared_names()))
+
+    def fresh(self, task: int) -> Payload:
+        """Return mask, adapter and private tensors of a task not yet trained."""
+        initial = snapshot(self.model, self.model.state_dict())
+        weights = decomposed(initial)
+        heads = set(self.model.head_names(task))
+        return {
+            f"masks/{task}": {
+                name: np.full(len(v), self.params.initial_gate, v.dtype)
+                for name, v in weights.items()
+            },
+            f"adapters/{task}": {
+                name: np.multiply(self.params.initial_adapter, v, dtype=v.dtype)
+                for name, v in weights.items()
+            },
+            f"heads/{task}": {
+                name: values
+                for name, values in initial.items()
+                if name not in weights
+                and (
+                    self.model.single_head or name in heads or name.startswith("body.")
+                )
+            },
+        }
+
+    def start(
+        self, state: Payload, received: Payload, task: int, data: TaskData
+    ) -> Payload:
+        """Return the state as a new task begins, with what arrived for it."""
+        foreign = {
+            group.removeprefix("adapters/"): arrays
+            for group, arrays in received.items()
+            if group.startswith("adapters/")
+        }
+        return {**begun(state, task, foreign), **self.fresh(task)}
+
+    def resume(self, state: Payload, task: int) -> Payload:
+        """Return the state as the client comes back to a task that it has finished.
+
+        Its adapter is the one that it would predict with now; mask, biases, head and
+        foreign sum are as they were left. Adapters of others are for new tasks alone
+        (``stage.first``), so that alpha is not trained again.
+        """
+        adapters = arrays_of(self.adapters(state, task))
+        return {**begun(state, task), f"adapters/{task}": adapters}
+
+    def finish(self, state: Payload, task: int, data: TaskData) -> Payload:
+        """Return the state after the last round of a task, whose data are at hand."""
+        return self.close(state, task)
+
+    def close(self, state: Payload, task: int) -> Payload:
+        """Prune the task's adapter, fold the foreign ones, let the others follow."""
+        finished: dict[str, Arrays] = {
+            **ended(state),
+            **{
+                f"adapters/{t}": {
+                    name: SparseArray.of_nonzero(to_numpy(adapter))
+                    for name, adapter in self.adapters(state, t).items()
+                }
+                for t in trained(state)
+                if t != task
+            },
+            f"adapters/{task}": {
+                name: SparseArray.of_nonzero(dense(values), self.params.threshold)
+                for name, values in state[f"adapters/{task}"].items()
+            },
+            "anchor/base": state["base"],
+        }
+        if foreign := folded(state):
+            finished[f"foreign/{task}"] = foreign
+        if self.params.solver == "gradient":
+            for t in trained(state):
+                finished[f"anchor/{t}"] = finished[f"adapters/{t}"]
+        return finished
+
+    def sent(self, state: Payload, stage: Stage) -> Payload:
+        """Return what goes up: B on the top-kappa channels, at a task's end also A."""
+        uplink = {"base": self.sent_base(state, stage.task)}
+        if stage.last:
+            uplink["adapters"] = state[f"adapters/{stage.task}"]
+        return uplink
+
+    def sent_base(self, state: Payload, task: int) -> Arrays:
+        """Return B, or B * g(m), on the top-kappa channels by gate."""
+        masks = self.torch(state[f"masks/{task}"])
+        sent = {}
+        for name, base in self.torch(state["base"]).items():
+            gates = gate(masks[name], self.params.gate)
+            channels = top_channels(gates, self.params.kappa)
+            if self.params.aggregation == "literal":
+                base = base * by_channel(gates, base)
+            sent[name] = SparseArray.of_channels(to_numpy(base), to_numpy(channels))
+        return sent
+
+    def attended(self, state: Payload) -> dict[str, float]:
+        """Return the weight of each foreign adapter, for the report."""
+        return attended(state)
+
+    def adapters(self, state: Payload, task: int) -> Tensors:
+        """Return A of a task as it follows today's base."""
+        adapters = self.torch(state[f"adapters/{task}"])
+        if self.params.solver == "gradient" or current(state) == task:
+            return adapters
+        base, anchor = self.torch(state["base"]), self.torch(state["anchor/base"])
+        gates = self.gates(state, task)
+        return {
+            name: retroactive(
+                adapter,
+                base[name] - anchor[name],
+                gates[name],
+                self.params.lambda1,
+                self.params.lambda2,
+            )
+            for name, adapter in adapters.items()
+        }
+
+    def gates(self, state: Payload, task: int) -> Tensors:
+        """Return g(m) of a task."""
+        masks = self.torch(state[f"masks/{task}"])
+        return {name: gate(mask, self.params.gate) for name, mask in masks.items()}
+
+    def open(self, state: Payload, task: int) -> Workspace:
+        """Return a task's model, ready to predict or to be trained."""
+        return Workspace(self.model, self.params, task, self.pieces(state, task))
+
+    def pieces(self, state: Payload, task: int) -> Pieces:
+        """Return the tensors of a task."""
+        pieces = Pieces(
+            base=self.torch(state["base"]),
+            masks=self.torch(state[f"masks/{task}"]),
+            adapters=self.adapters(state, task),
+            private=self.torch(state[f"heads/{task}"]),
+            foreign=self.torch(state.get(f"foreign/{task}", {})),
+        )
+        if current(state) == task:
+            pieces.banks = banks(state)
+            pieces.attention = self.torch(state["attention"] if pieces.banks else {})
+            if self.params.solver == "gradient":
+                pieces.anchor = self.torch(state["anchor/base"])
+                pieces.old = {
+                    t: OldTask(
+                        self.torch(state[f"adapters/{t}"]),
+                        self.torch(state[f"anchor/{t}"]),
+                        self.gates(state, t),
+                    )
+                    for t in trained(state)
+                    if t != task and f"anchor/{t}" in state
+                }
+        return pieces
+
+    def changed(self, work: Workspace, task: int) -> Payload:
+        """Return what training changed, as groups of the client's state."""
+        pieces = work.pieces
+        changed: dict[str, Arrays] = {
+            "base": arrays_of(pieces.base),
+            f"masks/{task}": arrays_of(pieces.masks),
+            f"adapters/{task}": arrays_of(pieces.adapters),
+            f"heads/{task}": arrays_of(pieces.private),
+            **{
+                f"adapters/{t}": arrays_of(old.adapters)
+                for t, old in pieces.old.items()
+            },
+        }
+        if pieces.attention:
+            changed["attention"] = arrays_of(pieces.attention)
+        return changed
+
+    def torch(self, arrays: Arrays) -> Tensors:
+        """Return dense torch copies on this learner's device."""
+        return {n: to_torch(values, self.place.device) for n, values in arrays.items()}
+
+
+def density(arrays: Arrays) -> float:
+    """Return the share of entries that are not zero, in [0, 1]."""
+    tensors = [dense(values) for values in arrays.values()]
+    kept = sum(int(np.count_nonzero(tensor)) for tensor in tensors)
+    return kept / sum(tensor.size for tensor in tensors)
+
+
+def overwritten(base: Arrays, sent: Arrays) -> Arrays:
+    """Return B with theta_G where it was sent; the rest stays (section 3.4)."""
+    return {
+        name: theta.overwrite(dense(values))
+        if isinstance(theta := sent.get(name), SparseArray)
+        else values
+        for name, values in base.items()
+    }

@@ -1,0 +1,211 @@
+"""The torch side of one task of FedWeIT for the length of a call.
+
+Leaves to train, the composed weights theta, and the loss: equations 1 and 2 of Yoon et
+al., ICML 2021. It knows nothing of messages, nor of how a client keeps its state.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, cast
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from clients.fedweit.equations import Gate, by_channel, compose, gate
+from clients.fedweit.foreign_adapters import ForeignBank
+from clients.fedweit.task_summary import Clustering
+from fcl_flower.algorithms.base import Params
+from fcl_flower.data.examples import TaskData
+from fcl_flower.models.registry import TaskModel
+
+Tensors = dict[str, Tensor]
+
+
+class FedWeitParams(Params):
+    """Hyper-parameters of the client half.
+
+    Attributes:
+        kappa: share of the output channels whose base is sent up, in (0, 1].
+        lambda1: weight of the sparsity of masks and adapters, at least 0.
+        lambda2: weight of keeping old tasks where they were, at least 0.
+        threshold: an adapter's entries up to this magnitude are dropped when its
+            task ends, at least 0.
+        gate: g in theta = B * g(m) + ...
+        initial_gate: raw value m of a new task's mask.
+        initial_adapter: A of a new task starts as this multiple of the initial base.
+        base_rate: factor on the learning rate for B, at least 0.
+        attention_rate: factor on the learning rate for alpha, at least 0.
+        solver: how old adapters follow the base: ``closed`` (once, exactly, given
+            the base) or ``gradient`` (trained along in every step, as printed).
+        aggregation: ``literal`` sends B * g(m) instead of B; see the server half.
+        overlap: what ``sit`` compares, and so what a client tells of a task: one
+            vector for ``mean-cosine``, all centres for ``thresholded``.
+        clustering: how the documents of a task are clustered for it.
+        clusters: Q, the most centres, at least 1.
+        members: documents that a centre must stand for, at least 1.
+    """
+
+    kappa: float = Field(0.3, gt=0, le=1)
+    lambda1: float = Field(1e-3, ge=0)
+    lambda2: float = Field(100.0, ge=0)
+    threshold: float = Field(1e-3, ge=0)
+    gate: Gate = "sigmoid"
+    initial_gate: float = 2.0
+    initial_adapter: float = 0.0
+    base_rate: float = Field(1.0, ge=0)
+    attention_rate: float = Field(30.0, ge=0)
+    solver: Literal["closed", "gradient"] = "closed"
+    aggregation: Literal["masked-mean", "literal"] = "masked-mean"
+    overlap: Literal["mean-cosine", "thresholded"] = "mean-cosine"
+    clustering: Clustering = "k-means"
+    clusters: int = Field(200, ge=1)
+    members: int = Field(5, ge=1)
+
+
+@dataclass(frozen=True, slots=True)
+class OldTask:
+    """What the gradient solver needs of a task of the past.
+
+    Attributes:
+        adapters: A_i, which is trained along.
+        anchors: A_i when the previous task ended.
+        gates: g(m_i).
+    """
+
+    adapters: Tensors
+    anchors: Tensors
+    gates: Tensors
+
+
+@dataclass(slots=True)
+class Pieces:
+    """The tensors of one task by name; all but ``foreign`` and ``old`` are theta's.
+
+    Attributes:
+        base: B. masks: m, raw. adapters: A.
+        private: biases, normalisation and head of the task.
+        foreign: sum_j alpha_j A_j where it is settled, by name.
+        banks: A_j where alpha is still trained, by name.
+        attention: alpha for each bank.
+        anchor: B when the previous task ended; for the gradient solver.
+        old: tasks of the past; for the gradient solver.
+    """
+
+    base: Tensors
+    masks: Tensors
+    adapters: Tensors
+    private: Tensors
+    foreign: Tensors = field(default_factory=dict)
+    banks: Mapping[str, ForeignBank] = field(default_factory=dict)
+    attention: Tensors = field(default_factory=dict)
+    anchor: Tensors = field(default_factory=dict)
+    old: dict[int, OldTask] = field(default_factory=dict)
+
+
+class Workspace:
+    """A task's model made of `Pieces`, with the leaves that training changes.
+
+    Attributes:
+        model: whose own tensors are not used.
+        params: hyper-parameters.
+        task: whose head answers.
+        pieces: the tensors; those that are trained have become parameters.
+        leaves: the parameters by group and name, such as ``masks/body.fc1.weight``.
+        rates: factors on the learning rate for some of the leaves.
+    """
+
+    def __init__(
+        self, model: TaskModel, params: FedWeitParams, task: int, pieces: Pieces
+    ) -> None:
+        """Turn ``pieces`` into leaves; the tensors given are taken over."""
+        self.model, self.params, self.task = model, params, task
+        self.pieces = pieces
+        self.leaves: dict[str, nn.Parameter] = {}
+        self.rates: dict[str, float] = {}
+        self.take("base", pieces.base, params.base_rate)
+        self.take("masks", pieces.masks)
+        self.take("adapters", pieces.adapters)
+        self.take("attention", pieces.attention, params.attention_rate)
+        self.take("heads", pieces.private)
+        for t, old in pieces.old.items():
+            self.take(f"old/{t}", old.adapters)
+
+    def weights(self) -> Tensors:
+        """Return theta by name (equation 1)."""
+        return {name: self.theta(name) for name in self.pieces.base}
+
+    def theta(self, name: str) -> Tensor:
+        """Return one composed weight (equation 1)."""
+        pieces = self.pieces
+        foreign = pieces.foreign.get(name)
+        if name in pieces.banks:
+            foreign = pieces.banks[name].weighted(pieces.attention[name])
+        gates = gate(pieces.masks[name], self.params.gate)
+        return compose(pieces.base[name], gates, pieces.adapters[name], foreign)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the task's logits with the composed weights."""
+        tensors = {**self.weights(), **self.pieces.private}
+        return cast(
+            Tensor,
+            torch.func.functional_call(self.model, tensors, (x, self.task)),
+        )
+
+    def prepared(self, data: TaskData) -> TaskData:
+        """Return the examples in the form in which `loss` and `logits` take them."""
+        return data
+
+    def logits(self, x: Tensor) -> Tensor:
+        """Return the task's logits in evaluation mode, without gradients."""
+        self.model.eval()
+        with torch.no_grad():
+            return self.forward(x)
+
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return equation 2 on one batch."""
+        self.model.train()
+        loss = nn.functional.cross_entropy(self.forward(x), y)
+        return loss + self.sparsity() + self.drift()
+
+    def sparsity(self) -> Tensor:
+        """Return lambda1 (|m|_1 + sum_i |A_i|_1), over what is being trained."""
+        pieces = self.pieces
+        trained = [pieces.masks, pieces.adapters]
+        trained += [old.adapters for old in pieces.old.values()]
+        terms = [tensor.abs().sum() for group in trained for tensor in group.values()]
+        return self.params.lambda1 * torch.stack(terms).sum()
+
+    def drift(self) -> Tensor | float:
+        """Return lambda2 sum_i ||dB * g(m_i) + dA_i||^2 (zero for the closed solver).
+
+        The closed solver lets each A_i take up the base's movement afterwards, which
+        is the exact minimum over A_i; what this term would still pull at B is at most
+        lambda1 g(m_i) an entry, and is left out there.
+        """
+        total: Tensor | float = 0.0
+        for old in self.pieces.old.values():
+            for name, adapter in old.adapters.items():
+                moved = self.pieces.base[name] - self.pieces.anchor[name]
+                followed = adapter - old.anchors[name]
+                gates = by_channel(old.gates[name], moved)
+                total = total + (moved * gates + followed).square().sum()
+        return self.params.lambda2 * total
+
+    def take(self, group: str, tensors: Tensors, rate: float = 1.0) -> None:
+        """Make leaves of all tensors but the statistics of normalisation."""
+        buffers = {name for name, _ in self.model.named_buffers()}
+        for name in sorted(tensors.keys() - buffers):
+            leaf = nn.Parameter(tensors[name])
+            tensors[name] = self.leaves[f"{group}/{name}"] = leaf
+            if rate != 1.0:
+                self.rates[f"{group}/{name}"] = rate
+
+
+def predict(
+    model: TaskModel, tensors: Mapping[str, Tensor], x: Tensor, task: int
+) -> Tensor:
+    """Return logits of ``model`` with ``tensors`` in place of its own, evaluating."""
+    model.eval()
+    logits: Tensor = torch.func.functional_call(model, dict(tensors), (x, task))
+    return logits

@@ -1,0 +1,1 @@
+"""FedWeIT whose new tasks start from a matching foreign task, client side."""

@@ -1,0 +1,1 @@
+"""Replay of samples of old tasks, client side."""

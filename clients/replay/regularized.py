@@ -1,0 +1,65 @@
+"""Replay, and features that must not move far in a round.
+
+The baseline "regularization + replay" of Huang et al., NAACL 2021,
+https://arxiv.org/abs/2104.05489, and of FedET (Liu et al., IJCAI 2023, section 4.1): an
+L2 term on the hidden state of the classifier, between the old and the new model. In a
+federation the old model is the one that the client received for the round.
+"""
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from typing_extensions import override
+
+from clients.fedavg import Sgd
+from clients.replay.client import ReplayParams, memorised, rehearsed
+from fcl_flower.core.types import Payload, Stage, Update
+from fcl_flower.data.examples import Examples, TaskData, batches
+from fcl_flower.training.tensors import load
+
+CHUNK = 512
+
+
+class ReplayRegParams(ReplayParams):
+    """Hyper-parameters of replay with regularization.
+
+    Attributes:
+        strength: weight of the penalty, at least 0; 0 is replay alone.
+    """
+
+    strength: float = Field(1.0, ge=0)
+
+
+class ReplayReg(Sgd[ReplayRegParams]):
+    """Add ``strength * mean (h - h_received)^2`` from a client's second task on.
+
+    h is what the body makes of a sample; the mean is over samples and features. State
+    as that of `clients.replay.client.Replay`.
+    """
+
+    params_type = ReplayRegParams
+    rehearses = True
+
+    @override
+    def train(
+        self, state: Payload, received: Payload, stage: Stage, data: TaskData
+    ) -> tuple[Payload, Update]:
+        seen = rehearsed(state, stage, data, self.place)
+        self._old: Tensor | None = None
+        if stage.task > 0 and len(seen.train.y):
+            load(self.model, received["base"])
+            self._old = self.hidden(seen.train)
+        after, update = super().train(state, received, stage, seen)
+        return memorised(after, stage, data, self.params.gamma, self.place), update
+
+    @override
+    def penalty(self, rows: Tensor, hidden: Tensor) -> Tensor | float:
+        if self._old is None:
+            return 0.0
+        return self.params.strength * (hidden - self._old[rows]).square().mean()
+
+    def hidden(self, examples: Examples) -> Tensor:
+        """Return what the body makes of all examples, (N, features), evaluating."""
+        self.model.eval()
+        with torch.no_grad():
+            return torch.cat([self.model.body(x) for x, _ in batches(examples, CHUNK)])

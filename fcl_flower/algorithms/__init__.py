@@ -1,0 +1,1 @@
+"""What an algorithm is: its two sides, and the registry that finds it."""

@@ -1,0 +1,81 @@
+"""Any method with nobody to talk to: the yardstick for what federation gains.
+
+The client runs the server half itself, as a federation of one. Nothing but the call
+to train and the scores travels. FedWeIT isolated is APD (Yoon et al., ICLR 2020).
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import override
+
+from fcl_flower.algorithms.base import Learner, Params, Strategy
+from fcl_flower.core.types import Payload, Stage, Update
+from fcl_flower.training.tensors import snapshot
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fcl_flower.data.examples import Examples, TaskData
+
+SERVER = "server:"
+
+
+class IsolatedLearner(Learner[Params]):
+    """Both halves of an algorithm in one client; the client is all clients."""
+
+    def __init__(self, learner: Learner[Any], strategy: Strategy[Any]) -> None:
+        """Wrap a learner and the server half that belongs to it."""
+        super().__init__(Params(), learner.model, learner.place)
+        self._learner = learner
+        self._strategy = strategy
+
+    @override
+    def init(self) -> Payload:
+        model = snapshot(self.model, self.model.shared_names())
+        return _join(self._strategy.init(model), self._learner.init())
+
+    @override
+    def train(
+        self, state: Payload, received: Payload, stage: Stage, data: "TaskData"
+    ) -> tuple[Payload, Update]:
+        server, own = _split(state)
+        client = self.place.client
+        downlink = self._strategy.broadcast(server, stage, client)
+        own, update = self._learner.train(own, downlink, stage, data)
+        server = self._strategy.aggregate(server, stage, {client: update})
+        return _join(server, own), Update({}, update.num_examples, update.metrics)
+
+    @override
+    def recognise(
+        self, state: Payload, received: Payload, recent: "Examples"
+    ) -> Payload:
+        server, own = _split(state)
+        return self._learner.recognise(own, self._downlink(server, task=0), recent)
+
+    @override
+    def predict(
+        self, state: Payload, received: Payload, task: int, x: "Tensor"
+    ) -> "Tensor":
+        server, own = _split(state)
+        known = received or self._downlink(server, task)
+        return self._learner.predict(own, known, task, x)
+
+    def _downlink(self, server: Payload, task: int) -> Payload:
+        """Return what the server half would send for an evaluation."""
+        # It follows a task's last round, where no task starts.
+        now = Stage(round=0, task=task, first=False, last=True)
+        return self._strategy.broadcast(server, now, self.place.client)
+
+
+def _join(server: Payload, own: Payload) -> Payload:
+    return {**{SERVER + group: arrays for group, arrays in server.items()}, **own}
+
+
+def _split(state: Payload) -> tuple[Payload, Payload]:
+    server = {
+        group.removeprefix(SERVER): arrays
+        for group, arrays in state.items()
+        if group.startswith(SERVER)
+    }
+    own = {g: arrays for g, arrays in state.items() if not g.startswith(SERVER)}
+    return server, own

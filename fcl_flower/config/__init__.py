@@ -1,0 +1,1 @@
+"""Settings: of a run, and of the place where a client runs."""

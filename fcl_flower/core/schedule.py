@@ -1,0 +1,106 @@
+"""Rounds become tasks, and a seed says who takes part in which round."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from fcl_flower.core.seeds import derive
+from fcl_flower.core.types import Stage
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The plan of a synchronous run; the only place where rounds become tasks.
+
+    Attributes:
+        clients: number of clients, at least 1.
+        tasks: tasks in each client's stream, at least 1.
+        rounds_per_task: communication rounds for each task, at least 1.
+        fraction: share of the clients that take part in a round, in (0, 1].
+        seed: the run's seed; the participants of a round depend on it alone.
+        evaluate_every: rounds between evaluations, beside those at the end of a task;
+            0 for only those.
+        concepts: how many are hidden behind the only task; 0 where tasks are known.
+            Every round then is an experience of its own: it is the first and the last
+            one in which a client trains on its data.
+        told: client and round to the concept that the client meets then, where it is
+            told; that concept is its task. None where concepts stay hidden.
+    """
+
+    clients: int
+    tasks: int
+    rounds_per_task: int
+    fraction: float
+    seed: int
+    evaluate_every: int = 0
+    concepts: int = 0
+    told: Callable[[int, int], int] | None = None
+
+    @property
+    def num_rounds(self) -> int:
+        """Return the length of the whole run in rounds."""
+        return self.tasks * self.rounds_per_task
+
+    def task(self, server_round: int) -> int:
+        """Return the task of a round, both as Flower and the papers count them.
+
+        Raises:
+            ValueError: the round lies outside 1..num_rounds.
+        """
+        if not 1 <= server_round <= self.num_rounds:
+            raise ValueError(f"round {server_round} outside 1..{self.num_rounds}")
+        return (server_round - 1) // self.rounds_per_task
+
+    def participants(self, server_round: int) -> tuple[int, ...]:
+        """Return the clients of a round, ascending; at least one."""
+        return _sample(self.clients, self.fraction, self.seed, server_round)
+
+    def evaluates(self, server_round: int) -> bool:
+        """Return whether the clients are evaluated after a round."""
+        every = self.evaluate_every
+        ends_task = server_round % self.rounds_per_task == 0
+        return ends_task or (every > 0 and server_round % every == 0)
+
+    def evaluated(self, server_round: int) -> int:
+        """Return on how many tasks: those so far, or all concepts."""
+        return self.concepts or self.task(server_round) + 1
+
+    def stage(self, server_round: int, client: int | None = None) -> Stage:
+        """Return where ``client`` stands, or where the round stands for None.
+
+        ``first`` and ``last`` speak of the rounds of the task in which the client
+        takes part, so that a client that sits out the task's last round still hands
+        in its adapters. Where it is told its concept, it may come back to a task after
+        each ``last`` round; ``first`` is the round in which it met it first.
+        """
+        task = self.task(server_round)
+        if self.told and client is not None:
+            met = self.told(client, server_round)
+            known = any(
+                client in self.participants(r) and self.told(client, r) == met
+                for r in range(1, server_round)
+            )
+            return Stage(server_round, met, first=not known, last=True)
+        if self.concepts:
+            return Stage(server_round, task, first=True, last=True)
+        start = task * self.rounds_per_task + 1
+        rounds = [
+            r
+            for r in range(start, start + self.rounds_per_task)
+            if client is None or client in self.participants(r)
+        ]
+        return Stage(
+            round=server_round,
+            task=task,
+            first=not rounds or server_round <= rounds[0],
+            last=bool(rounds) and server_round >= rounds[-1],
+        )
+
+
+@cache
+def _sample(clients: int, fraction: float, seed: int, number: int) -> tuple[int, ...]:
+    chosen = max(1, round(clients * fraction))
+    draw = np.random.default_rng(derive(seed, "participants", number))
+    return tuple(sorted(draw.choice(clients, size=chosen, replace=False).tolist()))

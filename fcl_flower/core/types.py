@@ -1,0 +1,94 @@
+"""The nouns of the system: plain, frozen, NumPy only."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy.typing as npt
+
+from fcl_flower.core.sparse import SparseArray
+
+Array: TypeAlias = npt.NDArray[Any]
+Tensor: TypeAlias = Array | SparseArray
+Arrays: TypeAlias = Mapping[str, Tensor]
+"""Tensors by name. Read-only once received."""
+
+Payload: TypeAlias = Mapping[str, Arrays]
+"""Named groups of tensors: server state, downlink, uplink, client memory.
+
+The first segment of a group's name (up to the first ``/``) says what kind of
+knowledge it carries: ``base``, ``adapters``, ``heads``, ``masks``. The ledger of
+bytes is kept by that kind.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Where one client stands in its stream of tasks.
+
+    Attributes:
+        round: communication round, counted from 1 over the whole run.
+        task: index of the client's current task, counted from 0.
+        first: the client trains on this task for the first time.
+        last: the client trains on this task for the last time, or until it meets it
+            again: what it has learned of it is handed in.
+    """
+
+    round: int
+    task: int
+    first: bool
+    last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What one client sends back after local training.
+
+    Attributes:
+        payload: the tensors that travel.
+        num_examples: number of training examples seen in one epoch, at least 0.
+        metrics: scalars for the progress display, such as ``loss``.
+        stage: where the client stood when it was asked, in the server's count of
+            rounds; the server's loop says so, never the client. None: where the
+            round stands.
+    """
+
+    payload: Payload
+    num_examples: int
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    stage: Stage | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the server wants of one client.
+
+    Attributes:
+        stage: where the client stands.
+        since: the round of the client's last update that was aggregated, 0 for none:
+            its memory must not be older.
+        evaluate: it shall be tested after training, in the same reply.
+    """
+
+    stage: Stage
+    since: int = 0
+    evaluate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """One client's scores after learning a task.
+
+    Attributes:
+        accuracy: fraction of right answers on the test set of each task so far, or of
+            each hidden concept.
+        model_bytes: what the client must keep in order to predict.
+    """
+
+    accuracy: Sequence[float]
+    model_bytes: int
+
+
+def group_kind(group: str) -> str:
+    """Return what a group carries: ``adapters`` for ``adapters/3/1``."""
+    return group.split("/", 1)[0]

@@ -1,0 +1,94 @@
+"""What an update must fulfil before any algorithm may aggregate it."""
+
+import numpy as np
+
+from fcl_flower.core.errors import WireError
+from fcl_flower.core.sparse import SparseArray
+from fcl_flower.core.types import Arrays, Payload
+
+
+def finite(payload: Payload) -> None:
+    """Refuse NaN and infinite values.
+
+    Raises:
+        WireError: a tensor holds one; the message names it.
+    """
+    for group, arrays in payload.items():
+        for name, tensor in arrays.items():
+            values = tensor.values if isinstance(tensor, SparseArray) else tensor
+            if values.dtype.kind == "f" and not np.isfinite(values).all():
+                raise WireError(f"{group}/{name}: holds NaN or infinite values")
+
+
+def norm(payload: Payload, state: Payload, limit: float) -> None:
+    """Refuse an update that is absurdly large as a whole.
+
+    Args:
+        payload: finite.
+        state: the server's; its groups of kind ``base`` are the measure, or 1 if their
+            norm is less.
+        limit: how many times their Euclidean norm that of the payload may be.
+
+    Raises:
+        WireError: it is larger.
+    """
+    own = {group: a for group, a in state.items() if group.split("/")[0] == "base"}
+    allowed = limit * max(1.0, _norm(own))
+    found = _norm(payload)
+    if not found <= allowed:
+        raise WireError(f"norm: expected at most {allowed:.3g}, got {found:.3g}")
+
+
+def _norm(payload: Payload) -> float:
+    total = 0.0
+    for arrays in payload.values():
+        for tensor in arrays.values():
+            values = tensor.values if isinstance(tensor, SparseArray) else tensor
+            if values.dtype.kind == "f":
+                # In double precision: squares of float32 values are finite there, and
+                # those of float64 at worst infinite, which no limit allows.
+                with np.errstate(over="ignore"):
+                    total += float(np.square(values, dtype=np.float64).sum())
+    return float(np.sqrt(total))
+
+
+def same_tensors(payload: Payload, expected: Payload) -> None:
+    """Refuse anything but the groups, names, shapes and dtypes of ``expected``.
+
+    Raises:
+        WireError: something is missing, unknown or of another shape or dtype.
+    """
+    if payload.keys() != expected.keys():
+        raise WireError(f"groups {sorted(payload)}: expected {sorted(expected)}")
+    for group, arrays in payload.items():
+        if arrays.keys() != expected[group].keys():
+            odd = sorted(arrays.keys() ^ expected[group].keys())
+            raise WireError(f"{group}: tensors {odd} are missing or unknown")
+        fits(group, arrays, expected[group], sparse=False)
+
+
+def fits(group: str, arrays: Arrays, expected: Arrays, *, sparse: bool) -> None:
+    """Refuse tensors that are unknown or of another shape, dtype or storage.
+
+    Args:
+        group: named in the message.
+        arrays: what came; may leave out some of ``expected``.
+        expected: dense tensors by name.
+        sparse: whether the tensors must be `SparseArray`, or must not be.
+
+    Raises:
+        WireError: a tensor does not fit.
+    """
+    for name, tensor in arrays.items():
+        if name not in expected:
+            raise WireError(f"{group}/{name}: unknown tensor")
+        want = expected[name]
+        if isinstance(tensor, SparseArray) != sparse:
+            raise WireError(
+                f"{group}/{name}: expected a {'sparse' if sparse else 'dense'} tensor"
+            )
+        if tuple(tensor.shape) != tuple(want.shape) or tensor.dtype != want.dtype:
+            raise WireError(
+                f"{group}/{name}: expected {want.dtype} of shape {tuple(want.shape)}, "
+                f"got {tensor.dtype} of shape {tuple(tensor.shape)}"
+            )

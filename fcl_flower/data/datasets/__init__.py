@@ -1,0 +1,1 @@
+"""Whole data sets and where they come from."""

@@ -1,0 +1,202 @@
+"""Sets of the Hugging Face Hub, or a local folder, through Flower Datasets.
+
+Needs the extra ``hub``; without it nothing else of the package is lost.
+
+
+Texts of the Hugging Face Hub: which columns they are in, and the set they make.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fcl_flower.core.errors import ConfigError
+from fcl_flower.data.datasets.arrays import Images, ImageSet, checked_set, image_split
+from fcl_flower.data.datasets.base import DataSet, Split
+from fcl_flower.data.datasets.text import (
+    Documents,
+    TextSet,
+    checked_text_set,
+    label_numbers,
+    text_split,
+)
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from flwr_datasets import FederatedDataset
+
+_TEST_SPLITS = ("test", "validation", "valid")
+
+
+def load_hub(name: str, path: str) -> DataSet:
+    """Return a set of images of one size, or of texts, with one label each.
+
+    A set with a column of images is one of images; otherwise the texts are the column
+    called ``text`` or the only column of texts. The test split is the first found of
+    ``test``, ``validation`` and ``valid``. Of several columns of class labels the one
+    with the most classes is taken (the fine labels of CIFAR-100); texts may also have
+    a column called ``label`` of texts or whole numbers, whose sorted values are then
+    the classes.
+
+    Args:
+        name: what the set is called from now on.
+        path: name on the Hub, or a local folder such as ``SPLIT/CLASS/*.png`` or
+            ``SPLIT.jsonl``.
+
+    Raises:
+        ConfigError: the extra is not installed, the set cannot be loaded, or it is
+            not a classification set of images or texts with a train and a test
+            split.
+    """
+    try:
+        from flwr_datasets import FederatedDataset
+    except ImportError as error:
+        raise ConfigError(
+            f"dataset: got {name!r}, which needs Flower Datasets: "
+            'pip install "fcl-flower[hub]".'
+        ) from error
+    # The order stays as published: shuffling is the scenario's business.
+    federated = FederatedDataset(dataset=path, partitioners={}, shuffle=False)
+    train = _split(federated, name, ("train",))
+    test = _split(federated, name, _TEST_SPLITS)
+    images, classes = _columns(train)
+    if len(images) == 1 and classes:
+        return _image_set(name, train, test, images[0], classes[0])
+    texts, labels = text_columns(train), [*classes, *label_columns(train)]
+    if not images and len(texts) == 1 and labels:
+        return text_set(name, train, test, texts[0], labels[0])
+    raise ConfigError(
+        f"dataset: got {name!r} with columns {', '.join(train.features)}, expected one "
+        "column of images or of texts, and one of class labels, or of texts one "
+        f"called {PLAIN_LABEL}."
+    )
+
+
+def _split(
+    federated: "FederatedDataset", name: str, candidates: tuple[str, ...]
+) -> "Dataset":
+    """Return the first split of ``candidates`` that the set has."""
+    from datasets.exceptions import DatasetsError
+
+    reasons = []
+    for split in candidates:
+        try:
+            return federated.load_split(split)
+        except (OSError, ValueError, DatasetsError) as error:
+            reasons.append(str(error))
+    raise ConfigError(
+        f"dataset: got {name!r}, expected a reachable set with a split called "
+        f"{' or '.join(candidates)} ({reasons[-1]})."
+    )
+
+
+def _columns(rows: "Dataset") -> tuple[list[str], list[str]]:
+    """Return the columns of images and those of class labels, the finest first."""
+    from datasets import ClassLabel, Image
+
+    features = rows.features
+    images = [key for key, kind in features.items() if isinstance(kind, Image)]
+    labels = [key for key, kind in features.items() if isinstance(kind, ClassLabel)]
+    return images, sorted(labels, key=lambda key: -features[key].num_classes)
+
+
+def _image_set(
+    name: str, train: "Dataset", test: "Dataset", image: str, label: str
+) -> ImageSet:
+    """Return the set of images."""
+    return checked_set(
+        ImageSet,
+        name,
+        name,
+        _arrays(train, f"{name}: train", image, label),
+        _arrays(test, f"{name}: test", image, label),
+        tuple(train.features[label].names),
+    )
+
+
+def _arrays(rows: "Dataset", where: str, image: str, label: str) -> Split[Images]:
+    """Return the rows as arrays; one colour image makes the whole split RGB."""
+    pictures = rows[image]
+    grey = all(picture.mode in ("1", "L") for picture in pictures)
+    sizes = {picture.size for picture in pictures}
+    if len(sizes) != 1:
+        raise ConfigError(
+            f"{where}: got images of {len(sizes)} different sizes, expected one size."
+        )
+    mode = "L" if grey else "RGB"
+    x = np.stack([np.asarray(picture.convert(mode)) for picture in pictures])
+    return image_split(x, np.asarray(rows[label]), f"{where} images", f"{where} labels")
+
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+PLAIN_LABEL = "label"
+"""What a column of labels has to be called that is not one of class labels."""
+
+
+def text_columns(rows: "Dataset") -> list[str]:
+    """Return ``text`` alone where it is a column of texts, otherwise all of those."""
+    texts = [key for key in _values(rows, "string") if key != PLAIN_LABEL]
+    return ["text"] if "text" in texts else texts
+
+
+def label_columns(rows: "Dataset") -> list[str]:
+    """Return the column called ``label`` if it holds texts or whole numbers."""
+    return [key for key in _values(rows, "string", "int") if key == PLAIN_LABEL]
+
+
+def _values(rows: "Dataset", *kinds: str) -> list[str]:
+    """Return the columns whose values are of one of the kinds, of any width."""
+    from datasets import Value
+
+    return [
+        key
+        for key, feature in rows.features.items()
+        if isinstance(feature, Value) and any(kind in feature.dtype for kind in kinds)
+    ]
+
+
+def text_set(
+    name: str, train: "Dataset", test: "Dataset", text: str, label: str
+) -> TextSet:
+    """Return the set of texts.
+
+    Args:
+        name: what the set is called from now on.
+        train: the rows of the training split.
+        test: the rows of the test split.
+        text: the column of texts.
+        label: the column of class labels, or of texts or whole numbers, whose sorted
+            training values are then the classes.
+
+    Raises:
+        ConfigError: a row lacks text or label, or a test label never occurs in
+            training.
+    """
+    published = getattr(train.features[label], "names", None)
+    class_names = tuple(published or sorted(set(map(str, train[label]))))
+
+    def split(key: str, rows: "Dataset") -> Split[Documents]:
+        texts, labels = (
+            _column(rows, column, f"{name}: {key}") for column in (text, label)
+        )
+        if not published:
+            where = f"{name}: {label} in {key} row"
+            labels = label_numbers(map(str, labels), class_names, where)
+        return text_split(texts, labels)
+
+    return checked_text_set(
+        name, name, split("train", train), split("test", test), class_names
+    )
+
+
+def _column(rows: "Dataset", key: str, where: str) -> list[Any]:
+    """Return the values of a column without gaps."""
+    values = list(rows[key])
+    if None in values:
+        raise ConfigError(
+            f"{where} row {values.index(None) + 1} has no {key}, expected one in every "
+            "row."
+        )
+    return values

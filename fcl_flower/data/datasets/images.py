@@ -1,0 +1,82 @@
+"""Images of any size and colour, brought to the shape that a model takes."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.nn.functional import interpolate
+
+from fcl_flower.core.errors import ConfigError
+
+
+def to_tensor(x: npt.NDArray[Any], input_shape: tuple[int, ...]) -> torch.Tensor:
+    """Return ``(x / 255 - 0.5) / 0.25``, resized, with the model's channels.
+
+    Grey becomes any number of channels by repetition, RGB becomes grey by its mean.
+    Resizing is bilinear; when an image shrinks, neighbours are averaged first.
+
+    Args:
+        x: uint8, shape (N, H, W) or (N, H, W, 3); N may be 0.
+        input_shape: (C, H, W) of the model.
+
+    Returns:
+        float32, shape (N, C, H, W), values in [-2, 2].
+
+    Raises:
+        ConfigError: the model takes no images, or neither 1 nor 3 channels while
+            the images are RGB.
+    """
+    if len(input_shape) != 3:
+        raise ConfigError(
+            f"model: got input shape {input_shape}, expected (C, H, W) for images."
+        )
+    channels, height, width = input_shape
+    images = _channels_first(x)
+    if channels == 1:
+        images = images.mean(1, keepdim=True)
+    elif images.shape[1] not in (1, channels):
+        raise ConfigError(
+            f"model: got input shape {input_shape}, expected 1 or 3 channels for RGB "
+            "images."
+        )
+    if not len(images):
+        return torch.empty(0, *input_shape)
+    images = (_bilinear(images, height, width) / 255 - 0.5) / 0.25
+    return images.expand(-1, channels, height, width).contiguous()
+
+
+def resized(x: npt.NDArray[np.uint8], height: int, width: int) -> npt.NDArray[np.uint8]:
+    """Return images of another size, shape (N, height, width) or with 3 at the end.
+
+    Args:
+        x: shape (N, H, W) or (N, H, W, 3).
+        height: wanted, in pixels.
+        width: likewise.
+    """
+    if x.shape[1:3] == (height, width):
+        return x
+    result = np.empty((len(x), height, width, *x.shape[3:]), np.uint8)
+    # In parts, since floating point takes four times the space.
+    for start in range(0, len(x), 1000):
+        part = _bilinear(_channels_first(x[start : start + 1000]), height, width)
+        part = part.permute(0, 2, 3, 1).round()
+        result[start : start + 1000] = part.reshape(-1, *result.shape[1:]).numpy()
+    return result
+
+
+def _channels_first(x: npt.NDArray[Any]) -> torch.Tensor:
+    images = torch.tensor(x, dtype=torch.float32)
+    return images[:, None] if images.ndim == 3 else images.permute(0, 3, 1, 2)
+
+
+def _bilinear(images: torch.Tensor, height: int, width: int) -> torch.Tensor:
+    if images.shape[2:] == (height, width):
+        return images
+    return interpolate(
+        images,
+        (height, width),
+        mode="bilinear",
+        align_corners=False,
+        antialias=True,
+    )

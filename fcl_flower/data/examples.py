@@ -1,0 +1,236 @@
+"""A task's samples as tensors, ready for a model."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal, NamedTuple, TypeAlias, get_args
+
+import numpy as np
+import torch
+from torch.nn.functional import pad
+
+from fcl_flower.data.datasets.registry import load_source
+from fcl_flower.data.inputs import to_inputs
+from fcl_flower.data.partition import Indices
+from fcl_flower.data.scenarios.plan import Scenario, Task
+from fcl_flower.data.text.tokenizers import Numbering
+
+SplitName: TypeAlias = Literal["train", "valid", "test"]
+
+
+class Examples(NamedTuple):
+    """Inputs and labels; may be shared with a cache, so not to be changed in place.
+
+    Attributes:
+        x: images, series or features, float32, shape ``(N, *input_shape)``; or
+            texts, int64 numbers, shape (N, numbers of the longest), padded with 0 at
+            the end.
+        y: int64, shape (N,).
+    """
+
+    x: torch.Tensor
+    y: torch.Tensor
+
+
+class PublicExamples(NamedTuple):
+    """The server's own samples; not to be changed in place.
+
+    Attributes:
+        x: as in `Examples`.
+        y: int64, shape (N,): places in the single head, -1 for classes that are none
+            of its.
+        own: int64, shape (N,): the samples' classes, counted over all classes of all
+            public data sets by themselves, shared or not.
+    """
+
+    x: torch.Tensor
+    y: torch.Tensor
+    own: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TaskData:
+    """All that a learner sees of one task.
+
+    Attributes:
+        train: what the parameters are fitted to.
+        valid: what the learning rate and stopping are decided by; may be empty
+            where every class has a single sample.
+        test: never seen in training.
+        classes: number of labels, which are 0..classes-1.
+    """
+
+    train: Examples
+    valid: Examples
+    test: Examples
+    classes: int
+
+
+class Form(NamedTuple):
+    """The form in which a model takes samples.
+
+    Attributes:
+        data_root: where the sources are.
+        input_shape: of the model.
+        single_head: label by position in ``scenario.labels`` instead of by position
+            among the task's own classes; True where concepts are hidden.
+        numbering: numbers the texts, where the data are text.
+    """
+
+    data_root: Path
+    input_shape: tuple[int, ...]
+    single_head: bool
+    numbering: Numbering | None = None
+
+
+def task_data(scenario: Scenario, client: int, task: int, form: Form) -> TaskData:
+    """Return the three splits of one task of one client.
+
+    Args:
+        scenario: the plan.
+        client: counted from 0.
+        task: counted from 0, in the client's own order.
+        form: of the tensors.
+    """
+    train, valid, test = (
+        task_examples(scenario, client, task, split, form)
+        for split in get_args(SplitName)
+    )
+    classes = scenario.num_labels if form.single_head else scenario.classes_per_task
+    return TaskData(train, valid, test, classes)
+
+
+# A few entries only: enough for a client that stays at one task over many rounds.
+@lru_cache(maxsize=8)
+def task_examples(
+    scenario: Scenario, client: int, task: int, split: SplitName, form: Form
+) -> Examples:
+    """Return one split alone (an evaluation needs no training images)."""
+    plan = scenario.clients[client][task]
+    indices = {"train": plan.train, "valid": plan.valid, "test": plan.test}[split]
+    return _examples(scenario, plan, split, indices, form)
+
+
+def met_data(
+    scenario: Scenario, client: int, server_round: int, form: Form
+) -> TaskData:
+    """Return what a client has in a round where concepts are hidden.
+
+    Args:
+        scenario: the plan, with a stream.
+        client: counted from 0.
+        server_round: counted from 1.
+        form: of the tensors.
+
+    Raises:
+        ValueError: the scenario hides no concepts.
+    """
+    stream = scenario.stream
+    if stream is None:
+        raise ValueError(f"scenario {scenario.name} hides no concepts")
+    met = stream.met(client, server_round)
+    plans = [scenario.clients[client][concept] for concept in met]
+    windows = [
+        stream.samples(client, server_round, concept, plan.train)
+        for concept, plan in zip(met, plans, strict=True)
+    ]
+    train, valid, test = (
+        together(
+            [
+                _examples(scenario, plan, split, indices, form)
+                for plan, indices in zip(plans, chosen, strict=True)
+            ]
+        )
+        for split, chosen in (
+            ("train", windows),
+            ("valid", [plan.valid for plan in plans]),
+            ("test", [plan.test for plan in plans]),
+        )
+    )
+    return TaskData(train, valid, test, scenario.num_labels)
+
+
+# A server has one scenario, and comes back to its samples every round.
+@lru_cache(maxsize=2)
+def public_examples(scenario: Scenario, form: Form) -> PublicExamples:
+    """Return the server's own training samples.
+
+    Where it has none, ``x`` has shape (0, 0).
+
+    Args:
+        scenario: the plan.
+        form: of the tensors.
+    """
+    if not scenario.public:
+        none = torch.empty(0, dtype=torch.int64)
+        return PublicExamples(torch.empty(0, 0), none, none)
+    x, y = together(
+        [
+            _examples(scenario, plan, "train", plan.train, form)
+            for plan in scenario.public
+        ]
+    )
+    own, before = [], 0
+    for plan in scenario.public:
+        labels = load_source(plan.dataset, form.data_root).train.y[plan.train]
+        own.append(before + np.searchsorted(plan.classes, labels))
+        before += len(plan.classes)
+    return PublicExamples(x, y, torch.from_numpy(np.concatenate(own)))
+
+
+def _examples(
+    scenario: Scenario,
+    plan: Task,
+    split: str,
+    indices: Indices,
+    form: Form,
+) -> Examples:
+    source = load_source(plan.dataset, form.data_root)
+    samples = source.test if split == "test" else source.train
+    labels = samples.y[indices]
+    if form.single_head:
+        # Of any class: a client may be tested on some that it never met.
+        classes = range(source.num_classes)
+        places = [scenario.place(plan.dataset, label) for label in classes]
+        found = np.array(places, np.int64)[labels]
+    else:
+        found = np.searchsorted(plan.classes, labels)
+    y = torch.from_numpy(found)
+    x = to_inputs(source, samples, indices, form.input_shape, form.numbering)
+    return Examples(x, y)
+
+
+def together(parts: list[Examples]) -> Examples:
+    """Return all examples one after the other, documents padded to the same width.
+
+    Args:
+        parts: at least one; those without examples may have any shape.
+    """
+    parts = [part for part in parts if len(part.y)] or parts[:1]
+    if len(parts) == 1:
+        return parts[0]
+    widest = max(part.x.shape[-1] for part in parts)
+    # Texts are padded at the end; images are all of one size.
+    x = [pad(part.x, (0, widest - part.x.shape[-1])) for part in parts]
+    return Examples(torch.cat(x), torch.cat([part.y for part in parts]))
+
+
+def batches(
+    examples: Examples, batch_size: int, seed: int | None = None
+) -> Iterator[Examples]:
+    """Yield all examples once; the last batch may be smaller.
+
+    Args:
+        examples: N of them; none gives no batch.
+        batch_size: at least 1.
+        seed: of the shuffling; None keeps the order.
+    """
+    count = len(examples.y)
+    if seed is None:
+        order = torch.arange(count)
+    else:
+        order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+    for start in range(0, count, batch_size):
+        chosen = order[start : start + batch_size]
+        yield Examples(examples.x[chosen], examples.y[chosen])

@@ -1,0 +1,1 @@
+"""Local data: each client's own files."""

@@ -1,0 +1,100 @@
+"""Files of a client's own data, in any of the formats that suit a kind of data."""
+
+from pathlib import Path
+
+import numpy as np
+
+from fcl_flower.core.errors import ConfigError
+from fcl_flower.data.datasets.arrays import FeatureSet, ImageSet, SeriesSet
+from fcl_flower.data.datasets.base import DataSet
+from fcl_flower.data.datasets.jsonl import rows_of
+from fcl_flower.data.datasets.npz import SPLITS, read_arrays
+from fcl_flower.data.datasets.text import TextSet
+from fcl_flower.data.local.image_folder import read_pictures
+from fcl_flower.data.local.samples import FileSamples, checked_label, coded
+from fcl_flower.data.local.tables import read_numbers, read_texts
+
+FOLDER = "/"
+"""Stands for the ending of a folder of images."""
+
+ENDINGS: dict[type[DataSet], tuple[str, ...]] = {
+    FeatureSet: (".csv", ".npz"),
+    TextSet: (".csv", ".jsonl", ".jsonl.gz"),
+    SeriesSet: (".npz",),
+    ImageSet: (FOLDER, ".npz"),
+}
+
+
+def ending(path: Path) -> str:
+    """Return which ending a file, or `FOLDER`, has; empty for one that nobody reads."""
+    if path.is_dir():
+        return FOLDER
+    known = {end for ends in ENDINGS.values() for end in ends}
+    return next((end for end in sorted(known) if path.name.endswith(end)), "")
+
+
+def read_samples(
+    path: Path, kind: type[DataSet], input_shape: tuple[int, ...]
+) -> FileSamples:
+    """Return what a file holds.
+
+    Args:
+        path: of a file, or of a folder of images.
+        kind: what the model takes.
+        input_shape: of the model.
+
+    Raises:
+        ConfigError: the file is missing, has an ending that does not suit the kind, or
+            is not as expected; one sentence names file and line, array or image.
+    """
+    if not path.exists():
+        raise ConfigError(f"{path} is missing, expected a file, or a folder of images.")
+    end = ending(path)
+    if end not in ENDINGS[kind]:
+        expected = " or ".join(
+            "a folder of images" if e == FOLDER else e for e in ENDINGS[kind]
+        )
+        raise ConfigError(f"{path}: expected {expected} for {kind.kind}.")
+    if end == FOLDER:
+        return read_pictures(path, input_shape)
+    if end == ".npz":
+        found = _from_npz(path, kind)
+    elif end == ".csv":
+        found = read_texts(path) if kind is TextSet else read_numbers(path)
+    else:
+        found = _from_jsonl(path)
+    shape = getattr(found.x, "shape", ())[1:]
+    if kind in (FeatureSet, SeriesSet) and shape != input_shape:
+        raise ConfigError(
+            f"{path}: samples have shape {shape}, expected {input_shape}, which the "
+            "model takes."
+        )
+    return found
+
+
+def _from_jsonl(path: Path) -> FileSamples:
+    rows = list(rows_of(path, "label"))
+    texts = tuple(text for text, _ in rows)
+    labels = [label for _, label in rows]
+    return FileSamples(
+        str(path), texts, *coded(labels), "line", range(1, len(rows) + 1)
+    )
+
+
+def _from_npz(path: Path, kind: type[DataSet]) -> FileSamples:
+    """Return the arrays ``x`` and ``y``; labels are ``class_names`` or the numbers."""
+    arrays, names = read_arrays(path, ("x", "y"))
+    split = SPLITS[kind](arrays["x"], arrays["y"], f"{path}: x", f"{path}: y")
+    numbers, codes = np.unique(split.y, return_inverse=True)
+    end = len(names) if names else np.inf
+    for number in numbers[(numbers < 0) | (numbers >= end)]:
+        raise ConfigError(
+            f"{path}: y has label {number}, expected "
+            + (f"0..{len(names) - 1}, the class_names." if names else "none below 0.")
+        )
+    labels = [names[n] if names else str(n) for n in numbers.tolist()]
+    found = [checked_label(label, f"{path}: class_names") for label in labels]
+    order, places = coded(found)
+    return FileSamples(
+        str(path), split.x, order, places[codes], "y at index", range(len(split.y))
+    )

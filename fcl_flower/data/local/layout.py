@@ -1,0 +1,160 @@
+"""The folder with a client's own data: which tasks there are, and in which files."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from fcl_flower.config.parsing import check_params, read_toml
+from fcl_flower.core.errors import ConfigError
+from fcl_flower.data.local.files import FOLDER, ending
+
+MANIFEST = "tasks.toml"
+SPLITS = ("train", "valid", "test")
+_NAME = re.compile(r"task-(\d{1,6})")
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFiles:
+    """Where one task is.
+
+    Attributes:
+        name: for people.
+        train: a file, or a folder of images.
+        valid: the same; None to hold some of ``train`` out.
+        test: likewise.
+        labels: the order of the labels; empty for the alphabetical one.
+    """
+
+    name: str
+    train: Path
+    valid: Path | None
+    test: Path | None
+    labels: tuple[str, ...] = ()
+
+
+class _Entry(BaseModel):
+    """One ``[[task]]`` of the manifest."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    name: str = Field(min_length=1)
+    train: str = Field(min_length=1)
+    valid: str = ""
+    test: str = ""
+    labels: list[str] = []
+
+
+def find_tasks(folder: Path, most: int | None = None) -> tuple[TaskFiles, ...]:
+    """Return the tasks that are there now, in the order in which they are learned.
+
+    Either ``tasks.toml`` lists them, or they are the folders ``task-01``, ``task-02``
+    and so on. Names that begin with a dot are left alone: a task that is still being
+    written has such a name, and gets its own when it is whole.
+
+    Args:
+        folder: the client's ``data-path``.
+        most: look into the first so many only, so that what is wrong with a later
+            task does no harm yet; None for all.
+
+    Raises:
+        ConfigError: the folder, or a name in it, is not as described.
+    """
+    try:
+        names = sorted(p.name for p in folder.iterdir() if not p.name.startswith("."))
+    except OSError as error:
+        raise ConfigError(
+            f"data-path: {str(folder)!r} is refused: expected a folder that can be "
+            f"read ({error.strerror})"
+        ) from error
+    if MANIFEST in names:
+        return _listed(folder)[:most]
+    return tuple(_in_folder(task) for task in _numbered(folder, names)[:most])
+
+
+def _numbered(folder: Path, names: list[str]) -> list[Path]:
+    """Return the folders of tasks by number, which are 1, 2, 3 and so on."""
+    found: dict[int, Path] = {}
+    for name in names:
+        match = _NAME.fullmatch(name)
+        if match is None or not (folder / name).is_dir():
+            raise ConfigError(
+                f"{folder / name}: expected nothing but folders task-01, task-02, ..., "
+                f"or a file {MANIFEST} that lists the tasks."
+            )
+        if (other := found.setdefault(int(match[1]), folder / name)).name != name:
+            raise ConfigError(f"{folder / name} has the number of {other.name} too.")
+    for expected, number in enumerate(sorted(found), 1):
+        if number != expected:
+            raise ConfigError(
+                f"{found[number]} comes without a task {expected}, expected all "
+                "numbers from 1."
+            )
+    return [found[number] for number in sorted(found)]
+
+
+def _in_folder(task: Path) -> TaskFiles:
+    """Return what lies in the folder of one task."""
+    files: dict[str, Path] = {}
+    for path in sorted(task.iterdir()):
+        if path.name.startswith("."):
+            continue
+        end = ending(path)
+        split = path.name if end == FOLDER else path.name.removesuffix(end)
+        if not end or split not in SPLITS:
+            raise ConfigError(
+                f"{path}: expected nothing but train, valid and test, each as .csv, "
+                ".jsonl, .jsonl.gz, .npz or a folder of images."
+            )
+        if (other := files.setdefault(split, path)) != path:
+            raise ConfigError(
+                f"{path}: expected one {split}, but {other.name} is there."
+            )
+    if "train" not in files:
+        raise ConfigError(f"{task} has no train, expected train.csv or the like.")
+    return TaskFiles(task.name, files["train"], files.get("valid"), files.get("test"))
+
+
+def _listed(folder: Path) -> tuple[TaskFiles, ...]:
+    """Return what the manifest lists."""
+    path = folder / MANIFEST
+    values = read_toml(path, "data-path")
+    tables = values.get("task")
+    if values.keys() != {"task"} or not isinstance(tables, list):
+        raise ConfigError(f"{path}: expected tables [[task]] and nothing else.")
+    found: list[TaskFiles] = []
+    for number, table in enumerate(tables, 1):
+        where = f"{path}: task {number}:"
+        if not isinstance(table, Mapping):
+            raise ConfigError(f"{where} expected a table.")
+        entry = check_params(_Entry, table, where)
+        if len(set(entry.labels)) < len(entry.labels):
+            raise ConfigError(f"{where} labels: expected each label once.")
+        found.append(
+            TaskFiles(
+                entry.name,
+                _inside(folder, entry.train, where),
+                _inside(folder, entry.valid, where) if entry.valid else None,
+                _inside(folder, entry.test, where) if entry.test else None,
+                tuple(entry.labels),
+            )
+        )
+    if len({task.name for task in found}) < len(found):
+        raise ConfigError(f"{path}: expected a different name for each task.")
+    return tuple(found)
+
+
+def _inside(folder: Path, name: str, where: str) -> Path:
+    """Return a path below the folder, links followed."""
+    path = folder / name
+    try:
+        safe = path.resolve().is_relative_to(folder.resolve())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{where} {name!r:.80} is no path ({error}).") from error
+    if not safe:
+        raise ConfigError(
+            f"{where} {name!r:.80} is refused: expected a path inside of {folder}."
+        )
+    return path

@@ -1,0 +1,188 @@
+"""One task of a client's own data: read, checked, numbered and cut."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from fcl_flower.core.errors import ConfigError
+from fcl_flower.core.seeds import derive
+from fcl_flower.data.datasets.base import DataSet, Split
+from fcl_flower.data.local.files import read_samples
+from fcl_flower.data.local.layout import TaskFiles
+from fcl_flower.data.local.samples import FileSamples
+from fcl_flower.data.partition import Indices, hold_out
+
+TEST_FRACTION = 0.2
+"""Share of each class that is kept to test where a task brings no test samples."""
+
+Stamp = tuple[str, int, int]
+"""Path, time of the last change in nanoseconds, and bytes: tells a file's versions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a run expects of a client's own data.
+
+    Attributes:
+        kind: what the model takes.
+        input_shape: of the model.
+        width: numbers in a word's vector, where the data are text; 0 elsewhere.
+        classes: the most classes that a task may have.
+        labels: of a single head, in its order; empty for a head a task, whose labels
+            are numbered by themselves.
+        valid_fraction: share of each class to validate where a task brings none.
+        seed: the run's seed.
+    """
+
+    kind: type[DataSet]
+    input_shape: tuple[int, ...]
+    width: int
+    classes: int
+    labels: tuple[str, ...]
+    valid_fraction: float
+    seed: int
+
+    @property
+    def logits(self) -> int:
+        """Return the width of a head."""
+        return len(self.labels) or self.classes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OwnTask:
+    """A task that is fit for training.
+
+    Attributes:
+        data: training and test samples; its class names are the labels of the head.
+        valid: the samples to validate; none where every class has a single sample.
+        classes: names of the classes that the task has.
+    """
+
+    data: DataSet
+    valid: Split
+    classes: tuple[str, ...]
+
+
+def load_task(files: TaskFiles, number: int, wanted: Wanted) -> OwnTask:
+    """Return a task; the same object until one of its files changes.
+
+    Args:
+        files: where it is.
+        number: counted from 0; which samples are held out depends on it and the seed.
+        wanted: what the run expects.
+
+    Raises:
+        ConfigError: a file is not as described; one sentence names it, and the line,
+            array or image.
+    """
+    given = [path for path in (files.train, files.valid, files.test) if path]
+    stamps = tuple(stamp for path in given for stamp in _stamps(path))
+    return _loaded(files, number, wanted, stamps)
+
+
+def _stamps(path: Path) -> Iterator[Stamp]:
+    try:
+        parts = sorted(path.rglob("*")) if path.is_dir() else [path]
+        for part in parts:
+            found = part.stat()
+            yield str(part), found.st_mtime_ns, found.st_size
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be read ({error.strerror}), expected a file, or a folder "
+            "of images."
+        ) from error
+
+
+# Few, since a task may be large: enough for a client that stays at one.
+@lru_cache(maxsize=8)
+def _loaded(
+    files: TaskFiles, number: int, wanted: Wanted, stamps: tuple[Stamp, ...]
+) -> OwnTask:
+    def read(path: Path) -> FileSamples:
+        return read_samples(path, wanted.kind, wanted.input_shape)
+
+    train = read(files.train)
+    valid = None if files.valid is None else read(files.valid)
+    test = None if files.test is None else read(files.test)
+    _check_classes(train, files, wanted)
+    for other in (valid, test):
+        if other is not None:
+            _check_against(train, other)
+    order = wanted.labels or files.labels or train.names
+    numbers = {label: place for place, label in enumerate(order)}
+    rest = train.split(numbers)
+    held = []
+    for given, purpose, fraction in (
+        (test, "own-test", TEST_FRACTION),
+        (valid, "own-valid", wanted.valid_fraction),
+    ):
+        if given is None:
+            rng = np.random.default_rng(derive(wanted.seed, purpose, number))
+            kept, cut = hold_out(rest.y, fraction, rng)
+            held.append(_chosen(rest, cut))
+            rest = _chosen(rest, kept)
+        else:
+            held.append(given.split(numbers))
+    if not len(held[0].y):
+        raise ConfigError(
+            f"{train.where}: every class has a single sample, expected more, or a test "
+            "file: there is nothing to test with."
+        )
+    data = wanted.kind(files.name, rest, held[0], tuple(order))
+    return OwnTask(data, held[1], tuple(n for n in order if n in train.names))
+
+
+def _check_classes(train: FileSamples, files: TaskFiles, wanted: Wanted) -> None:
+    names = train.names
+    if len(names) < 2:
+        raise ConfigError(
+            f"{train.where}: every label is {names[0]!r:.60}, expected at least two "
+            "classes."
+        )
+    if len(names) > wanted.classes:
+        raise ConfigError(
+            f"{train.where}: has {len(names)} classes, expected at most the "
+            f"{wanted.classes} that the run has room for."
+        )
+    for label in names:
+        if wanted.labels and label not in wanted.labels:
+            raise ConfigError(
+                f"{train.place(label)}: label is {label!r:.60}, expected one of the "
+                f"run's labels: {', '.join(wanted.labels)}."
+            )
+    if files.labels and {*files.labels} != {*names}:
+        odd = sorted({*files.labels} ^ {*names})[0]
+        raise ConfigError(
+            f"{train.where}: label {odd!r:.60} is only here or only in the labels that "
+            f"the manifest gives for {files.name!r}, expected it in both."
+        )
+
+
+def _check_against(train: FileSamples, other: FileSamples) -> None:
+    """Refuse samples to validate or to test that do not go with the training ones."""
+    for label in other.names:
+        if label not in train.names:
+            raise ConfigError(
+                f"{other.place(label)}: label is {label!r:.60}, expected one of those "
+                f"in {train.where}."
+            )
+    if other.columns != train.columns:
+        odd = sorted({*other.columns} ^ {*train.columns})
+        raise ConfigError(
+            f"{other.where}: column {odd[0]!r} is only here or only in {train.where}, "
+            "expected it in both."
+        )
+
+
+def _chosen(split: Split, places: Indices) -> Split:
+    """Return some of the samples."""
+    x = split.x
+    some = tuple(x[i] for i in places) if isinstance(x, tuple) else x[places]
+    y = split.y[places]
+    for array in (some, y):
+        if isinstance(array, np.ndarray):
+            array.setflags(write=False)
+    return Split(some, y)

@@ -1,0 +1,1 @@
+"""Who learns what in which order."""

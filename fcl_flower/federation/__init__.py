@@ -1,0 +1,1 @@
+"""Server, clients and rounds: all that speaks Flower during a run."""

@@ -1,0 +1,65 @@
+"""The Flower ClientApp: it wraps any `Learner` of ours."""
+
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from fcl_flower.config.node_config import NodeConfig
+from fcl_flower.federation.client import Client
+from fcl_flower.federation.transport import messages
+
+# The server is trusted with more than a peer: it sends the adapters of all clients.
+MAX_RECEIVED = 2**36
+
+app = ClientApp()
+
+
+@app.query()
+def who(message: Message, context: Context) -> Message:
+    """Tell the partition number, the client's name for good."""
+    node = NodeConfig.of(context.node_config)
+    record = ConfigRecord({"partition": node.partition_id})
+    return Message(RecordDict({"who": record}), reply_to=message)
+
+
+@app.query("survey")
+def survey(message: Message, context: Context) -> Message:
+    """Answer the question that the strategy asks before a task."""
+    stage = messages.open_request(message.content).stage
+    client = Client(context, stage)
+    question = messages.unpack(message.content, MAX_RECEIVED)
+    data = client.data(stage)
+    answer = client.learner.answer(client.state(stage.round), question, stage, data)
+    packer = messages.Packer(client.config.precision)
+    return Message(packer.payload(answer), reply_to=message)
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """Train one round on the client's current task; be tested too, where asked."""
+    request = messages.open_request(message.content)
+    stage = request.stage
+    client = Client(context, stage)
+    saved = client.memory.load(before=stage.round)
+    if request.since > (0 if saved is None else saved.round):
+        return Message(messages.forgotten(request.since), reply_to=message)
+    state = client.learner.init() if saved is None else saved.payload
+    data = client.data(stage)
+    received = messages.unpack(message.content, MAX_RECEIVED)
+    state, update = client.learner.train(state, received, stage, data)
+    client.memory.save(state, stage.round)
+    # A strategy that wants this sends nothing for a test: what it sent is old by then.
+    tested = client.evaluation(state, {}, stage) if request.evaluate else None
+    packer = messages.Packer(client.config.precision)
+    return Message(packer.uplink(update, stage, tested), reply_to=message)
+
+
+@app.evaluate()
+def evaluate(message: Message, context: Context) -> Message:
+    """Score every task so far, or every concept, on its whole test set."""
+    stage = messages.open_request(message.content).stage
+    client = Client(context, stage)
+    received = messages.unpack(message.content, MAX_RECEIVED)
+    found = client.evaluation(client.state(stage.round + 1), received, stage)
+    return Message(
+        RecordDict({messages.SCORES: messages.scores(found)}), reply_to=message
+    )

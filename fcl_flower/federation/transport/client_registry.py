@@ -1,0 +1,142 @@
+"""Which node speaks for which client, as nodes come, go and return."""
+
+import math
+import time
+from logging import INFO, WARNING
+
+from flwr.app import Message, MessageType, RecordDict
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+
+from fcl_flower.core.errors import RoundError, WireError
+from fcl_flower.federation.transport.mailbox import Postbox, is_gone, open_replies
+
+POLL_SECONDS = 0.1
+RETURN_SECONDS = 5.0
+"""After which a node is asked again that gave no sign of life."""
+RETRY_SECONDS = 30.0
+"""After which a node is asked again that did not say who it is."""
+
+
+class Roster:
+    """Node ids are random; a client's name for good is its partition number.
+
+    A node is asked who it is when it connects, and nobody waits for its answer but
+    `gather`, before the first round.
+    """
+
+    def __init__(self, grid: Grid, clients: int = 0) -> None:
+        """Begin with nobody.
+
+        Args:
+            grid: connects to the nodes.
+            clients: those with numbers below are wanted; 0 for all that connect
+                before the first round.
+        """
+        self._grid = grid
+        self._clients = clients
+        self._here: dict[int, int] = {}
+        self._met: dict[int, int] = {}
+        self._box = Postbox(grid, RETRY_SECONDS)
+        self._asked: set[int] = set()
+        self._not_before: dict[int, float] = {}
+
+    @property
+    def clients(self) -> tuple[int, ...]:
+        """Return the clients that are connected, ascending."""
+        return tuple(sorted(self._here))
+
+    def node(self, client: int) -> int:
+        """Return the node of a client that is connected."""
+        return self._here[client]
+
+    def client(self, node: int) -> int:
+        """Return the client of a node that is, or was, connected."""
+        return self._met[node]
+
+    def gather(self, least: int, timeout: float) -> None:
+        """Wait for all clients; after ``timeout`` seconds ``least`` are enough.
+
+        Raises:
+            RoundError: fewer came, or two nodes claim the same number.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            taken = self.refresh()
+            if taken:
+                raise RoundError(f"two nodes claim the same partition: {taken}")
+            here = len(self._here)
+            if here >= max(self._clients, 1) and not self._asked:
+                break
+            if time.monotonic() > deadline:
+                if here >= least:
+                    break
+                raise RoundError(
+                    f"clients: {list(self.clients)} of {self._clients or 'any'} "
+                    f"connected in time, expected at least {least}"
+                )
+            time.sleep(POLL_SECONDS)
+        self._clients = self._clients or len(self._here)
+
+    def lose(self, node: int) -> None:
+        """Note that a node is gone, though Flower still lists it; ask it again later.
+
+        A node that comes back within Flower's patience keeps its number.
+        """
+        for client in [c for c, known in self._here.items() if known == node]:
+            log(WARNING, "client %d gives no sign of life", client)
+            del self._here[client]
+            self._not_before[node] = time.monotonic() + RETURN_SECONDS
+
+    def refresh(self) -> tuple[int, ...]:
+        """Note who has come and gone; return the numbers that were claimed twice.
+
+        A client whose number is taken stays out for as long as the other is there.
+        """
+        online = set(self._grid.get_node_ids())
+        for client in [c for c, node in self._here.items() if node not in online]:
+            log(WARNING, "client %d has disconnected", client)
+            del self._here[client]
+        now = time.monotonic()
+        unknown = [
+            node
+            for node in sorted(online.difference(self._here.values(), self._asked))
+            if now >= self._not_before.get(node, 0)
+        ]
+        self._asked.update(unknown)
+        self._box.send(
+            Message(RecordDict(), dst_node_id=node, message_type=MessageType.QUERY)
+            for node in unknown
+        )
+        return self._hear(now)
+
+    def _hear(self, now: float) -> tuple[int, ...]:
+        """Note who has said who it is; return the numbers that are taken."""
+        answers = self._box.collect()
+        told, failed = open_replies(answers, _partition)
+        self._asked.difference_update(told, failed)
+        gone = {a.metadata.src_node_id for a in answers if is_gone(a)}
+        for node, why in failed.items():
+            log(WARNING, "node %d left out: %s", node, why)
+            later = RETURN_SECONDS if node in gone else RETRY_SECONDS
+            self._not_before[node] = now + later
+        taken = []
+        for node, client in sorted(told.items()):
+            if self._clients and client >= self._clients:
+                log(WARNING, "client %d is not one of %d", client, self._clients)
+                self._not_before[node] = math.inf
+            elif client in self._here:
+                log(WARNING, "client %d is here already; node %d waits", client, node)
+                self._not_before[node] = now + RETRY_SECONDS
+                taken.append(client)
+            else:
+                log(INFO, "client %d has connected", client)
+                self._here[client], self._met[node] = node, client
+        return tuple(taken)
+
+
+def _partition(reply: Message) -> int:
+    found = reply.content.config_records["who"]["partition"]
+    if type(found) is not int or found < 0:  # True is an int, too
+        raise WireError(f"who/partition: expected a number from 0, got {found!r}")
+    return found

@@ -1,0 +1,151 @@
+"""Ask the clients and wait: one answer for everyone asked, whatever happens."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+from flwr.app import Error, Message
+from flwr.serverapp import Grid
+
+from fcl_flower.core.errors import WireError
+
+SOONEST = 0.02
+LATEST = 1.0
+UNAVAILABLE = 5
+"""Flower's code for a node that no longer gives a sign of life."""
+PATIENCE = 0.05
+"""A share of what one has waited already: looking costs little, and delays little."""
+GRACE = 10.0
+MAX_REASON = 300
+
+T = TypeVar("T")
+
+
+class Postbox:
+    """Questions that are on their way, each with its own deadline.
+
+    Answers are fetched one by one, so that nobody else's is lost with bytes that
+    Flower cannot open. ``src_node_id`` of an answer is the node that was asked,
+    whatever the peer says of itself.
+    """
+
+    def __init__(self, grid: Grid, timeout: float) -> None:
+        """Send through ``grid``; wait ``timeout`` seconds for each answer."""
+        self._grid = grid
+        self._timeout = timeout
+        self._waiting: list[tuple[Message, float]] = []
+        self._unsent: list[Message] = []
+        self._quiet_since = time.monotonic()
+
+    def __len__(self) -> int:
+        """Return how many answers are missing."""
+        return len(self._waiting) + len(self._unsent)
+
+    def send(self, messages: Iterable[Message]) -> None:
+        """Send messages; a client no longer finds them when we have given them up."""
+        asked = list(messages)
+        for message in asked:
+            message.metadata.ttl = self._timeout + GRACE
+        sent = set(self._grid.push_messages(asked))
+        now = time.monotonic()
+        for message in asked:
+            if message.metadata.message_id in sent:
+                self._waiting.append((message, now + self._timeout))
+            else:
+                self._unsent.append(message)
+        self._quiet_since = now
+
+    def collect(self) -> list[Message]:
+        """Return what has been answered since the last time; does not wait.
+
+        A client that cannot be reached, fails, answers too late, or answers with
+        bytes that Flower cannot open, is answered for by an error.
+        """
+        found = [_problem(message, "could not be reached") for message in self._unsent]
+        self._unsent = []
+        now = time.monotonic()
+        waiting = []
+        for message, deadline in self._waiting:
+            answer = _pull(self._grid, message)
+            if answer is None and now > deadline:
+                answer = _problem(message, "no reply in time")
+            if answer is None:
+                waiting.append((message, deadline))
+            else:
+                found.append(answer)
+        self._waiting = waiting
+        if found:
+            self._quiet_since = now
+        return found
+
+    def pause(self) -> None:
+        """Wait a moment: longer, the longer nothing has come."""
+        quiet = time.monotonic() - self._quiet_since
+        time.sleep(min(max(SOONEST, PATIENCE * quiet), LATEST))
+
+
+def exchange(
+    grid: Grid, messages: Iterable[Message], timeout: float
+) -> Iterator[Message]:
+    """Send all messages; yield one answer to each, as they come.
+
+    Args:
+        grid: connects to the nodes.
+        messages: at most one for each node.
+        timeout: seconds to wait for all answers together.
+    """
+    box = Postbox(grid, timeout)
+    box.send(messages)
+    while len(box):
+        answers = box.collect()
+        yield from answers
+        if not answers:
+            box.pause()
+
+
+def is_gone(reply: Message) -> bool:
+    """Return whether Flower answers for a node that gives no sign of life."""
+    return reply.has_error() and reply.error.code == UNAVAILABLE
+
+
+def open_replies(
+    replies: Iterable[Message], open_one: Callable[[Message], T]
+) -> tuple[dict[int, T], dict[int, str]]:
+    """Return what ``open_one`` makes of each answer, and why it could not, by node."""
+    opened: dict[int, T] = {}
+    failed: dict[int, str] = {}
+    for reply in replies:
+        node = reply.metadata.src_node_id
+        try:
+            if reply.has_error():
+                raise WireError(str(reply.error.reason))
+            opened[node] = open_one(reply)
+        # A peer's content may break Flower's accessors, or our checks, in any way.
+        except Exception as error:
+            text = str(error) if isinstance(error, WireError) else repr(error)
+            failed[node] = _one_line(text)
+    return opened, failed
+
+
+def _one_line(text: str) -> str:
+    """Return a reason that is safe to print: a peer may have put in what it likes."""
+    line = " ".join(text.split())[:MAX_REASON]
+    return "".join(sign if sign.isprintable() else "?" for sign in line)
+
+
+def _pull(grid: Grid, message: Message) -> Message | None:
+    """Return the answer to a message, None if there is none yet."""
+    try:
+        for reply in grid.pull_messages([message.metadata.message_id]):
+            if reply.has_error():
+                reason = f"the client failed: {reply.error.reason}"
+                return _problem(message, reason, reply.error.code)
+            return Message(reply.content, reply_to=message)
+    # Flower unpacks the peer's bytes here, and lets out whatever that raises.
+    except Exception as error:
+        return _problem(message, f"its reply cannot be opened: {error!r}")
+    return None
+
+
+def _problem(message: Message, reason: str, code: int = 0) -> Message:
+    return Message(Error(code=code, reason=reason), reply_to=message)

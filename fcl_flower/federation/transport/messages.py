@@ -1,0 +1,235 @@
+"""Payload <-> Flower records: the only file that turns tensors into messages."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+from fcl_flower.core.errors import WireError
+from fcl_flower.core.types import (
+    Arrays,
+    Evaluation,
+    Payload,
+    Request,
+    Stage,
+    Tensor,
+    Update,
+)
+from fcl_flower.federation.transport.codec import Encoded, Precision, decode, encode
+
+STAGE = "fcl.stage"
+METRICS = "fcl.metrics"
+SCORES = "fcl.scores"
+FORGOTTEN = "fcl.forgotten"
+NUM_EXAMPLES = "num-examples"
+
+MAX_BYTES = 2**31
+MAX_EXAMPLES = 2**31
+MAX_NAMES = 2**20  # characters: the journal keeps every scalar of every round
+MAX_SCALAR = 3.4e38  # a float32's range: sums over clients stay finite
+
+
+class Packer:
+    """Encodes payloads; a tensor given twice becomes one and the same Array.
+
+    Flower stores an object by its content, so that what all clients receive is
+    uploaded to the SuperLink once. Keep a packer for one round only: it holds the
+    tensors that it has seen.
+    """
+
+    def __init__(self, precision: Precision = "float32") -> None:
+        """Encode float32 tensors at ``precision``; other dtypes keep theirs."""
+        self._precision = precision
+        self._seen: dict[int, tuple[Tensor, Array]] = {}
+
+    def arrays(self, arrays: Arrays) -> ArrayRecord:
+        """Return one group of tensors as a Flower record."""
+        return ArrayRecord({name: self._array(t) for name, t in arrays.items()})
+
+    def payload(self, payload: Payload) -> RecordDict:
+        """Return a payload, one ArrayRecord a group."""
+        return RecordDict({group: self.arrays(a) for group, a in payload.items()})
+
+    def downlink(self, payload: Payload, request: Request) -> RecordDict:
+        """Return a payload with what is asked of the client that it goes to."""
+        records = self.payload(payload)
+        records[STAGE] = _stage_record(
+            request.stage, since=request.since, evaluate=request.evaluate
+        )
+        return records
+
+    def uplink(
+        self, update: Update, stage: Stage, evaluation: Evaluation | None = None
+    ) -> RecordDict:
+        """Return an update with its weight and its scalars, and scores if there are."""
+        records = self.payload(update.payload)
+        records[STAGE] = _stage_record(stage)
+        metrics = {name: float(value) for name, value in update.metrics.items()}
+        records[METRICS] = MetricRecord({**metrics, NUM_EXAMPLES: update.num_examples})
+        if evaluation is not None:
+            records[SCORES] = scores(evaluation)
+        return records
+
+    def _array(self, tensor: Tensor) -> Array:
+        if id(tensor) not in self._seen:
+            made = encode(tensor, self._precision)
+            array = Array(
+                dtype=made.dtype, shape=made.shape, stype=made.form, data=made.data
+            )
+            self._seen[id(tensor)] = (tensor, array)
+        return self._seen[id(tensor)][1]
+
+
+def unpack_arrays(
+    record: ArrayRecord, group: str = "", max_bytes: int = MAX_BYTES
+) -> Arrays:
+    """Return the tensors of one record, read-only.
+
+    Args:
+        record: from a peer.
+        group: named in the message of an error.
+        max_bytes: what all tensors may take together in dense form.
+
+    Raises:
+        WireError: a tensor cannot be decoded; group and name say which.
+    """
+    arrays: dict[str, Tensor] = {}
+    for name, array in record.items():
+        encoded = Encoded(array.dtype, tuple(array.shape), array.stype, array.data)
+        try:
+            arrays[name] = decode(encoded, max_bytes)
+        except WireError as error:
+            raise WireError(f"{group}/{name}: {error}") from error
+        max_bytes -= _dense_bytes(arrays[name])
+    return arrays
+
+
+def unpack(records: RecordDict, max_bytes: int = MAX_BYTES) -> Payload:
+    """Return the payload that ``records`` carry, read-only.
+
+    Args:
+        records: from a peer.
+        max_bytes: one budget for the whole message, in which each tensor takes the
+            size of its dense form: a few bytes may claim many gigabytes of zeros, and
+            many small claims add up like a large one.
+
+    Raises:
+        WireError: a tensor cannot be decoded, or the budget is exceeded.
+    """
+    payload: dict[str, Arrays] = {}
+    for group, record in records.array_records.items():
+        payload[group] = unpack_arrays(record, group, max_bytes)
+        max_bytes -= sum(_dense_bytes(tensor) for tensor in payload[group].values())
+    return payload
+
+
+def scores(evaluation: Evaluation) -> MetricRecord:
+    """Return the record of a client's scores."""
+    return MetricRecord(
+        {
+            "accuracy": list(evaluation.accuracy),
+            "model-bytes": evaluation.model_bytes,
+        }
+    )
+
+
+def forgotten(server_round: int) -> RecordDict:
+    """Return the reply of a client whose memory ends with an earlier round."""
+    return RecordDict({FORGOTTEN: ConfigRecord({"round": server_round})})
+
+
+def has_forgotten(records: RecordDict) -> bool:
+    """Return whether a client answers that its memory is gone."""
+    return FORGOTTEN in records.config_records
+
+
+def open_request(records: RecordDict) -> Request:
+    """Return what a downlink asks for.
+
+    Raises:
+        WireError: it asks for nothing, or has missing or strange fields.
+    """
+    found = _fields(records, {**_STAGE, "since": int, "evaluate": bool})
+    since, evaluate = found.pop("since"), found.pop("evaluate")
+    return Request(Stage(**found), since, evaluate)
+
+
+def open_evaluation(records: RecordDict, tasks: int) -> Evaluation:
+    """Return a client's scores.
+
+    Args:
+        records: from a client.
+        tasks: how many accuracies there have to be.
+
+    Raises:
+        WireError: a score is missing, no fraction, or there are too many.
+    """
+    row = records.metric_records.get(SCORES, MetricRecord())
+    accuracy, size = row.get("accuracy"), row.get("model-bytes")
+    if not isinstance(accuracy, list) or len(accuracy) != tasks:
+        raise WireError(f"accuracy: expected {tasks} fractions, got {accuracy!r}")
+    if not all(0 <= value <= 1 for value in accuracy):
+        raise WireError(f"accuracy: expected values in [0, 1], got {accuracy}")
+    if not isinstance(size, int) or size < 0:
+        raise WireError(f"model-bytes: expected a number of bytes, got {size!r}")
+    return Evaluation(accuracy, size)
+
+
+def open_update(records: RecordDict, asked: Stage) -> Update:
+    """Return the update that an uplink carries.
+
+    Args:
+        records: from a client.
+        asked: what the client was asked to train.
+
+    Raises:
+        WireError: it is the answer to something else, a tensor cannot be decoded, a
+            scalar is a list or not finite, there are too many, or the number of
+            examples is missing, negative or absurd.
+    """
+    told = Stage(**_fields(records, _STAGE))
+    if told != asked:
+        raise WireError(f"{STAGE}: expected an answer to {asked}, got one to {told}")
+    found = records.metric_records.get(METRICS, MetricRecord())
+    if (length := sum(map(len, found))) > MAX_NAMES:
+        raise WireError(
+            f"{METRICS}: expected names of at most {MAX_NAMES} characters together, "
+            f"got {length}"
+        )
+    metrics: dict[str, float] = {}
+    for name, value in found.items():
+        if isinstance(value, list):
+            raise WireError(f"{METRICS}/{name}: expected a scalar, got a list")
+        if not abs(value) <= MAX_SCALAR:
+            raise WireError(
+                f"{METRICS}/{name}: expected a finite float32, got {value!r}"
+            )
+        metrics[name] = float(value)
+    examples = found.get(NUM_EXAMPLES)
+    if not (isinstance(examples, int) and 0 <= examples <= MAX_EXAMPLES):
+        raise WireError(
+            f"{METRICS}/{NUM_EXAMPLES}: expected an integer in [0, {MAX_EXAMPLES}], "
+            f"got {examples!r}"
+        )
+    del metrics[NUM_EXAMPLES]
+    return Update(unpack(records), examples, metrics)
+
+
+_STAGE = {"round": int, "task": int, "first": bool, "last": bool}
+
+
+def _stage_record(stage: Stage, **more: int | bool) -> ConfigRecord:
+    return ConfigRecord({**asdict(stage), **more})
+
+
+def _fields(records: RecordDict, expected: Mapping[str, type]) -> dict[str, Any]:
+    """Return the fields of a stage's record, each of the type that it must have."""
+    found = dict(records.config_records.get(STAGE, ConfigRecord()))
+    if {name: type(value) for name, value in found.items()} != dict(expected):
+        raise WireError(f"{STAGE}: expected {sorted(expected)}, got {found}")
+    return found
+
+
+def _dense_bytes(tensor: Tensor) -> int:
+    return tensor.size * tensor.dtype.itemsize

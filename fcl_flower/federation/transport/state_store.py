@@ -1,0 +1,274 @@
+"""Where a payload lives between two messages, or two lives of a process.
+
+Both sides use it: a client for its private state, the server for its checkpoint.
+"""
+
+import json
+import os
+import sys
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from logging import WARNING
+from pathlib import Path
+from typing import NamedTuple, TypedDict
+
+from flwr.app import ConfigRecord, Context
+from flwr.common.logger import log
+from typing_extensions import override
+
+from fcl_flower.core.errors import WireError
+from fcl_flower.core.types import Arrays, Payload, Tensor
+from fcl_flower.federation.transport import messages
+from fcl_flower.federation.transport.codec import Encoded, decode, encode
+
+MANIFEST = "manifest-"
+VERSIONS = 2
+"""So that whoever repeats a round finds the state from before it."""
+
+
+class Saved(NamedTuple):
+    """A payload and the round in which it was saved."""
+
+    round: int
+    payload: Payload
+
+
+class _Entry(TypedDict):
+    """One group in the manifest; a tensor is name, dtype, shape, form and bytes."""
+
+    file: str
+    checksum: int
+    tensors: list[tuple[str, str, list[int], str, int]]
+
+
+class _Manifest(TypedDict):
+    round: int
+    groups: dict[str, _Entry]
+
+
+class Memory(ABC):
+    """Remembers payloads, always at full precision."""
+
+    @abstractmethod
+    def load(self, before: int) -> Saved | None:
+        """Return what was saved last, but in an earlier round than ``before``.
+
+        None where there is nothing.
+        """
+
+    @abstractmethod
+    def save(self, payload: Payload, server_round: int) -> None:
+        """Remember; what was saved in this round or a later one is forgotten."""
+
+
+class ContextMemory(Memory):
+    """Flower's own ``context.state``: kept by the SuperNode, lost with its process.
+
+    In simulation every node's state lies in the driver and travels with each
+    message, so that large states of many clients want `FolderMemory`. It holds one
+    version only: a round that is repeated starts from what its first attempt left.
+    """
+
+    def __init__(self, context: Context) -> None:
+        """Remember in ``context``."""
+        self._context = context
+
+    @override
+    def load(self, before: int) -> Saved | None:
+        records = self._context.state
+        if MANIFEST not in records.config_records:
+            return None
+        number = records.config_records[MANIFEST]["round"]
+        # Its own state: old adapters may take more in dense form than a peer may.
+        return Saved(int(str(number)), messages.unpack(records, max_bytes=sys.maxsize))
+
+    @override
+    def save(self, payload: Payload, server_round: int) -> None:
+        records = messages.Packer().payload(payload)
+        records[MANIFEST] = ConfigRecord({"round": server_round})
+        self._context.state = records
+
+
+class FolderMemory(Memory):
+    """A folder with one file a group and a manifest for each of the last two versions.
+
+    A crash at any moment leaves the old state or the new one, never a mixture; a
+    damaged file is found by its checksum, and the version before it is taken instead.
+    A group is not written again when it is the very object that was loaded, and unless
+    ``durable`` not read before it is looked into: a client with many old tasks touches
+    the files of those that it works on.
+    """
+
+    def __init__(self, folder: Path, *, durable: bool = True) -> None:
+        """Remember in ``folder``, which need not exist yet.
+
+        Args:
+            folder: one client's own folder.
+            durable: force each file to the disk, so that even a power cut loses
+                nothing, and check every file when loading; a simulation does without.
+        """
+        self._folder = folder
+        self._durable = durable
+        self._entries: dict[str, _Entry] = {}
+        self._loaded: dict[str, Arrays] = {}
+
+    @override
+    def load(self, before: int) -> Saved | None:
+        """Return what was saved last, but in an earlier round than ``before``.
+
+        None where there is nothing.
+
+        Raises:
+            WireError: there are versions, but all are damaged. Unless ``durable`` a
+                damaged file raises the same when it is looked into.
+        """
+        damage: WireError | None = None
+        for path in reversed(self._manifests()):
+            try:
+                found = _open_manifest(path)
+                if found["round"] >= before:
+                    continue
+                loaded = {
+                    group: _StoredArrays(self._folder / entry["file"], entry)
+                    for group, entry in found["groups"].items()
+                }
+                if self._durable:
+                    for arrays in loaded.values():
+                        arrays.read()
+            except WireError as error:
+                log(WARNING, "%s; trying the version before", error)
+                damage = damage or error
+                continue
+            self._entries, self._loaded = dict(found["groups"]), dict(loaded)
+            return Saved(found["round"], dict(loaded))
+        if damage is not None:
+            raise damage
+        return None
+
+    @override
+    def save(self, payload: Payload, server_round: int) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        old = self._manifests()
+        number = _number(old[-1]) + 1 if old else 1
+        entries = {
+            group: self._entries[group]
+            if self._loaded.get(group) is arrays
+            else self._write(f"{number}-{place}.bin", arrays)
+            for place, (group, arrays) in enumerate(payload.items())
+        }
+        text = json.dumps({"round": server_round, "groups": entries})
+        self._replace(
+            f"{MANIFEST}{number}", f"{zlib.crc32(text.encode())}\n{text}\n".encode()
+        )
+        self._entries, self._loaded = entries, dict(payload)
+        self._forget(old, server_round, {entry["file"] for entry in entries.values()})
+
+    def _manifests(self) -> list[Path]:
+        """Return the manifests, oldest first."""
+        names = self._folder.glob(f"{MANIFEST}*")
+        whole = [path for path in names if path.name[len(MANIFEST) :].isdecimal()]
+        return sorted(whole, key=_number)
+
+    def _forget(self, old: list[Path], server_round: int, files: set[str]) -> None:
+        """Remove all but the new version and the ones before it that are kept."""
+        kept: list[Path] = []
+        for path in reversed(old):
+            try:
+                manifest = _open_manifest(path)
+            except WireError:
+                continue
+            if manifest["round"] < server_round and len(kept) < VERSIONS - 1:
+                kept.append(path)
+                files |= {entry["file"] for entry in manifest["groups"].values()}
+        dead = set(old).difference(kept)
+        for path in self._folder.iterdir():
+            stray = path.suffix in {".bin", ".new"} and path.name not in files
+            if stray or path in dead:
+                path.unlink()
+
+    def _write(self, file: str, arrays: Arrays) -> _Entry:
+        encoded = {name: encode(tensor) for name, tensor in arrays.items()}
+        content = b"".join(e.data for e in encoded.values())
+        self._replace(file, content)
+        tensors = [
+            (name, e.dtype, list(e.shape), e.form, len(e.data))
+            for name, e in encoded.items()
+        ]
+        return {"file": file, "checksum": zlib.crc32(content), "tensors": tensors}
+
+    def _replace(self, name: str, content: bytes) -> None:
+        temporary = self._folder / f"{name}.new"
+        with temporary.open("wb") as file:
+            file.write(content)
+            if self._durable:
+                file.flush()
+                os.fsync(file.fileno())
+        temporary.replace(self._folder / name)
+        if self._durable:
+            _sync(self._folder)
+
+
+class _StoredArrays(Mapping[str, Tensor]):
+    """One group as it lies in its file; read whole when first looked into."""
+
+    def __init__(self, path: Path, entry: _Entry) -> None:
+        if not path.exists():
+            raise WireError(f"memory: {path} is missing")
+        self._path = path
+        self._entry = entry
+
+    @override
+    def __getitem__(self, name: str) -> Tensor:
+        return self._arrays[name]
+
+    @override
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    @override
+    def __len__(self) -> int:
+        return len(self._entry["tensors"])
+
+    def read(self) -> None:
+        """Read the file now.
+
+        Raises:
+            WireError: it is damaged.
+        """
+        _ = self._arrays
+
+    @cached_property
+    def _arrays(self) -> dict[str, Tensor]:
+        content = self._path.read_bytes()
+        if zlib.crc32(content) != self._entry["checksum"]:
+            raise WireError(f"memory: {self._path} is damaged")
+        arrays: dict[str, Tensor] = {}
+        start = 0
+        for name, dtype, shape, form, size in self._entry["tensors"]:
+            data = content[start : start + size]
+            arrays[name] = decode(Encoded(dtype, tuple(shape), form, data))
+            start += size
+        return arrays
+
+
+def _number(manifest: Path) -> int:
+    return int(manifest.name[len(MANIFEST) :])
+
+
+def _open_manifest(path: Path) -> _Manifest:
+    checksum, _, text = path.read_bytes().partition(b"\n")
+    if checksum != str(zlib.crc32(text.removesuffix(b"\n"))).encode():
+        raise WireError(f"memory: {path} is damaged")
+    found: _Manifest = json.loads(text)
+    return found
+
+
+def _sync(folder: Path) -> None:
+    """Force the names in a folder to the disk, as the files' contents were."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,100 @@
+"""A shared body with one linear head per task, or one for all."""
+
+import torch
+from torch import nn
+from typing_extensions import override
+
+from fcl_flower.core.errors import ContractError
+
+
+class TaskModel(nn.Module):
+    """A network whose parameters say by name who owns them.
+
+    ``body.*`` is shared between the clients. ``heads.N.*`` belongs to task N and
+    stays private, unless there is a single head, which is shared as well.
+
+    Attributes:
+        body: maps ``(batch, *input_shape)`` to (batch, features).
+        heads: `nn.Linear` modules, one per task or exactly one.
+        input_shape: shape of one input, such as (3, 32, 32); (-1,) for text.
+        single_head: one head serves every task.
+    """
+
+    def __init__(
+        self,
+        body: nn.Module,
+        *,
+        features: int,
+        input_shape: tuple[int, ...],
+        tasks: int,
+        classes: int,
+        single_head: bool,
+    ) -> None:
+        """Attach freshly initialised heads to ``body``.
+
+        Args:
+            body: maps ``(batch, *input_shape)`` to (batch, features).
+            features: width of what the body returns.
+            input_shape: shape of one input.
+            tasks: number of tasks, at least 1.
+            classes: logits per head: the classes of one task, or all labels of the
+                scenario with a single head.
+            single_head: one head serves every task.
+        """
+        super().__init__()
+        self.body = body
+        self.input_shape = input_shape
+        self.single_head = single_head
+        count = 1 if single_head else tasks
+        self.heads = nn.ModuleList(nn.Linear(features, classes) for _ in range(count))
+
+    def head_index(self, task: int) -> int:
+        """Return the index in ``heads`` that answers for ``task``."""
+        return 0 if self.single_head else task
+
+    def shared_names(self) -> tuple[str, ...]:
+        """Return the names of the parameters and buffers that clients share.
+
+        Frozen parameters are not among them: everybody has the same.
+        """
+        frozen = {n for n, p in self.named_parameters() if not p.requires_grad}
+        return tuple(
+            name
+            for name in self.state_dict()
+            if name not in frozen
+            and (self.single_head or not name.startswith("heads."))
+        )
+
+    def head_names(self, task: int) -> tuple[str, ...]:
+        """Return the names of the private parameters that answer for ``task``."""
+        if self.single_head:
+            return ()
+        return (f"heads.{task}.weight", f"heads.{task}.bias")
+
+    def represent(self, x: torch.Tensor) -> torch.Tensor:
+        """Return what is known of inputs before any training, shape (batch, D).
+
+        Raises:
+            ContractError: the body has no such thing; word vectors have.
+        """
+        known = getattr(self.body, "represent", None)
+        if known is None:
+            raise ContractError(f"{type(self.body).__name__} represents no inputs")
+        found: torch.Tensor = known(x)
+        return found
+
+    def prepared(self, x: torch.Tensor) -> torch.Tensor:
+        """Return inputs as far as frozen parts of the body bring them.
+
+        `forward` takes them in place of ``x`` and returns the same; they do not change
+        in training. Of a body without frozen parts in front, ``x`` itself.
+        """
+        known = getattr(self.body, "prepared", None)
+        found: torch.Tensor = x if known is None else known(x)
+        return found
+
+    @override
+    def forward(self, x: torch.Tensor, task: int) -> torch.Tensor:
+        """Return logits, shape (batch, classes), of ``x`` ``(batch, *input_shape)``."""
+        logits: torch.Tensor = self.heads[self.head_index(task)](self.body(x))
+        return logits

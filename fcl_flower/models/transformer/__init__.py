@@ -1,0 +1,1 @@
+"""Pre-trained transformer encoders, whole or with Enhancers."""

@@ -1,0 +1,187 @@
+"""A pre-trained transformer as a body: blocks that can be run in two halves."""
+
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import override
+
+from fcl_flower.core.errors import ConfigError
+from fcl_flower.models.transformer.pretrained import EncoderSettings, load_backbone
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+_LISTS = ("encoder.layer", "transformer.layer", "layers", "encoder.layers")
+_NORMS = ("layernorm", "layer_norm", "norm")
+_TOLERANCE = 1e-3
+_CHUNK = 64
+
+
+class Hidden(NamedTuple):
+    """What the tokens of a batch are between two blocks.
+
+    Attributes:
+        values: shape (batch, tokens, D).
+        mask: float, shape (batch, tokens): 1 for a token, 0 for padding.
+    """
+
+    values: Tensor
+    mask: Tensor
+
+
+class Transformer(nn.Module):
+    """Body from inputs to (batch, D): the mean of the last hidden states.
+
+    Inputs are token numbers (batch, tokens) as `Tokens` makes them, one more than the
+    encoder's own, so that 0 is padding; or images (batch, C, H, W). It takes `prepared`
+    inputs as well: what the blocks before the first trained one make of them, which
+    stays the same for ever.
+
+    Every parameter is trained and shared, unless a subclass freezes them.
+    """
+
+    def __init__(self, settings: EncoderSettings) -> None:
+        """Load an encoder; of the settings only the backbone matters here.
+
+        Raises:
+            ConfigError: there is none, or it is built unlike those that we know.
+        """
+        backbone = settings.backbone
+        super().__init__()
+        self.encoder: PreTrainedModel = load_backbone(backbone)
+        config = self.encoder.config
+        self.first = 0
+        self._half = False
+        self.text = hasattr(config, "vocab_size")
+        self._padding = int(getattr(config, "pad_token_id", None) or 0)
+        self._check(backbone)
+        self._half = settings.precision == "bfloat16"
+        self.features = int(config.hidden_size)
+
+    @property
+    def blocks(self) -> nn.ModuleList:
+        """Return the encoder's blocks, in order."""
+        return cast(nn.ModuleList, _first(self.encoder, _LISTS))
+
+    @override
+    def forward(self, x: Tensor) -> Tensor:
+        """Return features, shape (batch, D), of inputs or of prepared inputs."""
+        prepared = x.is_floating_point() and x.ndim == 3
+        hidden = _unpacked(x) if prepared else self.run(self.embed(x), 0, self.first)
+        return self.pool(self.run(hidden, self.first, len(self.blocks)))
+
+    @torch.no_grad()
+    def prepared(self, x: Tensor) -> Tensor:
+        """Return what enters the first trained block, so that it is computed once.
+
+        Returns:
+            shape (N, tokens, D + 1): hidden states, and behind them the mask; of an
+            encoder that is trained as a whole, ``x`` itself.
+        """
+        if any(parameter.requires_grad for parameter in self.encoder.parameters()):
+            return x
+        parts = []
+        for start in range(0, len(x), _CHUNK):
+            found = self.run(self.embed(x[start : start + _CHUNK]), 0, self.first)
+            parts.append(torch.cat([found.values, found.mask[..., None]], 2))
+        tokens = max((part.shape[1] for part in parts), default=0)
+        padded = [nn.functional.pad(p, (0, 0, 0, tokens - p.shape[1])) for p in parts]
+        if not padded:
+            return torch.zeros(0, 0, self.features + 1, device=x.device)
+        return torch.cat(padded)
+
+    @torch.no_grad()
+    def represent(self, x: Tensor) -> Tensor:
+        """Return the mean of the last hidden states as they are, shape (N, D)."""
+        return torch.cat([self(x[at : at + _CHUNK]) for at in range(0, len(x), _CHUNK)])
+
+    def words(self, x: Tensor) -> Tensor:
+        """Return the encoder's vector of each token number, (batch, tokens, D)."""
+        table = self.encoder.get_input_embeddings()
+        vectors: Tensor = table(self._numbers(x))
+        return vectors
+
+    def embed(self, x: Tensor) -> Hidden:
+        """Return what enters the first block; padding behind the longest is cut."""
+        embeddings = cast(nn.Module, self.encoder.embeddings)
+        if not self.text:
+            values = cast(Tensor, embeddings(x))
+            return Hidden(values, torch.ones(values.shape[:2], device=x.device))
+        longest = int((x > 0).sum(1).max()) if len(x) else 0
+        x = x[:, :longest]
+        return Hidden(cast(Tensor, embeddings(self._numbers(x))), (x > 0).float())
+
+    def run(self, hidden: Hidden, start: int, stop: int) -> Hidden:
+        """Return what the blocks from ``start`` up to ``stop`` make of it."""
+        values = hidden.values
+        least = torch.finfo(values.dtype).min
+        mask = ((1 - hidden.mask) * least)[:, None, None] if self.text else None
+        with torch.autocast(values.device.type, torch.bfloat16, enabled=self._half):
+            for block in self.blocks[start:stop]:
+                found = block(values, mask)
+                values = found[0] if isinstance(found, tuple) else found
+        return Hidden(values.float(), hidden.mask)
+
+    def pool(self, hidden: Hidden) -> Tensor:
+        """Return the mean over tokens, behind the last norm where there is one."""
+        norm = _first(self.encoder, _NORMS)
+        values = hidden.values if norm is None else cast(Tensor, norm(hidden.values))
+        weights = hidden.mask / hidden.mask.sum(1, keepdim=True).clamp(min=1)
+        return (values * weights[..., None]).sum(1)
+
+    def _numbers(self, x: Tensor) -> Tensor:
+        """Return the encoder's own token numbers."""
+        return torch.where(x > 0, x - 1, self._padding)
+
+    @torch.no_grad()
+    def _check(self, backbone: str) -> None:
+        """Refuse an encoder whose blocks, run one by one, are not the whole of it."""
+        config: Any = self.encoder.config
+        refused = ConfigError(
+            f"backbone: {backbone!r} is refused: expected an encoder of texts or "
+            f"images whose blocks can be run one by one, which those of type "
+            f"{config.model_type} cannot"
+        )
+        if _first(self.encoder, _LISTS) is None or not hasattr(
+            self.encoder, "embeddings"
+        ):
+            raise refused
+        try:
+            if self.text:
+                x = torch.tensor([[3, 4, 5], [4, 3, 0]])
+                masked = {"attention_mask": (x > 0).long()}
+                whole = self.encoder(self._numbers(x), **masked)
+            else:
+                size = config.image_size
+                shape = (size, size) if isinstance(size, int) else size
+                x = torch.linspace(-1, 1, 2 * config.num_channels * prod(shape))
+                x = x.view(2, config.num_channels, *shape)
+                whole = self.encoder(x)
+            entered = self.embed(x)
+            ours = self.pool(self.run(entered, 0, len(self.blocks)))
+        except (TypeError, AttributeError, RuntimeError, IndexError, ValueError) as e:
+            raise refused from e
+        weights = entered.mask / entered.mask.sum(1, keepdim=True)
+        theirs = (whole.last_hidden_state * weights[..., None]).sum(1)
+        if not torch.allclose(ours, theirs, atol=_TOLERANCE):
+            raise refused
+
+
+def _unpacked(x: Tensor) -> Hidden:
+    """Return prepared inputs as hidden states, without common padding."""
+    mask = x[..., -1]
+    longest = int(mask.sum(1).max()) if len(x) else 0
+    return Hidden(x[:, :longest, :-1], mask[:, :longest])
+
+
+def _first(module: nn.Module, names: tuple[str, ...]) -> nn.Module | None:
+    """Return the first submodule of these dotted names that is there."""
+    for name in names:
+        found: Any = module
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        if found is not None:
+            return cast(nn.Module, found)
+    return None

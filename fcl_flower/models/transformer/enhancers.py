@@ -1,0 +1,124 @@
+"""A frozen transformer with Enhancers: small modules that learn in its stead.
+
+Liu et al., "FedET", IJCAI 2023, section 3.1, after Houlsby et al., ICML 2019.
+"""
+
+from typing import Self, cast
+
+from torch import Tensor, nn
+from typing_extensions import override
+
+from fcl_flower.core.errors import ConfigError
+from fcl_flower.models.transformer.encoder import Transformer
+from fcl_flower.models.transformer.pretrained import EncoderSettings
+
+_AFTER_ATTENTION = ("attention.output.dense", "attention.out_lin", "attention.o_proj")
+_AFTER_FEED_FORWARD = ("output.dense", "ffn.lin2", "mlp.fc2")
+
+
+class Enhancer(nn.Module):
+    """A bottleneck beside the identity: ``x + W_up f(W_down x + b) + c``.
+
+    It has 2 n m + n + m parameters (equation 9) and starts as the identity, since W_up
+    and c start as zeros. f is GELU.
+
+    Attributes:
+        idle: what it stands behind is left as it is.
+    """
+
+    def __init__(self, width: int, bottleneck: int) -> None:
+        """Make one from n = ``width`` to m = ``bottleneck`` and back."""
+        super().__init__()
+        self.idle = False
+        self.down = nn.Linear(width, bottleneck)
+        self.up = nn.Linear(bottleneck, width)
+        nn.init.zeros_(self.up.weight)
+        nn.init.zeros_(self.up.bias)
+
+    @override
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the enhanced ``x``, of the same shape (..., n)."""
+        delta: Tensor = self.up(nn.functional.gelu(self.down(x)))
+        return x + delta
+
+    def behind(
+        self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor
+    ) -> Tensor:
+        """Return the enhanced output of the module that it stands behind."""
+        return output if self.idle else cast(Tensor, self(output))
+
+
+class EnhancedTransformer(Transformer):
+    """A transformer whose own parameters are frozen; Enhancers are all that learns.
+
+    An Enhancer acts on what a block's attention, or its feed-forward network, returns,
+    before it is added to what entered. The encoder stays in evaluation mode, so that
+    what comes before the first Enhancer is a fixed function of the input.
+    """
+
+    def __init__(self, settings: EncoderSettings) -> None:
+        """Load an encoder, freeze it and add fresh Enhancers.
+
+        What the blocks before the first Enhancer return is computed once a sample.
+
+        Raises:
+            ConfigError: there is no such encoder, or it is built unlike those that we
+                know, or has fewer blocks.
+        """
+        backbone, bottleneck, placement, enhanced_blocks, _ = settings
+        super().__init__(settings)
+        self.encoder.requires_grad_(False)
+        count = len(self.blocks)
+        if enhanced_blocks > count:
+            raise ConfigError(
+                f"enhanced-blocks: {enhanced_blocks} is refused: expected at most the "
+                f"{count} blocks of {backbone!r}"
+            )
+        self.first = count - enhanced_blocks if enhanced_blocks else 0
+        wanted = {
+            "both": (_AFTER_ATTENTION, _AFTER_FEED_FORWARD),
+            "attention": (_AFTER_ATTENTION,),
+            "feed-forward": (_AFTER_FEED_FORWARD,),
+        }[placement]
+        places = [
+            _projection(block, names, backbone)
+            for block in self.blocks[self.first :]
+            for names in wanted
+        ]
+        enhancers = [Enhancer(place.out_features, bottleneck) for place in places]
+        self.enhancers = nn.ModuleList(enhancers)
+        for place, enhancer in zip(places, enhancers, strict=True):
+            # A hook leaves the encoder's own names as they are, and short ones to us.
+            place.register_forward_hook(enhancer.behind)
+
+    @override
+    def represent(self, x: Tensor) -> Tensor:
+        """Return what the encoder alone makes of inputs, shape (N, D).
+
+        It is the same whatever the Enhancers have learned.
+        """
+        enhancers = cast(list[Enhancer], list(self.enhancers))
+        for enhancer in enhancers:
+            enhancer.idle = True
+        try:
+            return super().represent(x)
+        finally:
+            for enhancer in enhancers:
+                enhancer.idle = False
+
+    @override
+    def train(self, mode: bool = True) -> Self:
+        super().train(mode)
+        self.encoder.eval()  # type: ignore[no-untyped-call]
+        return self
+
+
+def _projection(block: nn.Module, names: tuple[str, ...], backbone: str) -> nn.Linear:
+    """Return the linear layer of a block behind which an Enhancer acts."""
+    for name, module in block.named_modules():
+        if name in names and isinstance(module, nn.Linear):
+            return module
+    raise ConfigError(
+        f"backbone: {backbone!r} is refused: expected blocks with a linear layer "
+        f"called {' or '.join(names)}, behind which an Enhancer acts"
+    )

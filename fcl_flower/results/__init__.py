@@ -1,0 +1,1 @@
+"""What a run leaves: metrics, records, tables, reports."""

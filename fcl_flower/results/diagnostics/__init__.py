@@ -1,0 +1,1 @@
+"""What the scalars of one family of methods tell, for the results."""

@@ -1,0 +1,10 @@
+"""One self-contained HTML page for a run, or for runs side by side.
+
+A page is made only of the files in the run folder, so it can be remade at any time,
+and the same files give the same bytes. It loads nothing: no script, font or picture.
+"""
+
+from fcl_flower.results.report.comparison_page import write_comparison
+from fcl_flower.results.report.run_page import write_report
+
+__all__ = ["write_comparison", "write_report"]

@@ -1,0 +1,105 @@
+"""Runs grouped for a comparison: by label, and federated beside isolated."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fcl_flower.core.errors import ConfigError
+from fcl_flower.results.report.charts import plot
+from fcl_flower.results.report.reader import Run
+from fcl_flower.results.report.sections.transfer_gain import Pair
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Entry:
+    """The runs of one label, one per seed, and the colour of its lines."""
+
+    label: str
+    runs: tuple[Run, ...]
+    colour: str
+
+    @property
+    def isolated(self) -> bool:
+        """Return whether its clients did without communication."""
+        return self.runs[0].summary.isolated
+
+
+def require_identical_scenario(runs: Sequence[Run]) -> None:
+    """Refuse runs whose numbers cannot be set side by side.
+
+    Tasks are compared where the scenarios' seeds agree: another seed draws other
+    tasks of the same scenario on purpose.
+
+    Raises:
+        ConfigError: names the first run that differs.
+    """
+    first = runs[0]
+    drawn = {first.scenario.seed: first}
+    for run in runs[1:]:
+        for key in ("scenario", "dataset", "clients", "tasks"):
+            expected, found = getattr(first.summary, key), getattr(run.summary, key)
+            if expected != found:
+                raise ConfigError(
+                    f"{run.folder}: {key} is {found!r}, expected {expected!r} as in "
+                    f"{first.folder}"
+                )
+        same = drawn.setdefault(run.scenario.seed, run)
+        if same.scenario.clients != run.scenario.clients:
+            raise ConfigError(
+                f"{run.folder}: the tasks of {run.scenario.name!r} differ from those "
+                f"in {same.folder}, expected the identical scenario"
+            )
+
+
+def entries(runs: Sequence[Run]) -> list[Entry]:
+    """Return the runs by label; an isolated one has the colour of its counterpart.
+
+    Raises:
+        ConfigError: a label has two runs of one seed.
+    """
+    grouped: dict[str, list[Run]] = {}
+    for run in runs:
+        grouped.setdefault(run.summary.label, []).append(run)
+    owners = {
+        members[0].summary.twin: label for label, members in reversed(grouped.items())
+    }
+    colours: dict[str, str] = {}
+    found = []
+    for label, members in grouped.items():
+        seeds = [run.summary.seed for run in members]
+        if len(set(seeds)) < len(seeds):
+            raise ConfigError(
+                f"label {label!r} is used by two runs with the same seed "
+                f"({', '.join(str(run.folder) for run in members)}), expected distinct "
+                "labels or seeds"
+            )
+        owner = owners.get(label, label) if members[0].summary.isolated else label
+        colours.setdefault(owner, plot.kind_colour(len(colours)))
+        found.append(Entry(label, tuple(members), colours[owner]))
+    return found
+
+
+def pairs(entries: Sequence[Entry]) -> list[Pair]:
+    """Return each federated entry with its isolated twin, by the seeds of both.
+
+    Both must meet hidden concepts in the same way: who has them all at once gains by
+    that, not by others.
+    """
+    found = []
+    for federated in entries:
+        own = {run.summary.seed: run.accuracy for run in federated.runs}
+        for isolated in entries:
+            other = {run.summary.seed: run.accuracy for run in isolated.runs}
+            seeds = sorted(own.keys() & other.keys())
+            ours, theirs = federated.runs[0].summary, isolated.runs[0].summary
+            twins = ours.twin == theirs.label and ours.hidden == theirs.hidden
+            if twins and seeds:
+                found.append(
+                    Pair(
+                        federated.label,
+                        isolated.label,
+                        [own[seed] for seed in seeds],
+                        [other[seed] for seed in seeds],
+                        federated.colour,
+                    )
+                )
+    return found

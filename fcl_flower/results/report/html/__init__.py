@@ -1,0 +1,1 @@
+"""The page that a report is: markup, style, numbers as text."""

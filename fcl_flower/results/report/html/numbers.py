@@ -1,0 +1,68 @@
+"""Numbers as a reader wants them: one rounding rule for every page."""
+
+import math
+
+from fcl_flower.results.report.html.markup import Markup, tag
+
+MINUS = "\N{MINUS SIGN}"
+"""As wide as a plus sign, unlike a hyphen."""
+
+UNKNOWN = "\N{EN DASH}"
+"""Stands where nothing was measured, so that it cannot be taken for zero."""
+
+
+def fraction(value: float | None) -> str:
+    """Return an accuracy such as ``0.512``."""
+    if value is None or math.isnan(value):
+        return UNKNOWN
+    text = f"{abs(value):.3f}"
+    return f"{MINUS}{text}" if value < 0 and float(text) else text
+
+
+def signed(value: float | None) -> str:
+    """Return a difference of accuracies such as ``+0.021``; no sign on zero."""
+    text = fraction(value)
+    return f"+{text}" if text[0].isdigit() and float(text) else text
+
+
+def with_spread(mean: str, spread: float) -> str:
+    """Return ``mean ± spread``, or the mean alone where there is no spread."""
+    return mean if math.isnan(spread) else f"{mean} ± {fraction(spread)}"
+
+
+def size(count: float) -> str:
+    """Return bytes in decimal units, three significant digits: ``12.3 MB``."""
+    power, name = unit(count)
+    if not power:
+        return f"{count:.0f} B"
+    return f"{count / 10**power:#.3g}".rstrip(".") + f" {name}"
+
+
+def unit(count: float) -> tuple[int, str]:
+    """Return the decimal unit that suits a count of bytes: power of ten and name."""
+    for power, name in ((12, "TB"), (9, "GB"), (6, "MB"), (3, "kB")):
+        # 999.6 kB would round to "1000 kB": from there on the next unit is used.
+        if count >= 0.9995 * 10**power:
+            return power, name
+    return 0, "B"
+
+
+def size_exact(count: float) -> Markup:
+    """Return `size` with the exact count of bytes in the title attribute."""
+    return tag("span", size(count), title=f"{count:,.0f} bytes")
+
+
+def duration(seconds: float) -> str:
+    """Return a time such as ``4.2 s``, ``3 min 20 s`` or ``1 h 02 min``."""
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    if round(seconds) < 3600:
+        minutes, rest = divmod(round(seconds), 60)
+        return f"{minutes} min {rest:02d} s"
+    hours, rest = divmod(round(seconds / 60), 60)
+    return f"{hours} h {rest:02d} min"
+
+
+def plural(count: int, noun: str) -> str:
+    """Return ``1 client`` or ``5 clients``."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -1,0 +1,142 @@
+"""The page of one run."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from fcl_flower.results.metrics import Accuracy
+from fcl_flower.results.report.charts import over_rounds
+from fcl_flower.results.report.html import numbers, page
+from fcl_flower.results.report.html.markup import Markup
+from fcl_flower.results.report.reader import Run, read_run
+from fcl_flower.results.report.schema import Round
+from fcl_flower.results.report.sections.accuracy import (
+    accuracy_section,
+    classes_seen_section,
+    clients_section,
+    forgetting_section,
+    matrix_section,
+)
+from fcl_flower.results.report.sections.adapter_selection import overlap_section
+from fcl_flower.results.report.sections.attention import attention_section
+from fcl_flower.results.report.sections.clusters import clustering_sections
+from fcl_flower.results.report.sections.concepts import concepts_accuracy_section
+from fcl_flower.results.report.sections.headline import headline
+from fcl_flower.results.report.sections.settings import (
+    concepts_section,
+    scenario_section,
+    settings_section,
+)
+from fcl_flower.results.report.sections.traffic import traffic_section
+
+
+def write_report(folder: Path) -> Path:
+    """Write ``report.html`` into a run folder and return its path.
+
+    Args:
+        folder: holds ``summary.json``, ``accuracy.csv``, ``rounds.jsonl``,
+            ``scenario.json`` and, for a strategy with foreign adapters,
+            ``attention.json`` and, where it selects them, ``overlap.json``; for one
+            that tells hidden concepts apart ``concepts.json``.
+
+    Raises:
+        ConfigError: a file is missing or not what it should be; names the file.
+    """
+    run = read_run(folder)
+    summary = run.summary
+    count = numbers.plural(summary.tasks, summary.kind)
+    alone = ", isolated: no communication" if summary.isolated else ""
+    return page.write_page(
+        folder / "report.html",
+        summary.label,
+        f"{summary.strategy} on {summary.data}, model "
+        f"{summary.model}, {numbers.plural(summary.clients, 'client')}, {count}, "
+        f"{summary.steps}, seed {summary.seed}{alone}",
+        _body(run),
+        f"Made from {_files(run)}.",
+    )
+
+
+def _files(run: Run) -> str:
+    names = ["summary.json", "accuracy.csv", "rounds.jsonl", "scenario.json"]
+    names += [] if run.attention is None else ["attention.json"]
+    names += [] if run.overlap is None else ["overlap.json"]
+    names += [] if run.clusterings is None else ["concepts.json"]
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _body(run: Run) -> Iterator[Markup]:
+    summary = run.summary
+    yield headline(summary)
+    yield from _accuracy(run)
+    if run.clusterings is not None:
+        yield from clustering_sections(run.clusterings, run)
+    if summary.clients > 1 and not np.isnan(run.accuracy).all():
+        yield clients_section(run)
+    if run.rounds:
+        yield _rounds(run.rounds)
+        yield traffic_section(summary, run.rounds)
+    if run.attention is not None:
+        yield attention_section(run.attention)
+    if run.overlap is not None:
+        yield overlap_section(run.overlap)
+    if summary.hidden is None:
+        yield scenario_section(run.scenario)
+    else:
+        yield concepts_section(run.scenario, summary.hidden)
+    yield settings_section(summary)
+
+
+def _accuracy(run: Run) -> Iterator[Markup]:
+    """Yield what was learned, and what of it was kept."""
+    summary = run.summary
+    if np.isnan(run.accuracy).all():
+        yield page.section("No accuracy was measured", "No client was evaluated.")
+    elif summary.hidden is not None:
+        yield concepts_accuracy_section(run)
+    elif summary.tasks > 1:
+        if summary.scenario == "class-incremental":
+            yield classes_seen_section(summary)
+        yield accuracy_section(run)
+        yield forgetting_section(run)
+        yield matrix_section(run)
+
+
+def _rounds(rounds: list[Round]) -> Markup:
+    """Return how validation accuracy and training loss went, round by round."""
+    tracks = [
+        over_rounds.Track(
+            "validation accuracy", _track(r.valid_accuracy for r in rounds), "var(--c2)"
+        ),
+        over_rounds.Track("training loss", _track(r.loss for r in rounds), "var(--c1)"),
+    ]
+    known = [t for t in tracks if not np.isnan(t.values).all()]
+    troubled = [place + 1 for place, r in enumerate(rounds) if r.failed]
+    trouble = (
+        f"in {numbers.plural(len(troubled), 'round')} a reply is missing"
+        if troubled
+        else "every reply arrived"
+    )
+    if not known:
+        return page.section(
+            f"Training: {trouble}", "Neither loss nor accuracy is known."
+        )
+    note = "Mean over the clients that replied."
+    if len({r.task for r in rounds}) > 1:
+        note += " Bands: the task being learned."
+    if troubled:
+        note += " Triangles: rounds in which a client that was asked did not reply."
+    first, last = (known[0].values[~np.isnan(known[0].values)][i] for i in (0, -1))
+    return page.section(
+        f"{known[0].title.capitalize()} starts at {first:.3f} and is {last:.3f} in the "
+        f"last round; {trouble}",
+        note,
+        over_rounds.lines_over_rounds(
+            known, [r.task for r in rounds], troubled, "Training, round by round"
+        ),
+    )
+
+
+def _track(values: Iterable[float | None]) -> Accuracy:
+    return np.array([*values], dtype=np.float64)

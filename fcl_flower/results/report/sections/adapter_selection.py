@@ -1,0 +1,208 @@
+"""The section on selection: which finished tasks each new task had to choose from.
+
+Selective inter-client transfer (FedSeIT, Chaudhary et al., Findings of EMNLP 2022,
+section 2.3) scores the overlap of a new task with every finished task of the other
+clients, and sends the adapters of the best.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fcl_flower.results.metrics import Accuracy
+from fcl_flower.results.report.charts import heatmap
+from fcl_flower.results.report.charts.heatmap import Axis, Label, Look, Place, heat_map
+from fcl_flower.results.report.html import numbers, page
+from fcl_flower.results.report.html.markup import Markup, join, tag
+from fcl_flower.results.report.schema import Candidate, Overlap
+
+LISTED = 60
+"""Rows up to which the table of choices is complete."""
+
+
+def overlap_section(overlap: Sequence[Overlap]) -> Markup:
+    """Return overlaps and choices as a heat map and a table.
+
+    The map has a cell for each candidate, or for each pair of clients where there are
+    too many candidates to tell apart.
+    """
+    entries = [entry for entry in overlap if entry.candidates]
+    if not entries:
+        return page.section(
+            "No task had a candidate",
+            "The strategy compares tasks, but no other client had finished one.",
+        )
+    rows = sorted({(e.client, e.task) for e in entries})
+    columns = sorted({(c.client, c.task) for e in entries for c in e.candidates})
+    if max(len(rows), len(columns)) > heatmap.LEGIBLE:
+        picture, note = _by_client(entries)
+    else:
+        picture, note = _by_task(entries, rows, columns)
+    return page.section(_finding(entries), note, picture, *_choices(entries))
+
+
+def _finding(entries: Sequence[Overlap]) -> str:
+    """Return whether the chosen tasks share more classes than those left out."""
+    if not any(c.chosen for e in entries for c in e.candidates):
+        return "No candidate was chosen"
+    selective = [e for e in entries if len({c.chosen for c in e.candidates}) == 2]
+    if not selective:
+        some_without = any(not c.chosen for e in entries for c in e.candidates)
+        end = ", or none" if some_without else ""
+        return f"There was nothing to choose: each task got all its candidates{end}"
+    offered = [c for e in selective for c in e.candidates]
+    chosen = [c for c in offered if c.chosen]
+    others = [c for c in offered if not c.chosen]
+    if not any(c.same_classes for c in offered):
+        first, second = (
+            numbers.fraction(float(np.mean([c.overlap for c in group])))
+            for group in (chosen, others)
+        )
+        unknown = offered[0].same_classes is None
+        start = (
+            "Chosen candidates have"
+            if unknown
+            else "No candidate shares a class with the new task; chosen ones have"
+        )
+        return (
+            f"{start} an overlap of {first} (mean of {len(chosen):,}), the others of "
+            f"{second} (mean of {len(others):,})"
+        )
+    first, second = (
+        f"{np.mean([c.same_classes or 0 for c in group]):.2f}"
+        for group in (chosen, others)
+    )
+    if first == second:
+        compared = "as many of the new task's classes as"
+    else:
+        more = "more" if float(first) > float(second) else "fewer"
+        compared = f"{more} of the new task's classes than"
+    return (
+        f"Chosen tasks share {compared} the others: {first} "
+        f"(mean of {len(chosen):,}) against {second} (mean of {len(others):,})"
+    )
+
+
+def _by_task(
+    entries: Sequence[Overlap], rows: Sequence[Place], columns: Sequence[Place]
+) -> tuple[Markup, str]:
+    values = np.full((len(rows), len(columns)), np.nan)
+    hints: dict[Place, str] = {}
+    marked = set()
+    for entry in entries:
+        row = rows.index((entry.client, entry.task))
+        for candidate in entry.candidates:
+            cell = (row, columns.index((candidate.client, candidate.task)))
+            values[cell] = candidate.overlap
+            hints[cell] = _hint(entry, candidate)
+            if candidate.chosen:
+                marked.add(cell)
+    picture = heat_map(
+        values,
+        Axis("new task (client, task)", heatmap.labels(rows)),
+        Axis("finished task (task, client)", heatmap.labels(columns)),
+        _look(values),
+        lambda r, c: hints[r, c],
+        "Overlap of each new task with the finished tasks of other clients",
+        marked,
+    )
+    return picture, (
+        "Overlap of the new task with each finished task of the other clients, as the "
+        "server scored it. A dot: chosen, that is, the client used its adapter. An "
+        "empty cell: not a candidate."
+    )
+
+
+def _hint(entry: Overlap, candidate: Candidate) -> str:
+    return (
+        f"client {entry.client}, task {entry.task} ({entry.task_name}) and "
+        f"client {candidate.client}, task {candidate.task} ({candidate.task_name}): "
+        f"overlap {numbers.fraction(candidate.overlap)}, "
+        + (
+            ""
+            if candidate.same_classes is None
+            else f"{candidate.same_classes:.2f} of the classes shared, "
+        )
+        + ("chosen" if candidate.chosen else "not chosen")
+    )
+
+
+def _by_client(entries: Sequence[Overlap]) -> tuple[Markup, str]:
+    clients = sorted(
+        {e.client for e in entries} | {c.client for e in entries for c in e.candidates}
+    )
+    offered: dict[Place, list[Candidate]] = {}
+    for entry in entries:
+        row = clients.index(entry.client)
+        for candidate in entry.candidates:
+            cell = (row, clients.index(candidate.client))
+            offered.setdefault(cell, []).append(candidate)
+    values = np.full((len(clients), len(clients)), np.nan)
+    for cell, candidates in offered.items():
+        values[cell] = np.mean([c.overlap for c in candidates])
+
+    def hint(row: int, column: int) -> str:
+        candidates = offered[row, column]
+        return (
+            f"client {clients[row]}, new tasks, and client {clients[column]}, finished "
+            f"ones: overlap {numbers.fraction(values[row, column])}, "
+            f"mean of {len(candidates)}; {sum(c.chosen for c in candidates)} chosen"
+        )
+
+    axis = [Label(str(client)) for client in clients]
+    picture = heat_map(
+        values,
+        Axis("whose new tasks (client)", axis),
+        Axis("whose finished tasks (client)", axis),
+        _look(values),
+        hint,
+        "Mean overlap of each client's new tasks with each other client's old ones",
+    )
+    return picture, (
+        "Mean overlap over all pairs of a new and a finished task: there are too many "
+        "to show each. An empty cell: no such pair was compared."
+    )
+
+
+def _look(values: Accuracy) -> Look:
+    """Return colours from lowest to highest: overlaps lie close to each other."""
+    low, high = float(np.nanmin(values)), float(np.nanmax(values))
+    return Look(low, high if high > low else low + 1, heatmap.cell(values.shape[1]))
+
+
+def _choices(entries: Sequence[Overlap]) -> list[Markup]:
+    """Return a table of what each task chose, and how many tasks it leaves out."""
+    ordered = sorted(entries, key=lambda entry: (entry.client, entry.task))
+    rows = [
+        (
+            str(entry.client),
+            f"{entry.task}: {entry.task_name}",
+            _chosen(entry),
+            str(len(entry.candidates)),
+        )
+        for entry in ordered[:LISTED]
+    ]
+    head = ["client", "new task", "chosen, most overlap first", "candidates"]
+    parts = [tag("div", page.table(head, rows, "choices", words=3), class_="tall")]
+    left_out = len(ordered) - len(rows)
+    if left_out:
+        more = f"And {numbers.plural(left_out, 'more task')}: see overlap.json."
+        parts.append(tag("p", more, class_="note"))
+    return parts
+
+
+def _chosen(entry: Overlap) -> str:
+    chosen = sorted(
+        (c for c in entry.candidates if c.chosen),
+        key=lambda c: (-c.overlap, c.client, c.task),
+    )
+    if not chosen:
+        return "none"
+    return join(
+        tag(
+            "div",
+            f"{numbers.fraction(c.overlap)} client {c.client}, task {c.task}: ",
+            c.task_name,
+        )
+        for c in chosen
+    )

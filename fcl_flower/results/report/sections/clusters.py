@@ -1,0 +1,202 @@
+"""The sections on hidden concepts: how well the server told them apart, and where.
+
+The measures are those of Concept Matching (Jiang et al., 2025, tables II and III).
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from fcl_flower.results.metrics import Accuracy
+from fcl_flower.results.report.charts import over_rounds, plot, scatter
+from fcl_flower.results.report.charts.heatmap import Axis, Kinds, Label, heat_map
+from fcl_flower.results.report.html import numbers, page
+from fcl_flower.results.report.html.markup import Markup, tag
+from fcl_flower.results.report.reader import Run
+from fcl_flower.results.report.schema import NONE, Clustering
+
+
+def clustering_sections(rounds: Sequence[Clustering], run: Run) -> Iterator[Markup]:
+    """Yield measures over rounds, the model of each concept, and maps of two rounds."""
+    names = run.scenario.concepts
+    yield _measures_section(rounds, run)
+    yield _models_section(rounds, names, run.summary.total_rounds)
+    yield _maps_section(rounds, names)
+
+
+def _measures_section(rounds: Sequence[Clustering], run: Run) -> Markup:
+    ari, effectiveness = np.full((2, run.summary.total_rounds), np.nan)
+    for one in rounds:
+        ari[one.round - 1], effectiveness[one.round - 1] = one.ari, one.effectiveness
+    perfect = sum(one.ari == 1 for one in rounds)
+    matched = sum(one.effectiveness * len(one.clients) for one in rounds)
+    updates = sum(len(one.clients) for one in rounds)
+    return page.section(
+        f"Clusters are exactly the hidden concepts in {perfect} of "
+        f"{numbers.plural(len(rounds), 'round')}; {matched / updates:.0%} of the "
+        "updates reached the concept model they started from",
+        "Adjusted Rand index of the clusters against the hidden concepts: 1 is "
+        "perfect, 0 is what chance gives. Matching effectiveness: share of the updates "
+        "that went into the concept model which their client had started from.",
+        over_rounds.lines_over_rounds(
+            [
+                over_rounds.Track("adjusted Rand index", ari, "var(--c0)", (0, 1)),
+                over_rounds.Track(
+                    "matching effectiveness", effectiveness, "var(--c2)", (0, 1)
+                ),
+            ],
+            [0] * run.summary.total_rounds,
+            (),
+            "Clustering and matching over rounds",
+        ),
+    )
+
+
+def _models_section(
+    rounds: Sequence[Clustering], names: Sequence[str], total: int
+) -> Markup:
+    """Return which concept model the clients of each concept reached, by round."""
+    reached: dict[tuple[int, int], Counter[int]] = {}
+    for one in rounds:
+        for concept, model in zip(one.concept, one.reached, strict=True):
+            reached.setdefault((concept, one.round - 1), Counter())[model] += 1
+    models = np.full((len(names), total), np.nan)
+    for cell, counts in reached.items():
+        # Of equally many the lowest number, but an update before none.
+        models[cell] = max(counts, key=lambda m: (counts[m], m != NONE, -m))
+
+    def hint(concept: int, column: int) -> str:
+        counts = reached[concept, column]
+        told = ", ".join(f"{_model(m)} by {n}" for m, n in sorted(counts.items()))
+        return (
+            f"round {column + 1}, {names[concept]}: {told} of "
+            f"{numbers.plural(counts.total(), 'client')}"
+        )
+
+    known = sorted({m for counts in reached.values() for m in counts})
+    look = Kinds((min(740 / total, 30.0), 24.0))
+    note = (
+        "The concept model that most of a concept's clients reached in each round. "
+        "Empty: no client met the concept."
+    )
+    divided = {cell for cell, counts in reached.items() if len(counts) > 1}
+    if divided and look.numbered:
+        note += " A dot: some of its clients reached another one, or none."
+    return page.section(
+        _sharing(models, names),
+        note,
+        page.legend((_model(m), plot.kind_colour(m)) for m in known),
+        heat_map(
+            models,
+            Axis("concept", [Label(plot.short(name)) for name in names]),
+            Axis("round", [Label(str(r)) for r in range(1, total + 1)], first=1),
+            look,
+            hint,
+            "Concept model that each concept reached in each round",
+            divided if look.numbered else (),
+        ),
+    )
+
+
+def _model(number: int) -> str:
+    return "none" if number == NONE else f"model {number}"
+
+
+def _sharing(models: Accuracy, names: Sequence[str]) -> str:
+    """Return whether concepts share a model, by the last that each has reached."""
+    owners: dict[int, list[str]] = {}
+    for name, row in zip(names, models, strict=True):
+        updated = row[row >= 0]
+        if len(updated):
+            owners.setdefault(int(updated[-1]), []).append(name)
+    shared = {model: some for model, some in owners.items() if len(some) > 1}
+    if not owners:
+        return "No concept reached a concept model"
+    if not shared:
+        met = sum(map(len, owners.values()))
+        if met == len(names):
+            return "Every concept ends with a concept model of its own"
+        return f"{met} of {len(names)} concepts end with a concept model of their own"
+    model, some = max(shared.items(), key=lambda item: len(item[1]))
+    more = f", and {len(shared) - 1} more are shared" if len(shared) > 1 else ""
+    return (
+        f"{', '.join(some[:-1])} and {some[-1]} last reached the same concept model, "
+        f"{model}{more}"
+    )
+
+
+def _maps_section(rounds: Sequence[Clustering], names: Sequence[str]) -> Markup:
+    """Return where the clients' models lay in the first round and at the end."""
+    last = next((one for one in reversed(rounds) if one.clusters > 1), rounds[-1])
+    shown = [rounds[0]] if last is rounds[0] else [rounds[0], last]
+    clusters = sorted({cluster for one in shown for cluster in one.cluster})
+    return page.section(
+        f"In round {last.round} the client models form "
+        f"{numbers.plural(last.clusters, 'cluster')}: {_purity(last)}",
+        "Each point is the model of a client after its training: near points have "
+        "similar weights. Its number is the hidden concept of its data: "
+        f"{', '.join(f'{k} {name}' for k, name in enumerate(names))}. Points that "
+        "would cover each other are moved apart. Each map has its own scale; the bar "
+        "below it is a distance between weights.",
+        page.legend((_cluster(c), plot.kind_colour(c)) for c in clusters),
+        tag(
+            "div",
+            *(
+                tag(
+                    "figure",
+                    _map(one, names),
+                    tag("figcaption", _caption(one)),
+                )
+                for one in shown
+            ),
+            class_="multiples maps",
+        ),
+    )
+
+
+def _purity(one: Clustering) -> str:
+    """Return how clusters and concepts go together."""
+    if one.ari == 1:
+        return "just the hidden concepts"
+    members: dict[int, set[int]] = {}
+    for cluster, concept in zip(one.cluster, one.concept, strict=True):
+        members.setdefault(cluster, set()).add(concept)
+    members.pop(NONE, None)
+    mixed = sum(len(concepts) > 1 for concepts in members.values())
+    if mixed:
+        return f"{mixed} of them with more than one concept"
+    return "each of one concept, but not all that met it"
+
+
+def _map(one: Clustering, names: Sequence[str]) -> Markup:
+    points = [
+        scatter.Point(
+            place,
+            concept,
+            cluster,
+            f"client {client}, {names[concept]}: {_cluster(cluster)}, started from "
+            f"{_model(origin)}, reached {_model(reached)}",
+        )
+        for client, concept, cluster, origin, reached, place in zip(
+            one.clients,
+            one.concept,
+            one.cluster,
+            one.origin,
+            one.reached,
+            one.map,
+            strict=True,
+        )
+    ]
+    return scatter.scatter(points, f"Map of the client models of round {one.round}")
+
+
+def _cluster(number: int) -> str:
+    return "no cluster" if number == NONE else f"cluster {number}"
+
+
+def _caption(one: Clustering) -> str:
+    return (
+        f"round {one.round}: {numbers.plural(one.clusters, 'cluster')}, adjusted Rand "
+        f"index {numbers.fraction(one.ari)}"
+    )

@@ -1,0 +1,109 @@
+"""The tiles at the head of a run's page: what came out, in a few figures."""
+
+from fcl_flower.results.report.html import numbers, page
+from fcl_flower.results.report.html.markup import Markup, join
+from fcl_flower.results.report.schema import Summary
+
+Tile = tuple[str, str, str]
+
+
+def headline(summary: Summary) -> Markup:
+    """Return what was learned, and what it took."""
+    learned = _of_tasks(summary) if summary.hidden is None else _of_concepts(summary)
+    return page.tiles([*learned, *_costs(summary)])
+
+
+def _of_tasks(summary: Summary) -> list[Tile]:
+    return [
+        (
+            "Average accuracy",
+            numbers.fraction(summary.average_accuracy),
+            "over all tasks at the end, mean over clients",
+        ),
+        (
+            "Learning accuracy",
+            numbers.fraction(summary.learning_accuracy),
+            "of each task just after it was learned",
+        ),
+        (
+            "Forgetting",
+            numbers.fraction(summary.forgetting),
+            "best earlier accuracy minus the final one; less is better",
+        ),
+        (
+            "Backward transfer",
+            numbers.signed(summary.backward_transfer),
+            "final accuracy minus that when learned; more is better",
+        ),
+    ]
+
+
+def _of_concepts(summary: Summary) -> list[Tile]:
+    """Return the same of hidden concepts, for which there is no time of learning."""
+    told = [
+        (
+            "Average accuracy",
+            numbers.fraction(summary.average_accuracy),
+            "mean over concepts and clients at the end",
+        ),
+        (
+            "Forgetting",
+            numbers.fraction(summary.forgetting),
+            "best earlier evaluation of a concept minus the last; less is better",
+        ),
+    ]
+    found = summary.concepts
+    if found.effectiveness is not None:
+        told.append(
+            (
+                "Matching effectiveness",
+                numbers.fraction(found.effectiveness),
+                "share of updates that went into the concept model they started from",
+            )
+        )
+    if found.ari is not None:
+        perfect = found.perfect_rounds
+        told.append(
+            (
+                "Clustering",
+                numbers.fraction(found.ari),
+                "adjusted Rand index, mean over rounds"
+                + ("" if perfect is None else f"; perfect in {perfect:.0%} of them"),
+            )
+        )
+    return told
+
+
+def _costs(summary: Summary) -> list[Tile]:
+    return [
+        (
+            "Sent up",
+            numbers.size_exact(summary.bytes_up),
+            _papers(summary.paper_bytes_up),
+        ),
+        (
+            "Sent down",
+            numbers.size_exact(summary.bytes_down),
+            _papers(summary.paper_bytes_down),
+        ),
+        (
+            "Model size",
+            numbers.size_exact(summary.model_bytes),
+            "everything one client must keep, mean over clients",
+        ),
+        (
+            "Time",
+            numbers.duration(summary.seconds),
+            f"for {summary.steps}{_planted(summary.clock)}",
+        ),
+    ]
+
+
+def _planted(clock: float | None) -> str:
+    """Return the time that the planted clock shows, if there is one."""
+    return "" if clock is None else f"; {clock:g} by the planted clock"
+
+
+def _papers(count: int) -> Markup:
+    """Return the count of FedWeIT's table 2, beside what really travels."""
+    return join(["as the papers count: ", numbers.size_exact(count)])

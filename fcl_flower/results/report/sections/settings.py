@@ -1,0 +1,174 @@
+"""The sections on what was run: who has what, and every setting."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from fcl_flower.results.report.html import numbers, page
+from fcl_flower.results.report.html.markup import Markup, join, tag
+from fcl_flower.results.report.schema import Hidden, Scenario, Summary, Task
+
+_OPEN = 10
+"""Clients up to which the table of tasks is shown without a click."""
+
+_SPLITS = ("train", "valid", "test")
+
+
+def scenario_section(scenario: Scenario) -> Markup:
+    """Return who learns which classes in which order, with counts of examples."""
+    if not scenario.datasets:
+        return _own_section(scenario)
+    tasks = [task for stream in scenario.clients for task in stream]
+    longest = max(map(len, scenario.clients))
+    each = " each" if len(scenario.clients) > 1 else ""
+    up_to = "up to " if min(map(len, scenario.clients)) < longest else ""
+    whole = page.table(
+        ["client", *(f"task {t}" for t in range(longest))],
+        (
+            [str(client), *map(_cell, stream), *[""] * (longest - len(stream))]
+            for client, stream in enumerate(scenario.clients)
+        ),
+        "scenario",
+        words=longest + 1,
+    )
+    if len(scenario.clients) > _OPEN:
+        scrolled = tag("div", whole, class_="tall")
+        whole = page.folded("Show every client's tasks", scrolled)
+    return page.section(
+        f"{numbers.plural(len(scenario.clients), 'client')} with {up_to}"
+        f"{numbers.plural(longest, 'task')}{each}, "
+        f"{_classes(tasks)}",
+        f"{_drawn(scenario, tasks)} Under each task: its class group, its classes, and "
+        "these three counts.",
+        whole,
+    )
+
+
+def _own_section(scenario: Scenario) -> Markup:
+    """Return what is known where clients have data of their own."""
+    count = numbers.plural(len(scenario.clients[0]), "task")
+    most = numbers.plural(scenario.classes_per_task or 0, "class").replace(
+        "sss", "sses"
+    )
+    return page.section(
+        f"{numbers.plural(len(scenario.clients), 'client')} with {count} of their own",
+        f"A task has up to {most}. What is in the tasks, and how many examples, is "
+        "known to their client alone.",
+    )
+
+
+def concepts_section(scenario: Scenario, hidden: Hidden) -> Markup:
+    """Return what the hidden concepts are and how clients meet them."""
+    tasks = [task for chunks in scenario.clients for task in chunks]
+    rows = []
+    for number, chunks in enumerate(zip(*scenario.clients, strict=True)):
+        counts = [sum(getattr(t, split) for t in chunks) for split in _SPLITS]
+        name, classes = chunks[0].name, ", ".join(chunks[0].class_names)
+        rows.append([str(number), name, classes, *(f"{count:,}" for count in counts)])
+    count = numbers.plural(len(rows), "hidden concept")
+    return page.section(
+        f"{numbers.plural(len(scenario.clients), 'client')} meet {count}, "
+        f"{_classes(tasks)}",
+        f"{_met(hidden)} {_drawn(scenario, tasks)} The counts are totals over clients; "
+        "no two clients have an example in common.",
+        page.table(["concept", "name", "classes", *_SPLITS], rows, "concepts", 3),
+    )
+
+
+def _met(hidden: Hidden) -> str:
+    """Return in words what a client meets in a round."""
+    if not hidden.stay:
+        return "Each round a client meets all concepts at once, with all its examples."
+    drawn = (
+        "drawn anew each round"
+        if hidden.stay == 1
+        else f"drawn anew every {hidden.stay} rounds on average"
+    )
+    told = (
+        "Client and server are told which."
+        if hidden.ids
+        else "Neither client nor server is told which."
+    )
+    return (
+        f"Each round a client meets one concept, {drawn}, with up to {hidden.window:,} "
+        f"of its training examples of it. {told}"
+    )
+
+
+def _classes(tasks: Sequence[Task]) -> str:
+    count = len({name for task in tasks for name in task.class_names})
+    return numbers.plural(count, "different class").replace("classs", "classes")
+
+
+def _drawn(scenario: Scenario, tasks: Sequence[Task]) -> str:
+    return (
+        f"Scenario {scenario.name}, drawn with seed {scenario.seed} from "
+        f"{', '.join(scenario.datasets)}: "
+        f"{sum(t.train for t in tasks):,} training, {sum(t.valid for t in tasks):,} "
+        f"validation and {sum(t.test for t in tasks):,} test examples."
+    )
+
+
+def _cell(task: Task) -> Markup:
+    group = "" if task.group is None else f"group {task.group}"
+    counts = f"{task.train:,} / {task.valid:,} / {task.test:,}"
+    lines = [group, ", ".join(task.class_names), counts]
+    return join([task.name, *(tag("small", line) for line in lines if line)])
+
+
+def settings_section(summary: Summary) -> Markup:
+    """Return every setting of the run, and the command that repeats it if known."""
+    command = []
+    if summary.command is not None:
+        command = [
+            tag("p", "This command runs the same again:", class_="note"),
+            tag("pre", summary.command),
+        ]
+    rows = [
+        ("strategy", summary.strategy),
+        ("isolated", _shown(summary.isolated)),
+        ("scenario", summary.scenario),
+        ("dataset", summary.dataset),
+        ("model", summary.model),
+        ("clients", str(summary.clients)),
+        *_extent(summary),
+        ("seed", str(summary.seed)),
+        *_flat(summary.training),
+        *_flat(summary.params),
+        *summary.notes.items(),
+    ]
+    return page.section(
+        "Settings",
+        "What summary.json says of how the run was made.",
+        *command,
+        page.table(["setting", "value"], rows, "settings", words=2),
+    )
+
+
+def _extent(summary: Summary) -> list[tuple[str, str]]:
+    """Return how much there was to learn and how long it took."""
+    if summary.hidden is None:
+        rounds = f"{summary.total_rounds} ({summary.rounds} per task)"
+        return [("tasks", str(summary.tasks)), ("rounds", rounds)]
+    return [
+        ("hidden concepts", str(summary.tasks)),
+        ("rounds", str(summary.total_rounds)),
+        ("window", str(summary.hidden.window)),
+        ("stay", str(summary.hidden.stay)),
+        ("concept ids", "given" if summary.hidden.ids else "not given"),
+    ]
+
+
+def _flat(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield nested settings as dotted names, in the order of the file."""
+    for key, value in params.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", _shown(value)
+
+
+def _shown(value: object) -> str:
+    """Return a value as JSON and TOML write it: ``true``, not ``True``."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "none" if value is None else str(value)

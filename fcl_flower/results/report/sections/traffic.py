@@ -1,0 +1,86 @@
+"""The section on bytes: how much travels, in which direction, and of which kind."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fcl_flower.results.report.charts import over_rounds
+from fcl_flower.results.report.html import numbers, page
+from fcl_flower.results.report.html.markup import Markup
+from fcl_flower.results.report.schema import Kinds, Round, Summary
+
+_COLOURS = {
+    "base": "var(--c0)",
+    "adapters": "var(--c1)",
+    "heads": "var(--c2)",
+    "masks": "var(--c3)",
+    "meta": "var(--c7)",
+}
+_FURTHER = ("var(--c4)", "var(--c5)", "var(--c6)")
+
+
+def traffic_section(summary: Summary, rounds: Sequence[Round]) -> Markup:
+    """Return bytes per round by kind, and their totals beside the papers' count."""
+    kinds = _kinds(summary, rounds)
+    total = summary.bytes_up + summary.bytes_down
+    if not total or not kinds:
+        return page.section(
+            "Nothing travelled",
+            "No message carried any knowledge between the server and the clients.",
+        )
+    extra = (k for k in kinds if k not in _COLOURS)
+    colours = _COLOURS | {k: _FURTHER[i % 3] for i, k in enumerate(extra)}
+    panels = {
+        title: {
+            kind: np.array([getattr(r, way).get(kind, 0) for r in rounds], np.int64)
+            for kind in kinds
+        }
+        for title, way in (
+            ("bytes up (clients to server)", "bytes_up"),
+            ("bytes down (server to clients)", "bytes_down"),
+        )
+    }
+    by_kind = {
+        k: _sum(summary.bytes_by_kind.up, summary.bytes_by_kind.down, k) for k in kinds
+    }
+    largest = max(by_kind, key=lambda kind: by_kind[kind])
+    return page.section(
+        f"{numbers.size(total)} travelled; {by_kind[largest] / total:.0%} of it is "
+        f"{largest}",
+        "Bytes of the messages as they are sent, over all clients of a round. Both "
+        "panels have the same scale.",
+        page.legend((kind, colours[kind]) for kind in kinds),
+        over_rounds.columns_over_rounds(
+            panels, colours, [r.task for r in rounds], "Bytes up and down in each round"
+        ),
+        _totals(summary, kinds),
+    )
+
+
+def _kinds(summary: Summary, rounds: Sequence[Round]) -> list[str]:
+    """Return the kinds that occur, the well-known ones first and in their order."""
+    ledgers = [summary.bytes_by_kind.up, summary.bytes_by_kind.down]
+    ledgers += [ledger for r in rounds for ledger in (r.bytes_up, r.bytes_down)]
+    present = {kind for ledger in ledgers for kind, n in ledger.items() if n}
+    known = [kind for kind in _COLOURS if kind in present]
+    return known + sorted(present.difference(known))
+
+
+def _sum(up: Kinds, down: Kinds, kind: str) -> int:
+    return up.get(kind, 0) + down.get(kind, 0)
+
+
+def _totals(summary: Summary, kinds: Sequence[str]) -> Markup:
+    up, down = summary.bytes_by_kind.up, summary.bytes_by_kind.down
+    sizes = [(kind, up.get(kind, 0), down.get(kind, 0)) for kind in kinds]
+    sizes += [
+        ("all", summary.bytes_up, summary.bytes_down),
+        ("as the papers count", summary.paper_bytes_up, summary.paper_bytes_down),
+    ]
+    return page.table(
+        ["kind", "up", "down", "both"],
+        (
+            [kind, *map(numbers.size_exact, (sent, received, sent + received))]
+            for kind, sent, received in sizes
+        ),
+    )

@@ -1,0 +1,1 @@
+"""Where a federation runs: this process, Ray, or real machines."""

@@ -1,0 +1,244 @@
+"""Who is who in a federation: an authority, the server's certificate, clients' keys.
+
+Clients know the server by a certificate of an authority of our own (TLS). The server
+knows a client by its key (Flower's SuperNode authentication), of which it is given the
+public half; the authority has no part in that.
+"""
+
+import datetime
+import ipaddress
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from fcl_flower.core.errors import ConfigError
+
+HERE = ("localhost", "127.0.0.1")
+AUTHORITY_DAYS = 3650
+
+_DNS_NAME = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63})*")
+
+
+class Certificates(NamedTuple):
+    """The files of one federation, all in one folder."""
+
+    folder: Path
+
+    @property
+    def authority(self) -> Path:
+        """What everybody needs to know the server; no secret."""
+        return self.folder / "ca.crt"
+
+    @property
+    def authority_key(self) -> Path:
+        """What certifies servers; only to make another certificate."""
+        return self.folder / "ca.key"
+
+    @property
+    def server(self) -> Path:
+        """The server's certificate; no secret."""
+        return self.folder / "server.crt"
+
+    @property
+    def server_key(self) -> Path:
+        """What only the server has."""
+        return self.folder / "server.key"
+
+    @property
+    def clients(self) -> Path:
+        """The folder of the clients' keys."""
+        return self.folder / "clients"
+
+    def client_key(self, number: int) -> Path:
+        """What only this client has; the public half lies beside it."""
+        return self.clients / f"client-{number}.key"
+
+
+def make_certificates(
+    folder: Path, hosts: Sequence[str], clients: int, days: int, *, overwrite: bool
+) -> list[Path]:
+    """Make what is missing; return the new files.
+
+    Args:
+        folder: for the files of `Certificates`; made if it is not there.
+        hosts: names and addresses of the server, besides this machine's own; empty
+            where the server has a certificate already.
+        clients: number of client keys, from 0 on.
+        days: until the server's certificate expires.
+        overwrite: make what is there anew.
+
+    Raises:
+        ConfigError: a host is no name or address, there is none for a new
+            certificate, or one is given for a certificate that is there.
+    """
+    files = Certificates(folder)
+    certified = files.server.exists() and not overwrite
+    if certified and hosts:
+        raise ConfigError(
+            f"host: {', '.join(hosts)} is refused: expected none, since {files.server} "
+            f"is there (--overwrite replaces it)"
+        )
+    if not certified and not hosts:
+        raise ConfigError(
+            "host: none is given: expected --host with the name or the address by "
+            "which clients reach the server"
+        )
+    made: list[Path] = []
+    try:
+        files.clients.mkdir(parents=True, exist_ok=True)
+        if not certified:
+            made += _certify(files, hosts, days, overwrite)
+        for number in range(clients):
+            key = files.client_key(number)
+            if overwrite or not key.exists():
+                made += _client_key(key)
+    except OSError as error:
+        raise ConfigError(
+            f"certs: {str(folder)!r} is refused: expected a folder that can be written "
+            f"({error.strerror})"
+        ) from error
+    return made
+
+
+def _certify(
+    files: Certificates, hosts: Sequence[str], days: int, overwrite: bool
+) -> list[Path]:
+    """Write a certificate for the server, and an authority if there is none."""
+    names = [_general_name(host) for host in dict.fromkeys((*hosts, *HERE))]
+    made: list[Path] = []
+    if overwrite or not files.authority.exists():
+        key = ec.generate_private_key(ec.SECP384R1())
+        title = _title("fcl-flower authority")
+        usage = _usage(signs_certificates=True)
+        authority = (
+            _certificate(title, key.public_key(), AUTHORITY_DAYS)
+            .issuer_name(title)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(usage, critical=True)
+            .sign(key, hashes.SHA384())
+        )
+        _write_secret(files.authority_key, _pem(key))
+        files.authority.write_bytes(authority.public_bytes(Encoding.PEM))
+        made += [files.authority_key, files.authority]
+    key, authority = _authority(files)
+    of_server = ec.generate_private_key(ec.SECP256R1())
+    signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key())
+    server = (
+        _certificate(_title(hosts[0]), of_server.public_key(), days)
+        .issuer_name(authority.subject)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs_certificates=False), critical=True)
+        .add_extension(
+            x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False
+        )
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(signer, critical=False)
+        .sign(key, hashes.SHA384())
+    )
+    _write_secret(files.server_key, _pem(of_server))
+    files.server.write_bytes(server.public_bytes(Encoding.PEM))
+    return [*made, files.server_key, files.server]
+
+
+def _authority(
+    files: Certificates,
+) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+    try:
+        key = load_pem_private_key(files.authority_key.read_bytes(), None)
+        found = x509.load_pem_x509_certificate(files.authority.read_bytes())
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigError(
+            f"certs: {files.authority_key} and {files.authority} cannot be used: "
+            f"expected the key and the certificate of an authority ({error})"
+        ) from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise ConfigError(
+            f"certs: {files.authority_key} is refused: expected a key on an elliptic "
+            f"curve, as fcl certs makes it"
+        )
+    return key, found
+
+
+def _certificate(
+    subject: x509.Name, key: ec.EllipticCurvePublicKey, days: int
+) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))  # clocks differ
+        .not_valid_after(now + datetime.timedelta(days=days))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+    )
+
+
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _title(text: str) -> x509.Name:
+    # X.509 allows 64 characters; clients look at the alternative names alone.
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text[:64])])
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        pass
+    if not _DNS_NAME.fullmatch(host):
+        raise ConfigError(
+            f"host: {host!r} is refused: expected a name such as fl.example.org or an "
+            f"IP address, without a port"
+        )
+    return x509.DNSName(host)
+
+
+def _client_key(path: Path) -> list[Path]:
+    """Write a pair of keys as SuperNode authentication wants it: P-384, OpenSSH."""
+    key = ec.generate_private_key(ec.SECP384R1())
+    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    _write_secret(
+        path,
+        key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()),
+    )
+    path.with_suffix(".pub").write_bytes(public + f" {path.stem}\n".encode())
+    return [path, path.with_suffix(".pub")]
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def _write_secret(path: Path, content: bytes) -> None:
+    """Write a file that nobody else could ever open, not even for a moment."""
+    path.unlink(missing_ok=True)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)

@@ -1,0 +1,119 @@
+"""Many clients on one machine, through Flower's own simulation runtime.
+
+A run gets a Flower app folder of its own, a SuperLink on a free port and a private
+``FLWR_HOME``, all below its output folder, and then goes the public way: ``flwr run``.
+Nothing outlives it, and it meets no other Flower on the machine.
+"""
+
+import contextlib
+import json
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from fcl_flower.config.run_config import RunConfig
+from fcl_flower.core.errors import RoundError
+from fcl_flower.results.run_folder import CLIENTS, WORK
+from fcl_flower.runtime.flower_project import (
+    SUPERLINK,
+    environment,
+    write_app,
+    write_superlink,
+)
+from fcl_flower.runtime.processes import (
+    Progress,
+    await_port,
+    follow,
+    free_port,
+    program,
+    stop,
+)
+from fcl_flower.setup import resolve
+
+
+def simulate(
+    config: RunConfig,
+    folder: Path,
+    *,
+    workers: int,
+    gpus_per_client: float,
+    watch: Callable[[Progress], None],
+) -> dict[str, Any]:
+    """Run ``config`` in Flower's simulation runtime; return its summary.
+
+    Args:
+        config: with a number of clients; with ``resume`` what clients remember stays.
+        folder: for the results; exists and is writable.
+        workers: clients that train at the same time, one CPU core each.
+        gpus_per_client: share of a GPU that a client is given, 0 for none.
+        watch: called with the contents of ``progress.json`` when they change.
+
+    Raises:
+        RoundError: the run failed; the message names the log with the reason.
+    """
+    work = folder / WORK
+    for old_part in [work / "app", work / "home"] if config.resume else [work]:
+        shutil.rmtree(old_part, ignore_errors=True)
+    for old in ("summary.json", "progress.json"):
+        (folder / old).unlink(missing_ok=True)
+    # Flower's processes need not run where the command was typed.
+    config = config.with_values(
+        output=str(folder.absolute()),
+        memory=str((folder / CLIENTS).absolute()),
+        data_root=str(resolve.data_root(config)),
+    )
+    app = work / "app"
+    write_app(app, config)
+    log = folder / "flower.log"
+    with log.open("w") as sink, _superlink(work, sink) as env:
+        command = [
+            program("flwr"),
+            *("run", str(app), SUPERLINK, "--stream"),
+            "--federation-config",
+            f"num-supernodes={config.clients} client-resources-num-cpus=1 "
+            f"client-resources-num-gpus={gpus_per_client} "
+            f"init-args-num-cpus={workers}",
+        ]
+        run = subprocess.Popen(command, env=env, stdout=sink, stderr=subprocess.STDOUT)
+        try:
+            state = follow(run, folder / "progress.json", watch)
+        finally:
+            stop(run)
+    summary = folder / "summary.json"
+    if state != "finished" or not summary.exists():
+        raise RoundError(f"the run did not finish; the reason stands in {log}")
+    shutil.rmtree(work)
+    found: dict[str, Any] = json.loads(summary.read_text())
+    return found
+
+
+@contextlib.contextmanager
+def _superlink(work: Path, sink: IO[str]) -> Iterator[dict[str, str]]:
+    """Start a SuperLink for simulations; yield the environment to reach it."""
+    port, control = free_port(), free_port()
+    home = work / "home"
+    write_superlink(home, f"127.0.0.1:{port}", None)
+    env = {
+        **environment(home),
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        "RAY_worker_niceness": "0",  # clients are the work, not a background chore
+    }
+    process = subprocess.Popen(
+        [
+            program("flower-superlink"),
+            *("--insecure", "--simulation", "--isolation", "subprocess"),
+            *("--host", "127.0.0.1", "--port", str(port)),
+            *("--control-api-address", f"127.0.0.1:{control}"),
+        ],
+        env=env,
+        stdout=sink,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        await_port(process, port)
+        yield env
+    finally:
+        stop(process)

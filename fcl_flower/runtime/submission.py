@@ -1,0 +1,146 @@
+"""A run in a federation that is up: hand it in, show its log, take it back if asked."""
+
+import json
+import re
+import shlex
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from fcl_flower.config.run_config import RunConfig
+from fcl_flower.core.errors import RoundError
+from fcl_flower.runtime.flower_project import (
+    SUPERLINK,
+    environment,
+    write_app,
+    write_superlink,
+)
+from fcl_flower.runtime.processes import Progress, follow, program, stop
+
+_STARTED = re.compile(r"Successfully started run (\d+)")
+
+
+class SuperLink:
+    """Flower's own commands, for one SuperLink; use it as a context manager."""
+
+    def __init__(self, address: str, root_certificate: Path | None) -> None:
+        """Prepare to talk to a SuperLink.
+
+        Args:
+            address: of what starts runs, HOST:PORT.
+            root_certificate: what proves that it is the SuperLink; None without TLS.
+        """
+        self._address = address
+        self._root_certificate = root_certificate
+        self._folder = tempfile.TemporaryDirectory(prefix="fcl-run-")
+        self._env: Mapping[str, str] = {}
+
+    def __enter__(self) -> "SuperLink":
+        home = Path(self._folder.name) / "flower"
+        write_superlink(home, self._address, self._root_certificate)
+        self._env = environment(home)
+        return self
+
+    def __exit__(self, *problem: Any) -> None:  # noqa: ANN401
+        self._folder.cleanup()
+
+    def connected(self) -> int:
+        """Return the number of clients that are connected now.
+
+        Raises:
+            RoundError: the SuperLink does not answer.
+        """
+        nodes: list[dict[str, Any]] = self._ask("supernode", "list")["nodes"]
+        return sum(node["status"] == "online" for node in nodes)
+
+    def run(
+        self,
+        config: RunConfig,
+        *,
+        say: Callable[[str], None],
+        watch: Callable[[Progress], None],
+    ) -> None:
+        """Run ``config`` to its end.
+
+        Args:
+            config: with a number of clients and an absolute ``output``.
+            say: given each line of the run's log, and what a user wants to know.
+            watch: called with the contents of ``progress.json`` when they change,
+                where the output folder is on this machine.
+
+        Raises:
+            RoundError: the run could not be started, or did not finish.
+        """
+        app = Path(self._folder.name) / "app"
+        write_app(app, config)
+        command = [program("flwr"), "run", str(app), SUPERLINK, "--stream"]
+        say(shlex.join(command))
+        # A session of its own: an interrupt at the terminal is ours to pass on.
+        process = subprocess.Popen(
+            command,
+            env=self._env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        started: list[str] = []
+        assert process.stdout is not None  # it is a pipe
+        reader = threading.Thread(target=_read, args=(process.stdout, say, started))
+        reader.start()
+        try:
+            follow(process, Path(config.output) / "progress.json", watch)
+            process.wait()
+        except BaseException:  # an interrupt above all: nobody waits for it now
+            if started:
+                say(f"stopping run {started[0]}")
+                self._flwr("stop", started[0])
+            raise
+        finally:
+            stop(process)
+            reader.join()
+        if not started:
+            raise RoundError("the run could not be started; the reason stands above")
+        (run,) = self._ask("list", "--run-id", started[0])["runs"]
+        if run["status"] != "finished:completed":
+            raise RoundError(
+                f"the run did not finish, but ended as {run['status']}; the reason "
+                f"stands above"
+            )
+
+    def _ask(self, *arguments: str) -> dict[str, Any]:
+        done = self._flwr(*arguments, "--format", "json")
+        # The JSON is not all that Flower prints.
+        text = done.stdout[done.stdout.find("{") :]
+        try:
+            found: dict[str, Any] = json.loads(text)
+        except ValueError:
+            found = {}
+        if done.returncode or not found.get("success"):
+            said = found.get("error-message") or (done.stdout + done.stderr)
+            raise RoundError(
+                f"the server at {self._address} cannot be asked: "
+                f"{' '.join(str(said).split())}"
+            )
+        return found
+
+    def _flwr(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [program("flwr"), *arguments],
+            env=self._env,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+
+def _read(log: IO[bytes], say: Callable[[str], None], runs: list[str]) -> None:
+    """Pass on the log; add the number of the run when Flower tells it."""
+    with log:
+        for line in log:
+            text = line.decode(errors="replace").rstrip()
+            say(text)
+            if found := _STARTED.search(text):
+                runs.append(found[1])

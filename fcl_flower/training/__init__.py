@@ -1,0 +1,1 @@
+"""The local training loop, distillation, and NumPy <-> torch."""

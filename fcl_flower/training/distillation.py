@@ -1,0 +1,86 @@
+"""Teaching a model the logits of others, on a client or on the server.
+
+Ba and Caruana, NeurIPS 2014: squared error between logits, without a softmax.
+"""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from fcl_flower.data.examples import Examples, batches
+from fcl_flower.models.registry import TaskModel
+from fcl_flower.training.loop import Training, fit_once
+
+
+class Lesson(NamedTuple):
+    """What a model shall learn.
+
+    Attributes:
+        x: inputs, or what `TaskModel.prepared` makes of them, N of them.
+        targets: logits, shape (N, classes).
+        classes: int64, places of the logits that count.
+        labels: int64, shape (N,), places in the head; only used with a weight.
+        weight: of the cross-entropy of the labels beside the squared error. It is over
+            the classes that occur, so that no sample speaks against a class of which
+            there is none.
+    """
+
+    x: Tensor
+    targets: Tensor
+    classes: Tensor
+    labels: Tensor
+    weight: float = 0.0
+
+
+def squared_error(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean over samples and classes (equations 4 and 7 of FedET)."""
+    return (logits - targets).square().mean()
+
+
+def distil(
+    model: TaskModel, lesson: Lesson, training: Training, epochs: int, seed: int
+) -> float:
+    """Train all of the model that is not frozen; return the last epoch's mean loss.
+
+    The rate is constant, and the optimizer starts anew.
+
+    Args:
+        model: with a single head; holds where training starts.
+        lesson: what to learn.
+        training: batch size and rate.
+        epochs: passes over the lesson.
+        seed: of the order of the samples.
+    """
+    leaves = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    targets = lesson.targets[:, lesson.classes]
+    present, labels = torch.unique(lesson.labels, return_inverse=True)
+
+    def objective(x: Tensor, which: Tensor) -> Tensor:
+        model.train()
+        logits = model(x, 0)
+        loss = squared_error(logits[:, lesson.classes], targets[which])
+        if lesson.weight:
+            entropy = cross_entropy(logits[:, present], labels[which])
+            loss = loss + lesson.weight * entropy
+        return loss
+
+    numbers = torch.arange(len(lesson.x), device=lesson.x.device)
+    return fit_once(
+        leaves,
+        objective,
+        Examples(lesson.x, numbers),
+        replace(training, epochs=epochs),
+        seed,
+    )
+
+
+@torch.no_grad()
+def answers(model: TaskModel, x: Tensor, batch_size: int = 64) -> Tensor:
+    """Return the logits of a model in evaluation mode, shape (N, classes)."""
+    model.eval()
+    numbers = torch.arange(len(x))
+    found = [model(part.x, 0) for part in batches(Examples(x, numbers), batch_size)]
+    return torch.cat(found) if found else model(x, 0)

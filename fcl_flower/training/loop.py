@@ -1,0 +1,278 @@
+"""The one local training loop, used by every algorithm's client half."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+
+from fcl_flower.core.seeds import derive
+from fcl_flower.core.types import Array, Arrays, Stage
+from fcl_flower.data.examples import Examples, batches
+from fcl_flower.training.tensors import to_numpy, to_torch
+
+MINIMUM_RATE = 1e-7
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """How a client trains, the same for every algorithm of a comparison.
+
+    The optimizer is Adam. Its rate is divided by ``decay`` after ``patience``
+    epochs without a new lowest validation loss, and a task's training stops for
+    good below 1e-7 (FedWeIT, appendix B; the released code never stops). A round
+    may end early: after ``stop_after`` epochs without a validation loss below the
+    lowest of the round (FedSeIT, table 4).
+
+    Attributes:
+        epochs: passes over the task's training data in a round, at least 1.
+        batch_size: examples a step, at least 1.
+        learning_rate: Adam's rate at the start of each task, above 0.
+        patience: stagnating epochs before the rate falls; 0 for a constant rate.
+        decay: divisor of the rate, above 1.
+        stop_after: stagnating epochs that end a round's training; 0 for never.
+    """
+
+    epochs: int
+    batch_size: int
+    learning_rate: float
+    patience: int = 3
+    decay: float = 3.0
+    stop_after: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Mean cross-entropy and accuracy (a fraction) over a set of examples."""
+
+    loss: float
+    accuracy: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """What a round of local training leaves behind.
+
+    Attributes:
+        memory: optimizer moments and the state of the rate; hand it to the next
+            round of the same task.
+        loss: mean training loss over the last epoch, NaN if nothing was trained.
+        valid: the score on the validation examples after the last epoch.
+    """
+
+    memory: Arrays
+    loss: float
+    valid: Score
+
+    def metrics(self) -> dict[str, float]:
+        """Return the scalars for the progress display; a NaN is left out."""
+        found = {
+            "loss": self.loss,
+            "valid_loss": self.valid.loss,
+            "valid_accuracy": self.valid.accuracy,
+        }
+        return {name: value for name, value in found.items() if not np.isnan(value)}
+
+
+def score(predict: Callable[[torch.Tensor], torch.Tensor], examples: Examples) -> Score:
+    """Return loss and accuracy of ``predict`` (inputs to logits); NaN without data."""
+    loss, hits, seen = 0.0, 0, len(examples.y)
+    with torch.no_grad():
+        for x, y in batches(examples, 512, seed=None):
+            logits = predict(x)
+            loss += float(torch.nn.functional.cross_entropy(logits, y, reduction="sum"))
+            hits += int((logits.argmax(1) == y).sum())
+    return Score(loss / seen, hits / seen) if seen else Score(np.nan, np.nan)
+
+
+def fit(
+    parameters: Mapping[str, torch.nn.Parameter],
+    objective: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    validate: Callable[[], Score],
+    examples: Examples,
+    training: Training,
+    *,
+    memory: Arrays,
+    seed: int,
+    client: int,
+    stage: Stage,
+    rates: Mapping[str, float] | None = None,
+    after_step: Callable[[float], None] | None = None,
+) -> Fit:
+    """Minimise ``objective`` over the training examples for one round.
+
+    Args:
+        parameters: the leaves to train, by name.
+        objective: inputs and labels to a scalar loss.
+        validate: the score on the validation examples, for the learning rate.
+        examples: the task's training examples.
+        training: epochs, batch size and rate.
+        memory: `Fit.memory` of the last round of the same task; empty at its start.
+        seed: of the run; the order of the examples depends on it, client and round.
+        client: the client's partition number.
+        stage: where the client stands.
+        rates: factors on the learning rate by parameter name; 1 where absent.
+        after_step: called after each step with the current rate (proximal steps).
+    """
+    rate = _scalar(memory, "rate", training.learning_rate)
+    of_task = _Patience(
+        training.patience,
+        _scalar(memory, "best", np.inf),
+        _scalar(memory, "stale", 0.0),
+    )
+    # The base has changed since the last round: a round is compared with itself.
+    of_round = _Patience(training.stop_after)
+    factors = rates or {}
+    optimizer = torch.optim.Adam(
+        [
+            {"params": [parameter], "factor": factors.get(name, 1.0)}
+            for name, parameter in parameters.items()
+        ],
+        lr=rate,
+        fused=True,
+    )
+    _restore(optimizer, parameters, memory)
+    loss, valid = np.nan, None
+    for epoch in range(training.epochs):
+        if rate < MINIMUM_RATE:
+            break
+        for group in optimizer.param_groups:
+            group["lr"] = rate * group["factor"]
+        loss = _epoch(
+            optimizer,
+            objective,
+            examples,
+            training.batch_size,
+            (seed, client, stage.round, epoch),
+            partial(after_step, rate) if after_step else lambda: None,
+        )
+        valid = validate()
+        if of_task.runs_out(valid.loss):
+            rate /= training.decay
+        if of_round.runs_out(valid.loss):
+            break
+    kept = _moments(optimizer, parameters)
+    for name, value in (
+        ("rate", rate),
+        ("best", of_task.best),
+        ("stale", of_task.stale),
+    ):
+        kept[name] = np.asarray(value)
+    return Fit(kept, loss, valid or validate())
+
+
+def fit_once(
+    parameters: Mapping[str, torch.nn.Parameter],
+    objective: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    examples: Examples,
+    training: Training,
+    seed: int,
+) -> float:
+    """Minimise ``objective`` outside of any task; return the last epoch's mean loss.
+
+    Nothing is validated, so that the rate stays constant, and the optimizer starts
+    anew.
+
+    Args:
+        parameters: the leaves to train, by name.
+        objective: inputs and labels to a scalar loss.
+        examples: to train on.
+        training: epochs, batch size and rate.
+        seed: of the order of the examples.
+    """
+    done = fit(
+        parameters,
+        objective,
+        lambda: Score(np.nan, np.nan),
+        examples,
+        training,
+        memory={},
+        seed=seed,
+        client=0,
+        stage=Stage(0, 0, first=True, last=True),
+    )
+    return done.loss
+
+
+@dataclass(slots=True)
+class _Patience:
+    """Counts epochs without a new lowest validation loss.
+
+    Attributes:
+        limit: stagnating epochs that are too many; 0 for never.
+        best: lowest loss so far.
+        stale: stagnating epochs so far.
+    """
+
+    limit: int
+    best: float = np.inf
+    stale: float = 0.0
+
+    def runs_out(self, loss: float) -> bool:
+        """Count an epoch; return whether it is one too many, and begin anew then.
+
+        Without validation examples the loss is NaN, which says nothing.
+        """
+        if loss < self.best:
+            self.best, self.stale = loss, 0.0
+        elif not np.isnan(loss):
+            self.stale += 1
+            if self.stale == self.limit:
+                self.stale = 0.0
+                return True
+        return False
+
+
+def _epoch(
+    optimizer: torch.optim.Optimizer,
+    objective: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    examples: Examples,
+    batch_size: int,
+    place: tuple[int, int, int, int],
+    after_step: Callable[[], None],
+) -> float:
+    seed, *where = place
+    total = 0.0
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive(seed, "dropout", *where))
+        for x, y in batches(examples, batch_size, derive(seed, "shuffle", *where)):
+            loss = objective(x, y)
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            after_step()
+            total += float(loss.detach()) * len(y)
+    return total / len(examples.y) if len(examples.y) else float("nan")
+
+
+def _scalar(memory: Arrays, name: str, default: float) -> float:
+    return float(np.asarray(memory[name])) if name in memory else default
+
+
+def _restore(
+    optimizer: torch.optim.Adam,
+    parameters: Mapping[str, torch.nn.Parameter],
+    memory: Arrays,
+) -> None:
+    for name, parameter in parameters.items():
+        if f"step/{name}" in memory:
+            device = str(parameter.device)  # also of the step: the update is fused
+            optimizer.state[parameter] = {
+                "step": to_torch(memory[f"step/{name}"], device),
+                "exp_avg": to_torch(memory[f"mean/{name}"], device),
+                "exp_avg_sq": to_torch(memory[f"square/{name}"], device),
+            }
+
+
+def _moments(
+    optimizer: torch.optim.Adam, parameters: Mapping[str, torch.nn.Parameter]
+) -> dict[str, Array]:
+    kept: dict[str, Array] = {}
+    for name, parameter in parameters.items():
+        moments = optimizer.state.get(parameter, {})
+        if moments:
+            kept[f"step/{name}"] = to_numpy(moments["step"])
+            kept[f"mean/{name}"] = to_numpy(moments["exp_avg"])
+            kept[f"square/{name}"] = to_numpy(moments["exp_avg_sq"])
+    return kept

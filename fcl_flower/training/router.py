@@ -1,0 +1,147 @@
+"""Which group of classes a sample belongs to: FedET's Enhancer Select Module.
+
+Liu et al., IJCAI 2023, section 3.1. It is made of public data before the federation,
+and frozen. Two kinds:
+
+- scores that are linear in the frozen encoder's features, for each public class; a
+  sample belongs to the group of the best (arrays ``weights``, ``offsets``, ``groups``);
+- a small network trained on the public samples (the arrays are its weights): a
+  text-RCNN over the encoder's own word vectors, or a small EfficientNet for images.
+"""
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import override
+
+from fcl_flower.core.errors import ContractError
+from fcl_flower.core.seeds import derive
+from fcl_flower.core.types import Arrays
+from fcl_flower.models.convolutional.efficientnet import EfficientNet
+from fcl_flower.models.registry import TaskModel
+from fcl_flower.models.transformer.encoder import Transformer
+from fcl_flower.training.tensors import load, to_torch
+
+_WIDTH = 64
+_CHUNK = 256
+
+
+class TextRcnn(nn.Module):
+    """A recurrent convolutional network for texts (Lai et al., AAAI 2015).
+
+    From word vectors (batch, words, D) and a mask (batch, words) to logits of groups:
+    each word with what is left and right of it, brought to one width, and the largest
+    over the words.
+    """
+
+    def __init__(self, width: int, groups: int) -> None:
+        """Make one for vectors of ``width`` numbers."""
+        super().__init__()
+        self.context = nn.GRU(width, _WIDTH, batch_first=True, bidirectional=True)
+        self.middle = nn.Linear(2 * _WIDTH + width, 2 * _WIDTH)
+        self.out = nn.Linear(2 * _WIDTH, groups)
+
+    @override
+    def forward(self, words: Tensor, mask: Tensor) -> Tensor:
+        """Return logits, shape (batch, groups)."""
+        packed = nn.utils.rnn.pack_padded_sequence(
+            words,
+            mask.sum(1).clamp(min=1).long().cpu(),
+            batch_first=True,
+            enforce_sorted=False,
+        )
+        around, _ = nn.utils.rnn.pad_packed_sequence(
+            self.context(packed)[0], batch_first=True, total_length=words.shape[1]
+        )
+        latent = torch.tanh(self.middle(torch.cat([around, words], 2)))
+        largest = latent.masked_fill(mask[..., None] == 0, -torch.inf).amax(1)
+        logits: Tensor = self.out(largest)
+        return logits
+
+
+class RouterNetwork(nn.Module):
+    """A trained router; its weights are all that travels.
+
+    The word vectors are those of the model's frozen encoder, which everybody has.
+    """
+
+    def __init__(self, model: TaskModel, groups: int, seed: int) -> None:
+        """Make an untrained one for what ``model`` takes; the same for the same seed.
+
+        Raises:
+            ContractError: there is no such network for the model's inputs.
+        """
+        super().__init__()
+        body = model.body
+        # Not registered as a part: it is the model's, and stays as it is.
+        self._body = [body]
+        self.text = isinstance(body, Transformer) and body.text
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derive(seed, "router"))
+            if isinstance(body, Transformer) and body.text:
+                self.network: nn.Module = TextRcnn(body.features, groups)
+            elif model.input_shape == (3, 32, 32):
+                features = EfficientNet()
+                self.network = nn.Sequential(features, nn.Linear(256, groups))
+            else:
+                raise ContractError(
+                    f"no router for inputs of shape {model.input_shape}: expected "
+                    "texts of a pre-trained encoder, or images of shape (3, 32, 32)"
+                )
+
+    @override
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits, shape (batch, groups), of inputs as the model takes them."""
+        if self.text:
+            longest = int((x > 0).sum(1).max())
+            x = x[:, :longest]
+            words = self._body[0].words(x).detach()  # type: ignore[operator]
+            found: Tensor = self.network(words, (x > 0).float())
+        else:
+            found = self.network(x)
+        return found
+
+
+class Router:
+    """Sends samples to groups; made of what the server has sent."""
+
+    def __init__(self, model: TaskModel, arrays: Arrays, groups: int) -> None:
+        """Take up a router.
+
+        Args:
+            model: the run's, of which only frozen parts are used.
+            arrays: of one of the two kinds; none where there is a single group.
+            groups: how many there are.
+        """
+        self._model, self._arrays, self._groups = model, arrays, groups
+        self._network: RouterNetwork | None = None
+        if arrays and "offsets" not in arrays:
+            self._network = RouterNetwork(model, groups, seed=0)
+            load(self._network, arrays)
+            self._network.eval()
+
+    @torch.no_grad()
+    def scores(self, x: Tensor) -> Tensor:
+        """Return how well each group suits each sample, shape (N, groups).
+
+        Args:
+            x: inputs, shape (N, *input_shape).
+        """
+        if not self._arrays:
+            return x.new_zeros(len(x), self._groups, dtype=torch.float32)
+        parts = [self._scored(x[at : at + _CHUNK]) for at in range(0, len(x), _CHUNK)]
+        return torch.cat(parts) if parts else torch.zeros(0, self._groups)
+
+    def _scored(self, x: Tensor) -> Tensor:
+        if self._network is not None:
+            self._network.to(x.device)
+            found: Tensor = self._network(x)
+            return found
+        device = str(x.device)
+        weights, offsets, groups = (
+            to_torch(self._arrays[name], device)
+            for name in ("weights", "offsets", "groups")
+        )
+        features = nn.functional.normalize(self._model.represent(x))
+        of_classes = features @ weights.T + offsets
+        best = of_classes.new_full((len(x), self._groups), -torch.inf)
+        return best.scatter_reduce(1, groups.expand(len(x), -1), of_classes, "amax")

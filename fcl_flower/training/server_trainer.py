@@ -1,0 +1,122 @@
+"""Where a server half trains: the run's model, and the public data that it has."""
+
+import numpy as np
+import torch
+from torch.nn.functional import cross_entropy
+
+from fcl_flower.core.seeds import derive
+from fcl_flower.core.types import Array, Arrays
+from fcl_flower.data.examples import Examples, PublicExamples
+from fcl_flower.models.registry import TaskModel
+from fcl_flower.training.distillation import Lesson, answers, distil
+from fcl_flower.training.loop import Training, fit_once
+from fcl_flower.training.router import RouterNetwork
+from fcl_flower.training.tensors import arrays_of, load, snapshot, to_numpy
+
+
+class ServerTrainer:
+    """Public samples, and a model that holds whatever tensors a call is about.
+
+    What the frozen part of the model makes of the samples is computed once.
+
+    Attributes:
+        labels: int64, shape (N,), each public sample's index in the single head; -1
+            for a class that no client has. N is 0 where there are no public data.
+        classes: int64, shape (N,), its class among those of the public data, from 0.
+    """
+
+    def __init__(
+        self, model: TaskModel, public: PublicExamples, training: Training, seed: int
+    ) -> None:
+        """Keep them.
+
+        Args:
+            model: the run's, freshly initialised, with a single head.
+            public: what the server has; may be empty.
+            training: batch size and rate, as the clients'.
+            seed: of the run.
+        """
+        self._model, self._public = model, public
+        self._training, self._seed = training, seed
+        self._prepared: torch.Tensor | None = None
+        self.labels = to_numpy(public.y)
+        self.classes = to_numpy(public.own)
+
+    def features(self) -> Array:
+        """Return what the untrained model knows of the public samples, (N, D)."""
+        return to_numpy(self._model.represent(self._public.x))
+
+    def logits(self, tensors: Arrays, chosen: Array) -> Array:
+        """Return the logits of some public samples, shape (n, classes).
+
+        Args:
+            tensors: the model's shared tensors.
+            chosen: which samples, int64, shape (n,).
+        """
+        load(self._model, tensors)
+        return to_numpy(answers(self._model, self._inputs(chosen)))
+
+    def distilled(
+        self,
+        start: Arrays,
+        chosen: Array,
+        targets: Array,
+        classes: Array,
+        epochs: int,
+        label_weight: float = 0.0,
+    ) -> Arrays:
+        """Return shared tensors trained to give ``targets`` on public samples.
+
+        The squared error is averaged over samples and classes.
+
+        Args:
+            start: where training starts.
+            chosen: the samples, int64, shape (n,); one may occur several times.
+            targets: shape (n, classes).
+            classes: places of the logits that count.
+            epochs: passes over the samples.
+            label_weight: of the cross-entropy of their labels beside that, if all of
+                them have one.
+        """
+        load(self._model, start)
+        x, labels = self._inputs(chosen), self.labels[chosen]
+        lesson = Lesson(
+            x,
+            torch.tensor(targets, dtype=torch.float32, device=x.device),
+            torch.tensor(classes, device=x.device),
+            torch.tensor(labels, device=x.device),
+            label_weight if (labels >= 0).all() else 0.0,
+        )
+        seed = derive(self._seed, "bench")
+        distil(self._model, lesson, self._training, epochs, seed)
+        return snapshot(self._model, start)
+
+    def routed(self, groups: Array, epochs: int) -> Arrays:
+        """Return a small network that tells groups of classes apart, trained here.
+
+        Args:
+            groups: int64, shape (N,), from 0: the group of each public sample.
+            epochs: passes over the public samples.
+        """
+        x = self._public.x
+        count = int(groups.max()) + 1
+        network = RouterNetwork(self._model, count, self._seed).to(x.device)
+
+        def objective(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            network.train()
+            return cross_entropy(network(x), y)
+
+        fit_once(
+            dict(network.named_parameters()),
+            objective,
+            Examples(x, torch.tensor(groups, device=x.device)),
+            Training(epochs, self._training.batch_size, 1e-3),
+            derive(self._seed, "router"),
+        )
+        return arrays_of(network.state_dict())
+
+    def _inputs(self, chosen: Array) -> torch.Tensor:
+        if self._prepared is None:
+            self._prepared = self._model.prepared(self._public.x)
+        where = torch.tensor(np.asarray(chosen), device=self._prepared.device)
+        return self._prepared[where]

@@ -1,0 +1,54 @@
+"""NumPy <-> torch, the only place where the two meet."""
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import torch
+from torch import nn
+
+from fcl_flower.core.errors import ContractError
+from fcl_flower.core.sparse import SparseArray
+from fcl_flower.core.types import Array, Arrays, Tensor
+
+
+def dense(tensor: Tensor) -> Array:
+    """Return ``tensor`` as a dense array; absent entries read as zero."""
+    return tensor.to_dense() if isinstance(tensor, SparseArray) else tensor
+
+
+def to_torch(tensor: Tensor, device: str = "cpu") -> torch.Tensor:
+    """Return a copy as a dense torch tensor; the source stays untouched."""
+    return torch.tensor(dense(tensor), device=device)
+
+
+def to_numpy(tensor: torch.Tensor) -> Array:
+    """Return a copy that no later training step can change."""
+    return np.array(tensor.detach().cpu().numpy())
+
+
+def arrays_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, Array]:
+    """Return copies of named torch tensors."""
+    return {name: to_numpy(tensor) for name, tensor in tensors.items()}
+
+
+def snapshot(model: nn.Module, names: Iterable[str]) -> dict[str, Array]:
+    """Return copies of the named parameters and buffers of ``model``."""
+    state = model.state_dict()
+    return {name: to_numpy(state[name]) for name in names}
+
+
+def load(model: nn.Module, arrays: Arrays) -> None:
+    """Copy named tensors into ``model``; the others keep their values.
+
+    Raises:
+        ContractError: a name or a shape is not the model's.
+    """
+    state = model.state_dict()
+    with torch.no_grad():
+        for name, tensor in arrays.items():
+            if name not in state or tuple(state[name].shape) != tuple(tensor.shape):
+                raise ContractError(
+                    f"tensor {name!r} of shape {tuple(tensor.shape)} does not fit "
+                    f"{type(model).__name__}"
+                )
+            state[name].copy_(torch.as_tensor(np.array(dense(tensor))))

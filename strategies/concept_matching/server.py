@@ -1,0 +1,277 @@
+"""Concept Matching, server half: one model for each concept hidden in the data.
+
+Jiang, Sen and Borcea 2025, section III.C and algorithm 1. Symbols: w_1 to w_K are the
+groups ``base/0`` to ``base/K-1``, theta_n is what client n sends in ``base``, w'_j the
+mean of cluster j. The server looks at nothing but weights and numbers of examples.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+from typing_extensions import override
+
+from fcl_flower.algorithms.base import Params, Strategy
+from fcl_flower.core.errors import WireError
+from fcl_flower.core.seeds import derive
+from fcl_flower.core.types import Array, Arrays, Payload, Stage, Update
+from fcl_flower.core.update_checks import same_tensors
+from strategies.concept_matching.clustering import NOISE, Method, cluster
+from strategies.concept_matching.gram_matrix import (
+    Metric,
+    distances,
+    embedding,
+    gram,
+    sketched,
+)
+from strategies.concept_matching.matching import NONE, Rule, match
+
+RECORD = "meta/record"
+ROUND = "meta/round"
+_MEDIAN_CELLS = 2**21
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+class ConceptMatchingParams(Params):
+    """Hyper-parameters of the server half.
+
+    Attributes:
+        concepts: K, how many concept models there are; at least 1. The paper finds
+            too many better than too few.
+        clustering: how the clients' models are grouped; see `clustering.cluster`.
+        distance: between cluster models and concept models.
+        matching: which concept model a cluster model replaces: ``literal`` (algorithm
+            1), ``relaxed`` or ``assignment``; see `server_match.match`.
+        slack: how many times its last step a concept model may move in one round, at
+            least 1; not used by ``literal``. A cluster of one client moves further than
+            the mean of nine, by up to a factor of three.
+        initial: ``common``: all concept models start as the same network, so that
+            the clusters of the first round differ by their data only, and each
+            takes a model of its own; ``independent``: each as another random network,
+            the first one with its weights shuffled within each tensor.
+        aggregation: ``mean`` of a cluster's models, weighted by examples (plain where
+            nobody has any), or ``median`` of each weight.
+        separation: least mean silhouette for more than one cluster, in [-1, 1].
+        outlier: how many times the median step from the nearest concept model a
+            client's model may lie away from its own, above 1; a model further off is
+            noise, and lies in the centre of the map.
+        subdivision: least silhouette for dividing a cluster again, in units of that of
+            the clusters; at least 0. Measured on five concepts of images: at least 0.47
+            where a cluster held two, at most 0.33 where it held one; on other data the
+            two overlap.
+        neighbourhood: DBSCAN's largest radius, in units of the median distance of a
+            model to its nearest neighbour; above 0. See `clustering.cluster`.
+        exact_clients: with more clients in a round their distances are estimated
+            from sketches; at least 2.
+        sketch: numbers in a sketch, at least 16; see `geometry.sketched`.
+    """
+
+    concepts: int = Field(5, ge=1)
+    clustering: Method = "k-means"
+    distance: Metric = "manhattan"
+    matching: Rule = "assignment"
+    slack: float = Field(4.0, ge=1)
+    initial: Literal["common", "independent"] = "common"
+    aggregation: Literal["mean", "median"] = "mean"
+    outlier: float = Field(20.0, gt=1)
+    separation: float = Field(0.1, ge=-1, le=1)
+    subdivision: float = Field(0.4, ge=0)
+    neighbourhood: float = Field(3.0, gt=0)
+    exact_clients: int = Field(400, ge=2)
+    sketch: int = Field(4096, ge=16)
+
+
+class ConceptMatching(Strategy[ConceptMatchingParams]):
+    """Keep K concept models; each client receives all and sends one model back.
+
+    State: ``base/0`` to ``base/K-1``; ``meta/record`` (``distance``, shape (K,): of
+    each concept model's last accepted update); and ``meta/round``, the last round by
+    ascending client: ``client``, ``cluster`` (-1: noise, left out), ``origin`` (the
+    nearest concept model before the update), ``reached`` (the concept model that the
+    client's cluster replaced, -1: none), ``map`` (first two principal coordinates of
+    the models) and ``silhouette``.
+    """
+
+    params_type = ConceptMatchingParams
+    averaged = ()
+
+    @override
+    def init(self, model: Arrays) -> Payload:
+        count = self.params.concepts
+        concepts = [model] * count
+        if self.params.initial == "independent":
+            concepts[1:] = [self._shuffled(model, k) for k in range(1, count)]
+        nobody = np.zeros(0, np.int64)
+        return {
+            **{f"base/{k}": concept for k, concept in enumerate(concepts)},
+            RECORD: {"distance": np.full(count, np.inf)},
+            ROUND: _told(nobody, nobody, nobody, nobody, np.zeros((0, 2)), np.nan),
+        }
+
+    @override
+    def broadcast(self, state: Payload, stage: Stage, client: int) -> Payload:
+        return {group: state[group] for group in self._groups}
+
+    @override
+    def check(self, state: Payload, update: Update) -> None:
+        same_tensors(update.payload, {"base": state["base/0"]})
+        for name, tensor in update.payload["base"].items():
+            # Squares of float32 values are finite in float64; those of float64 not.
+            values = np.asarray(tensor)
+            if values.dtype == np.float64 and np.abs(values).max(initial=0) > _LARGEST:
+                raise WireError(f"base/{name}: holds values beyond {_LARGEST:.1e}")
+
+    @override
+    def aggregate(
+        self, state: Payload, stage: Stage, updates: Mapping[int, Update]
+    ) -> Payload:
+        concepts = [state[group] for group in self._groups]
+        models = [update.payload["base"] for update in updates.values()]
+        examples = np.array([float(u.num_examples) for u in updates.values()])
+        steps = distances(models, concepts, self.params.distance)
+        origin, moved = steps.argmin(axis=1), steps.min(axis=1)
+        # Beside one model that is far off all others would look alike.
+        usual = float(np.median(moved)) or np.inf
+        near = np.flatnonzero(moved <= self.params.outlier * usual)
+        points = self._points([models[i] for i in near])
+        labels = np.full(len(models), NOISE)
+        labels[near], silhouette = cluster(
+            points,
+            origin[near],
+            self.params.clustering,
+            at_most=self.params.concepts,
+            separation=self.params.separation,
+            subdivision=self.params.subdivision,
+            neighbourhood=self.params.neighbourhood,
+            seed=derive(self.seed, "k-means", stage.round),
+        )
+        merged = []
+        for number in range(labels.max() + 1):
+            members = np.flatnonzero(labels == number)
+            merged.append(self._merged([models[i] for i in members], examples[members]))
+        metric = self.params.distance
+        taken, record = match(
+            distances(merged, concepts, metric),
+            lambda number: distances(merged, [merged[number]], metric)[:, 0],
+            np.asarray(state[RECORD]["distance"]),
+            self.params.matching,
+            self.params.slack,
+        )
+        reached = np.append(taken, NONE)[labels]  # noise, -1, reads the last entry
+        plane = np.zeros((len(models), 2))
+        plane[near, : points.shape[1]] = points[:, :2]
+        clients = np.array(list(updates), np.int64)
+        return {
+            **state,
+            **{f"base/{k}": merged[j] for j, k in enumerate(taken) if k != NONE},
+            RECORD: {"distance": record},
+            ROUND: _told(clients, labels, origin, reached, plane, silhouette),
+        }
+
+    @override
+    def insights(self, state: Payload, stage: Stage) -> Mapping[str, float]:
+        """Return who went where in the last round, and how well that worked.
+
+        By client C: ``cluster/C``, ``origin/C``, ``reached/C``, ``map/C/x`` and
+        ``map/C/y``. Of the round: ``clusters``, ``silhouette`` (if there is one),
+        ``updated`` (concept models), ``refused`` (clusters that updated none) and
+        ``kept``, the share of clustered clients whose cluster reached their origin.
+        """
+        told = {name: np.asarray(values) for name, values in state[ROUND].items()}
+        found: dict[str, float] = {}
+        for row, client in enumerate(told["client"].tolist()):
+            for name in ("cluster", "origin", "reached"):
+                found[f"{name}/{client}"] = float(told[name][row])
+            for axis, name in enumerate("xy"):
+                found[f"map/{client}/{name}"] = float(told["map"][row, axis])
+        grouped = told["cluster"] != NOISE
+        clusters = len(np.unique(told["cluster"][grouped]))
+        updated = len(np.unique(told["reached"][told["reached"] != NONE]))
+        found["clusters"] = float(clusters)
+        found["updated"] = float(updated)
+        found["refused"] = float(clusters - updated)
+        if np.isfinite(told["silhouette"]):
+            found["silhouette"] = float(told["silhouette"])
+        if grouped.any():
+            kept = told["reached"] == told["origin"]
+            found["kept"] = float(kept[grouped].mean())
+        return found
+
+    @property
+    def _groups(self) -> list[str]:
+        return [f"base/{k}" for k in range(self.params.concepts)]
+
+    def _shuffled(self, model: Arrays, concept: int) -> Arrays:
+        """Return another random network with the same distribution of weights."""
+        rng = np.random.default_rng(derive(self.seed, "concept", concept))
+        return {
+            name: rng.permutation(np.asarray(tensor).reshape(-1)).reshape(tensor.shape)
+            if tensor.dtype.kind == "f"
+            else tensor
+            for name, tensor in model.items()
+        }
+
+    def _points(self, models: Sequence[Arrays]) -> npt.NDArray[np.float64]:
+        """Return the principal coordinates of the models."""
+        if len(models) > self.params.exact_clients:
+            seed = derive(self.seed, "sketch")
+            models = sketched(models, self.params.sketch, seed)
+        return embedding(gram(models))
+
+    def _merged(
+        self, models: Sequence[Arrays], examples: npt.NDArray[np.float64]
+    ) -> Arrays:
+        """Return the model of one cluster."""
+        merged = {}
+        for name, first in models[0].items():
+            flat = [np.asarray(model[name]).reshape(-1) for model in models]
+            if self.params.aggregation == "mean":
+                values = _mean(flat, examples)
+            else:
+                values = _median(flat)
+            if first.dtype.kind in "iu":  # BatchNorm counts its batches
+                values = np.rint(values)
+            merged[name] = values.astype(first.dtype).reshape(first.shape)
+        return merged
+
+
+def _mean(flat: Sequence[Array], examples: npt.NDArray[np.float64]) -> Array:
+    """Return the mean of vectors, weighted by examples; float64."""
+    shares = examples if examples.any() else np.ones(len(flat))
+    total = np.zeros(len(flat[0]))
+    for values, share in zip(flat, shares / shares.sum(), strict=True):
+        total += values * share  # float64, as the shares are
+    return total
+
+
+def _median(flat: Sequence[Array]) -> Array:
+    """Return the median of vectors; float64, in steps that take little memory."""
+    width = max(1, _MEDIAN_CELLS // len(flat))
+    median = np.empty(len(flat[0]))
+    for start in range(0, len(median), width):
+        rows = [values[start : start + width] for values in flat]
+        median[start : start + width] = np.median(
+            np.stack(rows, dtype=np.float64), axis=0
+        )
+    return median
+
+
+def _told(
+    client: Array,
+    cluster: Array,
+    origin: Array,
+    reached: Array,
+    plane: Array,
+    silhouette: float,
+) -> Arrays:
+    """Return what the state keeps of a round."""
+    return {
+        "client": client,
+        "cluster": cluster,
+        "origin": origin,
+        "reached": reached,
+        "map": plane,
+        "silhouette": np.asarray(silhouette),
+    }

@@ -1,0 +1,1 @@
+"""FedET, server side."""

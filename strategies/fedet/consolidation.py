@@ -1,0 +1,117 @@
+"""What several clients' versions of one Enhancer Group teach the server's.
+
+Liu et al., IJCAI 2023, section 3.2, equations 6 to 8; on arrays alone.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from fcl_flower.core.types import Array, Arrays
+
+
+class Upload(NamedTuple):
+    """A group as one client returns it.
+
+    Attributes:
+        tensors: Enhancers and head.
+        classes: int64, the new ones, which the client has learned.
+        distribution: float64, shape (classes,), of its samples; None if withheld.
+        entropy: of its new classes, at least 0; None if withheld.
+    """
+
+    tensors: Arrays
+    classes: Array
+    distribution: Array | None
+    entropy: float | None
+
+
+def entropy_weights(entropies: Sequence[float | None]) -> Array:
+    """Return ``H^k / H_sum``, equal ones where it is unknown or all are 0."""
+    known = np.array([0.0 if h is None else h for h in entropies])
+    shares = known if known.any() else np.ones(len(known))
+    return np.asarray(shares / shares.sum())
+
+
+def combined(
+    f_old: Array, f_new: Array, kept: Array, learned: Array, weights: Array
+) -> Array:
+    """Return the supervision of the entropy-aware distillation (equations 6 and 8).
+
+    The paper has every upload learn the same new classes. Where they differ, an upload
+    speaks of a class that it has not learned as well, by what it has of the old group
+    or, if that does not know the class either, of the untrained head.
+
+    Args:
+        f_old: logits of H_old, shape (N, classes).
+        f_new: logits of the q uploaded groups, shape (q, N, classes).
+        kept: bool, (classes,): known before, and learned by none of the uploads.
+        learned: bool, (classes,): learned by some of them.
+        weights: H^k / H_sum, shape (q,).
+
+    Returns:
+        shape (N, classes), 0 for a class of neither.
+    """
+    targets = np.zeros_like(f_old, dtype=np.float64)
+    mixed = np.einsum("q,qnc->nc", weights, f_new)
+    for logits, classes in ((f_old, kept), (mixed, learned)):
+        if classes.any():
+            part = logits[:, classes]
+            targets[:, classes] = part - part.mean(1, keepdims=True)
+    return targets
+
+
+def wanted_distribution(uploads: Sequence[Upload], kept: Array, new: Array) -> Array:
+    """Return how auxiliary data shall be spread over the classes, summing to 1.
+
+    The mean of what the clients tell; even over the group's classes where it is
+    withheld. Old classes, of which clients have few samples left, get together as much
+    as is their share among the classes.
+    """
+    even: Array = np.where(kept | new, 1.0, 0.0) / (kept | new).sum()
+    told = [u.distribution for u in uploads if u.distribution is not None]
+    if not told:
+        return even
+    spread = np.mean(told, axis=0)
+    if spread.sum() <= 0:
+        return even
+    old = np.where(kept, even, 0.0)
+    return np.asarray((1 - old.sum()) * spread / spread.sum() + old)
+
+
+def auxiliary(labels: Array, distribution: Array, count: int, seed: int) -> Array:
+    """Return ``count`` public samples drawn by class, with repetition only if need be.
+
+    Args:
+        labels: int64, shape (N,): each sample's class; -1 for none that anybody has.
+        distribution: shape (classes,), summing to 1.
+        count: how many, at least 1.
+        seed: of the draw.
+
+    Returns:
+        int64, shape (count,). Where no sample is of a wanted class, they are drawn
+        evenly from all.
+    """
+    rng = np.random.default_rng(seed)
+    present = np.bincount(labels[labels >= 0], minlength=len(distribution))
+    shares = np.where(present > 0, distribution, 0.0)
+    if shares.sum() <= 0:
+        return np.asarray(rng.choice(len(labels), count, replace=count > len(labels)))
+    counts = rng.multinomial(count, shares / shares.sum())
+    drawn = []
+    for label in np.flatnonzero(counts):
+        members = rng.permutation(np.flatnonzero(labels == label))
+        drawn.append(np.resize(members, counts[label]))
+    return np.concatenate(drawn)
+
+
+def mean(groups: Sequence[Arrays], weights: Array) -> Arrays:
+    """Return the weighted mean of tensors."""
+    return {
+        name: np.asarray(
+            sum(w * np.asarray(g[name]) for w, g in zip(weights, groups, strict=True)),
+            np.asarray(tensor).dtype,
+        )
+        for name, tensor in groups[0].items()
+    }

@@ -1,0 +1,283 @@
+"""FedET, server half: groups that several clients changed are consolidated into one.
+
+Liu et al., IJCAI 2023, section 3.2, equations 6 to 8. A round is the paper's "server
+waiting time": what arrives within ``--timeout`` is distilled together.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+from typing_extensions import override
+
+from fcl_flower.algorithms.base import Params, Strategy
+from fcl_flower.core.errors import WireError
+from fcl_flower.core.seeds import derive
+from fcl_flower.core.types import Array, Arrays, Payload, Stage, Tensor, Update
+from fcl_flower.core.update_checks import fits
+from strategies.fedet.consolidation import (
+    Upload,
+    auxiliary,
+    combined,
+    entropy_weights,
+    mean,
+    wanted_distribution,
+)
+from strategies.fedet.label_domains import discriminant, domains, nearest_mean
+
+KNOWN, CHANGED, HELD = "meta/known", "meta/changed", "meta/held"
+_GROUP = re.compile(r"(enhancers|meta)/(0|[1-9][0-9]{0,5})")
+
+
+class FedEtParams(Params):
+    """Hyper-parameters of the server half.
+
+    Attributes:
+        groups: J, how many Enhancer Groups there are, at least 1.
+        router: what sends a sample to a group: the nearest class ``prototype`` in the
+            frozen encoder's features, a linear ``discriminant`` of the classes there,
+            or a small ``network`` trained on public data.
+        router_epochs: passes over the public data to train the network, at least 1.
+        consolidation: what becomes of a group that several clients changed: they are
+            distilled (``distillation``), or their tensors averaged (``mean``), each
+            weighted by its entropy. Without public data always the mean.
+        least_uploads: how many clients must have changed a group for it to be
+            consolidated: 2 as printed, so that a lone upload replaces it, or 1.
+        auxiliary: public samples to distil on, at least 1.
+        server_epochs: passes over them, at least 1.
+        label_weight: of the cross-entropy of the public samples' labels beside equation
+            7, at least 0; 0 as printed.
+        distribution: what clients tell of their labels: ``exact``, ``noised`` or
+            ``withheld``; then public samples are drawn evenly over the classes.
+        entropy: likewise; where it is withheld all clients weigh the same.
+    """
+
+    groups: int = Field(3, ge=1)
+    router: Literal["prototype", "discriminant", "network"] = "discriminant"
+    router_epochs: int = Field(20, ge=1)
+    consolidation: Literal["distillation", "mean"] = "distillation"
+    least_uploads: int = Field(2, ge=1, le=2)
+    auxiliary: int = Field(64, ge=1)
+    server_epochs: int = Field(3, ge=1)
+    label_weight: float = Field(1.0, ge=0)
+    distribution: Literal["exact", "noised", "withheld"] = "exact"
+    entropy: Literal["exact", "noised", "withheld"] = "exact"
+
+
+class FedEt(Strategy[FedEtParams]):
+    """Keep J groups; a client receives those that changed since it last took part.
+
+    State: ``enhancers/0`` to ``enhancers/J-1``; ``router`` (where J > 1);
+    ``meta/known`` (``classes``, uint8, (J, classes): what each group knows);
+    ``meta/changed`` (``round``, (J,): the last in which a group changed, 0 for never);
+    ``meta/held`` (by client, the last round that it took part in).
+    """
+
+    params_type = FedEtParams
+    averaged = ()
+    trains = True
+
+    @override
+    def init(self, model: Arrays) -> Payload:
+        count = self.params.groups
+        classes = len(np.asarray(model["heads.0.bias"]))
+        state: dict[str, Arrays] = {f"enhancers/{j}": model for j in range(count)}
+        if count > 1:
+            state["router"] = self._router()
+        return {
+            **state,
+            KNOWN: {"classes": np.zeros((count, classes), np.uint8)},
+            CHANGED: {"round": np.zeros(count, np.int64)},
+            HELD: {},
+        }
+
+    @override
+    def broadcast(self, state: Payload, stage: Stage, client: int) -> Payload:
+        held = (
+            np.asarray(state[HELD][str(client)]) if str(client) in state[HELD] else None
+        )
+        since = 0 if held is None else int(held)
+        changed = np.asarray(state[CHANGED]["round"])
+        sent = {
+            f"enhancers/{j}": state[f"enhancers/{j}"]
+            for j in range(self.params.groups)
+            # In that round it had what the rounds before had changed.
+            if changed[j] > 0 and changed[j] >= since
+        }
+        if held is None and "router" in state:
+            sent["router"] = state["router"]
+        return {**sent, KNOWN: state[KNOWN]}
+
+    @override
+    def forgotten(self, state: Payload, client: int) -> Payload:
+        held = {c: at for c, at in state[HELD].items() if c != str(client)}
+        return {**state, HELD: held}
+
+    @override
+    def check(self, state: Payload, update: Update) -> None:
+        payload = update.payload
+        classes = np.asarray(state[KNOWN]["classes"]).shape[1]
+        found = [_GROUP.fullmatch(group) for group in payload]
+        numbers = {int(m[2]) for m in found if m}
+        wanted = {f"{kind}/{j}" for j in numbers for kind in ("enhancers", "meta")}
+        if not payload or payload.keys() != wanted:
+            raise WireError(f"groups {sorted(payload)}: expected enhancers and meta")
+        if max(numbers) >= self.params.groups:
+            raise WireError(f"enhancers/{max(numbers)}: unknown group")
+        for j in sorted(numbers):
+            tensors, expected = payload[f"enhancers/{j}"], state[f"enhancers/{j}"]
+            if tensors.keys() != expected.keys():
+                odd = sorted(tensors.keys() ^ expected.keys())
+                raise WireError(f"enhancers/{j}: tensors {odd} are missing or unknown")
+            fits(f"enhancers/{j}", tensors, expected, sparse=False)
+            self._check_told(f"meta/{j}", payload[f"meta/{j}"], classes)
+
+    @override
+    def aggregate(
+        self, state: Payload, stage: Stage, updates: Mapping[int, Update]
+    ) -> Payload:
+        known = np.asarray(state[KNOWN]["classes"]).astype(bool)
+        changed = np.asarray(state[CHANGED]["round"]).copy()
+        new: dict[str, Arrays] = {}
+        for j in range(self.params.groups):
+            uploads = [
+                _upload(update.payload, j)
+                for update in updates.values()
+                if f"enhancers/{j}" in update.payload
+            ]
+            if not uploads:
+                continue
+            new[f"enhancers/{j}"] = (
+                uploads[0].tensors
+                if len(uploads) < self.params.least_uploads
+                else self._consolidated(
+                    state[f"enhancers/{j}"],
+                    np.asarray(known[j], bool),
+                    uploads,
+                    stage,
+                    j,
+                )
+            )
+            known[j, np.concatenate([upload.classes for upload in uploads])] = True
+            changed[j] = stage.round
+        held = {str(client): np.asarray(stage.round) for client in updates}
+        return {
+            **state,
+            **new,
+            KNOWN: {"classes": known.astype(np.uint8)},
+            CHANGED: {"round": changed},
+            HELD: {**state[HELD], **held},
+        }
+
+    @override
+    def notes(self) -> Mapping[str, str]:
+        public, params = len(self.bench.labels), self.params
+        labelled = bool((self.bench.labels >= 0).any())
+        told = {}
+        if params.consolidation == "mean" or not public:
+            why = "" if public else ", since there are no public data"
+            told["consolidation"] = f"mean of the tensors, by entropy{why}"
+        else:
+            and_labels = " and their labels" * (labelled and params.label_weight > 0)
+            told["consolidation"] = (
+                f"distillation on {public} public samples{and_labels}"
+            )
+            if params.distribution == "withheld":
+                told["distribution"] = "withheld: auxiliary data are drawn evenly"
+            elif not labelled:
+                told["distribution"] = "of no use: no public sample is of a known class"
+        if params.distribution == "noised":
+            told["distribution"] = "noised"
+        if params.entropy != "exact":
+            told["entropy"] = (
+                "withheld: all clients weigh the same"
+                if params.entropy == "withheld"
+                else "noised"
+            )
+        return told
+
+    def _router(self) -> Arrays:
+        """Return what sends samples to groups, made of the public data."""
+        bench, count = self.bench, self.params.groups
+        features = bench.features() if len(bench.labels) else np.zeros((0, 1))
+        seed = derive(self.seed, "domains")
+        groups = domains(features, bench.classes, count, seed)
+        if self.params.router == "network":
+            return bench.routed(groups[bench.classes], self.params.router_epochs)
+        linear = discriminant if self.params.router == "discriminant" else nearest_mean
+        return {**linear(features, bench.classes)._asdict(), "groups": groups}
+
+    def _consolidated(
+        self, old: Arrays, known: Array, uploads: list[Upload], stage: Stage, j: int
+    ) -> Arrays:
+        """Return one group made of several (equations 6 to 8)."""
+        weights = entropy_weights([upload.entropy for upload in uploads])
+        averaged = mean([upload.tensors for upload in uploads], weights)
+        bench = self.bench
+        if self.params.consolidation == "mean" or not len(bench.labels):
+            return averaged
+        learned = np.zeros(len(known), bool)
+        learned[np.concatenate([upload.classes for upload in uploads])] = True
+        kept = known & ~learned
+        seed = derive(self.seed, "auxiliary", stage.round, j)
+        chosen = auxiliary(
+            bench.labels,
+            wanted_distribution(uploads, kept, learned),
+            self.params.auxiliary,
+            seed,
+        )
+        targets = combined(
+            bench.logits(old, chosen),
+            np.stack([bench.logits(u.tensors, chosen) for u in uploads]),
+            kept,
+            learned,
+            weights,
+        )
+        classes = np.flatnonzero(kept | learned)
+        return bench.distilled(
+            averaged,
+            chosen,
+            targets,
+            classes,
+            self.params.server_epochs,
+            self.params.label_weight,
+        )
+
+    def _check_told(self, group: str, told: Arrays, classes: int) -> None:
+        expected: dict[str, Tensor] = {"classes": np.zeros(0, np.int64)}
+        if self.params.distribution != "withheld":
+            expected["distribution"] = np.zeros(classes, np.float32)
+        if self.params.entropy != "withheld":
+            expected["entropy"] = np.zeros((), np.float32)
+        if told.keys() != expected.keys():
+            odd = sorted(told.keys() ^ expected.keys())
+            raise WireError(f"{group}: tensors {odd} are missing or unknown")
+        rest = {name: tensor for name, tensor in told.items() if name != "classes"}
+        fits(group, rest, expected, sparse=False)
+        found = told["classes"]
+        plain = isinstance(found, np.ndarray) and found.dtype == np.int64
+        if not plain or found.ndim != 1 or not 0 < found.size <= classes:  # type: ignore[union-attr]
+            raise WireError(f"{group}/classes: expected 1 to {classes} whole numbers")
+        values = np.asarray(found)
+        if values.min() < 0 or values.max() >= classes or (np.diff(values) <= 0).any():
+            raise WireError(f"{group}/classes: expected ascending places of the head")
+        if "distribution" in told:
+            shares = np.asarray(told["distribution"])
+            if not (shares >= 0).all() or not abs(float(shares.sum()) - 1) < 1e-3:
+                raise WireError(f"{group}/distribution: expected shares that sum to 1")
+        if "entropy" in told and not 0 <= float(np.asarray(told["entropy"])) <= 100:
+            raise WireError(f"{group}/entropy: expected a number from 0 to 100")
+
+
+def _upload(payload: Payload, j: int) -> Upload:
+    told = payload[f"meta/{j}"]
+    distribution = told.get("distribution")
+    entropy = told.get("entropy")
+    return Upload(
+        payload[f"enhancers/{j}"],
+        np.asarray(told["classes"]),
+        None if distribution is None else np.asarray(distribution).astype(np.float64),
+        None if entropy is None else float(np.asarray(entropy)),
+    )

@@ -1,0 +1,1 @@
+"""FedSeIT, server side."""

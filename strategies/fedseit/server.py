@@ -1,0 +1,117 @@
+"""FedSeIT, server half: FedWeIT's, and dense projections where clients share them.
+
+Chaudhary et al., Findings of EMNLP 2022, algorithm 1. The foreign adapters that a
+client receives become branches of its network instead of summands of its weights;
+that happens on the client alone.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from typing_extensions import override
+
+from fcl_flower.core.errors import WireError
+from fcl_flower.core.sparse import SparseArray
+from fcl_flower.core.types import Arrays, Payload, Stage, Update
+from strategies.fedweit.adapter_selection import Knowledge, handed_in
+from strategies.fedweit.server import FedWeit, FedWeitParams
+
+BRANCHES = "meta/branches"
+COUNT = re.compile("[1-9][0-9]{0,5}")
+
+
+class FedSeitParams(FedWeitParams):
+    """Those of FedWeIT, and one more.
+
+    Attributes:
+        dls: dense layer sharing: the clients' projections W_c and W_f are averaged
+            and handed out (FedSeIT+DLS, the paper's ablation).
+    """
+
+    knowledge: Knowledge = "previous"
+    dls: bool = False
+
+
+class FedSeit(FedWeit[FedSeitParams]):
+    """State beside that of `FedWeit`: ``dense/K``, the mean of the projections.
+
+    They are averaged over the clients whose tasks have K branches: W_c (``local``,
+    shape (features, 2 features)) and for each layer of F filters W_f
+    (``foreign/NAME``, (F, K F)). ``meta/branches`` has K by task ``C/T``.
+    """
+
+    params_type = FedSeitParams
+    averaged = ("base", "dense")
+
+    @override
+    def broadcast(self, state: Payload, stage: Stage, client: int) -> Payload:
+        payload = super().broadcast(state, stage, client)
+        if stage.first:
+            count = len(self.chosen(state, stage, client))
+        else:  # more adapters may have come since the task began
+            place = f"{client}/{stage.task}"
+            count = int(np.asarray(state.get(BRANCHES, {}).get(place, 0)))
+        group = f"dense/{count}"
+        return {**payload, group: state[group]} if group in state else payload
+
+    @override
+    def check(self, state: Payload, update: Update) -> None:
+        dense = [group for group in update.payload if group.startswith("dense/")]
+        rest = {g: a for g, a in update.payload.items() if g not in dense}
+        super().check(state, Update(rest, update.num_examples))
+        if dense and not (self.params.dls and len(dense) == 1):
+            raise WireError(f"groups {dense}: expected one with dls, none without")
+        for group in dense:
+            count = group.removeprefix("dense/")
+            # Canonical digits only, and no more branches than adapters that exist:
+            # they become the name of a group, which is kept.
+            most = len(handed_in(state))
+            if not COUNT.fullmatch(count) or int(count) > most:
+                raise WireError(
+                    f"{group}: expected the number of branches, 1 to {most}"
+                )
+            _check_projections(group, update.payload[group], state["base"], int(count))
+
+    @override
+    def aggregate(
+        self, state: Payload, stage: Stage, updates: Mapping[int, Update]
+    ) -> Payload:
+        sent: dict[str, list[Arrays]] = {}
+        branches = dict(state.get(BRANCHES, {}))
+        for client, update in updates.items():
+            for group, arrays in update.payload.items():
+                if group.startswith("dense/"):
+                    sent.setdefault(group, []).append(arrays)
+                    count = int(group.removeprefix("dense/"))
+                    task = (update.stage or stage).task
+                    branches[f"{client}/{task}"] = np.asarray(count)
+        return {
+            **super().aggregate(state, stage, updates),
+            **{group: _mean(all_sent) for group, all_sent in sent.items()},
+            **({BRANCHES: branches} if self.params.dls else {}),
+        }
+
+
+def _mean(sent: Sequence[Arrays]) -> Arrays:
+    return {
+        name: np.mean([np.asarray(a[name]) for a in sent], 0, np.float64).astype("f4")
+        for name in sent[0]
+    }
+
+
+def _check_projections(group: str, sent: Arrays, base: Arrays, count: int) -> None:
+    """Refuse projections of other names, shapes or dtypes than those of K branches."""
+    features = sum(weight.shape[0] for weight in base.values())
+    shapes = {"local": (features, 2 * features)}
+    for name, weight in base.items():
+        shapes[f"foreign/{name}"] = (weight.shape[0], count * weight.shape[0])
+    if sent.keys() != shapes.keys():
+        raise WireError(f"{group}: expected the tensors {sorted(shapes)}")
+    for name, tensor in sent.items():
+        if isinstance(tensor, SparseArray) or tensor.dtype != np.float32:
+            raise WireError(f"{group}/{name}: expected dense float32 values")
+        if tensor.shape != shapes[name]:
+            raise WireError(
+                f"{group}/{name}: expected shape {shapes[name]}, got {tensor.shape}"
+            )

@@ -1,0 +1,1 @@
+"""FedWeIT, server side."""

@@ -1,0 +1,224 @@
+"""The knowledge base: which adapters of other clients' finished tasks a client gets.
+
+``previous``, ``sample:K`` and ``all`` look at nothing but who and when (FedWeIT,
+algorithm 1). ``sit:K`` is Selective Inter-client Transfer (Chaudhary et al., Findings
+of EMNLP 2022, section 2.3): the K whose tasks overlap most with the new one, judged
+by cluster centres of mean word vectors.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal, NamedTuple
+
+import numpy as np
+from pydantic import AfterValidator
+
+from fcl_flower.core.errors import WireError
+from fcl_flower.core.seeds import derive
+from fcl_flower.core.sparse import SparseArray
+from fcl_flower.core.types import Array, Arrays, Payload, Stage
+
+Overlap = Literal["mean-cosine", "thresholded"]
+SUMMARY = {"mean-cosine": "mean", "thresholded": "centres"}
+OVERLAP = "meta/overlap"
+BEGUN = "meta/begun"
+MAX_CENTRES = 10_000
+LONGEST = 1 + 2**-8
+"""A vector of length 1 may get longer on its way: bfloat16 keeps 8 bits."""
+
+
+def _known(value: str) -> str:
+    name, _, count = value.partition(":")
+    if value in {"previous", "all", "none"}:
+        return value
+    if name in {"sample", "sit"} and count.isdecimal() and int(count) > 0:
+        return value
+    raise ValueError(
+        "'previous', 'sample:K' or 'sit:K' with K above 0, 'all' or 'none'"
+    )
+
+
+Knowledge = Annotated[str, AfterValidator(_known)]
+
+
+class Adapter(NamedTuple):
+    """Whose adapter, and of which of its tasks."""
+
+    client: int
+    task: int
+
+    def group(self, kind: str) -> str:
+        """Return the group of a payload that carries this kind of its tensors."""
+        return f"{kind}/{self.client}/{self.task}"
+
+
+class KnowledgeBase(NamedTuple):
+    """Who gets whose adapters, by a policy; it looks at the server's state.
+
+    With SIT the state also has ``summaries/C/T``, ``meta/overlap/C/T`` (scores of that
+    task by candidate ``c/t``) and ``meta/begun`` (round of its survey by task ``C/T``).
+
+    Attributes:
+        policy: such as ``previous`` or ``sit:3``.
+        overlap: how SIT compares tasks.
+        threshold: of the thresholded score.
+        seed: the run's seed, for ``sample``.
+    """
+
+    policy: str
+    overlap: Overlap
+    threshold: float
+    seed: int
+
+    @property
+    def sit(self) -> int:
+        """Return K of ``sit:K``; 0 for the other policies."""
+        name, _, count = self.policy.partition(":")
+        return int(count) if name == "sit" else 0
+
+    def chosen(self, state: Payload, new: Adapter) -> list[Adapter]:
+        """Return the adapters that travel to a new task."""
+        if not self.sit:
+            return chosen(self.policy, candidates(state, new), new, self.seed)
+        scores = state.get(new.group(OVERLAP), {})
+        ranked = [(_adapter(name), float(np.asarray(v))) for name, v in scores.items()]
+        return most_similar(ranked, self.sit)
+
+    def surveyed(
+        self, state: Payload, stage: Stage, answers: Mapping[int, Payload]
+    ) -> Payload:
+        """Return the state with new tasks' summaries and what they overlap with.
+
+        A client that withholds its summary gets no adapters.
+        """
+        known = {client: answer for client, answer in answers.items() if answer}
+        tasks = [Adapter(client, stage.task) for client in known]
+        summaries = {t.group("summaries"): known[t.client]["summary"] for t in tasks}
+        state = {**state, **summaries}
+        scores = {task.group(OVERLAP): self._overlaps(state, task) for task in tasks}
+        begun = {f"{t.client}/{t.task}": np.asarray(stage.round) for t in tasks}
+        return {**state, **scores, BEGUN: {**state.get(BEGUN, {}), **begun}}
+
+    def insights(self, state: Payload, stage: Stage) -> dict[str, float]:
+        """Return the scores of the tasks that began in this round."""
+        begun = [
+            _adapter(name).group(OVERLAP)
+            for name, number in state.get(BEGUN, {}).items()
+            if int(np.asarray(number)) == stage.round
+        ]
+        return {
+            f"{group.removeprefix('meta/')}/{name}": float(np.asarray(score))
+            for group in sorted(begun)
+            for name, score in state[group].items()
+        }
+
+    def _overlaps(self, state: Payload, new: Adapter) -> Arrays:
+        """Return the score of every candidate that has a summary, by ``c/t``."""
+        name = SUMMARY[self.overlap]
+        mine = np.asarray(state[new.group("summaries")][name])
+        scores = {}
+        for other in candidates(state, new):
+            if other.group("summaries") in state:
+                theirs = np.asarray(state[other.group("summaries")][name])
+                score = similarity(self.overlap, mine, theirs, self.threshold)
+                scores[f"{other.client}/{other.task}"] = np.asarray(score)
+        return scores
+
+
+def _adapter(name: str) -> Adapter:
+    client, task = name.split("/")
+    return Adapter(int(client), int(task))
+
+
+def handed_in(state: Payload) -> list[Adapter]:
+    """Return whose adapters the server has, in one order."""
+    found = []
+    for group in state:
+        if group.startswith("adapters/"):
+            _, client, task = group.split("/")
+            found.append(Adapter(int(client), int(task)))
+    return sorted(found)
+
+
+def candidates(state: Payload, new: Adapter) -> list[Adapter]:
+    """Return the adapters of other clients' finished tasks: never the client's own.
+
+    Whatever has been handed in: clients have orders of their own, so that the number
+    of another client's task says nothing, least of all when some are slower.
+    """
+    return [a for a in handed_in(state) if a.client != new.client]
+
+
+def chosen(
+    knowledge: str, known: Sequence[Adapter], new: Adapter, seed: int
+) -> list[Adapter]:
+    """Return those of ``known`` that travel to ``new``, by all policies but SIT."""
+    name, _, count = knowledge.partition(":")
+    if name == "none":
+        return []
+    if name == "previous":
+        last = {a.client: a for a in sorted(known)}
+        return list(last.values())
+    if name == "sample" and int(count) < len(known):
+        draw = np.random.default_rng(derive(seed, "knowledge", new.client, new.task))
+        picked = draw.choice(len(known), size=int(count), replace=False)
+        return [known[i] for i in sorted(picked)]
+    return list(known)
+
+
+def most_similar(scores: Sequence[tuple[Adapter, float]], count: int) -> list[Adapter]:
+    """Return the ``count`` adapters of the highest scores, in order of adapter."""
+    ranked = sorted(scores, key=lambda pair: (-pair[1], pair[0]))
+    return sorted(adapter for adapter, _ in ranked[:count])
+
+
+def similarity(kind: Overlap, one: Array, other: Array, threshold: float) -> float:
+    """Return the domain overlap of two tasks (section 2.3).
+
+    ``mean-cosine``: the mean cosine over all pairs of centres. It equals the inner
+    product of the means of the normalised centres, so that one vector a task is an
+    exact summary. ``thresholded``: the same mean, in which a cosine up to
+    ``threshold`` counts as 0 (the released code); this needs the centres.
+
+    Args:
+        kind: which score.
+        one: a summary: mean (D,), or normalised centres (Q, D).
+        other: the summary of another task.
+        threshold: of ``thresholded``.
+    """
+    if kind == "mean-cosine":
+        return float(one.astype(np.float64) @ other.astype(np.float64))
+    cosines = one.astype(np.float64) @ other.astype(np.float64).T
+    return float(np.where(cosines > threshold, cosines, 0.0).mean())
+
+
+def check_summary(kind: Overlap, answer: Payload, base: Arrays) -> None:
+    """Refuse what is no summary of a task; nothing at all is one that is withheld.
+
+    Raises:
+        WireError: the names, shape, dtype or length of a vector are not as expected.
+    """
+    if not answer:
+        return
+    name = SUMMARY[kind]
+    if answer.keys() != {"summary"} or answer["summary"].keys() != {name}:
+        raise WireError(f"survey: expected one group summary with {name}")
+    summary = answer["summary"][name]
+    if isinstance(summary, SparseArray) or summary.dtype != np.float32:
+        raise WireError(f"summary/{name}: expected dense float32 values")
+    # Word vectors are as wide as the filters that slide over them.
+    widths = {weight.shape[1] for weight in base.values()}
+    rows = summary[None] if name == "mean" else summary
+    if rows.ndim != 2 or rows.shape[1] not in widths or not len(rows):
+        raise WireError(
+            f"summary/{name}: expected vectors of {sorted(widths)} entries, got shape "
+            f"{summary.shape}"
+        )
+    # In double precision: the squares of hostile values may exceed a float32.
+    if (
+        len(rows) > MAX_CENTRES
+        or np.linalg.norm(rows.astype(np.float64), axis=1).max() > LONGEST
+    ):
+        raise WireError(
+            f"summary/{name}: expected vectors of length at most 1, and at most "
+            f"{MAX_CENTRES}"
+        )

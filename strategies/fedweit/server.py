@@ -1,0 +1,195 @@
+"""FedWeIT, server half: a sparse common base and a knowledge base of adapters.
+
+Yoon et al., ICML 2021, https://arxiv.org/abs/2003.03196, algorithm 1 and section 3.4.
+Symbols: theta_G is the group ``base``, A_i^(j) is ``adapters/i/j``, kappa is the share
+of output channels that a client sends (the learner's setting).
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal, TypeVar
+
+import numpy as np
+from pydantic import Field
+from typing_extensions import override
+
+from fcl_flower.algorithms.base import Params, Strategy
+from fcl_flower.core import update_checks
+from fcl_flower.core.errors import ConfigError, WireError
+from fcl_flower.core.sparse import SparseArray
+from fcl_flower.core.types import Array, Arrays, Payload, Stage, Update
+from strategies.fedweit.adapter_selection import (
+    Adapter,
+    Knowledge,
+    KnowledgeBase,
+    Overlap,
+    check_summary,
+)
+from strategies.fedweit.decomposition import decomposed
+
+CHANGED = "meta/changed"
+SEEN = "meta/seen"
+
+
+class FedWeitParams(Params):
+    """Hyper-parameters of the server half.
+
+    Attributes:
+        aggregation: ``masked-mean``: mean over the clients that sent a channel;
+            ``literal``: the paper's 1/C sum, in which a channel that was not sent
+            counts as zero, so that the base shrinks in every round.
+        knowledge: which adapters of other clients a client receives when it starts
+            a task: ``previous`` (each client's one of the highest number), ``sample:K``
+            (K drawn from all finished ones, algorithm 1 line 3), ``sit:K`` (the K of
+            the most similar tasks; text only), ``all``, or ``none``.
+        overlap: how ``sit`` compares tasks: ``mean-cosine`` (one vector a task) or
+            ``thresholded`` (all cluster centres).
+        overlap_threshold: the cosine that ``thresholded`` must exceed.
+    """
+
+    aggregation: Literal["masked-mean", "literal"] = "masked-mean"
+    knowledge: Knowledge = "sample:5"
+    overlap: Overlap = "mean-cosine"
+    overlap_threshold: float = Field(0.7, ge=-1, le=1)
+
+
+P = TypeVar("P", bound=FedWeitParams)
+
+
+class FedWeit(Strategy[P]):
+    """Keep theta_G and every adapter handed in.
+
+    State: ``base`` (theta_G, dense), ``adapters/C/T`` (sparse), and, so that a client
+    receives only the channels that changed since its last round, ``meta/changed``
+    (round of the last change by channel) and ``meta/seen`` (by client, the last round
+    whose broadcast reached it for certain).
+    What SIT adds is told by `KnowledgeBase`.
+    """
+
+    params_type = FedWeitParams
+    personal = True
+    handed_in: ClassVar[tuple[str, ...]] = ("adapters",)
+
+    def __init__(self, params: P, seed: int) -> None:
+        """Read the policy of the knowledge base."""
+        super().__init__(params, seed)
+        self._knowledge = KnowledgeBase(
+            params.knowledge, params.overlap, params.overlap_threshold, seed
+        )
+
+    @override
+    def init(self, model: Arrays) -> Payload:
+        base = decomposed(model)
+        if self._knowledge.sit and any(weight.ndim != 3 for weight in base.values()):
+            raise ConfigError(
+                f"set knowledge: {self.params.knowledge!r} is refused: expected a "
+                f"network over word vectors, such as kim-cnn, for sit"
+            )
+        changed = {name: np.zeros(len(v), np.int64) for name, v in base.items()}
+        return {"base": base, CHANGED: changed, SEEN: {}}
+
+    @override
+    def survey(self, state: Payload, stage: Stage, client: int) -> Payload | None:
+        return {} if self._knowledge.sit and stage.first else None
+
+    @override
+    def check_answer(self, state: Payload, answer: Payload) -> None:
+        check_summary(self.params.overlap, answer, state["base"])
+
+    @override
+    def surveyed(
+        self, state: Payload, stage: Stage, answers: Mapping[int, Payload]
+    ) -> Payload:
+        return self._knowledge.surveyed(state, stage, answers)
+
+    @override
+    def insights(self, state: Payload, stage: Stage) -> Mapping[str, float]:
+        return self._knowledge.insights(state, stage)
+
+    @override
+    def broadcast(self, state: Payload, stage: Stage, client: int) -> Payload:
+        seen = state[SEEN].get(str(client))
+        since = -1 if seen is None else int(np.asarray(seen))
+        base: dict[str, SparseArray] = {}
+        for name, values in state["base"].items():
+            fresh = np.flatnonzero(np.asarray(state[CHANGED][name]) >= max(since, 0))
+            if len(fresh):
+                base[name] = SparseArray.of_channels(np.asarray(values), fresh)
+        payload: dict[str, Arrays] = {"base": base}
+        if stage.first:
+            for adapter in self.chosen(state, stage, client):
+                for kind in self.handed_in:
+                    payload[adapter.group(kind)] = state[adapter.group(kind)]
+        return payload
+
+    @override
+    def check(self, state: Payload, update: Update) -> None:
+        odd = update.payload.keys() - {"base", "adapters"}
+        if odd:
+            raise WireError(f"groups {sorted(odd)}: expected base and adapters")
+        for group, arrays in update.payload.items():
+            update_checks.fits(group, arrays, state["base"], sparse=True)
+        # Channels of the base may stay at home, but an adapter is used as a whole.
+        missing = state["base"].keys() - update.payload.get("adapters", state["base"])
+        if missing:
+            raise WireError(f"adapters: tensors {sorted(missing)} are missing")
+
+    @override
+    def aggregate(
+        self, state: Payload, stage: Stage, updates: Mapping[int, Update]
+    ) -> Payload:
+        base: dict[str, Array] = {}
+        changed: dict[str, Array] = {}
+        for name, old in state["base"].items():
+            sent = [
+                values
+                for update in updates.values()
+                if isinstance(
+                    values := update.payload.get("base", {}).get(name), SparseArray
+                )
+            ]
+            new, touched = self._mean(np.asarray(old), sent, len(updates))
+            base[name] = new
+            rounds = np.array(state[CHANGED][name])
+            rounds[touched] = stage.round
+            changed[name] = rounds
+        asked = {client: update.stage or stage for client, update in updates.items()}
+        handed_in = {
+            Adapter(client, asked[client].task).group(kind): update.payload[kind]
+            for client, update in updates.items()
+            for kind in self.handed_in
+            if kind in update.payload
+        }
+        seen = {str(c): np.asarray(a.round) for c, a in asked.items()}
+        return {
+            **state,
+            **handed_in,
+            "base": base,
+            CHANGED: changed,
+            SEEN: {**state[SEEN], **seen},
+        }
+
+    @override
+    def forgotten(self, state: Payload, client: int) -> Payload:
+        known = state[SEEN].items()
+        return {**state, SEEN: {name: v for name, v in known if name != str(client)}}
+
+    def chosen(self, state: Payload, stage: Stage, client: int) -> list[Adapter]:
+        """Return the adapters of other clients' finished tasks that travel."""
+        return self._knowledge.chosen(state, Adapter(client, stage.task))
+
+    def _mean(
+        self, old: Array, sent: list[SparseArray], clients: int
+    ) -> tuple[Array, Array]:
+        """Return the new tensor and the channels in which it changed."""
+        total = np.zeros(old.size, np.float64)
+        count = np.zeros(old.size, np.int64)
+        for values in sent:
+            total[values.indices] += values.values
+            count[values.indices] += 1
+        arrived = count > 0
+        if self.params.aggregation == "literal":
+            count[:] = clients
+        new = old.reshape(-1).copy()
+        new[arrived] = total[arrived] / count[arrived]
+        channels = arrived.reshape(len(old), -1).any(axis=1)
+        return new.reshape(old.shape), np.flatnonzero(channels)

@@ -1,0 +1,63 @@
+"""FedWeIT with whole tasks in the knowledge base, server half.
+
+Ours; see the client half for what they are good for. The base travels between tasks
+only: down in full when a client starts one, up when it ends one.
+"""
+
+import numpy as np
+from typing_extensions import override
+
+from fcl_flower.core import update_checks
+from fcl_flower.core.errors import WireError
+from fcl_flower.core.sparse import SparseArray
+from fcl_flower.core.types import Payload, Stage, Update
+from strategies.fedweit.adapter_selection import Knowledge
+from strategies.fedweit.decomposition import decomposed
+from strategies.fedweit.server import SEEN, FedWeit, FedWeitParams
+
+MAX_HEADS = 2**26
+"""Bytes of a task's private tensors: far more than those of any network of ours."""
+
+
+class FedWeitMatchParams(FedWeitParams):
+    """Those of FedWeIT, but that a client may choose among all finished tasks."""
+
+    knowledge: Knowledge = "all"
+
+
+class FedWeitMatch(FedWeit[FedWeitMatchParams]):
+    """Beside an adapter, keep the mask and the private tensors of its task."""
+
+    params_type = FedWeitMatchParams
+    handed_in = ("adapters", "masks", "heads")
+
+    @override
+    def broadcast(self, state: Payload, stage: Stage, client: int) -> Payload:
+        if not stage.first:
+            return {"base": {}}
+        return super().broadcast({**state, SEEN: {}}, stage, client)
+
+    @override
+    def check(self, state: Payload, update: Update) -> None:
+        """Refuse what does not fit; private tensors are checked by who uses them."""
+        payload = update.payload
+        plain = {g: a for g, a in payload.items() if g not in {"masks", "heads"}}
+        super().check(state, Update(plain, update.num_examples))
+        given = payload.keys() & set(self.handed_in)
+        if given and len(given) < len(self.handed_in):
+            raise WireError(f"groups {sorted(given)}: a task is handed in whole")
+        if given:
+            gates = {
+                name: np.zeros(len(weight), weight.dtype)
+                for name, weight in decomposed(state["base"]).items()
+            }
+            update_checks.fits("masks", payload["masks"], gates, sparse=False)
+            if payload["masks"].keys() != gates.keys():
+                raise WireError("masks: expected one for each tensor of the base")
+        heads = payload.get("heads", {})
+        for name, tensor in heads.items():
+            if isinstance(tensor, SparseArray):
+                raise WireError(f"heads/{name}: expected a dense tensor")
+        size = sum(np.asarray(tensor).nbytes for tensor in heads.values())
+        if size > MAX_HEADS:  # they are kept, and sent to everybody
+            raise WireError(f"heads: expected at most {MAX_HEADS} bytes, got {size}")

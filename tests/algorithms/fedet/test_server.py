@@ -1,0 +1,477 @@
+"""FedET, server half: which groups travel, and what several uploads make of one."""
+
+import math
+
+import numpy as np
+import pytest
+from sklearn.covariance import LedoitWolf
+from sklearn.preprocessing import StandardScaler
+
+from fcl_flower.core.errors import ConfigError, WireError
+from fcl_flower.core.types import Stage, Update
+from strategies.fedet.consolidation import (
+    Upload,
+    auxiliary,
+    combined,
+    entropy_weights,
+    wanted_distribution,
+)
+from strategies.fedet.label_domains import discriminant, domains, nearest_mean
+from strategies.fedet.server import FedEt, FedEtParams
+
+CLASSES = 4
+
+
+class FakeBench:
+    """Logits are the public sample times the group's weight; training is noted."""
+
+    def __init__(self, labels=(), classes=(), features=()):
+        self.labels = np.array(labels, np.int64)
+        self.classes = np.array(classes, np.int64)
+        self._features = np.array(features, np.float32)
+        self.lessons = []
+
+    def features(self):
+        return self._features
+
+    def logits(self, tensors, chosen):
+        return np.outer(np.arange(1, len(chosen) + 1), tensors["w"])
+
+    def distilled(self, start, chosen, targets, classes, epochs, label_weight=0.0):
+        self.lessons.append((start, chosen, targets, classes, epochs, label_weight))
+        return {name: np.full_like(tensor, 9) for name, tensor in start.items()}
+
+    def routed(self, groups, epochs):
+        return {"groups": groups}
+
+
+def model(*weights):
+    return {
+        "w": np.array(weights or [0] * CLASSES, np.float32),
+        "heads.0.bias": np.zeros(CLASSES, np.float32),
+    }
+
+
+def strategy(bench=None, **params):
+    made = FedEt(FedEtParams(**{"groups": 1, **params}), seed=0)
+    made.bench = bench or FakeBench()
+    return made
+
+
+def told(classes, distribution=None, entropy=1.0):
+    shares = np.zeros(CLASSES) if distribution is None else np.array(distribution)
+    if distribution is None:
+        shares[classes] = 1 / len(classes)
+    return {
+        "classes": np.array(classes, np.int64),
+        "distribution": shares.astype(np.float32),
+        "entropy": np.asarray(entropy, np.float32),
+    }
+
+
+def update(tensors, meta, j=0):
+    return Update({f"enhancers/{j}": tensors, f"meta/{j}": meta}, num_examples=1)
+
+
+def stage(number):
+    return Stage(number, 0, first=True, last=True)
+
+
+# ---- what is sent
+
+
+def test_a_group_that_nobody_changed_is_never_sent():
+    server = strategy(groups=1)
+    sent = server.broadcast(server.init(model()), stage(1), client=0)
+
+    assert set(sent) == {"meta/known"}
+
+
+def test_a_client_is_sent_what_changed_since_it_took_part():
+    bench = FakeBench([0, 1], [0, 1], [[1, 0], [0, 1]])
+    server = strategy(bench, groups=2)
+    state = server.init(model())
+    one = server.aggregate(state, stage(1), {0: update(model(1, 1, 1, 1), told([0]))})
+    two = server.aggregate(
+        one, stage(2), {1: update(model(2, 2, 2, 2), told([1]), j=1)}
+    )
+
+    groups = {
+        client: {g for g in server.broadcast(two, stage(3), client) if g[0] == "e"}
+        for client in (0, 1, 2)
+    }
+    # Client 0 returned group 0 in round 1, and another may have joined in it.
+    assert groups[0] == {"enhancers/0", "enhancers/1"}
+    assert groups[1] == {"enhancers/1"}
+    assert groups[2] == {"enhancers/0", "enhancers/1"}
+
+
+def test_the_router_is_sent_once_and_again_to_a_client_that_lost_its_memory():
+    bench = FakeBench([0, 1], [0, 1], [[1, 0], [0, 1]])
+    server = strategy(bench, groups=2)
+    state = server.init(model())
+    assert "router" in server.broadcast(state, stage(1), client=0)
+
+    state = server.aggregate(state, stage(1), {0: update(model(), told([0]))})
+    assert "router" not in server.broadcast(state, stage(2), client=0)
+    assert "router" in server.broadcast(state, stage(2), client=1)
+
+    state = server.forgotten(state, client=0)
+    assert "router" in server.broadcast(state, stage(2), client=0)
+
+
+# ---- consolidation
+
+
+def test_a_lone_upload_replaces_the_group():
+    bench = FakeBench([0, 1], [0, 1])
+    server = strategy(bench)
+    state = server.init(model())
+    sent = model(1, 2, 3, 4)
+
+    new = server.aggregate(state, stage(1), {3: update(sent, told([1, 2]))})
+
+    np.testing.assert_array_equal(new["enhancers/0"]["w"], sent["w"])
+    np.testing.assert_array_equal(new["meta/known"]["classes"], [[0, 1, 1, 0]])
+    assert not bench.lessons
+
+
+def test_a_lone_upload_is_distilled_too_if_asked_for():
+    bench = FakeBench([0, 1], [0, 1])
+    server = strategy(bench, least_uploads=1)
+    uploads = {3: update(model(1, 2, 3, 4), told([1, 2]))}
+
+    new = server.aggregate(server.init(model()), stage(1), uploads)
+
+    np.testing.assert_array_equal(new["enhancers/0"]["w"], [9, 9, 9, 9])
+    assert len(bench.lessons) == 1
+
+
+def test_several_uploads_are_distilled_on_public_data():
+    bench = FakeBench([0, 1, 2, 3] * 5, [0, 1, 2, 3] * 5)
+    server = strategy(bench, auxiliary=8, server_epochs=7, label_weight=0.5)
+    state = server.init(model())
+    state = server.aggregate(
+        state, stage(1), {0: update(model(5, 3, 0, 0), told([0, 1]))}
+    )
+    uploads = {
+        0: update(model(0, 0, 2, 4), told([2, 3], entropy=3.0)),
+        1: update(model(0, 0, 6, 0), told([2, 3], entropy=1.0)),
+    }
+
+    new = server.aggregate(state, stage(2), uploads)
+
+    ((start, chosen, targets, classes, epochs, weight),) = bench.lessons
+    np.testing.assert_allclose(start["w"], [0, 0, 3, 3])  # 3/4 of one, 1/4 of the other
+    assert len(chosen) == 8
+    assert (epochs, weight) == (7, 0.5)
+    np.testing.assert_array_equal(classes, [0, 1, 2, 3])
+    # Old: 5 and 3 about their mean 4; new: 3 and 3 about 3; times the sample's number.
+    np.testing.assert_allclose(targets[0], [1, -1, 0, 0])
+    np.testing.assert_allclose(targets[2], [3, -3, 0, 0])
+    np.testing.assert_array_equal(new["enhancers/0"]["w"], [9, 9, 9, 9])
+
+
+def test_of_a_class_that_is_learned_again_the_uploads_speak():
+    bench = FakeBench([0, 1, 2, 3] * 5, [0, 1, 2, 3] * 5)
+    server = strategy(bench, auxiliary=8)
+    first = {0: update(model(5, 3, 0, 0), told([0, 1]))}
+    state = server.aggregate(server.init(model()), stage(1), first)
+    uploads = {
+        0: update(model(0, 2, 4, 0), told([1, 2])),
+        1: update(model(0, 0, 0, 6), told([2, 3])),
+    }
+
+    new = server.aggregate(state, stage(2), uploads)
+
+    ((_, _, targets, classes, _, _),) = bench.lessons
+    np.testing.assert_array_equal(classes, [0, 1, 2, 3])
+    # Old: class 0 alone, less itself. Learned: 1, 2 and 3, less 2.
+    np.testing.assert_allclose(targets[0], [0, -1, 0, 1])
+    np.testing.assert_array_equal(new["meta/known"]["classes"], [[1, 1, 1, 1]])
+
+
+@pytest.mark.parametrize("params", [{"consolidation": "mean"}, {}])
+def test_without_public_data_or_by_setting_tensors_are_averaged_by_entropy(params):
+    bench = FakeBench([0] if params else [], [0] if params else [])
+    server = strategy(bench, **params)
+    uploads = {
+        0: update(model(4, 0, 0, 0), told([0], entropy=3.0)),
+        1: update(model(0, 8, 0, 0), told([1], entropy=1.0)),
+    }
+
+    new = server.aggregate(server.init(model()), stage(1), uploads)
+
+    np.testing.assert_allclose(new["enhancers/0"]["w"], [3, 2, 0, 0])
+    assert new["enhancers/0"]["w"].dtype == np.float32
+    assert "mean" in server.notes()["consolidation"]
+    assert not bench.lessons
+
+
+def test_entropy_weights_are_shares_of_the_sum():
+    np.testing.assert_allclose(entropy_weights([3.0, 1.0]), [0.75, 0.25])
+    np.testing.assert_allclose(entropy_weights([0.0, 0.0]), [0.5, 0.5])
+    np.testing.assert_allclose(entropy_weights([None, None]), [0.5, 0.5])
+
+
+def test_equation_8_by_hand():
+    f_old = np.array([[4.0, 2.0, 100.0, 100.0]])
+    f_new = np.array([[[50.0, 50.0, 1.0, 5.0]], [[50.0, 50.0, 9.0, 1.0]]])
+    learned = np.array([0, 0, 1, 1], bool)
+    kept = np.array([1, 1, 0, 0], bool)
+
+    targets = combined(f_old, f_new, kept, learned, np.array([0.25, 0.75]))
+
+    # Old: 4 and 2 less 3. New: 1/4 + 27/4 = 7 and 5/4 + 3/4 = 2, less 4.5.
+    np.testing.assert_allclose(targets, [[1, -1, 2.5, -2.5]])
+
+
+def test_uploads_that_learned_different_classes_speak_of_all_of_them():
+    f_new = np.array([[[1.0, 5.0, 0.0]], [[3.0, 9.0, 6.0]]])
+
+    targets = combined(
+        np.zeros((1, 3)),
+        f_new,
+        np.zeros(3, bool),
+        np.ones(3, bool),
+        np.array([0.5] * 2),
+    )
+
+    # Means 2, 7 and 3, less 4.
+    np.testing.assert_allclose(targets, [[-2, 3, -1]])
+
+
+# ---- auxiliary data
+
+
+def test_auxiliary_samples_follow_the_distribution():
+    labels = np.repeat([0, 1, 2, -1], 50)
+    chosen = auxiliary(labels, np.array([0.75, 0.25, 0.0]), 40, seed=1)
+
+    counts = np.bincount(labels[chosen], minlength=3)
+    assert counts.sum() == 40
+    assert counts[2] == 0
+    assert 22 <= counts[0] <= 38  # 30, and three standard deviations either way
+    assert len(set(chosen.tolist())) == 40
+
+
+def test_a_class_without_public_samples_is_passed_over():
+    chosen = auxiliary(np.array([0, 0, 1]), np.array([0.5, 0.0, 0.5]), 4, seed=0)
+    np.testing.assert_array_equal(np.sort(chosen), [0, 0, 1, 1])
+
+
+def test_public_samples_of_other_classes_are_drawn_evenly():
+    chosen = auxiliary(np.full(6, -1), np.array([0.5, 0.5]), 6, seed=0)
+    assert sorted(chosen.tolist()) == [0, 1, 2, 3, 4, 5]
+
+
+def upload(distribution):
+    return Upload({}, np.array([2]), distribution, None)
+
+
+def test_old_classes_get_their_share_of_the_auxiliary_data():
+    kept, new = np.array([1, 1, 1, 0], bool), np.array([0, 0, 0, 1], bool)
+    found = wanted_distribution(
+        [upload(np.array([0, 0, 0, 1.0])), upload(np.array([0, 0, 0.5, 0.5]))],
+        kept,
+        new,
+    )
+    # Three of four classes are old: 3/4 for them, 1/4 as told (1/4 and 3/4 of it).
+    np.testing.assert_allclose(found, [1 / 4, 1 / 4, 1 / 4 + 1 / 16, 3 / 16])
+    assert math.isclose(found.sum(), 1)
+
+
+def test_a_withheld_distribution_is_even():
+    kept, new = np.array([1, 0, 0, 0], bool), np.array([0, 1, 1, 0], bool)
+    found = wanted_distribution([upload(None)], kept, new)
+    np.testing.assert_allclose(found, [1 / 3, 1 / 3, 1 / 3, 0])
+
+
+# ---- domains
+
+
+def test_classes_whose_features_point_the_same_way_are_one_domain():
+    features = np.array([[1, 0], [9, 1], [0, 1], [1, 9], [2, 0], [0, 3]], float)
+    classes = np.array([0, 1, 2, 3, 0, 2])
+
+    found = domains(features, classes, 2, seed=0)
+
+    assert found[0] == found[1] != found[2] == found[3]
+
+
+def test_a_prototype_is_the_mean_of_what_a_class_points_at():
+    features = np.array([[5, 0], [0, 0.1], [-3, 4]])
+
+    found = nearest_mean(features, np.array([0, 0, 1]))
+
+    np.testing.assert_allclose(found.weights, [[0.5**0.5] * 2, [-0.6, 0.8]], atol=1e-6)
+    assert found.offsets.tolist() == [0, 0]
+    assert found.weights.dtype == found.offsets.dtype == np.float32
+
+
+def elongated(count, classes, seed):
+    """Return features that vary much where classes do not differ, and their classes."""
+    rng = np.random.default_rng(seed)
+    y = np.arange(count) % classes
+    x = rng.normal(size=(count, 6)) * [3, 2, 0.1, 0.1, 0.1, 0.1]
+    x[:, 2:5] += np.eye(3)[y]
+    return x / np.linalg.norm(x, axis=1, keepdims=True), y
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_a_discriminant_knows_which_differences_count(classes):
+    train, test = (elongated(60, classes, seed) for seed in range(2))
+
+    def right(scores):
+        found = test[0] @ scores.weights.T + scores.offsets
+        return (found.argmax(1) == test[1]).mean()
+
+    found = discriminant(7 * train[0], train[1])
+
+    assert right(found) > 0.9
+    assert right(nearest_mean(*train)) < 0.8
+    assert found.weights.shape == (classes, 6)
+    assert found.weights.dtype == found.offsets.dtype == np.float32
+
+
+def test_a_discriminant_is_the_nearest_mean_by_mahalanobis_distance():
+    """Scikit-learn's own analysis, given the covariance that is documented."""
+    x, y = elongated(60, 3, seed=0)
+    means = np.stack([x[y == c].mean(0) for c in range(3)])
+    scale = StandardScaler(with_mean=False).fit(x - means[y])
+    inner = LedoitWolf(assume_centered=True).fit(scale.transform(x - means[y]))
+    spread = np.diag(scale.scale_)
+    inverse = np.linalg.inv(spread @ inner.covariance_ @ spread)
+    away = x[:, None] - means
+    expected = -0.5 * np.einsum("ncd,de,nce->nc", away, inverse, away)
+
+    found = discriminant(7 * x, y)
+
+    scores = x @ found.weights.T + found.offsets
+    # But for what all classes of a sample share; the least share is small.
+    shared = (scores - expected).mean(1, keepdims=True)
+    np.testing.assert_allclose(scores - shared, expected, rtol=0.01, atol=0.05)
+
+
+@pytest.mark.parametrize("each", [1, 2])
+def test_a_discriminant_of_very_few_samples_is_no_worse_than_the_means(each):
+    x, y = elongated(3 * each, 3, seed=0)
+
+    found = discriminant(x, y)
+
+    assert np.isfinite(found.weights).all()
+    assert ((x @ found.weights.T + found.offsets).argmax(1) == y).all()
+
+
+@pytest.mark.parametrize("router", ["prototype", "discriminant"])
+def test_the_router_that_travels_is_linear(router):
+    x, y = elongated(30, 3, seed=0)
+    server = strategy(FakeBench(y, y, x), groups=2, router=router)
+
+    found = server.init(model())["router"]
+
+    expected = (nearest_mean if router == "prototype" else discriminant)(
+        x.astype(np.float32), y
+    )
+    np.testing.assert_array_equal(found["weights"], expected.weights)
+    np.testing.assert_array_equal(found["offsets"], expected.offsets)
+    assert sorted(set(found["groups"].tolist())) == [0, 1]
+
+
+def test_more_groups_than_public_classes_are_refused():
+    with pytest.raises(ConfigError, match="set groups: 3 is refused: expected at most"):
+        strategy(FakeBench([0, 1], [0, 1], [[1, 0], [0, 1]]), groups=3).init(model())
+
+
+def test_the_router_may_be_a_network_trained_on_the_public_data():
+    bench = FakeBench([0, 1, 1], [0, 1, 1], [[1, 0], [0, 1], [0, 1]])
+    state = strategy(bench, groups=2, router="network").init(model())
+    groups = state["router"]["groups"]
+    assert len(groups) == 3
+    assert groups[0] != groups[1] == groups[2]
+
+
+# ---- what a run says of itself, and what it refuses
+
+
+def test_notes_say_what_the_server_does_without_what_is_withheld():
+    bench = FakeBench([0, 1], [0, 1])
+    server = strategy(bench, distribution="withheld", entropy="withheld")
+    assert server.notes() == {
+        "consolidation": "distillation on 2 public samples and their labels",
+        "distribution": "withheld: auxiliary data are drawn evenly",
+        "entropy": "withheld: all clients weigh the same",
+    }
+    noised = strategy(bench, distribution="noised", entropy="noised").notes()
+    assert noised["distribution"] == noised["entropy"] == "noised"
+
+
+@pytest.mark.parametrize(
+    ("labels", "weight"), [([0, 1], 0.0), ([-1, -1], 1.0)], ids=["unweighted", "none"]
+)
+def test_notes_name_labels_only_where_the_server_uses_them(labels, weight):
+    notes = strategy(FakeBench(labels, [0, 1]), label_weight=weight).notes()
+
+    assert notes["consolidation"] == "distillation on 2 public samples"
+
+
+def test_withheld_values_are_neither_needed_nor_taken():
+    server = strategy(distribution="withheld", entropy="withheld")
+    state = server.init(model())
+    bare = {"classes": np.array([1])}
+    server.check(state, update(model(), bare))
+    with pytest.raises(
+        WireError, match=r"meta/0: tensors \['distribution', 'entropy'\]"
+    ):
+        server.check(state, update(model(), told([1])))
+
+
+def spoiled(**changes):
+    return {**told([1, 2]), **changes}
+
+
+@pytest.mark.parametrize(
+    ("sent", "complaint"),
+    [
+        (Update({}, 1), "expected enhancers and meta"),
+        (Update({"enhancers/0": model()}, 1), "expected enhancers and meta"),
+        (update(model(), told([1]), j=1), "unknown group"),
+        (update({"w": model()["w"]}, told([1])), r"tensors \['heads.0.bias'\]"),
+        (
+            update({**model(), "w": np.zeros(5, np.float32)}, told([1])),
+            r"enhancers/0/w: expected float32 of shape \(4,\)",
+        ),
+        (update(model(), spoiled(classes=np.array([2, 1]))), "ascending places"),
+        (update(model(), spoiled(classes=np.array([1, 1]))), "ascending places"),
+        (update(model(), spoiled(classes=np.array([-1]))), "ascending places"),
+        (update(model(), spoiled(classes=np.array([4]))), "ascending places"),
+        (update(model(), spoiled(classes=np.zeros(0, np.int64))), "1 to 4 whole"),
+        (update(model(), spoiled(classes=np.zeros((1, 1), np.int64))), "1 to 4 whole"),
+        (update(model(), spoiled(classes=np.array([1.0]))), "1 to 4 whole"),
+        (
+            update(model(), spoiled(distribution=np.ones(4, np.float32))),
+            "shares that sum to 1",
+        ),
+        (
+            update(model(), spoiled(distribution=np.float32([2, -1, 0, 0]))),
+            "shares that sum to 1",
+        ),
+        (
+            update(model(), spoiled(distribution=np.full(4, np.nan, np.float32))),
+            "shares that sum to 1",
+        ),
+        (update(model(), spoiled(entropy=np.asarray(-1, np.float32))), "from 0 to 100"),
+        (
+            update(model(), spoiled(entropy=np.asarray(np.nan, np.float32))),
+            "from 0 to 100",
+        ),
+        (
+            update(model(), {n: t for n, t in told([1]).items() if n != "entropy"}),
+            r"meta/0: tensors \['entropy'\]",
+        ),
+    ],
+)
+def test_an_update_that_does_not_fit_is_refused(sent, complaint):
+    server = strategy()
+    with pytest.raises(WireError, match=complaint):
+        server.check(server.init(model()), sent)

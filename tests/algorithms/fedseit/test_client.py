@@ -1,0 +1,736 @@
+"""FedSeIT's client half on tiny texts, against loops in NumPy and plain convolutions.
+
+Equations are those of Chaudhary et al., Findings of EMNLP 2022.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from fakes import exact
+from torch.nn.functional import conv1d, cross_entropy
+
+from clients.fedseit import branches as branches_module
+from clients.fedseit.branches import BranchedWorkspace, branch_vectors
+from clients.fedseit.client import FedSeit, FedSeitParams, initial_projections
+from clients.fedweit.client import FedWeit
+from clients.fedweit.task_model import FedWeitParams, Workspace
+from fcl_flower.algorithms.base import Place
+from fcl_flower.core.errors import ConfigError
+from fcl_flower.core.sparse import SparseArray
+from fcl_flower.core.types import Stage
+from fcl_flower.data.examples import Examples, TaskData
+from fcl_flower.federation.transport import messages
+from fcl_flower.models.convolutional.kim_cnn import KimCnn
+from fcl_flower.models.registry import TaskModel, build_model
+from fcl_flower.training.loop import Training
+from fcl_flower.training.tensors import dense, snapshot
+from strategies.fedseit.server import FedSeit as Server
+from strategies.fedseit.server import FedSeitParams as ServerParams
+
+WORDS, DEPTH, FILTERS = 10, 4, 3
+FEATURES = 3 * FILTERS
+CONVS = [f"body.convs.{n}.weight" for n in range(3)]
+NOTHING = {"base": {}}
+UNTRAINED = 1e-9
+"""A learning rate at which a task's training is over before its first step."""
+
+
+@pytest.fixture(autouse=True)
+def small_and_forgotten(monkeypatch, one_thread):
+    monkeypatch.setattr("fcl_flower.models.convolutional.kim_cnn.FILTERS", FILTERS)
+    monkeypatch.setattr("clients.fedseit.branches.CHUNK", 5)
+    branches_module._table.cache_clear()
+
+
+@pytest.fixture
+def no_dropout(monkeypatch):
+    monkeypatch.setattr("fcl_flower.models.convolutional.kim_cnn.DROPOUT", 0.0)
+
+
+def word_table(seed=0):
+    table = np.random.default_rng(seed).normal(size=(WORDS + 1, DEPTH))
+    table[0] = 0
+    return table.astype(np.float32)
+
+
+def text_model(single_head=False):
+    torch.manual_seed(0)
+    return TaskModel(
+        KimCnn(word_table()),
+        features=FEATURES,
+        input_shape=(-1,),
+        tasks=4,
+        classes=2,
+        single_head=single_head,
+    )
+
+
+def place(epochs=2, rate=0.01, client=0):
+    training = Training(epochs=epochs, batch_size=8, learning_rate=rate)
+    return Place(client=client, seed=0, training=training)
+
+
+def learner(model=None, epochs=2, rate=0.01, **params):
+    return FedSeit(
+        FedSeitParams(**params), model or text_model(), place(epochs=epochs, rate=rate)
+    )
+
+
+def documents(seed, count=12, longest=9):
+    rng = np.random.default_rng(seed)
+    return [
+        rng.integers(1, WORDS + 1, rng.integers(1, longest + 1)).tolist()
+        for _ in range(count)
+    ]
+
+
+def examples(seed, count=12, longest=9):
+    drawn = documents(seed, count, longest)
+    width = max(map(len, drawn), default=0)
+    x = [[*d, *[0] * (width - len(d))] for d in drawn]
+    labels = torch.tensor([1 in d or 2 in d for d in drawn], dtype=torch.int64)
+    return Examples(torch.tensor(x, dtype=torch.int64).reshape(count, width), labels)
+
+
+def data(seed):
+    train, valid = examples(seed), examples(seed + 50, count=5, longest=14)
+    return TaskData(train, valid, examples(seed + 90), 2)
+
+
+def stage(task, first=True, last=True, number=None):
+    return Stage(round=number or task + 1, task=task, first=first, last=last)
+
+
+def adapter(seed):
+    rng = np.random.default_rng(seed)
+    return {
+        name: SparseArray.of_nonzero(
+            rng.normal(size=(FILTERS, DEPTH, width)).astype(np.float32), 0.3
+        )
+        for name, width in zip(CONVS, (3, 4, 5), strict=True)
+    }
+
+
+def adapters(*sources):
+    """Return what arrives with the adapters of ``sources``, such as "2/0"."""
+    return {
+        "base": {},
+        **{f"adapters/{s}": adapter(sum(map(ord, s))) for s in sources},
+    }
+
+
+def scrambled(state, task, seed=5):
+    """Return the state with random values in all that the task's model is made of."""
+    rng = np.random.default_rng(seed)
+    groups = ("base", "anchor/base", "masks", "adapters", "heads", "anchor")
+    groups += ("branches", "projections")
+
+    def drawn(values):
+        return rng.normal(size=dense(values).shape).astype(np.float32)
+
+    return {
+        group: {name: drawn(values) for name, values in arrays.items()}
+        if group in groups or group.rpartition("/")[0] in groups
+        else arrays
+        for group, arrays in state.items()
+    }
+
+
+def with_attention(state, task, *alpha):
+    """Return the state with alpha by branch, another multiple in every layer."""
+    found = dict(state[f"branches/{task}"])
+    for n, name in enumerate(CONVS):
+        found[f"attention/{name}"] = np.float32(alpha) * (n + 1)
+    return {**state, f"branches/{task}": found}
+
+
+def sigmoid(values):
+    return 1 / (1 + np.exp(-values.astype(np.float64)))
+
+
+def responses_by_hand(document, weight):
+    """Return the response of every filter to every whole window: plain loops."""
+    filters, depth, width = weight.shape
+    words = [word_table()[w] for w in document]
+    words += [np.zeros(depth)] * (5 - len(words))
+    found = np.zeros((filters, len(words) - width + 1))
+    for f in range(filters):
+        for p in range(found.shape[1]):
+            for tap in range(width):
+                for d in range(depth):
+                    found[f, p] += float(weight[f, d, tap]) * float(words[p + tap][d])
+    return found
+
+
+def logits_by_hand(state, task, sources, drawn, head=None):
+    """Return equations 1, 2 and 3 for each document, in float64."""
+    private, head = state[f"heads/{task}"], task if head is None else head
+    branches, joined = state[f"branches/{task}"], state[f"projections/{task}"]
+    rows = []
+    for document in drawn:
+        local, foreign = [], []
+        for n, name in enumerate(CONVS):
+            gates = sigmoid(state[f"masks/{task}"][name])
+            own = dense(state[f"adapters/{task}"][name]).astype(np.float64)
+            theta = state["base"][name] * gates[:, None, None] + own
+            reached = responses_by_hand(document, theta).max(1)
+            local.append(np.maximum(reached + private[f"body.convs.{n}.bias"], 0))
+            vectors = []
+            for i, source in enumerate(sources):
+                alpha = float(branches[f"attention/{name}"][i])
+                weight = alpha * dense(adapter(sum(map(ord, source)))[name])
+                reached = responses_by_hand(document, weight.astype(np.float64)).max(1)
+                vectors.append(np.maximum(reached + branches[f"bias/{name}"][i], 0))
+            foreign.append(joined[f"foreign/{name}"] @ np.concatenate(vectors))
+        z = joined["local"] @ np.concatenate([*local, *foreign])
+        rows.append(private[f"heads.{head}.weight"] @ z + private[f"heads.{head}.bias"])
+    return np.array(rows)
+
+
+# ---- equations
+
+
+@pytest.mark.parametrize("single_head", [False, True])
+def test_logits_are_equations_1_to_3_by_hand(single_head):
+    seit = learner(text_model(single_head))
+    state = seit.start(seit.init(), adapters("1/0", "2/0"), 1, data(1))
+    state = with_attention(scrambled(state, 1), 1, 0.7, -1.3)
+    x, drawn = examples(4).x, documents(4)
+    expected = logits_by_hand(
+        state, 1, ["1/0", "2/0"], drawn, head=0 if single_head else 1
+    )
+    np.testing.assert_allclose(
+        seit.predict(state, {}, 1, x), expected, rtol=1e-4, atol=1e-4
+    )
+
+
+ROW = torch.tensor([0])
+
+
+@pytest.mark.parametrize(
+    ("alpha", "expected"), [(2.0, 7.0), (-2.0, 9.0), (0.0, 1.0), (-0.4, 2.6)]
+)
+def test_a_branch_takes_the_maximum_of_what_alpha_made_of_it(alpha, expected):
+    # Responses 3, -1, -4: alpha = 2 gives 6, -2, -8 and alpha = -2 gives -6, 2, 8.
+    extremes = torch.tensor([3.0, -4.0]).reshape(2, 1, 1, 1)
+    found = branch_vectors(extremes, ROW, torch.tensor([alpha]), torch.tensor([[1.0]]))
+    assert float(found) == pytest.approx(expected)
+    negative = branch_vectors(
+        extremes, ROW, torch.tensor([alpha]), torch.tensor([[-9.0]])
+    )
+    assert float(negative) == 0.0, "rectified"
+
+
+def test_the_loss_is_equation_5_and_penalises_nothing_foreign(no_dropout):
+    seit = learner(solver="gradient", lambda1=0.03, lambda2=0.07)
+    state = seit.start(seit.init(), NOTHING, 0, data(1))
+    state = seit.finish(state, 0, data(1))
+    state = seit.start(state, adapters("1/0", "2/0"), 1, data(2))
+    state = with_attention(scrambled(state, 1), 1, 0.7, -1.3)
+    x, y = examples(4)
+
+    loss = float(seit.open(state, 1).loss(x, y).detach())
+
+    logits = logits_by_hand(state, 1, ["1/0", "2/0"], documents(4))
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    log_p = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    expected = -log_p[np.arange(len(y)), y.numpy()].mean()
+    for name in CONVS:
+        trained = (state[g][name] for g in ("masks/1", "adapters/1", "adapters/0"))
+        expected += 0.03 * sum(np.abs(dense(values)).sum() for values in trained)
+        gates = sigmoid(state["masks/0"][name])[:, None, None]
+        moved = (state["base"][name] - state["anchor/base"][name]) * gates
+        followed = state["adapters/0"][name] - state["anchor/0"][name]
+        expected += 0.07 * np.square(moved + followed).sum()
+    assert loss == pytest.approx(expected, rel=1e-4)
+
+
+# ---- the extremes that are kept
+
+
+def plain_logits(work, adapters_in_order, x):
+    """Return equation 3 by convolutions with alpha_i A_i, and a maximum over time."""
+    table, rows = torch.from_numpy(word_table()), []
+    private, joined = work.pieces.private, work.joined
+    for numbers in x:
+        document = table[numbers[: max(5, int((numbers != 0).sum()))]]
+        missing = torch.zeros(max(0, 5 - len(document)), DEPTH)
+        words = torch.cat([document, missing]).t()[None]
+        local, foreign = [], []
+        for n, name in enumerate(CONVS):
+            theta = work.theta(name)
+            found = conv1d(words, theta, private[f"body.convs.{n}.bias"])[0]
+            local.append(torch.relu(found).amax(1))
+            vectors = []
+            for i, given in enumerate(adapters_in_order):
+                weight = joined[f"attention/{name}"][i] * torch.from_numpy(
+                    dense(given[name])
+                )
+                found = conv1d(words, weight, joined[f"bias/{name}"][i])[0]
+                vectors.append(torch.relu(found).amax(1))
+            foreign.append(joined[f"foreign/{name}"] @ torch.cat(vectors))
+        z = joined["local"] @ torch.cat([*local, *foreign])
+        rows.append(private["heads.1.weight"] @ z + private["heads.1.bias"])
+    return torch.stack(rows)
+
+
+def loss_and_gradients(work, logits, y):
+    loss = cross_entropy(logits, y)
+    leaves = dict(sorted(work.leaves.items()))
+    gradients = torch.autograd.grad(loss, list(leaves.values()))
+    return loss.detach(), dict(zip(leaves, gradients, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("settings", "atol", "kept"),
+    [
+        ({}, 1e-5, True),
+        ({"cache_megabytes": 0}, 1e-5, False),
+        ({"cache": "float16"}, 1e-2, True),
+    ],
+)
+def test_outputs_and_gradients_are_those_of_plain_convolutions(
+    settings, atol, kept, no_dropout
+):
+    seit = learner(**settings)
+    sources = ["1/0", "2/0", "1/1"]
+    state = seit.start(seit.init(), adapters(*sources), 1, data(1))
+    state = with_attention(scrambled(state, 1), 1, 0.7, -1.3, 2.0)
+    given = data(4)
+
+    plainly = seit.open(state, 1)
+    in_order = [adapter(sum(map(ord, s))) for s in sorted(sources)]
+    for part in ("train", "valid"):
+        x, y = getattr(given, part)
+        work = seit.open(state, 1)
+        seen = work.prepared(given)
+        assert (seen.train.x.shape != given.train.x.shape) == kept
+        assert seen.test is given.test
+        order = torch.randperm(len(y), generator=torch.Generator().manual_seed(1))
+        work.model.train()
+        found = work.forward(getattr(seen, part).x[order])
+        expected = plain_logits(plainly, in_order, x[order])
+        torch.testing.assert_close(found, expected, atol=10 * atol, rtol=1e-3)
+        one, ours = loss_and_gradients(work, found, y[order])
+        other, theirs = loss_and_gradients(plainly, expected, y[order])
+        torch.testing.assert_close(one, other, atol=atol, rtol=1e-3)
+        assert {name.rpartition("/body")[0] for name in ours} >= {
+            "branches/attention",
+            "branches/bias",
+            "branches/foreign",
+        }
+        for name in theirs:
+            torch.testing.assert_close(ours[name], theirs[name], atol=atol, rtol=1e-2)
+        assert float(ours[f"branches/attention/{CONVS[0]}"].abs().min()) > 1e-4
+
+
+@pytest.mark.parametrize("solver", ["closed", "gradient"])
+def test_a_round_with_kept_extremes_trains_what_a_round_without_trains(solver):
+    received, found = adapters("1/0", "2/0"), []
+    for megabytes in (256, 0):
+        seit = learner(cache_megabytes=megabytes, solver=solver)
+        state, _ = seit.train(seit.init(), NOTHING, stage(0), data(1))
+        state, _ = seit.train(state, received, stage(1, last=False), data(2))
+        found.append(state)
+    for group in ("base", "masks/1", "adapters/1", "branches/1", "projections/1"):
+        for name, values in found[0][group].items():
+            np.testing.assert_allclose(
+                values, found[1][group][name], atol=2e-4, err_msg=f"{group}/{name}"
+            )
+
+
+@pytest.mark.parametrize(("stored", "width"), [("float32", 4), ("float16", 2)])
+def test_extremes_are_kept_up_to_the_limit_in_bytes(monkeypatch, stored, width):
+    monkeypatch.setattr("clients.fedseit.client.MEGABYTE", 1)
+    # 12 + 5 documents, 2 adapters, 9 filters, maximum and minimum.
+    needed = 17 * 2 * 9 * 2 * width
+    for limit in (needed, needed - 1):
+        seit = learner(cache=stored, cache_megabytes=limit)
+        state = seit.start(seit.init(), adapters("1/0", "2/0"), 1, data(1))
+        work = seit.open(state, 1)
+        work.prepared(data(1))
+        assert (work._table is not None) == (limit == needed)
+    assert branches_module._table.cache_info().currsize == 1
+
+
+def test_a_second_round_computes_no_extremes_again_and_nothing_else_hits():
+    info = branches_module._table.cache_info
+    seit = learner(epochs=1)
+    received = adapters("1/0", "2/0")
+    state, _ = seit.train(seit.init(), received, stage(1, last=False), data(1))
+    assert (info().misses, info().hits) == (1, 0)
+    again, _ = seit.train(
+        state, NOTHING, stage(1, first=False, last=False, number=3), data(1)
+    )
+    assert (info().misses, info().hits) == (1, 1)
+
+    def opened(state, given, learner=seit):
+        before = info().misses
+        learner.open(state, 1).prepared(given)
+        return "miss" if info().misses > before else "hit"
+
+    assert opened(again, data(1)) == "hit"
+    assert opened(again, data(2)) == "miss", "other documents"
+    others = seit.start(seit.init(), adapters("1/0", "2/1"), 1, data(1))
+    assert opened(others, data(1)) == "miss", "other adapters"
+    assert opened(again, data(1), learner(cache="float16")) == "miss"
+    other_words = text_model()
+    other_words.body.table = torch.from_numpy(word_table(seed=1))
+    assert opened(again, data(1), learner(other_words)) == "miss"
+
+
+def test_a_task_without_validation_documents_is_learned():
+    seit = learner()
+    given = replace(data(1), valid=examples(0, count=0))
+    state, update = seit.train(seit.init(), adapters("1/0"), stage(1), given)
+    assert "valid_loss" not in update.metrics
+    assert torch.isfinite(seit.predict(state, {}, 1, given.test.x)).all()
+
+
+def test_dropout_acts_on_the_local_vector_alone():
+    seit = learner()
+    state = seit.start(seit.init(), adapters("1/0"), 1, data(1))
+    bias = {f"bias/{name}": np.full((1, FILTERS), 9, "f4") for name in CONVS}
+    state["branches/1"] = {**state["branches/1"], **bias}
+    both = {"local": np.ones((3 * FILTERS, 6 * FILTERS), "f4")}
+    state["projections/1"] = {**state["projections/1"], **both}
+    work = seit.open(state, 1)
+    x = examples(3, count=60).x
+
+    def logits(training, without_local=False):
+        work.model.train(training)
+        torch.manual_seed(0)
+        kept = work.joined["local"].detach().clone()
+        if without_local:
+            work.joined["local"].data[:, : 3 * FILTERS] = 0
+        found = work.forward(x).detach()
+        work.joined["local"].data = kept
+        return found
+
+    assert not torch.allclose(logits(True), logits(False))
+    torch.testing.assert_close(logits(True, True), logits(False, True))
+
+
+# ---- the local model
+
+
+def test_without_foreign_adapters_it_is_fedweit_bit_for_bit():
+    seit = learner(lambda2=0.5)
+    weit = FedWeit(FedWeitParams(lambda2=0.5), text_model(), place())
+    states = [each.init() for each in (seit, weit)]
+    for number, (task, first) in enumerate([(0, 1), (0, 0), (1, 1), (1, 0)], 1):
+        now = stage(task, first=bool(first), last=not first, number=number)
+        done = [
+            each.train(state, NOTHING, now, data(task))
+            for each, state in zip((seit, weit), states, strict=True)
+        ]
+        states = [state for state, _ in done]
+        updates = [update for _, update in done]
+        assert exact(states[0]) == exact(states[1])
+        assert exact(updates[0].payload) == exact(updates[1].payload)
+        assert updates[0].metrics == updates[1].metrics
+    for task in (0, 1, 2):
+        x = data(task).test.x
+        ours, theirs = (
+            each.predict(state, {}, task, x)
+            for each, state in zip((seit, weit), states, strict=True)
+        )
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("scale", [0.0, 1.0])
+def test_a_task_begins_exactly_as_its_local_model(scale):
+    seit = learner()
+    state, _ = seit.train(seit.init(), NOTHING, stage(0), data(1))
+    received = {
+        group: {
+            name: SparseArray(v.shape, v.indices, v.values * np.float32(scale))
+            for name, v in arrays.items()
+        }
+        for group, arrays in adapters("1/0", "2/0").items()
+    }
+    state = seit.start(state, received, 1, data(2))
+    work = seit.open(state, 1)
+    assert isinstance(work, BranchedWorkspace)
+    local = Workspace(text_model(), seit.params, 1, seit.pieces(state, 1))
+    x = examples(8).x
+    assert torch.equal(work.logits(x), local.logits(x))
+
+
+def test_a_local_branch_is_not_summed_with_foreign_adapters():
+    seit = learner()
+    state = seit.start(seit.init(), adapters("1/0"), 1, data(1))
+    assert not any(g.startswith(("received/", "foreign/")) for g in state)
+    finished = seit.finish(state, 1, data(1))
+    assert not any(g.startswith("foreign/") for g in finished)
+    assert "attention" not in finished
+
+
+# ---- learning
+
+
+def test_attention_biases_and_projections_learn():
+    seit = learner(epochs=6)
+    received = adapters("1/0", "2/0")
+    started = seit.start(seit.init(), received, 1, data(1))
+    state, _ = seit.train(seit.init(), received, stage(1, last=False), data(1))
+    for name in CONVS:
+        alpha = state["branches/1"][f"attention/{name}"]
+        assert alpha.shape == (2,)
+        assert np.abs(alpha - 1).min() > 0.01
+        assert np.abs(state["branches/1"][f"bias/{name}"]).max() > 1e-3
+        key = f"foreign/{name}"
+        moved = state["projections/1"][key] - started["projections/1"][key]
+        assert np.abs(moved).max() > 1e-3
+    foreign_half = state["projections/1"]["local"][:, FEATURES:]
+    assert np.abs(foreign_half).max() > 1e-3
+    for source in ("1/0", "2/0"):
+        kept = exact({"a": state[f"library/{source}"]})
+        assert kept == exact({"a": received[f"adapters/{source}"]}), "frozen"
+
+
+def test_attention_has_a_rate_of_its_own():
+    seit = learner(attention_rate=0.0, initial_attention=-0.5)
+    state, _ = seit.train(seit.init(), adapters("1/0"), stage(1, last=False), data(1))
+    for name in CONVS:
+        assert state["branches/1"][f"attention/{name}"].tolist() == [-0.5]
+        assert np.abs(state["branches/1"][f"bias/{name}"]).max() > 0
+
+
+def test_projections_start_alike_at_every_client():
+    base = learner().init()["base"]
+    found = initial_projections(base, 2, seed=0)
+    assert exact({"": found}) == exact({"": initial_projections(base, 2, seed=0)})
+    one, two = (
+        FedSeit(FedSeitParams(), text_model(), place(client=client)).start(
+            learner().init(), adapters("1/0", "2/0"), 1, data(client)
+        )["projections/1"]
+        for client in (0, 2)
+    )
+    assert exact({"": one}) == exact({"": two}) == exact({"": found})
+    np.testing.assert_array_equal(
+        found["local"], np.hstack([np.eye(FEATURES), np.zeros((FEATURES, FEATURES))])
+    )
+    for name in CONVS:
+        values = found[f"foreign/{name}"]
+        assert values.shape == (FILTERS, 2 * FILTERS)
+        limit = np.sqrt(6 / (3 * FILTERS))
+        assert 0.7 * limit < np.abs(values).max() <= limit
+    other = initial_projections(base, 2, seed=1)[f"foreign/{CONVS[0]}"]
+    assert np.abs(other - found[f"foreign/{CONVS[0]}"]).max() > 0.1
+
+
+def test_branches_are_in_numerical_order_and_say_whose_they_are():
+    seit = learner()
+    received = adapters("10/0", "2/10", "2/9")
+    state = seit.start(seit.init(), received, 11, data(1))
+    assert state["sources/11"]["foreign"].tolist() == [[2, 9], [2, 10], [10, 0]]
+    state["branches/11"] = {
+        **state["branches/11"],
+        **{
+            f"attention/{name}": np.float32(values)
+            for name, values in zip(
+                CONVS, ([1, -2, 0], [-2, 2, 0.5], [3, 5, 1]), strict=True
+            )
+        },
+    }
+    assert seit.attended(state) == pytest.approx(
+        {"attention/2/9": 2.0, "attention/2/10": 3.0, "attention/10/0": 0.5}
+    )
+
+
+def test_a_round_reports_the_attention_of_its_task():
+    seit = learner()
+    for last in (False, True):
+        state, update = seit.train(
+            seit.init(), adapters("1/0", "2/0"), stage(1, last=last), data(1)
+        )
+        alpha = np.mean(
+            [np.abs(state["branches/1"][f"attention/{name}"]) for name in CONVS], 0
+        )
+        shown = {k: v for k, v in update.metrics.items() if k.startswith("attention")}
+        assert shown == pytest.approx(
+            {"attention/1/0": alpha[0], "attention/2/0": alpha[1]}
+        )
+
+
+# ---- tasks of the past
+
+
+@pytest.mark.parametrize("solver", ["closed", "gradient"])
+def test_an_old_task_keeps_its_own_branches_and_predicts_as_before(solver):
+    seit = learner(solver=solver, lambda1=0.0, lambda2=1000.0, threshold=0.0)
+    state, _ = seit.train(seit.init(), NOTHING, stage(0), data(1))
+    state, _ = seit.train(state, adapters("1/0", "2/0"), stage(1, last=False), data(2))
+    x, drawn = examples(4).x, documents(4)
+    during = seit.predict(state, {}, 1, x)
+    state = seit.finish(state, 1, data(2))
+    before = seit.predict(state, {}, 1, x)
+    torch.testing.assert_close(before, during, atol=1e-6, rtol=1e-6)
+
+    after, _ = seit.train(state, adapters("1/0", "1/1", "2/1"), stage(2), data(3))
+    for group in ("sources/1", "branches/1", "projections/1", "library/2/0"):
+        assert exact({"": after[group]}) == exact({"": state[group]})
+    assert np.abs(after["base"][CONVS[0]] - state["base"][CONVS[0]]).max() > 0.001
+    found = seit.predict(after, {}, 1, x)
+    torch.testing.assert_close(
+        found, before, atol=1e-4 if solver == "closed" else 0.03, rtol=0
+    )
+    if solver == "gradient":
+        expected = logits_by_hand(after, 1, ["1/0", "2/0"], drawn)
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+    newest = seit.predict(after, {}, 2, x)
+    now = {**after, "adapters/2": {n: dense(v) for n, v in after["adapters/2"].items()}}
+    expected = logits_by_hand(now, 2, ["1/0", "1/1", "2/1"], drawn)
+    np.testing.assert_allclose(newest, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_client_that_comes_back_to_a_task_goes_on_with_its_branches():
+    seit = learner(lambda1=0.0, threshold=0.0)
+    state = seit.init()
+    for task, sources in ((1, ("1/0", "2/0")), (0, ("2/0", "2/1"))):
+        now = stage(task, number=2 - task)
+        state, _ = seit.train(state, adapters(*sources), now, data(task))
+    x = examples(4).x
+    torch.testing.assert_close(
+        seit.predict(seit.resume(state, 1), {}, 1, x), seit.predict(state, {}, 1, x)
+    )
+    other = seit.predict(state, {}, 0, x)
+
+    newer = adapters("1/1", "1/2")
+    after, update = seit.train(state, newer, stage(1, first=False, number=3), data(1))
+
+    for group in ("sources/1", "library/1/0", "library/2/0", "branches/0"):
+        assert exact({"": after[group]}) == exact({"": state[group]})
+    for group in ("branches/1", "projections/1"):
+        assert exact({"": after[group]}) != exact({"": state[group]})
+    told = {name for name in update.metrics if name.startswith("attention/")}
+    assert told == {"attention/1/0", "attention/2/0"}
+    torch.testing.assert_close(seit.predict(after, {}, 0, x), other, atol=1e-4, rtol=0)
+
+
+def test_a_foreign_adapter_that_was_handed_in_again_changes_no_task_of_the_past():
+    seit = learner()
+    received = adapters("1/0", "2/0")
+    state, _ = seit.train(seit.init(), received, stage(0), data(1))
+    later = {**received, "adapters/1/0": received["adapters/2/0"]}
+    begun = seit.start(state, later, 1, data(2))
+    x = examples(4).x
+    assert torch.equal(seit.predict(begun, {}, 0, x), seit.predict(state, {}, 0, x))
+
+
+def test_the_state_travels_and_predicts_the_same():
+    seit = learner()
+    state, update = seit.train(
+        seit.init(), adapters("1/0", "2/0"), stage(1, last=False), data(1)
+    )
+    arrived = messages.unpack(messages.Packer().payload(state))
+    assert exact(arrived) == exact(state)
+    sent = messages.unpack(messages.Packer().payload(update.payload))
+    assert exact(sent) == exact(update.payload)
+    x = examples(4).x
+    assert torch.equal(seit.predict(arrived, {}, 1, x), seit.predict(state, {}, 1, x))
+    again = stage(1, first=False, number=3)
+    one, other = (seit.train(s, NOTHING, again, data(1))[0] for s in (arrived, state))
+    assert exact(one) == exact(other)
+
+
+# ---- dense layer sharing
+
+
+def shared_projections(count, value):
+    return {
+        "local": np.full((FEATURES, 2 * FEATURES), value, np.float32),
+        **{
+            f"foreign/{name}": np.full((FILTERS, count * FILTERS), value, np.float32)
+            for name in CONVS
+        },
+    }
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_projections_travel_with_dls_alone(last):
+    received = adapters("1/0", "2/0")
+    for dls in (True, False):
+        seit = learner(dls=dls, epochs=1)
+        state, update = seit.train(seit.init(), received, stage(1, last=last), data(1))
+        expected = {"base"} | ({"adapters"} if last else set())
+        assert set(update.payload) == expected | ({"dense/2"} if dls else set())
+        if dls:
+            assert exact({"": update.payload["dense/2"]}) == exact(
+                {"": state["projections/1"]}
+            )
+    _, update = learner(dls=True, epochs=1).train(
+        seit.init(), NOTHING, stage(0), data(1)
+    )
+    assert set(update.payload) == {"base", "adapters"}, "without branches nothing more"
+
+
+def test_shared_projections_are_taken_over_in_the_next_round_for_the_same_k():
+    seit = learner(dls=True, rate=UNTRAINED)
+    received = adapters("1/0", "2/0")
+    state, _ = seit.train(seit.init(), received, stage(1, last=False), data(1))
+    own, shared = state["projections/1"], shared_projections(2, 0.25)
+    again = stage(1, first=False, last=False, number=3)
+    new, _ = seit.train(state, {**NOTHING, "dense/2": shared}, again, data(1))
+    assert exact({"": new["projections/1"]}) == exact({"": shared})
+    other = {**NOTHING, "dense/3": shared_projections(3, 0.5)}
+    new, _ = seit.train(state, other, again, data(1))
+    assert exact({"": new["projections/1"]}) == exact({"": own})
+
+
+def test_a_new_task_starts_from_the_shared_projections_of_the_same_k():
+    seit = learner(dls=True, rate=UNTRAINED)
+    state, _ = seit.train(seit.init(), adapters("1/0"), stage(1), data(1))
+    shared = shared_projections(2, 0.25)
+    received = {**adapters("1/0", "2/0"), "dense/2": shared}
+    new, _ = seit.train(state, received, stage(2), data(2))
+    assert exact({"": new["projections/2"]}) == exact({"": shared})
+    assert exact({"": new["projections/1"]}) == exact({"": state["projections/1"]})
+    received = {**adapters("1/0", "2/0"), "dense/3": shared_projections(3, 0.5)}
+    new, _ = seit.train(state, received, stage(2), data(2))
+    expected = initial_projections(state["base"], 2, seed=0)
+    assert exact({"": new["projections/2"]}) == exact({"": expected})
+
+
+@pytest.mark.parametrize("dls", [False, True])
+def test_both_halves_fit_together_over_three_tasks(dls):
+    server = Server(ServerParams(dls=dls, knowledge="all"), 0)
+    model = text_model()
+    common = server.init(snapshot(model, model.shared_names()))
+    clients = {
+        c: FedSeit(FedSeitParams(dls=dls), text_model(), place(epochs=1, client=c))
+        for c in (0, 1, 2)
+    }
+    states = {c: client.init() for c, client in clients.items()}
+    for number in range(1, 7):
+        task, second = divmod(number - 1, 2)
+        now = stage(task, first=not second, last=bool(second), number=number)
+        updates = {}
+        for c, client in clients.items():
+            received = server.broadcast(common, now, c)
+            states[c], updates[c] = client.train(
+                states[c], received, now, data(10 * c + task)
+            )
+            server.check(common, updates[c])
+        common = server.aggregate(common, now, updates)
+    dense_groups = {group for group in common if group.startswith("dense/")}
+    assert dense_groups == ({"dense/2", "dense/4"} if dls else set())
+    assert states[0]["sources/2"]["foreign"].tolist() == [
+        [1, 0],
+        [1, 1],
+        [2, 0],
+        [2, 1],
+    ]
+    assert set(updates[0].metrics) >= {"attention/1/0", "attention/2/1"}
+
+
+# ---- refusals
+
+
+def test_a_model_that_is_not_for_text_is_refused():
+    model = build_model("small", tasks=2, classes=2, single_head=False, seed=0)
+    with pytest.raises(ConfigError, match="model: SmallNet is refused: expected kim-"):
+        FedSeit(FedSeitParams(), model, place())

@@ -1,0 +1,215 @@
+"""FedAvg, FedProx, EWC, local and single-task learning against plain oracles."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from clients.ewc import Ewc, EwcParams
+from clients.fedavg import Sgd
+from clients.fedprox import FedProx, FedProxParams
+from clients.local import Local
+from clients.stl import SingleTask
+from fcl_flower.algorithms.base import Params, Place
+from fcl_flower.core.types import Stage, Update
+from fcl_flower.data.examples import Examples, TaskData
+from fcl_flower.models.registry import TaskModel
+from fcl_flower.training.loop import Training
+from fcl_flower.training.tensors import load, snapshot
+from strategies.fedavg import FedAvg
+
+FIRST = Stage(round=1, task=0, first=True, last=False)
+LAST = Stage(round=2, task=0, first=False, last=True)
+
+
+def model(tasks=2):
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.Linear(3, 4), nn.Tanh())
+    return TaskModel(
+        body, features=4, input_shape=(3,), tasks=tasks, classes=2, single_head=False
+    )
+
+
+def place(**training):
+    chosen = {"epochs": 1, "batch_size": 100, "learning_rate": 0.01} | training
+    return Place(client=0, seed=0, training=Training(**chosen))
+
+
+def data(seed=0, count=12):
+    draw = torch.Generator().manual_seed(seed)
+    x = torch.randn(count, 3, generator=draw)
+    examples = Examples(x, (x[:, 0] > 0).long())
+    return TaskData(examples, examples, examples, 2)
+
+
+def penalty(learner):
+    """Return a penalty that asks nothing of the batch."""
+    return learner.penalty(torch.arange(0), torch.empty(0, 4))
+
+
+def shared(network):
+    return {"base": snapshot(network, network.shared_names())}
+
+
+def test_aggregate_weights_clients_by_examples():
+    strategy = FedAvg(Params(), 0)
+    state = strategy.init({"w": np.zeros(2, np.float32)})
+    updates = {
+        0: Update({"base": {"w": np.float32([1, 1])}}, num_examples=1),
+        1: Update({"base": {"w": np.float32([4, 7])}}, num_examples=2),
+    }
+
+    new = strategy.aggregate(state, FIRST, updates)
+
+    # (1 * 1 + 2 * 4) / 3 and (1 * 1 + 2 * 7) / 3
+    np.testing.assert_allclose(new["base"]["w"], [3, 5], rtol=1e-6)
+    assert new["base"]["w"].dtype == np.float32
+    np.testing.assert_array_equal(state["base"]["w"], [0, 0])
+
+
+def test_aggregate_keeps_the_model_when_no_client_saw_an_example():
+    strategy = FedAvg(Params(), 0)
+    state = strategy.init({"w": np.ones(2, np.float32)})
+    updates = {0: Update({"base": {"w": np.float32([5, 5])}}, num_examples=0)}
+    assert strategy.aggregate(state, FIRST, updates)["base"]["w"].tolist() == [1, 1]
+
+
+def test_local_training_starts_at_the_received_model_and_equals_plain_adam():
+    network, oracle = model(), model()
+    learner = Sgd(Params(), network, place(epochs=3))
+    received = shared(model())
+    received["base"] = {k: v + 1 for k, v in received["base"].items()}
+
+    state, update = learner.train({}, received, FIRST, data())
+
+    load(oracle, received["base"])
+    optimizer = torch.optim.Adam(
+        [*oracle.body.parameters(), *oracle.heads[0].parameters()], lr=0.01
+    )
+    examples = data().train
+    for _ in range(3):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(oracle(examples.x, 0), examples.y).backward()
+        optimizer.step()
+    for name, value in update.payload["base"].items():
+        np.testing.assert_allclose(value, oracle.state_dict()[name], atol=1e-6)
+    np.testing.assert_allclose(
+        state["heads"]["heads.0.weight"], oracle.heads[0].weight.detach(), atol=1e-6
+    )
+    assert update.num_examples == 12
+
+
+def test_heads_stay_private():
+    learner = Sgd(Params(), model(), place())
+    state, update = learner.train({}, shared(model()), FIRST, data())
+    assert not any(name.startswith("heads") for name in update.payload["base"])
+    assert set(state["heads"]) == {"heads.0.weight", "heads.0.bias"}
+
+
+def test_the_proximal_term_and_its_gradient_by_hand():
+    learner = FedProx(FedProxParams(mu=0.5), model(), place(learning_rate=1e-12))
+    received = shared(learner.model)
+    learner.train({}, received, FIRST, data())
+    with torch.no_grad():
+        learner.model.body[0].bias.add_(2.0)
+
+    found = penalty(learner)
+    found.backward()
+
+    # mu / 2 * 4 biases * 2^2 = 4, gradient mu * 2 = 1 each.
+    assert float(found.detach()) == pytest.approx(4.0, abs=1e-5)
+    learner.model.zero_grad()
+    penalty(learner).backward()
+    assert learner.model.body[0].bias.grad.tolist() == pytest.approx([1.0] * 4)
+    assert learner.model.heads[0].bias.grad is None, "a head has no global value"
+
+
+def test_fedprox_without_weight_is_fedavg():
+    plain = Sgd(Params(), model(), place(epochs=2))
+    proximal = FedProx(FedProxParams(mu=0.0), model(), place(epochs=2))
+    _, a = plain.train({}, shared(model()), FIRST, data())
+    _, b = proximal.train({}, shared(model()), FIRST, data())
+    for name in a.payload["base"]:
+        np.testing.assert_array_equal(a.payload["base"][name], b.payload["base"][name])
+
+
+def test_fisher_is_the_mean_squared_gradient_of_single_examples():
+    learner = Ewc(EwcParams(fisher_examples=5), model(), place())
+    examples = data().train
+
+    found = learner.fisher(examples, 0)
+
+    # The gradient of log softmax at the bias of a linear layer before a tanh head.
+    weight = learner.model.body[0].weight.detach().double().numpy()
+    bias = learner.model.body[0].bias.detach().double().numpy()
+    head = learner.model.heads[0].weight.detach().double().numpy()
+    offset = learner.model.heads[0].bias.detach().double().numpy()
+    total_bias, total_weight = np.zeros(4), np.zeros((4, 3))
+    for x, y in zip(examples.x[:5].double().numpy(), examples.y[:5], strict=True):
+        hidden = np.tanh(weight @ x + bias)
+        logits = head @ hidden + offset
+        p = np.exp(logits) / np.exp(logits).sum()
+        p[int(y)] -= 1
+        delta = (head.T @ p) * (1 - hidden**2)
+        total_bias += delta**2
+        total_weight += np.outer(delta, x) ** 2
+    np.testing.assert_allclose(found["body.0.bias"], total_bias / 5, rtol=1e-4)
+    np.testing.assert_allclose(found["body.0.weight"], total_weight / 5, rtol=1e-4)
+
+
+def test_the_penalty_of_ewc_by_hand():
+    learner = Ewc(EwcParams(strength=3.0), model(), place(learning_rate=1e-12))
+    received = shared(learner.model)
+    ones = {k: np.ones_like(v) for k, v in received["base"].items()}
+    state = {"fisher": ones, "anchor": received["base"]}
+    learner.train(state, received, FIRST, data())
+    assert float(penalty(learner).detach()) == pytest.approx(0.0, abs=1e-9)
+    with torch.no_grad():
+        learner.model.body[0].bias.add_(2.0)
+    # strength / 2 * F * d^2 = 1.5 * 1 * 4 for each of four biases
+    assert float(penalty(learner).detach()) == pytest.approx(24.0, rel=1e-5)
+
+
+def test_ewc_adds_up_fisher_information_when_a_task_ends():
+    learner = Ewc(EwcParams(decay=0.5), model(), place())
+    old = {
+        "fisher": {k: np.full_like(v, 2.0) for k, v in shared(model())["base"].items()}
+    }
+    old["anchor"] = shared(model())["base"]
+    during, _ = learner.train(old, shared(model()), FIRST, data())
+    assert during["fisher"] is old["fisher"]
+    after, update = learner.train(during, shared(model()), LAST, data())
+    alone = learner.fisher(data().train, 0)
+    for name, values in after["fisher"].items():
+        np.testing.assert_allclose(values, 0.5 * 2.0 + alone[name], rtol=1e-5)
+        np.testing.assert_array_equal(
+            after["anchor"][name], update.payload["base"][name]
+        )
+
+
+def test_local_goes_on_from_its_own_model_and_sends_nothing():
+    learner = Local(Params(), model(), place())
+    state, update = learner.train(learner.init(), {}, FIRST, data())
+    assert update.payload == {}
+    again, _ = learner.train(state, {}, LAST, data())
+    assert not np.array_equal(
+        state["base"]["body.0.weight"], again["base"]["body.0.weight"]
+    )
+    load(learner.model, shared(model())["base"])
+    logits = learner.predict(again, {}, 0, data().test.x)
+    load(learner.model, again["base"])
+    load(learner.model, again["heads"])
+    torch.testing.assert_close(logits, learner.model(data().test.x, 0))
+
+
+def test_single_task_learning_starts_afresh_and_keeps_each_model():
+    learner = SingleTask(Params(), model(), place(epochs=4))
+    state, _ = learner.train(learner.init(), {}, FIRST, data())
+    before = learner.predict(state, {}, 0, data().test.x)
+    second = Stage(round=3, task=1, first=True, last=True)
+    state, _ = learner.train(state, {}, second, data(seed=5))
+    assert torch.equal(learner.predict(state, {}, 0, data().test.x), before)
+    fresh = SingleTask(Params(), model(), place(epochs=4))
+    alone, _ = fresh.train(fresh.init(), {}, second, data(seed=5))
+    for name in alone["base/1"]:
+        np.testing.assert_array_equal(alone["base/1"][name], state["base/1"][name])

@@ -1,0 +1,344 @@
+"""What holds for each algorithm of the table, whatever it does inside."""
+
+import json
+import re
+
+import pytest
+import torch
+from fakes import exact, failure, rounds_of, run_in_process, summary_of, tiny
+
+from fcl_flower.algorithms import registry as table
+from fcl_flower.algorithms.local_only import IsolatedLearner
+from fcl_flower.algorithms.registry import (
+    Algorithm,
+    algorithm,
+    algorithms,
+    isolated_twin,
+)
+from fcl_flower.core.errors import ConfigError, ContractError
+from fcl_flower.federation.transport import messages
+from fcl_flower.setup import factory
+
+NAMES = sorted(algorithms())
+# Those that would choose a pre-trained encoder learn digits here, in moments. Without
+# public data there is nothing that could tell groups of classes apart.
+QUICK = {
+    name: {"dataset": "digits", "model": "small"}
+    for name in NAMES
+    if algorithm(name).models
+}
+QUICK["fedet"]["set"] = "groups = 1"
+FEDERATED = [name for name in NAMES if algorithm(name).federated]
+HEADS = {
+    name: ["single"]
+    if algorithm(name).load_learner().rehearses
+    else ["multi", "single"]
+    for name in NAMES
+}
+
+
+def after_travel(payload):
+    return exact(messages.unpack(messages.Packer().payload(payload)))
+
+
+class WatchedStrategy:
+    """Notes where a server half changes what it was given, or cannot travel."""
+
+    def __init__(self, inner, problems):
+        self.inner, self.problems = inner, problems
+        self.personal = inner.personal
+
+    def init(self, model):
+        return self.travels(self.inner.init(model), "init")
+
+    def survey(self, state, stage, client):
+        return self.inner.survey(state, stage, client)
+
+    def check_answer(self, state, answer):
+        self.inner.check_answer(state, answer)
+
+    def surveyed(self, state, stage, answers):
+        before = exact(state)
+        new = self.inner.surveyed(state, stage, answers)
+        self.unchanged(before, state, "surveyed changed the state")
+        return self.travels(new, "surveyed")
+
+    def insights(self, state, stage):
+        return self.inner.insights(state, stage)
+
+    def notes(self):
+        return self.inner.notes()
+
+    def broadcast(self, state, stage, client):
+        before = exact(state)
+        payload = self.inner.broadcast(state, stage, client)
+        self.unchanged(before, state, "broadcast changed the state")
+        return self.travels(payload, "broadcast")
+
+    def check(self, state, update):
+        self.inner.check(state, update)
+
+    def aggregate(self, state, stage, updates):
+        before = exact(state), {c: exact(u.payload) for c, u in updates.items()}
+        new = self.inner.aggregate(state, stage, updates)
+        self.unchanged(before[0], state, "aggregate changed the state")
+        for client, update in updates.items():
+            self.unchanged(before[1][client], update.payload, "aggregate: an update")
+        again = self.inner.aggregate(state, stage, updates)
+        self.unchanged(exact(new), again, "aggregate gives two results")
+        return self.travels(new, "aggregate")
+
+    def travels(self, payload, where):
+        if after_travel(payload) != exact(payload):
+            self.problems.append(f"{where}: not the same after it travelled")
+        return payload
+
+    def unchanged(self, before, now, what):
+        if before != exact(now):
+            self.problems.append(what)
+
+
+class WatchedLearner(WatchedStrategy):
+    def __init__(self, inner, problems):
+        self.inner, self.problems = inner, problems
+        self.model, self.place = inner.model, inner.place
+
+    def init(self):
+        return self.travels(self.inner.init(), "learner's init")
+
+    def answer(self, state, question, stage, data):
+        before = exact(state)
+        answer = self.inner.answer(state, question, stage, data)
+        self.unchanged(before, state, "answer changed the state")
+        return self.travels(answer, "answer")
+
+    def train(self, state, received, stage, data):
+        before = exact(state), exact(received), data.train.x.clone()
+        new, update = self.inner.train(state, received, stage, data)
+        self.unchanged(before[0], state, "train changed the state")
+        self.unchanged(before[1], received, "train changed what it received")
+        if not torch.equal(before[2], data.train.x):
+            self.problems.append("train changed the examples")
+        self.travels(update.payload, "update")
+        return self.travels(new, "the learner's state"), update
+
+    def predict(self, state, received, task, x):
+        before = exact(state), exact(received)
+        logits = self.inner.predict(state, received, task, x)
+        self.unchanged(before[0], state, "predict changed the state")
+        self.unchanged(before[1], received, "predict changed what it received")
+        if not torch.isfinite(logits).all():
+            self.problems.append("predictions are not finite")
+        if len(logits) != len(x) or logits.dim() != 2:
+            self.problems.append(f"predictions of shape {tuple(logits.shape)}")
+        return logits
+
+
+@pytest.mark.parametrize(
+    ("name", "head"), [(name, head) for name in NAMES for head in HEADS[name]]
+)
+def test_two_tasks_are_learned_and_nothing_is_changed_in_place(
+    tmp_path, monkeypatch, name, head
+):
+    problems = []
+    strategy, learner = factory.strategy, factory.learner
+    monkeypatch.setattr(
+        factory, "strategy", lambda config: WatchedStrategy(strategy(config), problems)
+    )
+    monkeypatch.setattr(
+        factory,
+        "learner",
+        lambda *given: WatchedLearner(learner(*given), problems),
+    )
+    given = {"strategy": name, "scenario": "overlapped", "head": head}
+    given |= QUICK.get(name, {})
+    run_in_process(tiny(tmp_path, **given, rounds=2))
+    assert problems == []
+    assert [row["failed"] for row in rounds_of(tmp_path)] == [[]] * 4
+    for matrix in summary_of(tmp_path)["client_accuracy"]:
+        assert None not in matrix[1]
+        assert matrix[0][0] > 0.5 if head == "multi" else matrix[0][0] >= 0
+    assert (tmp_path / "report.html").stat().st_size > 1000
+
+
+# ---- isolated
+
+
+def accuracies(folder, **values):
+    run_in_process(tiny(folder, **values))
+    return summary_of(folder)["client_accuracy"]
+
+
+@pytest.mark.parametrize("head", ["multi", "single"])
+def test_fedavg_alone_is_sequential_local_training(tmp_path, head):
+    given = {"head": head, "rounds": 2, "clients": 3}
+    alone = accuracies(tmp_path / "a", strategy="fedavg", isolated=True, **given)
+    local = accuracies(tmp_path / "b", strategy="local", **given)
+    together = accuracies(tmp_path / "c", strategy="fedavg", **given)
+    assert alone == local
+    assert alone != together
+
+
+@pytest.mark.parametrize("name", ["ewc", "fedweit"])
+def test_isolated_clients_do_not_know_of_each_other(tmp_path, name):
+    def without_others(who, message, reply):
+        trains = message.metadata.message_type == "train"
+        return failure(message, "absent") if who and trains else reply
+
+    config = tiny(tmp_path / "a", strategy=name, isolated=True, clients=3)
+    run_in_process(config)
+    run_in_process(
+        config.with_values(output=str(tmp_path / "b")), tamper=without_others
+    )
+    run_in_process(
+        config.with_values(output=str(tmp_path / "c"), isolated=False, epochs=2)
+    )
+    run_in_process(
+        config.with_values(output=str(tmp_path / "d"), isolated=False, epochs=2),
+        tamper=without_others,
+    )
+    first = {run: summary_of(tmp_path / run)["client_accuracy"][0] for run in "abcd"}
+    assert first["a"] == first["b"]
+    # The same measure sees cross-talk where there is some.
+    assert first["c"] != first["d"]
+
+
+@pytest.mark.parametrize("name", FEDERATED)
+def test_isolated_clients_send_and_receive_no_tensor(tmp_path, name):
+    given = {"strategy": name, "scenario": "overlapped", "head": HEADS[name][0]}
+    given |= QUICK.get(name, {})
+    grid = run_in_process(tiny(tmp_path, **given, isolated=True))
+    found = summary_of(tmp_path)
+    assert found["bytes_by_kind"]["up"].keys() == {"meta"}
+    assert found["bytes_by_kind"]["down"].keys() == {"meta"}
+    assert found["paper_bytes_up"] == found["paper_bytes_down"] == 0
+    assert not any(message.content.array_records for _, message in grid.asked)
+    assert [row["failed"] for row in rounds_of(tmp_path)] == [[], []]
+
+
+def test_an_isolated_learner_keeps_both_halves_apart(tmp_path):
+    config = tiny(tmp_path, strategy="fedweit", isolated=True)
+    made = factory.learner(config, factory.scenario(config), 1)
+    assert isinstance(made, IsolatedLearner)
+    state = made.init()
+    assert {g for g in state if g.startswith("server:")} >= {"server:base"}
+    assert "base" in state
+
+
+def test_twins_are_the_same_method_with_nobody_to_talk_to(tmp_path):
+    def twin(**values):
+        found = isolated_twin(tiny(tmp_path, **values))
+        return found and (found.strategy, found.isolated, found.title)
+
+    assert twin(strategy="fedavg") == ("local", False, "local")
+    assert twin(strategy="ewc") == ("ewc", True, "ewc isolated")
+    assert twin(strategy="ewc", label="EWC 10") == ("ewc", True, "EWC 10 isolated")
+    assert twin(strategy="ewc", isolated=True) is None
+    assert twin(strategy="local") is None
+    assert twin(strategy="stl") is None
+
+
+# ---- the table
+
+
+def test_an_unknown_name_is_answered_with_all_that_there_are():
+    with pytest.raises(ConfigError, match=r"strategy: 'fedsgd' is unknown") as problem:
+        algorithm("fedsgd")
+    assert all(name in str(problem.value) for name in NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_algorithm_says_what_it_is(name):
+    entry = algorithm(name)
+    assert entry.summary
+    assert not entry.summary.endswith(".")
+    assert entry.paper
+    assert re.fullmatch(r"[\w.]+:\w+", entry.strategy)
+    assert entry.alone in {"", *NAMES}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_defaults_of_both_halves_are_valid_and_unknown_keys_are_refused(name):
+    entry = algorithm(name)
+    server, client = entry.params("")
+    assert set(type(server).model_fields) | set(type(client).model_fields) == (
+        entry.keys()
+    )
+    with pytest.raises(ConfigError, match="set lambda9: unknown key"):
+        entry.params("lambda9 = 1")
+
+
+def test_a_setting_goes_to_the_half_that_knows_it():
+    server, client = algorithm("fedweit").params('kappa = 0.5, knowledge = "none"')
+    assert client.kappa == 0.5
+    assert server.knowledge == "none"
+    server, client = algorithm("fedweit").params('aggregation = "literal"')
+    assert server.aggregation == client.aggregation == "literal"
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("kappa = 2", r"set kappa: 2 is refused: expected less than or equal to 1"),
+        ("kappa = 0", r"set kappa: 0 is refused: expected greater than 0"),
+        ('kappa = "x"', r"set kappa: 'x' is refused: expected a valid number"),
+        ("kappa = true", r"set kappa: True is refused"),
+        ('gate = "tanh"', r"set gate: 'tanh' is refused: expected 'sigmoid' or"),
+        ('knowledge = "sample:0"', r"set knowledge: 'sample:0' is refused"),
+        ("kappa", r"set: 'kappa' is refused: expected 'key = value, ...' in TOML"),
+    ],
+)
+def test_a_setting_that_is_refused_is_named(text, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        algorithm("fedweit").params(text)
+
+
+class Point:
+    """An entry point of an installed package."""
+
+    def __init__(self, name, value):
+        self.name, self.value = name, value
+
+    def load(self):
+        return self.value
+
+
+def test_an_installed_package_may_add_an_algorithm(tmp_path, monkeypatch):
+    theirs = Algorithm("strategies.fedavg:FedAvg", "clients.fedavg:Sgd", "-", "theirs")
+    monkeypatch.setattr(
+        table,
+        "entry_points",
+        lambda group: [Point("theirs", theirs)] * (group == "fcl_flower.algorithms"),
+    )
+    assert algorithms()["theirs"] is theirs
+    run_in_process(tiny(tmp_path / "theirs", strategy="theirs"))
+    run_in_process(tiny(tmp_path / "ours", strategy="fedavg"))
+    found, expected = (summary_of(tmp_path / name) for name in ("theirs", "ours"))
+    assert found["client_accuracy"] == expected["client_accuracy"]
+
+
+def test_an_entry_point_that_is_no_algorithm_is_named(monkeypatch):
+    monkeypatch.setattr(table, "entry_points", lambda group: [Point("odd", 3)])
+    with pytest.raises(ContractError, match="odd"):
+        algorithms()
+
+
+def test_a_half_that_is_none_is_named():
+    swapped = Algorithm("clients.fedavg:Sgd", "strategies.fedavg:FedAvg", "-", "-")
+    with pytest.raises(ContractError, match=r"clients\.sgd:Sgd is not a Strategy"):
+        swapped.load_strategy()
+    with pytest.raises(ContractError, match=r"strategies\.fedavg:FedAvg is not a Lea"):
+        swapped.load_learner()
+    missing = Algorithm("strategies.fedavg:Nothing", "clients.fedavg:Sgd", "-", "-")
+    with pytest.raises(ContractError, match="Nothing is not a Strategy"):
+        missing.load_strategy()
+
+
+def test_the_settings_of_a_run_are_recorded(tmp_path):
+    run_in_process(
+        tiny(tmp_path, strategy="fedprox", set="mu = 0.5", tasks=1, label="prox")
+    )
+    found = json.loads((tmp_path / "summary.json").read_text())
+    assert found["params"] == {"mu": 0.5}
+    assert (found["label"], found["strategy"]) == ("prox", "fedprox")
+    assert found["twin"] == "prox isolated"

@@ -1,0 +1,91 @@
+"""Joint training: every task's data from the first round on."""
+
+from collections import Counter
+
+import pytest
+import torch
+from fakes import run_in_process, summary_of, tiny
+
+from clients.joint import Joint
+from fcl_flower.core.errors import ConfigError
+from fcl_flower.data.datasets.registry import load_source
+from fcl_flower.data.examples import Examples, together
+from fcl_flower.setup import factory, resolve
+
+GIVEN = {
+    "strategy": "mtl",
+    "dataset": "digits",
+    "scenario": "classes",
+    "head": "single",
+    "tasks": 3,
+}
+
+
+@pytest.fixture
+def watched(monkeypatch):
+    """What every client trained on: (client, stage, data)."""
+    calls, train = [], Joint.train
+
+    def watch(self, state, received, stage, data):
+        calls.append((self.place.client, stage, data))
+        return train(self, state, received, stage, data)
+
+    monkeypatch.setattr(Joint, "train", watch)
+    return calls
+
+
+@pytest.mark.parametrize("isolated", [False, True])
+def test_every_round_has_the_data_of_all_tasks(tmp_path, watched, isolated):
+    config = tiny(tmp_path, **GIVEN, isolated=isolated)
+    run_in_process(config)
+
+    plan = factory.scenario(config)
+    images = load_source("digits", resolve.data_root(config)).train
+    assert [(client, stage.task) for client, stage, _ in watched] == [
+        (client, task) for task in range(3) for client in range(2)
+    ]
+    for client, stage, data in watched:
+        for split in ("train", "valid"):
+            expected = Counter(
+                plan.labels.index(("digits", int(images.y[number])))
+                for task in plan.clients[client]
+                for number in getattr(task, split)
+            )
+            assert Counter(getattr(data, split).y.tolist()) == expected
+        assert len(expected) == 6
+        tested = set(data.test.y.tolist())
+        classes = plan.clients[client][stage.task].classes
+        assert tested == {plan.labels.index(("digits", label)) for label in classes}
+
+
+def test_nothing_is_forgotten_where_nothing_is_old(tmp_path):
+    run_in_process(tiny(tmp_path, **GIVEN, rounds=3, epochs=3))
+    for matrix in summary_of(tmp_path)["client_accuracy"]:
+        assert min(matrix[2]) > 0.8
+
+
+def test_clients_own_data_is_refused(tmp_path):
+    config = tiny(
+        tmp_path,
+        strategy="mtl",
+        scenario="own",
+        head="single",
+        model="mlp",
+        features=4,
+        labels="a,b,c",
+    )
+    with pytest.raises(ConfigError, match=r"scenario: 'own' is refused: .* for mtl"):
+        factory.checked(config)
+    factory.checked(config.with_values(strategy="replay"))
+
+
+def test_documents_of_all_tasks_are_padded_to_the_widest():
+    parts = [
+        Examples(torch.tensor([[1, 2]]), torch.tensor([0])),
+        Examples(torch.empty(0, 9, dtype=torch.int64), torch.empty(0).long()),
+        Examples(torch.tensor([[3, 4, 5]]), torch.tensor([1])),
+    ]
+    found = together(parts)
+    assert found.x.tolist() == [[1, 2, 0], [3, 4, 5]]
+    assert found.y.tolist() == [0, 1]
+    assert together(parts[1:2]) is parts[1]

@@ -1,0 +1,529 @@
+"""The commands of a federation, with programs of our own in the place of Flower's."""
+
+import json
+import shlex
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from fakes import tiny
+from flwr.common.config import parse_config_args
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from fcl_flower.cli import main
+from fcl_flower.core.errors import ConfigError, RoundError
+from fcl_flower.runtime import submission, supernode
+from fcl_flower.runtime import superlink as server_process
+from fcl_flower.runtime.certificates import Certificates, make_certificates
+from fcl_flower.runtime.processes import free_port
+from fcl_flower.runtime.submission import SuperLink
+from fcl_flower.runtime.superlink import Addresses, serve
+from fcl_flower.runtime.supernode import join, node_config
+
+NOTE = """
+import json, os, pathlib, sys, time
+place = pathlib.Path(PLACE)
+with (place / "calls.jsonl").open("a") as file:
+    call = [pathlib.Path(sys.argv[0]).name, *sys.argv[1:]]
+    file.write(json.dumps([call, dict(os.environ)]) + chr(10))
+"""
+LISTENS = """
+import socket
+port = int(sys.argv[sys.argv.index("--port") + 1])
+server = socket.create_server(("127.0.0.1", port))
+END = place / "end"
+while not END.exists():
+    time.sleep(0.05)
+"""
+STAYS = "time.sleep(600)"
+REGISTERS = """
+if sys.argv[3].endswith("client-1.pub"):
+    sys.exit("Public key already in use.")
+if sys.argv[3].endswith("client-2.pub"):
+    sys.exit("no public key")
+"""
+
+
+@pytest.fixture
+def flower(tmp_path, monkeypatch):
+    """Install programs by name; returns how, and what they were called with."""
+    places = {}
+
+    class Flower:
+        folder = tmp_path
+
+        def install(self, **bodies):
+            for name, body in bodies.items():
+                path = tmp_path / "bin" / name.replace("_", "-")
+                path.parent.mkdir(exist_ok=True)
+                note = NOTE.replace("PLACE", repr(str(tmp_path)))
+                path.write_text(f"#!{sys.executable}\n{note}\n{body}\n")
+                path.chmod(0o755)
+                places[path.name] = str(path)
+
+        def calls(self, name):
+            file = tmp_path / "calls.jsonl"
+            lines = file.read_text().splitlines() if file.exists() else []
+            found = map(json.loads, lines)
+            return [(call[1:], env) for call, env in found if call[0] == name]
+
+    for module in (server_process, supernode, submission):
+        monkeypatch.setattr(module, "program", lambda name: places[name])
+    yield Flower()
+    assert not psutil.Process().children(recursive=True)
+
+
+def await_true(condition):
+    for _ in range(600):
+        if condition():
+            return
+        time.sleep(0.05)
+    pytest.fail("it did not happen")
+
+
+def certificates(folder, clients=1):
+    make_certificates(folder, ["localhost"], clients, 1, overwrite=False)
+    return Certificates(folder)
+
+
+# ---- the node config
+
+
+NASTY = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=30)
+
+
+@given(NASTY)
+@example('/a b/it\'s/"quoted"/\\')
+@example("\\\"'='\\")
+@example("x=\"1\" y='2'")
+@example("\n\t\x7f\x85\u2028=")
+def test_flower_reads_the_node_config_as_it_was_meant(text):
+    values = {"partition-id": 3, "data-path": text, "device": "cpu"}
+
+    assert parse_config_args([node_config(values)]) == values
+
+
+# ---- fcl server
+
+
+def test_a_server_starts_a_superlink_for_this_machine_alone(flower, tmp_path):
+    flower.install(flower_superlink=LISTENS, flwr=REGISTERS)
+    said = []
+    ports = Addresses("127.0.0.1", free_port(), free_port())
+    files = certificates(tmp_path / "certs", clients=3)
+
+    def later():
+        await_true(lambda: len(flower.calls("flwr")) == 3)
+        make_certificates(tmp_path / "certs", [], 4, 1, overwrite=False)
+        await_true(lambda: len(flower.calls("flwr")) == 4)
+        (tmp_path / "end").touch()
+
+    helper = threading.Thread(target=later)
+    helper.start()
+    with pytest.raises(RoundError, match="ended by itself, with code 0"):
+        serve(files, tmp_path / "state", ports, ["--log-file", "x"], said.append)
+    helper.join()
+
+    ((arguments, env),) = flower.calls("flower-superlink")
+    assert arguments == [
+        *("--host", "127.0.0.1", "--port", str(ports.control_port)),
+        *("--database", str(tmp_path / "state" / "superlink.db")),
+        *("--ssl-ca-certfile", str(files.authority)),
+        *("--ssl-certfile", str(files.server)),
+        *("--ssl-keyfile", str(files.server_key)),
+        *("--enable-supernode-auth", "--log-file", "x"),
+    ]
+    assert env["FLWR_HOME"] == str(tmp_path / "state" / "flower")
+    assert env["FLWR_TELEMETRY_ENABLED"] == "0"
+    assert env["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] == "1"
+    assert env["FLWR_DISABLE_UPDATE_CHECK"] == "1"
+    told = (tmp_path / "state" / "flower" / "config.toml").read_text()
+    assert f'address = "127.0.0.1:{ports.control_port}"' in told
+    assert str(files.authority) in told
+    assert shlex.split(said[0])[1:] == arguments
+    # Each key once; one that is there later, too; a bad one ends nothing.
+    keys = [call[2] for call, _ in flower.calls("flwr")]
+    assert [Path(key).name for key in keys] == [f"client-{n}.pub" for n in range(4)]
+    assert said[2:] == [
+        "registered client-0.pub",
+        "registered client-1.pub before",
+        "could not register client-2.pub: no public key",
+        "registered client-3.pub",
+    ]
+
+
+def test_a_server_without_certificates_takes_anybody(flower, tmp_path):
+    flower.install(flower_superlink=LISTENS)
+    (tmp_path / "end").touch()
+    ports = Addresses("127.0.0.1", free_port(), free_port())
+
+    with pytest.raises(RoundError):
+        serve(None, tmp_path / "state", ports, [], lambda line: None)
+
+    ((arguments, _),) = flower.calls("flower-superlink")
+    assert arguments[-1] == "--insecure"
+    assert arguments[:2] == ["--host", "127.0.0.1"]
+
+
+@pytest.mark.parametrize("missing", ["ca.crt", "server.crt", "server.key"])
+def test_a_server_without_one_of_its_files_is_refused(flower, tmp_path, missing):
+    files = certificates(tmp_path)
+    (tmp_path / missing).unlink()
+
+    with pytest.raises(ConfigError, match=f"certs: .* folder with {missing}"):
+        serve(files, tmp_path / "state", Addresses("127.0.0.1", 1, 2), [], print)
+
+
+# ---- fcl client
+
+
+def test_a_client_starts_a_supernode_that_knows_what_is_its_own(flower, tmp_path):
+    flower.install(flower_supernode="sys.exit(3)")
+    files = certificates(tmp_path / "certs")
+    said = []
+
+    for _ in range(2):
+        with pytest.raises(RoundError, match="ended by itself, with code 3"):
+            join(
+                "fl.example.org:9092",
+                files,
+                {"partition-id": 0, "data-path": "/a b", "device": "cuda"},
+                tmp_path / "state",
+                ["--max-retries", "1"],
+                said.append,
+            )
+
+    (arguments, env), (again, _) = flower.calls("flower-supernode")
+    port = arguments[11]
+    assert arguments == [
+        *("--superlink", "fl.example.org:9092"),
+        *("--root-certificates", str(files.authority)),
+        *("--auth-supernode-private-key", str(files.client_key(0))),
+        "--node-config",
+        'partition-id=0 data-path="/a b" device="cuda" '
+        f'state-path="{tmp_path}/state/memory"',
+        *("--host", "127.0.0.1", "--port", port, "--max-retries", "1"),
+    ]
+    assert again[11] != port
+    assert env["FLWR_HOME"] == str(tmp_path / "state" / "flower")
+    assert (tmp_path / "state" / "memory").is_dir()
+    assert shlex.split(said[0])[1:] == arguments
+
+
+@pytest.mark.parametrize("missing", ["ca.crt", "clients/client-0.key"])
+def test_a_client_without_one_of_its_files_is_refused(flower, tmp_path, missing):
+    files = certificates(tmp_path)
+    (tmp_path / missing).unlink()
+
+    with pytest.raises(ConfigError, match=f"certs: .* folder with {missing}"):
+        join("a:1", files, {"partition-id": 0}, tmp_path / "state", [], print)
+
+
+# ---- fcl run
+
+FLWR = """
+if sys.argv[1] == "run":
+    app = pathlib.Path(sys.argv[2])
+    (place / "pyproject.toml").write_text((app / "pyproject.toml").read_text())
+    print("Successfully started run 123", flush=True)
+    RUN
+elif sys.argv[1] == "list":
+    print('Loading\\n{"success": true, "runs": [{"status": "STATUS"}]}')
+elif sys.argv[1:3] == ["supernode", "list"]:
+    print('{"success": true, "nodes": [{"status": "online"}, {"status": "offline"}]}')
+"""
+
+
+def flwr(run="", status="finished:completed"):
+    return FLWR.replace("RUN", run).replace("STATUS", status)
+
+
+@pytest.fixture
+def submit(flower, tmp_path):
+    def run(**behaviour):
+        flower.install(flwr=flwr(**behaviour))
+        said, seen = [], []
+        with SuperLink("127.0.0.1:9093", tmp_path / "ca.crt") as superlink:
+            config = tiny(tmp_path / "results")
+            superlink.run(config, say=said.append, watch=seen.append)
+        return said, seen
+
+    return run
+
+
+PROGRESS = """
+    folder = place / "results"
+    folder.mkdir()
+    (folder / "progress.json").write_text('{"state": "finished"}')
+    print("the last line", flush=True)
+"""
+
+
+def test_a_run_is_handed_in_and_followed_to_its_end(submit, flower, tmp_path):
+    said, seen = submit(run=PROGRESS.strip())
+
+    (arguments, env), (asked, _) = flower.calls("flwr")
+    assert arguments[0] == "run"
+    assert arguments[2:] == ["fcl", "--stream"]
+    assert asked == ["list", "--run-id", "123", "--format", "json"]
+    assert shlex.split(said[0])[1:] == arguments
+    assert said[1:] == ["Successfully started run 123", "the last line"]
+    assert seen == [{"state": "finished"}]
+    assert not Path(env["FLWR_HOME"]).exists()
+    assert str(tmp_path / "results") in (tmp_path / "pyproject.toml").read_text()
+
+
+@pytest.mark.parametrize("status", ["finished:failed", "finished:stopped", "running"])
+def test_a_run_that_did_not_finish_is_an_error(submit, status):
+    with pytest.raises(RoundError, match=f"ended as {status}"):
+        submit(status=status)
+
+
+def test_a_run_that_does_not_start_is_an_error(flower, submit, tmp_path):
+    flower.install(flwr="sys.exit('refused')")
+    said = []
+    with (
+        pytest.raises(RoundError, match="could not be started"),
+        SuperLink("127.0.0.1:9093", None) as superlink,
+    ):
+        superlink.run(tiny(tmp_path), say=said.append, watch=print)
+    assert said[-1] == "refused"
+
+
+def test_a_server_that_does_not_answer_is_an_error(flower):
+    flower.install(flwr="sys.exit('Connection refused')")
+
+    with (
+        pytest.raises(RoundError, match=r"127.0.0.1:1 cannot be asked: .*refused"),
+        SuperLink("127.0.0.1:1", None) as superlink,
+    ):
+        superlink.connected()
+
+
+def test_the_clients_that_are_connected_are_counted(flower):
+    flower.install(flwr=flwr())
+
+    with SuperLink("127.0.0.1:1", None) as superlink:
+        assert superlink.connected() == 1
+
+
+def test_an_interrupt_takes_the_run_back(flower, tmp_path):
+    flower.install(flwr=flwr(run="time.sleep(600)"))
+    main = threading.get_ident()
+
+    def interrupt():
+        await_true(lambda: (tmp_path / "pyproject.toml").exists())
+        time.sleep(0.3)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    helper = threading.Thread(target=interrupt)
+    helper.start()
+    said = []
+    with (
+        pytest.raises(KeyboardInterrupt),
+        SuperLink("127.0.0.1:1", None) as superlink,
+    ):
+        superlink.run(tiny(tmp_path), say=said.append, watch=print)
+    helper.join()
+
+    assert said[-1] == "stopping run 123"
+    assert flower.calls("flwr")[-1][0] == ["stop", "123"]
+
+
+# ---- the command line
+
+
+@pytest.fixture
+def fcl(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    before = signal.getsignal(signal.SIGTERM)
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["fcl", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main.main()
+        return ended.value.code or 0, *capsys.readouterr()
+
+    yield call
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["server"], ["certs: none are given", "--insecure"]),
+        (["client", "--server", "a:1", "--number", "0"], ["certs: none are given"]),
+        (["run"], ["certs: none are given"]),
+        (["server", "--certs", "x", "--insecure"], ["certs:", "with --insecure"]),
+        (["server", "--certs", "x"], ["certs: ", "ca.crt", "fcl certs"]),
+        (["server", "--port", "0", "--insecure"], ["--port"]),
+        (["client", "--number", "0", "--insecure"], ["--server"]),
+        (["client", "--server", "a:1", "--insecure"], ["--number"]),
+        (["client", "--server", "a", "--number", "0", "--insecure"], ["server: 'a'"]),
+        (
+            ["client", "--server", "a:70000", "--number", "0", "--insecure"],
+            ["server: 'a:70000' is refused: expected HOST:PORT"],
+        ),
+        (["client", "--server", "a:1", "--number", "-1"], ["--number"]),
+        (
+            ["client", "--server", "a:1", "--number", "0", "--data", "x"],
+            ["data-path: 'x' is refused"],
+        ),
+        (["run", "--certs", "x"], ["certs: ", "x/ca.crt"]),
+        (["run", "--server", "x", "--insecure"], ["server: 'x'"]),
+        (["run", "--insecure", "--tasks", "0"], ["tasks: 0 is refused"]),
+        (["certs", "x"], ["host: none is given"]),
+        (["certs", "x", "--clients", "-1"], ["--clients"]),
+    ],
+    ids=str,
+)
+def test_bad_input_is_answered_with_one_sentence(fcl, tmp_path, arguments, parts):
+    code, _, err = fcl(*arguments)
+
+    assert code == 2
+    (line,) = err.splitlines()
+    assert all(part in line for part in parts)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def superlink(monkeypatch):
+    """A SuperLink to which two clients are connected, and what it was given."""
+    ran = []
+    monkeypatch.setattr(SuperLink, "connected", lambda self: 2)
+    monkeypatch.setattr(
+        SuperLink, "run", lambda self, config, say, watch: ran.append(config)
+    )
+    return ran
+
+
+def test_all_that_are_connected_take_part(fcl, superlink, tmp_path):
+    code, out, err = fcl("run", "--insecure", "--strategy", "fedavg", "--tasks", "2")
+
+    assert (code, err) == (0, "")
+    (config,) = superlink
+    assert (config.clients, config.strategy, config.tasks) == (2, "fedavg", 2)
+    folder = tmp_path / "runs" / "fedavg-overlapped-digits-seed0"
+    assert config.output == str(folder)
+    assert out.splitlines() == [f"results and report.html on the server: {folder}"]
+    assert not folder.exists()  # the server makes it, on its machine
+
+
+def test_a_run_may_wait_for_more_clients_than_are_connected(fcl, superlink):
+    fcl("run", "--insecure", "--clients", "3", "--output", "here")
+
+    assert superlink[0].clients == 3
+
+
+def test_clients_without_data_of_the_servers_take_part(fcl, superlink):
+    code, _, err = fcl(
+        *("run", "--insecure", "--scenario", "own", "--model", "mlp"),
+        *("--features", "4", "--classes-per-task", "2"),
+    )
+
+    assert (code, err) == (0, "")
+    assert (superlink[0].scenario, superlink[0].clients) == ("own", 2)
+
+
+def test_what_clients_remember_of_a_run_has_a_name_that_no_other_has(fcl, superlink):
+    for _ in range(2):
+        fcl("run", "--insecure", "--output", "here")
+
+    one, other = (config.name for config in superlink)
+    assert one.startswith("here-")
+    assert one != other
+
+
+def test_a_run_that_was_ended_goes_on_under_its_name(fcl, superlink, tmp_path):
+    folder = tmp_path / "here"
+    (folder / "checkpoint").mkdir(parents=True)
+    config = tiny(folder, clients=3, name="here-1f", seed=5)
+    (folder / "config.toml").write_text(config.to_toml())
+
+    assert fcl("run", "--insecure", "--resume", "here")[0] == 0
+    code, _, err = fcl("run", "--insecure", "--resume", "here", "--seed", "6")
+
+    (again,) = superlink
+    assert (again.resume, again.name, again.seed, again.clients) == (
+        *(True, "here-1f", 5, 3),
+    )
+    assert again.output == str(folder)
+    assert code == 2
+    assert "seed: 6 is refused" in err
+
+
+def test_a_run_without_anybody_is_refused(fcl, superlink, monkeypatch):
+    monkeypatch.setattr(SuperLink, "connected", lambda self: 0)
+
+    code, _, err = fcl("run", "--insecure")
+
+    assert code == 2
+    assert "clients: none is connected to the server at 127.0.0.1:9093" in err
+    assert superlink == []
+
+
+def test_a_run_in_a_federation_does_not_replace_a_finished_one(
+    fcl, superlink, tmp_path
+):
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "summary.json").write_text("{}")
+
+    code, _, err = fcl("run", "--insecure", "--output", "here")
+
+    assert code == 2
+    assert "here' holds a finished run" in err
+    assert superlink == []
+
+
+def test_a_client_without_the_wanted_accelerator_uses_the_cpu(fcl, monkeypatch):
+    joined = []
+    monkeypatch.setattr(supernode, "join", lambda *given: joined.append(given))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    join_as = ("client", "--server", "a:1", "--insecure", "--number", "4", "--device")
+
+    _, out, _ = fcl(*join_as, "cuda")
+    assert fcl(*join_as, "auto")[1] == ""
+
+    assert out == (
+        "fcl: device: 'cuda' is not there for torch; the CPU is used instead\n"
+    )
+    nodes = [node for _, _, node, *_ in joined]
+    assert nodes == [
+        {"partition-id": 4, "device": "cpu"},
+        {"partition-id": 4, "device": "auto"},
+    ]
+
+
+def test_a_client_has_a_place_of_its_own_and_its_own_data(fcl, monkeypatch, tmp_path):
+    joined = []
+    monkeypatch.setattr(supernode, "join", lambda *given: joined.append(given))
+    (tmp_path / "of mine").mkdir()
+
+    fcl(
+        *("client", "--server", "[::1]:9092", "--insecure", "--number", "4"),
+        *("--data", "of mine", "--", "--max-retries", "1"),
+    )
+
+    ((server, certificates, node, state, more, _),) = joined
+    assert (server, certificates) == ("[::1]:9092", None)
+    assert node == {"partition-id": 4, "data-path": str(tmp_path / "of mine")}
+    assert (str(state), more) == ("federation/client-4", ("--max-retries", "1"))
+
+
+def test_the_keys_that_are_made_are_told_with_where_they_go(fcl, tmp_path):
+    code, out, _ = fcl("certs", "here", "--host", "localhost", "--clients", "1")
+
+    assert code == 0
+    lines = out.splitlines()
+    assert set(lines[:6]) == {str(p.relative_to(tmp_path)) for p in all_files(tmp_path)}
+    assert lines[6].startswith("to the server: ")
+    assert lines[7].startswith("to client N: ")
+
+
+def all_files(folder):
+    return [path for path in folder.rglob("*") if path.is_file()]

@@ -1,0 +1,83 @@
+import numpy as np
+import pytest
+
+from fcl_flower.core import update_checks
+from fcl_flower.core.errors import WireError
+from fcl_flower.core.sparse import SparseArray
+
+W = np.zeros((2, 3), np.float32)
+EXPECTED = {"base": {"w": W, "b": np.zeros(2, np.float32)}}
+
+
+def sparse(value=1.0, shape=(2, 3), dtype=np.float32):
+    return SparseArray(shape, np.array([1]), np.array([value], dtype))
+
+
+def base(**changed):
+    return {"base": {**EXPECTED["base"], **changed}}
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_a_value_that_is_not_finite_is_refused_by_name(value, dtype):
+    dense = np.array([0, value, 1], dtype)
+    with pytest.raises(WireError, match="base/w"):
+        update_checks.finite({"base": {"v": W, "w": dense}})
+    with pytest.raises(WireError, match="adapters/w"):
+        update_checks.finite({"adapters": {"w": sparse(value, dtype=dtype)}})
+
+
+def test_whole_numbers_and_truth_values_are_finite():
+    update_checks.finite({"g": {"n": np.array([2**62]), "t": np.array([True])}})
+    update_checks.finite(
+        {"g": {"w": W, "s": sparse(), "e": np.zeros(0), "z": np.asarray(1.0)}}
+    )
+
+
+@pytest.mark.parametrize("value", [1e200, -1e308])
+def test_a_norm_beyond_all_numbers_is_refused_without_a_warning(value):
+    with pytest.raises(WireError, match="norm: expected at most 10, got inf"):
+        update_checks.norm({"base": {"w": np.array([value])}}, EXPECTED, limit=10)
+
+
+def test_the_expected_tensors_are_accepted():
+    update_checks.same_tensors(base(w=np.ones((2, 3), np.float32)), EXPECTED)
+
+
+@pytest.mark.parametrize(
+    ("payload", "named"),
+    [
+        ({}, "groups"),
+        ({**base(), "more": {}}, "more"),
+        ({"Base": EXPECTED["base"]}, "Base"),
+        ({"base": {"w": W}}, "base: .*'b'"),
+        (base(x=W), "base: .*'x'"),
+        (base(w=W.T), r"base/w: .*\(2, 3\).*\(3, 2\)"),
+        (base(w=W.reshape(6)), "base/w"),
+        (base(w=W.astype(np.float64)), "base/w: .*float32.*float64"),
+        (base(w=sparse()), "base/w: .*dense"),
+        (base(b=np.asarray(np.float32(0))), "base/b"),
+    ],
+)
+def test_anything_but_the_expected_tensors_is_refused(payload, named):
+    with pytest.raises(WireError, match=named):
+        update_checks.same_tensors(payload, EXPECTED)
+
+
+def test_some_of_the_expected_tensors_may_be_left_out():
+    update_checks.fits("base", {"w": sparse()}, EXPECTED["base"], sparse=True)
+    update_checks.fits("base", {}, EXPECTED["base"], sparse=True)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "named"),
+    [
+        ({"x": sparse()}, "adapters/x: unknown"),
+        ({"w": W}, "adapters/w: expected a sparse"),
+        ({"w": sparse(shape=(3, 2))}, "adapters/w"),
+        ({"w": sparse(dtype=np.float16)}, "adapters/w"),
+    ],
+)
+def test_tensors_that_do_not_fit_are_refused(arrays, named):
+    with pytest.raises(WireError, match=named):
+        update_checks.fits("adapters", arrays, EXPECTED["base"], sparse=True)

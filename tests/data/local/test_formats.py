@@ -1,0 +1,599 @@
+"""A client's own data: every format is read, and every mistake named by its place."""
+
+import gzip
+import io
+import json
+import os
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fcl_flower.core.errors import ConfigError
+from fcl_flower.data.datasets.arrays import FeatureSet, ImageSet, SeriesSet
+from fcl_flower.data.datasets.text import TextSet
+from fcl_flower.data.local import task
+from fcl_flower.data.local.layout import find_tasks
+from fcl_flower.data.local.task import Wanted, load_task
+
+CSV = "b,label,a\n1,cat,10\n2,dog,20\n3,cat,30\n4,dog,40\n5,cat,50\n6,dog,60\n"
+JSONL = "".join(
+    json.dumps({"text": f"a {label} no {n}", "label": label}) + "\n"
+    for n in range(3)
+    for label in ("cat", "dog")
+)
+
+
+@pytest.fixture(autouse=True)
+def fresh_cache():
+    task._loaded.cache_clear()
+
+
+def wanted(kind=FeatureSet, **changes):
+    shape = {FeatureSet: (2,), TextSet: (-1,), ImageSet: (1, 8, 8), SeriesSet: (3, 5)}
+    settings = {
+        "kind": kind,
+        "input_shape": shape[kind],
+        "width": 0,
+        "classes": 3,
+        "labels": (),
+        "valid_fraction": 0.34,
+        "seed": 0,
+    }
+    return Wanted(**{**settings, **changes})
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Write files of the first task, and return the loaded task."""
+
+    def written(kind=FeatureSet, /, changes=None, **files):
+        folder = tmp_path / "data" / "task-01"
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            split, _, end = name.partition("_")
+            path = folder / f"{split}.{end.replace('_', '.')}"
+            path.write_bytes(
+                content if isinstance(content, bytes) else content.encode()
+            )
+        (place,) = find_tasks(tmp_path / "data")
+        return load_task(place, 0, wanted(kind, **(changes or {})))
+
+    return written
+
+
+def npz(**arrays):
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    return file.getvalue()
+
+
+def everything(task):
+    """Return all samples of a task with the names of their labels, sorted."""
+    found = []
+    for split in (task.data.train, task.valid, task.data.test):
+        names = [task.data.class_names[y] for y in split.y]
+        found += zip(np.array(split.x).tolist(), names, strict=True)
+    return sorted(found)
+
+
+# ---------------------------------------------------------------- formats
+
+
+def test_a_table_is_numbers_in_the_order_of_their_names(write):
+    task = write(train_csv=CSV, valid_csv=CSV, test_csv="label,a,b\ndog,7,8\n")
+    np.testing.assert_array_equal(task.data.train.x[:2], [[10, 1], [20, 2]])
+    assert task.data.train.x.dtype == np.float32
+    assert task.data.train.y.tolist() == [0, 1, 0, 1, 0, 1]
+    assert task.data.test.x.tolist() == [[7, 8]]
+    assert task.data.test.y.tolist() == [1]
+    assert task.classes == task.data.class_names == ("cat", "dog")
+    with pytest.raises(ValueError, match="read-only"):
+        task.data.train.x[0] = 0
+
+
+def test_what_spreadsheets_write_is_read(write):
+    text = '"a",label,b\r\n" 1.5 ","the ""cat"",\r\nor so",2e3\r\n\r\n-1,dog,0\r\n'
+    text = text.replace("\r\nor", " or")
+    task = write(train_csv=("\ufeff" + text).encode(), valid_csv=text, test_csv=text)
+    assert task.data.train.x.tolist() == [[1.5, 2000], [-1, 0]]
+    assert task.classes == ("dog", 'the "cat", or so')
+
+
+def test_texts_come_from_tables_and_from_lines(write):
+    table = 'id,text,label\n7,"One, two\nlines!",a\n8,Other,b\n'
+    test = '{"text": "One two lines!", "label": "a"}\n'
+    task = write(TextSet, train_csv=table, valid_csv=table, test_jsonl=test)
+    assert task.data.train.x == ("One, two\nlines!", "Other")
+    assert task.data.test.x == ("One two lines!",)
+    assert task.data.test.y.tolist() == [0]
+
+
+@pytest.mark.parametrize("end", ["jsonl", "jsonl_gz"])
+def test_lines_of_json_may_be_packed(write, end):
+    content = gzip.compress(JSONL.encode()) if end == "jsonl_gz" else JSONL
+    task = write(TextSet, **{f"train_{end}": content})
+    assert [len(s.y) for s in (task.data.train, task.valid, task.data.test)] == [
+        2,
+        2,
+        2,
+    ]
+    assert len({" ".join(x) for x, _ in everything_of_texts(task)}) == 6
+
+
+def everything_of_texts(task):
+    for split in (task.data.train, task.valid, task.data.test):
+        yield from zip(split.x, split.y.tolist(), strict=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "x"),
+    [
+        (FeatureSet, np.arange(12.0).reshape(6, 2)),
+        (SeriesSet, np.arange(90.0).reshape(6, 3, 5) / 90),
+        (ImageSet, np.arange(96, dtype=np.uint8).reshape(6, 4, 4)),
+        (ImageSet, np.arange(288, dtype=np.uint32).reshape(6, 4, 4, 3).astype("u1")),
+    ],
+)
+def test_arrays_are_what_the_model_takes(write, kind, x):
+    y = np.array([7, 3, 7, 3, 7, 3])
+    task = write(kind, train_npz=npz(x=x, y=y))
+    assert isinstance(task.data, kind)
+    assert task.classes == ("3", "7")
+    expected = zip(x.tolist(), y.astype(str).tolist(), strict=True)
+    assert [label for _, label in everything(task)] == [
+        label for _, label in sorted(expected)
+    ]
+
+
+def test_arrays_may_name_their_classes(write):
+    names = np.array(["zebra", "none", "ant"])
+    x, y = np.zeros((6, 2)), np.array([0, 2] * 3)
+    content = npz(x=x, y=y, class_names=names)
+    task = write(train_npz=content, valid_npz=content, test_npz=content)
+    assert task.classes == ("ant", "zebra")
+    assert task.data.train.y.tolist() == [1, 0, 1, 0, 1, 0]
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    folder = tmp_path / "data" / "task-01" / "train"
+
+    def saved(name, size=(8, 8), mode="L", value=0, **kind):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new(mode, size, value).save(path, **kind)
+        return path
+
+    for n in range(3):
+        saved(f"cat/{n}.png", value=100 + n)
+        saved(f"dog/{n}.png", value=200 + n)
+    return saved
+
+
+def first_task(tmp_path, kind=ImageSet, **changes):
+    return load_task(find_tasks(tmp_path / "data")[0], 0, wanted(kind, **changes))
+
+
+def test_images_lie_in_folders_named_by_label(tmp_path, pictures):
+    pictures("cat/.hidden.png", value=7)
+    task = first_task(tmp_path)
+    values = [(x[0][0], x[7][7], label) for x, label in everything(task)]
+    cats = [(100 + n, 100 + n, "cat") for n in range(3)]
+    assert values == cats + [(200 + n, 200 + n, "dog") for n in range(3)]
+
+
+def test_images_of_any_size_and_colour_get_the_models(tmp_path, pictures):
+    pictures("dog/wide.JPG", (30, 7), "RGB", (255, 0, 0), quality=100)
+    pictures("dog/clear.png", (3, 5), "RGBA", (255, 0, 0, 128))
+    grey = first_task(tmp_path)
+    assert grey.data.train.x.shape[1:] == (8, 8)
+    colour = first_task(tmp_path, input_shape=(3, 6, 4))
+    assert colour.data.train.x.shape[1:] == (6, 4, 3)
+    # Red is 299 thousandths of grey.
+    assert {76} < {x[0][0] for x, label in everything(grey) if label == "dog"}
+    reds = [x[0][0] for x, _ in everything(colour) if x[0][0][1] == 0]
+    assert len(reds) == 2
+    assert all(abs(red[0] - 255) <= 2 for red in reds)
+
+
+def test_without_pillow_one_sentence_says_what_to_install(
+    tmp_path, pictures, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(
+        ConfigError, match=r'0\.png needs Pillow: pip install "fcl-f.*s\]'
+    ):
+        first_task(tmp_path)
+
+
+# ---------------------------------------------------------------- shares
+
+
+def many(classes=2, each=20):
+    rows = (f"{n},{n % classes}" for n in range(classes * each))
+    return "a,label\n" + "\n".join(rows) + "\n"
+
+
+def shares(task):
+    return [len(split.y) for split in (task.data.train, task.valid, task.data.test)]
+
+
+def test_a_fifth_of_each_class_is_kept_to_test_and_a_share_of_the_rest_to_validate(
+    write,
+):
+    one = {"input_shape": (1,), "valid_fraction": 0.25}
+    task = write(changes=one, train_csv=many())
+    assert shares(task) == [24, 8, 8]
+    assert np.bincount(task.data.test.y).tolist() == [4, 4]
+    assert [x[0] for x, _ in everything(task)] == list(range(40))
+    again = write(changes=one, train_csv=many())
+    np.testing.assert_array_equal(again.data.test.x, task.data.test.x)
+    other = write(changes={**one, "seed": 1}, train_csv=many())
+    assert other.data.test.x.tolist() != task.data.test.x.tolist()
+
+
+def test_what_the_task_brings_is_used_whole(write):
+    one = {"input_shape": (1,), "valid_fraction": 0.25}
+    tested = write(changes=one, train_csv=many(), test_csv="a,label\n-1,0\n")
+    assert shares(tested) == [30, 10, 1]
+    whole = write(
+        changes=one,
+        train_csv=many(),
+        test_csv="a,label\n-1,0\n",
+        valid_csv="a,label\n-1,1\n-2,1\n",
+    )
+    assert shares(whole) == [40, 2, 1]
+
+
+def test_labels_are_numbered_as_the_run_or_the_manifest_says(write, tmp_path):
+    task = write(changes={"labels": ("ant", "dog", "cat")}, train_csv=CSV)
+    assert task.data.class_names == ("ant", "dog", "cat")
+    assert task.classes == ("dog", "cat")
+    assert {*task.data.train.y.tolist()} == {1, 2}
+    entry = 'train = "task-01/train.csv"\nlabels = ["dog", "cat"]\n'
+    (tmp_path / "data" / "tasks.toml").write_text(f'[[task]]\nname = "x"\n{entry}')
+    (place,) = find_tasks(tmp_path / "data")
+    assert load_task(place, 0, wanted()).data.class_names == ("dog", "cat")
+
+
+def test_a_file_is_read_once_until_it_changes(write, tmp_path, monkeypatch):
+    read = []
+    original = task.read_samples
+    monkeypatch.setattr(
+        task,
+        "read_samples",
+        lambda path, *rest: read.append(path.name) or original(path, *rest),
+    )
+    first = write(train_csv=CSV, test_csv=CSV)
+    (place,) = find_tasks(tmp_path / "data")
+    assert load_task(place, 0, wanted()) is first
+    assert sorted(read) == ["test.csv", "train.csv"]
+    os.utime(place.test, ns=(1, 1))
+    assert load_task(place, 0, wanted()) is not first
+    assert len(read) == 4
+
+
+# ---------------------------------------------------------------- mistakes
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("", r"train\.csv: line 1 is empty, expected the names"),
+        ("a,b,label\n", r"train\.csv has no line below the first"),
+        ("a,b\n1,2\n", r"line 1 names no column label, but 'a', 'b'"),
+        ("a;label\n1;x\n", r"line 1 names no column label, but 'a;label'"),
+        ("a,a,label\n1,2,x\n", "line 1 names column 'a' twice"),
+        ("label\nx\n", "line 1 names no column but label"),
+        (CSV + "7,cat\n", "line 8 has 2 cells, expected 3"),
+        (CSV + "\n\n7,cat,1,1\n", "line 10 has 4 cells, expected 3"),
+        (CSV + "7,,1\n", "line 8: label is '', expected a printable text"),
+        (CSV + '7,"a\nb",1\n', "line 8: label is 'a.nb'"),
+        (CSV + "7,cat,\n", "line 8: a is '', expected a number"),
+        (CSV + "seven,cat,1\n", "line 8: b is 'seven', expected a number"),
+        (CSV + "nan,cat,1\n", "line 8: b is no finite number"),
+        (CSV + "1,cat,-inf\n", "line 8: a is no finite number"),
+        (CSV + "1e39,cat,1\n", "line 8: b is no finite number"),
+        (CSV + '"7,cat,1\n', r"cannot be read after line 7 \(unexpected end of data\)"),
+        (CSV.encode() + b"\xff,cat,1\n", "cannot be read after line .*utf-8"),
+        ("a,b,c,label\n1,2,3,x\n1,2,3,y\n", r"shape \(3,\), expected \(2,\)"),
+        ("a,b,label\n1,2,x\n1,2,x\n", "every label is 'x', expected at least two"),
+        (
+            "a,b,label\n" + "".join(f"1,2,{c}\n" for c in "wxyz"),
+            "has 4 classes, .* 3 th",
+        ),
+        ("a,b,label\n1,2,x\n1,2,y\n", "every class has a single sample"),
+    ],
+)
+def test_a_mistake_in_a_table_is_named_by_file_and_line(write, content, words):
+    with pytest.raises(ConfigError, match=words) as caught:
+        write(train_csv=content)
+    assert "task-01/train.csv" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("a,label\n1,x\n", "line 1 names no column text, but 'a', 'label'"),
+        ("text,label\nhello,\n", "line 2: label is ''"),
+    ],
+)
+def test_a_mistake_in_a_table_of_texts_is_named(write, content, words):
+    with pytest.raises(ConfigError, match=words):
+        write(TextSet, train_csv=content)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("", "line 7 cannot be read"),
+        ("[]", "line 7 is a list"),
+        ('{"text": "x"}', "line 7: got no label"),
+        ('{"text": 1, "label": "x"}', "line 7: text is 1"),
+        ('{"text": "x", "label": ""}', "line 7: label is ''"),
+        ('{"text": "x", "label": 1.5}', "line 7: label is 1.5"),
+    ],
+)
+def test_a_mistake_in_lines_of_json_is_named_by_file_and_line(write, line, words):
+    with pytest.raises(ConfigError, match=rf"train\.jsonl: {words}"):
+        write(TextSet, train_jsonl=JSONL + line + "\n")
+
+
+def test_an_empty_or_torn_file_is_refused(write):
+    with pytest.raises(ConfigError, match=r"train\.jsonl is empty"):
+        write(TextSet, train_jsonl="")
+
+
+def test_a_torn_packed_file_is_refused(write):
+    with pytest.raises(ConfigError, match=r"train\.jsonl\.gz: cannot be read after"):
+        write(TextSet, train_jsonl_gz=gzip.compress(JSONL.encode())[:-9])
+
+
+X, Y = np.zeros((6, 2)), np.array([0, 1] * 3)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        ({"x": X}, "got no array y, expected x, y"),
+        ({"x": X, "y": Y[:5]}, r"y: got shape \(5,\)"),
+        ({"x": X, "y": Y * 1.0}, "y: got dtype float64"),
+        ({"x": X, "y": Y - 1}, "y has label -1, expected none below 0"),
+        ({"x": X, "y": Y, "class_names": np.array(["a"])}, r"y has label 1.* 0\.\.0"),
+        ({"x": X, "y": Y, "class_names": np.array(["a", ""])}, "class_names: label is"),
+        ({"x": X, "y": Y, "class_names": np.array([1, 2])}, "class_names has shape"),
+        ({"x": X * np.nan, "y": Y}, "x: got values that float32 cannot hold"),
+        ({"x": X[:, 0], "y": Y}, r"x: got shape \(6,\), expected \(N, numbers\)"),
+        ({"x": np.zeros((6, 3)), "y": Y}, r"shape \(3,\), expected \(2,\), which the"),
+        ({"x": np.array([None] * 6), "y": Y}, "cannot be read"),
+    ],
+)
+def test_a_mistake_in_arrays_is_named_by_file_and_array(write, arrays, words):
+    with pytest.raises(ConfigError, match=rf"train\.npz:? .*{words}|npz: {words}"):
+        write(train_npz=npz(**arrays))
+
+
+def test_series_of_another_shape_than_the_models_are_refused(write):
+    with pytest.raises(ConfigError, match=r"shape \(3, 6\), expected \(3, 5\)"):
+        write(SeriesSet, train_npz=npz(x=np.zeros((6, 3, 6)), y=Y))
+
+
+@pytest.mark.parametrize(
+    ("test", "words"),
+    [
+        (
+            "b,label,a\n1,cat,1\n1,cow,1\n",
+            r"test\.csv: line 3: label is 'cow', .*train",
+        ),
+        ("b,label,c\n1,cat,1\n", r"test\.csv: column 'a' is only here or only in "),
+    ],
+)
+def test_test_samples_go_with_the_training_samples(write, test, words):
+    with pytest.raises(ConfigError, match=words):
+        write(train_csv=CSV, test_csv=test)
+    # The same for those to validate.
+    with pytest.raises(ConfigError, match=words.replace("test", "valid")):
+        write(train_csv=CSV, test_csv=CSV, valid_csv=test)
+
+
+def test_arrays_with_an_unknown_class_are_named_by_index(write):
+    train, test = (npz(x=X, y=Y), npz(x=X, y=Y + 1))
+    with pytest.raises(ConfigError, match=r"test\.npz: y at index 1: label is '2'"):
+        write(train_npz=train, test_npz=test)
+
+
+def test_a_label_that_the_run_does_not_know_is_refused(write):
+    with pytest.raises(
+        ConfigError, match=r"line 3: label is 'dog', .*labels: cat, ant"
+    ):
+        write(changes={"labels": ("cat", "ant")}, train_csv=CSV)
+
+
+@pytest.mark.parametrize(
+    ("kind", "end", "expected"),
+    [
+        (TextSet, "npz", r"\.csv or \.jsonl or \.jsonl\.gz for text"),
+        (FeatureSet, "jsonl", r"\.csv or \.npz for features"),
+        (SeriesSet, "csv", r"\.npz for series"),
+        (ImageSet, "csv", r"a folder of images or \.npz for images"),
+    ],
+)
+def test_a_format_that_does_not_suit_the_model_is_refused(write, kind, end, expected):
+    with pytest.raises(ConfigError, match=rf"train\.{end}: expected {expected}"):
+        write(kind, **{f"train_{end}": "x"})
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("cat/notes.txt", r"notes\.txt is no image, expected \.png"),
+        ("stray.png", r"stray\.png is a file, expected a folder named by a label"),
+        ("cat/torn.png", r"torn\.png cannot be read"),
+    ],
+)
+def test_what_is_no_image_is_named(tmp_path, pictures, name, words):
+    (tmp_path / "data" / "task-01" / "train" / name).write_bytes(b"\x89PNG")
+    with pytest.raises(ConfigError, match=words):
+        first_task(tmp_path)
+
+
+def test_an_image_of_an_unknown_class_is_named(tmp_path, pictures):
+    pictures("../test/emu/last.png")
+    with pytest.raises(ConfigError, match=r"test: image emu/last\.png: label is 'emu'"):
+        first_task(tmp_path)
+
+
+def test_images_of_sixteen_bits_are_refused(tmp_path, pictures):
+    pictures("cat/deep.png", mode="I;16", value=40000)
+    with pytest.raises(ConfigError, match=r"deep\.png cannot be read .*I;16.* 8 bits"):
+        first_task(tmp_path)
+
+
+# ---------------------------------------------------------------- the folder
+
+
+def touch(folder, *names):
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(CSV)
+    return folder
+
+
+def test_tasks_come_in_the_order_of_their_numbers(tmp_path):
+    names = [f"task-{n}/train.csv" for n in (10, 2, 9, 3, 4, 5, 6, 7, 8, 1)]
+    touch(tmp_path, *names, ".task-11/train.csv", "task-1/.train.csv.swp")
+    found = find_tasks(tmp_path)
+    assert [task.name for task in found] == [f"task-{n}" for n in range(1, 11)]
+    assert [task.name for task in find_tasks(tmp_path, 2)] == ["task-1", "task-2"]
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (["task-01/train.csv", "task-03/train.csv"], "task-03 comes without a task 2"),
+        (["task-00/train.csv"], "task-00 comes without a task 1"),
+        (["task-01/train.csv", "task-1/train.csv"], "task-1 has the number of task-01"),
+        (["task-01/train.csv", "notes/a.csv"], "notes: expected nothing but folders"),
+        (["task-01"], "task-01: expected nothing but folders"),
+        (["task-one/train.csv"], "task-one: expected nothing but folders"),
+        (["task-01/test.csv"], "task-01 has no train"),
+        (
+            ["task-01/train.csv", "task-01/train.npz"],
+            "expected one train, but train.csv",
+        ),
+        (["task-01/train.txt"], r"train\.txt: expected nothing but train, valid and"),
+        (["task-01/train.csv", "task-01/more.csv"], r"more\.csv: expected nothing but"),
+    ],
+)
+def test_other_names_and_gaps_are_refused(tmp_path, names, words):
+    touch(tmp_path, *names)
+    with pytest.raises(ConfigError, match=words):
+        find_tasks(tmp_path)
+
+
+def test_what_is_wrong_with_a_later_task_does_no_harm_yet(tmp_path):
+    touch(tmp_path, "task-01/train.csv", "task-02/other.csv")
+    assert len(find_tasks(tmp_path, 1)) == 1
+    with pytest.raises(ConfigError, match="other"):
+        find_tasks(tmp_path, 2)
+
+
+def test_a_folder_that_is_not_there_is_refused(tmp_path):
+    for path in (tmp_path / "none", touch(tmp_path, "file") / "file"):
+        with pytest.raises(
+            ConfigError, match=r"^data-path: .* is refused: expected a f"
+        ):
+            find_tasks(path)
+
+
+def test_a_manifest_names_tasks_and_files(tmp_path):
+    touch(tmp_path, "one/big.csv", "other.csv")
+    (tmp_path / "tasks.toml").write_text(
+        '[[task]]\nname = "second"\ntrain = "other.csv"\n'
+        '[[task]]\nname = "first"\ntrain = "one/big.csv"\ntest = "other.csv"\n'
+    )
+    second, first = find_tasks(tmp_path)
+    assert (second.name, second.test) == ("second", None)
+    assert (first.train, first.test) == (
+        tmp_path / "one" / "big.csv",
+        tmp_path / "other.csv",
+    )
+    assert shares(load_task(first, 1, wanted())) == [4, 2, 6]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[[task]", "data-path: .*tasks.toml' is refused: expected a TOML file"),
+        ("", r"tasks\.toml: expected tables \[\[task\]\] and nothing else"),
+        ("task = 3", r"tasks\.toml: expected tables \[\[task\]\] and nothing else"),
+        ("task = [3]", "task 1: expected a table"),
+        ('[[task]]\nname = "x"', "task 1: train: missing; expected a value"),
+        ('[[task]]\ntrain = "x"', "task 1: name: missing"),
+        ('[[task]]\nname = ""\ntrain = "x"', "task 1: name: '' is refused"),
+        ('[[task]]\nname = "x"\ntrain = 3', "task 1: train: 3 is refused"),
+        (
+            '[[task]]\nname = "x"\ntrian = "y"',
+            "task 1: (train: missing|trian: unknown)",
+        ),
+        (
+            '[[task]]\nname = "x"\ntrain = "other.csv"\nmore = 1',
+            "task 1: more: unknown key; expected one of labels, name, test, train, va",
+        ),
+        (
+            '[[task]]\nname = "x"\ntrain = "other.csv"\nlabels = ["a", "a"]',
+            "task 1: labels: expected each label once",
+        ),
+        (
+            '[[task]]\nname = "x"\ntrain = "other.csv"\n' * 2,
+            "expected a different name for each task",
+        ),
+    ],
+)
+def test_a_mistake_in_the_manifest_is_named(tmp_path, text, words):
+    touch(tmp_path, "other.csv")
+    (tmp_path / "tasks.toml").write_text(text)
+    with pytest.raises(ConfigError, match=words):
+        find_tasks(tmp_path)
+
+
+@pytest.mark.parametrize("key", ["train", "valid", "test"])
+def test_nothing_outside_of_the_folder_is_read(tmp_path, key):
+    inside = touch(tmp_path / "data", "other.csv")
+    outside = touch(tmp_path, "secret.csv") / "secret.csv"
+    (inside / "link.csv").symlink_to(outside)
+    (inside / "up").symlink_to(tmp_path)
+    paths = [
+        "../secret.csv",
+        str(outside),
+        "up/secret.csv",
+        "link.csv",
+        "a/../../b.csv",
+    ]
+    for path in [*paths, "\0"]:
+        entry = {"name": "x", "train": "other.csv", key: path}
+        lines = "\n".join(f"{k} = {json.dumps(v)}" for k, v in entry.items())
+        (inside / "tasks.toml").write_text(f"[[task]]\n{lines}\n")
+        with pytest.raises(ConfigError, match=r"expected a path inside|is no path"):
+            find_tasks(inside)
+
+
+def test_a_file_that_the_manifest_names_must_be_there(tmp_path):
+    (tmp_path / "tasks.toml").write_text('[[task]]\nname = "x"\ntrain = "no.csv"\n')
+    with pytest.raises(ConfigError, match=r"no\.csv cannot be read \(No such file"):
+        load_task(find_tasks(tmp_path)[0], 0, wanted())
+
+
+def test_the_manifests_labels_are_those_of_the_file(tmp_path):
+    touch(tmp_path, "other.csv")
+    start = '[[task]]\nname = "x"\ntrain = "other.csv"\n'
+    for labels, odd in (('["cat"]', "dog"), ('["cat", "dog", "emu"]', "emu")):
+        (tmp_path / "tasks.toml").write_text(f"{start}labels = {labels}\n")
+        with pytest.raises(
+            ConfigError, match=rf"label '{odd}' is only here or only in"
+        ):
+            load_task(find_tasks(tmp_path)[0], 0, wanted())

@@ -1,0 +1,115 @@
+"""The server's own samples, where clients have data of their own."""
+
+import numpy as np
+import pytest
+from fakes import run_in_process, summary_of
+
+from fcl_flower.config.run_config import RunConfig
+from fcl_flower.core.errors import ConfigError
+from fcl_flower.setup import factory, resolve
+
+pytest.importorskip("transformers")
+
+COLOURS = {
+    "apple": (230, 20, 20),
+    "fire": (200, 60, 10),
+    "sea": (20, 40, 230),
+    "sky": (60, 120, 240),
+    "zebra": (120, 120, 120),
+}
+
+
+def pictures(path, names, each, seed=0):
+    """Write images of one colour each, but for some noise, with labels by name."""
+    rng = np.random.default_rng(seed)
+    y = np.repeat(np.arange(len(names)), each)
+    colours = np.array([COLOURS[name] for name in names], float)[y]
+    x = colours[:, None, None] + rng.normal(0, 12, (len(y), 12, 12, 3))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    x = np.clip(x, 0, 255).astype(np.uint8)
+    np.savez(path, x=x, y=y, class_names=np.array(names))
+    return path
+
+
+@pytest.fixture
+def public(tmp_path):
+    return pictures(tmp_path / "public.npz", ["apple", "fire", "sea", "sky"], 8)
+
+
+def config(tmp_path, backbone, public, **values):
+    settings = {
+        "strategy": "fedet",
+        "scenario": "own",
+        "model": "enhanced-vit",
+        "backbone": backbone("vit"),
+        "bottleneck": 4,
+        "head": "single",
+        "labels": "apple,sea,fire,sky",
+        "clients": 2,
+        "tasks": 2,
+        "rounds": 1,
+        "epochs": 12,
+        "learning_rate": 0.01,
+        "public_data": str(public),
+        "set": "groups = 2, gamma = 0.2, auxiliary = 32, server_epochs = 12",
+        "output": str(tmp_path / "run"),
+    }
+    return RunConfig(**{**settings, **values})
+
+
+def test_labels_are_places_in_the_head_and_unknown_ones_nobodys(tmp_path, backbone):
+    public = pictures(tmp_path / "x.npz", ["zebra", "sky", "apple"], 2)
+
+    bench = factory.bench(config(tmp_path, backbone, public))
+
+    assert bench.labels.tolist() == [-1, -1, 3, 3, 0, 0]
+    # Counted in the alphabetical order of their names.
+    assert bench.classes.tolist() == [2, 2, 1, 1, 0, 0]
+    assert bench.features().shape == (6, 16)
+
+
+def test_groups_are_made_and_distilled_of_the_servers_samples(
+    tmp_path, backbone, public
+):
+    places = []
+    for client in range(2):
+        folder = tmp_path / f"client-{client}"
+        for number, names in enumerate((["apple", "sea"], ["fire", "sky"]), 1):
+            train = folder / f"task-{number:02}" / "train.npz"
+            pictures(train, names, 20, seed=10 * client + number)
+        places.append({"data-path": str(folder)})
+
+    run_in_process(config(tmp_path, backbone, public), [71, 23], places=places)
+
+    found = summary_of(tmp_path / "run")
+    assert found["notes"]["consolidation"] == (
+        "distillation on 32 public samples and their labels"
+    )
+    assert found["average_accuracy"] > 0.6  # a quarter by chance
+
+
+def test_without_them_several_groups_are_refused_by_name(tmp_path, backbone):
+    with pytest.raises(ConfigError, match=r"set groups: 2 is refused.*public-data\)"):
+        factory.checked(config(tmp_path, backbone, ""))
+
+
+def test_a_file_that_is_missing_is_named(tmp_path, backbone):
+    with pytest.raises(ConfigError, match=r"none\.npz is missing, expected a file"):
+        factory.checked(config(tmp_path, backbone, tmp_path / "none.npz"))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"strategy": "fedet"}, {"strategy": "fedavg", "scenario": "own", "model": "mlp"}],
+)
+def test_what_nobody_would_use_is_refused(values):
+    with pytest.raises(ConfigError, match="public-data: 'x' is refused: expected none"):
+        resolve.completed(RunConfig(public_data="x", **values))
+
+
+def test_texts_that_only_clients_can_number_are_refused():
+    text = RunConfig(
+        strategy="fedet", scenario="own", model="kim-cnn", features=5, public_data="x"
+    )
+    with pytest.raises(ConfigError, match=r"public-data: 'x' is refused.*word vectors"):
+        resolve.completed(text)

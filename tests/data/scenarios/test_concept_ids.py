@@ -1,0 +1,172 @@
+"""Hidden concepts of which clients are told: what baselines with task ids need."""
+
+import json
+
+import pytest
+from fakes import rounds_of, run_in_process, summary_of, tiny
+from text_sets import write_topics
+
+from clients.concept_matching.client import ConceptMatching
+from fcl_flower.config.run_config import RunConfig
+from fcl_flower.core.errors import ConfigError
+from fcl_flower.federation.transport import messages
+from fcl_flower.setup import factory, resolve
+
+
+def told(folder, **values):
+    given = {"strategy": "fedweit", "clients": 3, "tasks": 3, "rounds": 6}
+    rest = {"scenario": "concepts", "classes_per_task": 0, "concept_ids": True}
+    return tiny(folder, **{**given, **rest, "evaluate_every": 6, **values})
+
+
+def stages(grid, kind):
+    return [
+        (client, messages.open_request(message.content).stage)
+        for client, message in grid.asked
+        if message.metadata.message_type == kind
+    ]
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ({"scenario": "overlapped"}, "not with scenario overlapped and stay 1"),
+        ({"scenario": "concepts", "stay": 0}, "not with scenario concepts and stay 0"),
+    ],
+)
+def test_ids_are_refused_where_a_client_does_not_meet_one_hidden_concept(values, why):
+    with pytest.raises(ConfigError, match=f"concept-ids: True is refused: .*{why}"):
+        resolve.completed(RunConfig(concept_ids=True, **values))
+
+
+def test_the_schedule_knows_what_the_stream_knows(tmp_path):
+    config = told(tmp_path, stay=3, fraction=0.7)
+    plan, stream = factory.schedule(config), factory.scenario(config).stream
+    for client in range(3):
+        for number in range(1, 7):
+            expected = stream.met(client, number)
+            assert (plan.stage(number, client).task,) == expected
+    assert factory.schedule(config.with_values(concept_ids=False)).told is None
+
+
+def test_fedweit_learns_every_concept_that_it_is_told_of(tmp_path):
+    run_in_process(told(tmp_path, clients=2, tasks=2, epochs=3, seed=1))
+    found = summary_of(tmp_path)
+    assert [row["failed"] for row in rounds_of(tmp_path)] == [[]] * 6
+    # A concept has five classes.
+    assert min(found["accuracy_matrix"][-1]) > 0.8
+    assert found["hidden"] == {"window": 320, "stay": 1, "ids": True}
+    assert "concept-ids = true" in (tmp_path / "config.toml").read_text()
+    page = (tmp_path / "report.html").read_text()
+    assert "Client and server are told which." in page
+
+
+def test_a_client_is_told_of_its_concept_and_of_no_other(tmp_path):
+    config = told(tmp_path, fraction=0.7, set='knowledge = "all"', seed=2)
+    grid = run_in_process(config)
+    stream = factory.scenario(config).stream
+    met, handed_in = {}, set()
+    trains = [
+        (client, message)
+        for client, message in grid.asked
+        if message.metadata.message_type == "train"
+    ]
+    for number in range(1, 7):
+        now = []
+        for client, message in trains:
+            stage = messages.open_request(message.content).stage
+            if stage.round != number:
+                continue
+            now.append((client, stage.task))
+            assert (stage.task,) == stream.met(client, number)
+            assert stage.last
+            assert stage.first == (stage.task not in met.setdefault(client, set()))
+            met[client].add(stage.task)
+            foreign = {
+                tuple(map(int, group.split("/")[1:]))
+                for group in messages.unpack(message.content)
+                if group.startswith("adapters/")
+            }
+            others = {place for place in handed_in if place[0] != client}
+            assert foreign == (others if stage.first else set())
+        handed_in.update(now)
+    attention = json.loads((tmp_path / "attention.json").read_text())
+    assert attention
+    assert all(entry["task"] in met[entry["client"]] for entry in attention)
+    assert len({entry["task"] for entry in attention}) > 1
+
+
+def test_who_is_told_its_concept_need_not_recognise_it(tmp_path, monkeypatch):
+    seen = []
+
+    def recognise(self, state, received, recent):
+        raise AssertionError("it was told")
+
+    def predict(self, state, received, task, x):
+        seen.append(task)
+        return plain(self, state, received, task, x)
+
+    plain = ConceptMatching.predict
+    monkeypatch.setattr(ConceptMatching, "recognise", recognise)
+    monkeypatch.setattr(ConceptMatching, "predict", predict)
+    run_in_process(
+        told(tmp_path, strategy="concept-matching", set="concepts = 3", rounds=2)
+    )
+    assert set(seen) == {0, 1, 2}
+    assert [row["failed"] for row in rounds_of(tmp_path)] == [[]] * 2
+
+
+def test_methods_with_one_model_have_no_use_for_ids(tmp_path):
+    given = {"strategy": "fedavg", "rounds": 2, "clients": 2}
+    for name, ids in (("a", True), ("b", False)):
+        run_in_process(told(tmp_path / name, concept_ids=ids, **given))
+    found, expected = (summary_of(tmp_path / name) for name in "ab")
+    assert found["client_accuracy"] == expected["client_accuracy"]
+    assert found["hidden"]["ids"] is True
+    assert expected["hidden"]["ids"] is False
+    page = (tmp_path / "b" / "report.html").read_text()
+    assert "Neither client nor server is told which." in page
+
+
+@pytest.mark.parametrize(
+    ("strategy", "values"),
+    [("stl", {}), ("fedweit-match", {}), ("fedweit", {"isolated": True})],
+)
+def test_other_methods_run_with_ids(tmp_path, strategy, values):
+    run_in_process(told(tmp_path, strategy=strategy, rounds=4, clients=2, **values))
+    assert [row["failed"] for row in rounds_of(tmp_path)] == [[]] * 4
+    assert summary_of(tmp_path)["average_accuracy"] > 0.3
+
+
+def test_selective_transfer_knows_tasks_that_begin_at_once(tmp_path):
+    config = told(
+        tmp_path / "run",
+        strategy="fedseit",
+        tasks=2,
+        set='knowledge = "sit:1", members = 1, dls = true',
+        **write_topics(tmp_path),
+    )
+    grid = run_in_process(config)
+    rows = rounds_of(tmp_path / "run")
+    assert [row["failed"] for row in rows] == [[]] * 6
+    first = [
+        (stage.round, client, stage.task)
+        for client, stage in stages(grid, "train")
+        if stage.first
+    ]
+    asked = stages(grid, "query.survey")
+    assert [(stage.round, c, stage.task) for c, stage in asked] == first
+    scored = {
+        (row["round"], *map(int, name.split("/")[1:3]))
+        for row in rows
+        for name in row.get("insights", {})
+    }
+    # Nobody has anything in round 1; later the others do.
+    assert scored == {place for place in first if place[0] > 1}
+    assert {task for _, _, task in scored} == {0, 1}
+    entries = json.loads((tmp_path / "run" / "overlap.json").read_text())
+    assert sorted((e["client"], e["task"]) for e in entries) == sorted(
+        place[1:] for place in scored
+    )
+    chosen = [sum(c["chosen"] for c in entry["candidates"]) for entry in entries]
+    assert chosen == [1] * len(entries)

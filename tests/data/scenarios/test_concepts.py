@@ -1,0 +1,413 @@
+"""Hidden concepts: how they are cut, dealt, and met round by round."""
+
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from fakes import rounds_of, run_in_process, summary_of, tiny
+from sklearn.metrics import adjusted_rand_score
+
+from fcl_flower.config.run_config import RunConfig
+from fcl_flower.core.errors import ConfigError
+from fcl_flower.data.datasets.arrays import Split
+from fcl_flower.data.datasets.registry import load_source
+from fcl_flower.data.examples import Form, met_data
+from fcl_flower.data.scenarios.concept_stream import Stream
+from fcl_flower.data.scenarios.concepts import concept_chunks, concept_groups
+from fcl_flower.data.scenarios.registry import build_scenario
+from fcl_flower.federation.transport import messages
+from fcl_flower.results.diagnostics.concepts import ConceptRecord
+from fcl_flower.setup import factory, resolve
+
+
+class Source:
+    """A data set whose samples are all alike but for their labels."""
+
+    def __init__(self, name, classes, train_each, test_each=4):
+        self.name, self.num_classes = name, classes
+        self.class_names = tuple(f"{name}-{label}" for label in range(classes))
+        self.train, self.test = (
+            Split(
+                np.zeros((classes * each, 2, 2), np.uint8),
+                np.tile(np.arange(classes), each),
+            )
+            for each in (train_each, test_each)
+        )
+
+
+def plan(tmp_path, **values):
+    given = {"datasets": ["digits"], "clients": 5, "tasks": 4, "seed": 3}
+    return build_scenario(
+        "concepts",
+        data_root=tmp_path,
+        classes_per_task=None,
+        valid_fraction=0.2,
+        **{**given, **values},
+    )
+
+
+# ---- which classes make a concept
+
+
+def test_every_data_set_is_a_concept():
+    groups = concept_groups([Source("a", 3, 4), Source("b", 2, 4)], 2, seed=0)
+    assert [(g.name, g.labels) for g in groups] == [("a", (0, 1, 2)), ("b", (0, 1))]
+
+
+def test_further_concepts_go_where_most_classes_are():
+    sources = [Source("few", 4, 4), Source("many", 11, 4)]
+    groups = concept_groups(sources, 4, seed=0)
+    assert [g.name for g in groups] == ["few", "many/0", "many/1", "many/2"]
+    assert sorted(len(g.labels) for g in groups[1:]) == [3, 4, 4]
+    dealt = [label for g in groups[1:] for label in g.labels]
+    assert sorted(dealt) == list(range(11))
+    assert all(list(g.labels) == sorted(g.labels) for g in groups)
+    again = concept_groups(sources, 4, seed=0)
+    assert [g.labels for g in again] == [g.labels for g in groups]
+    other = concept_groups(sources, 4, seed=1)
+    assert [g.labels for g in other] != [g.labels for g in groups]
+
+
+def test_fewer_concepts_than_data_sets_are_refused():
+    with pytest.raises(ConfigError, match=r"tasks: got 1 concepts, expected at least"):
+        concept_groups([Source("a", 3, 4), Source("b", 2, 4)], 1, seed=0)
+
+
+def test_more_concepts_than_classes_are_refused():
+    with pytest.raises(ConfigError, match=r"tasks: got 4 .* each of the 3 classes"):
+        concept_groups([Source("a", 3, 4)], 4, seed=0)
+
+
+# ---- which samples a client has of it
+
+
+def test_chunks_share_out_every_sample_once_and_in_equal_parts():
+    source = Source("a", 3, train_each=11, test_each=5)
+    groups = concept_groups([source], 1, seed=0)
+    clients = concept_chunks(groups, 4, 0.25, seed=1)
+    tasks = [concepts[0] for concepts in clients]
+    train = [np.concatenate([t.train, t.valid]) for t in tasks]
+    for parts, total in ((train, 33), ([t.test for t in tasks], 15)):
+        assert sorted(np.concatenate(parts).tolist()) == list(range(total))
+        sizes = [len(part) for part in parts]
+        assert max(sizes) - min(sizes) <= 1
+    for part in train:
+        of_class = Counter(source.train.y[part].tolist())
+        assert set(of_class.values()) <= {2, 3}
+    assert {len(t.valid) for t in tasks} == {2}
+
+
+def test_a_class_with_fewer_samples_than_clients_leaves_nobody_empty():
+    groups = concept_groups([Source("a", 2, train_each=10, test_each=5)], 1, seed=0)
+    clients = concept_chunks(groups, 10, 0.5, seed=1)
+    assert {len(c[0].train) for c in clients} == {1}
+    assert {len(c[0].test) for c in clients} == {1}
+
+
+def test_too_many_clients_for_a_concept_are_refused():
+    groups = concept_groups([Source("a", 2, train_each=10, test_each=4)], 1, seed=0)
+    with pytest.raises(
+        ConfigError, match=r"clients: got 9, expected at most 8, .* 'a'"
+    ):
+        concept_chunks(groups, 9, 0.5, seed=1)
+
+
+# ---- what a client meets when
+
+
+def test_each_round_a_concept_is_met_at_random():
+    stream = Stream(concepts=4, window=10, stay=1, seed=5)
+    met = np.array([[stream.met(c, r)[0] for r in range(1, 201)] for c in range(20)])
+    assert stream.met(3, 7) == (met[3, 6],)
+    share = np.bincount(met.ravel(), minlength=4) / met.size
+    np.testing.assert_allclose(share, 0.25, atol=0.03)
+    kept = (met[:, 1:] == met[:, :-1]).mean()
+    assert kept == pytest.approx(1 / 4, abs=0.03)
+    assert (met[0] != met[1]).any()
+
+
+def test_drift_keeps_a_client_with_its_concept():
+    stream = Stream(concepts=4, window=10, stay=8, seed=5)
+    met = np.array([[stream.met(c, r)[0] for r in range(1, 301)] for c in range(20)])
+    moved = (met[:, 1:] != met[:, :-1]).mean()
+    # Drawn anew with probability 1/8, and then another one in three of four cases.
+    assert moved == pytest.approx(3 / 4 / 8, abs=0.015)
+
+
+def test_a_client_may_stay_for_thousands_of_rounds():
+    stream = Stream(concepts=4, window=10, stay=10**9, seed=5)
+    assert stream.met(0, 3000) == stream.met(0, 1)
+
+
+def test_the_window_goes_round_the_chunk_without_a_gap():
+    stream = Stream(concepts=1, window=4, stay=1, seed=0)
+    chunk = np.arange(100, 110)
+    windows = [stream.samples(2, number, 0, chunk) for number in range(1, 6)]
+    assert all(len(w) == 4 and len(set(w.tolist())) == 4 for w in windows)
+    # Five windows of four go exactly twice round ten samples.
+    assert set(Counter(np.concatenate(windows).tolist()).values()) == {2}
+    assert sorted(np.concatenate(windows[:2]).tolist()) != chunk[:8].tolist()
+
+
+def test_the_window_waits_where_it_was_while_other_concepts_are_met():
+    stream = Stream(concepts=3, window=5, stay=1, seed=9)
+    chunk = np.arange(10)
+    visits = [r for r in range(1, 60) if stream.met(0, r) == (1,)]
+    first, second, third = (stream.samples(0, r, 1, chunk) for r in visits[:3])
+    assert sorted([*first.tolist(), *second.tolist()]) == chunk.tolist()
+    assert first.tolist() == third.tolist()
+
+
+def test_a_chunk_smaller_than_the_window_is_had_whole():
+    stream = Stream(concepts=1, window=320, stay=1, seed=0)
+    assert stream.samples(0, 3, 0, np.arange(7)).tolist() == list(range(7))
+
+
+def test_all_concepts_at_once_are_all_samples():
+    stream = Stream(concepts=3, window=2, stay=0, seed=0)
+    assert stream.met(4, 9) == (0, 1, 2)
+    assert stream.samples(4, 9, 1, np.arange(7)).tolist() == list(range(7))
+
+
+def test_a_round_s_data_are_the_window_of_the_concept_with_labels_of_one_head(
+    tmp_path,
+):
+    found = plan(tmp_path, window=10)
+    form = Form(tmp_path, (1, 8, 8), single_head=True)
+    seen = met_data(found, 2, 5, form)
+    (concept,) = found.stream.met(2, 5)
+    task = found.clients[2][concept]
+    assert len(seen.train.y) == 10
+    assert len(seen.valid.y) == len(task.valid)
+    assert len(seen.test.y) == len(task.test)
+    assert seen.classes == 10
+    indices = found.stream.samples(2, 5, concept, task.train)
+    expected = load_source("digits", tmp_path).train.y[indices]
+    assert seen.train.y.tolist() == expected.tolist()
+
+
+def test_static_data_are_all_chunks_together(tmp_path):
+    found = plan(tmp_path, stay=0)
+    form = Form(tmp_path, (1, 8, 8), single_head=True)
+    seen = met_data(found, 1, 1, form)
+    chunks = found.clients[1]
+    assert len(seen.train.y) == sum(len(t.train) for t in chunks)
+    assert seen.train.x.shape[0] == len(seen.train.y)
+    assert set(seen.train.y.tolist()) == set(range(10))
+    assert len(seen.test.y) == sum(len(t.test) for t in chunks)
+    assert torch.equal(seen.train.x, met_data(found, 1, 9, form).train.x)
+
+
+def test_texts_of_different_lengths_are_padded_together(tmp_path):
+    config = RunConfig(
+        scenario="concepts", dataset="stdlib-docs", clients=3, tasks=2, stay=0
+    )
+    found = factory.scenario(config)
+    form = Form(tmp_path, (-1,), single_head=True, numbering=factory.vectors(config))
+    seen = met_data(found, 0, 1, form)
+    assert seen.train.x.shape[0] == len(seen.train.y)
+    assert (seen.train.x[:, -1] == 0).any()
+
+
+def test_the_plan_says_how_concepts_are_met(tmp_path):
+    assert "4 hidden concepts, one a round, 320 samples" in plan(tmp_path).describe()
+    drift = plan(tmp_path, stay=8).describe()
+    assert "one for 8 rounds or so" in drift
+    assert "all at once" in plan(tmp_path, stay=0).describe()
+    assert plan(tmp_path, stay=8).to_dict()["stream"] == {"window": 320, "stay": 8}
+    # The same chunks, however they are met: rows of one table.
+    assert (
+        plan(tmp_path, stay=0).to_dict()["clients"]
+        == (plan(tmp_path, stay=8).to_dict()["clients"])
+    )
+
+
+def test_classes_per_task_mean_nothing_to_concepts(tmp_path):
+    with pytest.raises(ConfigError, match="classes_per_task: got 2, expected none"):
+        build_scenario(
+            "concepts",
+            datasets=["digits"],
+            data_root=tmp_path,
+            clients=2,
+            tasks=2,
+            classes_per_task=2,
+            valid_fraction=0.2,
+            seed=0,
+        )
+
+
+# ---- what suits
+
+
+def test_what_suits_hidden_concepts_is_filled_in():
+    found = resolve.completed(RunConfig(strategy="concept-matching"))
+    assert (found.scenario, found.dataset, found.head) == (
+        "concepts",
+        "digits",
+        "single",
+    )
+    assert (found.clients, found.rounds, found.evaluate_every) == (12, 40, 2)
+    plan = factory.schedule(found)
+    assert (plan.num_rounds, plan.concepts, plan.evaluated(1)) == (40, 4, 4)
+
+
+def test_what_suits_task_streams_is_filled_in():
+    found = resolve.completed(RunConfig())
+    assert (found.scenario, found.head) == ("overlapped", "multi")
+    assert (found.clients, found.rounds, found.evaluate_every) == (4, 5, 0)
+
+
+def test_a_head_for_each_hidden_concept_is_refused():
+    config = RunConfig(scenario="concepts", head="multi")
+    with pytest.raises(ConfigError, match=r"head: 'multi' is refused: .* 'single'"):
+        resolve.completed(config)
+
+
+# ---- a whole run
+
+
+def hidden(folder, **values):
+    small = {"classes_per_task": 0, "rounds": 3, "scenario": "concepts"}
+    return tiny(folder, **{**small, "strategy": "fedavg", **values})
+
+
+def test_a_run_is_evaluated_on_every_concept_all_along(tmp_path):
+    run_in_process(hidden(tmp_path, rounds=5, evaluate_every=2))
+    rows = (tmp_path / "accuracy.csv").read_text().splitlines()[1:]
+    told = [tuple(map(int, row.split(",")[:4])) for row in rows]
+    expected = [(r, 0, c, i) for r in (2, 4, 5) for c in (0, 1) for i in (0, 1)]
+    assert told == expected
+    found = summary_of(tmp_path)
+    assert found["total_rounds"] == found["rounds"] == 5
+    assert found["accuracy_matrix"][0] == [None, None]
+    last = [float(row.split(",")[-1]) for row in rows[-4:]]
+    assert found["client_accuracy"][0][1] == last[:2]
+    assert found["average_accuracy"] == pytest.approx(np.mean(last))
+    assert found["learning_accuracy"] is found["backward_transfer"] is None
+    means = np.array([float(r.split(",")[-1]) for r in rows]).reshape(3, 2, 2).mean(1)
+    lost = (means[:2].max(0) - means[2]).mean()
+    assert found["forgetting"] == pytest.approx(lost)
+    assert found["hidden"] == {"window": 320, "stay": 1, "ids": False}
+    assert found["concepts"] == {}
+    assert not (tmp_path / "concepts.json").exists()
+
+
+def test_nobody_who_learns_is_told_the_concept(tmp_path):
+    grid = run_in_process(hidden(tmp_path, clients=3, tasks=3, rounds=4))
+    stages = [
+        dict(message.content.config_records[messages.STAGE])
+        for _, message in grid.asked
+        if message.metadata.message_type != "query"
+    ]
+    assert stages
+    assert {stage["task"] for stage in stages} == {0}
+    assert all(stage["first"] and stage["last"] for stage in stages)
+    assert len({tuple(sorted(stage)) for stage in stages}) == 1
+
+
+@pytest.mark.parametrize("strategy", ["local", "ewc", "fedprox"])
+def test_other_methods_run_on_hidden_concepts(tmp_path, strategy):
+    run_in_process(hidden(tmp_path, strategy=strategy))
+    assert [row["failed"] for row in rounds_of(tmp_path)] == [[]] * 3
+    assert summary_of(tmp_path)["average_accuracy"] > 0
+
+
+# ---- clusters against the truth
+
+
+def said(clients, cluster, origin, reached):
+    names = {"cluster": cluster, "origin": origin, "reached": reached}
+    told = {
+        f"{name}/{client}": float(values[place])
+        for name, values in names.items()
+        for place, client in enumerate(clients)
+    }
+    places = {f"map/{c}/{axis}": c + 0.5 for c in clients for axis in "xy"}
+    return told | places | {"clusters": 2.0}
+
+
+def test_clusters_are_judged_by_what_the_clients_had():
+    stream = Stream(concepts=3, window=10, stay=1, seed=5)
+    clients = [1, 3, 10]
+    truth = [stream.met(c, 4)[0] for c in clients]
+    record = ConceptRecord(stream)
+    record.add(4, said(clients, [0, 0, 1], [2, 2, 1], [2, 0, -1]))
+    record.add(5, said([3], [0], [1], [1]))
+    first, second = record.rounds()
+    assert first["clients"] == clients
+    assert first["concept"] == truth
+    assert first["cluster"] == [0, 0, 1]
+    assert first["map"] == [[c + 0.5, c + 0.5] for c in clients]
+    assert first["ari"] == pytest.approx(adjusted_rand_score(truth, [0, 0, 1]))
+    assert first["effectiveness"] == pytest.approx(1 / 3)
+    assert second["effectiveness"] == 1
+    found = record.summary()
+    assert found["effectiveness"] == pytest.approx(2 / 4)
+    assert found["ari"] == pytest.approx((first["ari"] + 1) / 2)
+    assert found["ari_least"] == min(first["ari"], 1)
+    assert found["models"] == 3
+    json.dumps(record.rounds())
+
+
+def test_without_clusters_or_hidden_concepts_there_is_nothing_to_judge():
+    record = ConceptRecord(None)
+    record.add(1, said([1], [0], [0], [0]))
+    assert record.rounds() == []
+    static = ConceptRecord(Stream(concepts=3, window=10, stay=0, seed=5))
+    static.add(1, said([1], [0], [0], [0]))
+    assert static.rounds() == []
+    plain = ConceptRecord(Stream(concepts=3, window=10, stay=1, seed=5))
+    plain.add(1, {"overlap/0/1/2/3": 0.5})
+    assert plain.rounds() == []
+    assert plain.summary() == {}
+
+
+# ---- Concept Matching from end to end
+
+
+def matching(folder, **values):
+    given = {"clients": 6, "tasks": 3, "rounds": 6, "set": "concepts = 3"}
+    return hidden(folder, **{**given, "strategy": "concept-matching", **values})
+
+
+def test_clients_may_be_absent_come_late_or_leave(tmp_path):
+    trained = Counter()
+
+    def unreliable(client, message, reply):
+        if message.metadata.message_type != "train":
+            return reply
+        trained[client] += 1
+        late = client == 0 and trained[client] <= 2
+        gone = client == 1 and trained[client] > 2
+        return None if late or gone else reply
+
+    run_in_process(
+        matching(tmp_path, fraction=0.7, timeout=0.5, seed=1), tamper=unreliable
+    )
+    rows = rounds_of(tmp_path)
+    assert [len(row["clients"]) + len(row["failed"]) for row in rows] == [4] * 6
+    assert any(row["failed"] for row in rows)
+    told = json.loads((tmp_path / "concepts.json").read_text())
+    assert [one["clients"] for one in told] == [row["clients"] for row in rows]
+    assert summary_of(tmp_path)["concepts"]["models"] > 1
+
+
+def test_matching_beats_averaging_over_concepts_by_far(tmp_path):
+    found = {}
+    for name, text in (("concept-matching", "concepts = 3"), ("fedavg", "")):
+        run_in_process(
+            matching(
+                tmp_path / name, strategy=name, set=text, clients=9, rounds=8, seed=2
+            )
+        )
+        found[name] = summary_of(tmp_path / name)["average_accuracy"]
+    assert found["concept-matching"] > found["fedavg"] + 0.1
+
+
+def test_alone_a_client_keeps_all_concept_models_to_itself(tmp_path):
+    grid = run_in_process(matching(tmp_path, isolated=True, clients=2, rounds=12))
+    assert not any(message.content.array_records for _, message in grid.asked)
+    assert summary_of(tmp_path)["average_accuracy"] > 0.5
+    assert summary_of(tmp_path)["model_bytes"] > 0

@@ -1,0 +1,186 @@
+"""A client that says of itself what is not true: it must hurt nobody else."""
+
+import pytest
+from fakes import InProcessGrid, failure, rounds_of, run_in_process, summary_of, tiny
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
+
+from fcl_flower.federation.server_app import main
+from fcl_flower.federation.transport import messages
+
+HONEST, HOSTILE = 0, 1
+METHODS = [
+    {"strategy": "fedavg"},
+    {"strategy": "fedweit"},
+    {"strategy": "fedweit-match"},
+    {"strategy": "fedavg", "mode": "asynchronous", "pace": "1,3"},
+    {"strategy": "fedweit", "mode": "asynchronous", "pace": "1,3"},
+]
+
+
+def is_kind(message, kind):
+    return message.metadata.message_type == kind
+
+
+def answered_by(kind, content):
+    """The hostile client answers all messages of a kind by ``content(reply)``."""
+
+    def tamper(who, message, reply):
+        if who != HOSTILE or not is_kind(message, kind):
+            return reply
+        return Message(content(message, reply), reply_to=message)
+
+    return tamper
+
+
+def absent(who, message, reply):
+    gone = who == HOSTILE and is_kind(message, "train")
+    return failure(message, "gone") if gone else reply
+
+
+def told(grid, client):
+    """All that a client was sent, by the hash of its content."""
+    return [
+        (m.metadata.message_type, m.content.object_id)
+        for c, m in grid.asked
+        if c == client
+    ]
+
+
+def scores_of(folder, client):
+    lines = (folder / "accuracy.csv").read_text().splitlines()[1:]
+    return [line for line in lines if line.split(",")[2] == str(client)]
+
+
+# ---- "I have lost my memory"
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: "-".join(m.values()))
+def test_a_client_that_always_forgets_is_like_one_that_is_away(tmp_path, method):
+    def forgets(message, reply):
+        return messages.forgotten(messages.open_request(message.content).stage.round)
+
+    grids = {}
+    for name, tamper in (("false", answered_by("train", forgets)), ("away", absent)):
+        config = tiny(tmp_path / name, rounds=3, **method)
+        grids[name] = run_in_process(config, tamper=tamper)
+    assert told(grids["false"], HONEST) == told(grids["away"], HONEST)
+    assert scores_of(tmp_path / "false", HONEST) == scores_of(tmp_path / "away", HONEST)
+    assert scores_of(tmp_path / "false", HONEST)
+    reasons = [r["reasons"].get("1", "") for r in rounds_of(tmp_path / "false")]
+    assert any("has lost its memory" in why for why in reasons)
+
+
+# ---- "I know more tasks than you ask for"
+
+
+def with_scores(reply, accuracy):
+    record = MetricRecord({"accuracy": accuracy, "model-bytes": 1})
+    return RecordDict({**reply.content, messages.SCORES: record})
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: "-".join(m.values()))
+def test_scores_of_tasks_that_nobody_asked_for_are_those_of_nobody(tmp_path, method):
+    boast = answered_by("train", lambda m, reply: with_scores(reply, [1.0] * 9))
+    boast_later = answered_by(
+        "evaluate", lambda m, reply: with_scores(reply, [1.0] * 9)
+    )
+    run_in_process(tiny(tmp_path / "honest", **method))
+    run_in_process(
+        tiny(tmp_path / "boast", **method),
+        tamper=lambda *reply: boast_later(*reply[:2], boast(*reply)),
+    )
+    for name in ("honest", "boast"):
+        assert scores_of(tmp_path / name, HONEST)
+    assert scores_of(tmp_path / "boast", HOSTILE) == []
+    assert scores_of(tmp_path / "boast", HONEST) == scores_of(
+        tmp_path / "honest", HONEST
+    )
+
+
+def test_scores_beside_an_update_that_nobody_asked_for_are_ignored(tmp_path):
+    boast = answered_by("train", lambda m, reply: with_scores(reply, [1.0]))
+    for name, tamper in (("honest", None), ("boast", boast)):
+        run_in_process(tiny(tmp_path / name, strategy="fedavg"), tamper=tamper)
+    for client in (HONEST, HOSTILE):
+        found = [scores_of(tmp_path / name, client) for name in ("honest", "boast")]
+        assert found[0] == found[1]
+
+
+# ---- "I am somebody else"
+
+
+class Late(InProcessGrid):
+    """A third node comes after the first round, and says that it is ``claimed``."""
+
+    def __init__(self, config, claimed):
+        super().__init__([1, 2, 3], config.flat(), tamper=self.lie)
+        for context in self.contexts.values():
+            context.node_config["num-partitions"] = 2
+        self.claimed = claimed
+        self.begun = False
+
+    def lie(self, who, message, reply):
+        self.begun |= is_kind(message, "train")
+        if message.metadata.dst_node_id != 3:
+            return reply
+        if is_kind(message, "query"):
+            who = ConfigRecord({"partition": self.claimed})
+            return Message(RecordDict({"who": who}), reply_to=message)
+        tasks = messages.open_request(message.content).stage.task + 1
+        scores = {"accuracy": [1.0] * tasks, "model-bytes": 1}
+        return Message(
+            RecordDict({messages.SCORES: MetricRecord(scores)}), reply_to=message
+        )
+
+    def get_node_ids(self):
+        return [1, 2, 3] if self.begun else [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("clients", "claimed"),
+    [*[(2, number) for number in (0, 2, True, -1)], *[(0, 1), (0, 2), (0, 2**62)]],
+)
+def test_a_node_that_comes_late_gets_nobodys_place(tmp_path, clients, claimed):
+    run_in_process(tiny(tmp_path / "usual", strategy="fedavg", rounds=2))
+    config = tiny(tmp_path / "late", strategy="fedavg", rounds=2, clients=clients)
+    grid = Late(config, claimed)
+    main(grid, Context(1, 0, {}, RecordDict(), config.flat()))
+    sent = {m.metadata.message_type for _, m in grid.asked if node(m) == 3}
+    assert sent == {"query"}
+    found, usual = (summary_of(tmp_path / name) for name in ("late", "usual"))
+    for key in ("client_accuracy", "bytes_up", "bytes_down", "clients"):
+        assert found[key] == usual[key]
+
+
+def node(message):
+    return message.metadata.dst_node_id
+
+
+# ---- names that are no text
+
+
+def test_a_name_that_cannot_be_printed_is_in_no_file_and_no_log(tmp_path, capfd):
+    broken = ArrayRecord({"w": Array("float32", (9,), "nothing", bytes(9))})
+
+    def rename(message, reply):
+        return RecordDict({**reply.content, "\x1b[2J\ud800": broken})
+
+    run_in_process(
+        tiny(tmp_path, strategy="fedavg"), tamper=answered_by("train", rename)
+    )
+    for row in rounds_of(tmp_path):
+        assert row["reasons"] == {"1": "?[2J?/w: unknown form 'nothing'"}
+        assert row["bytes_up"].keys() == {"base", "meta", "unused"}
+    texts = [path.read_text() for path in tmp_path.glob("*.*")]
+    for text in (*texts, *capfd.readouterr()):
+        assert "\x1b[2J" not in text
+        assert "\\u001b" not in text
+        assert "ud800" not in text

@@ -1,0 +1,260 @@
+"""One client of two sends what no honest client would: it must not matter."""
+
+import numpy as np
+import pytest
+from fakes import (
+    InProcessGrid,
+    exact,
+    failure,
+    rounds_of,
+    run_in_process,
+    summary_of,
+    tiny,
+)
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from mutants import (
+    broken_arrays,
+    broken_groups,
+    broken_scalars,
+    broken_stages,
+    over_the_network,
+    relabelled,
+    strange_messages,
+    with_array,
+    without_something,
+)
+
+from fcl_flower.federation.server import Federation
+from fcl_flower.federation.simulated_clock import Clock
+from fcl_flower.federation.sync_loop import FlowerStrategy
+from fcl_flower.federation.transport import messages
+from fcl_flower.federation.transport.client_registry import Roster
+from fcl_flower.federation.transport.state_store import FolderMemory
+from fcl_flower.results.recorder import Recorder
+from fcl_flower.setup import factory
+from fcl_flower.training.tensors import snapshot
+
+HONEST, HOSTILE = 0, 1
+NODES = {11: HONEST, 12: HOSTILE}
+
+
+# ---- the receiving side
+
+
+class ScriptedGrid:
+    """Answers by node and kind of message; an answer may raise when it is fetched."""
+
+    def __init__(self, answers):
+        self.answers = answers
+        self.messages = {}
+
+    def get_node_ids(self):
+        return list(NODES)
+
+    def push_messages(self, messages):
+        for message in messages:
+            name = f"message-{len(self.messages)}"
+            message.metadata.__dict__["_message_id"] = name
+            self.messages[name] = message
+        return list(self.messages)[-len(messages) :]
+
+    def pull_messages(self, message_ids):
+        for name in message_ids:
+            message = self.messages[name]
+            client = NODES[message.metadata.dst_node_id]
+            yield self.answers[client, message.metadata.message_type](message)
+
+
+def answering(content):
+    return lambda message: Message(over_the_network(content), reply_to=message)
+
+
+class OneRound:
+    """One round of a real run, of which only the replies are replaced."""
+
+    def __init__(self, strategy, folder):
+        self.folder = folder
+        self.config = tiny(folder, strategy=strategy)
+        self.plan = factory.scenario(self.config)
+        self.initial = factory.model(self.config, self.plan)
+        honest = {}
+
+        def keep(client, message, reply):
+            honest[client, message.metadata.message_type] = reply.content
+            return reply
+
+        grid = InProcessGrid(list(NODES), self.config.flat(), tamper=keep)
+        self.start(grid)
+        self.honest = honest
+        self.alone = self.play({(HOSTILE, "train"): lambda m: failure(m, "absent")})
+        self.together = self.play({})
+
+    def start(self, grid):
+        recorder = Recorder(self.folder, self.config, self.plan)
+        roster = Roster(grid, len(NODES))
+        roster.gather(len(NODES), timeout=5)
+        federation = Federation(
+            factory.strategy(self.config),
+            roster,
+            recorder,
+            FolderMemory(self.folder / "checkpoint", durable=False),
+        )
+        federation.begin(snapshot(self.initial, self.initial.shared_names()))
+        loop = FlowerStrategy(federation, factory.schedule(self.config), Clock())
+        loop.start(grid, ArrayRecord(), num_rounds=1, timeout=5)
+        return exact(federation.state), rounds_of(self.folder)[0], recorder.accuracy
+
+    def play(self, answers):
+        usual = {key: answering(content) for key, content in self.honest.items()}
+        return self.start(ScriptedGrid({**usual, **answers}))
+
+
+@pytest.fixture(scope="module", params=["fedavg", "fedweit"])
+def federation(request, tmp_path_factory):
+    from flwr.supercore.task_identity import TaskIdentity
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("_task_id", "_run_id", "_node_id"):
+            patch.setattr(TaskIdentity, name, 1)
+        yield OneRound(request.param, tmp_path_factory.mktemp("hostile"))
+
+
+def assert_left_out(federation, label, answer):
+    state, row, _ = federation.play({(HOSTILE, "train"): answer})
+    assert (row["clients"], row["failed"]) == ([HONEST], [HOSTILE]), label
+    assert row["reasons"].keys() == {str(HOSTILE)}, label
+    assert 0 < len(row["reasons"][str(HOSTILE)]) <= 300, label
+    assert state == federation.alone[0], label
+
+
+def test_the_two_honest_runs_differ_and_their_replies_are_used(federation):
+    state, row, accuracy = federation.together
+    assert (row["clients"], row["failed"]) == ([0, 1], [])
+    assert state != federation.alone[0]
+    assert not np.isnan(accuracy[:, 0, 0]).any()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [broken_arrays, broken_groups, broken_scalars, broken_stages, without_something],
+    ids=lambda make: make.__name__,
+)
+def test_a_broken_update_is_never_averaged(federation, make):
+    content = federation.honest[HOSTILE, "train"]
+    made = list(make(content))
+    for label, broken in made:
+        assert_left_out(federation, label, answering(broken))
+    assert len(made) >= {"broken_arrays": 100}.get(make.__name__, 4)
+
+
+def test_a_strange_message_is_never_averaged(federation):
+    content = federation.honest[HOSTILE, "train"]
+    for label, answer in strange_messages(content):
+        assert_left_out(federation, label, answer)
+
+
+def test_random_damage_never_ends_the_round(federation):
+    """Damage that leaves a possible update is used, all other is left out by name."""
+    content = federation.honest[HOSTILE, "train"]
+    rng = np.random.default_rng(0)
+    for number in range(150):
+        groups = sorted(content.array_records)
+        group = groups[rng.integers(len(groups))]
+        name = list(content[group])[rng.integers(len(content[group]))]
+        data = bytearray(content[group][name].data)
+        for place in rng.integers(len(data), size=rng.integers(1, 5)):
+            data[place] = rng.integers(256)
+        broken = relabelled(content[group][name], data=bytes(data))
+        answer = answering(with_array(content, group, name, broken))
+        state, row, _ = federation.play({(HOSTILE, "train"): answer})
+        assert row["clients"] in ([0, 1], [0]), number
+        assert row["failed"] == ([] if row["clients"] == [0, 1] else [1]), number
+        assert (state == federation.alone[0]) == (row["clients"] == [0]), number
+
+
+SCORES = [
+    {},
+    {"accuracy": [0.5]},
+    {"accuracy": 0.5, "model-bytes": 10},
+    {"accuracy": [], "model-bytes": 10},
+    {"accuracy": [0.5, 0.5], "model-bytes": 10},
+    {"accuracy": [1.01], "model-bytes": 10},
+    {"accuracy": [-0.01], "model-bytes": 10},
+    {"accuracy": [float("nan")], "model-bytes": 10},
+    {"accuracy": [0.5], "model-bytes": -1},
+    {"accuracy": [0.5], "model-bytes": 0.5},
+    {"accuracy": [0.5], "model-bytes": [10]},
+    {"accuracy": [0.5], "model-bytes": 10**20},
+]
+
+
+def without_scores(federation):
+    """The honest update, without the scores that may come with it."""
+    train = federation.honest[HOSTILE, "train"]
+    return RecordDict({k: v for k, v in train.items() if k != messages.SCORES})
+
+
+def test_impossible_scores_beside_an_update_leave_the_update_in_use(federation):
+    impossible = MetricRecord({"accuracy": [2.0], "model-bytes": 10})
+    train = federation.honest[HOSTILE, "train"]
+    answer = answering(RecordDict({**train, messages.SCORES: impossible}))
+    state, row, accuracy = federation.play({(HOSTILE, "train"): answer})
+    assert state == federation.together[0]
+    assert row["clients"] == [0, 1]
+    if messages.SCORES in train:  # fedavg tests in a message of its own
+        assert row["failed"] == [HOSTILE]
+        assert np.isnan(accuracy[HOSTILE]).all()
+
+
+@pytest.mark.parametrize("scores", SCORES, ids=str)
+def test_impossible_scores_are_left_out_by_name(federation, scores):
+    content = RecordDict({messages.SCORES: MetricRecord(scores)})
+    answers = {
+        (HOSTILE, "train"): answering(without_scores(federation)),
+        (HOSTILE, "evaluate"): lambda m: Message(content, reply_to=m),
+    }
+    _, row, accuracy = federation.play(answers)
+    assert row["clients"] == [0, 1]
+    assert row["failed"] == [HOSTILE]
+    assert row["reasons"][str(HOSTILE)].startswith("evaluation: ")
+    assert np.isnan(accuracy[HOSTILE]).all()
+    assert not np.isnan(accuracy[HONEST, 0, 0])
+
+
+def test_strange_messages_instead_of_scores_are_left_out_by_name(federation):
+    train = federation.honest[HOSTILE, "train"]
+    source = (
+        train if messages.SCORES in train else federation.honest[HOSTILE, "evaluate"]
+    )
+    content = RecordDict({messages.SCORES: source[messages.SCORES]})
+    silent = without_scores(federation)
+    for label, answer in strange_messages(content):
+        _, row, accuracy = federation.play(
+            {(HOSTILE, "train"): answering(silent), (HOSTILE, "evaluate"): answer}
+        )
+        assert row["failed"] == [HOSTILE], label
+        assert np.isnan(accuracy[HOSTILE]).all(), label
+
+
+@pytest.mark.parametrize("strategy", ["fedavg", "fedweit"])
+def test_a_whole_run_is_that_of_the_honest_clients(tmp_path, strategy):
+    def hostile(who, message, reply):
+        if who != HOSTILE or message.metadata.message_type != "train":
+            return reply
+        group = "<script>alert(1)</script>"
+        content = RecordDict({**reply.content, group: reply.content["base"]})
+        return Message(content, reply_to=message)
+
+    def absent(who, message, reply):
+        trains = message.metadata.message_type == "train"
+        return failure(message, "absent") if who == HOSTILE and trains else reply
+
+    for name, tamper in (("hostile", hostile), ("absent", absent)):
+        run_in_process(
+            tiny(tmp_path / name, strategy=strategy, rounds=2), tamper=tamper
+        )
+    found, expected = (summary_of(tmp_path / name) for name in ("hostile", "absent"))
+    for key in ("client_accuracy", "average_accuracy", "forgetting", "bytes_down"):
+        assert found[key] == expected[key]
+    assert all(row["failed"] == [HOSTILE] for row in rounds_of(tmp_path / "hostile"))
+    assert "<script>alert" not in (tmp_path / "hostile" / "report.html").read_text()

@@ -1,0 +1,337 @@
+"""Ten thousand broken updates against the server's receiving path."""
+
+import json
+import math
+import resource
+import struct
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from fakes import InProcessGrid, exact, tiny
+from flwr.app import Array, ArrayRecord, Message, RecordDict
+from mutants import Mutants, over_the_network, with_array, with_scalars
+
+from fcl_flower.core.sparse import SparseArray
+from fcl_flower.federation.server import Federation
+from fcl_flower.federation.simulated_clock import Clock
+from fcl_flower.federation.sync_loop import FlowerStrategy
+from fcl_flower.federation.transport import messages
+from fcl_flower.federation.transport.client_registry import Roster
+from fcl_flower.federation.transport.mailbox import exchange
+from fcl_flower.federation.transport.state_store import FolderMemory
+from fcl_flower.results.recorder import Recorder
+from fcl_flower.setup import factory
+from fcl_flower.training.tensors import snapshot
+
+HONEST, HOSTILE = 0, 1
+NODES = [11, 12]
+MUTANTS = 5_000  # of each of two strategies
+
+
+# ---- a federation that waits for the updates of its second round
+
+
+class Answering:
+    """A grid that answers whatever is asked by ``answer(message)``."""
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    def push_messages(self, messages):
+        for message in messages:
+            message.metadata.__dict__["_message_id"] = "asked"
+        return ["asked"] * len(messages)
+
+    def pull_messages(self, message_ids):
+        return [self.answer()]
+
+
+class Waiting:
+    """Has played one round, and asked for the second: its state, and all answers."""
+
+    def __init__(self, strategy, folder):
+        self.folder = folder
+        self.earlier = {}
+        config = tiny(folder, strategy=strategy)
+        plan = factory.scenario(config)
+        schedule = factory.schedule(config)
+
+        def keep(client, message, reply):
+            self.earlier[client, message.metadata.message_type] = reply.content
+            return reply
+
+        grid = InProcessGrid(NODES, config.flat(), tamper=keep)
+        roster = Roster(grid, len(NODES))
+        roster.gather(len(NODES), timeout=5)
+        self.federation = Federation(
+            factory.strategy(config),
+            roster,
+            Recorder(folder, config, plan),
+            FolderMemory(folder / "checkpoint", durable=False),
+            norm_limit=config.norm_limit,
+        )
+        model = factory.model(config, plan)
+        self.federation.begin(snapshot(model, model.shared_names()))
+        loop = FlowerStrategy(self.federation, schedule, Clock())
+        loop.start(grid, ArrayRecord(), num_rounds=1, timeout=5)
+
+        self.norm_limit = config.norm_limit
+        self.stage = schedule.stage(2)
+        self.question, self.honest = {}, {}
+        for client, node in enumerate(NODES):
+            stage = schedule.stage(2, client)
+            asked = self.federation.training(client, stage, evaluate=False)
+            self.question[client] = asked
+            self.honest[client] = grid.answer(asked, grid.contexts[node]).content
+
+    def receive(self, client, arrive):
+        """Return the used updates and the reasons, when ``arrive()`` is answered."""
+        question = self.question[client]
+        grid = Answering(lambda: Message(arrive(), reply_to=question))
+        replies = list(exchange(grid, [question], timeout=5))
+        return self.federation.open(replies, self.federation.update)
+
+    def receive_honest(self):
+        """Return both clients' own updates."""
+        updates = {}
+        for client, content in self.honest.items():
+            used, failed = self.receive(client, lambda c=content: over_the_network(c))
+            assert not failed
+            updates |= used
+        return updates
+
+    def aggregated(self):
+        federation = self.federation
+        updates = self.receive_honest()
+        return federation.inner.aggregate(federation.state, self.stage, updates)
+
+    def mutants(self, seed):
+        honest = self.honest[HOSTILE]
+        # A copy of what the other sends now is an update like any other.
+        others = [
+            (f"the reply of client {client} to an earlier {kind}", content)
+            for (client, kind), content in self.earlier.items()
+        ]
+        forgotten = messages.forgotten(2)
+        others += [
+            ("forgotten", forgotten),
+            ("forgotten, and an update", RecordDict({**honest, **forgotten})),
+        ]
+        return Mutants(honest, others, seed)
+
+
+@pytest.fixture(scope="module", params=["fedavg", "fedweit"])
+def waiting(request, tmp_path_factory):
+    from flwr.supercore.task_identity import TaskIdentity
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("_task_id", "_run_id", "_node_id"):
+            patch.setattr(TaskIdentity, name, 1)
+        yield Waiting(request.param, tmp_path_factory.mktemp("hostile"))
+
+
+# ---- what is possible, read by the table in codec.py and by nothing of the code
+
+
+def entries(array):
+    """Return a float32 tensor as index to value; None if it cannot be read."""
+    stype, _, precision = array.stype.partition("+")
+    _, storage, *layout = stype.split(".")
+    width = {"": 4, "float16": 2, "bfloat16": 2}[precision]
+    total = math.prod(array.shape)
+    data = array.data
+    if not layout:
+        count, places = len(data) / width, list(range(total))
+    elif layout == ["index"]:
+        gap = data[-1]
+        count, place, places = (len(data) - 1) / (width + gap), -1, []
+        for start in range(int(count) * width, len(data) - 1, gap):
+            place += 1 + int.from_bytes(data[start : start + gap], "little")
+            places.append(place)
+    else:
+        rows = array.shape[0] if layout == ["rows"] else total
+        bits = data[len(data) - (rows + 7) // 8 :]
+        marked = [i for i in range(8 * len(bits)) if bits[i // 8] >> i % 8 & 1]
+        long = total // rows
+        places = [row * long + i for row in marked for i in range(long)]
+        count = (len(data) - len(bits)) / width
+    if count != len(places) or max(places, default=0) >= total:
+        return None
+    stored = data[: len(places) * width]
+    if precision == "bfloat16":
+        wide = b"".join(b"\0\0" + stored[i : i + 2] for i in range(0, len(stored), 2))
+        values = struct.unpack(f"<{len(places)}f", wide)
+    else:
+        letter = "e" if precision else "f"
+        values = struct.unpack(f"<{len(places)}{letter}", stored)
+    found = dict(zip(places, values, strict=True))
+    return found if storage == "sparse" else dict.fromkeys(range(total), 0.0) | found
+
+
+def length(values):
+    return math.sqrt(math.fsum(value * value for value in values))
+
+
+def possible(content, waiting):
+    """Return the tensors of an update that is possible, None of any other.
+
+    They are named ``group/name``, and given as index to value.
+    """
+    base = waiting.federation.state["base"]
+    sparse = "adapters" in waiting.honest[HOSTILE]
+    groups = content.array_records
+    fits = groups.keys() == {"base"} or (sparse and groups.keys() <= set(WEIT))
+    whole = [g for g in groups if not sparse or g == "adapters"]
+    fits = fits and all(groups[g].keys() == base.keys() for g in whole)
+    fits = fits and all(groups[g].keys() <= base.keys() for g in groups)
+    fits = fits and content[messages.STAGE] == waiting.honest[HOSTILE][messages.STAGE]
+    scalars = dict(content[messages.METRICS])
+    examples = scalars.get("num-examples")
+    fits = fits and type(examples) is int and 0 <= examples <= 2**31
+    fits = fits and all(abs(value) < 3.5e38 for value in scalars.values())
+    if not fits:
+        return None
+    found = {}
+    for group, record in groups.items():
+        for name, array in record.items():
+            same = tuple(array.shape) == base[name].shape and array.dtype == "float32"
+            storage = array.stype.partition(".")[2].startswith("sparse")
+            if not same or storage != sparse:
+                return None
+            found[f"{group}/{name}"] = entries(array)
+    if None in found.values():
+        return None
+    values = [value for tensor in found.values() for value in tensor.values()]
+    own = length(value for t in base.values() for value in t.ravel().tolist())
+    allowed = waiting.norm_limit * max(1, own)
+    return found if length(values) <= allowed else None  # NaN is not
+
+
+WEIT = ("base", "adapters")
+
+
+def opened(update):
+    """Return the tensors of an opened update in the form of `possible`."""
+    return {
+        f"{group}/{name}": dict(
+            zip(tensor.indices.tolist(), tensor.values.tolist(), strict=True)
+            if isinstance(tensor, SparseArray)
+            else enumerate(tensor.ravel().tolist())
+        )
+        for group, arrays in update.payload.items()
+        for name, tensor in arrays.items()
+    }
+
+
+# ---- what it takes
+
+
+def forget_peak():
+    """Let the process's peak of memory begin anew, where the system can do that."""
+    place = Path("/proc/self/clear_refs")
+    if place.exists():
+        place.write_text("5")
+
+
+def peak():
+    """Return the most memory that the process had, in MB."""
+    unit = 2**20 if sys.platform == "darwin" else 2**10
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
+
+
+def test_the_oracle_reads_the_honest_updates_as_the_server_does(waiting):
+    updates = waiting.receive_honest()
+    for client, content in waiting.honest.items():
+        assert possible(content, waiting) == opened(updates[client])
+    assert exact(waiting.aggregated()) != exact(waiting.federation.state)
+
+
+def test_ten_thousand_broken_updates_change_nothing(waiting, caplog):
+    caplog.set_level("ERROR")
+    federation = waiting.federation
+    before, expected = exact(federation.state), exact(waiting.aggregated())
+    done = federation.done, federation.last_round(HONEST)
+    mutants = waiting.mutants(seed=1)
+    drawn, survived, reasons = Counter(), 0, set()
+    forget_peak()
+    began = peak()
+    for number in range(MUTANTS):
+        kind, label, arrive = mutants.draw()
+        arrived = []
+
+        def answer(arrive=arrive, arrived=arrived):
+            arrived.append(arrive())
+            return arrived[0]
+
+        used, failed = waiting.receive(HOSTILE, answer)
+        drawn[kind] += 1
+        where = f"mutant {number}: {label}"
+        assert {*used, *failed} == {HOSTILE}, where
+        if used:
+            assert kind == Mutants.DAMAGE, where
+            assert possible(arrived[0], waiting) == opened(used[HOSTILE]), where
+            survived += 1
+        else:
+            (reason,) = failed.values()
+            assert 0 < len(reason) <= 300, where
+            assert reason.isprintable(), where
+            assert "Warning" not in reason, where
+            reasons.add(reason)
+
+    assert peak() - began < 200
+    assert min(drawn[kind] for kind in Mutants.SHARES) > MUTANTS / 20
+    assert len(reasons) > 100
+    assert 0 < survived < MUTANTS / 40
+    after = exact(federation.state)
+    before.get("meta/seen", {}).pop(str(HOSTILE), None)  # it said: forgotten
+    assert after == before
+    assert (federation.done, federation.last_round(HONEST)) == done
+    assert exact(waiting.aggregated()) == expected
+
+
+def test_nothing_of_a_mutant_gets_into_the_record(waiting):
+    mutants = waiting.mutants(seed=2)
+    failed = {}
+    for _, content in mutants.contents:
+        _, why = waiting.receive(HOSTILE, lambda c=content: over_the_network(c))
+        failed |= why
+    federation, folder = waiting.federation, waiting.folder
+    files = {path: path.stat().st_size for path in folder.glob("*.*")}
+    updates = waiting.receive_honest()
+    federation.finish_round(1, updates, failed, {})
+    *_, last = (folder / "rounds.jsonl").read_text().splitlines()
+    kinds = json.loads(last)["bytes_up"].keys()
+    assert kinds == {*waiting.honest[HOSTILE].array_records, "meta", "unused"}
+    grown = {path.name: path.stat().st_size - size for path, size in files.items()}
+    assert max(grown.values()) < 10_000, grown
+
+
+CLAIMS = {
+    "zeros that are not sent": Array("float32", (2**28,), "fcl.dense.index", b"\x01"),
+    "entries that are not sent": Array(
+        "float32", (2**28,), "fcl.sparse.index", b"\x01"
+    ),
+    "more than there is": Array("float32", (2**50,), "fcl.dense.index", b"\x01"),
+}
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=str)
+def test_a_claim_of_memory_takes_none(waiting, claim):
+    honest = waiting.honest[HOSTILE]
+    name = next(iter(honest["base"]))
+    content = with_array(honest, "base", name, CLAIMS[claim])
+    forget_peak()
+    began = peak()
+    _, failed = waiting.receive(HOSTILE, lambda: over_the_network(content))
+    assert name in failed[HOSTILE]
+    assert peak() - began < 20
+
+
+def test_another_name_for_a_scalar_is_possible_but_not_a_flood_of_them(waiting):
+    honest = waiting.honest[HOSTILE]
+    for longer, used in ((10, True), (3_000, False)):
+        flood = with_scalars(honest, **{f"{i:09}" * longer: 0.5 for i in range(50)})
+        updates, _ = waiting.receive(HOSTILE, lambda c=flood: over_the_network(c))
+        assert bool(updates) == used

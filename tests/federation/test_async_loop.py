@@ -1,0 +1,247 @@
+"""The loop without rounds: who is asked when, and how much an update counts."""
+
+import json
+
+import numpy as np
+import pytest
+from fakes import failure, rounds_of, run_in_process, summary_of, tiny
+from text_sets import write_topics
+
+from fcl_flower.core.errors import ConfigError, RoundError
+from fcl_flower.federation.async_loop import mixed
+from fcl_flower.federation.simulated_clock import Clock
+from fcl_flower.federation.transport import messages
+from fcl_flower.results.run_folder import CHECKPOINT
+from fcl_flower.setup import factory, resolve
+
+
+def is_kind(message, kind):
+    return message.metadata.message_type == kind
+
+
+def asked_in(message):
+    return messages.open_request(message.content)
+
+
+def slow(folder, **values):
+    """Client 2 takes four times as long as the others."""
+    shape = {"mode": "asynchronous", "clients": 3, "rounds": 2, "pace": "1,1,4"}
+    return tiny(folder, **{**shape, **values})
+
+
+# ---- by hand
+
+
+def test_what_is_averaged_moves_part_of_the_way_and_the_rest_counts_at_once():
+    before = {
+        "base": {"w": np.float32([1, 2]), "n": np.array([10])},
+        "adapters/0/0": {"w": np.float32([1])},
+    }
+    after = {
+        "base": {"w": np.float32([3, 2]), "n": np.array([21])},
+        "adapters/0/0": {"w": np.float32([9])},
+        "dense/2": {"w": np.float32([5])},
+    }
+    found = mixed(before, after, 0.25, ("base", "dense"))
+    assert found["base"]["w"].tolist() == [1.5, 2]
+    assert found["base"]["w"].dtype == np.float32
+    assert found["base"]["n"].tolist() == [13], "10 + 11 / 4, a whole number"
+    assert found["adapters/0/0"] is after["adapters/0/0"]
+    assert found["dense/2"] is after["dense/2"], "new: nothing to mix it with"
+    assert before["base"]["w"].tolist() == [1, 2]
+
+
+def test_a_round_takes_as_long_as_its_slowest_client():
+    clock = Clock((1, 2.5, 4))
+    assert clock.round([0, 1]) == {"clock": 2.5}
+    assert clock.round([2, 0]) == {"clock": 6.5}
+    assert Clock().round([0, 1]) == {}
+
+
+# ---- whole runs
+
+
+def test_updates_are_folded_in_by_the_planted_clock(tmp_path):
+    run_in_process(slow(tmp_path, strategy="fedavg"))
+    rows = rounds_of(tmp_path)
+    # Each has 4 rounds. 0 and 1 answer at 1, 2, 3, 4; 2 answers at 4, 8, 12, 16.
+    order = [(row["clients"], row["clock"]) for row in rows]
+    assert order == [
+        *[([c], t) for t in (1.0, 2.0, 3.0) for c in (0, 1)],
+        *[([c], 4.0) for c in (0, 1, 2)],
+        *[([2], t) for t in (8.0, 12.0, 16.0)],
+    ]
+    # Of client 0 only client 1's and the like came between; of client 2 eight did.
+    assert [row["staleness"] for row in rows] == [0, 1] + [1] * 6 + [8, 0, 0, 0]
+    weights = [0.6 * (1 + row["staleness"]) ** -0.5 for row in rows]
+    assert [row["weight"] for row in rows] == pytest.approx(weights)
+    assert [row["task"] for row in rows] == [0, 0, 0, 0, 1, 1, 1, 1, 0, 0, 1, 1]
+    summary = summary_of(tmp_path)
+    assert (summary["clock"], summary["total_rounds"]) == (16.0, 12)
+    assert summary["mode"] == "asynchronous"
+
+
+def test_synchronous_rounds_wait_for_the_slow_one(tmp_path):
+    run_in_process(slow(tmp_path, strategy="fedavg", mode="synchronous"))
+    assert [row["clock"] for row in rounds_of(tmp_path)] == [4.0, 8.0, 12.0, 16.0]
+
+
+@pytest.mark.parametrize("strategy", ["fedavg", "fedweit", "ewc"])
+def test_everybody_is_tested_after_each_task_of_its_own(tmp_path, strategy):
+    run_in_process(slow(tmp_path, strategy=strategy))
+    found = np.array(summary_of(tmp_path)["client_accuracy"], dtype=float)
+    assert not np.isnan(found[:, [0, 1, 1], [0, 0, 1]]).any()
+    assert np.isnan(found[:, 0, 1]).all()
+    assert found[:, 1, 1].mean() > 0.6
+    assert (tmp_path / "report.html").exists()
+
+
+def test_adapters_are_handed_out_as_soon_as_they_exist(tmp_path):
+    config = slow(tmp_path, strategy="fedweit", set='knowledge = "all"')
+    grid = run_in_process(config)
+    got = {
+        (client, asked_in(message).stage.task): sorted(
+            group
+            for group in message.content.array_records
+            if group.startswith("adapters/")
+        )
+        for client, message in grid.asked
+        if is_kind(message, "train") and asked_in(message).stage.first
+    }
+    # At 2 the fast ones begin task 1, client 0 before 1's update is in; at 8 the slow.
+    assert got == {
+        (0, 0): [],
+        (1, 0): [],
+        (2, 0): [],
+        (0, 1): [],
+        (1, 1): ["adapters/0/0"],
+        (2, 1): [f"adapters/{c}/{t}" for c in (0, 1) for t in (0, 1)],
+    }
+
+
+@pytest.mark.parametrize("strategy", ["fedavg", "fedweit"])
+def test_the_same_seed_gives_the_same_whatever_the_machines_do(tmp_path, strategy):
+    for name, delay in (("a", lambda c: 0), ("b", lambda c: 7 - 3 * c)):
+        config = slow(tmp_path / name, strategy=strategy)
+        run_in_process(
+            config, nodes=[5, 6, 7] if name == "a" else [9, 3, 6], delay=delay
+        )
+    assert rounds_of(tmp_path / "a") == rounds_of(tmp_path / "b")
+    assert summary_of(tmp_path / "a") == summary_of(tmp_path / "b")
+
+
+def test_without_planted_times_updates_count_as_they_come(tmp_path):
+    config = slow(tmp_path, strategy="fedavg", pace="")
+    run_in_process(config, delay=lambda client: 3 * (client == 0))
+    clients = [row["clients"][0] for row in rounds_of(tmp_path)]
+    assert sorted(clients) == [0] * 4 + [1] * 4 + [2] * 4
+    assert clients[-1] == 0, "the slow one comes last"
+    assert "clock" not in rounds_of(tmp_path)[0]
+
+
+def test_a_client_that_fails_is_asked_again_for_the_same(tmp_path):
+    failed = []
+
+    def once(who, message, reply):
+        if who == 1 and is_kind(message, "train") and not failed:
+            failed.append(asked_in(message).stage)
+            return failure(message, "a moment of weakness")
+        return reply
+
+    grid = run_in_process(slow(tmp_path, strategy="fedavg"), tamper=once)
+    rounds = [
+        asked_in(message).stage.round
+        for client, message in grid.asked
+        if client == 1 and is_kind(message, "train")
+    ]
+    assert rounds == [1, 1, 2, 3, 4]
+    reasons = [row["reasons"] for row in rounds_of(tmp_path) if row["reasons"]]
+    assert reasons == [{"1": "the client failed: a moment of weakness"}]
+
+
+def test_a_client_that_always_fails_is_given_up(tmp_path):
+    def never(who, message, reply):
+        broken = who == 1 and is_kind(message, "train")
+        return failure(message, "broken disk") if broken else reply
+
+    grid = run_in_process(slow(tmp_path / "a", strategy="fedavg"), tamper=never)
+    asked = [c for c, m in grid.asked if is_kind(m, "train")]
+    assert (asked.count(0), asked.count(1), asked.count(2)) == (4, 3, 4)
+    config = slow(tmp_path / "b", strategy="fedavg", min_replies=3)
+    with pytest.raises(RoundError, match=r"2 clients came to the end.* 3 needed.*disk"):
+        run_in_process(config, tamper=never)
+
+
+def test_a_survey_is_made_for_each_client_as_it_begins(tmp_path):
+    write_topics(tmp_path)
+    run_in_process(
+        slow(
+            tmp_path / "run",
+            strategy="fedseit",
+            dataset="tiny",
+            data_root=str(tmp_path),
+            word_vectors="tiny.vec",
+            set='knowledge = "sit:1", clusters = 3, members = 2',
+        )
+    )
+    scored = json.loads((tmp_path / "run" / "overlap.json").read_text())
+    begun = [(one["client"], one["task"]) for one in scored]
+    assert (2, 1) in begun, "the slow one finds finished tasks of both others"
+
+
+@pytest.mark.parametrize("strategy", ["fedavg", "fedweit"])
+def test_a_run_that_was_ended_goes_on(tmp_path, strategy):
+    class PulledPlugError(Exception):
+        pass
+
+    def end(who, message, reply):
+        if (
+            who == 0
+            and is_kind(message, "train")
+            and asked_in(message).stage.round == 3
+        ):
+            raise PulledPlugError
+        return reply
+
+    config = slow(tmp_path / "run", strategy=strategy, memory=str(tmp_path / "m"))
+    with pytest.raises(PulledPlugError):
+        run_in_process(config, tamper=end)
+    assert (tmp_path / "run" / CHECKPOINT).exists()
+    done = len(rounds_of(tmp_path / "run"))
+    grid = run_in_process(config.with_values(resume=True))
+    rows = rounds_of(tmp_path / "run")
+    assert done == 3
+    assert len(rows) == 12
+    asked = [asked_in(m).stage.round for c, m in grid.asked if is_kind(m, "train")]
+    assert len(asked) == 12 - done
+    assert rows[done]["clock"] > rows[done - 1]["clock"]
+
+
+# ---- what cannot be
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ({"fraction": 0.5}, "fraction: 0.5 is refused: expected 1"),
+        (
+            {"pace": "1,2"},
+            r"pace: '1,2' is refused: expected a number above 0 for each",
+        ),
+        ({"pace": "1,2,0"}, "pace"),
+        ({"pace": "1,2,nan"}, "pace"),
+        ({"pace": "1,2,x"}, "pace"),
+    ],
+)
+def test_impossible_settings_are_refused(tmp_path, values, why):
+    with pytest.raises(ConfigError, match=why):
+        slow(tmp_path).with_values(**values)
+
+
+def test_an_algorithm_that_needs_rounds_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="mode: 'asynchronous' is refused"):
+        factory.strategy(slow(tmp_path, strategy="concept-matching"))
+    with pytest.raises(ConfigError, match="mode: 'asynchronous' is refused"):
+        resolve.completed(
+            slow(tmp_path, strategy="fedavg", scenario="concepts", classes_per_task=0)
+        )

@@ -1,0 +1,352 @@
+"""Clients that vanish, return, come late or forget; runs that end and go on."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from fakes import InProcessGrid, failure, rounds_of, run_in_process, tiny
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.common.constant import ErrorCode
+
+from fcl_flower.core.errors import RoundError, WireError
+from fcl_flower.core.sparse import SparseArray
+from fcl_flower.federation.server_app import main
+from fcl_flower.federation.transport import client_registry, messages
+from fcl_flower.results.run_folder import CHECKPOINT
+
+
+class PulledPlugError(Exception):
+    """Somebody pulled the plug."""
+
+
+def is_kind(message, kind):
+    return message.metadata.message_type == kind
+
+
+def asked_in(message):
+    return messages.open_request(message.content)
+
+
+def is_round(message, number):
+    return is_kind(message, "train") and asked_in(message).stage.round == number
+
+
+def start(config, grid):
+    context = Context(
+        run_id=1, node_id=0, node_config={}, state=RecordDict(), run_config=config
+    )
+    main(grid, context)
+
+
+def whole(folder):
+    """All that a run leaves and that does not depend on time."""
+    found = json.loads((folder / "summary.json").read_text())
+    del found["seconds"]
+    names = ("accuracy.csv", "scenario.json")
+    files = [(folder / name).read_text() for name in names]
+    others = [
+        json.loads((folder / name).read_text()) if (folder / name).exists() else None
+        for name in ("attention.json", "concepts.json", "overlap.json")
+    ]
+    return found, rounds_of(folder), files, others
+
+
+# ---- a run that is ended and resumed
+
+
+def ending(kind, number, client):
+    """The server ends when a client has answered a message of some round."""
+
+    def tamper(who, message, reply):
+        if is_kind(message, kind) and (who, asked_in(message).stage.round) == (
+            client,
+            number,
+        ):
+            raise PulledPlugError
+        return reply
+
+    return tamper
+
+
+@pytest.mark.parametrize(
+    ("strategy", "more"),
+    [
+        ("fedavg", {}),
+        ("fedweit", {"set": 'knowledge = "all"'}),
+        ("ewc", {}),
+        ("fedavg", {"isolated": True}),
+        ("concept-matching", {"scenario": "concepts", "set": "concepts = 2"}),
+    ],
+)
+@pytest.mark.parametrize("moment", [("train", 1), ("train", 3), ("evaluate", 4)])
+def test_a_run_that_was_ended_and_resumed_ends_as_if_it_had_not_been(
+    tmp_path, strategy, more, moment
+):
+    kind, number = moment
+    if strategy == "fedweit" or more.get("isolated"):
+        kind = "train"  # they are tested there
+    shape = {"clients": 3, "rounds": 2, "strategy": strategy, **more}
+    if strategy == "concept-matching":
+        shape |= {"classes_per_task": 0, "rounds": 4, "window": 20, "model": "small"}
+        shape |= {"evaluate_every": 2}
+    usual = tiny(tmp_path / "a", memory=str(tmp_path / "ma"), **shape)
+    run_in_process(usual)
+    broken = tiny(tmp_path / "b", memory=str(tmp_path / "mb"), **shape)
+    with pytest.raises(PulledPlugError):
+        run_in_process(broken, tamper=ending(kind, number, client=1))
+    assert not (tmp_path / "b" / "summary.json").exists()
+    run_in_process(broken.with_values(resume=True))
+    assert whole(tmp_path / "b") == whole(tmp_path / "a")
+    config = (tmp_path / "b" / "config.toml").read_text()
+    assert "resume = false" in config
+
+
+def test_a_finished_round_is_not_asked_again(tmp_path):
+    config = tiny(tmp_path, strategy="fedavg", rounds=2, memory=str(tmp_path / "m"))
+    with pytest.raises(PulledPlugError):
+        run_in_process(config, tamper=ending("train", 3, client=0))
+    grid = run_in_process(config.with_values(resume=True))
+    rounds = {asked_in(m).stage.round for _, m in grid.asked if is_kind(m, "train")}
+    assert rounds == {3, 4}
+
+
+@pytest.mark.parametrize("lost", ["newest", "all"])
+def test_a_damaged_checkpoint_costs_a_round_or_is_refused(tmp_path, lost):
+    config = tiny(tmp_path, strategy="fedavg", rounds=3, memory=str(tmp_path / "m"))
+    with pytest.raises(PulledPlugError):
+        run_in_process(config, tamper=ending("train", 4, client=0))
+    manifests = sorted((tmp_path / CHECKPOINT).glob("manifest-*"))
+    for path in manifests if lost == "all" else manifests[-1:]:
+        path.write_bytes(b"rubbish")
+    again = config.with_values(resume=True)
+    if lost == "all":
+        with pytest.raises(WireError, match="manifest-3 is damaged"):
+            run_in_process(again)
+        return
+    grid = run_in_process(again)
+    rounds = {asked_in(m).stage.round for _, m in grid.asked if is_kind(m, "train")}
+    assert rounds == {3, 4, 5, 6}
+
+
+@pytest.mark.parametrize("damage", ["shorter", "rubbish", "removed"])
+def test_a_damaged_journal_is_refused_by_name(tmp_path, damage):
+    config = tiny(tmp_path, strategy="fedavg", rounds=3)
+    with pytest.raises(PulledPlugError):
+        run_in_process(config, tamper=ending("train", 4, client=0))
+    path = tmp_path / "journal.jsonl"
+    if damage == "removed":
+        path.unlink()
+    else:
+        path.write_text("" if damage == "shorter" else '{"round": 1\n' * 3)
+    with pytest.raises(WireError, match=r"journal\.jsonl"):
+        run_in_process(config.with_values(resume=True))
+
+
+def test_half_a_line_at_the_end_of_the_journal_is_forgotten(tmp_path):
+    config = tiny(tmp_path, strategy="fedavg", rounds=2)
+    with pytest.raises(PulledPlugError):
+        run_in_process(config, tamper=ending("train", 3, client=0))
+    path = tmp_path / "journal.jsonl"
+    path.write_text(path.read_text() + '{"what": "trained", "rou')
+    run_in_process(config.with_values(resume=True))
+    assert len(rounds_of(tmp_path)) == 4
+
+
+def test_a_run_without_a_finished_round_starts_anew(tmp_path):
+    run_in_process(tiny(tmp_path, strategy="fedavg", resume=True))
+    assert len(rounds_of(tmp_path)) == 2
+
+
+# ---- clients that come and go
+
+
+class Coming(InProcessGrid):
+    """Nodes that are there at some calls only: ``here(node, calls)``."""
+
+    def __init__(self, nodes, config, here, **behaviour):
+        super().__init__(nodes, config.flat(), **behaviour)
+        self.here = here
+        self.round = 0
+
+    def get_node_ids(self):
+        return [node for node in self.contexts if self.here(node, self.round)]
+
+    def push_messages(self, messages):
+        for message in messages:
+            if is_kind(message, "train"):
+                self.round = asked_in(message).stage.round
+        return super().push_messages(messages)
+
+
+def test_a_client_that_vanishes_and_returns_goes_on_where_it_was(tmp_path):
+    config = tiny(tmp_path, clients=3, rounds=3, timeout=5)
+    grid = Coming([1, 2, 3], config, lambda node, done: node != 2 or done not in (1, 2))
+    start(config.flat(), grid)
+    rows = rounds_of(tmp_path)
+    assert [row["clients"] for row in rows] == [
+        *([0, 1, 2], [0, 2], [0, 2]),
+        *[[0, 1, 2]] * 3,
+    ]
+    assert rows[1]["reasons"] == rows[2]["reasons"] == {"1": "is not connected"}
+    back = [asked_in(m) for c, m in grid.asked if c == 1 and is_kind(m, "train")]
+    assert [(r.stage.round, r.since, r.stage.first) for r in back] == [
+        (1, 0, True),
+        (4, 1, True),
+        (5, 4, False),
+        (6, 5, False),
+    ]
+
+
+def test_a_client_that_joins_late_begins_its_task_when_it_comes(tmp_path):
+    config = tiny(tmp_path, clients=3, rounds=3, min_replies=2, timeout=0.3)
+    grid = Coming([1, 2, 3], config, lambda node, done: node != 3 or done >= 1)
+    start(config.flat(), grid)
+    rows = rounds_of(tmp_path)
+    assert rows[0]["reasons"] == {"2": "is not connected"}
+    assert rows[1]["clients"] == [0, 1, 2]
+    late = [asked_in(m).stage for c, m in grid.asked if c == 2 and is_kind(m, "train")]
+    assert [(s.round, s.first) for s in late[:2]] == [(2, True), (3, False)]
+
+
+def test_a_new_node_that_takes_a_name_waits_while_the_other_is_there(tmp_path):
+    config = tiny(tmp_path, clients=2, rounds=3, strategy="fedavg")
+    grid = Coming([1, 2], config, lambda node, done: node != 9 or done >= 1)
+    grid.contexts[9] = grid.contexts[2]
+    start(config.flat(), grid)
+    assert [row["clients"] for row in rounds_of(tmp_path)] == [[0, 1]] * 6
+    asked = {m.metadata.dst_node_id for _, m in grid.asked if is_kind(m, "train")}
+    assert asked == {1, 2}
+
+
+def test_a_round_waits_for_a_client_that_died_and_is_still_listed(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(client_registry, "RETURN_SECONDS", 0.05)
+    deaths = []
+
+    def dies(who, message, reply):
+        dead = who == 1 and len(deaths) < 5
+        if dead and (deaths or is_round(message, 2)):
+            deaths.append(message.metadata.message_type)
+            unavailable = Error(code=ErrorCode.NODE_UNAVAILABLE, reason="no heartbeat")
+            return Message(unavailable, reply_to=message)
+        return reply
+
+    config = tiny(tmp_path, strategy="fedavg", rounds=2, min_replies=2, attempts=2)
+    run_in_process(config.with_values(timeout=20.0), tamper=dies)
+    assert deaths == ["train", *["query"] * 4], "asked who it is until it answers"
+    assert [row["clients"] for row in rounds_of(tmp_path)] == [[0, 1]] * 4
+
+
+def test_a_round_is_tried_again_from_the_same_state(tmp_path):
+    shape = {"strategy": "fedweit", "rounds": 2, "min_replies": 2, "attempts": 2}
+    run_in_process(tiny(tmp_path / "a", memory=str(tmp_path / "ma"), **shape))
+    failed = []
+
+    def once(who, message, reply):
+        if who == 1 and is_round(message, 2) and not failed:
+            failed.append(who)
+            return failure(message, "a moment of weakness")
+        return reply
+
+    config = tiny(tmp_path / "b", memory=str(tmp_path / "mb"), **shape)
+    run_in_process(config, tamper=once)
+    assert failed
+    rows = {name: rounds_of(tmp_path / name) for name in "ab"}
+    # Only the bytes differ: the first attempt cost some.
+    for row in rows["a"] + rows["b"]:
+        for key in [key for key in row if "bytes" in key]:
+            del row[key]
+    assert rows["a"] == rows["b"]
+    accuracy = [(tmp_path / n / "accuracy.csv").read_text() for n in "ab"]
+    assert accuracy[0] == accuracy[1]
+
+
+def test_a_client_that_lost_its_memory_is_given_everything_again(tmp_path):
+    memory = tmp_path / "m"
+    config = tiny(tmp_path / "run", rounds=4, memory=str(memory))
+
+    def wipe(who, message, reply):
+        if who == 1 and is_round(message, 1):
+            shutil.rmtree(memory / "client-1")
+        return reply
+
+    grid = run_in_process(config, tamper=wipe)
+    rows = rounds_of(tmp_path / "run")
+    assert [row["clients"] for row in rows[:3]] == [[0, 1], [0], [0, 1]]
+    assert "lost its memory" in rows[1]["reasons"]["1"]
+    first, third = (
+        next(m for c, m in grid.asked if c == 1 and is_round(m, number))
+        for number in (1, 3)
+    )
+    sizes = [
+        {n: t.indices.size for n, t in messages.unpack(m.content)["base"].items()}
+        for m in (first, third)
+    ]
+    assert sizes[0] == sizes[1], "the whole base, as in the beginning"
+    assert asked_in(third).stage.first
+
+
+@pytest.mark.parametrize("always", [False, True])
+def test_a_lost_memory_costs_no_attempt_but_once(tmp_path, always):
+    memory = tmp_path / "m"
+    shape = {"rounds": 3, "min_replies": 2, "attempts": 1, "memory": str(memory)}
+    lost = []
+
+    def wipe(who, message, reply):
+        train = is_kind(message, "train")
+        if who == 1 and train and (is_round(message, 1) or always):
+            shutil.rmtree(memory / "client-1", ignore_errors=True)
+            lost.append(message)
+        if always and who == 1 and is_round(message, 2):
+            return Message(messages.forgotten(1), reply_to=message)
+        return reply
+
+    config = tiny(tmp_path / "run", strategy="fedavg", **shape)
+    if always:
+        with pytest.raises(RoundError, match="has lost its memory"):
+            run_in_process(config, tamper=wipe)
+        assert sum(is_round(message, 2) for message in lost) == 2
+    else:
+        run_in_process(config, tamper=wipe)
+        assert [row["clients"] for row in rounds_of(tmp_path / "run")] == [[0, 1]] * 6
+
+
+def test_an_answer_to_another_round_is_not_used(tmp_path):
+    kept = {}
+
+    def replay(who, message, reply):
+        if who == 1 and is_kind(message, "train"):
+            kept.setdefault("old", reply.content)
+            reply.content = kept["old"]
+        return reply
+
+    run_in_process(tiny(tmp_path, strategy="fedavg", rounds=2), tamper=replay)
+    rows = rounds_of(tmp_path)
+    assert [row["clients"] for row in rows] == [[0, 1], [0], [0], [0]]
+    assert "expected an answer to" in rows[1]["reasons"]["1"]
+
+
+def enormous(tensor):
+    if isinstance(tensor, SparseArray):
+        return SparseArray(tensor.shape, tensor.indices, enormous(tensor.values))
+    return np.full_like(tensor, 1e9)
+
+
+@pytest.mark.parametrize("strategy", ["fedavg", "fedweit"])
+def test_an_update_of_absurd_norm_is_left_out_by_name(tmp_path, strategy):
+    def inflate(who, message, reply):
+        if who == 1 and is_kind(message, "train"):
+            payload = messages.unpack(reply.content)
+            huge = {n: enormous(tensor) for n, tensor in payload["base"].items()}
+            records = messages.Packer().payload({**payload, "base": huge})
+            reply.content = RecordDict({**reply.content, **records})
+        return reply
+
+    run_in_process(tiny(tmp_path, strategy=strategy), tamper=inflate)
+    for row in rounds_of(tmp_path):
+        assert row["clients"] == [0]
+        assert row["reasons"]["1"].startswith("norm: expected at most")
+    run_in_process(tiny(tmp_path, strategy=strategy, norm_limit=0.0), tamper=inflate)
+    assert rounds_of(tmp_path)[0]["clients"] == [0, 1]

@@ -1,0 +1,462 @@
+"""Whole runs in which every client has data of its own, and the server has none."""
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from fakes import run_in_process, summary_of
+from flwr.app import Context, RecordDict
+
+from fcl_flower.cli.main import cli
+from fcl_flower.config.node_config import NodeConfig
+from fcl_flower.config.run_config import RunConfig
+from fcl_flower.core.errors import ConfigError, RoundError
+from fcl_flower.core.types import Stage
+from fcl_flower.data.local import client_data, task
+from fcl_flower.federation.client import Client, on_node
+from fcl_flower.setup import factory, resolve
+
+
+@pytest.fixture(autouse=True)
+def fresh_cache():
+    for cached in (task._loaded, client_data._examples, client_data._cached_vectors):
+        cached.cache_clear()
+
+
+def table(classes, seed, each=20):
+    """Return a table of clouds around far corners, one a class."""
+    rng = np.random.default_rng(seed)
+    lines = ["x,label,y,z"]
+    for number, name in enumerate(classes):
+        corner = 6 * np.array([number, -number, 1])
+        for x, y, z in corner + rng.normal(size=(each, 3)):
+            lines.append(f"{x:.3f},{name},{y:.3f},{z:.3f}")
+    return "\n".join(lines) + "\n"
+
+
+def client_folder(folder, tasks):
+    for number, text in enumerate(tasks, 1):
+        task = folder / f"task-{number:02}"
+        task.mkdir(parents=True)
+        (task / "train.csv").write_text(text)
+    return folder
+
+
+@pytest.fixture
+def places(tmp_path):
+    """Two clients with two tasks each; of other classes, and of other sizes."""
+    first = [table(["ant", "bee"], 0), table(["cow", "dog", "emu"], 1)]
+    second = [table(["car", "bus"], 2, each=10), table(["ant", "bee"], 3)]
+    return [
+        {"data-path": str(client_folder(tmp_path / name, tasks))}
+        for name, tasks in (("a", first), ("b", second))
+    ]
+
+
+def config(tmp_path, **values):
+    settings = {
+        "strategy": "fedavg",
+        "scenario": "own",
+        "model": "mlp",
+        "features": 3,
+        "classes_per_task": 3,
+        "tasks": 2,
+        "rounds": 2,
+        "epochs": 5,
+        "output": str(tmp_path / "run"),
+    }
+    return RunConfig(**{**settings, **values})
+
+
+NODES = [71, 23]
+
+
+def rounds_of(folder):
+    lines = (folder / "rounds.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+# ---------------------------------------------------------------- runs
+
+
+@pytest.mark.parametrize("strategy", ["fedavg", "fedweit", "ewc", "stl"])
+def test_clients_learn_from_their_own_folders(tmp_path, places, strategy):
+    run_in_process(config(tmp_path, strategy=strategy), NODES, places=places)
+    summary = summary_of(tmp_path / "run")
+    assert (summary["clients"], summary["dataset"]) == (2, "")
+    assert summary["sample_accuracy"] == [None, None]
+    assert summary["average_accuracy"] > 0.7
+    assert all(not row["failed"] for row in rounds_of(tmp_path / "run"))
+
+
+def test_the_server_writes_nothing_of_what_is_in_the_data(tmp_path, places):
+    run_in_process(config(tmp_path, strategy="fedweit"), NODES, places=places)
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "2 clients with 2 tasks of their own" in page
+    assert "on the clients&#x27; own data, model mlp" in page.replace("&#39;", "&#x27;")
+    plan = json.loads((tmp_path / "run" / "scenario.json").read_text())
+    assert plan["clients"] == [[{"name": "task 1"}, {"name": "task 2"}]] * 2
+    told = "".join(
+        path.read_text() for path in (tmp_path / "run").iterdir() if path.is_file()
+    )
+    for secret in ("ant", "cow", str(tmp_path / "a")):
+        assert f'"{secret}"' not in told
+        assert f">{secret}<" not in told
+
+
+def test_the_same_seed_gives_the_same_numbers_in_any_folder(tmp_path, places):
+    run_in_process(config(tmp_path), NODES, places=places)
+    first = summary_of(tmp_path / "run")
+    task._loaded.cache_clear()
+    run_in_process(config(tmp_path), [5, 9], places=places)
+    assert summary_of(tmp_path / "run") == first
+
+
+def test_a_client_that_lacks_a_task_is_left_out_by_name_until_it_has_it(
+    tmp_path, places
+):
+    second = tmp_path / "b" / "task-02"
+    hidden = second.rename(second.with_name(".task-02"))
+    asked = []
+
+    def deliver(client, message, reply):
+        asked.extend([client] if message.metadata.message_type == "train" else [])
+        # After both have been asked to train in round 4.
+        if len(asked) == 8 and hidden.exists():
+            hidden.rename(second)
+        return reply
+
+    run = config(tmp_path, strategy="fedweit", rounds=3)
+    run_in_process(run, NODES, places=places, tamper=deliver)
+    rows = rounds_of(tmp_path / "run")
+    assert [row["clients"] for row in rows] == [[0, 1]] * 3 + [[0]] + [[0, 1]] * 2
+    assert rows[3]["reasons"] == {
+        "1": "the client failed: ConfigError: "
+        "task 2 is not there yet: the client has 1."
+    }
+    accuracy = summary_of(tmp_path / "run")["client_accuracy"]
+    assert accuracy[1][1][1] > 0.8
+
+
+def test_what_is_wrong_with_the_data_is_said_on_the_client_alone(tmp_path, places):
+    path = tmp_path / "b" / "task-01" / "train.csv"
+    path.write_text("x,label,y,z\nsecret,ant,1,2\n")
+    run_in_process(config(tmp_path, tasks=1), NODES, places=places)
+    reasons = rounds_of(tmp_path / "run")[0]["reasons"]
+    assert reasons == {
+        "1": "the client failed: ConfigError: "
+        "task 1: the client's data cannot be used; the client's own log says why."
+    }
+    with pytest.raises(ConfigError) as caught:
+        message_of(config(tmp_path, clients=2), places[1]).data(
+            Stage(1, 0, True, False)
+        )
+    assert str(caught.value.__cause__).startswith(f"{path}: line 2: x is 'secret'")
+    (tmp_path / "b" / "secret").mkdir()
+    with pytest.raises(ConfigError, match=r"^data-path: the client's folder cannot be"):
+        message_of(config(tmp_path, clients=2), places[1])
+
+
+def message_of(run, place, task=0):
+    """Return what a client builds to answer a message."""
+    context = Context(
+        run_id=1,
+        node_id=1,
+        node_config={"partition-id": 1, **place},
+        state=RecordDict(),
+        run_config=run.flat(),
+    )
+    return Client(context, Stage(1, task, first=True, last=False))
+
+
+def test_a_client_without_a_folder_says_so(tmp_path, places):
+    with pytest.raises(
+        RoundError, match="node-config data-path: missing; expected the"
+    ):
+        run_in_process(config(tmp_path), NODES, places=[{}, {}])
+    run_in_process(config(tmp_path, tasks=1), NODES, places=[places[0], {}])
+    assert "data-path" in rounds_of(tmp_path / "run")[0]["reasons"]["1"]
+
+
+def test_a_single_head_needs_and_uses_the_labels_of_all(tmp_path, places):
+    labels = "ant, bee, cow, dog, emu, car, bus"
+    run = config(tmp_path, head="single", labels=labels, classes_per_task=0)
+    run_in_process(run, NODES, places=places)
+    assert summary_of(tmp_path / "run")["average_accuracy"] is not None
+    # Nobody pulls at the head: the task that was learned last is known.
+    run_in_process(run.with_values(strategy="local"), NODES, places=places)
+    client = message_of(run.with_values(clients=2), places[1])
+    (head,) = client.learner.model.heads
+    assert head.out_features == 7
+    data = client.data(Stage(1, 0, first=True, last=False))
+    assert data.classes == 7
+    assert {*data.train.y.tolist()} == {5, 6}
+    accuracy = summary_of(tmp_path / "run")["client_accuracy"]
+    assert min(accuracy[0][1][1], accuracy[1][1][1]) > 0.8
+
+
+def test_an_isolated_run_works(tmp_path, places):
+    run = config(tmp_path, strategy="fedweit", isolated=True)
+    run_in_process(run, NODES, places=places)
+    assert summary_of(tmp_path / "run")["average_accuracy"] > 0.8
+
+
+# ---------------------------------------------------------------- text
+
+
+WORDS = {
+    "ant": ["legs", "hill", "tiny"],
+    "bee": ["honey", "wings", "sting"],
+    "cow": ["milk", "horn", "grass"],
+    "dog": ["bark", "bone", "tail"],
+}
+
+
+def texts(labels, seed):
+    rng = np.random.default_rng(seed)
+    return "".join(
+        json.dumps({"text": " ".join(rng.choice(WORDS[label], 4)), "label": label})
+        + "\n"
+        for _ in range(12)
+        for label in labels
+    )
+
+
+@pytest.fixture
+def text_places(tmp_path):
+    # The words of a label lie around an axis of its own.
+    rng = np.random.default_rng(0)
+    around = {
+        word: 0.2 * rng.normal(size=5) + np.eye(5)[axis]
+        for axis, group in enumerate(WORDS.values())
+        for word in group
+    }
+    vectors = tmp_path / "vectors.txt"
+    vectors.write_text(
+        "".join(f"{w} {' '.join(map(str, v.round(3)))}\n" for w, v in around.items())
+    )
+    pairs = [("ant", "bee"), ("cow", "dog")]
+    found = []
+    for name, order in (("a", pairs), ("b", pairs[::-1])):
+        for number, labels in enumerate(order, 1):
+            task = tmp_path / name / f"task-{number}"
+            task.mkdir(parents=True)
+            (task / "train.jsonl").write_text(texts(labels, number))
+        place = {"data-path": str(tmp_path / name), "word-vectors": str(vectors)}
+        found.append(place)
+    return found
+
+
+def text_config(tmp_path, **values):
+    texty = {"model": "kim-cnn", "features": 5, "classes_per_task": 2}
+    return config(tmp_path, **{"strategy": "fedavg", **texty, **values})
+
+
+SIT = 'knowledge = "sit:1", clusters = 1'
+"""With a single centre, the mean of all documents of a task."""
+
+
+@pytest.mark.parametrize("strategy", ["fedavg", "fedweit", "fedseit"])
+def test_texts_are_learned_by_vectors_that_only_the_clients_have(
+    tmp_path, text_places, strategy
+):
+    sets = {} if strategy == "fedavg" else {"set": SIT}
+    run = text_config(tmp_path, strategy=strategy, **sets)
+    run_in_process(run, NODES, places=text_places)
+    summary = summary_of(tmp_path / "run")
+    assert summary["average_accuracy"] > 0.8
+    assert summary["notes"]["word vectors"] == "each client's own file, 5 dimensions"
+    if sets:
+        overlap = json.loads((tmp_path / "run" / "overlap.json").read_text())
+        assert {(e["client"], e["task"]) for e in overlap} >= {(0, 1), (1, 1)}
+        known = [c for e in overlap for c in e["candidates"]]
+        assert {c["same_classes"] for c in known} == {None}
+        # The task that the other client learned first is the one that comes now.
+        assert all(c["overlap"] > 0.9 for c in known)
+
+
+def test_each_client_numbers_the_words_of_its_own_tasks_so_far(tmp_path, text_places):
+    run = text_config(tmp_path, clients=2)
+    first = message_of(run, text_places[1], task=0).samples.vectors
+    both = message_of(run, text_places[1], task=1).samples.vectors
+    cows = sorted(WORDS["cow"] + WORDS["dog"])
+    assert [*first.numbers] == cows
+    assert [*both.numbers] == sorted(word for group in WORDS.values() for word in group)
+    for word in cows:
+        np.testing.assert_array_equal(
+            first.table[first.numbers[word]], both.table[both.numbers[word]]
+        )
+
+
+def test_vectors_that_are_missing_or_of_another_width_are_refused(
+    tmp_path, text_places
+):
+    run = text_config(tmp_path, clients=2)
+    place = {"data-path": text_places[0]["data-path"]}
+    with pytest.raises(ConfigError, match="word-vectors: '' is refused: expected a fi"):
+        message_of(run, place)
+    with pytest.raises(
+        ConfigError, match="word-vectors: the client's file cannot"
+    ) as e:
+        message_of(run.with_values(features=6), text_places[0])
+    assert "has vectors of 5 numbers, expected 6" in str(e.value.__cause__)
+    named = run.with_values(word_vectors=text_places[0]["word-vectors"])
+    assert message_of(named, place).samples.vectors.table.shape[1] == 5
+
+
+# ---------------------------------------------------------------- settings
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"dataset": "digits"}, "dataset: 'digits' is refused: expected none"),
+        ({"model": ""}, "model: '' is refused: expected the name of a network"),
+        ({"model": "vgg"}, "model: got 'vgg'"),
+        ({"features": 0}, "features: 0 is refused: expected the numbers in a sample"),
+        ({"model": "lenet"}, "features: 3 is refused: expected 0"),
+        (
+            {"classes_per_task": 0},
+            "classes-per-task: 0 is refused: expected at least 2",
+        ),
+        (
+            {"classes_per_task": 1},
+            "classes-per-task: 1 is refused: expected at least 2",
+        ),
+        (
+            {"labels": "a,b"},
+            "labels: 'a,b' is refused: expected none but with a single",
+        ),
+        ({"head": "single"}, "labels: '' is refused: expected different names of all"),
+        ({"head": "single", "labels": "a,a"}, "labels: 'a,a' is refused"),
+        ({"word_vectors": "x"}, "word-vectors: 'x' is refused: expected none.*'mlp'"),
+    ],
+)
+def test_a_setting_that_nobody_can_look_up_is_asked_for(tmp_path, change, words):
+    with pytest.raises(ConfigError, match=words):
+        factory.vectors(config(tmp_path, **change))
+
+
+def test_labels_are_refused_where_data_sets_name_their_classes():
+    with pytest.raises(
+        ConfigError, match="labels: 'a,b' is refused: expected none, si"
+    ):
+        resolve.completed(RunConfig(labels="a,b"))
+
+
+def test_the_plan_is_told_in_a_line(tmp_path):
+    plan = factory.scenario(config(tmp_path, clients=3))
+    assert plan.describe() == (
+        "own: 3 clients with data of their own, 2 tasks of up to 3 classes"
+    )
+
+
+def test_a_simulation_has_no_data_of_its_own(tmp_path):
+    for command in ("simulate", "compare"):
+        options = [command, "--scenario", "own", "--output", str(tmp_path / "x")]
+        with pytest.raises(
+            ConfigError, match="scenario: 'own' is refused: expected an"
+        ):
+            CliRunner().invoke(
+                cli, options, standalone_mode=False, catch_exceptions=False
+            )
+
+
+# ---------------------------------------------------------------- the node
+
+
+def test_a_node_says_what_it_has():
+    assert NodeConfig.of({"partition-id": 3}) == NodeConfig(partition_id=3)
+    full = {
+        "partition-id": 0,
+        "num-partitions": 2,
+        "data-path": "d",
+        "state-path": "s",
+        "device": "cpu",
+        "word-vectors": "v",
+    }
+    assert NodeConfig.of(full).model_dump(by_alias=True) == full
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({}, "node-config partition-id: missing; expected a value"),
+        ({"partition-id": -1}, "node-config partition-id: -1 is refused"),
+        ({"partition-id": "0"}, "node-config partition-id: '0' is refused"),
+        (
+            {"partition-id": 0, "datapath": "x"},
+            "node-config datapath: unknown key; expected one of data-path, device, ",
+        ),
+    ],
+)
+def test_a_node_that_is_misconfigured_is_told(values, words):
+    with pytest.raises(ConfigError, match=words):
+        NodeConfig.of(values)
+
+
+def test_what_the_node_says_counts_more_than_what_the_run_says(tmp_path):
+    run = config(tmp_path, clients=2, device="cuda:7", min_replies=2)
+    found = on_node(run, NodeConfig(partition_id=0, device="cpu", word_vectors="x"))
+    # The word vectors are left alone where the data are no texts.
+    assert (found.device, found.word_vectors) == ("cpu", "")
+    texty = on_node(
+        text_config(tmp_path, clients=2, word_vectors="run"),
+        NodeConfig(partition_id=0, word_vectors="node"),
+    )
+    assert texty.word_vectors == "node"
+    assert on_node(run, NodeConfig(partition_id=0)).device == "cuda:7"
+
+
+def test_only_dealt_data_need_to_know_how_many_clients_there_are(tmp_path):
+    alone = NodeConfig(partition_id=0)
+    assert on_node(config(tmp_path, min_replies=9), alone).scenario == "own"
+    with pytest.raises(ConfigError, match="node-config num-partitions: missing; expec"):
+        on_node(RunConfig(), alone)
+    assert (
+        on_node(RunConfig(), NodeConfig(partition_id=0, num_partitions=7)).clients == 7
+    )
+
+
+# ---------------------------------------------------------------- fcl check-data
+
+
+def check(folder, *options):
+    return CliRunner().invoke(
+        cli,
+        ["check-data", str(folder), *options],
+        standalone_mode=False,
+        catch_exceptions=False,
+    )
+
+
+OPTIONS = ("--model", "mlp", "--features", "3", "--classes-per-task", "3")
+
+
+def test_a_client_can_look_at_its_data_before_a_run(tmp_path, places):
+    output = check(tmp_path / "a", *OPTIONS).output
+    first, second = (line for line in output.splitlines() if "task-0" in line)
+    for cell in ("1", "task-01", "28", "4", "8", "ant, bee"):
+        assert cell in first
+    for cell in ("2", "task-02", "42", "6", "12", "cow, dog, emu"):
+        assert cell in second
+
+
+def test_check_data_says_all_that_the_server_is_not_told(tmp_path, places):
+    path = tmp_path / "a" / "task-02" / "train.csv"
+    path.write_text(path.read_text() + "1,dog,x,2\n")
+    with pytest.raises(ConfigError, match=r"task-02/train\.csv: line 62: y is 'x'"):
+        check(tmp_path / "a", *OPTIONS)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match="empty' is refused: expected at least one t"):
+        check(tmp_path / "empty", *OPTIONS)
+
+
+def test_check_data_says_how_much_the_word_vectors_cover(tmp_path, text_places):
+    place = text_places[0]
+    options = ("--model", "kim-cnn", "--features", "5", "--classes-per-task", "2")
+    output = check(
+        place["data-path"], *options, "--word-vectors", place["word-vectors"]
+    ).output
+    assert "known are 12 of 12 words" in output

@@ -1,0 +1,573 @@
+import itertools
+import json
+import tomllib
+
+import numpy as np
+import pytest
+from fakes import failure, rounds_of, run_in_process, summary_of, tiny
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from text_sets import write_topics
+
+from clients.fedavg import Sgd
+from clients.fedweit.client import FedWeit
+from fcl_flower.config.run_config import RunConfig
+from fcl_flower.core.errors import RoundError
+from fcl_flower.core.schedule import Schedule
+from fcl_flower.core.sparse import SparseArray
+from fcl_flower.core.types import Stage
+from fcl_flower.federation.client import Client, model_bytes
+from fcl_flower.federation.transport import byte_counts, messages
+from fcl_flower.results.run_folder import free_folder
+from fcl_flower.setup import factory
+
+
+def stage_of(message):
+    return messages.open_request(message.content).stage
+
+
+def is_kind(message, kind):
+    return message.metadata.message_type == kind
+
+
+def only(client, kind, number, replace):
+    """Return a tamper for one client's replies of one round (None: of all)."""
+
+    def tamper(who, message, reply):
+        hit = who == client and is_kind(message, kind)
+        if hit and number is not None:
+            hit = stage_of(message).round == number
+        return replace(message, reply) if hit else reply
+
+    return tamper
+
+
+def all_of(*tampers):
+    def tamper(who, message, reply):
+        for one in tampers:
+            reply = one(who, message, reply)
+        return reply
+
+    return tamper
+
+
+# ---- the same seed gives the same numbers
+
+
+@pytest.mark.parametrize("strategy", ["fedavg", "fedweit"])
+def test_node_ids_and_the_order_of_replies_change_nothing(tmp_path, strategy):
+    def run(name, **behaviour):
+        config = tiny(tmp_path / name, strategy=strategy, clients=3)
+        run_in_process(config, **behaviour)
+        folder = tmp_path / name
+        files = [(folder / f).read_text() for f in ("accuracy.csv", "scenario.json")]
+        return summary_of(folder), rounds_of(folder), files
+
+    usual = run("a", nodes=[1, 2, 3])
+    assert run("b", nodes=[900, 2**63, 7], delay=lambda client: 2 - client) == usual
+    assert run("c", nodes=[30, 20, 10], delay=lambda client: (1, 0, 2)[client]) == usual
+
+
+@pytest.mark.parametrize("strategy", ["fedavg", "fedweit"])
+def test_another_seed_gives_other_numbers(tmp_path, strategy):
+    for seed in (0, 1):
+        run_in_process(tiny(tmp_path / str(seed), strategy=strategy, seed=seed))
+    first, second = (summary_of(tmp_path / str(seed)) for seed in (0, 1))
+    assert first["client_accuracy"] != second["client_accuracy"]
+
+
+def test_where_clients_keep_their_memory_changes_nothing(tmp_path):
+    run_in_process(tiny(tmp_path / "a"))
+    run_in_process(tiny(tmp_path / "b", memory=str(tmp_path / "memory")))
+    assert summary_of(tmp_path / "a") == summary_of(tmp_path / "b")
+    assert {path.name for path in (tmp_path / "memory").iterdir()} == {
+        "client-0",
+        "client-1",
+    }
+
+
+def test_half_precision_halves_what_travels_both_ways(tmp_path):
+    for precision in ("float32", "float16"):
+        run_in_process(
+            tiny(tmp_path / precision, strategy="fedavg", precision=precision)
+        )
+    full, half = (summary_of(tmp_path / p) for p in ("float32", "float16"))
+    for way in ("up", "down"):
+        share = half["bytes_by_kind"][way]["base"] / full["bytes_by_kind"][way]["base"]
+        assert 0.48 < share < 0.53
+
+
+# ---- who takes part
+
+
+def test_exactly_the_scheduled_clients_take_part(tmp_path):
+    config = tiny(tmp_path, clients=4, rounds=3, fraction=0.5)
+    grid = run_in_process(config)
+    plan = Schedule(4, 2, 3, 0.5, seed=0)
+    for number in range(1, 7):
+        asked = [
+            client
+            for client, message in grid.asked
+            if is_kind(message, "train") and stage_of(message).round == number
+        ]
+        assert tuple(asked) == plan.participants(number)
+    assert [row["clients"] for row in rounds_of(tmp_path)] == [
+        list(plan.participants(number)) for number in range(1, 7)
+    ]
+    evaluated = {
+        (stage_of(message).round, client)
+        for client, message in grid.asked
+        if is_kind(message, "evaluate")
+        or (
+            is_kind(message, "train")
+            and messages.open_request(message.content).evaluate
+        )
+    }
+    assert evaluated == {(r, c) for r in (3, 6) for c in range(4)}
+
+
+def test_a_task_is_first_and_last_for_each_client_by_its_own_rounds(tmp_path):
+    grid = run_in_process(tiny(tmp_path, clients=4, rounds=3, fraction=0.5))
+    stages = {client: [] for client in range(4)}
+    for client, message in grid.asked:
+        if is_kind(message, "train"):
+            stages[client].append(stage_of(message))
+    for client, task in itertools.product(range(4), range(2)):
+        mine = [stage for stage in stages[client] if stage.task == task]
+        flags = [(stage.first, stage.last) for stage in mine]
+        expected = [(i == 0, i == len(mine) - 1) for i in range(len(mine))]
+        assert flags == expected
+    # So every client that trained on task 0 handed in its adapters, once.
+    trained = {c for c in stages if any(s.task == 0 for s in stages[c])}
+    received = {
+        group
+        for client, message in grid.asked
+        if is_kind(message, "train") and stage_of(message).task == 1
+        for group in message.content.array_records
+        if group.startswith("adapters/")
+    }
+    assert received == {f"adapters/{client}/0" for client in trained}
+
+
+def test_as_many_clients_as_there_are_nodes(tmp_path):
+    config = tiny(tmp_path, clients=0, strategy="fedavg")
+    run_in_process(config, nodes=[4, 5, 6])
+    assert summary_of(tmp_path)["clients"] == 3
+    recorded = tomllib.loads((tmp_path / "config.toml").read_text())
+    assert (recorded["clients"], recorded["model"]) == (3, "small")
+    assert (recorded["batch-size"], recorded["learning-rate"]) == (20, 1e-3)
+    left_to_us = {"clients": 0, "dataset": "", "scenario": "", "model": ""}
+    left_to_us |= {"batch_size": 0, "learning_rate": 0.0, "head": ""}
+    assert RunConfig.of(recorded).with_values(**left_to_us) == config
+
+
+# ---- clients that fail
+
+
+def test_a_client_that_raises_is_left_out_by_name_and_the_run_goes_on(
+    tmp_path, monkeypatch
+):
+    train = Sgd.train
+
+    def breaks(self, state, received, stage, data):
+        if (self.place.client, stage.round) == (1, 2):
+            raise ValueError("no space\nleft <b>on</b> device")
+        return train(self, state, received, stage, data)
+
+    monkeypatch.setattr(Sgd, "train", breaks)
+    run_in_process(tiny(tmp_path, strategy="fedavg", rounds=2))
+    rows = rounds_of(tmp_path)
+    assert [row["clients"] for row in rows] == [[0, 1], [0], [0, 1], [0, 1]]
+    assert [row["failed"] for row in rows] == [[], [1], [], []]
+    why = rows[1]["reasons"]["1"]
+    assert "no space left <b>on</b> device" in why
+    page = (tmp_path / "report.html").read_text()
+    assert "<b>on</b>" not in page
+
+
+def test_too_few_usable_replies_end_the_run_and_say_why(tmp_path):
+    tamper = only(1, "train", 2, lambda message, reply: failure(message, "broken disk"))
+    config = tiny(tmp_path, strategy="fedavg", rounds=2, min_replies=2)
+    with pytest.raises(RoundError, match=r"round 2: 1 usable.* 2 needed.*broken disk"):
+        run_in_process(config, tamper=tamper)
+    assert len(rounds_of(tmp_path)) == 1
+    assert not (tmp_path / "summary.json").exists()
+
+
+def test_a_reply_that_never_comes_is_waited_for_no_longer_than_the_timeout(tmp_path):
+    tamper = only(1, "train", 1, lambda message, reply: None)
+    run_in_process(
+        tiny(tmp_path, strategy="fedavg", rounds=2, timeout=0.5), tamper=tamper
+    )
+    rows = rounds_of(tmp_path)
+    assert rows[0]["reasons"] == {"1": "no reply in time"}
+    assert [row["clients"] for row in rows] == [[0], [0, 1], [0, 1], [0, 1]]
+
+
+def test_a_client_that_cannot_be_reached_is_left_out_at_once(tmp_path):
+    run_in_process(
+        tiny(tmp_path, strategy="fedavg"),
+        deaf=lambda client, message: client == 0 and is_kind(message, "train"),
+    )
+    rows = rounds_of(tmp_path)
+    assert [row["reasons"] for row in rows] == [{"0": "could not be reached"}] * 2
+    assert [row["clients"] for row in rows] == [[1], [1]]
+
+
+def test_a_reply_counts_for_the_node_that_was_asked(tmp_path):
+    def claims_to_be_somebody_else(who, message, reply):
+        reply.metadata.__dict__["_src_node_id"] = 1 if who else 999
+        return reply
+
+    run_in_process(tiny(tmp_path / "a", strategy="fedavg"), nodes=[1, 2])
+    run_in_process(
+        tiny(tmp_path / "b", strategy="fedavg"),
+        nodes=[1, 2],
+        tamper=claims_to_be_somebody_else,
+    )
+    assert summary_of(tmp_path / "a") == summary_of(tmp_path / "b")
+    assert rounds_of(tmp_path / "a") == rounds_of(tmp_path / "b")
+
+
+def test_a_failed_evaluation_is_left_out_by_name(tmp_path):
+    tamper = only(1, "evaluate", 2, lambda message, reply: failure(message, "gone"))
+    run_in_process(tiny(tmp_path, strategy="fedavg"), tamper=tamper)
+    rows = rounds_of(tmp_path)
+    assert [row["failed"] for row in rows] == [[], [1]]
+    assert rows[1]["clients"] == [0, 1]
+    assert rows[1]["reasons"] == {"1": "evaluation: the client failed: gone"}
+    found = summary_of(tmp_path)["client_accuracy"]
+    assert found[1][1] == [None, None]
+    assert None not in found[0][1]
+
+
+def test_a_run_without_a_single_evaluation_still_ends_with_a_report(tmp_path):
+    def mute(who, message, reply):
+        return failure(message, "gone") if is_kind(message, "evaluate") else reply
+
+    run_in_process(tiny(tmp_path, strategy="fedavg"), tamper=mute)
+    assert summary_of(tmp_path)["average_accuracy"] is None
+    assert "No accuracy was measured" in (tmp_path / "report.html").read_text()
+
+
+# ---- who is there
+
+
+def claim(partition):
+    record = ConfigRecord({"partition": partition})
+    return lambda message, reply: Message(RecordDict({"who": record}), reply_to=message)
+
+
+def test_two_nodes_that_claim_the_same_partition_end_the_run(tmp_path):
+    with pytest.raises(RoundError, match="two nodes claim the same partition"):
+        run_in_process(tiny(tmp_path), tamper=only(1, "query", None, claim(0)))
+
+
+STRANGE = [
+    claim("1"),
+    claim(-1),
+    claim(1.0),
+    claim([1]),
+    claim(True),
+    lambda message, reply: Message(RecordDict(), reply_to=message),
+    lambda message, reply: Message(
+        RecordDict({"who": MetricRecord({"partition": 1})}), reply_to=message
+    ),
+    lambda message, reply: failure(message, "who?"),
+    lambda message, reply: None,
+]
+
+
+@pytest.mark.parametrize("answer", STRANGE)
+def test_a_node_that_does_not_say_who_it_is_takes_no_part(tmp_path, answer):
+    config = tiny(tmp_path, timeout=0.3, min_replies=2)
+    with pytest.raises(RoundError, match=r"\[0\] of 2 connected in time, .* least 2"):
+        run_in_process(config, tamper=only(1, "query", None, answer))
+
+
+def test_nodes_beyond_the_number_of_clients_are_not_asked(tmp_path):
+    tamper = only(2, "query", None, claim("nobody"))
+    grid = run_in_process(
+        tiny(tmp_path, strategy="fedavg"), nodes=[1, 2, 3, 4], tamper=tamper
+    )
+    trained = {client for client, message in grid.asked if is_kind(message, "train")}
+    assert trained == {0, 1}
+    assert summary_of(tmp_path)["clients"] == 2
+
+
+def test_too_few_nodes_are_waited_for_no_longer_than_the_timeout(tmp_path):
+    config = tiny(tmp_path, clients=3, timeout=0.2, min_replies=3)
+    with pytest.raises(RoundError, match=r"\[0, 1\] of 3 connected.* least 3"):
+        run_in_process(config, nodes=[1, 2])
+
+
+def test_a_run_starts_without_those_that_do_not_come_if_enough_are_there(tmp_path):
+    config = tiny(tmp_path, strategy="fedavg", clients=3, timeout=0.2, min_replies=2)
+    run_in_process(config, nodes=[1, 2])
+    for row in rounds_of(tmp_path):
+        assert row["clients"] == [0, 1]
+        assert row["reasons"] == {"2": "is not connected"}
+
+
+# ---- the client's side
+
+
+def test_what_a_client_keeps_to_predict_leaves_the_optimizer_out():
+    state = {
+        "base": {"w": np.ones((2, 3), np.float32)},  # 24 bytes
+        "optimizer": {"mean/w": np.ones(1000)},
+        "adapters/0": {"w": SparseArray((100,), np.array([7]), np.ones(1))},  # 10
+    }
+    received = {"base": {"w": np.ones(5, np.int8)}}  # 5 bytes
+    # The adapter: one value of 8 bytes, one gap of one byte, one byte for its width.
+    assert model_bytes(state, received) == 24 + 10 + 5
+
+
+def test_examples_are_where_the_model_is(tmp_path):
+    grid_config = tiny(tmp_path, device="meta", strategy="fedavg").flat()
+    from flwr.app import Context
+
+    context = Context(
+        run_id=1,
+        node_id=1,
+        node_config={"partition-id": 0, "num-partitions": 2},
+        state=RecordDict(),
+        run_config=grid_config,
+    )
+    stage = Stage(1, 0, first=True, last=False)
+    client = Client(context, stage)
+    data = client.data(stage)
+    weight = next(client.learner.model.parameters())
+    assert weight.device.type == "meta"
+    for split in (data.train, data.valid, data.test, client._examples(0, "test")):
+        assert split.x.device == split.y.device == weight.device
+
+
+def test_results_lie_under_a_speaking_name_and_never_on_top_of_others(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    config = RunConfig(
+        strategy="ewc", isolated=True, dataset="a/b,c", scenario="mixed", seed=3
+    )
+    name = "runs/ewc-isolated-mixed-a_b+c-seed3"
+    for expected in (name, f"{name}-2", f"{name}-3"):
+        assert str(free_folder(config)) == expected
+        free_folder(config).mkdir(parents=True)
+
+
+def test_a_run_that_is_told_no_folder_makes_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run_in_process(tiny("").with_values(strategy="local"))
+    assert [path.parent.name for path in tmp_path.glob("runs/*/report.html")] == [
+        "local-overlapped-digits-seed0"
+    ]
+
+
+# ---- what is recorded
+
+
+def test_the_record_adds_up(tmp_path):
+    run_in_process(tiny(tmp_path, clients=3, rounds=2))
+    rows, found = rounds_of(tmp_path), summary_of(tmp_path)
+    for way in ("up", "down"):
+        kinds = {}
+        for row in rows:
+            for kind, size in row[f"bytes_{way}"].items():
+                kinds[kind] = kinds.get(kind, 0) + size
+        assert found["bytes_by_kind"][way] == kinds
+        assert found[f"bytes_{way}"] == sum(kinds.values())
+        assert found[f"paper_bytes_{way}"] == sum(r[f"paper_bytes_{way}"] for r in rows)
+    last = [matrix[-1] for matrix in found["client_accuracy"]]
+    assert found["average_accuracy"] == pytest.approx(np.mean(last))
+    assert (found["rounds"], found["total_rounds"]) == (2, 4)
+    progress = json.loads((tmp_path / "progress.json").read_text())
+    assert (progress["state"], progress["round"]) == ("finished", 4)
+    assert progress["bytes_up"] == found["bytes_up"]
+    assert progress["accuracy"] == pytest.approx(found["average_accuracy"])
+
+
+def test_the_attention_of_each_task_is_recorded(tmp_path):
+    run_in_process(tiny(tmp_path, clients=3))
+    rows = json.loads((tmp_path / "attention.json").read_text())
+    assert [(row["client"], row["task"]) for row in rows] == [(0, 1), (1, 1), (2, 1)]
+    for row in rows:
+        others = [(f["client"], f["task"]) for f in row["foreign"]]
+        assert others == [(c, 0) for c in range(3) if c != row["client"]]
+        assert all(f["weight"] >= 0 for f in row["foreign"])
+
+
+def test_progress_is_finished_only_when_the_report_is_there(tmp_path, monkeypatch):
+    from fcl_flower.federation import server_app
+
+    states = []
+
+    def noted(folder):
+        states.append(json.loads((folder / "progress.json").read_text())["state"])
+
+    monkeypatch.setattr(server_app, "write_report", noted)
+    run_in_process(tiny(tmp_path, strategy="local", tasks=1))
+    assert states == ["training"]
+    assert json.loads((tmp_path / "progress.json").read_text())["state"] == "finished"
+
+
+def test_both_sides_are_built_from_the_same_model(tmp_path):
+    config = tiny(tmp_path)
+    plan = factory.scenario(config)
+    server = factory.model(config, plan).state_dict()
+    client = factory.learner(config, plan, 1).model.state_dict()
+    for name in server:
+        np.testing.assert_array_equal(server[name], client[name])
+
+
+# ---- what is asked before a task
+
+
+def survey_run(tmp_path, name="run", tamper=None, **changes):
+    """Run FedSeIT with selective transfer on a tiny text set; return the grid."""
+    if not (tmp_path / "tiny").exists():
+        write_topics(tmp_path)
+    values = {
+        "strategy": "fedseit",
+        "set": 'knowledge = "sit:1", clusters = 3, members = 2',
+        "dataset": "tiny",
+        "data_root": str(tmp_path),
+        "word_vectors": "tiny.vec",
+        "clients": 3,
+        **changes,
+    }
+    return run_in_process(tiny(tmp_path / name, **values), tamper=tamper)
+
+
+def surveys(grid):
+    return [
+        (client, stage_of(message))
+        for client, message in grid.asked
+        if is_kind(message, "query.survey")
+    ]
+
+
+def test_a_survey_is_a_message_of_its_own_at_a_clients_first_round_of_a_task(tmp_path):
+    grid = survey_run(tmp_path, rounds=3, fraction=0.5, clients=4)
+    asked = surveys(grid)
+    begins = [
+        (client, stage_of(message))
+        for client, message in grid.asked
+        if is_kind(message, "train") and stage_of(message).first
+    ]
+    assert asked == begins
+    assert len({stage.round for _, stage in asked}) > 2
+    assert all(stage.first for _, stage in asked)
+    order = [
+        (stage_of(m).round, m.metadata.message_type)
+        for _, m in grid.asked
+        if not is_kind(m, "query")
+    ]
+    ranks = {"query.survey": 0, "train": 1, "evaluate": 2}
+    assert order == sorted(order, key=lambda pair: (pair[0], ranks[pair[1]]))
+
+
+def test_nothing_is_asked_without_selective_transfer(tmp_path):
+    grid = survey_run(tmp_path, set='knowledge = "previous"')
+    assert surveys(grid) == []
+    assert not (tmp_path / "run" / "overlap.json").exists()
+    assert "insights" not in rounds_of(tmp_path / "run")[1]
+
+
+def test_a_survey_counts_in_the_bytes_both_ways(tmp_path):
+    travelled = {}
+
+    def weigh(client, message, reply):
+        if not is_kind(message, "query"):
+            way = travelled.setdefault(stage_of(message).round, {"down": 0, "up": 0})
+            way["down"] += sum(byte_counts.traffic(message.content).values())
+            way["up"] += sum(byte_counts.traffic(reply.content).values())
+        return reply
+
+    survey_run(tmp_path, rounds=2, tamper=weigh)
+    rows = rounds_of(tmp_path / "run")
+    for row in rows:
+        for way in ("down", "up"):
+            assert sum(row[f"bytes_{way}"].values()) == travelled[row["round"]][way]
+    # One vector of 8 float32 a client, with its headers.
+    counted = [row["bytes_up"].get("summary", 0) for row in rows]
+    assert counted[1] == counted[3] == 0
+    assert 3 * 8 * 4 < counted[0] < 3 * 1000
+    assert 3 * 8 * 4 < counted[2] < 3 * 1000
+
+
+def nan_answer(message, reply):
+    mean = np.full(8, np.nan, np.float32)
+    return answered(message, {"summary": {"mean": mean}})
+
+
+def answered(message, payload):
+    return Message(messages.Packer().payload(payload), reply_to=message)
+
+
+def wide_answer(message, reply):
+    return answered(message, {"summary": {"mean": np.zeros(9, np.float32)}})
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (lambda message, reply: failure(message, "gone"), "the client failed: gone"),
+        (nan_answer, "summary/mean: holds NaN"),
+        (wide_answer, "summary/mean: expected vectors of [8]"),
+        (lambda message, reply: None, "no reply in time"),
+    ],
+    ids=["error", "nan", "shape", "silence"],
+)
+def test_a_client_whose_survey_fails_is_named_and_trains_all_the_same(
+    tmp_path, answer, why
+):
+    tamper = only(1, "query.survey", 2, answer)
+    grid = survey_run(tmp_path, tamper=tamper, timeout=0.5)
+    rows = rounds_of(tmp_path / "run")
+    assert [row["clients"] for row in rows] == [[0, 1, 2]] * 2
+    assert [row["failed"] for row in rows] == [[], [1]]
+    assert rows[1]["reasons"].keys() == {"1"}
+    assert rows[1]["reasons"]["1"].startswith(f"survey: {why}")
+    received = {
+        client: [g for g in message.content.array_records if g.startswith("adapters/")]
+        for client, message in grid.asked
+        if is_kind(message, "train") and stage_of(message).round == 2
+    }
+    assert received[1] == []
+    assert len(received[0]) == len(received[2]) == 1
+    begun = {name.split("/")[1] for name in rows[1]["insights"]}
+    assert begun == {"0", "2"}
+    assert None not in summary_of(tmp_path / "run")["client_accuracy"][1][1]
+
+
+def test_a_learner_that_raises_in_a_survey_is_left_out_of_it(tmp_path, monkeypatch):
+    def breaks(self, state, question, stage, data):
+        raise ValueError("no clusters today")
+
+    monkeypatch.setattr(FedWeit, "answer", breaks)
+    survey_run(tmp_path)
+    rows = rounds_of(tmp_path / "run")
+    assert [row["clients"] for row in rows] == [[0, 1, 2]] * 2
+    for row in rows:
+        assert row["failed"] == [0, 1, 2]
+        assert all("no clusters today" in why for why in row["reasons"].values())
+
+
+def test_scores_arrive_in_the_record_with_what_was_chosen(tmp_path):
+    survey_run(tmp_path)
+    first, second = rounds_of(tmp_path / "run")
+    assert "insights" not in first
+    found = second["insights"]
+    pairs = [(c, o) for c in range(3) for o in range(3) if c != o]
+    assert found.keys() == {f"overlap/{c}/1/{o}/0" for c, o in pairs}
+    assert all(-1 <= score <= 1 for score in found.values())
+    entries = json.loads((tmp_path / "run" / "overlap.json").read_text())
+    assert [(entry["client"], entry["task"]) for entry in entries] == [
+        (client, 1) for client in range(3)
+    ]
+    for entry in entries:
+        scores = {c["client"]: c["overlap"] for c in entry["candidates"]}
+        for other, score in scores.items():
+            assert score == found[f"overlap/{entry['client']}/1/{other}/0"]
+        chosen = [c["client"] for c in entry["candidates"] if c["chosen"]]
+        assert chosen == [max(scores, key=scores.get)]

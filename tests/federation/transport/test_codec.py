@@ -1,0 +1,582 @@
+"""Round trips, sizes, rounding and hostile bytes of the codec.
+
+Three oracles: the tensor that went in, sizes counted entry by entry as the table in
+the module's docstring says, and torch's own rounding.
+"""
+
+import tracemalloc
+
+import hypothesis.extra.numpy as hnp
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fcl_flower.core.errors import ContractError, WireError
+from fcl_flower.core.sparse import SparseArray
+from fcl_flower.federation.transport.codec import Encoded, decode, encode
+
+DTYPES = [
+    *("float16", "float32", "float64", "bool"),
+    *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+]
+PRECISIONS = ["float32", "float16", "bfloat16"]
+LAYOUTS = [
+    *("fcl.dense", "fcl.dense.bitmap", "fcl.dense.index", "fcl.dense.rows"),
+    *("fcl.sparse.bitmap", "fcl.sparse.index", "fcl.sparse.rows"),
+]
+FORMS = [
+    f"{form}{suffix}" for form in LAYOUTS for suffix in ("", "+float16", "+bfloat16")
+]
+steady = settings(derandomize=True, deadline=None, max_examples=300)
+
+
+@st.composite
+def arrays(draw, dtypes=DTYPES):
+    """Return an array of any bit patterns, of which a drawn share stays zero."""
+    dtype = np.dtype(draw(st.sampled_from(dtypes)))
+    shape = draw(hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=12))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    size = int(np.prod(shape))
+    if dtype.kind == "b":
+        flat = rng.random(size) < 0.5
+    else:
+        flat = np.frombuffer(rng.bytes(size * dtype.itemsize), dtype).copy()
+    if dtype.kind == "f":
+        special = np.array([0.0, -0.0, np.nan, -np.nan, np.inf, -np.inf], dtype)
+        flat = np.where(rng.random(size) < 0.3, rng.choice(special, size), flat)
+    flat = flat.astype(dtype).reshape(shape)
+    present = draw(st.sampled_from([0, 0.02, 0.1, 0.5, 0.95, 1]))
+    by_row = draw(st.booleans()) and len(shape) > 0
+    where = rng.random((shape[0],) + (1,) * (len(shape) - 1) if by_row else shape)
+    return np.where(where < present, flat, np.zeros((), dtype))
+
+
+@st.composite
+def sparse_arrays(draw, dtypes=DTYPES):
+    """Return a SparseArray whose values may be zero, at times in whole rows."""
+    dense = draw(arrays(dtypes))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    share = draw(st.sampled_from([0, 0.02, 0.1, 0.5, 0.95, 1]))
+    if draw(st.booleans()) and dense.ndim:
+        rows = np.flatnonzero(rng.random(len(dense)) < share)
+        return SparseArray.of_channels(dense, rows)
+    return SparseArray.of_mask(dense, np.asarray(rng.random(dense.shape) < share))
+
+
+def sparse(shape, indices, values, dtype="float32"):
+    return SparseArray(shape, np.array(indices, np.int64), np.array(values, dtype))
+
+
+def assert_same(actual, expected):
+    assert type(actual) is type(expected)
+    assert actual.shape == expected.shape
+    assert actual.dtype == expected.dtype
+    if isinstance(expected, SparseArray):
+        assert actual.indices.dtype == np.int64
+        assert actual.indices.tolist() == expected.indices.tolist()
+        actual, expected = actual.values, expected.values
+    assert actual.tobytes() == expected.tobytes()
+
+
+@steady
+@given(arrays())
+def test_a_dense_array_comes_back_bit_for_bit(tensor):
+    assert_same(decode(encode(tensor)), tensor)
+
+
+@steady
+@given(sparse_arrays())
+def test_a_sparse_array_comes_back_bit_for_bit(tensor):
+    assert_same(decode(encode(tensor)), tensor)
+
+
+@pytest.mark.parametrize("dtype", [d for d in DTYPES if d != "float32"])
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_precision_leaves_every_dtype_but_float32_alone(dtype, precision):
+    tensor = np.array([0, 1, 1 / 3, 100.7]).astype(dtype)
+    encoded = encode(tensor, precision)
+    assert "+" not in encoded.form
+    assert_same(decode(encoded), tensor)
+
+
+def test_memory_order_strides_and_byte_order_do_not_matter():
+    tensor = np.arange(24, dtype=np.float32).reshape(4, 6) + 0.1
+    for precision in PRECISIONS:
+        expected = decode(encode(tensor, precision))
+        wide = np.repeat(tensor, 2, axis=1)[:, ::2]
+        for other in (np.asfortranarray(tensor), wide, tensor.astype(">f4")):
+            assert_same(decode(encode(other, precision)), expected)
+
+
+def test_values_travel_little_endian():
+    assert encode(np.array([1], ">i4")).data == b"\x01\x00\x00\x00"
+    assert encode(np.array([1.0], ">f4"), "bfloat16").data == b"\x80\x3f"
+
+
+# What the bytes are, by hand.
+
+
+def test_bitmap_holds_values_then_one_bit_an_entry():
+    encoded = encode(sparse((10,), [0, 9], [7, 0], "uint8"))
+    expected = Encoded("uint8", (10,), "fcl.sparse.bitmap", b"\x07\x00\x01\x02")
+    assert encoded == expected
+
+
+def test_index_holds_values_then_absent_entries_before_each_then_the_gap_width():
+    encoded = encode(sparse((100,), [3, 5, 6], [1, 2, 3], "uint8"))
+    expected = b"\x01\x02\x03" + b"\x03\x01\x00" + b"\x01"
+    assert encoded == Encoded("uint8", (100,), "fcl.sparse.index", expected)
+
+
+def test_rows_hold_values_then_one_bit_a_row():
+    dense = np.arange(36, dtype=np.uint8).reshape(4, 9)
+    encoded = encode(SparseArray.of_channels(dense, np.array([1, 3])))
+    values = bytes([*range(9, 18), *range(27, 36)])
+    assert encoded == Encoded("uint8", (4, 9), "fcl.sparse.rows", values + b"\x0a")
+
+
+def test_an_array_without_zeros_is_its_own_bytes():
+    encoded = encode(np.array([[1, 2]], np.uint16))
+    assert encoded == Encoded("uint16", (1, 2), "fcl.dense", b"\x01\x00\x02\x00")
+
+
+def test_a_large_array_of_zeros_takes_one_byte():
+    tensor = np.zeros((1000, 1000), np.float32)
+    encoded = encode(tensor)
+    assert (encoded.form, encoded.data) == ("fcl.dense.index", b"\x01")
+    assert_same(decode(encoded), tensor)
+
+
+@pytest.mark.parametrize(("gap", "width"), [(255, 1), (256, 2), (65535, 2), (65536, 4)])
+def test_gaps_take_the_smallest_width_that_fits(gap, width):
+    tensor = sparse((10**6,), [gap, 2 * gap + 1], [1, 2], "uint8")
+    encoded = encode(tensor)
+    assert (encoded.form, encoded.data[-1]) == ("fcl.sparse.index", width)
+    assert len(encoded.data) == 2 * (1 + width) + 1
+    assert_same(decode(encoded), tensor)
+
+
+def test_a_gap_beyond_four_bytes_survives():
+    tensor = sparse((2**40,), [2**32 + 1, 2**39], [1, 2], "uint8")
+    encoded = encode(tensor)
+    assert encoded.data[-1] == 8
+    assert_same(decode(encoded, max_bytes=2**40), tensor)
+
+
+def possible_sizes(tensor, itemsize):
+    """Count, entry by entry, the bytes of each form that can hold ``tensor``."""
+    is_sparse = isinstance(tensor, SparseArray)
+    n = 1
+    for length in tensor.shape:
+        n *= length
+    if is_sparse:
+        present = set(tensor.indices.tolist())
+    else:
+        flat = tensor.reshape(-1)
+        present = {i for i in range(n) if any(flat[i : i + 1].tobytes())}
+    k = len(present)
+    widest, last = 0, -1
+    for index in sorted(present):
+        widest, last = max(widest, index - last - 1), index
+    gap = next(g for g in (1, 2, 4, 8) if widest < 256**g)
+    sizes = {"bitmap": k * itemsize + -(-n // 8), "index": k * (itemsize + gap) + 1}
+    if not is_sparse:
+        sizes["all"] = n * itemsize
+    if n and tensor.shape:
+        height, width = tensor.shape[0], n // tensor.shape[0]
+        touched = {index // width for index in present}
+        if not is_sparse or len(touched) * width == k:
+            sizes["rows"] = len(touched) * width * itemsize + -(-height // 8)
+    return sizes
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (3, 4), (6, 2), (2, 3, 2), (12,)])
+def test_every_pattern_of_a_small_tensor_survives_in_its_smallest_form(shape):
+    dense = np.arange(1, 13, dtype=np.uint8).reshape(shape)
+    for pattern in range(2**12):
+        bits = np.array([pattern >> i & 1 for i in range(12)], bool).reshape(shape)
+        tensor = SparseArray.of_mask(dense, bits) if pattern % 2 else dense * bits
+        encoded = encode(tensor)
+        assert len(encoded.data) == min(possible_sizes(tensor, 1).values())
+        assert_same(decode(encoded), tensor)
+
+
+def test_the_byte_that_holds_the_gap_width_counts():
+    # One row of two: 2 bytes of bits against 2 gaps and the byte for their width.
+    tensor = SparseArray.of_channels(np.ones((16, 2), np.uint8), np.array([5]))
+    assert encode(tensor).form == "fcl.sparse.rows"
+    assert len(encode(tensor).data) == 4
+
+
+@pytest.mark.parametrize("indices", [[16], [15, 16, 17, 18], [0, 1, 2, 19]])
+def test_rows_present_in_part_are_not_taken_for_whole_ones(indices):
+    tensor = sparse((5, 4), indices, range(len(indices)), "uint8")
+    assert encode(tensor).form != "fcl.sparse.rows"
+    assert_same(decode(encode(tensor)), tensor)
+
+
+@steady
+@given(arrays() | sparse_arrays())
+def test_the_smallest_form_is_chosen(tensor):
+    sizes = possible_sizes(tensor, tensor.dtype.itemsize)
+    encoded = encode(tensor)
+    layout = encoded.form.removeprefix("fcl.dense").removeprefix("fcl.sparse")
+    assert len(encoded.data) == min(sizes.values())
+    assert len(encoded.data) == sizes[layout.removeprefix(".") or "all"]
+
+
+@steady
+@given(arrays(["float32"]) | sparse_arrays(["float32"]))
+def test_the_smallest_form_is_chosen_for_two_byte_values(tensor):
+    encoded = encode(tensor, "bfloat16")
+    # What the receiver sees decides which entries of a dense array are zero.
+    sizes = possible_sizes(decode(encoded), 2)
+    assert len(encoded.data) == min(sizes.values())
+
+
+def test_every_form_is_chosen_by_some_tensor():
+    one = np.zeros((8, 1000), np.float32)
+    one[3, 7] = 1
+    row = np.zeros((8, 1000), np.float32)
+    row[3] = 1
+    half = np.zeros((8, 1000), np.float32)
+    half[:, ::2] = 1
+    seen = {encode(t).form for t in (np.ones(3), one, row, half)}
+    seen |= {encode(SparseArray.of_nonzero(t)).form for t in (one, row, half)}
+    assert seen == set(LAYOUTS)
+
+
+def test_minus_zero_is_not_zero_and_explicit_zeros_stay():
+    dense = np.zeros(1000, np.float32)
+    dense[500] = -0.0
+    assert np.signbit(decode(encode(dense))[500])
+    assert decode(encode(sparse((1000,), [3, 4], [0, 5]))).indices.tolist() == [3, 4]
+
+
+# Lower precision on the wire, against torch.
+
+EDGES = [
+    *(0.0, -0.0, 1.0, 1 / 3, np.inf, -np.inf, 3.4e38, -3.4e38, 1e-45, 1e-38, 2**-133),
+    *(65504.0, 65519.996, 65520.0, -65520.0, 1e5, 6e-8, 2.98e-8, 2.9802322e-8, 5.9e-8),
+]
+
+
+def float32_samples():
+    rng = np.random.default_rng(5)
+    bits = rng.integers(0, 2**32, 100_000, dtype=np.uint32)
+    ties = (bits & 0xFFFF0000) | 0x8000  # halfway between two bfloat16 numbers
+    halves = rng.normal(size=10_000).astype(np.float16).view(np.uint16)
+    upper = (halves + 1).astype(np.uint16).view(np.float16).astype(np.float32)
+    between = (halves.view(np.float16).astype(np.float32) + upper) / 2
+    return np.concatenate(
+        [bits.view("f4"), ties.view("f4"), between, np.array(EDGES, "f4")]
+    )
+
+
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_lower_precision_rounds_as_torch_does(precision, kind):
+    values = float32_samples()
+    torch_type = getattr(torch, precision)
+    expected = torch.from_numpy(values).to(torch_type).to(torch.float32).numpy()
+    tensor = sparse(values.shape, range(len(values)), values)
+    actual = decode(encode(values if kind == "dense" else tensor, precision))
+    actual = actual if kind == "dense" else actual.values
+    assert actual.dtype == np.float32
+    number = ~np.isnan(values)
+    assert not number.all()
+    assert np.isnan(actual[~number]).all()
+    assert actual[number].tobytes() == expected[number].tobytes()
+
+
+@pytest.mark.parametrize("bits", [0x7F800001, 0xFF800001, 0x7FFFFFFF, 0xFFFFFFFF])
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+def test_no_payload_turns_a_nan_into_a_number(bits, precision):
+    tensor = np.array([bits, bits], np.uint32).view(np.float32)
+    assert np.isnan(decode(encode(tensor, precision))).all()
+
+
+def test_a_signalling_nan_from_a_peer_decodes_without_a_warning():
+    tensor = decode(Encoded("float32", (2,), "fcl.dense+float16", b"\x01\x7c\x00\x3c"))
+    assert np.isnan(tensor).tolist() == [True, False]
+
+
+@steady
+@given(
+    arrays(["float32"]) | sparse_arrays(["float32"]),
+    st.sampled_from(["float16", "bfloat16"]),
+)
+def test_lower_precision_loses_nothing_more_the_second_time(tensor, precision):
+    first = encode(tensor, precision)
+    assert encode(decode(first), precision) == first
+    if isinstance(tensor, SparseArray):
+        assert decode(first).indices.tolist() == tensor.indices.tolist()
+
+
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+def test_values_take_two_bytes(precision):
+    encoded = encode(np.ones((3, 5), np.float32), precision)
+    assert encoded.form == f"fcl.dense+{precision}"
+    assert len(encoded.data) == 30
+
+
+def test_a_caller_who_makes_numpy_raise_still_gets_infinity():
+    with np.errstate(all="raise"):
+        tensor = decode(encode(np.array([1e9, 1e-9], np.float32), "float16"))
+    assert tensor.tolist() == [np.inf, 0.0]
+
+
+# What cannot travel.
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        np.array([None]),
+        np.array(["a"]),
+        np.array([1j]),
+        np.array(["2020"], "datetime64[Y]"),
+        np.zeros(2, [("a", "f4")]),
+        sparse((3,), [0], [1j], "complex64"),
+    ],
+)
+def test_encode_refuses_a_dtype_that_cannot_travel(tensor):
+    with pytest.raises(ContractError, match=r"dtype .* cannot travel"):
+        encode(tensor)
+
+
+@pytest.mark.parametrize("indices", [[2, 1], [1, 1], [-1, 1], [0, 3]])
+def test_encode_refuses_a_sparse_array_that_contradicts_itself(indices):
+    with pytest.raises(ContractError, match="indices"):
+        encode(sparse((3,), indices, [1, 2]))
+
+
+# Hostile bytes.
+
+
+def assert_tensor_or_wire_error(encoded, max_bytes=2**16):
+    """Return whether ``encoded`` was accepted; what was accepted must be sound."""
+    try:
+        tensor = decode(encoded, max_bytes)
+    except WireError:
+        return False
+    assert tensor.shape == encoded.shape
+    assert tensor.dtype.name == encoded.dtype
+    if isinstance(tensor, SparseArray):
+        tensor.validate()
+        tensor = tensor.to_dense()
+    assert tensor.nbytes <= max_bytes
+    if encoded.dtype == "bool":
+        assert tensor.view(np.uint8).max(initial=0) <= 1
+    return True
+
+
+@pytest.mark.parametrize(
+    ("encoded", "message"),
+    [
+        (Encoded("float32", (1,), "fcl.tensor", bytes(4)), "unknown form 'fcl.tensor'"),
+        (Encoded("float32", (1,), "fcl.dense+int8", bytes(4)), "unknown form"),
+        (Encoded("float32", (1,), "fcl.sparse", bytes(4)), "unknown form"),
+        (Encoded("object", (1,), "fcl.dense", bytes(8)), "unknown dtype 'object'"),
+        (Encoded("O", (1,), "fcl.dense", bytes(8)), "unknown dtype"),
+        (Encoded("<f4", (1,), "fcl.dense", bytes(4)), "unknown dtype"),
+        (Encoded("int16", (1,), "fcl.dense+float16", bytes(2)), "holds float32"),
+        (Encoded("int8", (-1, -1), "fcl.dense", bytes(1)), "negative"),
+        (Encoded("int8", (1,) * 65, "fcl.dense", bytes(1)), "65 axes"),
+        (Encoded("int8", (2**70,), "fcl.dense", bytes(1)), "claims more"),
+        (Encoded("int8", (0, 2**62), "fcl.dense", b""), "claims more"),
+        (Encoded("int8", (2**32, 2**32), "fcl.dense.index", b"\1"), "claims more"),
+        (Encoded("int8", (3,), "fcl.dense", bytes(2)), "2 values cannot fill"),
+        (Encoded("int8", (3,), "fcl.dense", bytes(4)), "4 values cannot fill"),
+        (Encoded("int16", (3,), "fcl.dense", bytes(5)), "whole values"),
+        (Encoded("int8", (9,), "fcl.dense.bitmap", bytes(1)), "2 bytes of positions"),
+        (Encoded("int8", (8,), "fcl.dense.bitmap", b"\5\3"), "marks 2 values, not 1"),
+        (Encoded("int8", (3,), "fcl.sparse.bitmap", b"\5\x08"), "must lie in"),
+        (Encoded("int8", (3, 2), "fcl.sparse.rows", b"\5\1"), "marks 2 values, not 1"),
+        (Encoded("int8", (3, 2), "fcl.sparse.rows", b"\5\5\x08"), "must lie in"),
+        (Encoded("int8", (3, 0), "fcl.sparse.rows", b"\7"), "without entries"),
+        (Encoded("int8", (3,), "fcl.sparse.index", b""), "last byte"),
+        (Encoded("int8", (3,), "fcl.sparse.index", b"\1\1\3"), "last byte"),
+        (Encoded("int8", (3,), "fcl.sparse.index", b"\1\1\1\1"), "whole values"),
+        (Encoded("int8", (3,), "fcl.sparse.index", b"\5\3\1"), "must lie in"),
+        (Encoded("bool", (2,), "fcl.dense", b"\1\2"), "byte 0 or 1"),
+        (Encoded("bool", (2,), "fcl.sparse.bitmap", b"\2\1"), "byte 0 or 1"),
+    ],
+)
+def test_decode_names_what_is_wrong(encoded, message):
+    with pytest.raises(WireError, match=message):
+        decode(encoded)
+
+
+@pytest.mark.parametrize("gap", [2**63 - 1, 2**63, 2**64 - 2, 2**64 - 1])
+@pytest.mark.parametrize("position", [0, 1, 2])
+def test_gaps_whose_sum_leaves_int64_are_refused(gap, position):
+    gaps = np.zeros(3, "<u8")
+    gaps[position] = gap
+    data = b"\1\1\1" + gaps.tobytes() + b"\x08"
+    with pytest.raises(WireError, match="indices must"):
+        decode(Encoded("int8", (100,), "fcl.sparse.index", data))
+
+
+def test_two_gaps_that_wrap_to_a_valid_index_are_refused():
+    gaps = np.array([2**63 - 2, 2**63 + 5], "<u8")
+    data = b"\1\1" + gaps.tobytes() + b"\x08"
+    with pytest.raises(WireError, match="indices must"):
+        decode(Encoded("int8", (100,), "fcl.sparse.index", data))
+
+
+def samples():
+    """Return one encoded tensor for each form and several dtypes."""
+    rng = np.random.default_rng(3)
+    for dtype in ("float32", "bool", "uint8", "float64"):
+        dense = (rng.normal(size=(6, 9)) * 50).astype(dtype)
+        few = SparseArray.of_mask(dense, rng.random(dense.shape) < 0.05)
+        half = SparseArray.of_mask(dense, rng.random(dense.shape) < 0.5)
+        rows = SparseArray.of_channels(dense, np.array([1, 4]))
+        for tensor in (few, half, rows):
+            for precision in PRECISIONS:
+                yield encode(tensor, precision)
+                yield encode(tensor.to_dense(), precision)
+        yield encode(dense)
+
+
+def test_flipped_truncated_and_grown_data_never_crashes():
+    rng = np.random.default_rng(11)
+    refused = accepted = 0
+    for encoded in samples():
+        size = len(encoded.data)
+        damaged = [encoded.data[:cut] for cut in range(size)]
+        damaged += [encoded.data + rng.bytes(more) for more in range(1, 10)]
+        for _ in range(100):
+            data = bytearray(encoded.data)
+            for bit in rng.integers(0, 8 * size, rng.integers(1, 4)):
+                data[bit // 8] ^= 1 << (bit % 8)
+            damaged.append(bytes(data))
+        for data in damaged:
+            other = Encoded(encoded.dtype, encoded.shape, encoded.form, data)
+            if assert_tensor_or_wire_error(other):
+                accepted += 1
+            else:
+                refused += 1
+    assert refused > 3000
+    assert accepted > 1000  # a flipped bit of a value is a valid other value
+
+
+def test_a_header_that_contradicts_its_data_never_crashes():
+    refused = 0
+    shapes = [(), (54,), (9, 6), (6, 9, 1), (6, 0), (0,), (7, 9), (6, 9, 2**50), (-6,)]
+    for encoded in samples():
+        for form in [*FORMS, "", "numpy.ndarray", "\x00" * 10_000]:
+            for dtype in (*DTYPES, "", "object", "complex64", "V8", "f4" * 10_000):
+                other = Encoded(dtype, encoded.shape, form, encoded.data)
+                refused += not assert_tensor_or_wire_error(other)
+            for shape in shapes:
+                other = Encoded(encoded.dtype, shape, form, encoded.data)
+                refused += not assert_tensor_or_wire_error(other)
+    assert refused > 10_000
+
+
+@settings(steady, max_examples=1000)
+@given(
+    st.builds(
+        Encoded,
+        dtype=st.sampled_from(DTYPES),
+        shape=st.lists(st.integers(-1, 70) | st.integers(), max_size=3).map(tuple),
+        form=st.sampled_from(FORMS),
+        data=st.binary(max_size=40),
+    )
+)
+def test_random_bytes_never_crash(encoded):
+    assert_tensor_or_wire_error(encoded)
+
+
+@pytest.mark.parametrize("field", ["form", "dtype"])
+def test_an_error_quotes_only_the_start_of_what_the_peer_said(field):
+    header = {"form": "fcl.dense", "dtype": "int8", field: "\x00" * 100_000}
+    with pytest.raises(WireError) as caught:
+        decode(Encoded(shape=(1,), data=b"\1", **header))
+    assert len(str(caught.value)) < 300
+
+
+def peak_of_decoding(encoded, max_bytes=2**31):
+    tracemalloc.start()
+    try:
+        decode(encoded, max_bytes)
+    except WireError:
+        pass
+    finally:
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    return peak
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "shape", [(2**40,), (2**31, 2**31), (2**29 + 1,), (0, 2**60), (2**200,)]
+)
+def test_a_shape_that_claims_too_much_allocates_nothing(form, shape):
+    encoded = Encoded("float32", shape, form, b"\x01")
+    with pytest.raises(WireError, match="claims more"):
+        decode(encoded)
+    assert peak_of_decoding(encoded) < 20_000
+
+
+def test_the_limit_counts_decoded_bytes_and_is_the_callers():
+    zeros = encode(np.zeros(1000, np.float32), "float16")
+    sparse_zeros = encode(sparse((1000,), [], []))
+    for encoded in (zeros, sparse_zeros):
+        assert decode(encoded, max_bytes=4000).shape == (1000,)
+        with pytest.raises(WireError, match="claims more than 3999 bytes"):
+            decode(encoded, max_bytes=3999)
+
+
+def test_no_limit_lets_a_size_leave_int64():
+    claim = Encoded("int8", (2**63,), "fcl.sparse.index", b"\x01")
+    with pytest.raises(WireError, match="claims more"):
+        decode(claim, max_bytes=2**80)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "form", "data"),
+    [
+        # All bits set and no value: counted before any index is made.
+        ("uint8", (8_000_000,), "fcl.sparse.bitmap", b"\xff" * 1_000_000),
+        ("uint8", (8_000_000, 200), "fcl.sparse.rows", b"\xff" * 1_000_000),
+        ("uint8", (8_000_000, 0), "fcl.sparse.rows", b"\xff" * 1_000_000),
+        # Honest, but with the smallest values there are.
+        ("uint8", (800_000,), "fcl.sparse.bitmap", b"\xff" * 900_000),
+        ("uint8", (800_000,), "fcl.sparse.index", b"\x00" * 1_000_000 + b"\x01"),
+        ("uint8", (1_000_000,), "fcl.dense", b"\x00" * 1_000_000),
+        ("float32", (500_000,), "fcl.dense+bfloat16", b"\x00" * 1_000_000),
+        # Most of the dense tensor is not there, but nobody asked for it.
+        ("uint8", (2_000_000_000,), "fcl.sparse.index", b"\x00" * 1_000_000 + b"\x01"),
+    ],
+)
+def test_memory_stays_within_a_small_multiple_of_the_data(dtype, shape, form, data):
+    assert peak_of_decoding(Encoded(dtype, shape, form, data)) < 20 * len(data)
+
+
+@steady
+@given(arrays() | sparse_arrays(), st.sampled_from(PRECISIONS))
+def test_what_was_decoded_cannot_be_written_to(tensor, precision):
+    decoded = decode(encode(tensor, precision))
+    if isinstance(decoded, SparseArray):
+        assert not decoded.indices.flags.writeable
+        decoded = decoded.values
+    assert not decoded.flags.writeable
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_an_array_without_zeros_cannot_be_written_to_either(precision):
+    decoded = decode(encode(np.ones(3, np.float32), precision))
+    assert not decoded.flags.writeable
+
+
+def test_encoding_leaves_its_argument_writeable_and_unchanged():
+    tensor = np.array([0, 1.0, 1 / 3], np.float32)
+    for precision in PRECISIONS:
+        encode(tensor, precision)
+    assert tensor.flags.writeable
+    assert tensor.tolist() == [0, 1, np.float32(1 / 3)]

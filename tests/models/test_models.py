@@ -1,0 +1,379 @@
+"""Shapes, sizes, seeds and the parts that differ from torch's own."""
+
+import time
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call, grad, stack_module_state, vmap
+
+from fcl_flower.core.errors import ConfigError
+from fcl_flower.models.convolutional.efficientnet import Block, EfficientNet
+from fcl_flower.models.convolutional.har_cnn import HarCnn
+from fcl_flower.models.convolutional.lenet import LeNet, ResponseNorm
+from fcl_flower.models.convolutional.resnet import ResNet18
+from fcl_flower.models.registry import FEATURES, MODELS, TEXT, build_model, check_kind
+from fcl_flower.models.transformer.encoder import Transformer
+from fcl_flower.models.transformer.pretrained import EncoderSettings
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+WORDS = np.random.default_rng(0).normal(size=(12, 6)).astype(np.float32)
+WORDS[0] = 0
+ENCODERS = {}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tiny_encoders(backbone):
+    ENCODERS.update(text=backbone("bert"), images=backbone("vit"))
+
+
+def inputs(model, count):
+    """Return images, or documents of nine words of which the first is shorter."""
+    if model.input_shape != TEXT:
+        encoder = isinstance(model.body, Transformer)
+        return torch.randn(count, *((3, 12, 12) if encoder else model.input_shape))
+    documents = torch.randint(1, len(WORDS), (count, 9))
+    documents[0, 7:] = 0
+    return documents
+
+
+def build(name="small", **changes):
+    settings = {"tasks": 3, "classes": 5, "single_head": False, "seed": 7}
+    if MODELS.get(name) and MODELS[name].encoder:
+        settings["encoder"] = EncoderSettings(ENCODERS[MODELS[name].kind])
+    elif MODELS.get(name) and MODELS[name].input_shape == TEXT:
+        settings["table"] = WORDS
+    if MODELS.get(name) and MODELS[name].input_shape == FEATURES:
+        settings["numbers"] = 6
+    return build_model(name, **{**settings, **changes})
+
+
+def size(module):
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+@pytest.mark.parametrize("single_head", [False, True])
+def test_every_model_gives_the_features_and_logits_it_promises(name, single_head):
+    model = build(name, single_head=single_head)
+    x = inputs(model, 2)
+    assert model.input_shape == ((6,) if name == "mlp" else MODELS[name].input_shape)
+    features = MODELS[name].features or model.body.features
+    assert model.body(x).shape == (2, features)
+    assert model(x, 2).shape == (2, 5)
+    model(x, 2).square().sum().backward()
+    for key, parameter in model.named_parameters():
+        answered = key.startswith("body.") or single_head or key.startswith("heads.2.")
+        learns = answered and parameter.requires_grad
+        assert (parameter.grad is not None) == learns, key
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_names_tell_the_shared_body_from_the_heads(name):
+    model = build(name)
+    heads = {f"heads.{n}.{part}" for n in range(3) for part in ("weight", "bias")}
+    names = set(model.state_dict())
+    assert {key for key in names if not key.startswith("body.")} == heads
+    assert [model.head_index(task) for task in range(3)] == [0, 1, 2]
+
+
+def test_a_single_head_answers_for_every_task():
+    model = build(single_head=True, classes=15)
+    x = torch.randn(2, 1, 8, 8)
+    assert len(model.heads) == 1
+    assert model.head_index(2) == 0
+    assert torch.equal(model(x, 0), model(x, 2))
+
+
+def test_different_tasks_have_different_heads():
+    model = build()
+    x = torch.randn(2, 1, 8, 8)
+    assert not torch.equal(model(x, 0), model(x, 1))
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_the_same_seed_gives_the_same_weights_and_another_seed_others(name):
+    torch.manual_seed(1)
+    state = torch.random.get_rng_state()
+    first = build(name).state_dict()
+    again = build(name).state_dict()
+    assert torch.equal(torch.random.get_rng_state(), state)
+    other = build(name, seed=8).state_dict()
+    assert all(torch.equal(first[key], again[key]) for key in first)
+    # A pre-trained encoder is what it is, and an Enhancer starts as the identity.
+    weights = [
+        key
+        for key in first
+        if key.endswith("weight") and first[key].ndim > 1
+        if not key.startswith("body.encoder.") and not key.endswith(".up.weight")
+    ]
+    assert weights
+    assert not any(torch.equal(first[key], other[key]) for key in weights)
+
+
+def test_the_body_does_not_depend_on_the_number_of_heads():
+    few, many = build(tasks=1, classes=2), build(tasks=9, classes=50, single_head=True)
+    for key, value in few.body.state_dict().items():
+        assert torch.equal(value, many.body.state_dict()[key])
+
+
+def test_an_unknown_model_is_refused_with_the_known_ones():
+    with pytest.raises(ConfigError, match=r"got 'vgg', expected one of eff.*kim-"):
+        build("vgg")
+    with pytest.raises(ConfigError, match="model: got 'vgg', expected one of eff"):
+        check_kind("vgg", "images")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "fitting"),
+    [
+        ("lenet", "series", r"har-cnn\."),
+        ("kim-cnn", "series", r"har-cnn\."),
+        ("har-cnn", "text", r"kim-cnn, transformer, enhanced-transformer\."),
+        ("har-cnn", "images", "small, lenet, .*resnet18"),
+    ],
+)
+def test_a_model_for_another_kind_is_refused_with_those_that_fit(name, kind, fitting):
+    sentence = f"^model: got '{name}' for {kind}, expected one of {fitting}"
+    with pytest.raises(ConfigError, match=sentence):
+        check_kind(name, kind)
+    check_kind(name, MODELS[name].kind)
+
+
+def test_word_vectors_and_a_model_for_words_go_together():
+    with pytest.raises(ConfigError, match=r"'har-cnn' for text, expected one of kim-c"):
+        build("har-cnn", table=WORDS)
+    with pytest.raises(ConfigError, match="'kim-cnn' for images, expected one of sma"):
+        build("kim-cnn", table=None)
+
+
+def test_lenet_with_ten_heads_of_five_has_the_size_of_the_paper():
+    assert size(build("lenet", tasks=10, classes=5)) == 3_012_920
+
+
+@pytest.mark.parametrize(
+    ("name", "channels", "neurons"),
+    [("lenet-small", (16, 40), (640, 400)), ("lenet-large", (24, 60), (960, 600))],
+)
+def test_a_lenet_of_another_width_has_a_fifth_less_or_more(name, channels, neurons):
+    body = build(name).body
+    found = [body.conv1, body.conv2, body.fc1, body.fc2]
+    assert [len(layer.bias) for layer in found] == [*channels, *neurons]
+    first, second = channels
+    hidden, features = neurons
+    assert size(body) == sum(
+        outputs * (inputs + 1)
+        for inputs, outputs in (
+            (3 * 25, first),
+            (first * 25, second),
+            (second * 64, hidden),
+            (hidden, features),
+        )
+    )
+
+
+def test_har_cnn_has_the_size_that_its_layers_add_up_to():
+    convolutions = (9 * 5 + 1) * 32 + (32 * 5 + 1) * 64
+    norms = 2 * 32 + 2 * 64
+    # 128 steps, halved and quartered.
+    assert size(HarCnn()) == convolutions + norms + (64 * 128 // 8 + 1) * 64 == 77_568
+
+
+def test_har_cnn_does_not_mind_the_unit_of_its_sensors():
+    body = HarCnn()
+    with torch.no_grad():
+        body.conv1.bias.zero_()
+    x = torch.randn(2, 9, 128)
+    torch.testing.assert_close(body(1000 * x), body(x), rtol=1e-3, atol=1e-4)
+
+
+def test_efficientnet_has_the_size_that_its_layers_add_up_to():
+    def block(inputs, outputs):
+        wide, narrow = 4 * inputs, inputs // 4
+        convolutions = inputs * wide + 9 * wide + wide * outputs
+        gate = (wide + 1) * narrow + (narrow + 1) * wide
+        return convolutions + gate + 2 * (wide + wide + outputs)
+
+    widths = [48, 64, 64, 112, 112, 112]
+    blocks = sum(block(a, b) for a, b in pairwise(widths))
+    stem, top = 3 * 16 * 48 + 2 * 48, 112 * 256 + 2 * 256
+    assert size(EfficientNet()) == stem + blocks + top
+    assert 300_000 < size(EfficientNet()) < 800_000
+
+
+def test_efficientnet_treats_an_image_alike_whatever_its_batch():
+    body = EfficientNet()
+    assert list(body.buffers()) == []
+    x = torch.randn(4, 3, 32, 32)
+    torch.testing.assert_close(body.train()(x)[1:2], body.eval()(x[1:2]))
+
+
+def test_a_block_of_efficientnet_computes_what_its_layers_say():
+    block = Block(16, 16, 1)
+    x = torch.randn(2, 16, 5, 5)
+    wide = torch.einsum("nihw,oi->nohw", x, block.expand.weight[:, :, 0, 0])
+    wide = block.norm1(wide)
+    wide = wide * torch.sigmoid(wide)
+    # Each channel by itself, written as 64 convolutions.
+    each = [
+        nn.functional.conv2d(wide[:, [c]], block.depthwise.weight[[c]], padding=1)
+        for c in range(64)
+    ]
+    wide = block.norm2(torch.cat(each, 1))
+    wide = wide * torch.sigmoid(wide)
+    small = block.squeeze(wide.flatten(2).mean(2))
+    gate = torch.sigmoid(block.excite(small * torch.sigmoid(small)))
+    wide = torch.einsum("nihw,ni->nihw", wide, gate)
+    y = torch.einsum("nihw,oi->nohw", wide, block.project.weight[:, :, 0, 0])
+    torch.testing.assert_close(block(x), x + block.norm3(y), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "stride", "shape"), [(8, 1, (16, 6, 6)), (16, 2, (16, 3, 3))]
+)
+def test_a_block_whose_shape_changes_has_no_shortcut(inputs, stride, shape):
+    block = Block(inputs, 16, stride)
+    with torch.no_grad():
+        block.project.weight.zero_()
+    y = block(torch.randn(2, inputs, 6, 6))
+    assert y.shape == (2, *shape)
+    assert not y.any()
+
+
+def test_resnet18_has_the_size_that_its_layers_add_up_to():
+    def block(inputs, outputs):
+        convolutions = 9 * inputs * outputs + 9 * outputs * outputs
+        projection = inputs * outputs + 2 * outputs if inputs != outputs else 0
+        return convolutions + 4 * outputs + projection
+
+    stem = 9 * 3 * 64 + 2 * 64
+    widths = [64, 64, 64, 128, 128, 256, 256, 512, 512]
+    blocks = sum(block(a, b) for a, b in pairwise(widths))
+    assert size(ResNet18()) == stem + blocks == 11_168_832
+
+
+def test_resnet18_halves_the_image_three_times():
+    seen = []
+    body = ResNet18()
+    for block in body.blocks:
+        block.register_forward_hook(lambda m, i, out: seen.append(tuple(out.shape[1:])))
+    body(torch.randn(1, 3, 32, 32))
+    assert seen == [
+        (64, 32, 32),
+        (64, 32, 32),
+        (128, 16, 16),
+        (128, 16, 16),
+        (256, 8, 8),
+        (256, 8, 8),
+        (512, 4, 4),
+        (512, 4, 4),
+    ]
+
+
+@pytest.mark.parametrize("channels", [1, 3, 20, 50])
+def test_response_norm_equals_that_of_torch(channels):
+    ours = ResponseNorm(radius=4, bias=1.5, alpha=0.02, beta=0.75)
+    # Torch divides alpha by the window's size, here 9 channels.
+    torchs = nn.LocalResponseNorm(9, alpha=9 * 0.02, beta=0.75, k=1.5)
+    x = (torch.randn(2, channels, 5, 6) * 10).requires_grad_()
+    weight = torch.randn(2, channels, 5, 6)
+    mine, theirs = ours(x), torchs(x)
+    torch.testing.assert_close(mine, theirs)
+    (mine_grad,) = torch.autograd.grad((mine * weight).sum(), x)
+    (their_grad,) = torch.autograd.grad((theirs * weight).sum(), x)
+    torch.testing.assert_close(mine_grad, their_grad)
+
+
+def test_response_norm_by_hand():
+    norm = ResponseNorm(radius=1, bias=1.0, alpha=0.5, beta=2.0)
+    x = torch.tensor([1.0, 2.0, 0.0, 2.0]).reshape(1, 4, 1, 1)
+    # Sums of squares over neighbours: 5, 5, 8, 4.
+    expected = [1 / 3.5**2, 2 / 3.5**2, 0, 2 / 3**2]
+    assert norm(x).reshape(-1).tolist() == pytest.approx(expected)
+
+
+def test_response_norm_works_on_several_inputs_at_once():
+    norm = ResponseNorm(radius=2, bias=1.0, alpha=0.3, beta=0.75)
+    x = torch.randn(3, 2, 6, 4, 4)
+
+    def total(one):
+        return (norm(one) ** 2).sum()
+
+    outputs, gradients = vmap(norm)(x), vmap(grad(total))(x)
+    for one, output, gradient in zip(x, outputs, gradients, strict=True):
+        torch.testing.assert_close(output, norm(one))
+        one.requires_grad_()
+        (wanted,) = torch.autograd.grad(total(one), one)
+        torch.testing.assert_close(gradient, wanted)
+
+
+def test_several_lenets_answer_one_batch_in_one_pass():
+    bodies = [LeNet(0.2).eval() for _ in range(3)]
+    parameters, buffers = stack_module_state(bodies)
+    x = torch.randn(2, 3, 32, 32)
+
+    def answer(one, its_buffers):
+        return functional_call(bodies[0], (one, its_buffers), (x,))
+
+    found = vmap(answer)(parameters, buffers)
+    torch.testing.assert_close(found, torch.stack([body(x) for body in bodies]))
+
+
+def test_lenet_pools_like_tensorflow_same():
+    body = LeNet()
+    x = torch.arange(32.0 * 32).reshape(1, 1, 32, 32)
+    pooled = body.pool(x)
+    assert pooled.shape == (1, 1, 16, 16)
+    # The first window is rows and columns 0..2, the last one 30..31.
+    assert pooled[0, 0, 0, 0] == x[0, 0, 2, 2]
+    assert pooled[0, 0, -1, -1] == x[0, 0, 31, 31]
+
+
+def test_lenet_computes_what_its_layers_say():
+    body = LeNet()
+    x = torch.randn(3, 3, 32, 32)
+    norm = nn.LocalResponseNorm(9, alpha=0.001, beta=0.75, k=1.0)
+    pool = nn.MaxPool2d(3, 2)
+    far_side = nn.ZeroPad2d((0, 1, 0, 1))  # zero is neutral after ReLU
+    h = pool(far_side(norm(torch.relu(body.conv1(x)))))
+    h = pool(far_side(norm(torch.relu(body.conv2(h)))))
+    h = torch.relu(body.fc2(torch.relu(body.fc1(h.reshape(3, -1)))))
+    torch.testing.assert_close(body(x), h, rtol=1e-4, atol=1e-5)
+
+
+def test_lenet_carries_no_buffer_that_could_be_averaged():
+    assert list(LeNet().buffers()) == []
+
+
+def test_response_norm_is_faster_than_that_of_torch():
+    x = torch.rand(50, 50, 16, 16).contiguous(memory_format=torch.channels_last)
+
+    def best(norm):
+        times = []
+        for _ in range(5):
+            start = time.perf_counter()
+            norm(x.requires_grad_()).sum().backward()
+            times.append(time.perf_counter() - start)
+        return min(times)
+
+    ours = best(ResponseNorm(radius=4, bias=1.0, alpha=0.001 / 9, beta=0.75))
+    torchs = best(nn.LocalResponseNorm(9, alpha=0.001))
+    assert ours < torchs
+
+
+@pytest.mark.parametrize("name", ["small", "lenet", "har-cnn", "efficientnet"])
+def test_a_small_batch_is_learnt_by_heart(name):
+    model = build(name, classes=2)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(8, *model.input_shape, generator=generator)
+    y = torch.arange(8) % 2
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    for _ in range(30):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x, 1), y).backward()
+        optimizer.step()
+    assert model(x, 1).argmax(1).tolist() == y.tolist()

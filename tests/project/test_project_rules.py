@@ -1,0 +1,297 @@
+"""The rules of the house that no other tool watches, and the contributor's guide."""
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fakes import run_in_process
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import clients
+import fcl_flower
+import strategies
+from fcl_flower.algorithms import registry
+from fcl_flower.algorithms.registry import Algorithm, algorithm
+from fcl_flower.config.run_config import RunConfig
+from fcl_flower.federation.transport import messages
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PACKAGES = ("fcl_flower", "strategies", "clients")
+SOURCES = sorted(path for name in PACKAGES for path in (ROOT / name).rglob("*.py"))
+DIRECT = [
+    Requirement(text)
+    for group in (
+        PROJECT["project"]["dependencies"],
+        *PROJECT["project"]["optional-dependencies"].values(),
+    )
+    for text in group
+]
+
+
+def shown(path):
+    return str(path.relative_to(ROOT))
+
+
+# ---------------------------------------------------------------- files
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=shown)
+def test_a_file_is_short_and_says_what_it_is_for(path):
+    text = path.read_text()
+
+    assert len(text.splitlines()) <= 350
+    assert ast.get_docstring(ast.parse(text))
+
+
+def test_nothing_names_a_place_on_somebodys_machine():
+    own = re.compile(r"""(?<![\w.<])/(work|home|root|Users|mnt|opt)/|[A-Z]:\\""")
+    suffixes = {".py", ".toml", ".md", ".css", ".txt", ".cfg", ".yaml", ".yml"}
+    texts = [ROOT / "Makefile", ROOT / ".ci" / "run", *ROOT.glob("*.*")]
+    for folder in (*PACKAGES, "tests", "experiments", "docker", "docs"):
+        texts += (ROOT / folder).rglob("*")
+
+    found = {
+        f"{shown(path)}: {line.strip()}"
+        for path in texts
+        if path.is_file() and (path.suffix in suffixes or path.parent.name == ".ci")
+        for line in path.read_text().splitlines()
+        if own.search(line) and path != Path(__file__)
+    }
+
+    assert not found
+
+
+# ---------------------------------------------------------------- project file
+
+
+def test_the_version_is_the_same_everywhere():
+    version = PROJECT["project"]["version"]
+
+    assert fcl_flower.__version__ == version
+    assert f"## [{version}]" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_flower_is_told_every_setting_with_its_default():
+    app = PROJECT["tool"]["flwr"]["app"]
+
+    assert app["config"] == RunConfig(clients=0).flat()
+
+
+def test_flowers_bundle_holds_every_file_that_the_app_needs(tmp_path):
+    program = Path(sys.executable).parent / "flwr"
+    subprocess.run(
+        [program, "build", "--app", ROOT],
+        cwd=tmp_path,
+        env={**os.environ, "FLWR_HOME": str(tmp_path), "FLWR_TELEMETRY_ENABLED": "0"},
+        check=True,
+        capture_output=True,
+    )
+    (bundle,) = tmp_path.glob("*.fab")
+    with zipfile.ZipFile(bundle) as file:
+        bundled = set(file.namelist())
+    needed = {
+        shown(path)
+        for name in PACKAGES
+        for path in (ROOT / name).rglob("*.*")
+        if path.suffix not in {".pyc", ".typed"}
+    }
+
+    assert needed <= bundled
+
+
+def test_every_direct_dependency_is_pinned_within_its_range():
+    pins = {}
+    for line in (ROOT / "constraints.txt").read_text().splitlines():
+        if not line.startswith("#"):
+            name, version = line.split("==")
+            pins[canonicalize_name(name)] = version
+
+    for wanted in DIRECT:
+        assert wanted.specifier.contains(pins[canonicalize_name(wanted.name)])
+
+
+def test_every_package_that_is_imported_is_declared():
+    declared = {canonicalize_name(wanted.name) for wanted in DIRECT}
+    distributions = packages_distributions()
+    imported = {
+        name.partition(".")[0]
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text()))
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module]
+            if isinstance(node, ast.ImportFrom) and node.module
+            else []
+        )
+    }
+    foreign = imported - set(sys.stdlib_module_names) - set(PACKAGES)
+
+    for name in foreign:
+        known = map(canonicalize_name, distributions.get(name, [name]))
+        assert declared.intersection(known), f"{name} is imported but not declared"
+
+
+# ---------------------------------------------------------------- the two halves
+
+
+@pytest.mark.parametrize(
+    ("half", "strangers"),
+    [
+        ("strategy", {"torch", "flwr", "ray", "clients"}),
+        ("learner", {"flwr", "ray", "strategies"}),
+    ],
+)
+def test_a_half_alone_does_not_load_what_it_must_not_know(half, strangers):
+    program = f"""
+import sys
+from fcl_flower.algorithms import algorithms
+for entry in algorithms().values():
+    entry.load_{half}()
+print(*sys.modules)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+
+    assert not strangers.intersection(done.stdout.split())
+
+
+# ---------------------------------------------------------------- the guide
+
+
+@pytest.fixture
+def guide(tmp_path, monkeypatch):
+    """The guide's code by the file it is meant for; its modules can be imported."""
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    blocks = dict(
+        re.findall(r"`([\w/.]+)`[^`\n]*:\n\n```\w+\n(.*?)```", text, re.DOTALL)
+    )
+    for package in (strategies, clients):
+        folder = tmp_path / package.__name__
+        folder.mkdir()
+        monkeypatch.setattr(package, "__path__", [str(folder), *package.__path__])
+    modules = ("strategies/fedmedian.py", "clients/clipped.py")
+    for name in modules:
+        (tmp_path / name).write_text(blocks[name])
+    yield blocks
+    for name in modules:
+        sys.modules.pop(name.removesuffix(".py").replace("/", "."), None)
+
+
+def entry(blocks):
+    line = blocks["fcl_flower/algorithms.py"]
+    return eval(f"{{{line}}}", {"Algorithm": Algorithm})
+
+
+@pytest.fixture
+def listed(guide, monkeypatch):
+    table = {**registry._BUILT_IN, **entry(guide)}
+    monkeypatch.setattr(registry, "_BUILT_IN", table)
+
+
+@pytest.mark.usefixtures("listed")
+def test_the_guides_algorithm_learns(tmp_path):
+    config = RunConfig(
+        strategy="fedmedian",
+        set="clip = 5.0",
+        clients=3,
+        tasks=2,
+        rounds=3,
+        output=str(tmp_path / "run"),
+    )
+
+    run_in_process(config)
+
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["params"] == {"clip": 5.0}
+    # Two classes a task, so that guessing gives a half.
+    assert summary["average_accuracy"] > 0.7
+
+
+@pytest.mark.usefixtures("listed")
+def test_the_guides_client_changes_the_model_by_no_more_than_it_may(tmp_path):
+    config = RunConfig(
+        strategy="fedmedian",
+        set="clip = 0.25",
+        clients=2,
+        tasks=1,
+        rounds=2,
+        output=str(tmp_path / "run"),
+    )
+    lengths = []
+
+    def measure(client, message, reply):
+        if message.metadata.message_type == "train":
+            sent, learned = (
+                messages.unpack(m.content)["base"] for m in (message, reply)
+            )
+            change = [np.ravel(learned[name] - sent[name]) for name in sent]
+            lengths.append(np.linalg.norm(np.concatenate(change)))
+        return reply
+
+    run_in_process(config, tamper=measure)
+
+    np.testing.assert_allclose(lengths, [0.25] * 4, rtol=1e-4)
+
+
+def test_the_guides_own_test_passes(guide):
+    found = {}
+    exec(guide["tests/test_fedmedian.py"], found)
+    tests = [value for name, value in found.items() if name.startswith("test_")]
+
+    for test in tests:
+        test()
+
+    assert tests
+
+
+def test_the_guides_algorithm_can_live_in_another_package(guide, tmp_path, monkeypatch):
+    registered = tomllib.loads(guide["pyproject.toml"])["project"]["entry-points"]
+    ((group, points),) = registered.items()
+    ((name, place),) = points.items()
+    module, _, attribute = place.partition(":")
+    path = tmp_path.joinpath(*module.split(".")).with_suffix(".py")
+    path.parent.mkdir()
+    path.write_text(
+        "from fcl_flower.algorithms.registry import Algorithm\n\n"
+        f"{attribute} = {entry(guide)[name]!r}\n"
+    )
+    info = tmp_path / "my_package-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Name: my-package\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[{group}]\n{name} = {place}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    assert algorithm(name).load_strategy().__name__ == "FedMedian"
+    assert algorithm(name).load_learner().__name__ == "Clipped"
+
+
+def test_the_guides_code_keeps_the_rules_of_the_house(guide):
+    ruff = Path(sys.executable).parent / "ruff"
+    for name in ("strategies/fedmedian.py", "clients/clipped.py"):
+        for command in (["check"], ["format", "--diff"]):
+            done = subprocess.run(
+                [ruff, *command, "--stdin-filename", name, "-"],
+                cwd=ROOT,
+                input=guide[name],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,184 @@
+"""What is recorded of foreign adapters and notes, on a scenario worked out by hand."""
+
+import json
+
+import numpy as np
+import pytest
+from fakes import rounds_of, summary_of
+
+from fcl_flower.config.run_config import RunConfig
+from fcl_flower.core.errors import WireError
+from fcl_flower.core.types import Stage
+from fcl_flower.data.scenarios.registry import Scenario, Task
+from fcl_flower.results.recorder import Recorder
+from fcl_flower.results.traffic import Traffic
+
+NONE = np.array([], np.int64)
+
+
+def task(name, group, *class_names):
+    labels = tuple(range(len(class_names)))
+    return Task(name, "zoo", labels, class_names, NONE, NONE, NONE, group)
+
+
+PLAN = Scenario(
+    "overlapped",
+    0,
+    ("zoo",),
+    4,
+    (
+        (
+            task("fish", 0, "eel", "cod", "ray", "tuna"),
+            task("a", 1, "b", "c", "d", "e"),
+        ),
+        (task("wet", 2, "cod", "ray", "b", "newt"), task("dry", 3, "ape", "fox")),
+        (task("fish", 0, "eel", "cod", "ray", "tuna"), task("more", 4, "cod", "e")),
+    ),
+)
+
+
+@pytest.fixture
+def recorder(tmp_path):
+    return Recorder(tmp_path, RunConfig(clients=3, tasks=2, rounds=5), PLAN)
+
+
+def found(folder, name):
+    return json.loads((folder / name).read_text())
+
+
+def test_what_the_server_says_of_a_round_is_kept_in_its_line(recorder, tmp_path):
+    recorder.trained(1, 0, {}, {}, Traffic())
+    recorder.trained(2, 0, {}, {}, Traffic(), insights={"spread": 0.5})
+    recorder.trained(3, 0, {}, {}, Traffic())
+
+    lines = rounds_of(tmp_path)
+
+    assert [line.get("insights") for line in lines] == [None, {"spread": 0.5}, None]
+
+
+def test_overlaps_are_listed_with_what_was_chosen_and_which_classes_are_shared(
+    recorder, tmp_path
+):
+    insights = {
+        "spread": 0.5,
+        "overlap/1/1/2/0/layer": 0.9,
+        "overlap/1/1/2/0": 0.25,
+        "overlap/1/1/0/0": -0.5,
+        "overlap/0/1/2/0": 0.1,
+        "overlap/0/1/1/0": 0.83,
+        "overlap/0/1/1/0/layer": 0.9,
+    }
+    # Client 1 uses what client 0 has as a candidate, too: it is not client 0's choice.
+    replies = {0: {"loss": 1.0, "attention/1/0": 0.0}, 1: {"attention/2/0": 0.4}}
+    recorder.trained(2, 1, replies, {}, Traffic(), insights)
+    recorder.trained(3, 1, {1: {"attention/2/0": 0.3}}, {}, Traffic())
+    recorder.finish()
+
+    wet = {"client": 1, "task": 0, "task_name": "wet"}
+    fish = {"client": 2, "task": 0, "task_name": "fish"}
+    assert found(tmp_path, "overlap.json") == [
+        {
+            "client": 0,
+            "task": 1,
+            "task_name": "a",
+            "candidates": [
+                # "b" of the four classes b, c, d and e
+                {**wet, "overlap": 0.83, "chosen": True, "same_classes": 0.25},
+                {**fish, "overlap": 0.1, "chosen": False, "same_classes": 0.0},
+            ],
+        },
+        {
+            "client": 1,
+            "task": 1,
+            "task_name": "dry",
+            "candidates": [
+                {
+                    **{"client": 0, "task": 0, "task_name": "fish"},
+                    **{"overlap": -0.5, "chosen": False, "same_classes": 0.0},
+                },
+                {**fish, "overlap": 0.25, "chosen": True, "same_classes": 0.0},
+            ],
+        },
+    ]
+
+
+def test_clients_may_stand_at_different_tasks(recorder, tmp_path):
+    replies = {c: {"attention/2/0": 0.1 * c, "adapter_density": 0.5} for c in (0, 1)}
+    for number, told in enumerate([replies, {1: {"adapter_density": 0.0}}], start=1):
+        stages = {c: Stage(number, c, first=True, last=True) for c in told}
+        recorder.trained(number, 0, told, {}, Traffic(), stages=stages)
+    notes = recorder.finish()["notes"]
+    told = [(e["client"], e["task"]) for e in found(tmp_path, "attention.json")]
+    assert told == [(0, 0), (1, 1)]
+    # The second visit to a task takes the place of the first.
+    assert notes["adapters"].startswith("25 % ")
+    assert notes["adapters"].endswith("1 of 2 adapters are empty")
+
+
+def test_shared_classes_are_a_fraction_of_the_new_tasks_classes(recorder, tmp_path):
+    recorder.trained(2, 1, {}, {}, Traffic(), {"overlap/2/1/0/0": 0.5})
+    recorder.finish()
+
+    (entry,) = found(tmp_path, "overlap.json")
+
+    # "cod" is one of two new classes, and one of four old ones.
+    assert entry["candidates"][0]["same_classes"] == 0.5
+
+
+def test_the_last_weights_and_their_groups_are_listed(recorder, tmp_path):
+    weights = {"loss": 1.0, "attention/2/0": 0.4, "attention/1/0": 0.1}
+    recorder.trained(1, 0, {0: weights}, {}, Traffic())
+    recorder.trained(2, 0, {0: weights | {"attention/1/0": 0.2}}, {}, Traffic())
+    recorder.finish()
+
+    assert found(tmp_path, "attention.json") == [
+        {
+            "client": 0,
+            "task": 0,
+            "task_name": "fish",
+            "foreign": [
+                {
+                    **{"client": 1, "task": 0, "task_name": "wet"},
+                    **{"weight": 0.2, "same_group": False},
+                },
+                {
+                    **{"client": 2, "task": 0, "task_name": "fish"},
+                    **{"weight": 0.4, "same_group": True},
+                },
+            ],
+        }
+    ]
+
+
+def test_without_foreign_adapters_no_file_speaks_of_them(recorder, tmp_path):
+    recorder.trained(1, 0, {0: {"loss": 1.0}}, {}, Traffic(), {"spread": 0.5})
+    recorder.finish()
+
+    assert not (tmp_path / "attention.json").exists()
+    assert not (tmp_path / "overlap.json").exists()
+
+
+def test_notes_are_kept_in_the_summary(tmp_path):
+    notes = {"word vectors": "trained here on 11,314 texts"}
+    recorder = Recorder(tmp_path, RunConfig(clients=3, tasks=2, rounds=5), PLAN, notes)
+    recorder.finish()
+
+    assert summary_of(tmp_path)["notes"] == notes
+
+
+def test_how_empty_the_adapters_are_is_a_note(recorder, tmp_path):
+    recorder.trained(1, 0, {0: {"loss": 1.0}}, {}, Traffic())
+    kept = {0: {"adapter_density": 0.0}, 1: {"adapter_density": 0.06}}
+    recorder.trained(2, 0, kept, {}, Traffic())
+    recorder.finish()
+    assert summary_of(tmp_path)["notes"] == {
+        "adapters": "3 % of the entries are kept when a task ends; 1 of 2 adapters "
+        "are empty"
+    }
+
+
+@pytest.mark.parametrize("density", [-0.1, 1.5, float("nan")])
+def test_a_density_that_is_no_fraction_is_refused(recorder, density):
+    recorder.check({"adapter_density": 1.0})
+    with pytest.raises(WireError, match="adapter_density: expected a value in"):
+        recorder.check({"adapter_density": density})

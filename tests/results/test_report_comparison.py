@@ -1,0 +1,222 @@
+"""Runs side by side: is what the page says of federation what the numbers say?"""
+
+import math
+import re
+
+import numpy as np
+import pytest
+from pages import headings, hints, parsed, pictures, tick_scale, words
+from run_folders import make_run, summary_of, synthetic_scenario, write
+
+from fcl_flower.core.errors import ConfigError
+from fcl_flower.results.report import write_comparison
+from fcl_flower.results.report.html import numbers
+
+
+def pair_of_runs(folder, gain, **size):
+    return [
+        make_run(folder / f"isolated={isolated}", isolated=isolated, gain=g, **size)
+        for isolated, g in ((False, gain), (True, 0.0))
+    ]
+
+
+def final_gains(federated, isolated):
+    """Return the gain of each client, worked out with loops from the summaries."""
+    halves = [summary_of(run)["client_accuracy"] for run in (federated, isolated)]
+    return [
+        sum(x - y for x, y in zip(a[-1], b[-1], strict=True)) / len(a[-1])
+        for a, b in zip(*halves, strict=True)
+    ]
+
+
+def verdicts(page):
+    return {
+        words(p): p.get("class").removeprefix("verdict").strip()
+        for p in page.iter("p")
+        if (p.get("class") or "").startswith("verdict")
+    }
+
+
+@pytest.mark.parametrize(
+    ("gain", "start", "tone"),
+    [
+        (0.2, "Federation helped fedweit: +0.", "good"),
+        (-0.2, "Federation hurt fedweit: \N{MINUS SIGN}0.", "bad"),
+        (0.0, "No clear effect of federation on fedweit: ", ""),
+    ],
+)
+def test_one_sentence_says_whether_federation_helped(tmp_path, gain, start, tone):
+    runs = pair_of_runs(tmp_path, gain, clients=5)
+    path = write_comparison(tmp_path / "out", runs)
+    assert path == tmp_path / "out" / "comparison.html"
+    ((sentence, shown),) = verdicts(parsed(path)).items()
+    assert sentence.startswith(start)
+    assert shown == tone
+    gains = final_gains(*runs)
+    mean = sum(gains) / 5
+    assert f"{abs(mean):.3f} final accuracy over fedweit isolated" in sentence
+    assert f"better for {sum(g > 0 for g in gains)} of 5 clients" in sentence
+    # Student's t for 4 degrees of freedom is 2.776.
+    margin = 2.776 * np.std(gains, ddof=1) / math.sqrt(5)
+    assert f"interval {numbers.signed(mean - margin)} to " in sentence
+    assert "one seed" in sentence
+    clear = "The transfer gain is clearly above zero for {} of 1 federated method"
+    assert clear.format(int(tone == "good")) in headings(parsed(path))
+
+
+def test_a_single_client_is_no_evidence(tmp_path):
+    runs = pair_of_runs(tmp_path, 0.2, clients=1, tasks=1)
+    ((sentence, tone),) = verdicts(parsed(write_comparison(tmp_path, runs))).items()
+    assert "no telling whether federation did it" in sentence
+    assert tone == ""
+
+
+def test_clients_that_vanished_leave_nothing_to_say(tmp_path):
+    runs = pair_of_runs(tmp_path, 0.2, gone=(0, 1, 2))
+    ((sentence, _),) = verdicts(parsed(write_comparison(tmp_path, runs))).items()
+    assert "nothing can be said" in sentence
+
+
+def test_the_gain_is_drawn_overall_and_per_task(tmp_path):
+    runs = pair_of_runs(tmp_path, 0.01)
+    page = parsed(write_comparison(tmp_path, runs))
+    gains = final_gains(*runs)
+    overall = pictures(page)["Transfer gain of every federated method"]
+    value = tick_scale(overall, "x", "middle")
+    dots = hints(overall)
+    for client, gain in enumerate(gains):
+        dot = dots[f"{client}: {gain:+.3f}"]
+        assert value(float(dot.get("cx"))) == pytest.approx(gain, abs=2e-4)
+    mean = sum(gains) / 3
+    assert value(float(dots[f"mean {mean:+.3f}"].get("cx"))) == pytest.approx(
+        mean, abs=2e-4
+    )
+    spread = np.std(gains, ddof=1)
+    label = f"{numbers.signed(mean)} ± {spread:.3f}"
+    assert label in [t.text for t in overall.iter("text")]
+    whisker = next(p for p in overall.iter("path") if p.get("class") == "whisker")
+    ends = [value(float(x)) for x in re.findall(r"[ML](\S+) ", whisker.get("d"))]
+    assert ends == pytest.approx([mean - spread, mean + spread], abs=2e-4)
+    matrices = [np.array(summary_of(run)["client_accuracy"], float) for run in runs]
+    per_task = (matrices[0] - matrices[1])[:, -1].mean(axis=0)
+    told = hints(pictures(page)["Transfer gain of fedweit per task"])
+    assert {f"task {i}: {g:+.3f}" for i, g in enumerate(per_task)} <= set(told)
+
+
+def test_the_table_sets_the_summaries_side_by_side(tmp_path):
+    runs = pair_of_runs(tmp_path, 0.05)
+    page = parsed(write_comparison(tmp_path, runs))
+    rows = [[words(cell) for cell in row] for row in page.find(".//tbody")]
+    for run, row in zip(runs, rows, strict=True):
+        summary = summary_of(run)
+        assert row[:2] == [summary["label"], f"{summary['average_accuracy']:.3f}"]
+        assert row[4:6] == [numbers.size(summary[f"bytes_{w}"]) for w in ("up", "down")]
+
+
+def test_lines_of_methods_are_the_average_accuracy_so_far(tmp_path):
+    runs = pair_of_runs(tmp_path, 0.05)
+    page = parsed(write_comparison(tmp_path, runs))
+    dots = hints(pictures(page)["Average accuracy of every method"])
+    accuracy = np.array(summary_of(runs[0])["client_accuracy"], float)
+    for t in range(3):
+        assert f"fedweit, after task {t}: {accuracy[:, t, : t + 1].mean():.3f}" in dots
+    dashed = [p for p in page.iter("path") if "dashed" in p.get("class", "")]
+    assert len(dashed) == 1
+
+
+def test_without_an_isolated_run_nothing_is_claimed(tmp_path):
+    runs = [
+        make_run(tmp_path / "a", strategy="fedavg"),
+        make_run(tmp_path / "b", strategy="fedweit", isolated=True),
+        make_run(tmp_path / "c", strategy="fedweit", seed=2),
+    ]
+    page = parsed(write_comparison(tmp_path, runs))
+    assert not verdicts(page)
+    assert "What federation gained is not known" in headings(page)
+
+
+def test_seeds_of_one_label_are_one_row_with_their_spread(tmp_path):
+    runs = [
+        run
+        for seed in (1, 2, 3)
+        for run in pair_of_runs(tmp_path / str(seed), 0.2, seed=seed)
+    ]
+    page = parsed(write_comparison(tmp_path, runs))
+    rows = [[words(cell) for cell in row] for row in page.find(".//tbody")]
+    finals = [summary_of(run)["average_accuracy"] for run in runs[::2]]
+    expected = f"{np.mean(finals):.3f} ± {np.std(finals, ddof=1):.3f}"
+    assert [row[0] for row in rows] == ["fedweit", "fedweit isolated"]
+    assert rows[0][1] == expected
+    picture = pictures(page)["Average accuracy of every method"]
+    band = next(picture.iter("polygon")).get("points").split()
+    value = tick_scale(picture, "y", "end")
+    heights = [value(float(point.split(",")[1])) for point in band]
+    half = np.std(finals, ddof=1)
+    assert heights[2:4] == pytest.approx(
+        [np.mean(finals) + half, np.mean(finals) - half], abs=1e-3
+    )
+    ((sentence, _),) = verdicts(page).items()
+    gains = [np.mean(final_gains(*runs[k : k + 2])) for k in (0, 2, 4)]
+    assert sentence.startswith(f"Federation helped fedweit: {np.mean(gains):+.3f}")
+    assert "3 of 3 seeds" in sentence
+    assert "one seed" not in sentence
+
+
+def test_a_client_missing_in_one_run_does_not_sway_the_gain_over_seeds(tmp_path):
+    runs = [
+        make_run(
+            tmp_path / f"{seed}{isolated}",
+            seed=seed,
+            isolated=isolated,
+            gone=(0,) if isolated and seed == 1 else (),
+        )
+        for seed in (1, 2)
+        for isolated in (False, True)
+    ]
+    page = parsed(write_comparison(tmp_path, runs))
+    halves = [
+        np.array(summary_of(run)["client_accuracy"], float)[:, -1] for run in runs
+    ]
+    expected = np.mean([np.nanmean(halves[k] - halves[k + 1]) for k in (0, 2)])
+    assert f"mean {expected:+.3f}" in hints(
+        pictures(page)["Transfer gain of every federated method"]
+    )
+
+
+def test_runs_with_one_label_are_told_apart_by_isolation(tmp_path):
+    runs = [
+        make_run(tmp_path / "a", label="weit"),
+        make_run(tmp_path / "b", label="weit", isolated=True),
+    ]
+    page = parsed(write_comparison(tmp_path, runs))
+    rows = [words(row[0]) for row in page.find(".//tbody")]
+    assert rows == ["weit", "weit isolated"]
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"clients": 4}, "clients is 4, expected 3"),
+        ({"tasks": 2}, "tasks is 2, expected 3"),
+        ({}, "label 'fedweit' is used by two runs with the same seed"),
+    ],
+)
+def test_runs_that_cannot_be_compared_are_refused(tmp_path, other, message):
+    runs = [make_run(tmp_path / "a"), make_run(tmp_path / "b", **other)]
+    with pytest.raises(ConfigError, match=message):
+        write_comparison(tmp_path, runs)
+    assert not (tmp_path / "comparison.html").exists()
+
+
+def test_runs_of_different_tasks_are_refused(tmp_path):
+    runs = [make_run(tmp_path / "a"), make_run(tmp_path / "b", strategy="fedavg")]
+    scenario = synthetic_scenario(3, 3)
+    scenario["clients"].reverse()
+    write(runs[1] / "scenario.json", scenario)
+    with pytest.raises(ConfigError, match="expected the identical scenario"):
+        write_comparison(tmp_path, runs)
+
+
+def test_an_empty_comparison_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="runs is empty"):
+        write_comparison(tmp_path, [])

@@ -1,0 +1,216 @@
+"""A real federation on this machine: server, clients and strangers, over TLS."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from fakes import rounds_of, run_in_process, summary_of, tiny
+
+from fcl_flower.runtime.processes import free_port
+
+ROOT = Path(__file__).parents[2]
+PATIENCE = 240  # the machine may be busy
+KEY = "clients/client-{}.key"
+
+
+class Lab:
+    """Starts our commands in a folder, each with a log, and ends them all."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.started = {}
+
+    def start(self, name, *arguments):
+        with (self.folder / f"{name}.log").open("w") as log:
+            self.started[name] = subprocess.Popen(
+                [sys.executable, "-m", "fcl_flower.cli.main", *map(str, arguments)],
+                cwd=self.folder,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def said(self, name):
+        return (self.folder / f"{name}.log").read_text()
+
+    def code(self, name):
+        """Wait for a command's end; return its exit code."""
+        try:
+            return self.started[name].wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            return pytest.fail(f"{name} does not end\n{self.tails()}")
+
+    def until(self, name, *patterns):
+        """Wait until a command has said all of this."""
+        deadline = time.monotonic() + PATIENCE
+        while not all(re.search(pattern, self.said(name)) for pattern in patterns):
+            if self.started[name].poll() is not None or time.monotonic() > deadline:
+                pytest.fail(f"{name} did not say {patterns}\n{self.tails()}")
+            time.sleep(0.2)
+
+    def tails(self):
+        return "\n".join(f"--- {n}\n{self.said(n)[-2000:]}" for n in self.started)
+
+    def family(self):
+        """Return all processes that run now because of us."""
+        own = [
+            psutil.Process(process.pid)
+            for process in self.started.values()
+            if process.poll() is None
+        ]
+        return own + [c for one in own for c in one.children(recursive=True)]
+
+    def end(self):
+        """Ask every command to end; return the processes that outlived it."""
+        family = self.family()
+        for process in self.started.values():
+            process.send_signal(signal.SIGTERM)
+        for process in self.started.values():
+            process.wait(PATIENCE)
+        _, alive = psutil.wait_procs(family, timeout=10)
+        for process in alive:
+            process.kill()
+        return alive
+
+
+def copied(source, target, *names):
+    """Copy what an operator would hand to a machine."""
+    for name in names:
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        (target / name).write_bytes((source / name).read_bytes())
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    """All that happened from empty folders to the end of a run; all is over."""
+    lab = Lab(tmp_path_factory.mktemp("lab"))
+    here = lab.folder
+    port, control = free_port(), free_port()
+
+    def join(name, number):
+        lab.start(
+            name,
+            *("client", "--server", f"localhost:{port}", "--number", number),
+            *("--certs", f"of-{name}", "--state", f"state-{name}"),
+        )
+
+    try:
+        for name in ("certs", "other"):
+            lab.start(name, "certs", name, "--host", "localhost", "--clients", 2)
+            assert lab.code(name) == 0, lab.tails()
+        lab.start(
+            "server",
+            *("server", "--certs", "certs", "--host", "127.0.0.1", "--port", port),
+            *("--control-port", control, "--state", "state-server"),
+            *("--", "--log-file", "superlink.log"),
+        )
+        lab.until("server", "registered client-0.pub", "registered client-1.pub")
+        for number in (0, 1):
+            name = f"client-{number}"
+            copied(here / "certs", here / f"of-{name}", "ca.crt", KEY.format(number))
+            join(name, number)
+        # Knows the server, but has the key of another federation.
+        copied(here / "certs", here / "of-stranger", "ca.crt")
+        copied(here / "other", here / "of-stranger", KEY.format(1))
+        join("stranger", 1)
+        # A client of ours who meets a server that is not his.
+        copied(here / "other", here / "of-deceived", "ca.crt")
+        copied(here / "certs", here / "of-deceived", KEY.format(1))
+        join("deceived", 1)
+        copied(here / "certs", here / "of-user", "ca.crt")
+        for number in (0, 1):
+            lab.until(f"client-{number}", "SuperNode ID")
+        lab.start(
+            "run",
+            *("run", "--server", f"127.0.0.1:{control}", "--certs", "of-user"),
+            *("--tasks", 2, "--rounds", 1, "--classes-per-task", 2, "--seed", 7),
+            *("--output", "results"),
+        )
+        lab.codes = {n: lab.code(n) for n in ("run", "stranger", "deceived")}
+        lab.start(
+            "second",
+            *("run", "--server", f"127.0.0.1:{control}", "--certs", "of-user"),
+            *("--strategy", "fedavg", "--mode", "asynchronous", "--tasks", 2),
+            *("--rounds", 1, "--classes-per-task", 2, "--output", "second-results"),
+        )
+        lab.codes["second"] = lab.code("second")
+        lab.ports = {
+            (at.laddr.ip, at.laddr.port)
+            for member in lab.family()
+            for at in member.net_connections("inet")
+            if at.status == psutil.CONN_LISTEN
+        }
+    finally:
+        lab.alive = lab.end()
+    lab.port, lab.control = port, control
+    return lab
+
+
+def test_a_run_gives_what_the_same_run_gives_in_one_process(lab, tmp_path):
+    assert lab.codes["run"] == 0, lab.tails()
+    run_in_process(tiny(tmp_path, seed=7))
+    found = summary_of(lab.folder / "results")
+    assert found == summary_of(tmp_path)
+    assert found["clients"] == 2
+
+
+def test_a_run_shows_its_command_its_log_and_how_far_it_is(lab):
+    said = lab.said("run")
+    assert re.match(r"\S*flwr run \S+ fcl --stream\n", said)
+    assert "Successfully started run" in said
+    assert "results and report.html" in said
+    assert "task 2/2  round 2/2  accuracy so far" in said
+    assert (lab.folder / "results" / "report.html").exists()
+
+
+def test_nobody_waits_for_anybody_in_an_asynchronous_run(lab):
+    assert lab.codes["second"] == 0, lab.tails()
+    rows = rounds_of(lab.folder / "second-results")
+    assert sorted(row["clients"][0] for row in rows) == [0, 0, 1, 1]
+    found = summary_of(lab.folder / "second-results")["client_accuracy"]
+    assert all(None not in matrix[1] for matrix in found)
+
+
+def test_a_client_with_an_unknown_key_is_sent_away(lab):
+    assert lab.codes["stranger"] == 1
+    assert "Failed to activate SuperNode" in lab.said("stranger")
+    assert "SuperNode ID" not in lab.said("stranger")
+    assert "No SuperNode found with the given public key" in lab.said("server")
+
+
+def test_a_client_leaves_a_server_that_it_cannot_trust(lab):
+    assert lab.codes["deceived"] == 1
+    assert "CERTIFICATE_VERIFY_FAILED" in lab.said("deceived")
+    assert "SuperNode ID" not in lab.said("deceived")
+
+
+def test_nobody_but_the_two_was_taken_in(lab):
+    taken = set(re.findall(r"Activated node_id=(\d+)", lab.said("server")))
+    known = {
+        re.search(r"SuperNode ID: (\d+)", lab.said(f"client-{number}"))[1]
+        for number in (0, 1)
+    }
+    assert taken == known
+    assert all(row["failed"] == [] for row in rounds_of(lab.folder / "results"))
+
+
+def test_only_the_gate_is_reached_from_outside(lab):
+    assert ("127.0.0.1", lab.port) in lab.ports
+    assert ("127.0.0.1", lab.control) in lab.ports
+    assert {ip for ip, _ in lab.ports} == {"127.0.0.1"}
+
+
+def test_the_commands_pass_on_what_follows_two_dashes(lab):
+    assert (lab.folder / "superlink.log").exists()
+
+
+def test_nothing_outlives_the_commands(lab):
+    assert lab.alive == []
+    assert lab.started["server"].returncode == 143
+    assert lab.started["client-0"].returncode == 143

@@ -1,0 +1,436 @@
+import json
+from pathlib import Path
+
+import pytest
+from fakes import run_in_process, summary_of, tiny
+
+from fcl_flower.config.run_config import RunConfig
+from fcl_flower.core.errors import ConfigError
+from fcl_flower.results.tables import rows, table
+from fcl_flower.runtime.study import (
+    Study,
+    read_study,
+    run_study,
+    with_isolated,
+)
+
+
+class Runner:
+    """Runs in this process, and counts."""
+
+    def __init__(self, stop_at=None):
+        self.ran = []
+        self.stop_at = stop_at
+
+    def __call__(self, config, place):
+        if len(self.ran) == self.stop_at:
+            raise KeyboardInterrupt
+        self.ran.append((config.title, config.seed))
+        run_in_process(config.with_values(output=str(place)))
+        return json.loads((place / "summary.json").read_text())
+
+
+def never(config, place):
+    raise AssertionError(f"{config.title} ran again")
+
+
+def study_of(*names, seeds=(0, 1), **values):
+    variants = tuple(
+        tiny("", strategy=name, tasks=1, **values).with_values(output="")
+        for name in names
+    )
+    return Study(variants, seeds)
+
+
+def summary(label, seed, accuracy, *, twin=None, clients=(), **values):
+    """A summary of which only the given values matter."""
+    return {
+        "label": label,
+        "twin": twin,
+        "seed": seed,
+        "average_accuracy": accuracy,
+        "forgetting": 0.1,
+        "backward_transfer": -0.1,
+        "bytes_up": 3_000_000,
+        "bytes_down": 5_000_000,
+        "paper_bytes_up": 1_000_000,
+        "paper_bytes_down": 2_000_000,
+        "model_bytes": 400_000,
+        "seconds": 2.0,
+        "client_accuracy": clients,
+        **values,
+    }
+
+
+# ---- what is run
+
+
+def test_runs_go_seed_by_seed():
+    runs = study_of("fedavg", "local").runs()
+    assert [(run.strategy, run.seed) for run in runs] == [
+        ("fedavg", 0),
+        ("local", 0),
+        ("fedavg", 1),
+        ("local", 1),
+    ]
+
+
+def test_only_federated_methods_get_an_isolated_twin():
+    names = ("fedprox", "ewc", "stl", "local")
+    variants = tuple(RunConfig(strategy=name) for name in names)
+    assert [variant.title for variant in with_isolated(variants)] == [
+        "fedprox",
+        "fedprox isolated",
+        "ewc",
+        "ewc isolated",
+        "stl",
+        "local",
+    ]
+
+
+def test_a_twin_that_is_there_already_is_not_run_twice():
+    variants = (
+        RunConfig(strategy="fedavg"),
+        RunConfig(strategy="local"),
+        RunConfig(strategy="ewc", isolated=True),
+        RunConfig(strategy="ewc"),
+    )
+    titles = [variant.title for variant in with_isolated(variants)]
+    assert titles == ["fedavg", "local", "ewc isolated", "ewc"]
+
+
+def test_a_study_runs_everything_and_writes_tables_and_a_page(tmp_path):
+    runner = Runner()
+    summaries = run_study(study_of("fedavg", "local"), tmp_path, runner)
+    assert runner.ran == [(n, seed) for seed in (0, 1) for n in ("fedavg", "local")]
+    assert [(s["label"], s["seed"]) for s in summaries] == runner.ran
+    assert {p.name for p in tmp_path.iterdir() if p.is_dir()} == {
+        *("fedavg-seed0", "local-seed0", "fedavg-seed1", "local-seed1")
+    }
+    assert (tmp_path / "table.md").read_text() == table(summaries)
+    assert json.loads((tmp_path / "table.json").read_text()) == rows(summaries)
+    assert "fedavg" in (tmp_path / "comparison.html").read_text()
+
+
+def test_a_study_goes_on_where_it_was_stopped(tmp_path):
+    study = study_of("fedavg", "local")
+    stopped = Runner(stop_at=3)
+    with pytest.raises(KeyboardInterrupt):
+        run_study(study, tmp_path, stopped)
+    assert len(json.loads((tmp_path / "table.json").read_text())) == 2
+    rest = Runner()
+    first = run_study(study, tmp_path, rest)
+    assert rest.ran == [("local", 1)]
+    assert run_study(study, tmp_path, never) == first
+
+
+def test_a_run_that_was_stopped_in_the_middle_is_run_again(tmp_path):
+    study = study_of("local", seeds=(0,))
+    run_study(study, tmp_path, Runner())
+    (tmp_path / "local-seed0" / "summary.json").unlink()
+    runner = Runner()
+    run_study(study, tmp_path, runner)
+    assert runner.ran == [("local", 0)]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"epochs": 2},
+        {"clients": 3},
+        {"model": "lenet"},
+        {"set": "mu = 0.5"},
+        {"rounds": 2},
+        {"classes_per_task": 3},
+        {"precision": "float16"},
+        {"head": "single"},
+    ],
+    ids=str,
+)
+def test_a_folder_with_other_settings_is_refused(tmp_path, changed):
+    run_study(study_of("fedprox", seeds=(0,)), tmp_path, Runner())
+    kept = summary_of(tmp_path / "fedprox-seed0")
+    with pytest.raises(ConfigError, match=r"^output: .*fedprox-seed0.* other settings"):
+        run_study(study_of("fedprox", seeds=(0,), **changed), tmp_path, never)
+    assert summary_of(tmp_path / "fedprox-seed0") == kept
+
+
+@pytest.mark.parametrize(
+    "changed", [{"data_root": "elsewhere"}, {"memory": "elsewhere"}, {"model": "small"}]
+)
+def test_where_things_lie_is_no_other_setting(tmp_path, changed):
+    run_study(study_of("local", seeds=(0,)), tmp_path, Runner())
+    run_study(study_of("local", seeds=(0,), **changed), tmp_path, never)
+
+
+@pytest.mark.parametrize("text", [None, "strategy = ", "nonsense = 1\n"])
+def test_a_folder_that_cannot_be_understood_is_refused(tmp_path, text):
+    run_study(study_of("local", seeds=(0,)), tmp_path, Runner())
+    path = tmp_path / "local-seed0" / "config.toml"
+    path.unlink()
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ConfigError):
+        run_study(study_of("local", seeds=(0,)), tmp_path, never)
+
+
+# ---- the file
+
+
+def written(tmp_path, text):
+    path = tmp_path / "study.toml"
+    path.write_text(text)
+    return path
+
+
+def test_a_file_describes_a_study(tmp_path):
+    study = read_study(
+        written(
+            tmp_path,
+            """
+            seeds = [3, 1]
+            [run]
+            clients = 5
+            learning-rate = 1
+            [[variant]]
+            strategy = "fedavg"
+            [[variant]]
+            strategy = "ewc"
+            clients = 6
+            set = "strength = 5"
+            label = "EWC 5"
+            """,
+        )
+    )
+    assert study.seeds == (3, 1)
+    assert [(v.title, v.clients, v.learning_rate) for v in study.variants] == [
+        ("fedavg", 5, 1.0),
+        ("local", 5, 1.0),
+        ("EWC 5", 6, 1.0),
+        ("EWC 5 isolated", 6, 1.0),
+    ]
+
+
+def test_twins_can_be_declined(tmp_path):
+    text = 'isolated-twins = false\n[[variant]]\nstrategy = "ewc"\n'
+    study = read_study(written(tmp_path, text))
+    assert [variant.title for variant in study.variants] == ["ewc"]
+    assert study.seeds == (0,)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("seeds = [0", r"study: '.*study\.toml' is refused: expected a TOML file"),
+        ("seed = [0]", r"study study\.toml seed: unknown key; expected one of"),
+        ("seeds = 3", r"study study\.toml seeds: 3 is refused: expected a valid list"),
+        ("seeds = []", r"study study\.toml seeds: \[\] is refused"),
+        ("seeds = [-1]", r"seeds\.0: -1 is refused: .*greater than or equal to 0"),
+        ('seeds = ["0"]', r"seeds\.0: '0' is refused"),
+        ("run = 3", r"study study\.toml run: 3 is refused"),
+        ("variant = [1]", r"variant\.0: 1 is refused"),
+        ("variant = []", r"variant: \[\] is refused"),
+        ("isolated-twins = 1", r"isolated-twins: 1 is refused: .*boolean"),
+        ("[run]\nclient = 3", r"client: unknown key"),
+        ("[run]\nclients = -3", r"clients: -3 is refused"),
+        ('[[variant]]\nstrategy = "x"', r"strategy: 'x' is unknown"),
+        ('[[variant]]\nlabel = "a, b"', r"label 'a, b': expected one without a comma"),
+    ],
+)
+def test_a_file_that_is_wrong_is_answered_with_one_sentence(tmp_path, text, sentence):
+    with pytest.raises(ConfigError, match=sentence) as problem:
+        read_study(written(tmp_path, text))
+    assert "\n" not in str(problem.value)
+
+
+def test_a_file_that_is_missing_or_no_text_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"study: .*none\.toml"):
+        read_study(tmp_path / "none.toml")
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match=r"study: .*binary\.toml"):
+        read_study(tmp_path / "binary.toml")
+
+
+def test_the_studies_of_this_repository_can_be_read():
+    files = list((Path(__file__).parents[2] / "experiments").rglob("*.toml"))
+    assert files
+    for file in files:
+        study = read_study(file)
+        titles = [variant.title for variant in study.variants]
+        assert len(set(titles)) == len(titles)
+
+
+# ---- tables
+
+
+def test_rows_hold_mean_and_deviation_over_seeds():
+    (row,) = rows(
+        [
+            summary("a", 0, 0.5, forgetting=0.1, bytes_up=100, seconds=1.0),
+            summary("a", 2, 0.7, forgetting=0.3, bytes_up=300, seconds=4.0),
+            summary("a", 1, 0.6, forgetting=0.2, bytes_up=500, seconds=1.0),
+        ]
+    )
+    assert row["label"] == "a"
+    assert row["seeds"] == [0, 1, 2]
+    assert row["average_accuracy"] == pytest.approx({"mean": 0.6, "deviation": 0.1})
+    assert row["forgetting"] == pytest.approx({"mean": 0.2, "deviation": 0.1})
+    assert row["bytes_up"] == 300
+    assert row["seconds"] == 2.0
+    assert "transfer_gain" not in row
+
+
+def test_a_single_seed_has_no_deviation():
+    (row,) = rows([summary("a", 0, 0.5)])
+    assert row["average_accuracy"] == {"mean": 0.5, "deviation": None}
+
+
+def test_the_gain_is_paired_by_seed():
+    def clients(*finals):
+        return [[[0.9, None], list(final)] for final in finals]
+
+    found = rows(
+        [
+            summary("f", 0, 0.7, twin="i", clients=clients((0.6, 0.8), (0.7, 0.7))),
+            summary("i", 0, 0.6, clients=clients((0.5, 0.8), (0.4, 0.7))),
+            summary("f", 1, 0.6, twin="i", clients=clients((0.5, 0.7), (0.5, 0.7))),
+            summary("i", 1, 0.3, clients=clients((0.3, 0.3), (0.3, 0.3))),
+            summary("f", 2, 0.9, twin="i", clients=clients((1, 1), (1, 1))),  # no pair
+        ]
+    )
+    # Seed 0: +0.1, seed 1: +0.3; deviation of two values: their difference / sqrt 2.
+    assert found[0]["transfer_gain"] == pytest.approx(
+        {"mean": 0.2, "deviation": 0.2 / 2**0.5}
+    )
+    # Task 0: (0.1 + 0.3) / 2 = 0.2 and 0.2; task 1: 0 and 0.4.
+    assert found[0]["transfer_gain_per_task"] == pytest.approx([0.2, 0.2])
+    assert "transfer_gain" not in found[1]
+
+
+def test_what_was_not_measured_is_left_out():
+    unknown = [[[None, None], [None, None]]]
+    found = rows(
+        [
+            summary("f", 0, None, twin="i", clients=unknown, forgetting=None),
+            summary("i", 0, 0.6, clients=unknown),
+            summary("f", 1, 0.8, twin="i", clients=[[[0.5, None], [0.9, None]]]),
+            summary("i", 1, 0.5, clients=[[[0.5, None], [0.5, None]]]),
+        ]
+    )
+    assert found[0]["average_accuracy"] == {"mean": 0.8, "deviation": None}
+    assert found[0]["transfer_gain"]["mean"] == pytest.approx(0.3)
+    assert found[0]["transfer_gain_per_task"] == [pytest.approx(0.4), None]
+    nothing = [summary("f", 0, None, forgetting=None, backward_transfer=None)]
+    assert rows(nothing)[0]["average_accuracy"] is None
+    assert "| f | 0 |  |  |  |" in table(nothing)
+
+
+def test_the_table_by_hand():
+    text = table(
+        [
+            summary("f", 0, 0.75, twin="i", clients=[[[0.75]]]),
+            summary("i", 0, 0.5, clients=[[[0.5]]]),
+        ]
+    )
+    lines = text.splitlines()
+    assert lines[2] == (
+        "| f | 0 | 0.750 | 0.100 | +0.250 | 3.0 MB | 5.0 MB | 1.0 MB | 0.4 MB |"
+    )
+    assert lines[3].startswith("| i | 0 | 0.500 | 0.100 |  |")
+
+
+def test_static_data_are_not_paired_with_a_stream():
+    drift, static = {"window": 64, "stay": 8}, {"window": 64, "stay": 0}
+    found = rows(
+        [
+            summary("f", 0, 0.75, twin="i", hidden=drift, clients=[[[0.75]]]),
+            summary("g", 0, 0.95, twin="i", hidden=static, clients=[[[0.95]]]),
+            summary("i", 0, 0.5, hidden=drift, clients=[[[0.5]]]),
+        ]
+    )
+    assert found[0]["transfer_gain"]["mean"] == pytest.approx(0.25)
+    assert "transfer_gain" not in found[1]
+
+
+def test_what_clusters_achieved_has_columns_of_its_own():
+    concepts = {"ari": 0.9, "ari_least": 0.5, "perfect_rounds": 0.8}
+    text = table(
+        [
+            summary("m", 0, 0.7, concepts={**concepts, "effectiveness": 0.95}),
+            summary("f", 0, 0.5, concepts={}),
+        ]
+    )
+    head, _, first, second = text.splitlines()[:4]
+    assert head.endswith(
+        "| ARI | least ARI | perfect rounds | matching effectiveness |"
+    )
+    assert first.endswith("| 0.4 MB | 0.900 | 0.500 | 0.800 | 0.950 |")
+    assert second.endswith("| 0.4 MB |  |  |  |  |")
+    assert "ARI" not in table([summary("f", 0, 0.5, concepts={})])
+
+
+def test_the_table_shows_the_deviation_over_seeds():
+    text = table([summary("a", 0, 0.5), summary("a", 1, 0.7)])
+    assert "| a | 0, 1 | 0.600 ± 0.141 | 0.100 ± 0.000 |  |" in text
+
+
+def test_a_part_of_a_study_can_be_run_and_the_tables_hold_all_that_is_finished(
+    tmp_path,
+):
+    study = study_of("fedavg", "local", seeds=(0, 1))
+    run_study(study, tmp_path, Runner(), lambda config: config.seed == 1)
+    assert "| fedavg | 1 |" in (tmp_path / "table.md").read_text()
+    summaries = run_study(
+        study, tmp_path, Runner(), lambda config: config.strategy == "fedavg"
+    )
+    assert [(s["label"], s["seed"]) for s in summaries] == [
+        ("fedavg", 0),
+        ("fedavg", 1),
+        ("local", 1),
+    ]
+    assert "| fedavg | 0, 1 |" in (tmp_path / "table.md").read_text()
+
+
+def test_tables_hold_what_is_finished_also_while_an_early_run_is_missing(tmp_path):
+    study = study_of("fedavg", "local")
+    run_study(study, tmp_path, Runner(), lambda config: config.strategy == "local")
+
+    def interrupted(config, place):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_study(study, tmp_path, interrupted)
+    (row,) = json.loads((tmp_path / "table.json").read_text())
+    assert (row["label"], row["seeds"]) == ("local", [0, 1])
+
+    one_more = Runner(stop_at=1)
+    with pytest.raises(KeyboardInterrupt):
+        run_study(study, tmp_path, one_more)
+    found = {r["label"]: r["seeds"] for r in rows_of(tmp_path)}
+    assert found == {"fedavg": [0], "local": [0, 1]}
+
+
+def rows_of(folder):
+    return json.loads((folder / "table.json").read_text())
+
+
+def test_class_incremental_runs_show_the_accuracy_over_all_classes_seen():
+    runs = [
+        summary("f", 0, 0.5, scenario="class-incremental", sample_accuracy=[0.9, 0.6]),
+        summary("f", 1, 0.5, scenario="class-incremental", sample_accuracy=[0.7, 0.4]),
+        summary("g", 0, 0.5, scenario="class-incremental", sample_accuracy=[0.7, None]),
+    ]
+    found = rows(runs)
+    assert found[0]["sample_accuracy"]["mean"] == pytest.approx(0.5)
+    assert found[0]["mean_sample_accuracy"]["mean"] == pytest.approx(0.65)
+    assert found[1]["sample_accuracy"] is None
+    head, _, first, second = table(runs).splitlines()[:4]
+    assert head.endswith("| model | accuracy over samples | mean over tasks |")
+    assert first.endswith("| 0.500 ± 0.141 | 0.650 ± 0.141 |")
+    assert second.endswith("|  |  |")
+
+
+def test_other_scenarios_show_no_accuracy_over_all_classes_seen():
+    other = summary("f", 0, 0.5, scenario="overlapped", sample_accuracy=[0.9, 0.6])
+    assert "over samples" not in table([other])
+    assert "Class-incremental" not in table([other])

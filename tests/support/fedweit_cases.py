@@ -1,0 +1,64 @@
+"""What tests of FedWeIT's client share: tiny models, learners, data and payloads."""
+
+import numpy as np
+import torch
+from torch import nn
+
+from clients.fedweit.client import FedWeit
+from clients.fedweit.task_model import FedWeitParams
+from fcl_flower.algorithms.base import Place
+from fcl_flower.core.sparse import SparseArray
+from fcl_flower.core.types import Stage
+from fcl_flower.data.examples import Examples, TaskData
+from fcl_flower.models.registry import TaskModel
+from fcl_flower.training.loop import Training
+
+W = "body.0.weight"
+
+
+def linear_model(tasks=3):
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.Linear(4, 6), nn.Tanh())
+    return TaskModel(
+        body, features=6, input_shape=(4,), tasks=tasks, classes=2, single_head=False
+    )
+
+
+def learner(model=None, epochs=5, rate=0.02, **params):
+    training = Training(epochs=epochs, batch_size=50, learning_rate=rate)
+    place = Place(client=0, seed=0, training=training)
+    return FedWeit(FedWeitParams(**params), model or linear_model(), place)
+
+
+def data(seed, shape=(4,), count=40):
+    draw = torch.Generator().manual_seed(seed)
+    x = torch.randn(count, *shape, generator=draw)
+    weights = torch.randn(x[0].numel(), generator=draw)
+    examples = Examples(x, (x.flatten(1) @ weights > 0).long())
+    return TaskData(examples, examples, examples, 2)
+
+
+def stage(task, first=True, last=True):
+    return Stage(round=task + 1, task=task, first=first, last=last)
+
+
+NOTHING = {"base": {}}
+
+
+def sigmoid(values):
+    return 1 / (1 + np.exp(-values.astype(np.float64)))
+
+
+def foreign_payload(count, seed=7):
+    rng = np.random.default_rng(seed)
+    return {
+        "base": {},
+        **{
+            f"adapters/{j}/0": {
+                W: SparseArray.of_nonzero(
+                    rng.normal(size=(6, 4)).astype(np.float32), 0.8
+                )
+            }
+            for j in range(1, count + 1)
+        },
+    }

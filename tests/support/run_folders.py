@@ -1,0 +1,394 @@
+"""Believable run folders, generated: what a report is made of."""
+
+import csv
+import json
+import math
+
+import numpy as np
+from sklearn.metrics import adjusted_rand_score
+
+from fcl_flower.results import metrics
+
+KINDS = ("base", "adapters", "heads", "masks", "meta")
+
+
+def synthetic_accuracy(seed, isolated, clients, tasks, lost, gain):
+    """Return a believable ``a[c, t, i]``: clients differ more than two runs."""
+    level = 0.5 + 0.06 * np.random.default_rng(seed).standard_normal(
+        (clients, 1, tasks)
+    )
+    rng = np.random.default_rng([seed, isolated])
+    level = level + gain + 0.015 * rng.standard_normal((clients, 1, tasks))
+    age = np.arange(tasks)[:, None] - np.arange(tasks)[None, :]
+    noise = 0.008 * rng.standard_normal((clients, tasks, tasks))
+    accuracy = level - lost * np.sqrt(np.maximum(age, 0)) + noise
+    accuracy[:, age < 0] = np.nan
+    return np.clip(np.round(accuracy, 4), 0, 1)
+
+
+def synthetic_rounds(rng, clients, tasks, rounds_per_task, isolated):
+    for number in range(1, tasks * rounds_per_task + 1):
+        task, step = divmod(number - 1, rounds_per_task)
+        failed = [int(rng.integers(clients))] if number % 37 == 0 else []
+        replied = [c for c in range(clients) if c not in failed]
+        up = {"base": 700_000, "heads": 0, "masks": 5_000, "meta": 4_100}
+        down = {"base": 1_100_000, "meta": 3_200}
+        if step == rounds_per_task - 1:
+            up["adapters"] = 240_000 + int(rng.integers(60_000))
+        if step == 0 and task:
+            down["adapters"] = 900_000 + int(rng.integers(200_000))
+        up = {k: n * len(replied) for k, n in up.items()}
+        down = {k: n * clients for k, n in down.items()}
+        if isolated:
+            up, down = {}, {}
+        learned = 1 - math.exp(-(step + 1) / 5)
+        yield {
+            "round": number,
+            "task": task,
+            "clients": replied,
+            "failed": failed,
+            "loss": 1.6 - 1.1 * learned + 0.03 * rng.standard_normal(),
+            "valid_accuracy": 0.2 + 0.34 * learned + 0.01 * rng.standard_normal()
+            if replied
+            else None,
+            "bytes_up": up,
+            "bytes_down": down,
+            "paper_bytes_up": int(0.8 * sum(up.values())),
+            "paper_bytes_down": int(0.7 * sum(down.values())),
+            "seconds": 2.5,
+        }
+
+
+def synthetic_scenario(clients, tasks, classes=5):
+    groups = ("fish", "flowers", "insects", "people", "trees", "vehicles")
+    return {
+        "name": "overlapped-cifar100",
+        "seed": 7,
+        "datasets": ["cifar100"],
+        "classes_per_task": classes,
+        "clients": [
+            [
+                {
+                    "name": f"{groups[(c + t) % 6]} {t}",
+                    "group": groups[(c + t) % 6],
+                    "class_names": [
+                        f"{groups[(c + t) % 6]}_{k}" for k in range(classes)
+                    ],
+                    "train": 350,
+                    "valid": 50,
+                    "test": {"fish": 60, "other": 40},
+                }
+                for t in range(tasks)
+            ]
+            for c in range(clients)
+        ],
+    }
+
+
+def synthetic_attention(rng, scenario):
+    streams = scenario["clients"]
+    for c, stream in enumerate(streams):
+        for t in range(1, len(stream)):
+            others = [k for k in range(len(streams)) if k != c]
+            same = {k: streams[k][t - 1]["group"] == stream[t]["group"] for k in others}
+            yield {
+                "client": c,
+                "task": t,
+                "task_name": stream[t]["name"],
+                "foreign": [
+                    {
+                        "client": k,
+                        "task": t - 1,
+                        "task_name": streams[k][t - 1]["name"],
+                        "weight": float(rng.uniform(0.1, 0.3) + 0.15 * same[k]),
+                        "same_group": same[k],
+                    }
+                    for k in others
+                ],
+            }
+
+
+def synthetic_overlap(rng, scenario, best=2):
+    streams = scenario["clients"]
+    for c, stream in enumerate(streams):
+        for t in range(1, len(stream)):
+            places = [(k, s) for k in range(len(streams)) if k != c for s in range(t)]
+            scores = {place: float(rng.uniform(0.2, 0.7)) for place in places}
+            chosen = sorted(places, key=scores.get)[-best:]
+            yield {
+                "client": c,
+                "task": t,
+                "task_name": stream[t]["name"],
+                "candidates": [
+                    {
+                        "client": k,
+                        "task": s,
+                        "task_name": streams[k][s]["name"],
+                        "overlap": scores[k, s],
+                        "chosen": (k, s) in chosen,
+                        "same_classes": float(rng.integers(6)) / 5,
+                    }
+                    for k, s in places
+                ],
+            }
+
+
+def nulled(accuracy):
+    """Return nested lists in which NaN is null, as JSON wants it."""
+    if isinstance(accuracy, list):
+        return [nulled(entry) for entry in accuracy]
+    return None if math.isnan(accuracy) else accuracy
+
+
+def synthetic_concept_accuracy(rng, rounds, clients, concepts, gain):
+    """Return believable accuracies, shape (evaluations, clients, concepts)."""
+    level = 0.7 + gain + 0.08 * rng.standard_normal((1, clients, concepts))
+    learned = 1 - 0.8 * np.exp(-np.array(rounds) / 6)[:, None, None]
+    noise = 0.02 * rng.standard_normal((len(rounds), clients, concepts))
+    return np.clip(np.round(level * learned + noise, 4), 0, 1)
+
+
+def synthetic_concepts(clients, concepts):
+    """Return ``scenario.json`` of hidden concepts: every client has a chunk of each."""
+    chunk = [
+        {
+            "name": f"digits/{k}",
+            "group": k,
+            "class_names": [f"{2 * k}", f"{2 * k + 1}"],
+            "train": 30 + k,
+            "valid": 5,
+            "test": 12,
+        }
+        for k in range(concepts)
+    ]
+    return {
+        "name": "concepts",
+        "seed": 7,
+        "datasets": ["digits"],
+        "classes_per_task": 2,
+        "clients": [chunk] * clients,
+    }
+
+
+def synthetic_clusterings(rng, rounds, clients, concepts, mistakes):
+    """Yield ``concepts.json``: each concept k has cluster K - 1 - k and model k + 1.
+
+    With probability ``mistakes`` a client is put into another cluster, or into none.
+    """
+    for number in rounds:
+        truth = rng.integers(concepts, size=clients)
+        wrong = rng.random(clients) < mistakes
+        cluster = np.where(
+            wrong, rng.integers(-1, concepts, clients), concepts - 1 - truth
+        )
+        reached = np.where(cluster < 0, -1, concepts - cluster)
+        origin = truth + 1
+        angle = 2 * np.pi * truth / concepts
+        places = np.stack([np.cos(angle), np.sin(angle)], axis=1)
+        places += 0.05 * rng.standard_normal(places.shape)
+        yield {
+            "round": number,
+            "clients": [*range(clients)],
+            "concept": truth.tolist(),
+            "cluster": cluster.tolist(),
+            "origin": origin.tolist(),
+            "reached": reached.tolist(),
+            "map": places.tolist(),
+            "ari": float(adjusted_rand_score(truth, cluster)),
+            "effectiveness": float((origin == reached).mean()),
+        }
+
+
+def named(label, strategy, isolated):
+    label = label or strategy
+    return {
+        "label": label + (" isolated" if isolated else ""),
+        "strategy": strategy,
+        "isolated": isolated,
+        "twin": None if isolated else f"{label} isolated",
+    }
+
+
+def costs(rounds):
+    """Return what a summary says of the bytes and the time of all rounds."""
+    ways = {
+        way: {k: sum(r[f"bytes_{way}"].get(k, 0) for r in rounds) for k in KINDS}
+        for way in ("up", "down")
+    }
+    return {
+        "total_rounds": len(rounds),
+        "bytes_up": sum(ways["up"].values()),
+        "bytes_down": sum(ways["down"].values()),
+        "paper_bytes_up": sum(r["paper_bytes_up"] for r in rounds),
+        "paper_bytes_down": sum(r["paper_bytes_down"] for r in rounds),
+        "bytes_by_kind": ways,
+        "model_bytes": 17_482_904,
+        "seconds": 2.5 * len(rounds),
+    }
+
+
+def make_run(
+    folder,
+    clients=3,
+    tasks=3,
+    rounds_per_task=4,
+    strategy="fedweit",
+    isolated=False,
+    seed=1,
+    lost=0.01,
+    gain=0.0,
+    label=None,
+    gone=(),
+    attention=True,
+    overlap=False,
+):
+    """Write a believable run folder; clients in ``gone`` vanished before the end."""
+    rng = np.random.default_rng(seed)
+    accuracy = synthetic_accuracy(seed, isolated, clients, tasks, lost, gain)
+    accuracy[list(gone), -1] = np.nan
+    rounds = [*synthetic_rounds(rng, clients, tasks, rounds_per_task, isolated)]
+    measures = {
+        "average_accuracy": metrics.average_accuracy(accuracy),
+        "forgetting": metrics.forgetting(accuracy),
+        "backward_transfer": metrics.backward_transfer(accuracy),
+        "learning_accuracy": metrics.learning_accuracy(accuracy),
+    }
+    summary = {
+        **named(label, strategy, isolated),
+        "scenario": "overlapped-cifar100",
+        "dataset": "cifar100",
+        "model": "lenet",
+        "seed": seed,
+        "clients": clients,
+        "tasks": tasks,
+        "rounds": rounds_per_task,
+        **{name: nulled(value) for name, value in measures.items()},
+        "accuracy_matrix": nulled(metrics.mean_measured(accuracy, axis=0).tolist()),
+        "client_accuracy": nulled(accuracy.tolist()),
+        **costs(rounds),
+        "params": {
+            "kappa": 0.3,
+            "lambda1": 1e-3,
+            "training": {"epochs": 1, "lr": None},
+        },
+        "command": "fcl run studies/overlapped.toml --seed 1",
+    }
+    scenario = synthetic_scenario(clients, tasks)
+    write_run(
+        folder,
+        summary,
+        scenario,
+        rounds,
+        (
+            ((t + 1) * rounds_per_task, t, c, i, accuracy[c, t, i])
+            for c, t, i in np.argwhere(~np.isnan(accuracy)).tolist()
+        ),
+    )
+    if attention:
+        write(folder / "attention.json", [*synthetic_attention(rng, scenario)])
+    if overlap:
+        write(folder / "overlap.json", [*synthetic_overlap(rng, scenario)])
+    return folder
+
+
+def make_concept_run(
+    folder,
+    clients=6,
+    concepts=3,
+    rounds=8,
+    every=2,
+    strategy="concept-matching",
+    isolated=False,
+    seed=1,
+    gain=0.0,
+    label=None,
+    mistakes=0.0,
+    clustered=True,
+    stay=1,
+    ids=False,
+):
+    """Write a believable run folder with hidden concepts."""
+    rng = np.random.default_rng([seed, isolated])
+    evaluated = [*range(every, rounds + 1, every)]
+    accuracy = synthetic_concept_accuracy(rng, evaluated, clients, concepts, gain)
+    final = np.full((clients, concepts, concepts), np.nan)
+    final[:, -1] = accuracy[-1]
+    trained = [*synthetic_rounds(rng, clients, 1, rounds, isolated)]
+    found = [
+        *synthetic_clusterings(rng, range(1, rounds + 1), clients, concepts, mistakes)
+    ]
+    ari = [one["ari"] for one in found]
+    told = {
+        "ari": float(np.mean(ari)),
+        "ari_least": min(ari),
+        "perfect_rounds": float(np.mean([value == 1 for value in ari])),
+        "effectiveness": float(np.mean([one["effectiveness"] for one in found])),
+        "models": concepts,
+    }
+    summary = {
+        **named(label, strategy, isolated),
+        "scenario": "concepts",
+        "dataset": "digits",
+        "model": "small",
+        "seed": seed,
+        "clients": clients,
+        "tasks": concepts,
+        "rounds": rounds,
+        "average_accuracy": metrics.average_accuracy(final),
+        "forgetting": metrics.forgetting_of_concepts(accuracy.mean(axis=1)),
+        "backward_transfer": None,
+        "learning_accuracy": None,
+        "accuracy_matrix": nulled(metrics.mean_measured(final, axis=0).tolist()),
+        "client_accuracy": nulled(final.tolist()),
+        **costs(trained),
+        "params": {},
+        "hidden": {"window": 20, "stay": stay, "ids": ids},
+        "concepts": told if clustered else {},
+    }
+    scenario = synthetic_concepts(clients, concepts)
+    write_run(
+        folder,
+        summary,
+        scenario,
+        trained,
+        (
+            (evaluated[e], concepts - 1, c, k, accuracy[e, c, k])
+            for e, c, k in np.ndindex(accuracy.shape)
+        ),
+    )
+    if clustered:
+        write(folder / "concepts.json", found)
+    return folder
+
+
+def write_run(folder, summary, scenario, rounds, measured):
+    """Write the files that every run has.
+
+    ``measured`` is (round, task learned, client, task, accuracy).
+    """
+    folder.mkdir(parents=True)
+    write(folder / "summary.json", summary)
+    write(folder / "scenario.json", scenario)
+    lines = "".join(json.dumps(entry) + "\n" for entry in rounds)
+    (folder / "rounds.jsonl").write_text(lines, encoding="utf-8")
+    with (folder / "accuracy.csv").open("w", encoding="utf-8", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(
+            ["round", "task_learned", "client", "task", "task_name", "accuracy"]
+        )
+        for number, learned, client, task, value in measured:
+            name = scenario["clients"][client][task]["name"]
+            table.writerow([number, learned, client, task, name, value])
+
+
+def write(path, content):
+    path.write_text(json.dumps(content), encoding="utf-8")
+
+
+def edit(folder, name, **changes):
+    path = folder / name
+    write(path, json.loads(path.read_text(encoding="utf-8")) | changes)
+
+
+def summary_of(folder):
+    return json.loads((folder / "summary.json").read_text(encoding="utf-8"))

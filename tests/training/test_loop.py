@@ -1,0 +1,466 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from fcl_flower.core.errors import ContractError
+from fcl_flower.core.seeds import derive
+from fcl_flower.core.types import Stage
+from fcl_flower.data.examples import Examples
+from fcl_flower.models.registry import build_model
+from fcl_flower.training.loop import Score, Training, fit, score
+from fcl_flower.training.tensors import arrays_of, load, snapshot, to_numpy, to_torch
+
+COUNT, INPUTS, CLASSES = 23, 4, 3
+
+
+@pytest.fixture(scope="module")
+def examples():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(COUNT, INPUTS, generator=generator)
+    return Examples(x, torch.randint(CLASSES, (COUNT,), generator=generator))
+
+
+def linear():
+    generator = torch.Generator().manual_seed(1)
+    return {
+        "w": torch.nn.Parameter(torch.randn(CLASSES, INPUTS, generator=generator)),
+        "b": torch.nn.Parameter(torch.zeros(CLASSES)),
+    }
+
+
+def cross_entropy(leaves):
+    def loss(x, y):
+        logits = torch.nn.functional.linear(x, leaves["w"], leaves["b"])
+        return torch.nn.functional.cross_entropy(logits, y)
+
+    return loss
+
+
+def stage(number):
+    return Stage(round=number, task=0, first=number == 1, last=False)
+
+
+def always(value):
+    return lambda: Score(value, 0.5)
+
+
+def train(leaves, examples, validate=None, number=1, memory=None, **given):
+    training = {"epochs": 2, "batch_size": 5, "learning_rate": 0.01}
+    known = {key: given.pop(key) for key in list(given) if key in Training.__slots__}
+    arguments = {"seed": 3, "client": 1, **given}
+    return fit(
+        leaves,
+        arguments.pop("objective", cross_entropy(leaves)),
+        validate or iter_scores(range(1000, 0, -1)),
+        examples,
+        Training(**{**training, **known}),
+        memory=memory or {},
+        stage=stage(number),
+        **arguments,
+    )
+
+
+def iter_scores(losses):
+    """Return a validation that gives one loss after the other."""
+    left = iter(losses)
+    return lambda: Score(float(next(left)), 0.5)
+
+
+def orders(number, epochs=2, seed=3, client=1):
+    """The order of the examples, by torch's own generator."""
+    for epoch in range(epochs):
+        generator = torch.Generator().manual_seed(
+            derive(seed, "shuffle", client, number, epoch)
+        )
+        yield torch.randperm(COUNT, generator=generator)
+
+
+def test_two_rounds_are_one_unbroken_run_of_adam(examples):
+    leaves = linear()
+    memory = {}
+    for number in (1, 2):
+        # A new process: only the values and the memory remain.
+        leaves = {n: torch.nn.Parameter(p.detach().clone()) for n, p in leaves.items()}
+        memory = train(leaves, examples, number=number, memory=memory).memory
+
+    plain = linear()
+    adam = torch.optim.Adam(plain.values(), lr=0.01, fused=True)
+    for number in (1, 2):
+        for order in orders(number):
+            for start in range(0, COUNT, 5):
+                chosen = order[start : start + 5]
+                adam.zero_grad()
+                cross_entropy(plain)(examples.x[chosen], examples.y[chosen]).backward()
+                adam.step()
+    for name in plain:
+        assert torch.equal(leaves[name], plain[name]), name
+        np.testing.assert_array_equal(
+            memory[f"square/{name}"], adam.state[plain[name]]["exp_avg_sq"].numpy()
+        )
+    assert memory["step/w"] == 2 * 2 * math.ceil(COUNT / 5)
+
+
+def test_the_optimizer_is_adam_as_published(examples):
+    leaves = linear()
+    train(leaves, examples)
+
+    w, b = (linear()[name].detach().double().numpy() for name in ("w", "b"))
+    first = {"w": np.zeros_like(w), "b": np.zeros_like(b)}
+    second = {"w": np.zeros_like(w), "b": np.zeros_like(b)}
+    x, y = examples.x.double().numpy(), examples.y.numpy()
+    step = 0
+    for order in orders(1):
+        for start in range(0, COUNT, 5):
+            chosen = order[start : start + 5].numpy()
+            logits = x[chosen] @ w.T + b
+            share = np.exp(logits - logits.max(1, keepdims=True))
+            share /= share.sum(1, keepdims=True)
+            share[np.arange(len(chosen)), y[chosen]] -= 1
+            share /= len(chosen)
+            step += 1
+            for name, value, slope in (
+                ("w", w, share.T @ x[chosen]),
+                ("b", b, share.sum(0)),
+            ):
+                first[name] += 0.1 * (slope - first[name])
+                second[name] += 0.001 * (slope**2 - second[name])
+                mean = first[name] / (1 - 0.9**step)
+                square = second[name] / (1 - 0.999**step)
+                value -= 0.01 * mean / (np.sqrt(square) + 1e-8)
+    np.testing.assert_allclose(leaves["w"].detach(), w, atol=1e-5)
+    np.testing.assert_allclose(leaves["b"].detach(), b, atol=1e-5)
+
+
+def test_without_memory_a_task_starts_afresh(examples):
+    done = train(linear(), examples)
+    leaves, again = linear(), linear()
+    train(leaves, examples, number=2)
+    train(again, examples, number=2, memory=done.memory)
+    assert not torch.equal(leaves["w"], again["w"])
+
+
+def test_the_rate_falls_by_three_after_patience_stagnating_validations(examples):
+    losses = [1.0, 0.9, 0.9, 0.95, 0.9, 0.8, 0.8, 0.8, 0.8, 0.7]
+    #         new  new  1    2     3:/3 new  1    2    3:/3 new
+    rates = []
+    leaves, memory, validate = linear(), {}, iter_scores(losses)
+    for number in range(1, len(losses) + 1):
+        memory = train(
+            leaves, examples, validate, number, memory, epochs=1, patience=3
+        ).memory
+        rates.append(float(memory["rate"]))
+    expected = [0.01] * 4 + [0.01 / 3] * 4 + [0.01 / 9] * 2
+    np.testing.assert_allclose(rates, expected, rtol=1e-12)
+    assert float(memory["best"]) == 0.7
+
+
+def test_rounds_and_epochs_count_alike_for_the_rate(examples):
+    done = train(linear(), examples, always(1.0), epochs=5, patience=2)
+    # The first is a new best; then two stagnate, and two more.
+    assert float(done.memory["rate"]) == pytest.approx(0.01 / 9)
+
+
+def test_the_falling_rate_is_used_at_once(examples):
+    seen = []
+    train(
+        linear(),
+        examples,
+        always(1.0),
+        epochs=3,
+        patience=1,
+        batch_size=COUNT,
+        after_step=seen.append,
+    )
+    np.testing.assert_allclose(seen, [0.01, 0.01, 0.01 / 3])
+
+
+def test_training_stops_for_good_when_the_rate_is_too_small(examples):
+    leaves, steps = linear(), []
+    given = {"learning_rate": 2e-7, "patience": 1, "batch_size": COUNT}
+    done = train(
+        leaves, examples, always(1.0), epochs=9, after_step=steps.append, **given
+    )
+    assert len(steps) == 2  # a new best, then one stagnation, then 6.7e-8
+    before = {name: leaf.detach().clone() for name, leaf in leaves.items()}
+    later = train(
+        leaves, examples, always(0.1), 2, done.memory, after_step=steps.append, **given
+    )
+    assert len(steps) == 2
+    assert all(torch.equal(leaves[name], before[name]) for name in leaves)
+    assert math.isnan(later.loss)
+    assert later.valid == Score(0.1, 0.5)
+    assert later.metrics() == {"valid_loss": 0.1, "valid_accuracy": 0.5}
+
+
+def test_a_rate_of_exactly_the_limit_still_trains(examples):
+    steps = []
+    train(
+        linear(),
+        examples,
+        epochs=1,
+        learning_rate=1e-7,
+        batch_size=COUNT,
+        after_step=steps.append,
+    )
+    assert len(steps) == 1
+
+
+def test_without_validation_examples_the_rate_stays(examples):
+    done = train(linear(), examples, always(math.nan), epochs=9, patience=1)
+    assert float(done.memory["rate"]) == 0.01
+    assert "valid_loss" not in done.metrics()
+
+
+def seen_order(examples, **given):
+    """Return the first input of every example as the objective sees them."""
+    leaves, seen = linear(), []
+
+    def objective(x, y):
+        seen.extend(x[:, 0].tolist())
+        return cross_entropy(leaves)(x, y)
+
+    train(leaves, examples, objective=objective, **given)
+    return seen
+
+
+def test_every_example_is_seen_once_in_an_epoch(examples):
+    seen = seen_order(examples, epochs=2)
+    everything = sorted(examples.x[:, 0].tolist())
+    assert sorted(seen[:COUNT]) == sorted(seen[COUNT:]) == everything
+
+
+def test_the_order_depends_on_seed_client_round_and_epoch(examples):
+    usual = seen_order(examples)
+    assert seen_order(examples) == usual
+    assert usual[:COUNT] != usual[COUNT:]
+    for other in ({"seed": 4}, {"client": 2}, {"number": 2}):
+        assert seen_order(examples, **other)[:COUNT] != usual[:COUNT]
+
+
+def test_after_step_is_called_after_each_step(examples):
+    leaves, calls = linear(), []
+    train(
+        leaves,
+        examples,
+        epochs=1,
+        after_step=lambda rate: calls.append((rate, leaves["w"].detach().clone())),
+    )
+    assert [rate for rate, _ in calls] == [0.01] * math.ceil(COUNT / 5)
+    assert torch.equal(calls[-1][1], leaves["w"])
+    assert not torch.equal(calls[0][1], linear()["w"])
+
+
+def test_a_factor_scales_the_rate_of_its_parameter_alone(examples):
+    def separable(leaves):
+        return lambda x, y: sum((leaf**2).sum() for leaf in leaves.values())
+
+    def moved(rate, rates=None):
+        leaves = linear()
+        leaves["b"].data += 1
+        train(
+            leaves,
+            examples,
+            objective=separable(leaves),
+            learning_rate=rate,
+            rates=rates,
+            epochs=1,
+        )
+        return leaves
+
+    plain, double = moved(0.01), moved(0.02)
+    mixed = moved(0.01, {"w": 2.0})
+    assert torch.equal(mixed["w"], double["w"])
+    assert torch.equal(mixed["b"], plain["b"])
+    still = moved(0.01, {"w": 0.0})
+    assert torch.equal(still["w"], linear()["w"])
+    assert torch.equal(still["b"], plain["b"])
+
+
+def test_the_loss_is_the_mean_over_the_examples_of_the_last_epoch(examples):
+    values = iter([7.0, 7.0, 7.0, 7.0, 7.0, 1.0, 2.0, 3.0, 4.0, 5.0])
+    leaves = linear()
+    done = train(
+        leaves,
+        examples,
+        objective=lambda x, y: leaves["b"].sum() * 0 + next(values),
+        epochs=2,
+    )
+    assert done.loss == pytest.approx((5 * (1 + 2 + 3 + 4) + 3 * 5) / COUNT)
+    assert done.metrics()["loss"] == done.loss
+
+
+def test_a_client_without_training_examples_has_no_loss():
+    nothing = Examples(torch.zeros(0, INPUTS), torch.zeros(0, dtype=torch.int64))
+    done = train(linear(), nothing, epochs=1)
+    assert math.isnan(done.loss)
+    assert "loss" not in done.metrics()
+    assert "step/w" not in done.memory
+
+
+def test_a_score_is_a_mean_over_all_batches():
+    count = 1100  # three batches of at most 512
+    generator = torch.Generator().manual_seed(2)
+    x = torch.randn(count, CLASSES, generator=generator)
+    y = torch.randint(CLASSES, (count,), generator=generator)
+    found = score(lambda logits: logits, Examples(x, y))
+    exact = x.double().numpy()
+    by_hand = np.log(np.exp(exact).sum(1)) - exact[np.arange(count), y]
+    assert found.loss == pytest.approx(by_hand.mean(), rel=1e-5)
+    assert found.accuracy == np.mean(exact.argmax(1) == y.numpy())
+
+
+def test_a_score_needs_no_gradients():
+    weight = torch.nn.Parameter(torch.ones(CLASSES))
+    kept = []
+    score(
+        lambda x: kept.append(x * weight) or kept[-1],
+        Examples(torch.ones(2, CLASSES), torch.zeros(2, dtype=torch.int64)),
+    )
+    assert not kept[0].requires_grad
+
+
+def test_a_score_of_nothing_is_unknown():
+    nothing = Examples(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64))
+    found = score(lambda x: x, nothing)
+    assert math.isnan(found.loss)
+    assert math.isnan(found.accuracy)
+
+
+def test_copies_go_both_ways_between_numpy_and_torch():
+    source = np.arange(3.0)
+    there = to_torch(source)
+    there += 1
+    back = to_numpy(there)
+    there += 1
+    assert source.tolist() == [0, 1, 2]
+    assert back.tolist() == [1, 2, 3]
+    kept = arrays_of({"w": there})["w"]
+    there += 1
+    assert kept.tolist() == [2, 3, 4]
+
+
+def test_a_snapshot_restores_a_model_and_does_not_follow_it():
+    model = build_model("small", tasks=2, classes=2, single_head=False, seed=0)
+    kept = snapshot(model, model.shared_names())
+    assert kept.keys() == set(model.shared_names())
+    before = {name: values.copy() for name, values in kept.items()}
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 1
+    for name in kept:
+        np.testing.assert_array_equal(kept[name], before[name])
+    load(model, kept)
+    again = snapshot(model, model.shared_names())
+    for name in kept:
+        np.testing.assert_array_equal(again[name], before[name])
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"), [("body.unknown", (2,)), ("heads.0.bias", (3,))]
+)
+def test_a_tensor_that_does_not_fit_the_model_is_refused_by_name(name, shape):
+    model = build_model("small", tasks=1, classes=2, single_head=False, seed=0)
+    with pytest.raises(ContractError, match=name):
+        load(model, {name: np.zeros(shape, np.float32)})
+
+
+# ---- when a round ends early
+
+
+def epochs_of(examples, losses, memory=None, number=1, **given):
+    """Return how many epochs a round trains, with one step in each, and its memory."""
+    steps = []
+    done = train(
+        linear(),
+        examples,
+        iter_scores(losses),
+        number,
+        memory,
+        epochs=len(losses),
+        batch_size=COUNT,
+        after_step=steps.append,
+        **{"patience": 0, **given},
+    )
+    return len(steps), done
+
+
+@pytest.mark.parametrize(
+    ("losses", "expected"),
+    [
+        ([3.0, 3.0, 3.0, 3.0, 3.0], 3),
+        ([3.0, 4.0, 2.0, 2.5, 2.0, 1.0], 5),
+        ([3.0, 4.0, 2.0, 2.5, 1.0, 1.0], 6),
+        ([5.0, 4.0, 3.0, 2.0, 1.0], 5),
+    ],
+)
+def test_a_round_ends_after_so_many_stagnating_epochs(examples, losses, expected):
+    count, done = epochs_of(examples, losses, stop_after=2)
+    assert count == expected
+    assert done.valid.loss == losses[expected - 1]
+
+
+def test_a_round_is_compared_with_itself_and_counts_anew(examples):
+    count, done = epochs_of(examples, [1.0, 1.0, 1.0, 1.0], stop_after=2)
+    assert count == 3
+    # Worse than all of the last round, but getting better.
+    losses = [9.0, 8.0, 7.0, 6.0]
+    count, done = epochs_of(examples, losses, done.memory, 2, stop_after=2)
+    assert count == 4
+    # The first epoch of a round is its best so far.
+    count, _ = epochs_of(examples, [9.0] * 5, done.memory, 3, stop_after=2)
+    assert count == 3
+
+
+def test_a_round_does_not_end_early_unless_asked(examples):
+    assert epochs_of(examples, [1.0] * 9)[0] == 9
+
+
+def test_patience_0_keeps_the_rate(examples):
+    count, done = epochs_of(examples, [1.0] * 9, patience=0)
+    assert count == 9
+    assert float(done.memory["rate"]) == 0.01
+
+
+def test_the_rate_falls_in_the_epoch_that_ends_a_round(examples):
+    count, done = epochs_of(examples, [1.0] * 9, stop_after=2, patience=2)
+    assert count == 3
+    assert float(done.memory["rate"]) == pytest.approx(0.01 / 3)
+
+
+def test_without_validation_examples_a_round_never_ends_early(examples):
+    assert epochs_of(examples, [math.nan] * 9, stop_after=1)[0] == 9
+
+
+# ---- dropout
+
+
+def dropped(examples, **given):
+    """Return what dropout leaves of ones, step by step."""
+    leaves, seen = linear(), []
+
+    def objective(x, y):
+        seen.append(torch.nn.functional.dropout(torch.ones(64)).tolist())
+        return cross_entropy(leaves)(x, y)
+
+    train(leaves, examples, objective=objective, **given)
+    return seen
+
+
+def test_dropout_depends_on_seed_client_round_and_epoch(examples):
+    usual = dropped(examples)
+    torch.rand(7)  # by somebody else
+    assert dropped(examples) == usual
+    assert len({tuple(step) for step in usual}) == len(usual), "each step its own"
+    for other in ({"seed": 4}, {"client": 2}, {"number": 2}):
+        assert not {tuple(step) for step in dropped(examples, **other)} & {
+            tuple(step) for step in usual
+        }
+
+
+def test_training_leaves_the_generator_of_others_alone(examples):
+    torch.manual_seed(11)
+    before = torch.random.get_rng_state()
+    dropped(examples)
+    assert torch.equal(torch.random.get_rng_state(), before)
