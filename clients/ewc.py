@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from clients.fedavg import Sgd
 from fcl_flower.algorithms.base import Params
-from fcl_flower.core.types import Arrays, Payload, Stage, Update
+from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.training.tensors import dense, to_numpy, to_torch
 
@@ -43,9 +43,9 @@ class Ewc(Sgd[EwcParams]):
 
     @override
     def train(
-        self, state: Payload, received: Payload, stage: Stage, data: TaskData
+        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
     ) -> tuple[Payload, Update]:
-        device = self.place.device
+        device = self.context.device
         fisher, anchor = state.get("fisher", {}), state.get("anchor", {})
         self._terms = [
             (weight, to_torch(fisher[name], device), to_torch(anchor[name], device))
@@ -53,7 +53,7 @@ class Ewc(Sgd[EwcParams]):
             if name in fisher
         ]
         state, update = super().train(state, received, stage, data)
-        if stage.last:
+        if stage.ends_task:
             new = self.fisher(data.train, stage.task)
             if fisher:
                 new = {

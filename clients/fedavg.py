@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import Learner, P
-from fcl_flower.core.types import Arrays, Payload, Stage, Update
+from fcl_flower.algorithms.base import ClientLearner, P
+from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.training.loop import Score, fit, score
 from fcl_flower.training.tensors import load, snapshot
 
 
-class Sgd(Learner[P]):
+class Sgd(ClientLearner[P]):
     """Minimise the task's loss; the heads of a multi-head model stay private.
 
     State: ``heads`` (every head so far, by name) and ``optimizer`` (of the task, empty
@@ -24,7 +24,7 @@ class Sgd(Learner[P]):
 
     @override
     def train(
-        self, state: Payload, received: Payload, stage: Stage, data: TaskData
+        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
     ) -> tuple[Payload, Update]:
         load(self.model, received["base"])
         heads, optimizer = self.fit(state, stage, data)
@@ -33,7 +33,7 @@ class Sgd(Learner[P]):
             len(data.train.y),
             self.metrics,
         )
-        kept = {} if stage.last else optimizer
+        kept = {} if stage.ends_task else optimizer
         return {**state, "heads": heads, "optimizer": kept}, update
 
     @override
@@ -56,7 +56,7 @@ class Sgd(Learner[P]):
         return 0.0
 
     def fit(
-        self, state: Payload, stage: Stage, data: TaskData
+        self, state: Payload, stage: TaskStage, data: TaskData
     ) -> tuple[Arrays, Arrays]:
         """Train the model that is loaded; return all heads and the optimizer's memory.
 
@@ -73,9 +73,9 @@ class Sgd(Learner[P]):
         }
 
         head = model.heads[model.head_index(task)]
-        x, labels = model.prepared(data.train.x), data.train.y
+        x, labels = model.frozen_features(data.train.x), data.train.y
         numbered = Examples(torch.arange(len(labels), device=x.device), labels)
-        held = Examples(model.prepared(data.valid.x), data.valid.y)
+        held = Examples(model.frozen_features(data.valid.x), data.valid.y)
 
         def objective(rows: Tensor, y: Tensor) -> Tensor:
             model.train()
@@ -92,10 +92,10 @@ class Sgd(Learner[P]):
             objective,
             validate,
             numbered,
-            self.place.training,
-            memory={} if stage.first else state.get("optimizer", {}),
-            seed=self.place.seed,
-            client=self.place.client,
+            self.context.training,
+            memory={} if stage.starts_task else state.get("optimizer", {}),
+            seed=self.context.seed,
+            client=self.context.client,
             stage=stage,
         )
         self.metrics = done.metrics()

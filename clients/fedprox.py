@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from clients.fedavg import Sgd
 from fcl_flower.algorithms.base import Params
-from fcl_flower.core.types import Payload, Stage, Update
+from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData
 from fcl_flower.training.tensors import to_torch
 
@@ -31,11 +31,11 @@ class FedProx(Sgd[FedProxParams]):
 
     @override
     def train(
-        self, state: Payload, received: Payload, stage: Stage, data: TaskData
+        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
     ) -> tuple[Payload, Update]:
         shared = set(self.model.shared_names())
         self._pairs = [
-            (weight, to_torch(received["base"][name], self.place.device))
+            (weight, to_torch(received["base"][name], self.context.device))
             for name, weight in self.model.named_parameters()
             if name in shared
         ]

@@ -14,5 +14,5 @@ class Joint(Sgd[Params]):
     The optimizer begins anew where a task would.
     """
 
-    rehearses = True
+    needs_single_head = True
     joint = True

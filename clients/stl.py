@@ -8,7 +8,7 @@ from typing_extensions import override
 
 from clients.fedavg import Sgd
 from fcl_flower.algorithms.base import Params
-from fcl_flower.core.types import Payload, Stage, Update
+from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData
 from fcl_flower.training.tensors import snapshot
 
@@ -26,7 +26,7 @@ class SingleTask(Sgd[Params]):
 
     @override
     def train(
-        self, state: Payload, received: Payload, stage: Stage, data: TaskData
+        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
     ) -> tuple[Payload, Update]:
         start = self._body(state, stage.task)
         state, update = super().train(state, start, stage, data)

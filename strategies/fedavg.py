@@ -8,12 +8,12 @@ from collections.abc import Mapping
 import numpy as np
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import Params, Strategy
-from fcl_flower.core.types import Arrays, Payload, Stage, Update
+from fcl_flower.algorithms.base import Params, ServerStrategy
+from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 from fcl_flower.core.update_checks import same_tensors
 
 
-class FedAvg(Strategy[Params]):
+class FedAvg(ServerStrategy[Params]):
     """Keep one global model; every client receives it whole."""
 
     @override
@@ -21,16 +21,16 @@ class FedAvg(Strategy[Params]):
         return {"base": model}
 
     @override
-    def broadcast(self, state: Payload, stage: Stage, client: int) -> Payload:
+    def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
         return state
 
     @override
-    def check(self, state: Payload, update: Update) -> None:
+    def check_update(self, state: Payload, update: Update) -> None:
         same_tensors(update.payload, state)
 
     @override
-    def aggregate(
-        self, state: Payload, stage: Stage, updates: Mapping[int, Update]
+    def aggregate_train(
+        self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
     ) -> Payload:
         examples = sum(update.num_examples for update in updates.values())
         if not examples:

@@ -4,30 +4,30 @@ from collections.abc import Mapping
 
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import Params, Strategy
-from fcl_flower.core.types import Arrays, Payload, Stage, Update
+from fcl_flower.algorithms.base import Params, ServerStrategy
+from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 from fcl_flower.core.update_checks import same_tensors
 
 
-class Silent(Strategy[Params]):
+class NoOpStrategy(ServerStrategy[Params]):
     """Tell clients when to train, and nothing else."""
 
-    personal = True
+    evaluates_locally = True
 
     @override
     def init(self, model: Arrays) -> Payload:
         return {}
 
     @override
-    def broadcast(self, state: Payload, stage: Stage, client: int) -> Payload:
+    def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
         return {}
 
     @override
-    def check(self, state: Payload, update: Update) -> None:
+    def check_update(self, state: Payload, update: Update) -> None:
         same_tensors(update.payload, {})
 
     @override
-    def aggregate(
-        self, state: Payload, stage: Stage, updates: Mapping[int, Update]
+    def aggregate_train(
+        self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
     ) -> Payload:
         return state

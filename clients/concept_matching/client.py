@@ -14,7 +14,7 @@ from typing_extensions import override
 from clients.fedavg import Sgd
 from fcl_flower.algorithms.base import Params
 from fcl_flower.core.seeds import derive
-from fcl_flower.core.types import Payload, Stage, Update
+from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.training.loop import score
 from fcl_flower.training.tensors import load
@@ -42,7 +42,7 @@ class ConceptMatching(Sgd[ConceptMatchingParams]):
 
     @override
     def train(
-        self, state: Payload, received: Payload, stage: Stage, data: TaskData
+        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
     ) -> tuple[Payload, Update]:
         chosen = self.match(state, received, data.train, stage.task)
         start = {"base": received[f"base/{chosen}"]}
@@ -51,7 +51,9 @@ class ConceptMatching(Sgd[ConceptMatchingParams]):
         return {**state, "chosen": known}, update
 
     @override
-    def recognise(self, state: Payload, received: Payload, recent: Examples) -> Payload:
+    def select_model(
+        self, state: Payload, received: Payload, recent: Examples
+    ) -> Payload:
         return {"base": received[f"base/{self.match(state, received, recent, 0)}"]}
 
     @override
@@ -78,7 +80,7 @@ class ConceptMatching(Sgd[ConceptMatchingParams]):
 
     def _representative(self, examples: Examples) -> Examples:
         """Return d_n: so many examples at random, the same in every process."""
-        seed = derive(self.place.seed, "representative", self.place.client)
+        seed = derive(self.context.seed, "representative", self.context.client)
         order = torch.randperm(
             len(examples.y), generator=torch.Generator().manual_seed(seed)
         )[: self.params.subset]

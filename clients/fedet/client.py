@@ -17,14 +17,14 @@ from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
 from clients.fedet.augmentation import augmented
-from clients.fedet.label_statistics import Disclosed, disclosed
-from clients.replay.buffer import recalled, remembered
-from fcl_flower.algorithms.base import Learner, Params, Place
+from clients.fedet.label_statistics import LabelStatistics, label_statistics
+from clients.replay.buffer import add_to_buffer, replay_samples
+from fcl_flower.algorithms.base import ClientContext, ClientLearner, Params
 from fcl_flower.core.seeds import derive
-from fcl_flower.core.types import Array, Arrays, Payload, Stage, Update
-from fcl_flower.data.examples import Examples, TaskData, together
-from fcl_flower.models.registry import TaskModel
-from fcl_flower.training.distillation import Lesson, answers, distil
+from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
+from fcl_flower.data.examples import Examples, TaskData, concat
+from fcl_flower.models.registry import MultiHeadModel
+from fcl_flower.training.distillation import DistillationSet, distill, predict_logits
 from fcl_flower.training.loop import Score, fit, score
 from fcl_flower.training.router import Router
 from fcl_flower.training.tensors import load, snapshot
@@ -65,12 +65,12 @@ class FedEtParams(Params):
     label_weight: float = Field(1.0, ge=0)
     start: Literal["fresh", "group"] = "group"
     least_share: float = Field(0.2, ge=0, lt=1)
-    distribution: Disclosed = "exact"
-    entropy: Disclosed = "exact"
+    distribution: LabelStatistics = "exact"
+    entropy: LabelStatistics = "exact"
     noise: float = Field(0.1, ge=0)
 
 
-class Pool(NamedTuple):
+class EnhancerPool(NamedTuple):
     """The Enhancer Groups that a client knows of.
 
     Attributes:
@@ -84,7 +84,7 @@ class Pool(NamedTuple):
     router: Router
 
 
-class FedEt(Learner[FedEtParams]):
+class FedEt(ClientLearner[FedEtParams]):
     """Train temporary groups, consolidate, send the groups that changed.
 
     State: the groups as they were last received, which classes they know, ``router``,
@@ -92,44 +92,46 @@ class FedEt(Learner[FedEtParams]):
     """
 
     params_type = FedEtParams
-    rehearses = True
+    needs_single_head = True
 
-    def __init__(self, params: FedEtParams, model: TaskModel, place: Place) -> None:
+    def __init__(
+        self, params: FedEtParams, model: MultiHeadModel, place: ClientContext
+    ) -> None:
         """Keep what a fresh group looks like: the same for every task and client."""
         super().__init__(params, model, place)
         self._fresh = snapshot(model, model.shared_names())
 
     @override
     def train(
-        self, state: Payload, received: Payload, stage: Stage, data: TaskData
+        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
     ) -> tuple[Payload, Update]:
         kept = {**state, **received}
         pool = self._pool(kept)
-        seed = derive(self.place.seed, "fedet", self.place.client, stage.round)
+        seed = derive(self.context.seed, "fedet", self.context.client, stage.round)
         share = self.params.gamma
-        memory = remembered(
+        memory = add_to_buffer(
             kept.get("memory", {}), data.train, share, seed, task=stage.task
         )
-        old = recalled(memory, self.place.device, without=stage.task)
-        samples = recalled(memory, self.place.device)
+        old = replay_samples(memory, self.context.device, without=stage.task)
+        samples = replay_samples(memory, self.context.device)
         scores = pool.router.scores(data.train.x)
-        routed = destined(scores, self._chosen(scores))
+        train_router = assign_group(scores, self._chosen(scores))
         # As a class was handed over, so are its samples in memory.
-        knows = torch.from_numpy(pool.known).T.to(routed.device, copy=True)
-        knows[data.train.y, routed] = True
+        knows = torch.from_numpy(pool.known).T.to(train_router.device, copy=True)
+        knows[data.train.y, train_router] = True
         again = pool.router.scores(samples.x) if len(samples.y) else scores[:0]
-        remembered_for = destined(again, knows[samples.y])
+        remembered_for = assign_group(again, knows[samples.y])
         payload: dict[str, Arrays] = {}
         told: dict[str, float] = {}
-        for j in torch.unique(routed).tolist():
-            part = _at(data.train, routed == j)
+        for j in torch.unique(train_router).tolist():
+            part = _at(data.train, train_router == j)
             new = torch.unique(part.y)
             known = torch.from_numpy(np.flatnonzero(pool.known[j])).to(new.device)
             kept_classes = known[~torch.isin(known, new)]
             mine = _at(samples, (remembered_for == j) & knows[samples.y, j])
             start = pool.groups.get(j, {})
             load(self.model, start if start and self._warm else self._fresh)
-            lesson = together([part, _at(old, torch.isin(old.y, new))])
+            lesson = concat([part, _at(old, torch.isin(old.y, new))])
             valid = _at(data.valid, torch.isin(data.valid.y, new))
             scalars = self._learn(lesson, valid, new, stage)
             if start and len(kept_classes):
@@ -140,9 +142,11 @@ class FedEt(Learner[FedEtParams]):
                 error = self._consolidate(start, used, kept_classes, new, order)
                 scalars["distilled"] = error
             for name, value in scalars.items():
-                told[name] = told.get(name, 0.0) + value * len(part.y) / len(routed)
+                told[name] = told.get(name, 0.0) + value * len(part.y) / len(
+                    train_router
+                )
             payload[f"enhancers/{j}"] = snapshot(self.model, self._fresh)
-            payload[f"meta/{j}"] = disclosed(
+            payload[f"meta/{j}"] = label_statistics(
                 torch.cat([part.y, mine.y]).cpu().numpy(),
                 part.y.cpu().numpy(),
                 data.classes,
@@ -167,25 +171,27 @@ class FedEt(Learner[FedEtParams]):
         if not pool.groups:
             return logits
         learned = torch.from_numpy(pool.known.any(1)).to(x.device)
-        routed = destined(pool.router.scores(x), learned)
-        for j in torch.unique(routed).tolist():
-            mine = torch.nonzero(routed == j)[:, 0]
+        train_router = assign_group(pool.router.scores(x), learned)
+        for j in torch.unique(train_router).tolist():
+            mine = torch.nonzero(train_router == j)[:, 0]
             load(self.model, pool.groups[j])
             known = torch.from_numpy(pool.known[j]).to(x.device)
-            logits[mine] = answers(self.model, x[mine]).masked_fill(~known, NEVER)
+            logits[mine] = predict_logits(self.model, x[mine]).masked_fill(
+                ~known, NEVER
+            )
         return logits
 
     @property
     def _warm(self) -> bool:
         return self.params.start == "group"
 
-    def _pool(self, kept: Payload) -> Pool:
+    def _pool(self, kept: Payload) -> EnhancerPool:
         known = np.asarray(kept[KNOWN]["classes"]).astype(bool)
         groups = {
             j: kept[f"enhancers/{j}"] for j in np.flatnonzero(known.any(1)).tolist()
         }
         router = Router(self.model, kept.get("router", {}), self.params.groups)
-        return Pool(groups, known, router)
+        return EnhancerPool(groups, known, router)
 
     def _chosen(self, scores: Tensor) -> Tensor:
         """Return which groups learn from the task, bool, shape (J,); at least one.
@@ -197,14 +203,14 @@ class FedEt(Learner[FedEtParams]):
         return (counts > 0) & (counts >= least)
 
     def _learn(
-        self, examples: Examples, valid: Examples, new: Tensor, stage: Stage
+        self, examples: Examples, valid: Examples, new: Tensor, stage: TaskStage
     ) -> dict[str, float]:
         """Train the loaded model as f_t on its new classes alone; return scalars."""
         model = self.model
         places = torch.zeros(int(new.max()) + 1, dtype=torch.int64, device=new.device)
         places[new] = torch.arange(len(new), device=new.device)
         inner, held = (
-            Examples(model.prepared(part.x), places[part.y])
+            Examples(model.frozen_features(part.x), places[part.y])
             for part in (examples, valid)
         )
 
@@ -221,10 +227,10 @@ class FedEt(Learner[FedEtParams]):
             objective,
             validate,
             inner,
-            self.place.training,
+            self.context.training,
             memory={},
-            seed=self.place.seed,
-            client=self.place.client,
+            seed=self.context.seed,
+            client=self.context.client,
             stage=stage,
         )
         return done.metrics()
@@ -242,26 +248,29 @@ class FedEt(Learner[FedEtParams]):
         a_class_before = len(past.y) / max(1, len(torch.unique(past.y)))
         wanted = round(a_class / a_class_before) - 1 if len(past.y) else 0
         copies = min(max(wanted, 1), self.params.copies)
-        return together([augmented(past, copies, seed), present])
+        return concat([augmented(past, copies, seed), present])
 
     def _consolidate(
         self, start: Arrays, used: Examples, old: Tensor, new: Tensor, seed: int
     ) -> float:
         """Make H_new of H_old and the loaded H^t; return the last mean loss."""
-        x = self.model.prepared(used.x)
-        f_t, temporary = answers(self.model, x), snapshot(self.model, self._fresh)
+        x = self.model.frozen_features(used.x)
+        f_t, temporary = (
+            predict_logits(self.model, x),
+            snapshot(self.model, self._fresh),
+        )
         load(self.model, start)
-        targets = combined(answers(self.model, x), f_t, old, new)
+        targets = distillation_targets(predict_logits(self.model, x), f_t, old, new)
         if self._warm:
             load(self.model, temporary)
         classes = torch.cat([old, new])
         weight = self.params.label_weight
-        lesson = Lesson(x, targets, classes, used.y, weight)
+        lesson = DistillationSet(x, targets, classes, used.y, weight)
         epochs = self.params.distil_epochs
-        return distil(self.model, lesson, self.place.training, epochs, seed)
+        return distill(self.model, lesson, self.context.training, epochs, seed)
 
 
-def destined(scores: Tensor, allowed: Tensor) -> Tensor:
+def assign_group(scores: Tensor, allowed: Tensor) -> Tensor:
     """Return the best of some groups for each sample, int64, shape (N,).
 
     Args:
@@ -272,7 +281,9 @@ def destined(scores: Tensor, allowed: Tensor) -> Tensor:
     return scores.masked_fill(~allowed, -torch.inf).argmax(1)
 
 
-def combined(f_old: Tensor, f_t: Tensor, old: Tensor, new: Tensor) -> Tensor:
+def distillation_targets(
+    f_old: Tensor, f_t: Tensor, old: Tensor, new: Tensor
+) -> Tensor:
     """Return the supervision of the double distillation (equations 1 and 5).
 
     The logits of the old classes come from H_old and those of the new ones from H^t,

@@ -10,10 +10,10 @@ import numpy as np
 
 from fcl_flower.core.types import Array, Arrays
 
-Disclosed: TypeAlias = Literal["exact", "noised", "withheld"]
+LabelStatistics: TypeAlias = Literal["exact", "noised", "withheld"]
 
 
-def shares(labels: Array, classes: int) -> Array:
+def class_frequencies(labels: Array, classes: int) -> Array:
     """Return the share of each class, float64, shape (classes,); zeros of no labels."""
     counts = np.bincount(labels, minlength=classes).astype(np.float64)
     return np.asarray(counts / max(counts.sum(), 1.0))
@@ -25,13 +25,13 @@ def information_entropy(distribution: Array) -> float:
     return float(max(0.0, -(present * np.log(present)).sum()))
 
 
-def disclosed(
+def label_statistics(
     trained: Array,
     new: Array,
     classes: int,
     *,
-    distribution: Disclosed,
-    entropy: Disclosed,
+    distribution: LabelStatistics,
+    entropy: LabelStatistics,
     noise: float,
     seed: int,
 ) -> Arrays:
@@ -54,7 +54,7 @@ def disclosed(
     rng = np.random.default_rng(seed)
     told = {"classes": np.unique(new).astype(np.int64)}
     if distribution != "withheld":
-        known = shares(trained, classes)
+        known = class_frequencies(trained, classes)
         if distribution == "noised":
             known = np.maximum(known + rng.normal(0, noise, classes), 0)
             known = (
@@ -62,7 +62,7 @@ def disclosed(
             )
         told["distribution"] = known.astype(np.float32)
     if entropy != "withheld":
-        found = information_entropy(shares(new, classes))
+        found = information_entropy(class_frequencies(new, classes))
         if entropy == "noised":
             found = max(0.0, found + float(rng.normal(0, noise)))
         told["entropy"] = np.asarray(found, np.float32)

@@ -22,12 +22,12 @@ from torch.func import functional_call
 from torch.nn.functional import linear, pad
 from typing_extensions import override
 
-from clients.fedweit.task_model import FedWeitParams, Pieces, Tensors, Workspace
+from clients.fedweit.task_model import FedWeitParams, TaskModel, TaskTensors, Tensors
 from fcl_flower.core.sparse import SparseArray
 from fcl_flower.core.types import Arrays
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.models.convolutional.kim_cnn import KimCnn
-from fcl_flower.models.registry import TaskModel
+from fcl_flower.models.registry import MultiHeadModel
 from fcl_flower.training.tensors import to_numpy, to_torch
 
 Stored = Literal["float32", "float16"]
@@ -103,7 +103,7 @@ def branch_vectors(
     return torch.relu(torch.addcmul(bias, reached, alpha.unsqueeze(1)))
 
 
-class BranchedWorkspace(Workspace):
+class BranchedWorkspace(TaskModel):
     """A task's model with branches: equation 3 in place of FedWeIT's equation 4.
 
     Attributes:
@@ -116,29 +116,29 @@ class BranchedWorkspace(Workspace):
 
     def __init__(
         self,
-        model: TaskModel,
+        model: MultiHeadModel,
         params: FedWeitParams,
         task: int,
-        pieces: Pieces,
+        tensors: TaskTensors,
         branches: ForeignBranches,
         joined: Tensors,
         *,
         stored: Stored,
         limit: int,
     ) -> None:
-        """Turn ``pieces`` and ``joined`` into leaves.
+        """Turn ``tensors`` and ``joined`` into leaves.
 
         Args:
             model: its body is a `KimCnn`.
             params: hyper-parameters.
             task: whose head answers.
-            pieces: taken over.
+            tensors: taken over.
             branches: the foreign adapters.
             joined: taken over.
             stored: how the extremes of the task's documents are kept.
             limit: bytes that they may take; above, each step computes its own.
         """
-        super().__init__(model, params, task, pieces)
+        super().__init__(model, params, task, tensors)
         self.branches, self.joined = branches, joined
         self._stored: Stored = stored
         self._limit = limit
@@ -154,7 +154,7 @@ class BranchedWorkspace(Workspace):
         train, valid = data.train, data.valid
         count = len(train.y) + len(valid.y)
         width = 2 if self._stored == "float16" else 4
-        numbers = sum(self.joined[f"bias/{name}"].numel() for name in self.pieces.base)
+        numbers = sum(self.joined[f"bias/{name}"].numel() for name in self.tensors.base)
         if 2 * count * numbers * width > self._limit:
             return data
         words = max(train.x.shape[1], valid.x.shape[1])
@@ -180,14 +180,14 @@ class BranchedWorkspace(Workspace):
         else:
             extremes, rows, x = self._table, x[:, 0], x[:, 1:]
         name = f"heads.{self.model.head_index(self.task)}"
-        private = self.pieces.private
+        private = self.tensors.private
         local, foreign = (private[f"{name}.weight"] @ self.joined["local"]).chunk(2, 1)
         logits = linear(self.local(x), local, private[f"{name}.bias"])
         return logits + self.foreign(extremes, rows, foreign)
 
     def local(self, x: Tensor) -> Tensor:
         """Return z_c, shape (batch, features): the network without branches."""
-        tensors = {**self.weights(), **self.pieces.private}
+        tensors = {**self.weights(), **self.tensors.private}
         body = {
             name.removeprefix("body."): tensor
             for name, tensor in tensors.items()
@@ -207,7 +207,7 @@ class BranchedWorkspace(Workspace):
             rows: which of the documents, shape (batch,).
             head: the head times the foreign half of W_c, shape (classes, features).
         """
-        widths = [len(self.pieces.base[name]) for name in self.branches.names]
+        widths = [len(self.tensors.base[name]) for name in self.branches.names]
         added = []
         for name, part in zip(
             self.branches.names, torch.split(head, widths, 1), strict=True

@@ -13,15 +13,15 @@ from typing_extensions import override
 
 from clients.fedseit.branches import BranchedWorkspace, ForeignBranches, Stored
 from clients.fedweit.client import FedWeit
-from clients.fedweit.client_state import current
-from clients.fedweit.task_model import FedWeitParams, Workspace
-from fcl_flower.algorithms.base import Place
+from clients.fedweit.client_state import current_task
+from clients.fedweit.task_model import FedWeitParams, TaskModel
+from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.core.seeds import derive
-from fcl_flower.core.types import Array, Arrays, Payload, Stage, Update
+from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData
 from fcl_flower.models.convolutional.kim_cnn import KimCnn
-from fcl_flower.models.registry import TaskModel
+from fcl_flower.models.registry import MultiHeadModel
 from fcl_flower.training.tensors import arrays_of, dense
 
 MEGABYTE = 2**20
@@ -63,7 +63,9 @@ class FedSeit(FedWeit[FedSeitParams]):
 
     params_type = FedSeitParams
 
-    def __init__(self, params: FedSeitParams, model: TaskModel, place: Place) -> None:
+    def __init__(
+        self, params: FedSeitParams, model: MultiHeadModel, place: ClientContext
+    ) -> None:
         """Refuse a model that is not for text."""
         super().__init__(params, model, place)
         if not isinstance(model.body, KimCnn):
@@ -75,7 +77,7 @@ class FedSeit(FedWeit[FedSeitParams]):
 
     @override
     def train(
-        self, state: Payload, received: Payload, stage: Stage, data: TaskData
+        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
     ) -> tuple[Payload, Update]:
         task = stage.task
         if f"projections/{task}" in state:
@@ -119,20 +121,20 @@ class FedSeit(FedWeit[FedSeitParams]):
             f"sources/{task}": {"foreign": np.array(sources, np.int64)},
             f"branches/{task}": branches,
             f"projections/{task}": shared
-            or initial_projections(state["base"], count, self.place.seed),
+            or initial_projections(state["base"], count, self.context.seed),
         }
 
     @override
-    def sent(self, state: Payload, stage: Stage) -> Payload:
-        uplink = super().sent(state, stage)
+    def sent(self, state: Payload, stage: TaskStage) -> Payload:
+        encode_update = super().sent(state, stage)
         if not self.params.dls or f"projections/{stage.task}" not in state:
-            return uplink
+            return encode_update
         group = f"dense/{len(_sources(state, stage.task))}"
-        return {**uplink, group: state[f"projections/{stage.task}"]}
+        return {**encode_update, group: state[f"projections/{stage.task}"]}
 
     @override
-    def attended(self, state: Payload) -> dict[str, float]:
-        task = current(state)
+    def attention_weights(self, state: Payload) -> dict[str, float]:
+        task = current_task(state)
         if f"branches/{task}" not in state:
             return {}
         alpha = [
@@ -148,17 +150,17 @@ class FedSeit(FedWeit[FedSeitParams]):
         }
 
     @override
-    def open(self, state: Payload, task: int) -> Workspace:
-        pieces = self.pieces(state, task)
+    def build_task_model(self, state: Payload, task: int) -> TaskModel:
+        tensors = self.task_tensors(state, task)
         if f"branches/{task}" not in state:
-            return Workspace(self.model, self.params, task, pieces)
+            return TaskModel(self.model, self.params, task, tensors)
         foreign = [f"library/{source}" for source in _sources(state, task)]
         branches = ForeignBranches(self._body, [state[g] for g in foreign])
         return BranchedWorkspace(
             self.model,
             self.params,
             task,
-            pieces,
+            tensors,
             branches,
             self.torch({**state[f"branches/{task}"], **state[f"projections/{task}"]}),
             stored=self.params.cache,
@@ -166,7 +168,7 @@ class FedSeit(FedWeit[FedSeitParams]):
         )
 
     @override
-    def changed(self, work: Workspace, task: int) -> Payload:
+    def changed(self, work: TaskModel, task: int) -> Payload:
         changed = super().changed(work, task)
         if not isinstance(work, BranchedWorkspace):
             return changed

@@ -15,27 +15,27 @@ from torch import Tensor
 from typing_extensions import override
 
 from clients.fedweit.client_state import (
-    attended,
-    banks,
-    begun,
-    current,
-    ended,
-    folded,
-    trained,
+    attention_weights,
+    current_task,
+    end_task,
+    foreign_adapters,
+    known_tasks,
+    merged_foreign,
+    start_task,
 )
 from clients.fedweit.equations import by_channel, gate, retroactive, top_channels
 from clients.fedweit.task_model import (
     FedWeitParams,
     OldTask,
-    Pieces,
+    TaskModel,
+    TaskTensors,
     Tensors,
-    Workspace,
 )
 from clients.fedweit.task_summary import centres
-from fcl_flower.algorithms.base import Learner
+from fcl_flower.algorithms.base import ClientLearner
 from fcl_flower.core.seeds import derive
 from fcl_flower.core.sparse import SparseArray
-from fcl_flower.core.types import Arrays, Payload, Stage, Update
+from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData
 from fcl_flower.training.loop import fit, score
 from fcl_flower.training.tensors import arrays_of, dense, snapshot, to_numpy, to_torch
@@ -44,7 +44,7 @@ from strategies.fedweit.decomposition import decomposed
 W = TypeVar("W", bound=FedWeitParams)
 
 
-class FedWeit(Learner[W]):
+class FedWeit(ClientLearner[W]):
     """Learn a task with its own adapter; keep old tasks as they were.
 
     State, with T the number of a task:
@@ -65,16 +65,16 @@ class FedWeit(Learner[W]):
         return {"base": start, "anchor/base": start}
 
     @override
-    def answer(
-        self, state: Payload, question: Payload, stage: Stage, data: TaskData
+    def answer_query(
+        self, state: Payload, question: Payload, stage: TaskStage, data: TaskData
     ) -> Payload:
         """Return the new task's summary; nothing where it has too few documents."""
         found = centres(
-            to_numpy(self.model.represent(data.train.x)),
+            to_numpy(self.model.embed(data.train.x)),
             self.params.clusters,
             self.params.clustering,
             self.params.members,
-            derive(self.place.seed, "summary", self.place.client, stage.task),
+            derive(self.context.seed, "summary", self.context.client, stage.task),
         )
         if not len(found):
             return {}
@@ -84,33 +84,33 @@ class FedWeit(Learner[W]):
 
     @override
     def train(
-        self, state: Payload, received: Payload, stage: Stage, data: TaskData
+        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
     ) -> tuple[Payload, Update]:
-        task, unfinished = stage.task, current(state)
+        task, unfinished = stage.task, current_task(state)
         if unfinished not in (None, task):  # the client was away when it ended
             state = self.close(state, unfinished)
         state = {**state, "base": overwritten(state["base"], received["base"])}
-        if task not in trained(state):
+        if task not in known_tasks(state):
             state = self.start(state, received, task, data)
-        elif current(state) != task:
+        elif current_task(state) != task:
             state = self.resume(state, task)
-        work = self.open(state, task)
+        work = self.build_task_model(state, task)
         seen = work.prepared(data)
         done = fit(
             work.leaves,
             work.loss,
             lambda: score(work.logits, seen.valid),
             seen.train,
-            self.place.training,
+            self.context.training,
             memory=state["optimizer"],
-            seed=self.place.seed,
-            client=self.place.client,
+            seed=self.context.seed,
+            client=self.context.client,
             stage=stage,
             rates=work.rates,
         )
         state = {**state, **self.changed(work, task), "optimizer": done.memory}
-        metrics = done.metrics() | self.attended(state)
-        if stage.last:
+        metrics = done.metrics() | self.attention_weights(state)
+        if stage.ends_task:
             state = self.finish(state, task, data)
             metrics["adapter_density"] = density(state[f"adapters/{task}"])
         return state, Update(self.sent(state, stage), len(data.train.y), metrics)
@@ -121,7 +121,7 @@ class FedWeit(Learner[W]):
     ) -> Tensor:
         if f"masks/{task}" not in state:
             state = {**state, **self.fresh(task)}
-        return self.open(state, task).logits(x)
+        return self.build_task_model(state, task).logits(x)
 
     def initial(self) -> Arrays:
         """Return the decomposed weights that every client starts from."""
@@ -160,17 +160,17 @@ class FedWeit(Learner[W]):
             for group, arrays in received.items()
             if group.startswith("adapters/")
         }
-        return {**begun(state, task, foreign), **self.fresh(task)}
+        return {**start_task(state, task, foreign), **self.fresh(task)}
 
     def resume(self, state: Payload, task: int) -> Payload:
         """Return the state as the client comes back to a task that it has finished.
 
         Its adapter is the one that it would predict with now; mask, biases, head and
         foreign sum are as they were left. Adapters of others are for new tasks alone
-        (``stage.first``), so that alpha is not trained again.
+        (``stage.starts_task``), so that alpha is not trained again.
         """
         adapters = arrays_of(self.adapters(state, task))
-        return {**begun(state, task), f"adapters/{task}": adapters}
+        return {**start_task(state, task), f"adapters/{task}": adapters}
 
     def finish(self, state: Payload, task: int, data: TaskData) -> Payload:
         """Return the state after the last round of a task, whose data are at hand."""
@@ -179,13 +179,13 @@ class FedWeit(Learner[W]):
     def close(self, state: Payload, task: int) -> Payload:
         """Prune the task's adapter, fold the foreign ones, let the others follow."""
         finished: dict[str, Arrays] = {
-            **ended(state),
+            **end_task(state),
             **{
                 f"adapters/{t}": {
                     name: SparseArray.of_nonzero(to_numpy(adapter))
                     for name, adapter in self.adapters(state, t).items()
                 }
-                for t in trained(state)
+                for t in known_tasks(state)
                 if t != task
             },
             f"adapters/{task}": {
@@ -194,19 +194,19 @@ class FedWeit(Learner[W]):
             },
             "anchor/base": state["base"],
         }
-        if foreign := folded(state):
+        if foreign := merged_foreign(state):
             finished[f"foreign/{task}"] = foreign
         if self.params.solver == "gradient":
-            for t in trained(state):
+            for t in known_tasks(state):
                 finished[f"anchor/{t}"] = finished[f"adapters/{t}"]
         return finished
 
-    def sent(self, state: Payload, stage: Stage) -> Payload:
+    def sent(self, state: Payload, stage: TaskStage) -> Payload:
         """Return what goes up: B on the top-kappa channels, at a task's end also A."""
-        uplink = {"base": self.sent_base(state, stage.task)}
-        if stage.last:
-            uplink["adapters"] = state[f"adapters/{stage.task}"]
-        return uplink
+        encode_update = {"base": self.sent_base(state, stage.task)}
+        if stage.ends_task:
+            encode_update["adapters"] = state[f"adapters/{stage.task}"]
+        return encode_update
 
     def sent_base(self, state: Payload, task: int) -> Arrays:
         """Return B, or B * g(m), on the top-kappa channels by gate."""
@@ -220,14 +220,14 @@ class FedWeit(Learner[W]):
             sent[name] = SparseArray.of_channels(to_numpy(base), to_numpy(channels))
         return sent
 
-    def attended(self, state: Payload) -> dict[str, float]:
+    def attention_weights(self, state: Payload) -> dict[str, float]:
         """Return the weight of each foreign adapter, for the report."""
-        return attended(state)
+        return attention_weights(state)
 
     def adapters(self, state: Payload, task: int) -> Tensors:
         """Return A of a task as it follows today's base."""
         adapters = self.torch(state[f"adapters/{task}"])
-        if self.params.solver == "gradient" or current(state) == task:
+        if self.params.solver == "gradient" or current_task(state) == task:
             return adapters
         base, anchor = self.torch(state["base"]), self.torch(state["anchor/base"])
         gates = self.gates(state, task)
@@ -247,55 +247,57 @@ class FedWeit(Learner[W]):
         masks = self.torch(state[f"masks/{task}"])
         return {name: gate(mask, self.params.gate) for name, mask in masks.items()}
 
-    def open(self, state: Payload, task: int) -> Workspace:
+    def build_task_model(self, state: Payload, task: int) -> TaskModel:
         """Return a task's model, ready to predict or to be trained."""
-        return Workspace(self.model, self.params, task, self.pieces(state, task))
+        return TaskModel(self.model, self.params, task, self.task_tensors(state, task))
 
-    def pieces(self, state: Payload, task: int) -> Pieces:
+    def task_tensors(self, state: Payload, task: int) -> TaskTensors:
         """Return the tensors of a task."""
-        pieces = Pieces(
+        tensors = TaskTensors(
             base=self.torch(state["base"]),
             masks=self.torch(state[f"masks/{task}"]),
             adapters=self.adapters(state, task),
             private=self.torch(state[f"heads/{task}"]),
             foreign=self.torch(state.get(f"foreign/{task}", {})),
         )
-        if current(state) == task:
-            pieces.banks = banks(state)
-            pieces.attention = self.torch(state["attention"] if pieces.banks else {})
+        if current_task(state) == task:
+            tensors.banks = foreign_adapters(state)
+            tensors.attention = self.torch(state["attention"] if tensors.banks else {})
             if self.params.solver == "gradient":
-                pieces.anchor = self.torch(state["anchor/base"])
-                pieces.old = {
+                tensors.anchor = self.torch(state["anchor/base"])
+                tensors.old = {
                     t: OldTask(
                         self.torch(state[f"adapters/{t}"]),
                         self.torch(state[f"anchor/{t}"]),
                         self.gates(state, t),
                     )
-                    for t in trained(state)
+                    for t in known_tasks(state)
                     if t != task and f"anchor/{t}" in state
                 }
-        return pieces
+        return tensors
 
-    def changed(self, work: Workspace, task: int) -> Payload:
+    def changed(self, work: TaskModel, task: int) -> Payload:
         """Return what training changed, as groups of the client's state."""
-        pieces = work.pieces
+        tensors = work.tensors
         changed: dict[str, Arrays] = {
-            "base": arrays_of(pieces.base),
-            f"masks/{task}": arrays_of(pieces.masks),
-            f"adapters/{task}": arrays_of(pieces.adapters),
-            f"heads/{task}": arrays_of(pieces.private),
+            "base": arrays_of(tensors.base),
+            f"masks/{task}": arrays_of(tensors.masks),
+            f"adapters/{task}": arrays_of(tensors.adapters),
+            f"heads/{task}": arrays_of(tensors.private),
             **{
                 f"adapters/{t}": arrays_of(old.adapters)
-                for t, old in pieces.old.items()
+                for t, old in tensors.old.items()
             },
         }
-        if pieces.attention:
-            changed["attention"] = arrays_of(pieces.attention)
+        if tensors.attention:
+            changed["attention"] = arrays_of(tensors.attention)
         return changed
 
     def torch(self, arrays: Arrays) -> Tensors:
         """Return dense torch copies on this learner's device."""
-        return {n: to_torch(values, self.place.device) for n, values in arrays.items()}
+        return {
+            n: to_torch(values, self.context.device) for n, values in arrays.items()
+        }
 
 
 def density(arrays: Arrays) -> float:

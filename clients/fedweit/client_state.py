@@ -19,17 +19,17 @@ CURRENT = "meta/current"
 RECEIVED = "received/"
 
 
-def current(state: Payload) -> int | None:
+def current_task(state: Payload) -> int | None:
     """Return the task in progress; None between tasks."""
     return int(dense(state[CURRENT]["task"])) if CURRENT in state else None
 
 
-def trained(state: Payload) -> list[int]:
+def known_tasks(state: Payload) -> list[int]:
     """Return the tasks that a client has ever trained on, ascending."""
     return sorted(int(g.split("/")[1]) for g in state if g.startswith("masks/"))
 
 
-def begun(
+def start_task(
     state: Payload, task: int, foreign: Mapping[str, Arrays] = {}
 ) -> dict[str, Arrays]:
     """Return the state with ``task`` in progress, and equal attention.
@@ -41,14 +41,14 @@ def begun(
     """
     equal = np.full(len(foreign), 1 / max(len(foreign), 1), np.float32)
     return {
-        **ended(state),
+        **end_task(state),
         CURRENT: {"task": np.asarray(task)},
         **{RECEIVED + source: arrays for source, arrays in foreign.items()},
         "attention": dict.fromkeys(state["base"], equal),
     }
 
 
-def ended(state: Payload) -> dict[str, Arrays]:
+def end_task(state: Payload) -> dict[str, Arrays]:
     """Return the state with no task in progress."""
     kept = {
         group: arrays
@@ -64,7 +64,7 @@ def received(state: Payload) -> list[str]:
     return [group.removeprefix(RECEIVED) for group in groups]
 
 
-def banks(state: Payload) -> dict[str, ForeignBank]:
+def foreign_adapters(state: Payload) -> dict[str, ForeignBank]:
     """Return the adapters that came, by tensor; empty when none did."""
     groups = [RECEIVED + source for source in received(state)]
     if not groups:
@@ -75,15 +75,15 @@ def banks(state: Payload) -> dict[str, ForeignBank]:
     }
 
 
-def folded(state: Payload) -> dict[str, SparseArray]:
+def merged_foreign(state: Payload) -> dict[str, SparseArray]:
     """Return sum_j alpha_j A_j by tensor, as it is now; empty without any A_j."""
     return {
         name: SparseArray.of_nonzero(bank.combine(_alpha(state, name)))
-        for name, bank in banks(state).items()
+        for name, bank in foreign_adapters(state).items()
     }
 
 
-def attended(state: Payload) -> dict[str, float]:
+def attention_weights(state: Payload) -> dict[str, float]:
     """Return ``attention/C/S``: mean |alpha| over the tensors, for the report."""
     sources = received(state)
     if not sources:

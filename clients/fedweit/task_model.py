@@ -17,7 +17,7 @@ from clients.fedweit.foreign_adapters import ForeignBank
 from clients.fedweit.task_summary import Clustering
 from fcl_flower.algorithms.base import Params
 from fcl_flower.data.examples import TaskData
-from fcl_flower.models.registry import TaskModel
+from fcl_flower.models.registry import MultiHeadModel
 
 Tensors = dict[str, Tensor]
 
@@ -79,7 +79,7 @@ class OldTask:
 
 
 @dataclass(slots=True)
-class Pieces:
+class TaskTensors:
     """The tensors of one task by name; all but ``foreign`` and ``old`` are theta's.
 
     Attributes:
@@ -103,50 +103,54 @@ class Pieces:
     old: dict[int, OldTask] = field(default_factory=dict)
 
 
-class Workspace:
-    """A task's model made of `Pieces`, with the leaves that training changes.
+class TaskModel:
+    """A task's model made of `TaskTensors`, with the leaves that training changes.
 
     Attributes:
         model: whose own tensors are not used.
         params: hyper-parameters.
         task: whose head answers.
-        pieces: the tensors; those that are trained have become parameters.
+        tensors: the tensors; those that are trained have become parameters.
         leaves: the parameters by group and name, such as ``masks/body.fc1.weight``.
         rates: factors on the learning rate for some of the leaves.
     """
 
     def __init__(
-        self, model: TaskModel, params: FedWeitParams, task: int, pieces: Pieces
+        self,
+        model: MultiHeadModel,
+        params: FedWeitParams,
+        task: int,
+        tensors: TaskTensors,
     ) -> None:
-        """Turn ``pieces`` into leaves; the tensors given are taken over."""
+        """Turn ``tensors`` into leaves; the tensors given are taken over."""
         self.model, self.params, self.task = model, params, task
-        self.pieces = pieces
+        self.tensors = tensors
         self.leaves: dict[str, nn.Parameter] = {}
         self.rates: dict[str, float] = {}
-        self.take("base", pieces.base, params.base_rate)
-        self.take("masks", pieces.masks)
-        self.take("adapters", pieces.adapters)
-        self.take("attention", pieces.attention, params.attention_rate)
-        self.take("heads", pieces.private)
-        for t, old in pieces.old.items():
+        self.take("base", tensors.base, params.base_rate)
+        self.take("masks", tensors.masks)
+        self.take("adapters", tensors.adapters)
+        self.take("attention", tensors.attention, params.attention_rate)
+        self.take("heads", tensors.private)
+        for t, old in tensors.old.items():
             self.take(f"old/{t}", old.adapters)
 
     def weights(self) -> Tensors:
         """Return theta by name (equation 1)."""
-        return {name: self.theta(name) for name in self.pieces.base}
+        return {name: self.theta(name) for name in self.tensors.base}
 
     def theta(self, name: str) -> Tensor:
         """Return one composed weight (equation 1)."""
-        pieces = self.pieces
-        foreign = pieces.foreign.get(name)
-        if name in pieces.banks:
-            foreign = pieces.banks[name].weighted(pieces.attention[name])
-        gates = gate(pieces.masks[name], self.params.gate)
-        return compose(pieces.base[name], gates, pieces.adapters[name], foreign)
+        tensors = self.tensors
+        foreign = tensors.foreign.get(name)
+        if name in tensors.banks:
+            foreign = tensors.banks[name].weighted(tensors.attention[name])
+        gates = gate(tensors.masks[name], self.params.gate)
+        return compose(tensors.base[name], gates, tensors.adapters[name], foreign)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the task's logits with the composed weights."""
-        tensors = {**self.weights(), **self.pieces.private}
+        tensors = {**self.weights(), **self.tensors.private}
         return cast(
             Tensor,
             torch.func.functional_call(self.model, tensors, (x, self.task)),
@@ -170,9 +174,9 @@ class Workspace:
 
     def sparsity(self) -> Tensor:
         """Return lambda1 (|m|_1 + sum_i |A_i|_1), over what is being trained."""
-        pieces = self.pieces
-        trained = [pieces.masks, pieces.adapters]
-        trained += [old.adapters for old in pieces.old.values()]
+        tensors = self.tensors
+        trained = [tensors.masks, tensors.adapters]
+        trained += [old.adapters for old in tensors.old.values()]
         terms = [tensor.abs().sum() for group in trained for tensor in group.values()]
         return self.params.lambda1 * torch.stack(terms).sum()
 
@@ -184,9 +188,9 @@ class Workspace:
         lambda1 g(m_i) an entry, and is left out there.
         """
         total: Tensor | float = 0.0
-        for old in self.pieces.old.values():
+        for old in self.tensors.old.values():
             for name, adapter in old.adapters.items():
-                moved = self.pieces.base[name] - self.pieces.anchor[name]
+                moved = self.tensors.base[name] - self.tensors.anchor[name]
                 followed = adapter - old.anchors[name]
                 gates = by_channel(old.gates[name], moved)
                 total = total + (moved * gates + followed).square().sum()
@@ -203,7 +207,7 @@ class Workspace:
 
 
 def predict(
-    model: TaskModel, tensors: Mapping[str, Tensor], x: Tensor, task: int
+    model: MultiHeadModel, tensors: Mapping[str, Tensor], x: Tensor, task: int
 ) -> Tensor:
     """Return logits of ``model`` with ``tensors`` in place of its own, evaluating."""
     model.eval()

@@ -15,7 +15,7 @@ from pydantic import Field
 from typing_extensions import override
 
 from clients.fedweit.client import FedWeit
-from clients.fedweit.client_state import trained
+from clients.fedweit.client_state import known_tasks
 from clients.fedweit.equations import by_channel, compose
 from clients.fedweit.task_model import FedWeitParams, Tensors, predict
 from clients.fedweit_match.matching import (
@@ -25,7 +25,7 @@ from clients.fedweit_match.matching import (
 )
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.sparse import SparseArray
-from fcl_flower.core.types import Payload, Stage
+from fcl_flower.core.types import Payload, TaskStage
 from fcl_flower.data.examples import TaskData
 from fcl_flower.training.tensors import arrays_of, dense, to_numpy
 
@@ -88,8 +88,8 @@ class FedWeitMatch(FedWeit[FedWeitMatchParams]):
         return super().close(kept, task)
 
     @override
-    def sent(self, state: Payload, stage: Stage) -> Payload:
-        if not stage.last:
+    def sent(self, state: Payload, stage: TaskStage) -> Payload:
+        if not stage.ends_task:
             return {"base": {}}
         task = stage.task
         tensors, gates = self._tensors(state, task), self.gates(state, task)
@@ -113,7 +113,7 @@ class FedWeitMatch(FedWeit[FedWeitMatchParams]):
         }
 
     @override
-    def attended(self, state: Payload) -> dict[str, float]:
+    def attention_weights(self, state: Payload) -> dict[str, float]:
         if "start/from" not in state:
             return {}
         client, task = dense(state["start/from"]["number"]).tolist()
@@ -128,7 +128,7 @@ class FedWeitMatch(FedWeit[FedWeitMatchParams]):
         known = max(
             (
                 matched_accuracy(self.predict(state, {}, t, x), y)[0]
-                for t in trained(state)
+                for t in known_tasks(state)
             ),
             default=0.0,
         )
@@ -175,8 +175,8 @@ class FedWeitMatch(FedWeit[FedWeitMatchParams]):
 
     def _tensors(self, state: Payload, task: int) -> Tensors:
         """Return theta and private tensors of one of my own tasks."""
-        work = self.open(state, task)
-        tensors = {**work.weights(), **work.pieces.private}
+        work = self.build_task_model(state, task)
+        tensors = {**work.weights(), **work.tensors.private}
         return {name: tensor.detach() for name, tensor in tensors.items()}
 
     def _set(self, state: Payload, tensors: Tensors, task: int) -> Payload:

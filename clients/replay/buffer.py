@@ -18,7 +18,7 @@ from fcl_flower.data.examples import Examples
 from fcl_flower.training.tensors import dense, to_numpy
 
 
-def remembered(
+def add_to_buffer(
     memory: Arrays, examples: Examples, fraction: float, seed: int, *, task: int
 ) -> Arrays:
     """Return the memory with a task's share of samples; the rest stays as it is.
@@ -35,7 +35,7 @@ def remembered(
         seed: of the draw.
         task: its number.
     """
-    if holds(memory, task) or not len(examples.y):
+    if contains(memory, task) or not len(examples.y):
         return memory
     y = to_numpy(examples.y)
     chosen = _balanced(y, dense(memory["y"]) if memory else y[:0], fraction, seed)
@@ -50,19 +50,21 @@ def remembered(
     return {name: np.concatenate([old[name], _small(new[name])]) for name in new}
 
 
-def holds(memory: Arrays, task: int) -> bool:
+def contains(memory: Arrays, task: int) -> bool:
     """Return whether there are samples of ``task`` in the memory."""
     return bool(memory) and task in dense(memory["task"])
 
 
-def recalled(memory: Arrays, device: str, *, without: int | None = None) -> Examples:
+def replay_samples(
+    memory: Arrays, device: str, *, without: int | None = None
+) -> Examples:
     """Return the samples as a learner takes them: labels and words are int64 again.
 
     Where nothing is remembered, ``x`` has shape (0, 0), since nothing says what samples
-    look like; `fcl_flower.data.examples.together` joins it with anything.
+    look like; `fcl_flower.data.examples.concat` joins it with anything.
 
     Args:
-        memory: of `remembered`.
+        memory: of `add_to_buffer`.
         device: torch device name.
         without: a task whose samples are left out.
     """

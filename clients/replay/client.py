@@ -9,11 +9,11 @@ from pydantic import Field
 from typing_extensions import override
 
 from clients.fedavg import Sgd
-from clients.replay.buffer import recalled, remembered
-from fcl_flower.algorithms.base import Params, Place
+from clients.replay.buffer import add_to_buffer, replay_samples
+from fcl_flower.algorithms.base import ClientContext, Params
 from fcl_flower.core.seeds import derive
-from fcl_flower.core.types import Payload, Stage, Update
-from fcl_flower.data.examples import TaskData, together
+from fcl_flower.core.types import Payload, TaskStage, Update
+from fcl_flower.data.examples import TaskData, concat
 
 
 class ReplayParams(Params):
@@ -33,26 +33,28 @@ class Replay(Sgd[ReplayParams]):
     """
 
     params_type = ReplayParams
-    rehearses = True
+    needs_single_head = True
 
     @override
     def train(
-        self, state: Payload, received: Payload, stage: Stage, data: TaskData
+        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
     ) -> tuple[Payload, Update]:
-        seen = rehearsed(state, stage, data, self.place)
+        seen = with_replay(state, stage, data, self.context)
         after, update = super().train(state, received, stage, seen)
-        return memorised(after, stage, data, self.params.gamma, self.place), update
+        return with_buffer(after, stage, data, self.params.gamma, self.context), update
 
 
-def rehearsed(state: Payload, stage: Stage, data: TaskData, place: Place) -> TaskData:
+def with_replay(
+    state: Payload, stage: TaskStage, data: TaskData, place: ClientContext
+) -> TaskData:
     """Return the task's data with what is remembered of others to train on."""
-    old = recalled(state.get("memory", {}), place.device, without=stage.task)
-    train = together([data.train, old])
+    old = replay_samples(state.get("memory", {}), place.device, without=stage.task)
+    train = concat([data.train, old])
     return TaskData(train, data.valid, data.test, data.classes)
 
 
-def memorised(
-    state: Payload, stage: Stage, data: TaskData, gamma: float, place: Place
+def with_buffer(
+    state: Payload, stage: TaskStage, data: TaskData, gamma: float, place: ClientContext
 ) -> Payload:
     """Return the state with the share ``gamma`` of the task's samples in memory.
 
@@ -63,5 +65,5 @@ def memorised(
     memory = state.get("memory", {})
     return {
         **state,
-        "memory": remembered(memory, data.train, gamma, seed, task=stage.task),
+        "memory": add_to_buffer(memory, data.train, gamma, seed, task=stage.task),
     }

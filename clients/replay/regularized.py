@@ -12,8 +12,8 @@ from torch import Tensor
 from typing_extensions import override
 
 from clients.fedavg import Sgd
-from clients.replay.client import ReplayParams, memorised, rehearsed
-from fcl_flower.core.types import Payload, Stage, Update
+from clients.replay.client import ReplayParams, with_buffer, with_replay
+from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData, batches
 from fcl_flower.training.tensors import load
 
@@ -38,19 +38,19 @@ class ReplayReg(Sgd[ReplayRegParams]):
     """
 
     params_type = ReplayRegParams
-    rehearses = True
+    needs_single_head = True
 
     @override
     def train(
-        self, state: Payload, received: Payload, stage: Stage, data: TaskData
+        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
     ) -> tuple[Payload, Update]:
-        seen = rehearsed(state, stage, data, self.place)
+        seen = with_replay(state, stage, data, self.context)
         self._old: Tensor | None = None
         if stage.task > 0 and len(seen.train.y):
             load(self.model, received["base"])
             self._old = self.hidden(seen.train)
         after, update = super().train(state, received, stage, seen)
-        return memorised(after, stage, data, self.params.gamma, self.place), update
+        return with_buffer(after, stage, data, self.params.gamma, self.context), update
 
     @override
     def penalty(self, rows: Tensor, hidden: Tensor) -> Tensor | float:

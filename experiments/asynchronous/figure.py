@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from fcl_flower.results.report.charts.lines import Series, Steps, lines
 from fcl_flower.results.report.html import page
-from fcl_flower.results.tables import plus_minus, spread
+from fcl_flower.results.tables import format_mean_std, mean_and_std
 
 SLOW = 3
 """The number of the client that takes longer."""
@@ -67,10 +67,14 @@ def main() -> None:
         ]
         cells += [f"{max(ends(run, [SLOW])):g}" for run in members[:1]]
         last = [final(run) for run in members]
-        cells.append(plus_minus(spread(float(one.mean()) for one in last)))
-        cells.append(plus_minus(spread(float(one[SLOW].mean()) for one in last)))
+        cells.append(format_mean_std(mean_and_std(float(one.mean()) for one in last)))
+        cells.append(
+            format_mean_std(mean_and_std(float(one[SLOW].mean()) for one in last))
+        )
         by_task = zip(*(one.mean(0) for one in last), strict=True)
-        cells += [plus_minus(spread(map(float, values))) for values in by_task]
+        cells += [
+            format_mean_std(mean_and_std(map(float, values))) for values in by_task
+        ]
         print("|", " | ".join(cells), "|")
     end = int(
         max(s.time for group in runs.values() for run in group for s in run.scores)

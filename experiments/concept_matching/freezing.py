@@ -19,7 +19,7 @@ from fcl_flower.results.report.charts.lines import Series, lines, over_rounds
 from fcl_flower.results.report.html import page
 from fcl_flower.results.report.reader import Run, read_run
 from fcl_flower.results.report.schema import Clustering
-from fcl_flower.results.tables import plus_minus, spread
+from fcl_flower.results.tables import format_mean_std, mean_and_std
 
 
 def main() -> None:
@@ -38,7 +38,7 @@ def main() -> None:
         accuracy = [run.summary.average_accuracy or np.nan for run in members]
         seeds = ", ".join(str(run.summary.seed) for run in members)
         ends = [float(share) for share in shares[:, -1]]
-        cells = [plus_minus(spread(values)) for values in (ends, accuracy)]
+        cells = [format_mean_std(mean_and_std(values)) for values in (ends, accuracy)]
         print("|", label, "|", seeds, "|", " | ".join(cells), "|")
         rounds = np.arange(1, shares.shape[1] + 1)
         colour = f"var(--c{number % 8})"

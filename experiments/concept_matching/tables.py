@@ -22,14 +22,14 @@ from typing import Any
 
 import numpy as np
 
-from fcl_flower.algorithms.base import Learner, Strategy
+from fcl_flower.algorithms.base import ClientLearner, ServerStrategy
 from fcl_flower.config.node_config import NodeConfig
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.core.types import Payload, Stage
+from fcl_flower.core.types import Payload, TaskStage
 from fcl_flower.data.client_data import ClientData
-from fcl_flower.federation.client import client_data, on_node
-from fcl_flower.results.diagnostics.concepts import ConceptRecord
-from fcl_flower.results.tables import plus_minus, spread
+from fcl_flower.federation.client import client_data, config_on_node
+from fcl_flower.results.diagnostics.concepts import ConceptDiagnostics
+from fcl_flower.results.tables import format_mean_std, mean_and_std
 from fcl_flower.runtime.study import read_study
 from fcl_flower.setup import factory
 from fcl_flower.training.loop import score
@@ -49,7 +49,7 @@ COLUMNS = {
 class Client:
     """One client half with its samples; what it remembers is kept by the branches."""
 
-    learner: Learner[Any]
+    learner: ClientLearner[Any]
     samples: ClientData
 
 
@@ -57,9 +57,9 @@ class Client:
 class Server:
     """One row of the tables."""
 
-    half: Strategy[Any]
+    half: ServerStrategy[Any]
     state: Payload
-    record: ConceptRecord
+    record: ConceptDiagnostics
 
 
 @dataclass
@@ -95,7 +95,9 @@ def main() -> None:
     print("| method |", " | ".join(COLUMNS.values()), "|")
     print("| --- |", " | ".join("---" for _ in COLUMNS), "|")
     for label, runs in found.items():
-        cells = [plus_minus(spread(one[name] for one in runs)) for name in COLUMNS]
+        cells = [
+            format_mean_std(mean_and_std(one[name] for one in runs)) for name in COLUMNS
+        ]
         print("|", label, "|", " | ".join(cells), "|")
 
 
@@ -112,14 +114,14 @@ def one_seed(rows: list[RunConfig]) -> dict[str, dict[str, float]]:
 
 def run(rows: list[RunConfig], clients: dict[int, Client]) -> list[Branch]:
     """Return the servers after the last round, by what they would send."""
-    first = factory.checked(rows[0])
-    plan, schedule = factory.scenario(first), factory.schedule(first)
-    network = factory.model(first, plan)
+    first = factory.validate(rows[0])
+    plan, schedule = factory.build_scenario(first), factory.build_schedule(first)
+    network = factory.build_model(first, plan)
     start = snapshot(network, network.shared_names())
     servers = {}
     for row in rows:
-        half = factory.strategy(row)
-        record = ConceptRecord(plan.stream)
+        half = factory.build_strategy(row)
+        record = ConceptDiagnostics(plan.stream)
         servers[row.label] = Server(half, half.init(start), record)
     memories = {number: one.learner.init() for number, one in clients.items()}
     branches = parted(Branch(servers, memories), schedule.stage(1))
@@ -140,41 +142,46 @@ def run(rows: list[RunConfig], clients: dict[int, Client]) -> list[Branch]:
 def all_clients(config: RunConfig) -> dict[int, Client]:
     """Return every client of the run."""
     found = {}
-    plan = factory.scenario(config)
+    plan = factory.build_scenario(config)
     for number in range(config.clients):
         node = NodeConfig(partition_id=number, num_partitions=config.clients)
-        here = on_node(config, node)
+        here = config_on_node(config, node)
         samples = client_data(here, plan, node, tasks=1)
-        found[number] = Client(factory.learner(here, plan, number), samples)
+        found[number] = Client(factory.build_learner(here, plan, number), samples)
     return found
 
 
 def trained(
-    branch: Branch, clients: dict[int, Client], stages: dict[int, Stage], stage: Stage
+    branch: Branch,
+    clients: dict[int, Client],
+    stages: dict[int, TaskStage],
+    stage: TaskStage,
 ) -> None:
     """Train one round, and let every server of the branch answer."""
     one = next(iter(branch.servers.values()))
     memories, updates = dict(branch.memories), {}
     for number, at in stages.items():
         client = clients[number]
-        received = one.half.broadcast(one.state, at, number)
+        received = one.strategy.configure_train(one.state, at, number)
         memories[number], updates[number] = client.learner.train(
             memories[number], received, at, client.samples.training(at)
         )
     branch.memories = memories
     for server in branch.servers.values():
         for update in updates.values():
-            server.half.check(server.state, update)
-        server.state = server.half.aggregate(server.state, stage, updates)
-        told = server.half.insights(server.state, stage)
+            server.strategy.check_update(server.state, update)
+        server.state = server.strategy.aggregate_train(server.state, stage, updates)
+        told = server.strategy.diagnostics(server.state, stage)
         server.record.add(stage.round, told)
 
 
-def parted(branch: Branch, stage: Stage) -> list[Branch]:
+def parted(branch: Branch, stage: TaskStage) -> list[Branch]:
     """Return a branch for each of the different payloads that servers would send."""
     apart: dict[str, Branch] = {}
     for label, server in branch.servers.items():
-        sent = fingerprint(server.half.broadcast(server.state, stage, client=0))
+        sent = fingerprint(
+            server.strategy.configure_train(server.state, stage, client=0)
+        )
         own = apart.setdefault(sent, Branch({}, branch.memories))
         own.servers[label] = server
     return list(apart.values())
@@ -192,16 +199,16 @@ def fingerprint(payload: Payload) -> str:
 
 def evaluated(config: RunConfig, clients: dict[int, Client], branch: Branch) -> float:
     """Return the mean accuracy over clients and concepts, as a run tests them."""
-    schedule = factory.schedule(config)
+    schedule = factory.build_schedule(config)
     stage = schedule.stage(schedule.num_rounds)
     one = next(iter(branch.servers.values()))
     found = []
     for number, client in clients.items():
-        sent = one.half.broadcast(one.state, stage, number)
+        sent = one.strategy.configure_train(one.state, stage, number)
         state = branch.memories[number]
         for concept in range(config.tasks):
             recent = client.samples.examples(concept, "valid")
-            known = client.learner.recognise(state, sent, recent)
+            known = client.learner.select_model(state, sent, recent)
             predict = partial(client.learner.predict, state, known, stage.task)
             tests = client.samples.examples(concept, "test")
             found.append(score(predict, tests).accuracy)

@@ -6,7 +6,7 @@ Models of LeNet's size in five planted groups lie as rows of one memory-mapped m
 float32 in a temporary file, which neither side has to copy or to load. Both sides read
 it in a process of their own:
 
-* ours: `ConceptMatching.aggregate` with its defaults, the whole of it;
+* ours: `ConceptMatching.aggregate_train` with its defaults, the whole of it;
 * plain: scikit-learn on the matrix of all weights: k-means and silhouette for 2 to 5
   clusters, the mean of each cluster of the best, and their distances to the concept
   models. It is spared what else our side does: where each client started, and the map.
@@ -36,7 +36,7 @@ from scipy.spatial.distance import cdist
 from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score, silhouette_score
 
-from fcl_flower.core.types import Arrays, Stage, Update
+from fcl_flower.core.types import Arrays, TaskStage, Update
 from strategies.concept_matching.clustering import Labels
 from strategies.concept_matching.server import (
     ROUND,
@@ -80,7 +80,7 @@ def main() -> None:
     for clients in map(int, given.clients.split(",")):
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "models"
-            planted(file, clients)
+            enabled(file, clients)
             ours = in_a_process("ours", clients, file, given.threads)
             plain = None
             if clients <= given.plain_limit:
@@ -88,7 +88,7 @@ def main() -> None:
         print(line(clients, ours, plain), flush=True)
 
 
-def planted(file: Path, clients: int) -> None:
+def enabled(file: Path, clients: int) -> None:
     """Write a row for each client and a last one for the network they started from."""
     rng = np.random.default_rng(0)
 
@@ -170,8 +170,8 @@ def ours(rows: Matrix, base: Matrix) -> Labels:
     updates = {
         client: Update({"base": model(row)}, 100) for client, row in enumerate(rows)
     }
-    state = strategy.aggregate(
-        strategy.init(model(base)), Stage(1, 0, False, False), updates
+    state = strategy.aggregate_train(
+        strategy.init(model(base)), TaskStage(1, 0, False, False), updates
     )
     return np.asarray(state[ROUND]["cluster"])
 

@@ -17,7 +17,7 @@ from typing_extensions import override
 from clients.fedweit.client import FedWeit as FedWeitLearner
 from clients.fedweit.task_model import FedWeitParams as LearnerParams
 from fcl_flower.algorithms.registry import Algorithm
-from fcl_flower.core.types import Payload, Stage, Update
+from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData
 from strategies.fedweit.server import FedWeit, FedWeitParams
 
@@ -44,10 +44,10 @@ class PausedStrategy(FedWeit[FedWeitParams]):
     """The server half."""
 
     @override
-    def aggregate(
-        self, state: Payload, stage: Stage, updates: Mapping[int, Update]
+    def aggregate_train(
+        self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
     ) -> Payload:
-        aggregated = super().aggregate(state, stage, updates)
+        aggregated = super().aggregate_train(state, stage, updates)
         reach("aggregation", stage.round)
         return aggregated
 
@@ -59,7 +59,7 @@ class PausedLearner(FedWeitLearner[LearnerParams]):
 
     @override
     def train(
-        self, state: Payload, received: Payload, stage: Stage, data: TaskData
+        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
     ) -> tuple[Payload, Update]:
         self._reach("before training", stage.round)
         trained = super().train(state, received, stage, data)

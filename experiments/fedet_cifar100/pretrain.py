@@ -32,7 +32,7 @@ from transformers import ViTConfig, ViTModel
 
 from fcl_flower.core.seeds import derive
 from fcl_flower.data.datasets.images import to_tensor
-from fcl_flower.data.datasets.registry import load_source
+from fcl_flower.data.datasets.registry import load_dataset
 from fcl_flower.models.transformer.encoder import Hidden, Transformer
 from fcl_flower.models.transformer.pretrained import EncoderSettings
 
@@ -95,7 +95,7 @@ def untrained(seed: int) -> Transformer:
 
 def train(given: argparse.Namespace) -> None:
     """Pre-train, and print loss and test accuracy after each epoch."""
-    data = load_source(given.dataset, given.data_root)
+    data = load_dataset(given.dataset, given.data_root)
     x, y = to_tensor(data.train.x, SHAPE), torch.tensor(data.train.y)
     test_x, test_y = to_tensor(data.test.x, SHAPE), torch.tensor(data.test.y)
     body = untrained(given.seed)
@@ -135,7 +135,7 @@ def train(given: argparse.Namespace) -> None:
             total += float(loss.detach()) * len(chosen) / len(y)
         model.eval()
         with torch.autocast("cpu", torch.bfloat16):
-            hits = model["head"](body.represent(test_x)).argmax(1) == test_y
+            hits = model["head"](body.embed(test_x)).argmax(1) == test_y
         print(
             f"epoch {epoch + 1}: loss {total:.3f}, test accuracy "
             f"{hits.float().mean():.3f}, {time.process_time() - started:.0f} s",
@@ -179,13 +179,13 @@ def _augmented(x: Tensor, rng: np.random.Generator) -> Tensor:
 
 def _features(body: Transformer, x: Tensor) -> Tensor:
     """Return features of the first token and of half of the patches, drawn anew."""
-    values = body.embed(x).values
+    values = body.enter(x).values
     count, tokens, width = values.shape
     kept = 1 + round(KEPT * (tokens - 1))
     order = torch.rand(count, tokens)
     order[:, 0] = -1
     chosen = order.argsort(1)[:, :kept, None].expand(-1, -1, width)
-    hidden = Hidden(values.gather(1, chosen), torch.ones(count, kept))
+    hidden = Hidden(values.wait_for_clients(1, chosen), torch.ones(count, kept))
     return body.pool(body.run(hidden, 0, len(body.blocks)))
 
 
@@ -194,7 +194,7 @@ def _features(body: Transformer, x: Tensor) -> Tensor:
 
 def probe(given: argparse.Namespace) -> None:
     """Print the accuracy of a linear probe on three kinds of features."""
-    data = load_source(given.dataset, given.data_root)
+    data = load_dataset(given.dataset, given.data_root)
     rng = np.random.default_rng(derive(given.seed, "probe"))
     chosen = np.concatenate(
         [
@@ -210,8 +210,8 @@ def probe(given: argparse.Namespace) -> None:
         f"{len(test_y)} test images, chance {1 / given.classes:.3f}"
     )
     kinds = {
-        "pre-trained": Transformer(EncoderSettings(given.backbone)).eval().represent,
-        "untrained": untrained(given.seed).eval().represent,
+        "pre-trained": Transformer(EncoderSettings(given.backbone)).eval().embed,
+        "untrained": untrained(given.seed).eval().embed,
         "pixels": lambda x: x.flatten(1),
     }
     for name, features in kinds.items():

@@ -16,14 +16,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from clients.fedet.client import KNOWN, NEVER, destined
+from clients.fedet.client import KNOWN, NEVER, assign_group
 from fcl_flower.config.parsing import read_toml
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.data.examples import Form, task_examples, together
-from fcl_flower.federation.transport.state_store import FolderMemory
+from fcl_flower.data.examples import InputSpec, concat, task_examples
+from fcl_flower.federation.transport.state_store import FolderStateStore
 from fcl_flower.setup import factory
 from fcl_flower.setup.resolve import data_root, input_shape
-from fcl_flower.training.distillation import answers
+from fcl_flower.training.distillation import predict_logits
 from fcl_flower.training.router import Router
 from fcl_flower.training.tensors import load
 
@@ -53,20 +53,22 @@ def main() -> None:
 
 def outcomes(folder: Path) -> list[Outcome]:
     """Return what becomes of the test samples of every task, in the order of tasks."""
-    config = factory.checked(RunConfig.of(read_toml(folder / "config.toml", "run")))
+    config = factory.validate(RunConfig.of(read_toml(folder / "config.toml", "run")))
     torch.set_num_threads(config.threads)
-    plan = factory.scenario(config)
-    saved = FolderMemory(folder / "checkpoint").load(before=2**31)
+    plan = factory.build_scenario(config)
+    saved = FolderStateStore(folder / "checkpoint").load(before=2**31)
     if saved is None:
         raise SystemExit(f"{folder}: no checkpoint")
     state = saved.payload
     known = torch.from_numpy(np.asarray(state[KNOWN]["classes"]).astype(bool))
-    form = Form(data_root(config), input_shape(config), True, factory.tokens(config))
-    model = factory.model(config, plan)
+    form = InputSpec(
+        data_root(config), input_shape(config), True, factory.build_tokenizer(config)
+    )
+    model = factory.build_model(config, plan)
     router = Router(model, state.get("router", {}), len(known))
     found = []
     for task in range(plan.num_tasks):
-        tests = together(
+        tests = concat(
             [
                 task_examples(plan, client, task, "test", form)
                 for client in range(config.clients)
@@ -76,12 +78,12 @@ def outcomes(folder: Path) -> list[Outcome]:
         guesses = []
         for group in range(len(known)):
             load(model, state[f"enhancers/{group}"])
-            logits = answers(model, tests.x).masked_fill(~known[group], NEVER)
+            logits = predict_logits(model, tests.x).masked_fill(~known[group], NEVER)
             guesses.append(logits.argmax(1))
         right = torch.stack(guesses, 1) == tests.y[:, None]
         samples = torch.arange(len(tests.y))
-        chosen = destined(scores, known.any(1))
-        best = destined(scores, known.T[tests.y])
+        chosen = assign_group(scores, known.any(1))
+        best = assign_group(scores, known.T[tests.y])
         found.append(
             Outcome(
                 right[samples, chosen].numpy(),

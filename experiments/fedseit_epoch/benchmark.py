@@ -20,8 +20,8 @@ import torch
 
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.sparse import SparseArray
-from fcl_flower.core.types import Payload, Stage
-from fcl_flower.data.examples import Form, TaskData, batches, task_data
+from fcl_flower.core.types import Payload, TaskStage
+from fcl_flower.data.examples import InputSpec, TaskData, batches, task_data
 from fcl_flower.models.convolutional.kim_cnn import DROPOUT, FILTERS, WIDTHS
 from fcl_flower.setup import factory, resolve
 from fcl_flower.training.loop import score
@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=15)
     parser.add_argument("--set", default="", help="settings of fedseit")
     given = parser.parse_args()
-    config = resolve.completed(
+    config = resolve.resolve(
         RunConfig(
             strategy="fedseit",
             dataset=given.dataset,
@@ -56,13 +56,13 @@ def main() -> None:
             set=given.set,
         )
     )
-    plan = factory.scenario(config)
-    learner = factory.learner(config, plan, 0)
-    form = Form(
+    plan = factory.build_scenario(config)
+    learner = factory.build_learner(config, plan, 0)
+    form = InputSpec(
         resolve.data_root(config),
         learner.model.input_shape,
         single_head=False,
-        numbering=factory.vectors(config),
+        numbering=factory.build_word_vectors(config),
     )
     data = task_data(plan, 0, 0, form)
     words = (data.train.x != 0).sum(1).double()
@@ -71,9 +71,9 @@ def main() -> None:
         f"{learner.model.body.table.shape[1]} dimensions, batches of "
         f"{config.batch_size}"
     )
-    server = factory.strategy(config)
+    server = factory.build_strategy(config)
     start = snapshot(learner.model, learner.model.shared_names())
-    base = server.broadcast(server.init(start), Stage(1, 0, True, False), 0)
+    base = server.configure_train(server.init(start), TaskStage(1, 0, True, False), 0)
     rng = np.random.default_rng(0)
     states: dict[int, Payload] = {}
     first: dict[int, float] = {}
@@ -81,13 +81,13 @@ def main() -> None:
         foreign = {f"adapters/{c + 1}/0": adapter(base, rng) for c in range(count)}
         begun = time.process_time()
         states[count], _ = learner.train(
-            learner.init(), {**base, **foreign}, Stage(1, 0, True, False), data
+            learner.init(), {**base, **foreign}, TaskStage(1, 0, True, False), data
         )
         first[count] = time.process_time() - begun
     plain = PlainCnn(learner.model.body.table, data.classes)
     seconds: dict[int | str, list[float]] = {count: [] for count in (*FOREIGN, PLAIN)}
     for turn in range(given.turns + 1):
-        stage = Stage(turn + 2, 0, False, False)
+        stage = TaskStage(turn + 2, 0, False, False)
         for count in FOREIGN:
             begun = time.process_time()
             states[count], _ = learner.train(states[count], {"base": {}}, stage, data)

@@ -152,7 +152,7 @@ def ours(one: Lab, name: str, rounds: int) -> list[dict[str, Any]]:
         event["told"] for event in map(json.loads, lines) if "replies" in event["told"]
     ]
     return [
-        {**one_round["insights"], "clients": list(one_round["replies"].values())}
+        {**one_round["diagnostics"], "clients": list(one_round["replies"].values())}
         for one_round in told
     ]
 

@@ -27,8 +27,8 @@ from typing_extensions import override
 
 from fcl_flower.config.node_config import NodeConfig
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.core.types import Stage
-from fcl_flower.federation.client import client_data, on_node
+from fcl_flower.core.types import TaskStage
+from fcl_flower.federation.client import client_data, config_on_node
 from fcl_flower.setup import factory, resolve
 from fcl_flower.training.tensors import snapshot
 
@@ -65,8 +65,8 @@ class Timed(FedAvg):
 @server_app.main()
 def serve(grid: Grid, context: Context) -> None:
     """Train for as many rounds as ours does; evaluate nothing."""
-    config = resolve.completed(RunConfig.of(context.run_config))
-    model = factory.model(config, factory.scenario(config))
+    config = resolve.resolve(RunConfig.of(context.run_config))
+    model = factory.build_model(config, factory.build_scenario(config))
     first = snapshot(model, model.shared_names())
     strategy = Timed(fraction_evaluate=0.0)
     strategy.rounds = []
@@ -82,13 +82,13 @@ def serve(grid: Grid, context: Context) -> None:
 def train(message: Message, context: Context) -> Message:
     """Train one epoch from the model that arrived."""
     node = NodeConfig.of(context.node_config)
-    config = on_node(RunConfig.of(context.run_config), node)
-    plan = factory.scenario(config)
+    config = config_on_node(RunConfig.of(context.run_config), node)
+    plan = factory.build_scenario(config)
     number = int(message.content.config_records["config"]["server-round"])  # type: ignore[arg-type]
-    stage = Stage(number, 0, first=True, last=True)
+    stage = TaskStage(number, 0, starts_task=True, ends_task=True)
     data = client_data(config, plan, node, 1).training(stage)
     received = message.content.array_records["arrays"]
-    learner = factory.learner(config, plan, node.partition_id)
+    learner = factory.build_learner(config, plan, node.partition_id)
     base = {name: array.numpy() for name, array in received.items()}
     _, update = learner.train({}, {"base": base}, stage, data)
     arrays = {n: Array(np.asarray(v)) for n, v in update.payload["base"].items()}

@@ -17,7 +17,7 @@ from typing_extensions import override
 from clients.fedavg import Sgd
 from fcl_flower.algorithms.base import Params
 from fcl_flower.algorithms.registry import Algorithm
-from fcl_flower.core.types import Payload, Stage, Update
+from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData
 from strategies.fedavg import FedAvg
 
@@ -38,20 +38,20 @@ class TimedStrategy(FedAvg):
     _moments: Mapping[str, float] = MappingProxyType({})
 
     @override
-    def broadcast(self, state: Payload, stage: Stage, client: int) -> Payload:
+    def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
         self._asked = time.time()
-        return super().broadcast(state, stage, client)
+        return super().configure_train(state, stage, client)
 
     @override
-    def aggregate(
-        self, state: Payload, stage: Stage, updates: Mapping[int, Update]
+    def aggregate_train(
+        self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
     ) -> Payload:
         # Now, since tests are asked for by a broadcast, too.
         self._moments = {"asked": self._asked, "answered": time.time()}
-        return super().aggregate(state, stage, updates)
+        return super().aggregate_train(state, stage, updates)
 
     @override
-    def insights(self, state: Payload, stage: Stage) -> Mapping[str, float]:
+    def diagnostics(self, state: Payload, stage: TaskStage) -> Mapping[str, float]:
         return self._moments
 
 
@@ -60,7 +60,7 @@ class TimedLearner(Sgd[Params]):
 
     @override
     def train(
-        self, state: Payload, received: Payload, stage: Stage, data: TaskData
+        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
     ) -> tuple[Payload, Update]:
         began = time.time()
         state, update = super().train(state, received, stage, data)

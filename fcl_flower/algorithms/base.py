@@ -1,8 +1,8 @@
 """The two halves of an algorithm, side by side. Read this file first.
 
-A new algorithm is one file with a `Strategy`, one file with a `Learner`, and one
-line in `fcl_flower.algorithms.registry`. State is passed as a value and returned as a
-value, so that a process may die between any two calls.
+A new algorithm is one file with a `ServerStrategy`, one file with a `ClientLearner`,
+and one line in `fcl_flower.algorithms.registry`. State is passed as a value and
+returned as a value, so that a process may die between any two calls.
 """
 
 from abc import ABC, abstractmethod
@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from fcl_flower.core.errors import ContractError
-from fcl_flower.core.types import Arrays, Payload, Stage, Update
+from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from fcl_flower.data.examples import Examples, TaskData
-    from fcl_flower.models.registry import TaskModel
+    from fcl_flower.models.registry import MultiHeadModel
     from fcl_flower.training.loop import Training
     from fcl_flower.training.server_trainer import ServerTrainer
 
@@ -35,7 +35,7 @@ class Params(BaseModel):
 P = TypeVar("P", bound=Params)
 
 
-class Strategy(ABC, Generic[P]):
+class ServerStrategy(ABC, Generic[P]):
     """Server half: NumPy in, NumPy out; knows neither Flower nor the clients.
 
     Attributes:
@@ -47,16 +47,17 @@ class Strategy(ABC, Generic[P]):
             sent to them for an evaluation.
         averaged: the kinds of groups in the state that are means over clients. In an
             asynchronous run one update moves them part of the way; all else that
-            `aggregate` makes of it counts at once. Empty: the algorithm needs rounds.
+            `aggregate_train` makes of it counts at once. Empty: the algorithm needs
+            rounds.
         trains: it needs a `ServerTrainer`.
     """
 
     params_type: ClassVar[type[Params]] = Params
-    personal: ClassVar[bool] = False
-    averaged: ClassVar[tuple[str, ...]] = ("base",)
-    trains: ClassVar[bool] = False
+    evaluates_locally: ClassVar[bool] = False
+    averaged_groups: ClassVar[tuple[str, ...]] = ("base",)
+    needs_public_data: ClassVar[bool] = False
 
-    bench: "ServerTrainer"
+    trainer: "ServerTrainer"
 
     def __init__(self, params: P, seed: int) -> None:
         """Keep the hyper-parameters; ``seed`` is the run's seed (see `seeds`)."""
@@ -71,15 +72,17 @@ class Strategy(ABC, Generic[P]):
             model: the initial shared tensors by name; dense.
         """
 
-    def survey(self, state: Payload, stage: Stage, client: int) -> Payload | None:
+    def configure_query(
+        self, state: Payload, stage: TaskStage, client: int
+    ) -> Payload | None:
         """Return a question for ``client`` before it trains; None asks nothing.
 
-        The learner's `answer` comes back through `check_answer` and `surveyed`,
-        before anything is broadcast in the round.
+        The learner's `answer` comes back through `check_query_reply` and
+        `aggregate_query`, before anything is broadcast in the round.
         """
         return None
 
-    def check_answer(self, state: Payload, answer: Payload) -> None:
+    def check_query_reply(self, state: Payload, answer: Payload) -> None:
         """Refuse an answer that must not be used; non-finite ones are in any case.
 
         Raises:
@@ -87,8 +90,8 @@ class Strategy(ABC, Generic[P]):
         """
         return
 
-    def surveyed(
-        self, state: Payload, stage: Stage, answers: Mapping[int, Payload]
+    def aggregate_query(
+        self, state: Payload, stage: TaskStage, answers: Mapping[int, Payload]
     ) -> Payload:
         """Return the next server state, with the answers by client.
 
@@ -97,14 +100,14 @@ class Strategy(ABC, Generic[P]):
         return state
 
     @abstractmethod
-    def broadcast(self, state: Payload, stage: Stage, client: int) -> Payload:
+    def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
         """Return what ``client`` (its partition number) receives for this stage."""
 
-    def check(self, state: Payload, update: Update) -> None:
+    def check_update(self, state: Payload, update: Update) -> None:
         """Refuse an update that must not be aggregated.
 
-        Called once per update before `aggregate`; what passes is then refused if it
-        holds non-finite values.
+        Called once per update before `aggregate_train`; what passes is then refused if
+        it holds non-finite values.
 
         Raises:
             WireError: a group, name or shape is not what this strategy expects.
@@ -112,8 +115,8 @@ class Strategy(ABC, Generic[P]):
         return
 
     @abstractmethod
-    def aggregate(
-        self, state: Payload, stage: Stage, updates: Mapping[int, Update]
+    def aggregate_train(
+        self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
     ) -> Payload:
         """Return the next server state.
 
@@ -123,11 +126,11 @@ class Strategy(ABC, Generic[P]):
             updates: by client, in ascending order of client; never empty.
         """
 
-    def forgotten(self, state: Payload, client: int) -> Payload:
+    def on_state_lost(self, state: Payload, client: int) -> Payload:
         """Return the state after a client has lost its memory, and begins anew."""
         return state
 
-    def insights(self, state: Payload, stage: Stage) -> Mapping[str, float]:
+    def diagnostics(self, state: Payload, stage: TaskStage) -> Mapping[str, float]:
         """Return what the state says of the round, for the record and the report.
 
         ``overlap/C/T/c/t`` is how much task T of client C, which begins in this
@@ -135,13 +138,13 @@ class Strategy(ABC, Generic[P]):
         """
         return {}
 
-    def notes(self) -> Mapping[str, str]:
+    def remarks(self) -> Mapping[str, str]:
         """Return what a reader of the results must know of this half, by subject."""
         return {}
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ClientContext:
     """What a learner is told about where it runs.
 
     Attributes:
@@ -157,7 +160,7 @@ class Place:
     device: str = "cpu"
 
 
-class Learner(ABC, Generic[P]):
+class ClientLearner(ABC, Generic[P]):
     """Client half: torch inside, NumPy at both ends; knows not the server half.
 
     Class attributes:
@@ -169,21 +172,23 @@ class Learner(ABC, Generic[P]):
     """
 
     params_type: ClassVar[type[Params]] = Params
-    rehearses: ClassVar[bool] = False
+    needs_single_head: ClassVar[bool] = False
     joint: ClassVar[bool] = False
 
-    def __init__(self, params: P, model: "TaskModel", place: Place) -> None:
+    def __init__(
+        self, params: P, model: "MultiHeadModel", place: ClientContext
+    ) -> None:
         """Keep the hyper-parameters, a freshly initialised model and the place."""
         self.params = params
         self.model = model
-        self.place = place
+        self.context = place
 
     def init(self) -> Payload:
         """Return the client's private state before its first task."""
         return {}
 
-    def answer(
-        self, state: Payload, question: Payload, stage: Stage, data: "TaskData"
+    def answer_query(
+        self, state: Payload, question: Payload, stage: TaskStage, data: "TaskData"
     ) -> Payload:
         """Return what the strategy asks for before a task; ``state`` stays as it is.
 
@@ -194,14 +199,14 @@ class Learner(ABC, Generic[P]):
 
     @abstractmethod
     def train(
-        self, state: Payload, received: Payload, stage: Stage, data: "TaskData"
+        self, state: Payload, received: Payload, stage: TaskStage, data: "TaskData"
     ) -> tuple[Payload, Update]:
         """Train on the current task; return the next private state and the update.
 
         Neither ``state`` nor ``received`` may be changed in place.
         """
 
-    def recognise(
+    def select_model(
         self, state: Payload, received: Payload, recent: "Examples"
     ) -> Payload:
         """Return what of ``received`` suits data like ``recent``, for `predict`.
@@ -220,7 +225,7 @@ class Learner(ABC, Generic[P]):
 
         Args:
             state: the client's private state.
-            received: what the strategy broadcasts, or what `recognise` made of it;
+            received: what the strategy broadcasts, or what `select_model` made of it;
                 empty for a personal strategy.
             task: index of the task that ``x`` belongs to; 0 where it is hidden.
             x: shape (batch, *input_shape).

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import Learner, Params, Strategy
-from fcl_flower.core.types import Payload, Stage, Update
+from fcl_flower.algorithms.base import ClientLearner, Params, ServerStrategy
+from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.training.tensors import snapshot
 
 if TYPE_CHECKING:
@@ -20,12 +20,14 @@ if TYPE_CHECKING:
 SERVER = "server:"
 
 
-class IsolatedLearner(Learner[Params]):
+class LocalOnlyLearner(ClientLearner[Params]):
     """Both halves of an algorithm in one client; the client is all clients."""
 
-    def __init__(self, learner: Learner[Any], strategy: Strategy[Any]) -> None:
+    def __init__(
+        self, learner: ClientLearner[Any], strategy: ServerStrategy[Any]
+    ) -> None:
         """Wrap a learner and the server half that belongs to it."""
-        super().__init__(Params(), learner.model, learner.place)
+        super().__init__(Params(), learner.model, learner.context)
         self._learner = learner
         self._strategy = strategy
 
@@ -36,21 +38,21 @@ class IsolatedLearner(Learner[Params]):
 
     @override
     def train(
-        self, state: Payload, received: Payload, stage: Stage, data: "TaskData"
+        self, state: Payload, received: Payload, stage: TaskStage, data: "TaskData"
     ) -> tuple[Payload, Update]:
         server, own = _split(state)
-        client = self.place.client
-        downlink = self._strategy.broadcast(server, stage, client)
-        own, update = self._learner.train(own, downlink, stage, data)
-        server = self._strategy.aggregate(server, stage, {client: update})
+        client = self.context.client
+        encode_request = self._strategy.configure_train(server, stage, client)
+        own, update = self._learner.train(own, encode_request, stage, data)
+        server = self._strategy.aggregate_train(server, stage, {client: update})
         return _join(server, own), Update({}, update.num_examples, update.metrics)
 
     @override
-    def recognise(
+    def select_model(
         self, state: Payload, received: Payload, recent: "Examples"
     ) -> Payload:
         server, own = _split(state)
-        return self._learner.recognise(own, self._downlink(server, task=0), recent)
+        return self._learner.select_model(own, self._downlink(server, task=0), recent)
 
     @override
     def predict(
@@ -63,8 +65,8 @@ class IsolatedLearner(Learner[Params]):
     def _downlink(self, server: Payload, task: int) -> Payload:
         """Return what the server half would send for an evaluation."""
         # It follows a task's last round, where no task starts.
-        now = Stage(round=0, task=task, first=False, last=True)
-        return self._strategy.broadcast(server, now, self.place.client)
+        now = TaskStage(round=0, task=task, starts_task=False, ends_task=True)
+        return self._strategy.configure_train(server, now, self.context.client)
 
 
 def _join(server: Payload, own: Payload) -> Payload:

@@ -7,7 +7,7 @@ from importlib.metadata import entry_points
 from types import MappingProxyType
 from typing import Any, Final
 
-from fcl_flower.algorithms.base import Learner, Params, Strategy
+from fcl_flower.algorithms.base import ClientLearner, Params, ServerStrategy
 from fcl_flower.config.parsing import check_params, inline, settings
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError, ContractError
@@ -25,7 +25,7 @@ class Algorithm:
         learner: dotted path of the client half, ``module:Class``.
         paper: where it comes from.
         summary: one line for ``fcl list``.
-        alone: name of the algorithm that it becomes when nobody talks to anybody;
+        counterpart: name of the algorithm that it becomes when nobody talks to anybody;
             empty where that is itself, run isolated.
         dataset: what it runs on where the user names nothing.
         scenario: likewise; empty for what suits the data.
@@ -36,7 +36,7 @@ class Algorithm:
     learner: str
     paper: str
     summary: str
-    alone: str = ""
+    counterpart: str = ""
     dataset: str = DATASET
     scenario: str = ""
     models: tuple[str, ...] = ()
@@ -46,23 +46,23 @@ class Algorithm:
         """Return whether clients exchange anything, so that isolation would differ."""
         return self.strategy != SILENT
 
-    def load_strategy(self) -> type[Strategy[Any]]:
+    def load_server(self) -> type[ServerStrategy[Any]]:
         """Import and check the server half."""
         found = _load(self.strategy)
-        if not (isinstance(found, type) and issubclass(found, Strategy)):
+        if not (isinstance(found, type) and issubclass(found, ServerStrategy)):
             raise ContractError(f"{self.strategy} is not a Strategy")
         return found
 
-    def load_learner(self) -> type[Learner[Any]]:
+    def load_client(self) -> type[ClientLearner[Any]]:
         """Import and check the client half."""
         found = _load(self.learner)
-        if not (isinstance(found, type) and issubclass(found, Learner)):
+        if not (isinstance(found, type) and issubclass(found, ClientLearner)):
             raise ContractError(f"{self.learner} is not a Learner")
         return found
 
     def keys(self) -> set[str]:
         """Return the names of the hyper-parameters of both halves."""
-        halves = (self.load_strategy().params_type, self.load_learner().params_type)
+        halves = (self.load_server().params_type, self.load_client().params_type)
         return {key for half in halves for key in half.model_fields}
 
     def params(self, text: str) -> tuple[Params, Params]:
@@ -74,7 +74,7 @@ class Algorithm:
         Raises:
             ConfigError: no half knows a key, or a value is refused.
         """
-        halves = (self.load_strategy().params_type, self.load_learner().params_type)
+        halves = (self.load_server().params_type, self.load_client().params_type)
         given = settings(text)
         known = self.keys()
         for key in given:
@@ -102,7 +102,7 @@ _BUILT_IN: Final[Mapping[str, Algorithm]] = MappingProxyType(
             "clients.fedavg:Sgd",
             "McMahan et al., AISTATS 2017",
             "the example-weighted mean of the clients' models",
-            alone="local",
+            counterpart="local",
         ),
         "fedprox": Algorithm(
             "strategies.fedavg:FedAvg",
@@ -139,14 +139,14 @@ _BUILT_IN: Final[Mapping[str, Algorithm]] = MappingProxyType(
             "clients.fedweit_match.client:FedWeitMatch",
             "ours, after FedWeIT",
             "FedWeIT whose new tasks start from a matching task of another client",
-            alone="fedweit",
+            counterpart="fedweit",
         ),
         "fedseit": Algorithm(
             "strategies.fedseit.server:FedSeit",
             "clients.fedseit.client:FedSeit",
             "Chaudhary et al., EMNLP Findings 2022",
             "FedWeIT for text whose foreign adapters are branches of their own",
-            alone="fedweit",
+            counterpart="fedweit",
             dataset="stdlib-docs",
         ),
         "finetune": Algorithm(
@@ -234,24 +234,24 @@ def algorithm(name: str) -> Algorithm:
     return known[name]
 
 
-def isolated_twin(config: RunConfig) -> RunConfig | None:
+def local_only_counterpart(config: RunConfig) -> RunConfig | None:
     """Return the same method with nobody to talk to; None where it has no other.
 
-    FedAvg alone is sequential local training, so that its twin is ``local``.
+    FedAvg counterpart is sequential local training, so that its twin is ``local``.
     """
     method = algorithm(config.strategy)
-    if config.isolated or not method.federated:
+    if config.local_only or not method.federated:
         return None
-    if not method.alone:
-        return config.with_values(isolated=True)
-    other = algorithm(method.alone)
+    if not method.counterpart:
+        return config.with_values(local_only=True)
+    other = algorithm(method.counterpart)
     keys = other.keys()
     known = {key: v for key, v in settings(config.set).items() if key in keys}
     suits = method.dataset if method.dataset != other.dataset else ""
     return config.with_values(
-        strategy=method.alone,
+        strategy=method.counterpart,
         dataset=config.dataset or suits,
         label="",
-        isolated=other.federated,
+        local_only=other.federated,
         set=inline(known),
     )

@@ -21,16 +21,16 @@ def check_data(folder: Path, **given: Any) -> None:  # noqa: ANN401
     --features or --labels where the run has them.
     """
     # Imported here since torch takes a second, and `fcl --help` does without.
-    from fcl_flower.data.local.client_data import own_vectors
+    from fcl_flower.data.local.client_data import local_vectors
     from fcl_flower.data.local.layout import find_tasks
     from fcl_flower.data.local.task import load_task
     from fcl_flower.federation.client import vector_file
     from fcl_flower.setup import resolve
-    from fcl_flower.setup.factory import wanted
+    from fcl_flower.setup.factory import local_data_spec
 
     config = configured(given)
-    config = resolve.completed(config.with_values(scenario="own"))
-    expected = wanted(config, resolve.input_shape(config))
+    config = resolve.resolve(config.with_values(scenario="own"))
+    expected = local_data_spec(config, resolve.input_shape(config))
     places = find_tasks(folder)
     if not places:
         raise ConfigError(
@@ -44,5 +44,5 @@ def check_data(folder: Path, **given: Any) -> None:  # noqa: ANN401
         table.add_row(str(number), task.data.name, *counts, ", ".join(task.classes))
     Console().print(table)
     if file := vector_file(config):
-        words = own_vectors(tasks, file, expected)
+        words = local_vectors(tasks, file, expected)
         click.echo(f"word vectors: {words.origin}")

@@ -107,10 +107,10 @@ def server(
 
     What follows -- goes to flower-superlink.
     """
-    from fcl_flower.runtime.superlink import Addresses, serve
+    from fcl_flower.runtime.superlink import Addresses, run_superlink
 
     addresses = Addresses(host, port, control_port)
-    serve(_certificates(certs, insecure), state, addresses, more, _say)
+    run_superlink(_certificates(certs, insecure), state, addresses, more, _say)
 
 
 @click.command()
@@ -153,7 +153,7 @@ def client(
 
     What follows -- goes to flower-supernode.
     """
-    from fcl_flower.runtime.supernode import join
+    from fcl_flower.runtime.supernode import run_supernode
 
     node: dict[str, int | str] = {"partition-id": number}
     for key, path in (("data-path", data), ("word-vectors", word_vectors)):
@@ -163,7 +163,7 @@ def client(
         node["device"] = _device(device)
     certificates = _certificates(certs, insecure)
     place = state or Path(f"federation/client-{number}")
-    join(_address(server), certificates, node, place, more, _say)
+    run_supernode(_address(server), certificates, node, place, more, _say)
 
 
 @click.command()
@@ -198,7 +198,7 @@ def run(
     """
     from fcl_flower.cli.progress import Display
     from fcl_flower.runtime.submission import SuperLink
-    from fcl_flower.setup.factory import checked
+    from fcl_flower.setup.factory import validate
 
     config = resumed(resume, given) if resume else configured(given)
     certificates = _certificates(certs, insecure)
@@ -217,7 +217,7 @@ def run(
                     f"some, or --clients with the number to wait for"
                 )
             config = config.with_values(clients=connected)
-        config = checked(config)
+        config = validate(config)
         folder = (resume or output or free_folder(config)).absolute()
         if (folder / "summary.json").exists():
             raise ConfigError(

@@ -68,10 +68,10 @@ def simulate(
     **given: Any,  # noqa: ANN401
 ) -> None:
     """Run one method on this machine, every client in Flower's simulation runtime."""
-    from fcl_flower.setup.factory import checked
+    from fcl_flower.setup.factory import validate
 
     config = resumed(resume, given) if resume else configured(given)
-    config = checked(simulated(config))
+    config = validate(simulated(config))
     console = Console()
     folder = resume or output or free_folder(config)
     if (folder / "summary.json").exists() and not overwrite:
@@ -93,7 +93,7 @@ def simulate(
 
 
 @cli.command()
-@run_options(without=frozenset({"strategy", "seed", "isolated"}))
+@run_options(without=frozenset({"strategy", "seed", "local_only"}))
 @click.option(
     "--strategies",
     default="fedavg,fedweit",
@@ -104,7 +104,7 @@ def simulate(
     "--seeds", default="0", show_default=True, help="Numbers separated by commas."
 )
 @click.option(
-    "--isolated/--no-isolated",
+    "--local-only/--no-local-only",
     "twins",
     default=True,
     help="Run each federated method alone as well, for the transfer gain.",
@@ -115,7 +115,7 @@ def simulate(
 def compare(
     strategies: str,
     seeds: str,
-    twins: bool,
+    counterparts: bool,
     workers: int | None,
     gpus_per_client: float,
     output: Path | None,
@@ -126,7 +126,7 @@ def compare(
     A --set goes to the methods that know its key. Runs that are finished in --output
     are kept, so that a comparison can go on where it stopped.
     """
-    from fcl_flower.runtime.study import Study, with_isolated
+    from fcl_flower.runtime.study import Study, with_local_only
 
     shared = simulated(configured({**given, "pairs": ()}))
     names = listed(strategies, "strategies")
@@ -141,7 +141,7 @@ def compare(
         variants.append(shared.with_values(strategy=name, set=inline(own)))
     for key in pairs.keys() - used:
         raise ConfigError(f"set {key}: none of {strategies} has a setting of that name")
-    chosen = with_isolated(variants) if twins else tuple(variants)
+    chosen = with_local_only(variants) if counterparts else tuple(variants)
     numbers = seeds_of(seeds)
     folder = output or free_folder(shared.with_values(strategy="compare"))
     _study(Study(chosen, numbers), folder, workers, gpus_per_client)
@@ -199,7 +199,7 @@ def study(
 @cli.command("list")
 def list_() -> None:
     """Show the strategies, scenarios, data sets and models there are."""
-    from fcl_flower.data.datasets.registry import known_sources
+    from fcl_flower.data.datasets.registry import known_datasets
     from fcl_flower.data.scenarios.registry import SCENARIOS
     from fcl_flower.models.registry import MODELS
     from fcl_flower.setup import resolve
@@ -212,7 +212,7 @@ def list_() -> None:
     for title, lines in (
         ("Scenarios", {n: s.summary for n, s in SCENARIOS.items()}),
         ("Models", {n: m.summary for n, m in MODELS.items()}),
-        ("Data sets", known_sources(resolve.data_root(RunConfig()))),
+        ("Data sets", known_datasets(resolve.data_root(RunConfig()))),
     ):
         table = Table("name", "what it is", title=title)
         for name, line in lines.items():
@@ -227,7 +227,7 @@ def scenario(save: Path | None, **given: Any) -> None:  # noqa: ANN401
     """Show who would learn what in which order, without running anything."""
     from fcl_flower.setup import factory
 
-    plan = factory.scenario(configured(given))
+    plan = factory.build_scenario(configured(given))
     click.echo(plan.describe())
     if save:
         try:
@@ -320,13 +320,13 @@ def _study(
 ) -> None:
     from fcl_flower.results.tables import table
     from fcl_flower.runtime.study import run_study
-    from fcl_flower.setup.factory import checked
-    from fcl_flower.setup.resolve import completed
+    from fcl_flower.setup.factory import validate
+    from fcl_flower.setup.resolve import resolve
 
     console = Console()
-    chosen = replace(chosen, variants=tuple(map(completed, chosen.variants)))
+    chosen = replace(chosen, variants=tuple(map(resolve, chosen.variants)))
     for config in chosen.runs():  # a scenario may fail for one seed alone
-        checked(config)
+        validate(config)
     summaries = run_study(
         chosen,
         folder,

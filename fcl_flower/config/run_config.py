@@ -35,7 +35,7 @@ class RunConfig(BaseModel):
     """Name of the algorithm (see fcl list)."""
     label: str = ""
     """What tables call the run; empty for the strategy's name."""
-    isolated: bool = False
+    local_only: bool = False
     """Run the same method, but nobody talks to anybody."""
     set: str = ""
     """The algorithm's own settings: 'lambda1 = 0.001, knowledge = "sample:10"'."""
@@ -208,7 +208,7 @@ class RunConfig(BaseModel):
     @property
     def title(self) -> str:
         """Return what tables and pages call the run."""
-        return (self.label or self.strategy) + (" isolated" if self.isolated else "")
+        return (self.label or self.strategy) + (" isolated" if self.local_only else "")
 
     @classmethod
     def of(cls, values: Mapping[str, object]) -> "RunConfig":

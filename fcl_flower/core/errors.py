@@ -5,7 +5,15 @@ FclError
 ├── ContractError   an algorithm broke its contract     (its author can fix it)
 ├── WireError       a message cannot be decoded or used (the peer can fix it)
 └── RoundError      too few usable replies in a round   (the operator can fix it)
+
+A wrong setting is told in one form, which `refuse` and `unknown` make::
+
+    clients: got -1, expected at least 1
+    strategy: got 'fedwiet', expected one of fedavg, fedweit; did you mean 'fedweit'?
 """
+
+from collections.abc import Iterable
+from difflib import get_close_matches
 
 
 class FclError(Exception):
@@ -26,3 +34,29 @@ class WireError(FclError):
 
 class RoundError(FclError):
     """Too few usable replies arrived in a round."""
+
+
+def refuse(key: str, value: object, expected: str) -> ConfigError:
+    """Return the error for a value that a setting must not have.
+
+    Args:
+        key: the setting, such as ``scenario.clients``.
+        value: what was given.
+        expected: what would have been right, without a full stop.
+    """
+    return ConfigError(f"{key}: got {value!r}, expected {expected}")
+
+
+def unknown(key: str, value: str, known: Iterable[str]) -> ConfigError:
+    """Return the error for a name that does not exist, with the nearest that does.
+
+    Args:
+        key: the setting, or what kind of thing is named.
+        value: the name that was given.
+        known: all names that there are.
+    """
+    names = list(known)
+    near = get_close_matches(value, names, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    expected = f"one of {', '.join(names)}" if names else "none, as there are none"
+    return ConfigError(f"{key}: got {value!r}, expected {expected}{hint}")

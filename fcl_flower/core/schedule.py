@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 
 from fcl_flower.core.seeds import derive
-from fcl_flower.core.types import Stage
+from fcl_flower.core.types import TaskStage
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Schedule:
         """Return on how many tasks: those so far, or all concepts."""
         return self.concepts or self.task(server_round) + 1
 
-    def stage(self, server_round: int, client: int | None = None) -> Stage:
+    def stage(self, server_round: int, client: int | None = None) -> TaskStage:
         """Return where ``client`` stands, or where the round stands for None.
 
         ``first`` and ``last`` speak of the rounds of the task in which the client
@@ -82,20 +82,20 @@ class Schedule:
                 client in self.participants(r) and self.told(client, r) == met
                 for r in range(1, server_round)
             )
-            return Stage(server_round, met, first=not known, last=True)
+            return TaskStage(server_round, met, starts_task=not known, ends_task=True)
         if self.concepts:
-            return Stage(server_round, task, first=True, last=True)
+            return TaskStage(server_round, task, starts_task=True, ends_task=True)
         start = task * self.rounds_per_task + 1
         rounds = [
             r
             for r in range(start, start + self.rounds_per_task)
             if client is None or client in self.participants(r)
         ]
-        return Stage(
+        return TaskStage(
             round=server_round,
             task=task,
-            first=not rounds or server_round <= rounds[0],
-            last=bool(rounds) and server_round >= rounds[-1],
+            starts_task=not rounds or server_round <= rounds[0],
+            ends_task=bool(rounds) and server_round >= rounds[-1],
         )
 
 

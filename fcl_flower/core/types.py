@@ -9,8 +9,8 @@ import numpy.typing as npt
 from fcl_flower.core.sparse import SparseArray
 
 Array: TypeAlias = npt.NDArray[Any]
-Tensor: TypeAlias = Array | SparseArray
-Arrays: TypeAlias = Mapping[str, Tensor]
+AnyArray: TypeAlias = Array | SparseArray
+Arrays: TypeAlias = Mapping[str, AnyArray]
 """Tensors by name. Read-only once received."""
 
 Payload: TypeAlias = Mapping[str, Arrays]
@@ -23,21 +23,21 @@ bytes is kept by that kind.
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class TaskStage:
     """Where one client stands in its stream of tasks.
 
     Attributes:
         round: communication round, counted from 1 over the whole run.
         task: index of the client's current task, counted from 0.
-        first: the client trains on this task for the first time.
-        last: the client trains on this task for the last time, or until it meets it
-            again: what it has learned of it is handed in.
+        starts_task: the client trains on this task for the first time.
+        ends_task: the client trains on this task for the last time, or until it meets
+            it again: what it has learned of it is handed in.
     """
 
     round: int
     task: int
-    first: bool
-    last: bool
+    starts_task: bool
+    ends_task: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Update:
     payload: Payload
     num_examples: int
     metrics: Mapping[str, float] = field(default_factory=dict)
-    stage: Stage | None = None
+    stage: TaskStage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Request:
         evaluate: it shall be tested after training, in the same reply.
     """
 
-    stage: Stage
+    stage: TaskStage
     since: int = 0
     evaluate: bool = False
 

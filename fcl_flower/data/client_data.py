@@ -4,13 +4,13 @@ from typing import Protocol
 
 from typing_extensions import override
 
-from fcl_flower.core.types import Stage
+from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import (
     Examples,
-    Form,
+    InputSpec,
     SplitName,
     TaskData,
-    met_data,
+    concept_data,
     task_data,
     task_examples,
 )
@@ -25,17 +25,17 @@ class ClientData(Protocol):
     def vectors(self) -> WordVectors | None:
         """Return vectors of the client's own words; None where the run's will do."""
 
-    def training(self, stage: Stage) -> TaskData:
+    def training(self, stage: TaskStage) -> TaskData:
         """Return what the client trains on in a round."""
 
     def examples(self, task: int, split: SplitName) -> Examples:
         """Return one split of a task, or of a hidden concept."""
 
 
-class DealtData(ClientData):
+class ScenarioData(ClientData):
     """What a scenario deals to a client."""
 
-    def __init__(self, scenario: Scenario, client: int, form: Form) -> None:
+    def __init__(self, scenario: Scenario, client: int, form: InputSpec) -> None:
         """Keep the plan, the client's number and the form of the tensors."""
         self._scenario, self._client, self._form = scenario, client, form
 
@@ -45,10 +45,10 @@ class DealtData(ClientData):
         return None
 
     @override
-    def training(self, stage: Stage) -> TaskData:
+    def training(self, stage: TaskStage) -> TaskData:
         if self._scenario.stream is None:
             return task_data(self._scenario, self._client, stage.task, self._form)
-        return met_data(self._scenario, self._client, stage.round, self._form)
+        return concept_data(self._scenario, self._client, stage.round, self._form)
 
     @override
     def examples(self, task: int, split: SplitName) -> Examples:

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch.nn.functional import pad
 
-from fcl_flower.data.datasets.registry import load_source
+from fcl_flower.data.datasets.registry import load_dataset
 from fcl_flower.data.inputs import to_inputs
 from fcl_flower.data.partition import Indices
 from fcl_flower.data.scenarios.plan import Scenario, Task
-from fcl_flower.data.text.tokenizers import Numbering
+from fcl_flower.data.text.tokenizers import Tokenizer
 
 SplitName: TypeAlias = Literal["train", "valid", "test"]
 
@@ -67,7 +67,7 @@ class TaskData:
     classes: int
 
 
-class Form(NamedTuple):
+class InputSpec(NamedTuple):
     """The form in which a model takes samples.
 
     Attributes:
@@ -81,10 +81,10 @@ class Form(NamedTuple):
     data_root: Path
     input_shape: tuple[int, ...]
     single_head: bool
-    numbering: Numbering | None = None
+    numbering: Tokenizer | None = None
 
 
-def task_data(scenario: Scenario, client: int, task: int, form: Form) -> TaskData:
+def task_data(scenario: Scenario, client: int, task: int, form: InputSpec) -> TaskData:
     """Return the three splits of one task of one client.
 
     Args:
@@ -104,7 +104,7 @@ def task_data(scenario: Scenario, client: int, task: int, form: Form) -> TaskDat
 # A few entries only: enough for a client that stays at one task over many rounds.
 @lru_cache(maxsize=8)
 def task_examples(
-    scenario: Scenario, client: int, task: int, split: SplitName, form: Form
+    scenario: Scenario, client: int, task: int, split: SplitName, form: InputSpec
 ) -> Examples:
     """Return one split alone (an evaluation needs no training images)."""
     plan = scenario.clients[client][task]
@@ -112,8 +112,8 @@ def task_examples(
     return _examples(scenario, plan, split, indices, form)
 
 
-def met_data(
-    scenario: Scenario, client: int, server_round: int, form: Form
+def concept_data(
+    scenario: Scenario, client: int, server_round: int, form: InputSpec
 ) -> TaskData:
     """Return what a client has in a round where concepts are hidden.
 
@@ -129,14 +129,14 @@ def met_data(
     stream = scenario.stream
     if stream is None:
         raise ValueError(f"scenario {scenario.name} hides no concepts")
-    met = stream.met(client, server_round)
+    met = stream.concepts_met(client, server_round)
     plans = [scenario.clients[client][concept] for concept in met]
     windows = [
         stream.samples(client, server_round, concept, plan.train)
         for concept, plan in zip(met, plans, strict=True)
     ]
     train, valid, test = (
-        together(
+        concat(
             [
                 _examples(scenario, plan, split, indices, form)
                 for plan, indices in zip(plans, chosen, strict=True)
@@ -153,7 +153,7 @@ def met_data(
 
 # A server has one scenario, and comes back to its samples every round.
 @lru_cache(maxsize=2)
-def public_examples(scenario: Scenario, form: Form) -> PublicExamples:
+def public_examples(scenario: Scenario, form: InputSpec) -> PublicExamples:
     """Return the server's own training samples.
 
     Where it has none, ``x`` has shape (0, 0).
@@ -165,7 +165,7 @@ def public_examples(scenario: Scenario, form: Form) -> PublicExamples:
     if not scenario.public:
         none = torch.empty(0, dtype=torch.int64)
         return PublicExamples(torch.empty(0, 0), none, none)
-    x, y = together(
+    x, y = concat(
         [
             _examples(scenario, plan, "train", plan.train, form)
             for plan in scenario.public
@@ -173,7 +173,7 @@ def public_examples(scenario: Scenario, form: Form) -> PublicExamples:
     )
     own, before = [], 0
     for plan in scenario.public:
-        labels = load_source(plan.dataset, form.data_root).train.y[plan.train]
+        labels = load_dataset(plan.dataset, form.data_root).train.y[plan.train]
         own.append(before + np.searchsorted(plan.classes, labels))
         before += len(plan.classes)
     return PublicExamples(x, y, torch.from_numpy(np.concatenate(own)))
@@ -184,9 +184,9 @@ def _examples(
     plan: Task,
     split: str,
     indices: Indices,
-    form: Form,
+    form: InputSpec,
 ) -> Examples:
-    source = load_source(plan.dataset, form.data_root)
+    source = load_dataset(plan.dataset, form.data_root)
     samples = source.test if split == "test" else source.train
     labels = samples.y[indices]
     if form.single_head:
@@ -201,7 +201,7 @@ def _examples(
     return Examples(x, y)
 
 
-def together(parts: list[Examples]) -> Examples:
+def concat(parts: list[Examples]) -> Examples:
     """Return all examples one after the other, documents padded to the same width.
 
     Args:

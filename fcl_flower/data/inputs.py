@@ -3,20 +3,20 @@
 import torch
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.data.datasets.arrays import FeatureSet, SeriesSet
-from fcl_flower.data.datasets.base import DataSet, Split
+from fcl_flower.data.datasets.arrays import TabularDataset, TimeSeriesDataset
+from fcl_flower.data.datasets.base import Dataset, Split
 from fcl_flower.data.datasets.images import to_tensor
-from fcl_flower.data.datasets.text import TextSet
+from fcl_flower.data.datasets.text import TextDataset
 from fcl_flower.data.partition import Indices
-from fcl_flower.data.text.tokenizers import Numbering
+from fcl_flower.data.text.tokenizers import Tokenizer
 
 
 def to_inputs(
-    source: DataSet,
+    source: Dataset,
     samples: Split,
     indices: Indices,
     input_shape: tuple[int, ...],
-    numbering: Numbering | None,
+    numbering: Tokenizer | None,
 ) -> torch.Tensor:
     """Return some samples as a model takes them.
 
@@ -34,19 +34,21 @@ def to_inputs(
     Raises:
         ConfigError: the model takes no such samples, or texts lack word vectors.
     """
-    if isinstance(source, TextSet):
+    if isinstance(source, TextDataset):
         if numbering is None:
             raise ConfigError(
                 f"dataset: {source.name!r} is text, which needs word vectors"
             )
-        return torch.from_numpy(numbering.numbered([samples.x[i] for i in indices]))
-    if isinstance(source, SeriesSet | FeatureSet):
+        return torch.from_numpy(numbering.token_ids([samples.x[i] for i in indices]))
+    if isinstance(source, TimeSeriesDataset | TabularDataset):
         check_shape(source, input_shape)
         return torch.from_numpy(samples.x[indices])
     return to_tensor(samples.x[indices], input_shape)
 
 
-def check_shape(source: SeriesSet | FeatureSet, input_shape: tuple[int, ...]) -> None:
+def check_shape(
+    source: TimeSeriesDataset | TabularDataset, input_shape: tuple[int, ...]
+) -> None:
     """Refuse a model for another shape: unlike images, nothing would bring them to it.
 
     Raises:

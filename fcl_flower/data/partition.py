@@ -8,7 +8,9 @@ import numpy.typing as npt
 Indices: TypeAlias = npt.NDArray[np.int64]
 
 
-def deal(labels: Indices, parts: int, rng: np.random.Generator) -> list[Indices]:
+def split_stratified(
+    labels: Indices, parts: int, rng: np.random.Generator
+) -> list[Indices]:
     """Return ``parts`` disjoint, sorted index arrays that cover ``labels``.
 
     Within a class two parts differ by at most one sample. What does not divide
@@ -27,7 +29,7 @@ def deal(labels: Indices, parts: int, rng: np.random.Generator) -> list[Indices]
     return [np.sort(np.concatenate(share)) for share in shares]
 
 
-def deal_in_turn(
+def split_in_turn(
     labels: Indices, parts: int, rng: np.random.Generator
 ) -> list[Indices]:
     """Return ``parts`` disjoint, sorted index arrays that cover ``labels``.
@@ -45,7 +47,7 @@ def deal_in_turn(
     return [np.sort(by_class[part::parts]) for part in range(parts)]
 
 
-def hold_out(
+def train_valid_split(
     labels: Indices, fraction: float, rng: np.random.Generator
 ) -> tuple[Indices, Indices]:
     """Return sorted indices (kept, held out) that together cover ``labels``.

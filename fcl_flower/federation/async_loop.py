@@ -23,10 +23,10 @@ from typing_extensions import override
 from fcl_flower.core.errors import RoundError
 from fcl_flower.core.schedule import Schedule
 from fcl_flower.core.types import Arrays, Payload, Update, group_kind
-from fcl_flower.federation.server import Federation
-from fcl_flower.federation.simulated_clock import Clock
-from fcl_flower.federation.sync_loop import FlowerStrategy
-from fcl_flower.federation.transport.mailbox import Postbox, exchange
+from fcl_flower.federation.server import Server
+from fcl_flower.federation.simulated_clock import SimulatedClock
+from fcl_flower.federation.sync_loop import SynchronousStrategy
+from fcl_flower.federation.transport.mailbox import Mailbox, send_and_wait
 
 
 @dataclass
@@ -50,14 +50,14 @@ class _Walk:
     idle_since: float = 0.0
 
 
-class AsynchronousStrategy(FlowerStrategy):
+class AsynchronousStrategy(SynchronousStrategy):
     """Nobody waits for anybody; a client that fails is asked again."""
 
     def __init__(
         self,
-        federation: Federation,
+        federation: Server,
         schedule: Schedule,
-        clock: Clock,
+        clock: SimulatedClock,
         *,
         mixing: float,
         exponent: float,
@@ -67,9 +67,9 @@ class AsynchronousStrategy(FlowerStrategy):
         """Prepare a run.
 
         Args:
-            federation: see `FlowerStrategy`.
+            federation: see `SynchronousStrategy`.
             schedule: of each client by itself.
-            clock: see `FlowerStrategy`.
+            clock: see `SynchronousStrategy`.
             mixing: w of an update without staleness, in (0, 1].
             exponent: how fast w falls with the staleness, at least 0.
             min_replies: clients that have to come to the end of their streams.
@@ -110,15 +110,15 @@ class AsynchronousStrategy(FlowerStrategy):
             RoundError: fewer clients than needed came to the end.
         """
         self.summary()
-        federation, box = self._federation, Postbox(grid, timeout)
-        federation.roster.refresh()
+        federation, box = self._federation, Mailbox(grid, timeout)
+        federation.registry.refresh()
         self._walks = {
             client: _Walk(federation.last_round(client), idle_since=time.monotonic())
             for client in range(self._schedule.clients)
         }
         inbox: dict[int, Message] = {}
         while underway := self._underway(num_rounds):
-            federation.roster.refresh()
+            federation.registry.refresh()
             self._send(box, underway, timeout)
             inbox |= {federation.client(answer): answer for answer in box.collect()}
             client = self._next(inbox)
@@ -144,9 +144,9 @@ class AsynchronousStrategy(FlowerStrategy):
             or (walk.done < num_rounds and walk.misses < self._attempts)
         ]
 
-    def _send(self, box: Postbox, underway: Sequence[int], timeout: float) -> None:
+    def _send(self, box: Mailbox, underway: Sequence[int], timeout: float) -> None:
         """Ask every client that is connected and has nothing to do."""
-        connected = self._federation.roster.clients
+        connected = self._federation.registry.clients
         now = time.monotonic()
         for client in underway:
             walk = self._walks[client]
@@ -160,28 +160,28 @@ class AsynchronousStrategy(FlowerStrategy):
     def _question(self, client: int) -> Message:
         """Return the next message for a client: a survey, or a round of training."""
         federation, walk = self._federation, self._walks[client]
-        own = federation.begins(client, self._schedule.stage(walk.done + 1))
+        own = federation.stage_for(client, self._schedule.stage(walk.done + 1))
         stage = replace(own, round=federation.done + 1)
         if walk.asked < own.round:
             walk.asked = own.round
-            survey = federation.survey(client, stage, own)
+            survey = federation.configure_query(client, stage, own)
             if survey is not None:
                 walk.waits_for, walk.due = "survey", self._clock.now
                 return survey
         walk.waits_for = "update"
-        walk.due = self._clock.now + self._clock.takes(client)
-        tested = federation.inner.personal and own.last
+        walk.due = self._clock.now + self._clock.duration(client)
+        tested = federation.strategy.evaluates_locally and own.ends_task
         return federation.training(client, stage, evaluate=tested, own=own)
 
     def _next(self, inbox: dict[int, Message]) -> int | None:
         """Return whose answer is taken now, None if it is not there yet."""
-        if not self._clock.planted:
+        if not self._clock.enabled:
             return next(iter(inbox), None)
         waiting = {c: walk.due for c, walk in self._walks.items() if walk.waits_for}
         client = min(waiting, key=lambda c: (waiting[c], c), default=None)
         return client if client in inbox else None
 
-    def _take(self, box: Postbox, client: int, answer: Message) -> None:
+    def _take(self, box: Mailbox, client: int, answer: Message) -> None:
         """Use an answer, whatever it answers."""
         federation, walk = self._federation, self._walks[client]
         self._clock.now = max(self._clock.now, walk.due)
@@ -193,8 +193,8 @@ class AsynchronousStrategy(FlowerStrategy):
         own = self._schedule.stage(walk.done + 1)
         if kind_of_answer == "survey":
             stage = replace(own, round=federation.done + 1)
-            self._failed |= federation.surveyed([answer], {client: stage})
-            self._insights |= federation.inner.insights(federation.state, stage)
+            self._failed |= federation.aggregate_query([answer], {client: stage})
+            self._insights |= federation.strategy.diagnostics(federation.state, stage)
         else:
             updates, failed = federation.open([answer], federation.update)
             if failed:
@@ -202,9 +202,9 @@ class AsynchronousStrategy(FlowerStrategy):
                 return
             self._fold(client, updates[client])
             walk.done, walk.misses = own.round, 0
-            if own.last and federation.inner.personal:
+            if own.ends_task and federation.strategy.evaluates_locally:
                 self._score(client, own.round, [answer], counted=True)
-            elif own.last and client in federation.roster.clients:
+            elif own.ends_task and client in federation.registry.clients:
                 walk.waits_for, walk.due = "scores", self._clock.now
                 box.send([federation.evaluation(client, own)])
 
@@ -225,15 +225,17 @@ class AsynchronousStrategy(FlowerStrategy):
         staleness = number - asked.round
         weight = self._mixing * (1 + staleness) ** -self._exponent
         stage = replace(asked, round=number)
-        inner = federation.inner
-        after = inner.aggregate(federation.state, stage, {client: update})
-        federation.state = mixed(federation.state, after, weight, inner.averaged)
+        inner = federation.strategy
+        after = inner.aggregate_train(federation.state, stage, {client: update})
+        federation.state = interpolate(
+            federation.state, after, weight, inner.averaged_groups
+        )
         timing = {"staleness": float(staleness), "weight": weight}
-        if self._clock.planted:
+        if self._clock.enabled:
             timing["clock"] = self._clock.now
-        insights = {**self._insights, **inner.insights(federation.state, stage)}
-        federation.finish_round(
-            asked.task, {client: update}, self._failed, insights, timing
+        diagnostics = {**self._insights, **inner.diagnostics(federation.state, stage)}
+        federation.close_round(
+            asked.task, {client: update}, self._failed, diagnostics, timing
         )
         log(INFO, "update %d: client %d, task %d", number, client, asked.task + 1)
         self._failed, self._insights = {}, {}
@@ -249,26 +251,28 @@ class AsynchronousStrategy(FlowerStrategy):
         if failed:
             self._failed[client] = f"evaluation: {failed[client]}"
         else:
-            federation.recorder.evaluated(federation.done, tasks - 1, scores)
+            federation.recorder.record_evaluation(federation.done, tasks - 1, scores)
 
     def _test_everyone(self, grid: Grid, timeout: float) -> None:
         """Test all with what there is when the slowest has come to the end."""
         federation = self._federation
-        if federation.inner.personal:
+        if federation.strategy.evaluates_locally:
             return
         stage = self._schedule.stage(self._schedule.num_rounds)
         finished = [c for c, walk in self._walks.items() if walk.done >= stage.round]
         asked = [
             federation.evaluation(client, stage)
-            for client in federation.roster.clients
+            for client in federation.registry.clients
             if client in finished
         ]
-        answers = list(exchange(grid, asked, timeout))
+        answers = list(send_and_wait(grid, asked, timeout))
         scores, _ = federation.scores(answers, self._schedule.tasks)
-        federation.recorder.evaluated(federation.done, self._schedule.tasks - 1, scores)
+        federation.recorder.record_evaluation(
+            federation.done, self._schedule.tasks - 1, scores
+        )
 
 
-def mixed(
+def interpolate(
     before: Payload, after: Payload, weight: float, kinds: Sequence[str]
 ) -> Payload:
     """Return ``after``, with the groups of some kinds only part of the way there.

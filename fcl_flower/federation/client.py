@@ -6,31 +6,31 @@ from typing import Any
 
 from flwr.app import Context
 
-from fcl_flower.algorithms.base import Learner
+from fcl_flower.algorithms.base import ClientLearner
 from fcl_flower.algorithms.registry import algorithm
 from fcl_flower.config.node_config import NodeConfig
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.core.types import Evaluation, Payload, Stage, group_kind
-from fcl_flower.data.client_data import ClientData, DealtData
-from fcl_flower.data.examples import Examples, Form, SplitName, TaskData, together
-from fcl_flower.data.local.client_data import OwnData
+from fcl_flower.core.types import Evaluation, Payload, TaskStage, group_kind
+from fcl_flower.data.client_data import ClientData, ScenarioData
+from fcl_flower.data.examples import Examples, InputSpec, SplitName, TaskData, concat
+from fcl_flower.data.local.client_data import LocalData
 from fcl_flower.data.scenarios.registry import Scenario
 from fcl_flower.data.text.vector_files import find_vectors
 from fcl_flower.federation.transport.codec import encode
 from fcl_flower.federation.transport.state_store import (
-    ContextMemory,
-    FolderMemory,
-    Memory,
+    ContextStateStore,
+    FolderStateStore,
+    StateStore,
 )
 from fcl_flower.models.registry import model_entry
 from fcl_flower.setup import factory, resolve
-from fcl_flower.setup.compatibility import own_data
-from fcl_flower.setup.factory import wanted
+from fcl_flower.setup.compatibility import has_local_data
+from fcl_flower.setup.factory import local_data_spec
 from fcl_flower.training.loop import score
 
 
-def on_node(config: RunConfig, node: NodeConfig) -> RunConfig:
+def config_on_node(config: RunConfig, node: NodeConfig) -> RunConfig:
     """Return the run's configuration, completed, as it holds on one node.
 
     Raises:
@@ -38,12 +38,12 @@ def on_node(config: RunConfig, node: NodeConfig) -> RunConfig:
             the scenario deals out data; or the configuration cannot be completed.
     """
     clients = config.clients or node.num_partitions
-    if not clients and not own_data(config):
+    if not clients and not has_local_data(config):
         raise ConfigError(
             "node-config num-partitions: missing; expected how many clients there are, "
             "which the run does not say either"
         )
-    config = resolve.completed(
+    config = resolve.resolve(
         config.with_values(
             clients=clients,
             device=node.device or config.device,
@@ -61,7 +61,7 @@ def client_data(
     """Return where a client's samples come from.
 
     Args:
-        config: of `on_node`.
+        config: of `config_on_node`.
         plan: the scenario.
         node: the client's node.
         tasks: how many tasks the client is asked for.
@@ -73,17 +73,19 @@ def client_data(
     shape = resolve.input_shape(config)
     root = resolve.data_root(config)
     if not plan.own:
-        numbering = factory.tokens(config) or factory.vectors(config)
-        form = Form(root, shape, config.head == "single", numbering)
-        return DealtData(plan, node.partition_id, form)
+        numbering = factory.build_tokenizer(config) or factory.build_word_vectors(
+            config
+        )
+        form = InputSpec(root, shape, config.head == "single", numbering)
+        return ScenarioData(plan, node.partition_id, form)
     if not node.data_path:
         raise ConfigError(
             "node-config data-path: missing; expected the folder with this client's "
             f"own data, for scenario {plan.name}"
         )
     folder = Path(node.data_path).expanduser()
-    words = factory.tokens(config) or vector_file(config)
-    return OwnData(folder, wanted(config, shape), tasks, words)
+    words = factory.build_tokenizer(config) or vector_file(config)
+    return LocalData(folder, local_data_spec(config, shape), tasks, words)
 
 
 def vector_file(config: RunConfig) -> Path | None:
@@ -125,43 +127,47 @@ def model_bytes(state: Payload, received: Payload) -> int:
 class Client:
     """What one message needs: the learner, its memory and its data."""
 
-    def __init__(self, context: Context, stage: Stage) -> None:
+    def __init__(self, context: Context, stage: TaskStage) -> None:
         node = NodeConfig.of(context.node_config)
-        self.config = config = on_node(RunConfig.of(context.run_config), node)
-        self.scenario: Scenario = factory.scenario(config)
+        self.config = config = config_on_node(RunConfig.of(context.run_config), node)
+        self.scenario: Scenario = factory.build_scenario(config)
         self.samples = client_data(config, self.scenario, node, stage.task + 1)
-        self.learner: Learner[Any] = factory.learner(
+        self.learner: ClientLearner[Any] = factory.build_learner(
             config, self.scenario, node.partition_id, self.samples.vectors
         )
-        self.memory: Memory = ContextMemory(context)
+        self.memory: StateStore = ContextStateStore(context)
         if config.memory != "context":
             folder = Path(config.memory) / f"client-{node.partition_id}"
-            self.memory = FolderMemory(folder, durable=False)
+            self.memory = FolderStateStore(folder, durable=False)
         if node.state_path:
             run = config.name or str(context.run_id)
             folder = Path(node.state_path) / run / f"client-{node.partition_id}"
-            self.memory = FolderMemory(folder)
+            self.memory = FolderStateStore(folder)
 
     def state(self, before: int) -> Payload:
         """Return what the client knew before a round of its own."""
         saved = self.memory.load(before)
         return self.learner.init() if saved is None else saved.payload
 
-    def evaluation(self, state: Payload, received: Payload, stage: Stage) -> Evaluation:
+    def evaluation(
+        self, state: Payload, received: Payload, stage: TaskStage
+    ) -> Evaluation:
         """Return the scores, and what it takes to get them."""
         accuracy = self.accuracy(state, received, stage)
         return Evaluation(accuracy, model_bytes(state, received))
 
-    def data(self, stage: Stage) -> TaskData:
+    def data(self, stage: TaskStage) -> TaskData:
         """Return what the client trains on."""
         found = self.samples.training(stage)
         train, valid, test = map(self._here, (found.train, found.valid, found.test))
         # Asked of the table: an isolated learner is wrapped.
-        if algorithm(self.config.strategy).load_learner().joint:
+        if algorithm(self.config.strategy).load_client().joint:
             train, valid = self._of_all_tasks("train"), self._of_all_tasks("valid")
         return TaskData(train, valid, test, found.classes)
 
-    def accuracy(self, state: Payload, received: Payload, stage: Stage) -> list[float]:
+    def accuracy(
+        self, state: Payload, received: Payload, stage: TaskStage
+    ) -> list[float]:
         """Return the fraction of right answers on every task so far, or concept."""
         hidden = self.scenario.stream is not None
         found = []
@@ -170,7 +176,7 @@ class Client:
             if hidden and not self.config.concept_ids:
                 # As if the client met the concept now, with fresh examples of it.
                 recent = self._examples(task, "valid")
-                known = self.learner.recognise(state, received, recent)
+                known = self.learner.select_model(state, received, recent)
                 asked = stage.task
             predict = partial(self.learner.predict, state, known, asked)
             found.append(score(predict, self._examples(task, "test")).accuracy)
@@ -178,12 +184,12 @@ class Client:
 
     def _of_all_tasks(self, split: SplitName) -> Examples:
         tasks = range(self.scenario.num_tasks)
-        return together([self._examples(task, split) for task in tasks])
+        return concat([self._examples(task, split) for task in tasks])
 
     def _examples(self, task: int, split: SplitName) -> Examples:
         return self._here(self.samples.examples(task, split))
 
     def _here(self, examples: Examples) -> Examples:
         """Return the examples on the device of the model."""
-        device = self.learner.place.device
+        device = self.learner.context.device
         return Examples(examples.x.to(device), examples.y.to(device))

@@ -1,4 +1,4 @@
-"""The Flower ClientApp: it wraps any `Learner` of ours."""
+"""The Flower ClientApp: it wraps any `ClientLearner` of ours."""
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -24,42 +24,45 @@ def who(message: Message, context: Context) -> Message:
 @app.query("survey")
 def survey(message: Message, context: Context) -> Message:
     """Answer the question that the strategy asks before a task."""
-    stage = messages.open_request(message.content).stage
+    stage = messages.decode_request(message.content).stage
     client = Client(context, stage)
-    question = messages.unpack(message.content, MAX_RECEIVED)
+    question = messages.decode_payload(message.content, MAX_RECEIVED)
     data = client.data(stage)
-    answer = client.learner.answer(client.state(stage.round), question, stage, data)
-    packer = messages.Packer(client.config.precision)
+    answer = client.learner.answer_query(
+        client.state(stage.round), question, stage, data
+    )
+    packer = messages.MessageEncoder(client.config.precision)
     return Message(packer.payload(answer), reply_to=message)
 
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Train one round on the client's current task; be tested too, where asked."""
-    request = messages.open_request(message.content)
+    request = messages.decode_request(message.content)
     stage = request.stage
     client = Client(context, stage)
     saved = client.memory.load(before=stage.round)
     if request.since > (0 if saved is None else saved.round):
-        return Message(messages.forgotten(request.since), reply_to=message)
+        return Message(messages.state_lost(request.since), reply_to=message)
     state = client.learner.init() if saved is None else saved.payload
     data = client.data(stage)
-    received = messages.unpack(message.content, MAX_RECEIVED)
+    received = messages.decode_payload(message.content, MAX_RECEIVED)
     state, update = client.learner.train(state, received, stage, data)
     client.memory.save(state, stage.round)
     # A strategy that wants this sends nothing for a test: what it sent is old by then.
     tested = client.evaluation(state, {}, stage) if request.evaluate else None
-    packer = messages.Packer(client.config.precision)
-    return Message(packer.uplink(update, stage, tested), reply_to=message)
+    packer = messages.MessageEncoder(client.config.precision)
+    return Message(packer.encode_update(update, stage, tested), reply_to=message)
 
 
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
     """Score every task so far, or every concept, on its whole test set."""
-    stage = messages.open_request(message.content).stage
+    stage = messages.decode_request(message.content).stage
     client = Client(context, stage)
-    received = messages.unpack(message.content, MAX_RECEIVED)
+    received = messages.decode_payload(message.content, MAX_RECEIVED)
     found = client.evaluation(client.state(stage.round + 1), received, stage)
     return Message(
-        RecordDict({messages.SCORES: messages.scores(found)}), reply_to=message
+        RecordDict({messages.SCORES: messages.encode_evaluation(found)}),
+        reply_to=message,
     )

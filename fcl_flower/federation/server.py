@@ -10,15 +10,22 @@ from typing import Any, TypeVar
 from flwr.app import Message, MessageType
 from flwr.common.logger import log
 
-from fcl_flower.algorithms.base import Strategy
+from fcl_flower.algorithms.base import ServerStrategy
 from fcl_flower.core import update_checks
 from fcl_flower.core.errors import WireError
-from fcl_flower.core.types import Arrays, Evaluation, Payload, Request, Stage, Update
+from fcl_flower.core.types import (
+    Arrays,
+    Evaluation,
+    Payload,
+    Request,
+    TaskStage,
+    Update,
+)
 from fcl_flower.federation.transport import byte_counts, messages
-from fcl_flower.federation.transport.client_registry import Roster
+from fcl_flower.federation.transport.client_registry import ClientRegistry
 from fcl_flower.federation.transport.codec import Precision
-from fcl_flower.federation.transport.mailbox import is_gone, open_replies
-from fcl_flower.federation.transport.state_store import Memory
+from fcl_flower.federation.transport.mailbox import decode_replies, is_gone
+from fcl_flower.federation.transport.state_store import StateStore
 from fcl_flower.results.recorder import Recorder
 from fcl_flower.results.traffic import Traffic
 
@@ -32,7 +39,7 @@ FORGOTTEN = "has lost its memory, and starts anew when asked next"
 T = TypeVar("T")
 
 
-class Federation:
+class Server:
     """One algorithm's server half, and the clients that it speaks to.
 
     An answer that fails, comes late or must not be used is left out, by client and with
@@ -49,10 +56,10 @@ class Federation:
 
     def __init__(
         self,
-        inner: Strategy[Any],
-        roster: Roster,
+        inner: ServerStrategy[Any],
+        roster: ClientRegistry,
         recorder: Recorder,
-        memory: Memory,
+        memory: StateStore,
         *,
         precision: Precision = "float32",
         norm_limit: float = 0.0,
@@ -68,23 +75,23 @@ class Federation:
             norm_limit: how many times the norm of the server's own weights an update
                 may have; 0 for any.
         """
-        self.inner = inner
-        self.roster = roster
+        self.strategy = inner
+        self.registry = roster
         self.recorder = recorder
         self.state: Payload = {}
         self.done = 0
         self._memory = memory
         self._precision: Precision = precision
         self._norm_limit = norm_limit
-        self._packer = messages.Packer(precision)
+        self._packer = messages.MessageEncoder(precision)
         self._traffic = Traffic()
-        self._asked: dict[int, tuple[Stage, Stage]] = {}
-        self._trained: dict[int, Stage] = {}
+        self._asked: dict[int, tuple[TaskStage, TaskStage]] = {}
+        self._trained: dict[int, TaskStage] = {}
         self._met: set[tuple[int, int]] = set()
 
     def begin(self, model: Arrays) -> None:
         """Start from the initial shared tensors."""
-        self.state = self.inner.init(model)
+        self.state = self.strategy.init(model)
 
     def resume(self) -> bool:
         """Go on after the last finished round; return whether there was any.
@@ -96,14 +103,14 @@ class Federation:
         if saved is None:
             return False
         self.state, self.done = saved.payload, saved.round
-        for stages in self.recorder.replay(saved.round):
+        for stages in self.recorder.restore(saved.round):
             self._note(stages)
         return True
 
     # ---- asking
 
-    def survey(
-        self, client: int, stage: Stage, own: Stage | None = None
+    def configure_query(
+        self, client: int, stage: TaskStage, own: TaskStage | None = None
     ) -> Message | None:
         """Return the question that the algorithm has before a task, if it has any.
 
@@ -112,13 +119,18 @@ class Federation:
             stage: where it stands, in the server's count of rounds.
             own: where it stands in its own count, if that is another.
         """
-        question = self.inner.survey(self.state, stage, client)
+        question = self.strategy.configure_query(self.state, stage, client)
         if question is None:
             return None
         return self._message(client, SURVEY, question, Request(own or stage))
 
     def training(
-        self, client: int, stage: Stage, *, evaluate: bool, own: Stage | None = None
+        self,
+        client: int,
+        stage: TaskStage,
+        *,
+        evaluate: bool,
+        own: TaskStage | None = None,
     ) -> Message:
         """Return the message with which a client trains.
 
@@ -130,17 +142,17 @@ class Federation:
         """
         own = own or stage
         self._asked[client] = stage, own
-        payload = self.inner.broadcast(self.state, stage, client)
-        self._traffic.paper_down += byte_counts.paper_bytes(payload)
+        payload = self.strategy.configure_train(self.state, stage, client)
+        self._traffic.nominal_down += byte_counts.nominal_bytes(payload)
         request = Request(own, self.last_round(client), evaluate)
         return self._message(client, MessageType.TRAIN, payload, request)
 
-    def evaluation(self, client: int, stage: Stage) -> Message:
+    def evaluation(self, client: int, stage: TaskStage) -> Message:
         """Return the message with which a client is tested; ``stage``: its own."""
         payload = (
             {}
-            if self.inner.personal
-            else self.inner.broadcast(self.state, stage, client)
+            if self.strategy.evaluates_locally
+            else self.strategy.configure_train(self.state, stage, client)
         )
         return self._message(client, MessageType.EVALUATE, payload, Request(stage))
 
@@ -149,27 +161,27 @@ class Federation:
         last = self._trained.get(client)
         return 0 if last is None else last.round
 
-    def begins(self, client: int, stage: Stage) -> Stage:
+    def stage_for(self, client: int, stage: TaskStage) -> TaskStage:
         """Return a stage that is ``first`` if no update of its task was ever used."""
         new = (client, stage.task) not in self._met
-        return replace(stage, first=stage.first or new)
+        return replace(stage, starts_task=stage.starts_task or new)
 
     # ---- answers
 
-    def surveyed(
-        self, replies: Iterable[Message], stages: Mapping[int, Stage]
+    def aggregate_query(
+        self, replies: Iterable[Message], stages: Mapping[int, TaskStage]
     ) -> dict[int, str]:
         """Give the algorithm the answers; return by client why there is none.
 
         Args:
-            replies: to what `survey` asked.
+            replies: to what `configure_query` asked.
             stages: where the clients stand.
         """
         answers, failed = self.open(replies, self._answer)
         for task in sorted({stages[client].task for client in answers}):
             found = {c: a for c, a in answers.items() if stages[c].task == task}
             stage = stages[next(iter(found))]
-            self.state = self.inner.surveyed(self.state, stage, found)
+            self.state = self.strategy.aggregate_query(self.state, stage, found)
         return {client: f"survey: {why}" for client, why in failed.items()}
 
     def update(self, reply: Message) -> Update:
@@ -179,20 +191,20 @@ class Federation:
             WireError: it must not be used.
         """
         client = self.client(reply)
-        if messages.has_forgotten(reply.content):
-            self.state = self.inner.forgotten(self.state, client)
+        if messages.reports_state_lost(reply.content):
+            self.state = self.strategy.on_state_lost(self.state, client)
             self._trained.pop(client, None)
             self._met = {pair for pair in self._met if pair[0] != client}
             raise WireError(FORGOTTEN)
         stage, own = self._asked[client]
-        update = messages.open_update(reply.content, own)
-        self.recorder.check(update.metrics)
+        update = messages.decode_update(reply.content, own)
+        self.recorder.check_metrics(update.metrics)
         # Shapes first: a few bytes may claim tensors whose values take long to read.
-        self.inner.check(self.state, update)
+        self.strategy.check_update(self.state, update)
         update_checks.finite(update.payload)
         if self._norm_limit:
             update_checks.norm(update.payload, self.state, self._norm_limit)
-        self._traffic.paper_up += byte_counts.paper_bytes(update.payload)
+        self._traffic.nominal_up += byte_counts.nominal_bytes(update.payload)
         return replace(update, stage=stage)
 
     def open(
@@ -221,10 +233,10 @@ class Federation:
         answers = list(replies)
         for reply in answers:
             if is_gone(reply):
-                self.roster.lose(reply.metadata.src_node_id)
-        opened, failed = open_replies(answers, count_and_open)
+                self.registry.mark_gone(reply.metadata.src_node_id)
+        opened, failed = decode_replies(answers, count_and_open)
         for node, why in failed.items():
-            log(WARNING, "client %d left out: %s", self.roster.client(node), why)
+            log(WARNING, "client %d left out: %s", self.registry.client(node), why)
         return self._by_client(opened), self._by_client(failed)
 
     def scores(
@@ -236,34 +248,34 @@ class Federation:
         """
 
         def open_one(reply: Message) -> Evaluation:
-            return messages.open_evaluation(reply.content, tasks)
+            return messages.decode_evaluation(reply.content, tasks)
 
         return self.open(replies, open_one, counted=counted)
 
     def client(self, reply: Message) -> int:
         """Return the client that was asked."""
-        return self.roster.client(reply.metadata.src_node_id)
+        return self.registry.client(reply.metadata.src_node_id)
 
     # ---- the record
 
-    def finish_round(
+    def close_round(
         self,
         task: int,
         updates: Mapping[int, Update],
         failed: Mapping[int, str],
-        insights: Mapping[str, float],
+        diagnostics: Mapping[str, float],
         timing: Mapping[str, float] | None = None,
     ) -> None:
         """Record a round whose updates are in the state, and keep the state."""
         self.done += 1
         stages = {client: self._asked[client][1] for client in updates}
-        self.recorder.trained(
+        self.recorder.record_round(
             self.done,
             task,
             {client: update.metrics for client, update in updates.items()},
             dict(sorted(failed.items())),
             self._traffic,
-            insights,
+            diagnostics,
             stages=stages,
             timing=timing or {},
         )
@@ -271,18 +283,18 @@ class Federation:
         self._note(stages)
         self._traffic = Traffic()
         # Held for one round only: it keeps every tensor that it has seen.
-        self._packer = messages.Packer(self._precision)
+        self._packer = messages.MessageEncoder(self._precision)
 
-    def _note(self, stages: Mapping[int, Stage]) -> None:
+    def _note(self, stages: Mapping[int, TaskStage]) -> None:
         self._trained.update(stages)
         self._met.update((client, stage.task) for client, stage in stages.items())
 
     def _message(
         self, client: int, kind: str, payload: Payload, request: Request
     ) -> Message:
-        records = self._packer.downlink(payload, request)
+        records = self._packer.encode_request(payload, request)
         self._traffic.down += byte_counts.traffic(records)
-        node = self.roster.node(client)
+        node = self.registry.node(client)
         return Message(records, dst_node_id=node, message_type=kind)
 
     def _answer(self, reply: Message) -> Payload:
@@ -291,11 +303,11 @@ class Federation:
         Raises:
             WireError: it must not be.
         """
-        answer = messages.unpack(reply.content)
-        self.inner.check_answer(self.state, answer)
+        answer = messages.decode_payload(reply.content)
+        self.strategy.check_query_reply(self.state, answer)
         update_checks.finite(answer)
         return answer
 
     def _by_client(self, values: Mapping[int, T]) -> dict[int, T]:
-        client = self.roster.client
+        client = self.registry.client
         return dict(sorted((client(node), value) for node, value in values.items()))

@@ -7,15 +7,15 @@ from flwr.app import ArrayRecord, Context
 from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
 
-from fcl_flower.algorithms.registry import isolated_twin
+from fcl_flower.algorithms.registry import local_only_counterpart
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import RoundError
 from fcl_flower.federation.async_loop import AsynchronousStrategy
-from fcl_flower.federation.server import Federation
-from fcl_flower.federation.simulated_clock import Clock
-from fcl_flower.federation.sync_loop import FlowerStrategy
-from fcl_flower.federation.transport.client_registry import Roster
-from fcl_flower.federation.transport.state_store import FolderMemory
+from fcl_flower.federation.server import Server
+from fcl_flower.federation.simulated_clock import SimulatedClock
+from fcl_flower.federation.sync_loop import SynchronousStrategy
+from fcl_flower.federation.transport.client_registry import ClientRegistry
+from fcl_flower.federation.transport.state_store import FolderStateStore
 from fcl_flower.results.recorder import Recorder
 from fcl_flower.results.report import write_report
 from fcl_flower.results.run_folder import CHECKPOINT, free_folder
@@ -29,33 +29,33 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Run every task, then write the summary and the report."""
     config = RunConfig.of(context.run_config)
-    roster = Roster(grid, config.clients)
-    roster.gather(config.min_replies, config.timeout)
+    roster = ClientRegistry(grid, config.clients)
+    roster.wait_for_clients(config.min_replies, config.timeout)
     clients = config.clients or len(roster.clients)
     if not config.clients and set(roster.clients) != set(range(clients)):
         raise RoundError(
             f"clients: partitions {list(roster.clients)} answered, expected 0 to "
             f"{clients - 1}"
         )
-    config = resolve.completed(config.with_values(clients=clients))
-    plan = factory.scenario(config)
-    network = factory.model(config, plan)
+    config = resolve.resolve(config.with_values(clients=clients))
+    plan = factory.build_scenario(config)
+    network = factory.build_model(config, plan)
     folder = Path(config.output) if config.output else free_folder(config)
-    words = factory.vectors(config)
-    inner = factory.strategy(config)
+    words = factory.build_word_vectors(config)
+    inner = factory.build_strategy(config)
     notes = {} if words is None else {"word vectors": words.origin}
-    notes |= inner.notes()
+    notes |= inner.remarks()
     for what, note in notes.items():
         log(INFO, "%s: %s", what, note)
-    twin = isolated_twin(config)
+    twin = local_only_counterpart(config)
     recorder = Recorder(
         folder, config, plan, notes, None if twin is None else twin.title
     )
-    federation = Federation(
+    federation = Server(
         inner,
         roster,
         recorder,
-        FolderMemory(folder / CHECKPOINT),
+        FolderStateStore(folder / CHECKPOINT),
         precision=config.precision,
         norm_limit=config.norm_limit,
     )
@@ -64,7 +64,7 @@ def main(grid: Grid, context: Context) -> None:
     else:
         federation.begin(snapshot(network, network.shared_names()))
     loop = _loop(config, federation)
-    rounds = factory.schedule(config).num_rounds
+    rounds = factory.build_schedule(config).num_rounds
     loop.start(grid, ArrayRecord(), num_rounds=rounds, timeout=config.timeout)
     recorder.finish()
     write_report(folder)
@@ -73,11 +73,11 @@ def main(grid: Grid, context: Context) -> None:
     recorder.progress(federation.done, 0, 0, "finished")
 
 
-def _loop(config: RunConfig, federation: Federation) -> FlowerStrategy:
-    schedule = factory.schedule(config)
-    clock = Clock(config.paces, federation.recorder.clock)
+def _loop(config: RunConfig, federation: Server) -> SynchronousStrategy:
+    schedule = factory.build_schedule(config)
+    clock = SimulatedClock(config.paces, federation.recorder.clock)
     if config.mode == "synchronous":
-        return FlowerStrategy(
+        return SynchronousStrategy(
             federation,
             schedule,
             clock,

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 
-class Clock:
+class SimulatedClock:
     """Simulated time: whose answer comes when, the same on every machine.
 
     The unit is that of the planted durations. Without any, time is not told.
@@ -20,15 +20,15 @@ class Clock:
         self.now = now
 
     @property
-    def planted(self) -> bool:
+    def enabled(self) -> bool:
         """Return whether the clock decides who answers first."""
         return bool(self._pace)
 
-    def takes(self, client: int) -> float:
+    def duration(self, client: int) -> float:
         """Return how long a client trains, 0 where nothing is planted."""
         return self._pace[client] if self._pace else 0.0
 
     def round(self, clients: Iterable[int]) -> dict[str, float]:
         """Let a round pass, which takes as long as its slowest client."""
-        self.now += max(map(self.takes, clients), default=0.0)
+        self.now += max(map(self.duration, clients), default=0.0)
         return {"clock": self.now} if self._pace else {}

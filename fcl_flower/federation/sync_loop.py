@@ -1,4 +1,4 @@
-"""The federation's loop, round by round: it drives a `Strategy` over Flower's grid."""
+"""The synchronous loop: it drives a `ServerStrategy` over Flower's grid."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -13,15 +13,15 @@ from typing_extensions import override
 
 from fcl_flower.core.errors import RoundError
 from fcl_flower.core.schedule import Schedule
-from fcl_flower.core.types import Evaluation, Stage, Update
-from fcl_flower.federation.server import FORGOTTEN, Federation
-from fcl_flower.federation.simulated_clock import Clock
-from fcl_flower.federation.transport.mailbox import exchange
+from fcl_flower.core.types import Evaluation, TaskStage, Update
+from fcl_flower.federation.server import FORGOTTEN, Server
+from fcl_flower.federation.simulated_clock import SimulatedClock
+from fcl_flower.federation.transport.mailbox import send_and_wait
 
 POLL_SECONDS = 0.1
 
 
-class FlowerStrategy(FlowerBase):
+class SynchronousStrategy(FlowerBase):
     """A Flower strategy that speaks for one of ours.
 
     Clients may vanish, return and join late: a round asks those of its participants
@@ -30,9 +30,9 @@ class FlowerStrategy(FlowerBase):
 
     def __init__(
         self,
-        federation: Federation,
+        federation: Server,
         schedule: Schedule,
-        clock: Clock,
+        clock: SimulatedClock,
         *,
         min_replies: int = 1,
         attempts: int = 1,
@@ -40,8 +40,8 @@ class FlowerStrategy(FlowerBase):
         """Prepare a run.
 
         Args:
-            federation: the algorithm and its clients; `Federation.begin` or
-                `Federation.resume` has been called.
+            federation: the algorithm and its clients; `Server.begin` or
+                `Server.resume` has been called.
             schedule: which rounds belong to which task, and who takes part.
             clock: how long clients take, where that is planted.
             min_replies: usable replies that a round needs.
@@ -52,7 +52,7 @@ class FlowerStrategy(FlowerBase):
         self._clock = clock
         self._min_replies = min_replies
         self._attempts = attempts
-        self._stages: dict[int, Stage] = {}
+        self._stages: dict[int, TaskStage] = {}
         self._updates: dict[int, Update] = {}
         self._scores: dict[int, Evaluation] = {}
         self._failed: dict[int, str] = {}
@@ -63,7 +63,7 @@ class FlowerStrategy(FlowerBase):
         log(
             INFO,
             "%s: %d clients, %d tasks of %d rounds",
-            type(self._federation.inner).__name__,
+            type(self._federation.strategy).__name__,
             self._schedule.clients,
             self._schedule.tasks,
             self._schedule.rounds_per_task,
@@ -105,11 +105,11 @@ class FlowerStrategy(FlowerBase):
             scores = self.aggregate_evaluate(number, replies)
             if scores is not None:
                 result.evaluate_metrics_clientapp[number] = scores
-            federation.finish_round(
+            federation.close_round(
                 self._schedule.task(number),
                 self._updates,
                 self._failed,
-                federation.inner.insights(
+                federation.strategy.diagnostics(
                     federation.state, self._schedule.stage(number)
                 ),
                 self._clock.round(self._stages),
@@ -135,10 +135,10 @@ class FlowerStrategy(FlowerBase):
         if not self._schedule.evaluates(server_round):
             return []
         federation = self._federation
-        federation.roster.refresh()
+        federation.registry.refresh()
         return [
             federation.evaluation(client, self._schedule.stage(server_round, client))
-            for client in federation.roster.clients
+            for client in federation.registry.clients
             if client not in self._scores
         ]
 
@@ -165,7 +165,7 @@ class FlowerStrategy(FlowerBase):
             self._scores, _ = federation.scores(
                 used, self._schedule.evaluated(server_round), counted=True
             )
-        federation.state = federation.inner.aggregate(
+        federation.state = federation.strategy.aggregate_train(
             federation.state, stage, self._updates
         )
         told = [update.metrics for update in self._updates.values()]
@@ -195,7 +195,7 @@ class FlowerStrategy(FlowerBase):
         if not scores:
             return None
         task = self._schedule.task(server_round)
-        self._federation.recorder.evaluated(server_round, task, scores)
+        self._federation.recorder.record_evaluation(server_round, task, scores)
         rows = [found.accuracy for found in scores.values()]
         means = [sum(column) / len(column) for column in zip(*rows, strict=True)]
         log(INFO, "accuracy by task: %s", " ".join(f"{mean:.3f}" for mean in means))
@@ -229,7 +229,7 @@ class FlowerStrategy(FlowerBase):
 
     def _meet(self, number: int, timeout: float) -> None:
         """Note who takes part: of the round's participants those that are connected."""
-        roster, participants = self._federation.roster, self._schedule.participants
+        roster, participants = self._federation.registry, self._schedule.participants
         deadline = time.monotonic() + timeout
         while True:
             roster.refresh()
@@ -237,7 +237,7 @@ class FlowerStrategy(FlowerBase):
             if len(here) >= self._min_replies or time.monotonic() > deadline:
                 break
             time.sleep(POLL_SECONDS)
-        stage, begins = self._schedule.stage, self._federation.begins
+        stage, begins = self._schedule.stage, self._federation.stage_for
         self._stages = {c: begins(c, stage(number, c)) for c in sorted(here)}
         absent = set(participants(number)).difference(here)
         self._failed = dict.fromkeys(sorted(absent), "is not connected")
@@ -246,18 +246,20 @@ class FlowerStrategy(FlowerBase):
     def _survey(self, grid: Grid, number: int, timeout: float) -> None:
         """Ask what the algorithm wants to know before a task, if there is anything."""
         federation = self._federation
-        questions = [federation.survey(c, stage) for c, stage in self._stages.items()]
+        questions = [
+            federation.configure_query(c, stage) for c, stage in self._stages.items()
+        ]
         asked = [message for message in questions if message is not None]
         if asked:
-            replies = exchange(grid, asked, timeout)
-            self._failed |= federation.surveyed(replies, self._stages)
+            replies = send_and_wait(grid, asked, timeout)
+            self._failed |= federation.aggregate_query(replies, self._stages)
 
     def _ask(
         self, grid: Grid, messages: Iterable[Message], number: int, timeout: float
     ) -> list[Message]:
         """Return one answer for each message; tell the progress as they arrive."""
         asked, replies = list(messages), list[Message]()
-        for reply in exchange(grid, asked, timeout):
+        for reply in send_and_wait(grid, asked, timeout):
             replies.append(reply)
             self._federation.recorder.progress(number, len(replies), len(asked))
         return replies
@@ -267,5 +269,5 @@ class FlowerStrategy(FlowerBase):
 
         What a client keeps does not change between its training and its test.
         """
-        personal = self._federation.inner.personal
+        personal = self._federation.strategy.evaluates_locally
         return personal and self._schedule.evaluates(server_round)

@@ -7,7 +7,7 @@ from typing_extensions import override
 from fcl_flower.core.errors import ContractError
 
 
-class TaskModel(nn.Module):
+class MultiHeadModel(nn.Module):
     """A network whose parameters say by name who owns them.
 
     ``body.*`` is shared between the clients. ``heads.N.*`` belongs to task N and
@@ -71,7 +71,7 @@ class TaskModel(nn.Module):
             return ()
         return (f"heads.{task}.weight", f"heads.{task}.bias")
 
-    def represent(self, x: torch.Tensor) -> torch.Tensor:
+    def embed(self, x: torch.Tensor) -> torch.Tensor:
         """Return what is known of inputs before any training, shape (batch, D).
 
         Raises:
@@ -83,7 +83,7 @@ class TaskModel(nn.Module):
         found: torch.Tensor = known(x)
         return found
 
-    def prepared(self, x: torch.Tensor) -> torch.Tensor:
+    def frozen_features(self, x: torch.Tensor) -> torch.Tensor:
         """Return inputs as far as frozen parts of the body bring them.
 
         `forward` takes them in place of ``x`` and returns the same; they do not change

@@ -9,7 +9,7 @@ import torch
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.core.seeds import derive
 from fcl_flower.core.types import Array
-from fcl_flower.models.multi_head import TaskModel
+from fcl_flower.models.multi_head import MultiHeadModel
 from fcl_flower.models.transformer.pretrained import EncoderSettings
 
 __all__ = [
@@ -17,9 +17,9 @@ __all__ = [
     "MODELS",
     "TEXT",
     "ModelEntry",
-    "TaskModel",
-    "build_model",
+    "MultiHeadModel",
     "check_kind",
+    "create_model",
     "model_entry",
 ]
 
@@ -208,7 +208,7 @@ def check_kind(name: str, kind: str) -> None:
         )
 
 
-def build_model(
+def create_model(
     name: str,
     *,
     tasks: int,
@@ -218,7 +218,7 @@ def build_model(
     table: Array | None = None,
     numbers: int = 0,
     encoder: EncoderSettings | None = None,
-) -> TaskModel:
+) -> MultiHeadModel:
     """Return a freshly initialised model; the same arguments give the same weights.
 
     The body's weights depend on ``name`` and ``seed`` only, so that every client
@@ -259,7 +259,7 @@ def build_model(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(seed, "model"))
         body = make(*arguments)
-        return TaskModel(
+        return MultiHeadModel(
             body,
             features=entry.features or body.features,
             input_shape=(numbers,) if numbers else entry.input_shape,

@@ -26,7 +26,7 @@ class Event(NamedTuple):
     told: dict[str, Any]
 
 
-class Journal:
+class EventLog:
     """A file with one event a line, each on the disk before the run goes on."""
 
     def __init__(self, path: Path) -> None:

@@ -187,27 +187,27 @@ class TransferGain:
         return quantile * self.spread / math.sqrt(measured)
 
 
-def transfer_gain(federated: Accuracy, isolated: Accuracy) -> TransferGain:
+def transfer_gain(federated: Accuracy, local_only: Accuracy) -> TransferGain:
     """Return the final accuracy with federation minus that without it, pair by pair.
 
-    ``g[u, i] = a_federated[u, T, i] - a_isolated[u, T, i]`` for unit u and task i. A
+    ``g[u, i] = a_federated[u, T, i] - a_local_only[u, T, i]`` for unit u and task i. A
     pair of which one half was not measured is left out. Pairing matters: the clients
     differ from each other far more than the two runs of one client do.
 
     Args:
         federated: shape (units, tasks, tasks). A unit is a client of one run, or a
             seed, for which the clients' mean is given.
-        isolated: the same units and tasks without any communication.
+        local_only: the same units and tasks without any communication.
 
     Raises:
         ValueError: the shapes differ, or as `average_accuracy`.
     """
-    if federated.shape != isolated.shape:
+    if federated.shape != local_only.shape:
         raise ValueError(
-            f"federated has shape {federated.shape} and isolated {isolated.shape}, "
+            f"federated has shape {federated.shape} and isolated {local_only.shape}, "
             "expected the same units and tasks"
         )
-    gain = _checked(federated)[:, -1] - _checked(isolated)[:, -1]
+    gain = _checked(federated)[:, -1] - _checked(local_only)[:, -1]
     per_unit = mean_measured(gain, axis=1)
     return TransferGain(
         overall=float(mean_measured(per_unit, axis=0)),

@@ -21,12 +21,12 @@ import numpy as np
 
 from fcl_flower.config.parsing import settings
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.core.types import Array, Evaluation, Stage
+from fcl_flower.core.types import Array, Evaluation, TaskStage
 from fcl_flower.data.scenarios.registry import Scenario
 from fcl_flower.results import metrics
-from fcl_flower.results.diagnostics.adapters import ForeignKnowledge
-from fcl_flower.results.diagnostics.concepts import ConceptRecord
-from fcl_flower.results.event_log import Journal
+from fcl_flower.results.diagnostics.adapters import AdapterDiagnostics
+from fcl_flower.results.diagnostics.concepts import ConceptDiagnostics
+from fcl_flower.results.event_log import EventLog
 from fcl_flower.results.summary import measures
 from fcl_flower.results.traffic import Traffic
 
@@ -74,20 +74,20 @@ class Recorder:
         self._tasks = 1 if hidden else tasks
         self.accuracy: Array = np.full((clients, tasks, tasks), np.nan)
         self._evaluations: list[Array] = []
-        self._concepts = ConceptRecord(scenario.stream)
+        self._concepts = ConceptDiagnostics(scenario.stream)
         self._up: Counter[str] = Counter()
         self._down: Counter[str] = Counter()
         self._paper = Counter({"up": 0, "down": 0})
         self._model_bytes: dict[int, int] = {}
-        self._foreign = ForeignKnowledge(scenario)
+        self._foreign = AdapterDiagnostics(scenario)
         self.clock = 0.0
         self._started = self._round_started = time.monotonic()
         (folder / "config.toml").write_text(config.with_values(resume=False).to_toml())
         scenario.save(folder / "scenario.json")
         (folder / "rounds.jsonl").write_text("")
-        self._journal = Journal(folder / "journal.jsonl")
+        self._event_log = EventLog(folder / "journal.jsonl")
         if not config.resume:
-            self._journal.clear()
+            self._event_log.clear()
         with (folder / "accuracy.csv").open("w", newline="") as file:
             csv.writer(file).writerow(COLUMNS)
         self.progress(0, 0, 0, "starting")
@@ -116,15 +116,15 @@ class Recorder:
             },
         )
 
-    def check(self, scalars: Mapping[str, float]) -> None:
+    def check_metrics(self, scalars: Mapping[str, float]) -> None:
         """Refuse what the record cannot hold.
 
         Raises:
             WireError: an attention weight is negative, or of nobody's adapter.
         """
-        self._foreign.check(scalars)
+        self._foreign.check_metrics(scalars)
 
-    def evaluated(
+    def record_evaluation(
         self, server_round: int, task: int, scores: Mapping[int, Evaluation]
     ) -> None:
         """Add every client's scores after learning ``task``.
@@ -133,10 +133,10 @@ class Recorder:
         the place of the one before, in the last row, and ``accuracy.csv`` has all.
         """
         told = {client: asdict(found) for client, found in scores.items()}
-        self._journal.add("evaluated", server_round, {"task": task, "scores": told})
-        self._evaluated(server_round, task, scores)
+        self._event_log.add("evaluated", server_round, {"task": task, "scores": told})
+        self._add_evaluation(server_round, task, scores)
 
-    def _evaluated(
+    def _add_evaluation(
         self, server_round: int, task: int, scores: Mapping[int, Evaluation]
     ) -> None:
         row = task if self._scenario.stream is None else self._config.tasks - 1
@@ -150,15 +150,15 @@ class Recorder:
                     lines.writerow([server_round, task, client, i, name, value])
         self._evaluations.append(metrics.mean_measured(self.accuracy[:, row], axis=0))
 
-    def trained(
+    def record_round(
         self,
         server_round: int,
         task: int,
         replies: Mapping[int, Mapping[str, float]],
         failed: Mapping[int, str],
         traffic: Traffic,
-        insights: Mapping[str, float] = {},
-        stages: Mapping[int, Stage] = {},
+        diagnostics: Mapping[str, float] = {},
+        stages: Mapping[int, TaskStage] = {},
         timing: Mapping[str, float] = {},
     ) -> None:
         """Add a finished round.
@@ -169,7 +169,7 @@ class Recorder:
             replies: scalars by client whose update was aggregated.
             failed: reason by client whose update, or whose evaluation, was not.
             traffic: of the round, an evaluation after it included.
-            insights: finite scalars that the server half says about the round.
+            diagnostics: finite scalars that the server half says about the round.
             stages: where these clients stood, each in its own count.
             timing: ``clock`` (planted time), ``staleness`` and ``weight`` (of an
                 asynchronous update).
@@ -180,34 +180,34 @@ class Recorder:
             "replies": {client: dict(scalars) for client, scalars in replies.items()},
             "failed": dict(failed),
             "traffic": traffic.to_dict(),
-            "insights": dict(insights),
+            "diagnostics": dict(diagnostics),
             "stages": {client: asdict(stage) for client, stage in stages.items()},
             "timing": dict(timing),
             "seconds": now - self._round_started,
         }
         self._round_started = now
-        self._journal.add("trained", server_round, told)
-        self._trained(server_round, **told)
+        self._event_log.add("trained", server_round, told)
+        self._add_round(server_round, **told)
 
-    def _trained(
+    def _add_round(
         self,
         server_round: int,
         task: int,
         replies: Mapping[int, Mapping[str, float]],
         failed: Mapping[int, str],
         traffic: Mapping[str, Any],
-        insights: Mapping[str, float],
+        diagnostics: Mapping[str, float],
         stages: Mapping[int, Mapping[str, int]],
         timing: Mapping[str, float],
         seconds: float,
     ) -> None:
         self._up.update(traffic["up"])
         self._down.update(traffic["down"])
-        self._paper.update(up=traffic["paper_up"], down=traffic["paper_down"])
+        self._paper.update(up=traffic["nominal_up"], down=traffic["nominal_down"])
         at = {client: stage["task"] for client, stage in stages.items()}
         placed = {(c, at.get(c, task)): scalars for c, scalars in replies.items()}
-        self._foreign.add(placed, insights)
-        self._concepts.add(server_round, insights)
+        self._foreign.add(placed, diagnostics)
+        self._concepts.add(server_round, diagnostics)
         self.clock = timing.get("clock", 0.0)
         row = {
             "round": server_round,
@@ -220,16 +220,16 @@ class Recorder:
             "valid_accuracy": _mean(replies, "valid_accuracy"),
             "bytes_up": traffic["up"],
             "bytes_down": traffic["down"],
-            "paper_bytes_up": traffic["paper_up"],
-            "paper_bytes_down": traffic["paper_down"],
+            "nominal_bytes_up": traffic["nominal_up"],
+            "nominal_bytes_down": traffic["nominal_down"],
             "seconds": seconds,
             **timing,
-            **({"insights": dict(insights)} if insights else {}),
+            **({"diagnostics": dict(diagnostics)} if diagnostics else {}),
         }
         with (self._folder / "rounds.jsonl").open("a") as file:
             file.write(json.dumps(row) + "\n")
 
-    def replay(self, last: int) -> list[dict[int, Stage]]:
+    def restore(self, last: int) -> list[dict[int, TaskStage]]:
         """Take up an earlier record of the run, up to the end of round ``last``.
 
         Returns:
@@ -238,18 +238,18 @@ class Recorder:
         Raises:
             WireError: the journal in the folder is damaged or too short.
         """
-        stages: list[dict[int, Stage]] = []
-        for event in self._journal.until(last):
+        stages: list[dict[int, TaskStage]] = []
+        for event in self._event_log.until(last):
             told = event.told
             if event.what == "trained":
                 found = told["stages"].items()
-                stages.append({c: Stage(**stage) for c, stage in found})
+                stages.append({c: TaskStage(**stage) for c, stage in found})
                 self._started -= told["seconds"]
-                self._trained(event.round, **told)
+                self._add_round(event.round, **told)
             else:
                 found = told["scores"].items()
                 told["scores"] = {c: Evaluation(**scores) for c, scores in found}
-                self._evaluated(event.round, **told)
+                self._add_evaluation(event.round, **told)
         return stages
 
     def finish(self) -> dict[str, Any]:
@@ -266,9 +266,9 @@ class Recorder:
         sizes = list(self._model_bytes.values())
         summary = {
             "label": config.title,
-            "twin": self._twin,
+            "counterpart": self._twin,
             "strategy": config.strategy,
-            "isolated": config.isolated,
+            "local_only": config.local_only,
             "params": settings(config.set),
             "training": {key: config.flat()[key] for key in TRAINING},
             "scenario": config.scenario,
@@ -284,8 +284,8 @@ class Recorder:
             **measures(self._scenario, self.accuracy, self._evaluations),
             "bytes_up": self._up.total(),
             "bytes_down": self._down.total(),
-            "paper_bytes_up": self._paper["up"],
-            "paper_bytes_down": self._paper["down"],
+            "nominal_bytes_up": self._paper["up"],
+            "nominal_bytes_down": self._paper["down"],
             "bytes_by_kind": {
                 "up": dict(sorted(self._up.items())),
                 "down": dict(sorted(self._down.items())),
@@ -296,7 +296,7 @@ class Recorder:
             if stream is None
             else {**stream.to_dict(), "ids": config.concept_ids},
             "concepts": self._concepts.summary(),
-            "notes": {**self._notes, **self._foreign.notes()},
+            "remarks": {**self._notes, **self._foreign.remarks()},
             "command": "fcl simulate --config config.toml",
         }
         _replace(self._folder / "summary.json", summary)

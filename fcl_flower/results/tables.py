@@ -42,31 +42,32 @@ def rows(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
     for label, runs in by_label.items():
         row: dict[str, Any] = {"label": label, "seeds": sorted(runs)}
         for key in ("average_accuracy", "forgetting", "backward_transfer"):
-            row[key] = spread([run[key] for run in runs.values()])
+            row[key] = mean_and_std([run[key] for run in runs.values()])
         for key in (
             "bytes_up",
             "bytes_down",
-            "paper_bytes_up",
-            "paper_bytes_down",
+            "nominal_bytes_up",
+            "nominal_bytes_down",
             "model_bytes",
             "seconds",
         ):
             row[key] = statistics.fmean(run[key] for run in runs.values())
         for key in CONCEPTS:
-            row[key] = spread(
+            row[key] = mean_and_std(
                 [run.get("concepts", {}).get(key) for run in runs.values()]
             )
         found_of_seen = [_seen(run) for run in runs.values()]
         for key in SEEN:
-            row[key] = spread([of_run[key] for of_run in found_of_seen])
-        twins = by_label.get(next(iter(runs.values()))["twin"] or "", {})
+            row[key] = mean_and_std([of_run[key] for of_run in found_of_seen])
+        counterparts = by_label.get(next(iter(runs.values()))["counterpart"] or "", {})
         pairs = [
-            (run, twins[seed])
+            (run, counterparts[seed])
             for seed, run in sorted(runs.items())
-            if seed in twins and run.get("hidden") == twins[seed].get("hidden")
+            if seed in counterparts
+            and run.get("hidden") == counterparts[seed].get("hidden")
         ]
         if pairs:
-            row["transfer_gain"] = spread([_gain(a, b) for a, b in pairs])
+            row["transfer_gain"] = mean_and_std([_gain(a, b) for a, b in pairs])
             row["transfer_gain_per_task"] = _gain_per_task(pairs)
         found.append(row)
     return found
@@ -85,14 +86,14 @@ def table(summaries: Sequence[Summary]) -> str:
         cells = [
             row["label"],
             ", ".join(map(str, row["seeds"])),
-            plus_minus(row["average_accuracy"]),
-            plus_minus(row["forgetting"]),
-            plus_minus(gain, "+.3f"),
+            format_mean_std(row["average_accuracy"]),
+            format_mean_std(row["forgetting"]),
+            format_mean_std(gain, "+.3f"),
             *(
                 f"{row[key] / 1e6:.1f} MB"
-                for key in ("bytes_up", "bytes_down", "paper_bytes_up", "model_bytes")
+                for key in ("bytes_up", "bytes_down", "nominal_bytes_up", "model_bytes")
             ),
-            *(plus_minus(row[key]) for key in more),
+            *(format_mean_std(row[key]) for key in more),
         ]
         lines.append("| " + " | ".join(cells) + " |")
     lines.append("")
@@ -125,8 +126,8 @@ def _seen(summary: Summary) -> dict[str, float | None]:
     return dict(zip(SEEN, (seen[-1], statistics.fmean(seen)), strict=True))
 
 
-def _gain(federated: Summary, isolated: Summary) -> float | None:
-    with_others, alone = (s["average_accuracy"] for s in (federated, isolated))
+def _gain(federated: Summary, local_only: Summary) -> float | None:
+    with_others, alone = (s["average_accuracy"] for s in (federated, local_only))
     return None if with_others is None or alone is None else with_others - alone
 
 
@@ -141,7 +142,7 @@ def _gain_per_task(pairs: Sequence[tuple[Summary, Summary]]) -> list[float | Non
     return [None if np.isnan(value) else float(value) for value in mean]
 
 
-def spread(values: Iterable[float | None]) -> dict[str, float | None] | None:
+def mean_and_std(values: Iterable[float | None]) -> dict[str, float | None] | None:
     """Return mean and deviation of what was measured; None where nothing was.
 
     A single value has no deviation: that is None, not 0.
@@ -153,8 +154,8 @@ def spread(values: Iterable[float | None]) -> dict[str, float | None] | None:
     return {"mean": statistics.fmean(known), "deviation": deviation}
 
 
-def plus_minus(value: Mapping[str, float | None] | None, form: str = ".3f") -> str:
-    """Return what `spread` found as a table shows it; empty where nothing was."""
+def format_mean_std(value: Mapping[str, float | None] | None, form: str = ".3f") -> str:
+    """Return what `mean_and_std` found as a table shows it; empty where nothing was."""
     if value is None:
         return ""
     mean, deviation = f"{value['mean']:{form}}", value["deviation"]

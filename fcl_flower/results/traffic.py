@@ -11,14 +11,14 @@ class Traffic:
 
     up: Counter[str] = field(default_factory=Counter)
     down: Counter[str] = field(default_factory=Counter)
-    paper_up: int = 0
-    paper_down: int = 0
+    nominal_up: int = 0
+    nominal_down: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Return the same as plain values."""
         return {
             "up": dict(sorted(self.up.items())),
             "down": dict(sorted(self.down.items())),
-            "paper_up": self.paper_up,
-            "paper_down": self.paper_down,
+            "nominal_up": self.nominal_up,
+            "nominal_down": self.nominal_down,
         }

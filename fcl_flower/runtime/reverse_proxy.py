@@ -90,7 +90,7 @@ class Gate:
 
 
 @contextlib.contextmanager
-def open_gate(
+def run_proxy(
     host: str, port: int, superlink: str, files: ServerFiles | None
 ) -> Iterator[None]:
     """Let clients in at ``host:port`` while the context lasts.

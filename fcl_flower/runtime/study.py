@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from fcl_flower.algorithms.registry import isolated_twin
+from fcl_flower.algorithms.registry import local_only_counterpart
 from fcl_flower.config.parsing import check_params, read_toml
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError
@@ -38,11 +38,11 @@ class Study:
         ]
 
 
-def with_isolated(variants: Iterable[RunConfig]) -> tuple[RunConfig, ...]:
+def with_local_only(variants: Iterable[RunConfig]) -> tuple[RunConfig, ...]:
     """Return the variants and the isolated twins that are not among them."""
     both: list[RunConfig] = []
     for variant in variants:
-        for config in (variant, isolated_twin(variant)):
+        for config in (variant, local_only_counterpart(variant)):
             if config is not None and config not in both:
                 both.append(config)
     return tuple(both)
@@ -53,7 +53,7 @@ def read_study(path: Path) -> Study:
 
     ``seeds`` is a list, ``[run]`` holds what all runs share, and each
     ``[[variant]]`` what its row changes. Federated variants get an isolated twin
-    unless ``isolated-twins = false``.
+    unless ``local-only-counterparts = false``.
 
     Raises:
         ConfigError: the file is missing or wrong.
@@ -69,8 +69,8 @@ def read_study(path: Path) -> Study:
                 f"study {path.name}: label {variant.title!r}: expected one without a "
                 "comma, which separates the rows of --only"
             )
-    if checked.isolated_twins:
-        variants = with_isolated(variants)
+    if checked.local_only_counterparts:
+        variants = with_local_only(variants)
     return Study(variants, tuple(checked.seeds))
 
 
@@ -80,7 +80,7 @@ class _StudyFile(BaseModel):
     seeds: list[Annotated[int, Field(ge=0)]] = Field([0], min_length=1)
     run: dict[str, Any] = Field({})
     variant: list[dict[str, Any]] = Field([{}], min_length=1)
-    isolated_twins: bool = Field(True, alias="isolated-twins")
+    local_only_counterparts: bool = Field(True, alias="local-only-counterparts")
 
 
 def run_study(

@@ -11,7 +11,7 @@ from fcl_flower.core.errors import ConfigError, RoundError
 from fcl_flower.runtime.certificates import Certificates
 from fcl_flower.runtime.flower_project import SUPERLINK, environment, write_superlink
 from fcl_flower.runtime.processes import await_port, program, stop
-from fcl_flower.runtime.reverse_proxy import ServerFiles, open_gate
+from fcl_flower.runtime.reverse_proxy import ServerFiles, run_proxy
 
 LOOK_SECONDS = 1.0
 
@@ -29,7 +29,7 @@ class Addresses(NamedTuple):
         return f"127.0.0.1:{self.control_port}"
 
 
-def serve(
+def run_superlink(
     certificates: Certificates | None,
     state: Path,
     addresses: Addresses,
@@ -70,7 +70,7 @@ def serve(
         *more,
     ]
     say(shlex.join(command))
-    with open_gate(addresses.host, addresses.port, addresses.control, files):
+    with run_proxy(addresses.host, addresses.port, addresses.control, files):
         # A session of its own: an interrupt at the terminal is ours to pass on.
         superlink = subprocess.Popen(
             command, env=environment(home), start_new_session=True

@@ -12,7 +12,7 @@ from fcl_flower.runtime.flower_project import environment
 from fcl_flower.runtime.processes import free_port, program, stop
 
 
-def join(
+def run_supernode(
     server: str,
     certificates: Certificates | None,
     node: Mapping[str, int | str],

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fcl_flower.algorithms.base import Learner
+from fcl_flower.algorithms.base import ClientLearner
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.data.scenarios.plan import Scenario
@@ -10,7 +10,9 @@ from fcl_flower.data.scenarios.registry import scenario_entry
 from fcl_flower.models.registry import model_entry
 
 
-def check_demands(half: type[Learner[Any]], config: RunConfig, plan: Scenario) -> None:
+def check_compatibility(
+    half: type[ClientLearner[Any]], config: RunConfig, plan: Scenario
+) -> None:
     """Refuse a run in which a learner would not do what it says.
 
     Args:
@@ -23,12 +25,12 @@ def check_demands(half: type[Learner[Any]], config: RunConfig, plan: Scenario) -
             told apart; or all of them at once, but they are not there at once.
     """
     name = config.strategy
-    if half.rehearses and config.head != "single":
+    if half.needs_single_head and config.head != "single":
         raise ConfigError(
             f"head: {config.head!r} is refused: expected 'single' for {name}, which "
             "trains on samples of several tasks together"
         )
-    if half.rehearses and plan.stream is not None and not config.concept_ids:
+    if half.needs_single_head and plan.stream is not None and not config.concept_ids:
         raise ConfigError(
             f"scenario: {plan.name!r} is refused: expected one whose tasks are told "
             f"apart, for {name}, which trains on samples of several tasks together"
@@ -40,7 +42,7 @@ def check_demands(half: type[Learner[Any]], config: RunConfig, plan: Scenario) -
         )
 
 
-def own_data(config: RunConfig) -> bool:
+def has_local_data(config: RunConfig) -> bool:
     """Return whether the clients of a run have data of their own."""
     return bool(config.scenario) and scenario_entry(config.scenario).own
 

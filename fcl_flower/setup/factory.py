@@ -7,57 +7,57 @@ from typing import Any
 import numpy as np
 import torch
 
-from fcl_flower.algorithms.base import Learner, Place, Strategy
-from fcl_flower.algorithms.local_only import IsolatedLearner
+from fcl_flower.algorithms.base import ClientContext, ClientLearner, ServerStrategy
+from fcl_flower.algorithms.local_only import LocalOnlyLearner
 from fcl_flower.algorithms.registry import algorithm
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.core.schedule import Schedule
-from fcl_flower.data.datasets.arrays import FeatureSet, SeriesSet
-from fcl_flower.data.datasets.registry import load_source
-from fcl_flower.data.examples import Form, PublicExamples, public_examples
+from fcl_flower.data.datasets.arrays import TabularDataset, TimeSeriesDataset
+from fcl_flower.data.datasets.registry import load_dataset
+from fcl_flower.data.examples import InputSpec, PublicExamples, public_examples
 from fcl_flower.data.inputs import check_shape
 from fcl_flower.data.local.files import ENDINGS
-from fcl_flower.data.local.public import own_public
-from fcl_flower.data.local.task import Wanted
-from fcl_flower.data.scenarios.registry import Scenario, build_scenario, scenario_entry
+from fcl_flower.data.local.public import load_public_file
+from fcl_flower.data.local.task import LocalDataSpec
+from fcl_flower.data.scenarios.registry import Scenario, draw_scenario, scenario_entry
 from fcl_flower.data.scenarios.spec import Incremental
-from fcl_flower.data.text.tokenizers import Tokens
+from fcl_flower.data.text.tokenizers import EncoderTokenizer
 from fcl_flower.data.text.tokenizers import tokens as encoder_tokens
 from fcl_flower.data.text.word_vectors import WordVectors, word_vectors
-from fcl_flower.models.registry import TaskModel, build_model, model_entry
+from fcl_flower.models.registry import MultiHeadModel, create_model, model_entry
 from fcl_flower.models.transformer.pretrained import EncoderSettings
-from fcl_flower.setup.compatibility import check_demands, own_data
-from fcl_flower.setup.resolve import completed, data_kind, data_root, input_shape
+from fcl_flower.setup.compatibility import check_compatibility, has_local_data
+from fcl_flower.setup.resolve import data_kind, data_root, input_shape, resolve
 from fcl_flower.training.loop import Training
 from fcl_flower.training.server_trainer import ServerTrainer
 from fcl_flower.training.tensors import snapshot
 
 
-def checked(config: RunConfig) -> RunConfig:
+def validate(config: RunConfig) -> RunConfig:
     """Return the completed configuration; refuse now what would fail later.
 
     Raises:
         ConfigError: something in it is unknown, or does not go with the rest.
     """
-    config = completed(config)
+    config = resolve(config)
     algorithm(config.strategy).params(config.set)
     device(config)
-    plan = scenario(config)
-    network = model(config, plan)
-    strategy(config).init(snapshot(network, network.shared_names()))
-    learner(config, plan, client=0)
+    plan = build_scenario(config)
+    network = build_model(config, plan)
+    build_strategy(config).init(snapshot(network, network.shared_names()))
+    build_learner(config, plan, client=0)
     return config
 
 
-def scenario(config: RunConfig) -> Scenario:
+def build_scenario(config: RunConfig) -> Scenario:
     """Return who learns what in which order.
 
     Raises:
         ConfigError: a data set is missing or the scenario cannot be cut from it.
     """
-    config = completed(config)
-    return build_scenario(
+    config = resolve(config)
+    return draw_scenario(
         config.scenario,
         datasets=config.datasets,
         data_root=data_root(config),
@@ -72,7 +72,7 @@ def scenario(config: RunConfig) -> Scenario:
     )
 
 
-def vectors(config: RunConfig) -> WordVectors | None:
+def build_word_vectors(config: RunConfig) -> WordVectors | None:
     """Return the word vectors, the same on the server and on every client.
 
     None for what is not text, or is read by a pre-trained encoder. Where clients have
@@ -81,12 +81,12 @@ def vectors(config: RunConfig) -> WordVectors | None:
     Raises:
         ConfigError: their file cannot be read, or one is given for other data.
     """
-    config = completed(config)
+    config = resolve(config)
     kind = data_kind(config)
     encoder = model_entry(config.model).encoder
     if kind == "text" and not encoder:
-        if own_data(config):
-            return no_words(config)
+        if has_local_data(config):
+            return empty_vectors(config)
         return word_vectors(
             config.sources, data_root(config), config.word_vectors, config.seed
         )
@@ -102,7 +102,7 @@ def vectors(config: RunConfig) -> WordVectors | None:
     return None
 
 
-def tokens(config: RunConfig) -> Tokens | None:
+def build_tokenizer(config: RunConfig) -> EncoderTokenizer | None:
     """Return what numbers texts for the encoder of a completed configuration.
 
     None where there is no encoder, or none of texts.
@@ -116,9 +116,9 @@ def tokens(config: RunConfig) -> Tokens | None:
     return None
 
 
-def model(
+def build_model(
     config: RunConfig, plan: Scenario, words: WordVectors | None = None
-) -> TaskModel:
+) -> MultiHeadModel:
     """Return the initial network, the same on the server and on every client.
 
     Args:
@@ -129,14 +129,14 @@ def model(
     Raises:
         ConfigError: there is no network of that name, or it does not suit the data.
     """
-    config = completed(config)
+    config = resolve(config)
     single = config.head == "single"
-    words = words or vectors(config)
+    words = words or build_word_vectors(config)
     for name in config.sources:
-        source = load_source(name, data_root(config))
-        if isinstance(source, SeriesSet | FeatureSet):
+        source = load_dataset(name, data_root(config))
+        if isinstance(source, TimeSeriesDataset | TabularDataset):
             check_shape(source, input_shape(config))
-    return build_model(
+    return create_model(
         config.model,
         tasks=config.tasks,
         classes=(len(config.label_names) or plan.num_labels)
@@ -156,15 +156,15 @@ def model(
     )
 
 
-def schedule(config: RunConfig) -> Schedule:
+def build_schedule(config: RunConfig) -> Schedule:
     """Return which rounds belong to which task, who takes part, and who is tested.
 
     Raises:
         ConfigError: clients are told their concepts, but the scenario cannot be cut.
     """
-    config = completed(config)
+    config = resolve(config)
     hidden = scenario_entry(config.scenario).hidden
-    stream = scenario(config).stream if config.concept_ids else None
+    stream = build_scenario(config).stream if config.concept_ids else None
     return Schedule(
         clients=config.clients,
         tasks=1 if hidden else config.tasks,
@@ -173,55 +173,57 @@ def schedule(config: RunConfig) -> Schedule:
         seed=config.seed,
         evaluate_every=config.evaluate_every,
         concepts=config.tasks if hidden else 0,
-        told=None if stream is None else stream.only,
+        told=None if stream is None else stream.single_concept,
     )
 
 
-def strategy(config: RunConfig) -> Strategy[Any]:
+def build_strategy(config: RunConfig) -> ServerStrategy[Any]:
     """Return the server half; of an isolated run, one that sends nothing.
 
     Raises:
         ConfigError: the name or a hyper-parameter is unknown or refused.
     """
-    name = "local" if config.isolated else config.strategy
-    text = "" if config.isolated else config.set
+    name = "local" if config.local_only else config.strategy
+    text = "" if config.local_only else config.set
     half = algorithm(name)
-    made = half.load_strategy()(half.params(text)[0], config.seed)
-    if config.mode == "asynchronous" and not made.averaged:
+    made = half.load_server()(half.params(text)[0], config.seed)
+    if config.mode == "asynchronous" and not made.averaged_groups:
         raise ConfigError(
             f"mode: {config.mode!r} is refused: expected 'synchronous' for "
             f"{config.strategy}, which looks at all updates of a round together"
         )
-    if made.trains:
-        made.bench = bench(config)
+    if made.needs_public_data:
+        made.trainer = trainer(config)
     return made
 
 
-def bench(config: RunConfig) -> ServerTrainer:
+def trainer(config: RunConfig) -> ServerTrainer:
     """Return where the server half trains, with the public data that there are.
 
     Raises:
         ConfigError: the run is not what the algorithm needs.
     """
-    config = completed(config)
-    plan = scenario(config)
-    check_demands(algorithm(config.strategy).load_learner(), config, plan)
-    words = tokens(config) or vectors(config)
-    form = Form(data_root(config), input_shape(config), True, words)
+    config = resolve(config)
+    plan = build_scenario(config)
+    check_compatibility(algorithm(config.strategy).load_client(), config, plan)
+    words = build_tokenizer(config) or build_word_vectors(config)
+    form = InputSpec(data_root(config), input_shape(config), True, words)
     place = device(config)
     public = (
-        own_public(Path(config.public_data), wanted(config, form.input_shape), words)
+        load_public_file(
+            Path(config.public_data), local_data_spec(config, form.input_shape), words
+        )
         if config.public_data
         else public_examples(plan, form)
     )
     here = PublicExamples(*(part.to(place) for part in public))
-    network = model(config, plan).to(place)
+    network = build_model(config, plan).to(place)
     return ServerTrainer(network, here, training(config), config.seed)
 
 
-def learner(
+def build_learner(
     config: RunConfig, plan: Scenario, client: int, words: WordVectors | None = None
-) -> Learner[Any]:
+) -> ClientLearner[Any]:
     """Return the client half for one client.
 
     Args:
@@ -235,25 +237,25 @@ def learner(
             is not what the algorithm needs.
     """
     torch.set_num_threads(config.threads)
-    config = completed(config)
+    config = resolve(config)
     halves = algorithm(config.strategy)
     of_server, of_client = halves.params(config.set)
-    half = halves.load_learner()
-    check_demands(half, config, plan)
-    place = Place(
+    half = halves.load_client()
+    check_compatibility(half, config, plan)
+    place = ClientContext(
         client=client,
         seed=config.seed,
         training=training(config),
         device=device(config),
     )
-    network = model(config, plan, words).to(place.device)
+    network = build_model(config, plan, words).to(place.device)
     made = half(of_client, network, place)
-    if not config.isolated:
+    if not config.local_only:
         return made
-    server = halves.load_strategy()(of_server, config.seed)
-    if server.trains:
-        server.bench = bench(config)
-    return IsolatedLearner(made, server)
+    server = halves.load_server()(of_server, config.seed)
+    if server.needs_public_data:
+        server.trainer = trainer(config)
+    return LocalOnlyLearner(made, server)
 
 
 def training(config: RunConfig) -> Training:
@@ -285,7 +287,7 @@ def device(config: RunConfig) -> str:
     return config.device
 
 
-def wanted(config: RunConfig, input_shape: tuple[int, ...]) -> Wanted:
+def local_data_spec(config: RunConfig, input_shape: tuple[int, ...]) -> LocalDataSpec:
     """Return what a run, completed, expects of a client's data.
 
     Args:
@@ -294,7 +296,7 @@ def wanted(config: RunConfig, input_shape: tuple[int, ...]) -> Wanted:
     """
     kinds = {kind.kind: kind for kind in ENDINGS}
     kind = model_entry(config.model).kind
-    return Wanted(
+    return LocalDataSpec(
         kind=kinds[kind],
         input_shape=input_shape,
         width=config.features if kind == "text" else 0,
@@ -305,7 +307,7 @@ def wanted(config: RunConfig, input_shape: tuple[int, ...]) -> Wanted:
     )
 
 
-def no_words(config: RunConfig) -> WordVectors:
+def empty_vectors(config: RunConfig) -> WordVectors:
     """Return vectors of no word: all that the server needs is how wide they are."""
     table = np.zeros((1, config.features), np.float32)
     origin = f"each client's own file, {config.features} dimensions"

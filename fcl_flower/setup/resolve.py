@@ -9,11 +9,11 @@ from pathlib import Path
 from fcl_flower.algorithms.registry import Algorithm, algorithm
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.data.datasets.registry import load_source
+from fcl_flower.data.datasets.registry import load_dataset
 from fcl_flower.data.scenarios.registry import scenario_entry
 from fcl_flower.models.registry import check_kind, model_entry
 from fcl_flower.models.transformer.pretrained import MINILM, image_shape
-from fcl_flower.setup.compatibility import check_settings, own_data
+from fcl_flower.setup.compatibility import check_settings, has_local_data
 
 _SUITS = {
     "images": "lenet",
@@ -24,7 +24,7 @@ _SUITS = {
 """The model for each kind of data."""
 
 
-def completed(config: RunConfig) -> RunConfig:
+def resolve(config: RunConfig) -> RunConfig:
     """Return the configuration with what the user left to us.
 
     A data set and a scenario that suit the strategy, a model that suits the data, a
@@ -38,12 +38,14 @@ def completed(config: RunConfig) -> RunConfig:
     """
     method = algorithm(config.strategy)
     config = config.with_values(scenario=config.scenario or method.scenario)
-    if config.public_data and not (own_data(config) and method.load_strategy().trains):
+    if config.public_data and not (
+        has_local_data(config) and method.load_server().needs_public_data
+    ):
         raise ConfigError(
             f"public-data: {config.public_data!r} is refused: expected none, but for a "
             "strategy whose server trains, where clients have data of their own"
         )
-    if own_data(config):
+    if has_local_data(config):
         check_settings(config)
     elif config.labels:
         raise ConfigError(
@@ -109,9 +111,9 @@ def _numbers(config: RunConfig, kind: str) -> int:
     Raises:
         ConfigError: the data have another number of them than was given.
     """
-    if own_data(config):
+    if has_local_data(config):
         return config.features
-    source = load_source(config.datasets[0], data_root(config))
+    source = load_dataset(config.datasets[0], data_root(config))
     found = source.train.x.shape[1] if kind == "features" else 0
     if config.features not in (0, found):
         raise ConfigError(
@@ -135,10 +137,10 @@ def data_kind(config: RunConfig) -> str:
     Raises:
         ConfigError: a data set is missing, or kinds are mixed.
     """
-    if own_data(config):
+    if has_local_data(config):
         return model_entry(config.model).kind
     root = data_root(config)
-    kinds = {load_source(name, root).kind for name in config.sources}
+    kinds = {load_dataset(name, root).kind for name in config.sources}
     if len(kinds) > 1:
         raise ConfigError(
             f"dataset: {','.join(config.sources)!r} is refused: expected data sets of "

@@ -11,15 +11,15 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fcl_flower.data.examples import Examples, batches
-from fcl_flower.models.registry import TaskModel
+from fcl_flower.models.registry import MultiHeadModel
 from fcl_flower.training.loop import Training, fit_once
 
 
-class Lesson(NamedTuple):
+class DistillationSet(NamedTuple):
     """What a model shall learn.
 
     Attributes:
-        x: inputs, or what `TaskModel.prepared` makes of them, N of them.
+        x: inputs, or what `MultiHeadModel.frozen_features` makes of them, N of them.
         targets: logits, shape (N, classes).
         classes: int64, places of the logits that count.
         labels: int64, shape (N,), places in the head; only used with a weight.
@@ -40,8 +40,12 @@ def squared_error(logits: Tensor, targets: Tensor) -> Tensor:
     return (logits - targets).square().mean()
 
 
-def distil(
-    model: TaskModel, lesson: Lesson, training: Training, epochs: int, seed: int
+def distill(
+    model: MultiHeadModel,
+    lesson: DistillationSet,
+    training: Training,
+    epochs: int,
+    seed: int,
 ) -> float:
     """Train all of the model that is not frozen; return the last epoch's mean loss.
 
@@ -78,7 +82,7 @@ def distil(
 
 
 @torch.no_grad()
-def answers(model: TaskModel, x: Tensor, batch_size: int = 64) -> Tensor:
+def predict_logits(model: MultiHeadModel, x: Tensor, batch_size: int = 64) -> Tensor:
     """Return the logits of a model in evaluation mode, shape (N, classes)."""
     model.eval()
     numbers = torch.arange(len(x))

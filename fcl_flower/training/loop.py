@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from fcl_flower.core.seeds import derive
-from fcl_flower.core.types import Array, Arrays, Stage
+from fcl_flower.core.types import Array, Arrays, TaskStage
 from fcl_flower.data.examples import Examples, batches
 from fcl_flower.training.tensors import to_numpy, to_torch
 
@@ -51,7 +51,7 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class FitResult:
     """What a round of local training leaves behind.
 
     Attributes:
@@ -96,10 +96,10 @@ def fit(
     memory: Arrays,
     seed: int,
     client: int,
-    stage: Stage,
+    stage: TaskStage,
     rates: Mapping[str, float] | None = None,
     after_step: Callable[[float], None] | None = None,
-) -> Fit:
+) -> FitResult:
     """Minimise ``objective`` over the training examples for one round.
 
     Args:
@@ -108,7 +108,8 @@ def fit(
         validate: the score on the validation examples, for the learning rate.
         examples: the task's training examples.
         training: epochs, batch size and rate.
-        memory: `Fit.memory` of the last round of the same task; empty at its start.
+        memory: `FitResult.memory` of the last round of the same task; empty at its
+            start.
         seed: of the run; the order of the examples depends on it, client and round.
         client: the client's partition number.
         stage: where the client stands.
@@ -159,7 +160,7 @@ def fit(
         ("stale", of_task.stale),
     ):
         kept[name] = np.asarray(value)
-    return Fit(kept, loss, valid or validate())
+    return FitResult(kept, loss, valid or validate())
 
 
 def fit_once(
@@ -190,7 +191,7 @@ def fit_once(
         memory={},
         seed=seed,
         client=0,
-        stage=Stage(0, 0, first=True, last=True),
+        stage=TaskStage(0, 0, starts_task=True, ends_task=True),
     )
     return done.loss
 

@@ -17,7 +17,7 @@ from fcl_flower.core.errors import ContractError
 from fcl_flower.core.seeds import derive
 from fcl_flower.core.types import Arrays
 from fcl_flower.models.convolutional.efficientnet import EfficientNet
-from fcl_flower.models.registry import TaskModel
+from fcl_flower.models.registry import MultiHeadModel
 from fcl_flower.models.transformer.encoder import Transformer
 from fcl_flower.training.tensors import load, to_torch
 
@@ -64,7 +64,7 @@ class RouterNetwork(nn.Module):
     The word vectors are those of the model's frozen encoder, which everybody has.
     """
 
-    def __init__(self, model: TaskModel, groups: int, seed: int) -> None:
+    def __init__(self, model: MultiHeadModel, groups: int, seed: int) -> None:
         """Make an untrained one for what ``model`` takes; the same for the same seed.
 
         Raises:
@@ -104,7 +104,7 @@ class RouterNetwork(nn.Module):
 class Router:
     """Sends samples to groups; made of what the server has sent."""
 
-    def __init__(self, model: TaskModel, arrays: Arrays, groups: int) -> None:
+    def __init__(self, model: MultiHeadModel, arrays: Arrays, groups: int) -> None:
         """Take up a router.
 
         Args:
@@ -141,7 +141,7 @@ class Router:
             to_torch(self._arrays[name], device)
             for name in ("weights", "offsets", "groups")
         )
-        features = nn.functional.normalize(self._model.represent(x))
+        features = nn.functional.normalize(self._model.embed(x))
         of_classes = features @ weights.T + offsets
         best = of_classes.new_full((len(x), self._groups), -torch.inf)
         return best.scatter_reduce(1, groups.expand(len(x), -1), of_classes, "amax")

@@ -7,8 +7,8 @@ from torch.nn.functional import cross_entropy
 from fcl_flower.core.seeds import derive
 from fcl_flower.core.types import Array, Arrays
 from fcl_flower.data.examples import Examples, PublicExamples
-from fcl_flower.models.registry import TaskModel
-from fcl_flower.training.distillation import Lesson, answers, distil
+from fcl_flower.models.registry import MultiHeadModel
+from fcl_flower.training.distillation import DistillationSet, distill, predict_logits
 from fcl_flower.training.loop import Training, fit_once
 from fcl_flower.training.router import RouterNetwork
 from fcl_flower.training.tensors import arrays_of, load, snapshot, to_numpy
@@ -26,7 +26,11 @@ class ServerTrainer:
     """
 
     def __init__(
-        self, model: TaskModel, public: PublicExamples, training: Training, seed: int
+        self,
+        model: MultiHeadModel,
+        public: PublicExamples,
+        training: Training,
+        seed: int,
     ) -> None:
         """Keep them.
 
@@ -44,7 +48,7 @@ class ServerTrainer:
 
     def features(self) -> Array:
         """Return what the untrained model knows of the public samples, (N, D)."""
-        return to_numpy(self._model.represent(self._public.x))
+        return to_numpy(self._model.embed(self._public.x))
 
     def logits(self, tensors: Arrays, chosen: Array) -> Array:
         """Return the logits of some public samples, shape (n, classes).
@@ -54,9 +58,9 @@ class ServerTrainer:
             chosen: which samples, int64, shape (n,).
         """
         load(self._model, tensors)
-        return to_numpy(answers(self._model, self._inputs(chosen)))
+        return to_numpy(predict_logits(self._model, self._inputs(chosen)))
 
-    def distilled(
+    def distill(
         self,
         start: Arrays,
         chosen: Array,
@@ -80,7 +84,7 @@ class ServerTrainer:
         """
         load(self._model, start)
         x, labels = self._inputs(chosen), self.labels[chosen]
-        lesson = Lesson(
+        lesson = DistillationSet(
             x,
             torch.tensor(targets, dtype=torch.float32, device=x.device),
             torch.tensor(classes, device=x.device),
@@ -88,10 +92,10 @@ class ServerTrainer:
             label_weight if (labels >= 0).all() else 0.0,
         )
         seed = derive(self._seed, "bench")
-        distil(self._model, lesson, self._training, epochs, seed)
+        distill(self._model, lesson, self._training, epochs, seed)
         return snapshot(self._model, start)
 
-    def routed(self, groups: Array, epochs: int) -> Arrays:
+    def train_router(self, groups: Array, epochs: int) -> Arrays:
         """Return a small network that tells groups of classes apart, trained here.
 
         Args:
@@ -117,6 +121,6 @@ class ServerTrainer:
 
     def _inputs(self, chosen: Array) -> torch.Tensor:
         if self._prepared is None:
-            self._prepared = self._model.prepared(self._public.x)
+            self._prepared = self._model.frozen_features(self._public.x)
         where = torch.tensor(np.asarray(chosen), device=self._prepared.device)
         return self._prepared[where]

@@ -8,15 +8,15 @@ from torch import nn
 
 from fcl_flower.core.errors import ContractError
 from fcl_flower.core.sparse import SparseArray
-from fcl_flower.core.types import Array, Arrays, Tensor
+from fcl_flower.core.types import AnyArray, Array, Arrays
 
 
-def dense(tensor: Tensor) -> Array:
+def dense(tensor: AnyArray) -> Array:
     """Return ``tensor`` as a dense array; absent entries read as zero."""
     return tensor.to_dense() if isinstance(tensor, SparseArray) else tensor
 
 
-def to_torch(tensor: Tensor, device: str = "cpu") -> torch.Tensor:
+def to_torch(tensor: AnyArray, device: str = "cpu") -> torch.Tensor:
     """Return a copy as a dense torch tensor; the source stays untouched."""
     return torch.tensor(dense(tensor), device=device)
 

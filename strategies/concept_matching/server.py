@@ -13,10 +13,10 @@ import numpy.typing as npt
 from pydantic import Field
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import Params, Strategy
+from fcl_flower.algorithms.base import Params, ServerStrategy
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.seeds import derive
-from fcl_flower.core.types import Array, Arrays, Payload, Stage, Update
+from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
 from fcl_flower.core.update_checks import same_tensors
 from strategies.concept_matching.clustering import NOISE, Method, cluster
 from strategies.concept_matching.gram_matrix import (
@@ -83,7 +83,7 @@ class ConceptMatchingParams(Params):
     sketch: int = Field(4096, ge=16)
 
 
-class ConceptMatching(Strategy[ConceptMatchingParams]):
+class ConceptMatching(ServerStrategy[ConceptMatchingParams]):
     """Keep K concept models; each client receives all and sends one model back.
 
     State: ``base/0`` to ``base/K-1``; ``meta/record`` (``distance``, shape (K,): of
@@ -95,7 +95,7 @@ class ConceptMatching(Strategy[ConceptMatchingParams]):
     """
 
     params_type = ConceptMatchingParams
-    averaged = ()
+    averaged_groups = ()
 
     @override
     def init(self, model: Arrays) -> Payload:
@@ -111,11 +111,11 @@ class ConceptMatching(Strategy[ConceptMatchingParams]):
         }
 
     @override
-    def broadcast(self, state: Payload, stage: Stage, client: int) -> Payload:
+    def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
         return {group: state[group] for group in self._groups}
 
     @override
-    def check(self, state: Payload, update: Update) -> None:
+    def check_update(self, state: Payload, update: Update) -> None:
         same_tensors(update.payload, {"base": state["base/0"]})
         for name, tensor in update.payload["base"].items():
             # Squares of float32 values are finite in float64; those of float64 not.
@@ -124,8 +124,8 @@ class ConceptMatching(Strategy[ConceptMatchingParams]):
                 raise WireError(f"base/{name}: holds values beyond {_LARGEST:.1e}")
 
     @override
-    def aggregate(
-        self, state: Payload, stage: Stage, updates: Mapping[int, Update]
+    def aggregate_train(
+        self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
     ) -> Payload:
         concepts = [state[group] for group in self._groups]
         models = [update.payload["base"] for update in updates.values()]
@@ -171,7 +171,7 @@ class ConceptMatching(Strategy[ConceptMatchingParams]):
         }
 
     @override
-    def insights(self, state: Payload, stage: Stage) -> Mapping[str, float]:
+    def diagnostics(self, state: Payload, stage: TaskStage) -> Mapping[str, float]:
         """Return who went where in the last round, and how well that worked.
 
         By client C: ``cluster/C``, ``origin/C``, ``reached/C``, ``map/C/x`` and

@@ -11,7 +11,7 @@ import numpy as np
 from fcl_flower.core.types import Array, Arrays
 
 
-class Upload(NamedTuple):
+class GroupUpdate(NamedTuple):
     """A group as one client returns it.
 
     Attributes:
@@ -34,7 +34,7 @@ def entropy_weights(entropies: Sequence[float | None]) -> Array:
     return np.asarray(shares / shares.sum())
 
 
-def combined(
+def distillation_targets(
     f_old: Array, f_new: Array, kept: Array, learned: Array, weights: Array
 ) -> Array:
     """Return the supervision of the entropy-aware distillation (equations 6 and 8).
@@ -62,7 +62,9 @@ def combined(
     return targets
 
 
-def wanted_distribution(uploads: Sequence[Upload], kept: Array, new: Array) -> Array:
+def wanted_distribution(
+    uploads: Sequence[GroupUpdate], kept: Array, new: Array
+) -> Array:
     """Return how auxiliary data shall be spread over the classes, summing to 1.
 
     The mean of what the clients tell; even over the group's classes where it is

@@ -12,15 +12,15 @@ import numpy as np
 from pydantic import Field
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import Params, Strategy
+from fcl_flower.algorithms.base import Params, ServerStrategy
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.seeds import derive
-from fcl_flower.core.types import Array, Arrays, Payload, Stage, Tensor, Update
+from fcl_flower.core.types import AnyArray, Array, Arrays, Payload, TaskStage, Update
 from fcl_flower.core.update_checks import fits
 from strategies.fedet.consolidation import (
-    Upload,
+    GroupUpdate,
     auxiliary,
-    combined,
+    distillation_targets,
     entropy_weights,
     mean,
     wanted_distribution,
@@ -66,7 +66,7 @@ class FedEtParams(Params):
     entropy: Literal["exact", "noised", "withheld"] = "exact"
 
 
-class FedEt(Strategy[FedEtParams]):
+class FedEt(ServerStrategy[FedEtParams]):
     """Keep J groups; a client receives those that changed since it last took part.
 
     State: ``enhancers/0`` to ``enhancers/J-1``; ``router`` (where J > 1);
@@ -76,8 +76,8 @@ class FedEt(Strategy[FedEtParams]):
     """
 
     params_type = FedEtParams
-    averaged = ()
-    trains = True
+    averaged_groups = ()
+    needs_public_data = True
 
     @override
     def init(self, model: Arrays) -> Payload:
@@ -94,7 +94,7 @@ class FedEt(Strategy[FedEtParams]):
         }
 
     @override
-    def broadcast(self, state: Payload, stage: Stage, client: int) -> Payload:
+    def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
         held = (
             np.asarray(state[HELD][str(client)]) if str(client) in state[HELD] else None
         )
@@ -111,12 +111,12 @@ class FedEt(Strategy[FedEtParams]):
         return {**sent, KNOWN: state[KNOWN]}
 
     @override
-    def forgotten(self, state: Payload, client: int) -> Payload:
+    def on_state_lost(self, state: Payload, client: int) -> Payload:
         held = {c: at for c, at in state[HELD].items() if c != str(client)}
         return {**state, HELD: held}
 
     @override
-    def check(self, state: Payload, update: Update) -> None:
+    def check_update(self, state: Payload, update: Update) -> None:
         payload = update.payload
         classes = np.asarray(state[KNOWN]["classes"]).shape[1]
         found = [_GROUP.fullmatch(group) for group in payload]
@@ -135,8 +135,8 @@ class FedEt(Strategy[FedEtParams]):
             self._check_told(f"meta/{j}", payload[f"meta/{j}"], classes)
 
     @override
-    def aggregate(
-        self, state: Payload, stage: Stage, updates: Mapping[int, Update]
+    def aggregate_train(
+        self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
     ) -> Payload:
         known = np.asarray(state[KNOWN]["classes"]).astype(bool)
         changed = np.asarray(state[CHANGED]["round"]).copy()
@@ -172,9 +172,9 @@ class FedEt(Strategy[FedEtParams]):
         }
 
     @override
-    def notes(self) -> Mapping[str, str]:
-        public, params = len(self.bench.labels), self.params
-        labelled = bool((self.bench.labels >= 0).any())
+    def remarks(self) -> Mapping[str, str]:
+        public, params = len(self.trainer.labels), self.params
+        labelled = bool((self.trainer.labels >= 0).any())
         told = {}
         if params.consolidation == "mean" or not public:
             why = "" if public else ", since there are no public data"
@@ -200,43 +200,50 @@ class FedEt(Strategy[FedEtParams]):
 
     def _router(self) -> Arrays:
         """Return what sends samples to groups, made of the public data."""
-        bench, count = self.bench, self.params.groups
-        features = bench.features() if len(bench.labels) else np.zeros((0, 1))
+        trainer, count = self.trainer, self.params.groups
+        features = trainer.features() if len(trainer.labels) else np.zeros((0, 1))
         seed = derive(self.seed, "domains")
-        groups = domains(features, bench.classes, count, seed)
+        groups = domains(features, trainer.classes, count, seed)
         if self.params.router == "network":
-            return bench.routed(groups[bench.classes], self.params.router_epochs)
+            return trainer.train_router(
+                groups[trainer.classes], self.params.router_epochs
+            )
         linear = discriminant if self.params.router == "discriminant" else nearest_mean
-        return {**linear(features, bench.classes)._asdict(), "groups": groups}
+        return {**linear(features, trainer.classes)._asdict(), "groups": groups}
 
     def _consolidated(
-        self, old: Arrays, known: Array, uploads: list[Upload], stage: Stage, j: int
+        self,
+        old: Arrays,
+        known: Array,
+        uploads: list[GroupUpdate],
+        stage: TaskStage,
+        j: int,
     ) -> Arrays:
         """Return one group made of several (equations 6 to 8)."""
         weights = entropy_weights([upload.entropy for upload in uploads])
         averaged = mean([upload.tensors for upload in uploads], weights)
-        bench = self.bench
-        if self.params.consolidation == "mean" or not len(bench.labels):
+        trainer = self.trainer
+        if self.params.consolidation == "mean" or not len(trainer.labels):
             return averaged
         learned = np.zeros(len(known), bool)
         learned[np.concatenate([upload.classes for upload in uploads])] = True
         kept = known & ~learned
         seed = derive(self.seed, "auxiliary", stage.round, j)
         chosen = auxiliary(
-            bench.labels,
+            trainer.labels,
             wanted_distribution(uploads, kept, learned),
             self.params.auxiliary,
             seed,
         )
-        targets = combined(
-            bench.logits(old, chosen),
-            np.stack([bench.logits(u.tensors, chosen) for u in uploads]),
+        targets = distillation_targets(
+            trainer.logits(old, chosen),
+            np.stack([trainer.logits(u.tensors, chosen) for u in uploads]),
             kept,
             learned,
             weights,
         )
         classes = np.flatnonzero(kept | learned)
-        return bench.distilled(
+        return trainer.distill(
             averaged,
             chosen,
             targets,
@@ -246,7 +253,7 @@ class FedEt(Strategy[FedEtParams]):
         )
 
     def _check_told(self, group: str, told: Arrays, classes: int) -> None:
-        expected: dict[str, Tensor] = {"classes": np.zeros(0, np.int64)}
+        expected: dict[str, AnyArray] = {"classes": np.zeros(0, np.int64)}
         if self.params.distribution != "withheld":
             expected["distribution"] = np.zeros(classes, np.float32)
         if self.params.entropy != "withheld":
@@ -271,11 +278,11 @@ class FedEt(Strategy[FedEtParams]):
             raise WireError(f"{group}/entropy: expected a number from 0 to 100")
 
 
-def _upload(payload: Payload, j: int) -> Upload:
+def _upload(payload: Payload, j: int) -> GroupUpdate:
     told = payload[f"meta/{j}"]
     distribution = told.get("distribution")
     entropy = told.get("entropy")
-    return Upload(
+    return GroupUpdate(
         payload[f"enhancers/{j}"],
         np.asarray(told["classes"]),
         None if distribution is None else np.asarray(distribution).astype(np.float64),

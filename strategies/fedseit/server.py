@@ -13,8 +13,8 @@ from typing_extensions import override
 
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.sparse import SparseArray
-from fcl_flower.core.types import Arrays, Payload, Stage, Update
-from strategies.fedweit.adapter_selection import Knowledge, handed_in
+from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
+from strategies.fedweit.adapter_selection import SelectionRule, uploaded_groups
 from strategies.fedweit.server import FedWeit, FedWeitParams
 
 BRANCHES = "meta/branches"
@@ -29,7 +29,7 @@ class FedSeitParams(FedWeitParams):
             and handed out (FedSeIT+DLS, the paper's ablation).
     """
 
-    knowledge: Knowledge = "previous"
+    knowledge: SelectionRule = "previous"
     dls: bool = False
 
 
@@ -42,12 +42,12 @@ class FedSeit(FedWeit[FedSeitParams]):
     """
 
     params_type = FedSeitParams
-    averaged = ("base", "dense")
+    averaged_groups = ("base", "dense")
 
     @override
-    def broadcast(self, state: Payload, stage: Stage, client: int) -> Payload:
-        payload = super().broadcast(state, stage, client)
-        if stage.first:
+    def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
+        payload = super().configure_train(state, stage, client)
+        if stage.starts_task:
             count = len(self.chosen(state, stage, client))
         else:  # more adapters may have come since the task began
             place = f"{client}/{stage.task}"
@@ -56,17 +56,17 @@ class FedSeit(FedWeit[FedSeitParams]):
         return {**payload, group: state[group]} if group in state else payload
 
     @override
-    def check(self, state: Payload, update: Update) -> None:
+    def check_update(self, state: Payload, update: Update) -> None:
         dense = [group for group in update.payload if group.startswith("dense/")]
         rest = {g: a for g, a in update.payload.items() if g not in dense}
-        super().check(state, Update(rest, update.num_examples))
+        super().check_update(state, Update(rest, update.num_examples))
         if dense and not (self.params.dls and len(dense) == 1):
             raise WireError(f"groups {dense}: expected one with dls, none without")
         for group in dense:
             count = group.removeprefix("dense/")
             # Canonical digits only, and no more branches than adapters that exist:
             # they become the name of a group, which is kept.
-            most = len(handed_in(state))
+            most = len(uploaded_groups(state))
             if not COUNT.fullmatch(count) or int(count) > most:
                 raise WireError(
                     f"{group}: expected the number of branches, 1 to {most}"
@@ -74,8 +74,8 @@ class FedSeit(FedWeit[FedSeitParams]):
             _check_projections(group, update.payload[group], state["base"], int(count))
 
     @override
-    def aggregate(
-        self, state: Payload, stage: Stage, updates: Mapping[int, Update]
+    def aggregate_train(
+        self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
     ) -> Payload:
         sent: dict[str, list[Arrays]] = {}
         branches = dict(state.get(BRANCHES, {}))
@@ -87,7 +87,7 @@ class FedSeit(FedWeit[FedSeitParams]):
                     task = (update.stage or stage).task
                     branches[f"{client}/{task}"] = np.asarray(count)
         return {
-            **super().aggregate(state, stage, updates),
+            **super().aggregate_train(state, stage, updates),
             **{group: _mean(all_sent) for group, all_sent in sent.items()},
             **({BRANCHES: branches} if self.params.dls else {}),
         }

@@ -15,7 +15,7 @@ from pydantic import AfterValidator
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.seeds import derive
 from fcl_flower.core.sparse import SparseArray
-from fcl_flower.core.types import Array, Arrays, Payload, Stage
+from fcl_flower.core.types import Array, Arrays, Payload, TaskStage
 
 Overlap = Literal["mean-cosine", "thresholded"]
 SUMMARY = {"mean-cosine": "mean", "thresholded": "centres"}
@@ -37,7 +37,7 @@ def _known(value: str) -> str:
     )
 
 
-Knowledge = Annotated[str, AfterValidator(_known)]
+SelectionRule = Annotated[str, AfterValidator(_known)]
 
 
 class Adapter(NamedTuple):
@@ -51,7 +51,7 @@ class Adapter(NamedTuple):
         return f"{kind}/{self.client}/{self.task}"
 
 
-class KnowledgeBase(NamedTuple):
+class AdapterSelection(NamedTuple):
     """Who gets whose adapters, by a policy; it looks at the server's state.
 
     With SIT the state also has ``summaries/C/T``, ``meta/overlap/C/T`` (scores of that
@@ -83,8 +83,8 @@ class KnowledgeBase(NamedTuple):
         ranked = [(_adapter(name), float(np.asarray(v))) for name, v in scores.items()]
         return most_similar(ranked, self.sit)
 
-    def surveyed(
-        self, state: Payload, stage: Stage, answers: Mapping[int, Payload]
+    def aggregate_query(
+        self, state: Payload, stage: TaskStage, answers: Mapping[int, Payload]
     ) -> Payload:
         """Return the state with new tasks' summaries and what they overlap with.
 
@@ -98,7 +98,7 @@ class KnowledgeBase(NamedTuple):
         begun = {f"{t.client}/{t.task}": np.asarray(stage.round) for t in tasks}
         return {**state, **scores, BEGUN: {**state.get(BEGUN, {}), **begun}}
 
-    def insights(self, state: Payload, stage: Stage) -> dict[str, float]:
+    def diagnostics(self, state: Payload, stage: TaskStage) -> dict[str, float]:
         """Return the scores of the tasks that began in this round."""
         begun = [
             _adapter(name).group(OVERLAP)
@@ -129,7 +129,7 @@ def _adapter(name: str) -> Adapter:
     return Adapter(int(client), int(task))
 
 
-def handed_in(state: Payload) -> list[Adapter]:
+def uploaded_groups(state: Payload) -> list[Adapter]:
     """Return whose adapters the server has, in one order."""
     found = []
     for group in state:
@@ -145,7 +145,7 @@ def candidates(state: Payload, new: Adapter) -> list[Adapter]:
     Whatever has been handed in: clients have orders of their own, so that the number
     of another client's task says nothing, least of all when some are slower.
     """
-    return [a for a in handed_in(state) if a.client != new.client]
+    return [a for a in uploaded_groups(state) if a.client != new.client]
 
 
 def chosen(

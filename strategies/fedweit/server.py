@@ -12,16 +12,16 @@ import numpy as np
 from pydantic import Field
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import Params, Strategy
+from fcl_flower.algorithms.base import Params, ServerStrategy
 from fcl_flower.core import update_checks
 from fcl_flower.core.errors import ConfigError, WireError
 from fcl_flower.core.sparse import SparseArray
-from fcl_flower.core.types import Array, Arrays, Payload, Stage, Update
+from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
 from strategies.fedweit.adapter_selection import (
     Adapter,
-    Knowledge,
-    KnowledgeBase,
+    AdapterSelection,
     Overlap,
+    SelectionRule,
     check_summary,
 )
 from strategies.fedweit.decomposition import decomposed
@@ -47,7 +47,7 @@ class FedWeitParams(Params):
     """
 
     aggregation: Literal["masked-mean", "literal"] = "masked-mean"
-    knowledge: Knowledge = "sample:5"
+    knowledge: SelectionRule = "sample:5"
     overlap: Overlap = "mean-cosine"
     overlap_threshold: float = Field(0.7, ge=-1, le=1)
 
@@ -55,24 +55,24 @@ class FedWeitParams(Params):
 P = TypeVar("P", bound=FedWeitParams)
 
 
-class FedWeit(Strategy[P]):
+class FedWeit(ServerStrategy[P]):
     """Keep theta_G and every adapter handed in.
 
     State: ``base`` (theta_G, dense), ``adapters/C/T`` (sparse), and, so that a client
     receives only the channels that changed since its last round, ``meta/changed``
     (round of the last change by channel) and ``meta/seen`` (by client, the last round
     whose broadcast reached it for certain).
-    What SIT adds is told by `KnowledgeBase`.
+    What SIT adds is told by `AdapterSelection`.
     """
 
     params_type = FedWeitParams
-    personal = True
-    handed_in: ClassVar[tuple[str, ...]] = ("adapters",)
+    evaluates_locally = True
+    uploaded_groups: ClassVar[tuple[str, ...]] = ("adapters",)
 
     def __init__(self, params: P, seed: int) -> None:
         """Read the policy of the knowledge base."""
         super().__init__(params, seed)
-        self._knowledge = KnowledgeBase(
+        self._knowledge = AdapterSelection(
             params.knowledge, params.overlap, params.overlap_threshold, seed
         )
 
@@ -88,25 +88,27 @@ class FedWeit(Strategy[P]):
         return {"base": base, CHANGED: changed, SEEN: {}}
 
     @override
-    def survey(self, state: Payload, stage: Stage, client: int) -> Payload | None:
-        return {} if self._knowledge.sit and stage.first else None
+    def configure_query(
+        self, state: Payload, stage: TaskStage, client: int
+    ) -> Payload | None:
+        return {} if self._knowledge.sit and stage.starts_task else None
 
     @override
-    def check_answer(self, state: Payload, answer: Payload) -> None:
+    def check_query_reply(self, state: Payload, answer: Payload) -> None:
         check_summary(self.params.overlap, answer, state["base"])
 
     @override
-    def surveyed(
-        self, state: Payload, stage: Stage, answers: Mapping[int, Payload]
+    def aggregate_query(
+        self, state: Payload, stage: TaskStage, answers: Mapping[int, Payload]
     ) -> Payload:
-        return self._knowledge.surveyed(state, stage, answers)
+        return self._knowledge.aggregate_query(state, stage, answers)
 
     @override
-    def insights(self, state: Payload, stage: Stage) -> Mapping[str, float]:
-        return self._knowledge.insights(state, stage)
+    def diagnostics(self, state: Payload, stage: TaskStage) -> Mapping[str, float]:
+        return self._knowledge.diagnostics(state, stage)
 
     @override
-    def broadcast(self, state: Payload, stage: Stage, client: int) -> Payload:
+    def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
         seen = state[SEEN].get(str(client))
         since = -1 if seen is None else int(np.asarray(seen))
         base: dict[str, SparseArray] = {}
@@ -115,14 +117,14 @@ class FedWeit(Strategy[P]):
             if len(fresh):
                 base[name] = SparseArray.of_channels(np.asarray(values), fresh)
         payload: dict[str, Arrays] = {"base": base}
-        if stage.first:
+        if stage.starts_task:
             for adapter in self.chosen(state, stage, client):
-                for kind in self.handed_in:
+                for kind in self.uploaded_groups:
                     payload[adapter.group(kind)] = state[adapter.group(kind)]
         return payload
 
     @override
-    def check(self, state: Payload, update: Update) -> None:
+    def check_update(self, state: Payload, update: Update) -> None:
         odd = update.payload.keys() - {"base", "adapters"}
         if odd:
             raise WireError(f"groups {sorted(odd)}: expected base and adapters")
@@ -134,8 +136,8 @@ class FedWeit(Strategy[P]):
             raise WireError(f"adapters: tensors {sorted(missing)} are missing")
 
     @override
-    def aggregate(
-        self, state: Payload, stage: Stage, updates: Mapping[int, Update]
+    def aggregate_train(
+        self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
     ) -> Payload:
         base: dict[str, Array] = {}
         changed: dict[str, Array] = {}
@@ -153,27 +155,27 @@ class FedWeit(Strategy[P]):
             rounds[touched] = stage.round
             changed[name] = rounds
         asked = {client: update.stage or stage for client, update in updates.items()}
-        handed_in = {
+        uploaded_groups = {
             Adapter(client, asked[client].task).group(kind): update.payload[kind]
             for client, update in updates.items()
-            for kind in self.handed_in
+            for kind in self.uploaded_groups
             if kind in update.payload
         }
         seen = {str(c): np.asarray(a.round) for c, a in asked.items()}
         return {
             **state,
-            **handed_in,
+            **uploaded_groups,
             "base": base,
             CHANGED: changed,
             SEEN: {**state[SEEN], **seen},
         }
 
     @override
-    def forgotten(self, state: Payload, client: int) -> Payload:
+    def on_state_lost(self, state: Payload, client: int) -> Payload:
         known = state[SEEN].items()
         return {**state, SEEN: {name: v for name, v in known if name != str(client)}}
 
-    def chosen(self, state: Payload, stage: Stage, client: int) -> list[Adapter]:
+    def chosen(self, state: Payload, stage: TaskStage, client: int) -> list[Adapter]:
         """Return the adapters of other clients' finished tasks that travel."""
         return self._knowledge.chosen(state, Adapter(client, stage.task))
 

@@ -10,8 +10,8 @@ from typing_extensions import override
 from fcl_flower.core import update_checks
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.sparse import SparseArray
-from fcl_flower.core.types import Payload, Stage, Update
-from strategies.fedweit.adapter_selection import Knowledge
+from fcl_flower.core.types import Payload, TaskStage, Update
+from strategies.fedweit.adapter_selection import SelectionRule
 from strategies.fedweit.decomposition import decomposed
 from strategies.fedweit.server import SEEN, FedWeit, FedWeitParams
 
@@ -22,29 +22,29 @@ MAX_HEADS = 2**26
 class FedWeitMatchParams(FedWeitParams):
     """Those of FedWeIT, but that a client may choose among all finished tasks."""
 
-    knowledge: Knowledge = "all"
+    knowledge: SelectionRule = "all"
 
 
 class FedWeitMatch(FedWeit[FedWeitMatchParams]):
     """Beside an adapter, keep the mask and the private tensors of its task."""
 
     params_type = FedWeitMatchParams
-    handed_in = ("adapters", "masks", "heads")
+    uploaded_groups = ("adapters", "masks", "heads")
 
     @override
-    def broadcast(self, state: Payload, stage: Stage, client: int) -> Payload:
-        if not stage.first:
+    def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
+        if not stage.starts_task:
             return {"base": {}}
-        return super().broadcast({**state, SEEN: {}}, stage, client)
+        return super().configure_train({**state, SEEN: {}}, stage, client)
 
     @override
-    def check(self, state: Payload, update: Update) -> None:
+    def check_update(self, state: Payload, update: Update) -> None:
         """Refuse what does not fit; private tensors are checked by who uses them."""
         payload = update.payload
         plain = {g: a for g, a in payload.items() if g not in {"masks", "heads"}}
-        super().check(state, Update(plain, update.num_examples))
-        given = payload.keys() & set(self.handed_in)
-        if given and len(given) < len(self.handed_in):
+        super().check_update(state, Update(plain, update.num_examples))
+        given = payload.keys() & set(self.uploaded_groups)
+        if given and len(given) < len(self.uploaded_groups):
             raise WireError(f"groups {sorted(given)}: a task is handed in whole")
         if given:
             gates = {

@@ -10,29 +10,29 @@ from clients.fedavg import Sgd
 from clients.fedprox import FedProx, FedProxParams
 from clients.local import Local
 from clients.stl import SingleTask
-from fcl_flower.algorithms.base import Params, Place
-from fcl_flower.core.types import Stage, Update
+from fcl_flower.algorithms.base import ClientContext, Params
+from fcl_flower.core.types import TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData
-from fcl_flower.models.registry import TaskModel
+from fcl_flower.models.registry import MultiHeadModel
 from fcl_flower.training.loop import Training
 from fcl_flower.training.tensors import load, snapshot
 from strategies.fedavg import FedAvg
 
-FIRST = Stage(round=1, task=0, first=True, last=False)
-LAST = Stage(round=2, task=0, first=False, last=True)
+FIRST = TaskStage(round=1, task=0, starts_task=True, ends_task=False)
+LAST = TaskStage(round=2, task=0, starts_task=False, ends_task=True)
 
 
 def model(tasks=2):
     torch.manual_seed(0)
     body = nn.Sequential(nn.Linear(3, 4), nn.Tanh())
-    return TaskModel(
+    return MultiHeadModel(
         body, features=4, input_shape=(3,), tasks=tasks, classes=2, single_head=False
     )
 
 
 def place(**training):
     chosen = {"epochs": 1, "batch_size": 100, "learning_rate": 0.01} | training
-    return Place(client=0, seed=0, training=Training(**chosen))
+    return ClientContext(client=0, seed=0, training=Training(**chosen))
 
 
 def data(seed=0, count=12):
@@ -59,7 +59,7 @@ def test_aggregate_weights_clients_by_examples():
         1: Update({"base": {"w": np.float32([4, 7])}}, num_examples=2),
     }
 
-    new = strategy.aggregate(state, FIRST, updates)
+    new = strategy.aggregate_train(state, FIRST, updates)
 
     # (1 * 1 + 2 * 4) / 3 and (1 * 1 + 2 * 7) / 3
     np.testing.assert_allclose(new["base"]["w"], [3, 5], rtol=1e-6)
@@ -71,7 +71,10 @@ def test_aggregate_keeps_the_model_when_no_client_saw_an_example():
     strategy = FedAvg(Params(), 0)
     state = strategy.init({"w": np.ones(2, np.float32)})
     updates = {0: Update({"base": {"w": np.float32([5, 5])}}, num_examples=0)}
-    assert strategy.aggregate(state, FIRST, updates)["base"]["w"].tolist() == [1, 1]
+    assert strategy.aggregate_train(state, FIRST, updates)["base"]["w"].tolist() == [
+        1,
+        1,
+    ]
 
 
 def test_local_training_starts_at_the_received_model_and_equals_plain_adam():
@@ -206,7 +209,7 @@ def test_single_task_learning_starts_afresh_and_keeps_each_model():
     learner = SingleTask(Params(), model(), place(epochs=4))
     state, _ = learner.train(learner.init(), {}, FIRST, data())
     before = learner.predict(state, {}, 0, data().test.x)
-    second = Stage(round=3, task=1, first=True, last=True)
+    second = TaskStage(round=3, task=1, starts_task=True, ends_task=True)
     state, _ = learner.train(state, {}, second, data(seed=5))
     assert torch.equal(learner.predict(state, {}, 0, data().test.x), before)
     fresh = SingleTask(Params(), model(), place(epochs=4))

@@ -8,12 +8,12 @@ import torch
 from fakes import exact, failure, rounds_of, run_in_process, summary_of, tiny
 
 from fcl_flower.algorithms import registry as table
-from fcl_flower.algorithms.local_only import IsolatedLearner
+from fcl_flower.algorithms.local_only import LocalOnlyLearner
 from fcl_flower.algorithms.registry import (
     Algorithm,
     algorithm,
     algorithms,
-    isolated_twin,
+    local_only_counterpart,
 )
 from fcl_flower.core.errors import ConfigError, ContractError
 from fcl_flower.federation.transport import messages
@@ -31,14 +31,14 @@ QUICK["fedet"]["set"] = "groups = 1"
 FEDERATED = [name for name in NAMES if algorithm(name).federated]
 HEADS = {
     name: ["single"]
-    if algorithm(name).load_learner().rehearses
+    if algorithm(name).load_client().needs_single_head
     else ["multi", "single"]
     for name in NAMES
 }
 
 
 def after_travel(payload):
-    return exact(messages.unpack(messages.Packer().payload(payload)))
+    return exact(messages.decode_payload(messages.MessageEncoder().payload(payload)))
 
 
 class WatchedStrategy:
@@ -46,45 +46,45 @@ class WatchedStrategy:
 
     def __init__(self, inner, problems):
         self.inner, self.problems = inner, problems
-        self.personal = inner.personal
+        self.evaluates_locally = inner.evaluates_locally
 
     def init(self, model):
         return self.travels(self.inner.init(model), "init")
 
-    def survey(self, state, stage, client):
-        return self.inner.survey(state, stage, client)
+    def configure_query(self, state, stage, client):
+        return self.inner.configure_query(state, stage, client)
 
-    def check_answer(self, state, answer):
-        self.inner.check_answer(state, answer)
+    def check_query_reply(self, state, answer):
+        self.inner.check_query_reply(state, answer)
 
-    def surveyed(self, state, stage, answers):
+    def aggregate_query(self, state, stage, answers):
         before = exact(state)
-        new = self.inner.surveyed(state, stage, answers)
+        new = self.inner.aggregate_query(state, stage, answers)
         self.unchanged(before, state, "surveyed changed the state")
         return self.travels(new, "surveyed")
 
-    def insights(self, state, stage):
-        return self.inner.insights(state, stage)
+    def diagnostics(self, state, stage):
+        return self.inner.diagnostics(state, stage)
 
-    def notes(self):
-        return self.inner.notes()
+    def remarks(self):
+        return self.inner.remarks()
 
-    def broadcast(self, state, stage, client):
+    def configure_train(self, state, stage, client):
         before = exact(state)
-        payload = self.inner.broadcast(state, stage, client)
+        payload = self.inner.configure_train(state, stage, client)
         self.unchanged(before, state, "broadcast changed the state")
         return self.travels(payload, "broadcast")
 
-    def check(self, state, update):
-        self.inner.check(state, update)
+    def check_update(self, state, update):
+        self.inner.check_update(state, update)
 
-    def aggregate(self, state, stage, updates):
+    def aggregate_train(self, state, stage, updates):
         before = exact(state), {c: exact(u.payload) for c, u in updates.items()}
-        new = self.inner.aggregate(state, stage, updates)
+        new = self.inner.aggregate_train(state, stage, updates)
         self.unchanged(before[0], state, "aggregate changed the state")
         for client, update in updates.items():
             self.unchanged(before[1][client], update.payload, "aggregate: an update")
-        again = self.inner.aggregate(state, stage, updates)
+        again = self.inner.aggregate_train(state, stage, updates)
         self.unchanged(exact(new), again, "aggregate gives two results")
         return self.travels(new, "aggregate")
 
@@ -101,14 +101,14 @@ class WatchedStrategy:
 class WatchedLearner(WatchedStrategy):
     def __init__(self, inner, problems):
         self.inner, self.problems = inner, problems
-        self.model, self.place = inner.model, inner.place
+        self.model, self.context = inner.model, inner.context
 
     def init(self):
         return self.travels(self.inner.init(), "learner's init")
 
-    def answer(self, state, question, stage, data):
+    def answer_query(self, state, question, stage, data):
         before = exact(state)
-        answer = self.inner.answer(state, question, stage, data)
+        answer = self.inner.answer_query(state, question, stage, data)
         self.unchanged(before, state, "answer changed the state")
         return self.travels(answer, "answer")
 
@@ -141,7 +141,7 @@ def test_two_tasks_are_learned_and_nothing_is_changed_in_place(
     tmp_path, monkeypatch, name, head
 ):
     problems = []
-    strategy, learner = factory.strategy, factory.learner
+    strategy, learner = factory.build_strategy, factory.build_learner
     monkeypatch.setattr(
         factory, "strategy", lambda config: WatchedStrategy(strategy(config), problems)
     )
@@ -172,7 +172,7 @@ def accuracies(folder, **values):
 @pytest.mark.parametrize("head", ["multi", "single"])
 def test_fedavg_alone_is_sequential_local_training(tmp_path, head):
     given = {"head": head, "rounds": 2, "clients": 3}
-    alone = accuracies(tmp_path / "a", strategy="fedavg", isolated=True, **given)
+    alone = accuracies(tmp_path / "a", strategy="fedavg", local_only=True, **given)
     local = accuracies(tmp_path / "b", strategy="local", **given)
     together = accuracies(tmp_path / "c", strategy="fedavg", **given)
     assert alone == local
@@ -185,16 +185,16 @@ def test_isolated_clients_do_not_know_of_each_other(tmp_path, name):
         trains = message.metadata.message_type == "train"
         return failure(message, "absent") if who and trains else reply
 
-    config = tiny(tmp_path / "a", strategy=name, isolated=True, clients=3)
+    config = tiny(tmp_path / "a", strategy=name, local_only=True, clients=3)
     run_in_process(config)
     run_in_process(
         config.with_values(output=str(tmp_path / "b")), tamper=without_others
     )
     run_in_process(
-        config.with_values(output=str(tmp_path / "c"), isolated=False, epochs=2)
+        config.with_values(output=str(tmp_path / "c"), local_only=False, epochs=2)
     )
     run_in_process(
-        config.with_values(output=str(tmp_path / "d"), isolated=False, epochs=2),
+        config.with_values(output=str(tmp_path / "d"), local_only=False, epochs=2),
         tamper=without_others,
     )
     first = {run: summary_of(tmp_path / run)["client_accuracy"][0] for run in "abcd"}
@@ -207,19 +207,19 @@ def test_isolated_clients_do_not_know_of_each_other(tmp_path, name):
 def test_isolated_clients_send_and_receive_no_tensor(tmp_path, name):
     given = {"strategy": name, "scenario": "overlapped", "head": HEADS[name][0]}
     given |= QUICK.get(name, {})
-    grid = run_in_process(tiny(tmp_path, **given, isolated=True))
+    grid = run_in_process(tiny(tmp_path, **given, local_only=True))
     found = summary_of(tmp_path)
     assert found["bytes_by_kind"]["up"].keys() == {"meta"}
     assert found["bytes_by_kind"]["down"].keys() == {"meta"}
-    assert found["paper_bytes_up"] == found["paper_bytes_down"] == 0
+    assert found["nominal_bytes_up"] == found["nominal_bytes_down"] == 0
     assert not any(message.content.array_records for _, message in grid.asked)
     assert [row["failed"] for row in rounds_of(tmp_path)] == [[], []]
 
 
 def test_an_isolated_learner_keeps_both_halves_apart(tmp_path):
-    config = tiny(tmp_path, strategy="fedweit", isolated=True)
-    made = factory.learner(config, factory.scenario(config), 1)
-    assert isinstance(made, IsolatedLearner)
+    config = tiny(tmp_path, strategy="fedweit", local_only=True)
+    made = factory.build_learner(config, factory.build_scenario(config), 1)
+    assert isinstance(made, LocalOnlyLearner)
     state = made.init()
     assert {g for g in state if g.startswith("server:")} >= {"server:base"}
     assert "base" in state
@@ -227,13 +227,13 @@ def test_an_isolated_learner_keeps_both_halves_apart(tmp_path):
 
 def test_twins_are_the_same_method_with_nobody_to_talk_to(tmp_path):
     def twin(**values):
-        found = isolated_twin(tiny(tmp_path, **values))
-        return found and (found.strategy, found.isolated, found.title)
+        found = local_only_counterpart(tiny(tmp_path, **values))
+        return found and (found.strategy, found.local_only, found.title)
 
     assert twin(strategy="fedavg") == ("local", False, "local")
     assert twin(strategy="ewc") == ("ewc", True, "ewc isolated")
     assert twin(strategy="ewc", label="EWC 10") == ("ewc", True, "EWC 10 isolated")
-    assert twin(strategy="ewc", isolated=True) is None
+    assert twin(strategy="ewc", local_only=True) is None
     assert twin(strategy="local") is None
     assert twin(strategy="stl") is None
 
@@ -326,12 +326,12 @@ def test_an_entry_point_that_is_no_algorithm_is_named(monkeypatch):
 def test_a_half_that_is_none_is_named():
     swapped = Algorithm("clients.fedavg:Sgd", "strategies.fedavg:FedAvg", "-", "-")
     with pytest.raises(ContractError, match=r"clients\.sgd:Sgd is not a Strategy"):
-        swapped.load_strategy()
+        swapped.load_server()
     with pytest.raises(ContractError, match=r"strategies\.fedavg:FedAvg is not a Lea"):
-        swapped.load_learner()
+        swapped.load_client()
     missing = Algorithm("strategies.fedavg:Nothing", "clients.fedavg:Sgd", "-", "-")
     with pytest.raises(ContractError, match="Nothing is not a Strategy"):
-        missing.load_strategy()
+        missing.load_server()
 
 
 def test_the_settings_of_a_run_are_recorded(tmp_path):
@@ -341,4 +341,4 @@ def test_the_settings_of_a_run_are_recorded(tmp_path):
     found = json.loads((tmp_path / "summary.json").read_text())
     assert found["params"] == {"mu": 0.5}
     assert (found["label"], found["strategy"]) == ("prox", "fedprox")
-    assert found["twin"] == "prox isolated"
+    assert found["counterpart"] == "prox isolated"

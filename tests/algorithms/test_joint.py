@@ -8,8 +8,8 @@ from fakes import run_in_process, summary_of, tiny
 
 from clients.joint import Joint
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.data.datasets.registry import load_source
-from fcl_flower.data.examples import Examples, together
+from fcl_flower.data.datasets.registry import load_dataset
+from fcl_flower.data.examples import Examples, concat
 from fcl_flower.setup import factory, resolve
 
 GIVEN = {
@@ -27,20 +27,20 @@ def watched(monkeypatch):
     calls, train = [], Joint.train
 
     def watch(self, state, received, stage, data):
-        calls.append((self.place.client, stage, data))
+        calls.append((self.context.client, stage, data))
         return train(self, state, received, stage, data)
 
     monkeypatch.setattr(Joint, "train", watch)
     return calls
 
 
-@pytest.mark.parametrize("isolated", [False, True])
-def test_every_round_has_the_data_of_all_tasks(tmp_path, watched, isolated):
-    config = tiny(tmp_path, **GIVEN, isolated=isolated)
+@pytest.mark.parametrize("local_only", [False, True])
+def test_every_round_has_the_data_of_all_tasks(tmp_path, watched, local_only):
+    config = tiny(tmp_path, **GIVEN, local_only=local_only)
     run_in_process(config)
 
-    plan = factory.scenario(config)
-    images = load_source("digits", resolve.data_root(config)).train
+    plan = factory.build_scenario(config)
+    images = load_dataset("digits", resolve.data_root(config)).train
     assert [(client, stage.task) for client, stage, _ in watched] == [
         (client, task) for task in range(3) for client in range(2)
     ]
@@ -75,8 +75,8 @@ def test_clients_own_data_is_refused(tmp_path):
         labels="a,b,c",
     )
     with pytest.raises(ConfigError, match=r"scenario: 'own' is refused: .* for mtl"):
-        factory.checked(config)
-    factory.checked(config.with_values(strategy="replay"))
+        factory.validate(config)
+    factory.validate(config.with_values(strategy="replay"))
 
 
 def test_documents_of_all_tasks_are_padded_to_the_widest():
@@ -85,7 +85,7 @@ def test_documents_of_all_tasks_are_padded_to_the_widest():
         Examples(torch.empty(0, 9, dtype=torch.int64), torch.empty(0).long()),
         Examples(torch.tensor([[3, 4, 5]]), torch.tensor([1])),
     ]
-    found = together(parts)
+    found = concat(parts)
     assert found.x.tolist() == [[1, 2, 0], [3, 4, 5]]
     assert found.y.tolist() == [0, 1]
-    assert together(parts[1:2]) is parts[1]
+    assert concat(parts[1:2]) is parts[1]

@@ -9,33 +9,33 @@ from torch import nn
 from clients.fedavg import Sgd
 from clients.replay.client import Replay, ReplayParams
 from clients.replay.regularized import ReplayReg, ReplayRegParams
-from fcl_flower.algorithms.base import Params, Place
+from fcl_flower.algorithms.base import ClientContext, Params
 from fcl_flower.algorithms.registry import algorithm
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.core.types import Stage
+from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.federation.client import model_bytes
-from fcl_flower.models.registry import TaskModel
+from fcl_flower.models.registry import MultiHeadModel
 from fcl_flower.setup import factory
 from fcl_flower.training.loop import Training
 from fcl_flower.training.tensors import load, snapshot
 
-FIRST = Stage(round=1, task=0, first=True, last=True)
-SECOND = Stage(round=2, task=1, first=True, last=False)
-THIRD = Stage(round=3, task=1, first=False, last=True)
+FIRST = TaskStage(round=1, task=0, starts_task=True, ends_task=True)
+SECOND = TaskStage(round=2, task=1, starts_task=True, ends_task=False)
+THIRD = TaskStage(round=3, task=1, starts_task=False, ends_task=True)
 
 
 def model():
     torch.manual_seed(0)
     body = nn.Sequential(nn.Linear(3, 4), nn.Tanh())
-    return TaskModel(
+    return MultiHeadModel(
         body, features=4, input_shape=(3,), tasks=1, classes=4, single_head=True
     )
 
 
 def place(**training):
     chosen = {"epochs": 1, "batch_size": 100, "learning_rate": 0.01} | training
-    return Place(client=0, seed=0, training=Training(**chosen))
+    return ClientContext(client=0, seed=0, training=Training(**chosen))
 
 
 def data(task, count=20):
@@ -127,7 +127,7 @@ def test_a_client_that_lost_its_memory_begins_anew_within_a_task():
 def test_clients_draw_their_samples_by_themselves():
     drawn = []
     for client in (0, 1):
-        where = Place(client=client, seed=0, training=place().training)
+        where = ClientContext(client=client, seed=0, training=place().training)
         learner = Replay(ReplayParams(gamma=0.2), model(), where)
         state, _ = learner.train({}, start(), FIRST, data(0))
         drawn.append(state["memory"]["x"].tolist())
@@ -238,7 +238,7 @@ def test_a_head_for_each_task_is_refused(tmp_path, name):
     with pytest.raises(
         ConfigError, match=f"head: 'multi' is refused: expected 'single' for {name}"
     ):
-        factory.checked(config)
+        factory.validate(config)
 
 
 @pytest.mark.parametrize("name", ["replay", "replay-reg", "mtl"])
@@ -251,7 +251,7 @@ def test_tasks_that_nobody_tells_apart_are_refused(tmp_path, name):
         classes_per_task=0,
     )
     with pytest.raises(ConfigError, match="scenario: 'concepts' is refused"):
-        factory.checked(config)
+        factory.validate(config)
 
 
 def test_concepts_that_are_told_can_be_replayed(tmp_path):
@@ -263,7 +263,7 @@ def test_concepts_that_are_told_can_be_replayed(tmp_path):
         classes_per_task=0,
         concept_ids=True,
     )
-    assert factory.checked(config).head == "single"
+    assert factory.validate(config).head == "single"
 
 
 def first_task_at_the_end(folder, strategy):
@@ -279,7 +279,7 @@ def first_task_at_the_end(folder, strategy):
         seed=1,  # with which both clients learn in the same order
         set="" if strategy == "finetune" else "gamma = 0.1",
     )
-    plan = factory.scenario(config)
+    plan = factory.build_scenario(config)
     assert len({tuple(task.classes for task in tasks) for tasks in plan.clients}) == 1
     run_in_process(config)
     found = summary_of(folder)["client_accuracy"]

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from clients.replay.buffer import holds, recalled, remembered
-from fcl_flower.data.examples import Examples, together
+from clients.replay.buffer import add_to_buffer, contains, replay_samples
+from fcl_flower.data.examples import Examples, concat
 
 
 def examples(counts, width=3, start=0):
@@ -27,33 +27,33 @@ def classes(memory):
 
 
 def test_a_share_of_the_samples_stays_and_classes_are_balanced():
-    memory = remembered({}, examples({0: 90, 1: 10, 2: 20}), 0.1, 1, task=0)
+    memory = add_to_buffer({}, examples({0: 90, 1: 10, 2: 20}), 0.1, 1, task=0)
     assert classes(memory) == {0: 4, 1: 4, 2: 4}
     # 0.1 * 110 = 11: one class has one sample less.
-    memory = remembered({}, examples({0: 90, 1: 10, 2: 10}), 0.1, 1, task=0)
+    memory = add_to_buffer({}, examples({0: 90, 1: 10, 2: 10}), 0.1, 1, task=0)
     assert sorted(classes(memory).values()) == [3, 4, 4]
 
 
 def test_every_class_leaves_at_least_one_sample():
-    memory = remembered({}, examples({3: 2, 5: 4, 8: 1}), 0.03, 0, task=0)
+    memory = add_to_buffer({}, examples({3: 2, 5: 4, 8: 1}), 0.03, 0, task=0)
     assert classes(memory) == {3: 1, 5: 1, 8: 1}
 
 
 def test_a_class_with_too_few_samples_leaves_its_room_to_the_others():
-    memory = remembered({}, examples({0: 2, 1: 9, 2: 9}), 0.5, 0, task=0)
+    memory = add_to_buffer({}, examples({0: 2, 1: 9, 2: 9}), 0.5, 0, task=0)
     assert classes(memory) == {0: 2, 1: 4, 2: 4}
 
 
 def test_everything_stays_with_a_share_of_one():
     given = examples({0: 2, 1: 5})
-    memory = remembered({}, given, 1.0, 0, task=0)
+    memory = add_to_buffer({}, given, 1.0, 0, task=0)
     assert memory["x"][:, 0].tolist() == list(range(7))
     np.testing.assert_array_equal(memory["y"], given.y)
 
 
 def test_a_sample_keeps_its_label_and_comes_once():
     given = examples({0: 30, 1: 30})
-    memory = remembered({}, given, 0.5, 7, task=0)
+    memory = add_to_buffer({}, given, 0.5, 7, task=0)
     drawn = memory["x"][:, 0].astype(int)
     assert len(set(drawn)) == 30
     np.testing.assert_array_equal(memory["y"], given.y[drawn])
@@ -64,7 +64,9 @@ def test_memory_stays_within_gamma_over_ten_tasks():
     memory, seen, labels = {}, 0, 0
     for task in range(10):
         counts = {2 * task: int(rng.integers(5, 400)), 2 * task + 1: 100}
-        memory = remembered(memory, examples(counts, start=seen), 0.03, task, task=task)
+        memory = add_to_buffer(
+            memory, examples(counts, start=seen), 0.03, task, task=task
+        )
         seen, labels = seen + sum(counts.values()), labels + 2
         # Each task's share is rounded once.
         assert len(memory["y"]) <= max(0.03 * seen, labels) + (task + 1) / 2
@@ -76,46 +78,46 @@ def test_memory_stays_within_gamma_over_ten_tasks():
 
 
 def test_a_class_that_comes_again_gets_a_further_share():
-    memory = remembered({}, examples({0: 20, 1: 20}), 0.1, 0, task=0)
-    memory = remembered(memory, examples({1: 20, 2: 20}, start=40), 0.1, 0, task=1)
+    memory = add_to_buffer({}, examples({0: 20, 1: 20}), 0.1, 0, task=0)
+    memory = add_to_buffer(memory, examples({1: 20, 2: 20}, start=40), 0.1, 0, task=1)
     assert classes(memory) == {0: 2, 1: 4, 2: 2}
     assert memory["task"].tolist() == [0] * 4 + [1] * 4
 
 
 def test_what_does_not_divide_evenly_goes_to_the_class_that_has_least():
-    first = remembered({}, examples({0: 10, 1: 11}), 0.15, 0, task=0)
+    first = add_to_buffer({}, examples({0: 10, 1: 11}), 0.15, 0, task=0)
     assert sorted(classes(first).values()) == [1, 2]
     for seed in range(5):
-        both = remembered(first, examples({0: 10, 1: 11}), 0.15, seed, task=1)
+        both = add_to_buffer(first, examples({0: 10, 1: 11}), 0.15, seed, task=1)
         assert classes(both) == {0: 3, 1: 3}
 
 
 def test_a_task_is_remembered_once():
-    first = remembered({}, examples({0: 20, 1: 20}), 0.1, 0, task=0)
-    assert remembered(first, examples({0: 20, 1: 20}), 0.1, 9, task=0) is first
-    assert holds(first, 0)
-    assert not holds(first, 1)
-    assert not holds({}, 0)
+    first = add_to_buffer({}, examples({0: 20, 1: 20}), 0.1, 0, task=0)
+    assert add_to_buffer(first, examples({0: 20, 1: 20}), 0.1, 9, task=0) is first
+    assert contains(first, 0)
+    assert not contains(first, 1)
+    assert not contains({}, 0)
 
 
 def test_a_task_without_samples_changes_nothing():
-    first = remembered({}, examples({0: 20}), 0.1, 0, task=0)
+    first = add_to_buffer({}, examples({0: 20}), 0.1, 0, task=0)
     none = Examples(torch.empty(0, 3), torch.empty(0, dtype=torch.int64))
-    assert remembered(first, none, 0.1, 0, task=1) is first
-    assert remembered({}, none, 0.1, 0, task=1) == {}
+    assert add_to_buffer(first, none, 0.1, 0, task=1) is first
+    assert add_to_buffer({}, none, 0.1, 0, task=1) == {}
 
 
 def test_the_draw_depends_on_the_seed_alone():
     given = examples({0: 50, 1: 50})
-    one, same, other = (remembered({}, given, 0.1, s, task=0) for s in (3, 3, 4))
+    one, same, other = (add_to_buffer({}, given, 0.1, s, task=0) for s in (3, 3, 4))
     np.testing.assert_array_equal(one["x"], same["x"])
     assert not np.array_equal(one["x"], other["x"])
 
 
 def test_adding_leaves_the_old_memory_as_it_was():
-    first = remembered({}, words([[5, 6]]), 1.0, 0, task=0)
+    first = add_to_buffer({}, words([[5, 6]]), 1.0, 0, task=0)
     before = {name: values.copy() for name, values in first.items()}
-    remembered(first, words([[1, 2, 3]]), 1.0, 0, task=1)
+    add_to_buffer(first, words([[1, 2, 3]]), 1.0, 0, task=1)
     for name, values in before.items():
         np.testing.assert_array_equal(first[name], values)
 
@@ -124,10 +126,10 @@ def test_adding_leaves_the_old_memory_as_it_was():
 
 
 def test_documents_are_padded_to_the_widest():
-    memory = remembered({}, words([[5, 6]]), 1.0, 0, task=0)
-    memory = remembered(memory, words([[1, 2, 3]]), 1.0, 0, task=1)
-    memory = remembered(memory, words([[7]]), 1.0, 0, task=2)
-    x, _ = recalled(memory, "cpu")
+    memory = add_to_buffer({}, words([[5, 6]]), 1.0, 0, task=0)
+    memory = add_to_buffer(memory, words([[1, 2, 3]]), 1.0, 0, task=1)
+    memory = add_to_buffer(memory, words([[7]]), 1.0, 0, task=2)
+    x, _ = replay_samples(memory, "cpu")
     assert x.tolist() == [[5, 6, 0], [1, 2, 3], [7, 0, 0]]
     assert x.dtype == torch.int64
 
@@ -136,40 +138,40 @@ def test_documents_are_padded_to_the_widest():
     ("largest", "dtype"), [(255, "uint8"), (256, "uint16"), (70000, "uint32")]
 )
 def test_word_numbers_take_the_smallest_type_that_is_exact(largest, dtype):
-    memory = remembered({}, words([[1, largest]]), 1.0, 0, task=0)
+    memory = add_to_buffer({}, words([[1, largest]]), 1.0, 0, task=0)
     assert memory["x"].dtype == dtype
     assert memory["y"].dtype == memory["task"].dtype == "uint8"
-    assert recalled(memory, "cpu").x.tolist() == [[1, largest]]
+    assert replay_samples(memory, "cpu").x.tolist() == [[1, largest]]
 
 
 def test_the_type_grows_with_what_is_added():
-    memory = remembered({}, words([[1, 255]]), 1.0, 0, task=0)
-    memory = remembered(memory, words([[30000, 1]]), 1.0, 0, task=300)
+    memory = add_to_buffer({}, words([[1, 255]]), 1.0, 0, task=0)
+    memory = add_to_buffer(memory, words([[30000, 1]]), 1.0, 0, task=300)
     assert memory["x"].dtype == memory["task"].dtype == "uint16"
-    assert recalled(memory, "cpu").x.tolist() == [[1, 255], [30000, 1]]
+    assert replay_samples(memory, "cpu").x.tolist() == [[1, 255], [30000, 1]]
     assert memory["task"].tolist() == [0, 300]
 
 
 def test_images_come_back_as_they_were():
     x = torch.rand(4, 1, 8, 8)
-    memory = remembered({}, Examples(x, torch.tensor([0, 1, 0, 1])), 1.0, 0, task=0)
-    found = recalled(memory, "cpu")
+    memory = add_to_buffer({}, Examples(x, torch.tensor([0, 1, 0, 1])), 1.0, 0, task=0)
+    found = replay_samples(memory, "cpu")
     assert torch.equal(found.x, x)
     assert found.y.tolist() == [0, 1, 0, 1]
     assert found.y.dtype == torch.int64
 
 
 def test_one_task_can_be_left_out():
-    memory = remembered({}, words([[5, 6]]), 1.0, 0, task=0)
-    memory = remembered(memory, words([[1, 2]]), 1.0, 0, task=1)
-    assert recalled(memory, "cpu", without=0).x.tolist() == [[1, 2]]
-    assert recalled(memory, "cpu", without=1).x.tolist() == [[5, 6]]
+    memory = add_to_buffer({}, words([[5, 6]]), 1.0, 0, task=0)
+    memory = add_to_buffer(memory, words([[1, 2]]), 1.0, 0, task=1)
+    assert replay_samples(memory, "cpu", without=0).x.tolist() == [[1, 2]]
+    assert replay_samples(memory, "cpu", without=1).x.tolist() == [[5, 6]]
 
 
 def test_no_memory_joins_with_anything():
     for x in (torch.rand(2, 1, 8, 8), torch.tensor([[1, 2], [3, 4]])):
         given = Examples(x, torch.tensor([0, 1]))
-        found = together([given, recalled({}, "cpu")])
+        found = concat([given, replay_samples({}, "cpu")])
         assert torch.equal(found.x, x)
         assert found.x.dtype == x.dtype
         assert found.y.tolist() == [0, 1]

@@ -371,14 +371,14 @@ def test_options_reach_the_run(fcl, simulated):
         *("simulate", "--strategy", "fedweit", *TINY, "--output", "here"),
         *("--set", "lambda1=0.5", "--set", "knowledge=sample:3"),
         *("--set", 'gate="identity"', "--set", " kappa = 1 "),
-        *("--isolated", "--head", "single", "--learning-rate", "1"),
+        *("--local-only", "--head", "single", "--learning-rate", "1"),
         *("--workers", "3", "--gpus-per-client", "0.5"),
     )
     ((config, folder, workers, gpus),) = simulated
     assert config.set == (
         'lambda1 = 0.5, knowledge = "sample:3", gate = "identity", kappa = 1'
     )
-    assert (config.isolated, config.head) == (True, "single")
+    assert (config.local_only, config.head) == (True, "single")
     assert (config.learning_rate, config.clients) == (1.0, 2)
     assert (folder.name, workers, gpus) == ("here", 3, 0.5)
 
@@ -463,7 +463,7 @@ def test_a_comparison_gives_settings_to_those_who_know_them(fcl, simulated, tmp_
     assert (tmp_path / "both" / "comparison.html").exists()
     simulated.clear()
     again = fcl(
-        *("compare", "--strategies", "fedavg", "--no-isolated", *TINY),
+        *("compare", "--strategies", "fedavg", "--no-local-only", *TINY),
         *("--output", "both"),
     )
     assert again.code == 0
@@ -482,7 +482,7 @@ def test_a_comparison_gives_settings_to_those_who_know_them(fcl, simulated, tmp_
 def test_compared_methods_share_what_suits_the_first_that_has_needs(
     fcl, simulated, given, dataset, scenario
 ):
-    small = ("--clients", "2", "--tasks", "2", "--rounds", "1", "--no-isolated")
+    small = ("--clients", "2", "--tasks", "2", "--rounds", "1", "--no-local-only")
     answer = fcl("compare", *small, "--strategies", *given, "--output", "here")
     assert answer.code == 0
     assert [(c.dataset, c.scenario) for c, *_ in simulated] == [(dataset, scenario)] * 2
@@ -529,7 +529,7 @@ def test_a_study_is_refused_for_a_seed_that_cannot_be_cut(fcl, monkeypatch, tmp_
     from fcl_flower.core.errors import ConfigError
     from fcl_flower.setup import factory
 
-    cut, seeds = factory.scenario, []
+    cut, seeds = factory.build_scenario, []
 
     def refusing(config):
         seeds.append(config.seed)

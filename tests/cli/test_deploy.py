@@ -22,8 +22,8 @@ from fcl_flower.runtime import superlink as server_process
 from fcl_flower.runtime.certificates import Certificates, make_certificates
 from fcl_flower.runtime.processes import free_port
 from fcl_flower.runtime.submission import SuperLink
-from fcl_flower.runtime.superlink import Addresses, serve
-from fcl_flower.runtime.supernode import join, node_config
+from fcl_flower.runtime.superlink import Addresses, run_superlink
+from fcl_flower.runtime.supernode import node_config, run_supernode
 
 NOTE = """
 import json, os, pathlib, sys, time
@@ -126,7 +126,9 @@ def test_a_server_starts_a_superlink_for_this_machine_alone(flower, tmp_path):
     helper = threading.Thread(target=later)
     helper.start()
     with pytest.raises(RoundError, match="ended by itself, with code 0"):
-        serve(files, tmp_path / "state", ports, ["--log-file", "x"], said.append)
+        run_superlink(
+            files, tmp_path / "state", ports, ["--log-file", "x"], said.append
+        )
     helper.join()
 
     ((arguments, env),) = flower.calls("flower-superlink")
@@ -163,7 +165,7 @@ def test_a_server_without_certificates_takes_anybody(flower, tmp_path):
     ports = Addresses("127.0.0.1", free_port(), free_port())
 
     with pytest.raises(RoundError):
-        serve(None, tmp_path / "state", ports, [], lambda line: None)
+        run_superlink(None, tmp_path / "state", ports, [], lambda line: None)
 
     ((arguments, _),) = flower.calls("flower-superlink")
     assert arguments[-1] == "--insecure"
@@ -176,7 +178,9 @@ def test_a_server_without_one_of_its_files_is_refused(flower, tmp_path, missing)
     (tmp_path / missing).unlink()
 
     with pytest.raises(ConfigError, match=f"certs: .* folder with {missing}"):
-        serve(files, tmp_path / "state", Addresses("127.0.0.1", 1, 2), [], print)
+        run_superlink(
+            files, tmp_path / "state", Addresses("127.0.0.1", 1, 2), [], print
+        )
 
 
 # ---- fcl client
@@ -189,7 +193,7 @@ def test_a_client_starts_a_supernode_that_knows_what_is_its_own(flower, tmp_path
 
     for _ in range(2):
         with pytest.raises(RoundError, match="ended by itself, with code 3"):
-            join(
+            run_supernode(
                 "fl.example.org:9092",
                 files,
                 {"partition-id": 0, "data-path": "/a b", "device": "cuda"},
@@ -221,7 +225,7 @@ def test_a_client_without_one_of_its_files_is_refused(flower, tmp_path, missing)
     (tmp_path / missing).unlink()
 
     with pytest.raises(ConfigError, match=f"certs: .* folder with {missing}"):
-        join("a:1", files, {"partition-id": 0}, tmp_path / "state", [], print)
+        run_supernode("a:1", files, {"partition-id": 0}, tmp_path / "state", [], print)
 
 
 # ---- fcl run

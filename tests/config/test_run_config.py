@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from fcl_flower.config.parsing import inline, read_toml, settings, toml
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.models.registry import build_model
+from fcl_flower.models.registry import create_model
 from fcl_flower.setup import factory, resolve
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -37,18 +37,18 @@ def test_settings_come_back_as_they_were(values):
     dataset=TEXT,
     rate=st.floats(1e-12, 1e12),
     seed=st.integers(0, 2**62),
-    isolated=st.booleans(),
+    local_only=st.booleans(),
     head=st.sampled_from(["multi", "single"]),
 )
 def test_a_configuration_comes_back_from_its_file_as_it_was(
-    label, dataset, rate, seed, isolated, head
+    label, dataset, rate, seed, local_only, head
 ):
     config = RunConfig(
         label=label,
         dataset=dataset,
         learning_rate=rate,
         seed=seed,
-        isolated=isolated,
+        local_only=local_only,
         head=head,
         set='knowledge = "sample:10"',
     )
@@ -107,7 +107,7 @@ def test_a_whole_number_will_do_for_a_fraction():
         ("threads", 0, "greater than or equal to 1"),
         ("head", "many", "'', 'multi' or 'single'"),
         ("precision", "float64", "'float32', 'float16' or 'bfloat16'"),
-        ("isolated", 1, "a valid boolean"),
+        ("local_only", 1, "a valid boolean"),
         ("strategy", 3, "a valid string"),
     ],
 )
@@ -140,7 +140,7 @@ def test_several_data_sets_are_separated_by_commas():
 def test_a_run_is_called_by_its_label_or_its_strategy():
     assert RunConfig(strategy="ewc").title == "ewc"
     assert RunConfig(strategy="ewc", label="EWC 5").title == "EWC 5"
-    assert RunConfig(strategy="ewc", isolated=True).title == "ewc isolated"
+    assert RunConfig(strategy="ewc", local_only=True).title == "ewc isolated"
 
 
 def test_a_file_that_is_no_toml_is_named_with_the_key_it_was_given_for(tmp_path):
@@ -165,7 +165,7 @@ def test_settings_that_are_no_table_are_refused(text):
 
 def test_data_follow_from_the_strategy_and_a_model_from_the_data(tmp_path):
     def completed(**values):
-        found = resolve.completed(RunConfig(data_root=str(tmp_path), **values))
+        found = resolve.resolve(RunConfig(data_root=str(tmp_path), **values))
         return found.dataset, found.scenario, found.model
 
     images = np.zeros((4, 6, 6), np.uint8)
@@ -184,10 +184,10 @@ def test_data_follow_from_the_strategy_and_a_model_from_the_data(tmp_path):
 
 
 def test_the_step_may_follow_from_the_model():
-    config = resolve.completed(RunConfig(model="lenet"))
+    config = resolve.resolve(RunConfig(model="lenet"))
     assert (config.batch_size, config.learning_rate) == (50, 1e-3 / 3)
     given = RunConfig(batch_size=7, learning_rate=0.5)
-    assert resolve.completed(given) == given.with_values(
+    assert resolve.resolve(given) == given.with_values(
         dataset="digits",
         scenario="overlapped",
         model="small",
@@ -217,12 +217,12 @@ def test_a_device_that_is_not_there_is_refused():
 
 def test_a_single_head_knows_all_labels(tmp_path):
     config = RunConfig(clients=2, tasks=2, classes_per_task=2, head="single")
-    plan = factory.scenario(config)
-    network = factory.model(config, plan)
+    plan = factory.build_scenario(config)
+    network = factory.build_model(config, plan)
     assert [head.out_features for head in network.heads] == [plan.num_labels]
-    multi = factory.model(config.with_values(head="multi"), plan)
+    multi = factory.build_model(config.with_values(head="multi"), plan)
     assert [head.out_features for head in multi.heads] == [2, 2]
-    expected = build_model(
+    expected = create_model(
         "small", tasks=2, classes=2, single_head=False, seed=config.seed
     )
     assert multi.state_dict().keys() == expected.state_dict().keys()

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from fcl_flower.core.schedule import Schedule
-from fcl_flower.core.types import Stage
+from fcl_flower.core.types import TaskStage
 
 
 def schedule(clients=5, tasks=3, rounds=4, fraction=0.5, seed=0):
@@ -29,8 +29,8 @@ def test_hidden_concepts_make_every_round_an_experience_of_its_own():
     assert [plan.evaluated(r) for r in (4, 6)] == [3, 3]
     for client in (None, 0, 4):
         assert [plan.stage(r, client) for r in (1, 6)] == [
-            Stage(1, 0, first=True, last=True),
-            Stage(6, 0, first=True, last=True),
+            TaskStage(1, 0, starts_task=True, ends_task=True),
+            TaskStage(6, 0, starts_task=True, ends_task=True),
         ]
 
 
@@ -39,11 +39,20 @@ def test_a_client_that_is_told_its_concept_has_it_for_a_task():
     plan = Schedule(2, 1, 6, 1.0, 0, concepts=3, told=lambda c, r: met[c][r - 1])
     told = [plan.stage(number, 0) for number in range(1, 7)]
     assert [stage.task for stage in told] == met[0]
-    assert [stage.first for stage in told] == [True, True, False, False, False, True]
+    assert [stage.starts_task for stage in told] == [
+        True,
+        True,
+        False,
+        False,
+        False,
+        True,
+    ]
     assert [stage.round for stage in told] == [1, 2, 3, 4, 5, 6]
-    assert [plan.stage(r, 1).first for r in range(1, 7)] == [True] + [False] * 5
-    assert all(plan.stage(r, c).last for r in range(1, 7) for c in (0, 1))
-    assert plan.stage(4) == Stage(4, 0, first=True, last=True), "the round has no task"
+    assert [plan.stage(r, 1).starts_task for r in range(1, 7)] == [True] + [False] * 5
+    assert all(plan.stage(r, c).ends_task for r in range(1, 7) for c in (0, 1))
+    assert plan.stage(4) == TaskStage(4, 0, starts_task=True, ends_task=True), (
+        "the round has no task"
+    )
     assert [plan.task(r) for r in (1, 6)] == [0, 0]
 
 
@@ -57,7 +66,7 @@ def test_a_concept_is_met_first_in_a_round_in_which_the_client_takes_part(seed):
         seen = set()
         for number in range(1, 21):
             now = plan.stage(number, client)
-            assert now.first == (now.task not in seen)
+            assert now.starts_task == (now.task not in seen)
             if client in plan.participants(number):
                 seen.add(now.task)
 
@@ -109,15 +118,23 @@ def test_a_client_that_always_takes_part_has_the_rounds_stages():
     plan = schedule(fraction=1.0, tasks=2, rounds=3)
     for number in range(1, 7):
         assert plan.stage(number, 2) == plan.stage(number)
-    assert plan.stage(1) == Stage(round=1, task=0, first=True, last=False)
-    assert plan.stage(2) == Stage(round=2, task=0, first=False, last=False)
-    assert plan.stage(3) == Stage(round=3, task=0, first=False, last=True)
-    assert plan.stage(4) == Stage(round=4, task=1, first=True, last=False)
+    assert plan.stage(1) == TaskStage(
+        round=1, task=0, starts_task=True, ends_task=False
+    )
+    assert plan.stage(2) == TaskStage(
+        round=2, task=0, starts_task=False, ends_task=False
+    )
+    assert plan.stage(3) == TaskStage(
+        round=3, task=0, starts_task=False, ends_task=True
+    )
+    assert plan.stage(4) == TaskStage(
+        round=4, task=1, starts_task=True, ends_task=False
+    )
 
 
 def test_a_single_round_is_first_and_last():
     stage = schedule(rounds=1, fraction=1.0).stage(2, 0)
-    assert stage == Stage(round=2, task=1, first=True, last=True)
+    assert stage == TaskStage(round=2, task=1, starts_task=True, ends_task=True)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -131,11 +148,13 @@ def test_first_and_last_speak_of_the_rounds_in_which_a_client_takes_part(seed):
                 stage = plan.stage(number, client)
                 assert stage.task == task
                 assert stage.round == number
-                assert stage.first == (number == min(mine))
-                assert stage.last == (number == max(mine))
+                assert stage.starts_task == (number == min(mine))
+                assert stage.ends_task == (number == max(mine))
 
 
 def test_a_client_that_sits_out_a_task_never_finished_it():
     plan = schedule(clients=10, rounds=1, fraction=0.1)
     absent = next(c for c in range(10) if c not in plan.participants(1))
-    assert plan.stage(1, absent) == Stage(round=1, task=0, first=True, last=False)
+    assert plan.stage(1, absent) == TaskStage(
+        round=1, task=0, starts_task=True, ends_task=False
+    )

@@ -8,8 +8,8 @@ from fakes import failure, rounds_of, run_in_process, summary_of, tiny
 from text_sets import write_topics
 
 from fcl_flower.core.errors import ConfigError, RoundError
-from fcl_flower.federation.async_loop import mixed
-from fcl_flower.federation.simulated_clock import Clock
+from fcl_flower.federation.async_loop import interpolate
+from fcl_flower.federation.simulated_clock import SimulatedClock
 from fcl_flower.federation.transport import messages
 from fcl_flower.results.run_folder import CHECKPOINT
 from fcl_flower.setup import factory, resolve
@@ -20,7 +20,7 @@ def is_kind(message, kind):
 
 
 def asked_in(message):
-    return messages.open_request(message.content)
+    return messages.decode_request(message.content)
 
 
 def slow(folder, **values):
@@ -42,7 +42,7 @@ def test_what_is_averaged_moves_part_of_the_way_and_the_rest_counts_at_once():
         "adapters/0/0": {"w": np.float32([9])},
         "dense/2": {"w": np.float32([5])},
     }
-    found = mixed(before, after, 0.25, ("base", "dense"))
+    found = interpolate(before, after, 0.25, ("base", "dense"))
     assert found["base"]["w"].tolist() == [1.5, 2]
     assert found["base"]["w"].dtype == np.float32
     assert found["base"]["n"].tolist() == [13], "10 + 11 / 4, a whole number"
@@ -52,10 +52,10 @@ def test_what_is_averaged_moves_part_of_the_way_and_the_rest_counts_at_once():
 
 
 def test_a_round_takes_as_long_as_its_slowest_client():
-    clock = Clock((1, 2.5, 4))
+    clock = SimulatedClock((1, 2.5, 4))
     assert clock.round([0, 1]) == {"clock": 2.5}
     assert clock.round([2, 0]) == {"clock": 6.5}
-    assert Clock().round([0, 1]) == {}
+    assert SimulatedClock().round([0, 1]) == {}
 
 
 # ---- whole runs
@@ -106,7 +106,7 @@ def test_adapters_are_handed_out_as_soon_as_they_exist(tmp_path):
             if group.startswith("adapters/")
         )
         for client, message in grid.asked
-        if is_kind(message, "train") and asked_in(message).stage.first
+        if is_kind(message, "train") and asked_in(message).stage.starts_task
     }
     # At 2 the fast ones begin task 1, client 0 before 1's update is in; at 8 the slow.
     assert got == {
@@ -240,8 +240,8 @@ def test_impossible_settings_are_refused(tmp_path, values, why):
 
 def test_an_algorithm_that_needs_rounds_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="mode: 'asynchronous' is refused"):
-        factory.strategy(slow(tmp_path, strategy="concept-matching"))
+        factory.build_strategy(slow(tmp_path, strategy="concept-matching"))
     with pytest.raises(ConfigError, match="mode: 'asynchronous' is refused"):
-        resolve.completed(
+        resolve.resolve(
             slow(tmp_path, strategy="fedavg", scenario="concepts", classes_per_task=0)
         )

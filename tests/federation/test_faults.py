@@ -25,7 +25,7 @@ def is_kind(message, kind):
 
 
 def asked_in(message):
-    return messages.open_request(message.content)
+    return messages.decode_request(message.content)
 
 
 def is_round(message, number):
@@ -75,7 +75,7 @@ def ending(kind, number, client):
         ("fedavg", {}),
         ("fedweit", {"set": 'knowledge = "all"'}),
         ("ewc", {}),
-        ("fedavg", {"isolated": True}),
+        ("fedavg", {"local_only": True}),
         ("concept-matching", {"scenario": "concepts", "set": "concepts = 2"}),
     ],
 )
@@ -84,7 +84,7 @@ def test_a_run_that_was_ended_and_resumed_ends_as_if_it_had_not_been(
     tmp_path, strategy, more, moment
 ):
     kind, number = moment
-    if strategy == "fedweit" or more.get("isolated"):
+    if strategy == "fedweit" or more.get("local_only"):
         kind = "train"  # they are tested there
     shape = {"clients": 3, "rounds": 2, "strategy": strategy, **more}
     if strategy == "concept-matching":
@@ -190,7 +190,7 @@ def test_a_client_that_vanishes_and_returns_goes_on_where_it_was(tmp_path):
     ]
     assert rows[1]["reasons"] == rows[2]["reasons"] == {"1": "is not connected"}
     back = [asked_in(m) for c, m in grid.asked if c == 1 and is_kind(m, "train")]
-    assert [(r.stage.round, r.since, r.stage.first) for r in back] == [
+    assert [(r.stage.round, r.since, r.stage.starts_task) for r in back] == [
         (1, 0, True),
         (4, 1, True),
         (5, 4, False),
@@ -206,7 +206,7 @@ def test_a_client_that_joins_late_begins_its_task_when_it_comes(tmp_path):
     assert rows[0]["reasons"] == {"2": "is not connected"}
     assert rows[1]["clients"] == [0, 1, 2]
     late = [asked_in(m).stage for c, m in grid.asked if c == 2 and is_kind(m, "train")]
-    assert [(s.round, s.first) for s in late[:2]] == [(2, True), (3, False)]
+    assert [(s.round, s.starts_task) for s in late[:2]] == [(2, True), (3, False)]
 
 
 def test_a_new_node_that_takes_a_name_waits_while_the_other_is_there(tmp_path):
@@ -281,11 +281,14 @@ def test_a_client_that_lost_its_memory_is_given_everything_again(tmp_path):
         for number in (1, 3)
     )
     sizes = [
-        {n: t.indices.size for n, t in messages.unpack(m.content)["base"].items()}
+        {
+            n: t.indices.size
+            for n, t in messages.decode_payload(m.content)["base"].items()
+        }
         for m in (first, third)
     ]
     assert sizes[0] == sizes[1], "the whole base, as in the beginning"
-    assert asked_in(third).stage.first
+    assert asked_in(third).stage.starts_task
 
 
 @pytest.mark.parametrize("always", [False, True])
@@ -300,7 +303,7 @@ def test_a_lost_memory_costs_no_attempt_but_once(tmp_path, always):
             shutil.rmtree(memory / "client-1", ignore_errors=True)
             lost.append(message)
         if always and who == 1 and is_round(message, 2):
-            return Message(messages.forgotten(1), reply_to=message)
+            return Message(messages.state_lost(1), reply_to=message)
         return reply
 
     config = tiny(tmp_path / "run", strategy="fedavg", **shape)
@@ -338,9 +341,9 @@ def enormous(tensor):
 def test_an_update_of_absurd_norm_is_left_out_by_name(tmp_path, strategy):
     def inflate(who, message, reply):
         if who == 1 and is_kind(message, "train"):
-            payload = messages.unpack(reply.content)
+            payload = messages.decode_payload(reply.content)
             huge = {n: enormous(tensor) for n, tensor in payload["base"].items()}
-            records = messages.Packer().payload({**payload, "base": huge})
+            records = messages.MessageEncoder().payload({**payload, "base": huge})
             reply.content = RecordDict({**reply.content, **records})
         return reply
 

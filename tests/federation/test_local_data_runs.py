@@ -12,9 +12,9 @@ from fcl_flower.cli.main import cli
 from fcl_flower.config.node_config import NodeConfig
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError, RoundError
-from fcl_flower.core.types import Stage
+from fcl_flower.core.types import TaskStage
 from fcl_flower.data.local import client_data, task
-from fcl_flower.federation.client import Client, on_node
+from fcl_flower.federation.client import Client, config_on_node
 from fcl_flower.setup import factory, resolve
 
 
@@ -150,7 +150,7 @@ def test_what_is_wrong_with_the_data_is_said_on_the_client_alone(tmp_path, place
     }
     with pytest.raises(ConfigError) as caught:
         message_of(config(tmp_path, clients=2), places[1]).data(
-            Stage(1, 0, True, False)
+            TaskStage(1, 0, True, False)
         )
     assert str(caught.value.__cause__).startswith(f"{path}: line 2: x is 'secret'")
     (tmp_path / "b" / "secret").mkdir()
@@ -167,7 +167,7 @@ def message_of(run, place, task=0):
         state=RecordDict(),
         run_config=run.flat(),
     )
-    return Client(context, Stage(1, task, first=True, last=False))
+    return Client(context, TaskStage(1, task, starts_task=True, ends_task=False))
 
 
 def test_a_client_without_a_folder_says_so(tmp_path, places):
@@ -189,7 +189,7 @@ def test_a_single_head_needs_and_uses_the_labels_of_all(tmp_path, places):
     client = message_of(run.with_values(clients=2), places[1])
     (head,) = client.learner.model.heads
     assert head.out_features == 7
-    data = client.data(Stage(1, 0, first=True, last=False))
+    data = client.data(TaskStage(1, 0, starts_task=True, ends_task=False))
     assert data.classes == 7
     assert {*data.train.y.tolist()} == {5, 6}
     accuracy = summary_of(tmp_path / "run")["client_accuracy"]
@@ -197,7 +197,7 @@ def test_a_single_head_needs_and_uses_the_labels_of_all(tmp_path, places):
 
 
 def test_an_isolated_run_works(tmp_path, places):
-    run = config(tmp_path, strategy="fedweit", isolated=True)
+    run = config(tmp_path, strategy="fedweit", local_only=True)
     run_in_process(run, NODES, places=places)
     assert summary_of(tmp_path / "run")["average_accuracy"] > 0.8
 
@@ -266,7 +266,7 @@ def test_texts_are_learned_by_vectors_that_only_the_clients_have(
     run_in_process(run, NODES, places=text_places)
     summary = summary_of(tmp_path / "run")
     assert summary["average_accuracy"] > 0.8
-    assert summary["notes"]["word vectors"] == "each client's own file, 5 dimensions"
+    assert summary["remarks"]["word vectors"] == "each client's own file, 5 dimensions"
     if sets:
         overlap = json.loads((tmp_path / "run" / "overlap.json").read_text())
         assert {(e["client"], e["task"]) for e in overlap} >= {(0, 1), (1, 1)}
@@ -335,18 +335,18 @@ def test_vectors_that_are_missing_or_of_another_width_are_refused(
 )
 def test_a_setting_that_nobody_can_look_up_is_asked_for(tmp_path, change, words):
     with pytest.raises(ConfigError, match=words):
-        factory.vectors(config(tmp_path, **change))
+        factory.build_word_vectors(config(tmp_path, **change))
 
 
 def test_labels_are_refused_where_data_sets_name_their_classes():
     with pytest.raises(
         ConfigError, match="labels: 'a,b' is refused: expected none, si"
     ):
-        resolve.completed(RunConfig(labels="a,b"))
+        resolve.resolve(RunConfig(labels="a,b"))
 
 
 def test_the_plan_is_told_in_a_line(tmp_path):
-    plan = factory.scenario(config(tmp_path, clients=3))
+    plan = factory.build_scenario(config(tmp_path, clients=3))
     assert plan.describe() == (
         "own: 3 clients with data of their own, 2 tasks of up to 3 classes"
     )
@@ -398,24 +398,29 @@ def test_a_node_that_is_misconfigured_is_told(values, words):
 
 def test_what_the_node_says_counts_more_than_what_the_run_says(tmp_path):
     run = config(tmp_path, clients=2, device="cuda:7", min_replies=2)
-    found = on_node(run, NodeConfig(partition_id=0, device="cpu", word_vectors="x"))
+    found = config_on_node(
+        run, NodeConfig(partition_id=0, device="cpu", word_vectors="x")
+    )
     # The word vectors are left alone where the data are no texts.
     assert (found.device, found.word_vectors) == ("cpu", "")
-    texty = on_node(
+    texty = config_on_node(
         text_config(tmp_path, clients=2, word_vectors="run"),
         NodeConfig(partition_id=0, word_vectors="node"),
     )
     assert texty.word_vectors == "node"
-    assert on_node(run, NodeConfig(partition_id=0)).device == "cuda:7"
+    assert config_on_node(run, NodeConfig(partition_id=0)).device == "cuda:7"
 
 
 def test_only_dealt_data_need_to_know_how_many_clients_there_are(tmp_path):
     alone = NodeConfig(partition_id=0)
-    assert on_node(config(tmp_path, min_replies=9), alone).scenario == "own"
+    assert config_on_node(config(tmp_path, min_replies=9), alone).scenario == "own"
     with pytest.raises(ConfigError, match="node-config num-partitions: missing; expec"):
-        on_node(RunConfig(), alone)
+        config_on_node(RunConfig(), alone)
     assert (
-        on_node(RunConfig(), NodeConfig(partition_id=0, num_partitions=7)).clients == 7
+        config_on_node(
+            RunConfig(), NodeConfig(partition_id=0, num_partitions=7)
+        ).clients
+        == 7
     )
 
 

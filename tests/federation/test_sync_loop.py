@@ -14,7 +14,7 @@ from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import RoundError
 from fcl_flower.core.schedule import Schedule
 from fcl_flower.core.sparse import SparseArray
-from fcl_flower.core.types import Stage
+from fcl_flower.core.types import TaskStage
 from fcl_flower.federation.client import Client, model_bytes
 from fcl_flower.federation.transport import byte_counts, messages
 from fcl_flower.results.run_folder import free_folder
@@ -22,7 +22,7 @@ from fcl_flower.setup import factory
 
 
 def stage_of(message):
-    return messages.open_request(message.content).stage
+    return messages.decode_request(message.content).stage
 
 
 def is_kind(message, kind):
@@ -119,7 +119,7 @@ def test_exactly_the_scheduled_clients_take_part(tmp_path):
         if is_kind(message, "evaluate")
         or (
             is_kind(message, "train")
-            and messages.open_request(message.content).evaluate
+            and messages.decode_request(message.content).evaluate
         )
     }
     assert evaluated == {(r, c) for r in (3, 6) for c in range(4)}
@@ -133,7 +133,7 @@ def test_a_task_is_first_and_last_for_each_client_by_its_own_rounds(tmp_path):
             stages[client].append(stage_of(message))
     for client, task in itertools.product(range(4), range(2)):
         mine = [stage for stage in stages[client] if stage.task == task]
-        flags = [(stage.first, stage.last) for stage in mine]
+        flags = [(stage.starts_task, stage.ends_task) for stage in mine]
         expected = [(i == 0, i == len(mine) - 1) for i in range(len(mine))]
         assert flags == expected
     # So every client that trained on task 0 handed in its adapters, once.
@@ -333,7 +333,7 @@ def test_examples_are_where_the_model_is(tmp_path):
         state=RecordDict(),
         run_config=grid_config,
     )
-    stage = Stage(1, 0, first=True, last=False)
+    stage = TaskStage(1, 0, starts_task=True, ends_task=False)
     client = Client(context, stage)
     data = client.data(stage)
     weight = next(client.learner.model.parameters())
@@ -347,7 +347,7 @@ def test_results_lie_under_a_speaking_name_and_never_on_top_of_others(
 ):
     monkeypatch.chdir(tmp_path)
     config = RunConfig(
-        strategy="ewc", isolated=True, dataset="a/b,c", scenario="mixed", seed=3
+        strategy="ewc", local_only=True, dataset="a/b,c", scenario="mixed", seed=3
     )
     name = "runs/ewc-isolated-mixed-a_b+c-seed3"
     for expected in (name, f"{name}-2", f"{name}-3"):
@@ -412,9 +412,9 @@ def test_progress_is_finished_only_when_the_report_is_there(tmp_path, monkeypatc
 
 def test_both_sides_are_built_from_the_same_model(tmp_path):
     config = tiny(tmp_path)
-    plan = factory.scenario(config)
-    server = factory.model(config, plan).state_dict()
-    client = factory.learner(config, plan, 1).model.state_dict()
+    plan = factory.build_scenario(config)
+    server = factory.build_model(config, plan).state_dict()
+    client = factory.build_learner(config, plan, 1).model.state_dict()
     for name in server:
         np.testing.assert_array_equal(server[name], client[name])
 
@@ -452,11 +452,11 @@ def test_a_survey_is_a_message_of_its_own_at_a_clients_first_round_of_a_task(tmp
     begins = [
         (client, stage_of(message))
         for client, message in grid.asked
-        if is_kind(message, "train") and stage_of(message).first
+        if is_kind(message, "train") and stage_of(message).starts_task
     ]
     assert asked == begins
     assert len({stage.round for _, stage in asked}) > 2
-    assert all(stage.first for _, stage in asked)
+    assert all(stage.starts_task for _, stage in asked)
     order = [
         (stage_of(m).round, m.metadata.message_type)
         for _, m in grid.asked
@@ -470,7 +470,7 @@ def test_nothing_is_asked_without_selective_transfer(tmp_path):
     grid = survey_run(tmp_path, set='knowledge = "previous"')
     assert surveys(grid) == []
     assert not (tmp_path / "run" / "overlap.json").exists()
-    assert "insights" not in rounds_of(tmp_path / "run")[1]
+    assert "diagnostics" not in rounds_of(tmp_path / "run")[1]
 
 
 def test_a_survey_counts_in_the_bytes_both_ways(tmp_path):
@@ -501,7 +501,7 @@ def nan_answer(message, reply):
 
 
 def answered(message, payload):
-    return Message(messages.Packer().payload(payload), reply_to=message)
+    return Message(messages.MessageEncoder().payload(payload), reply_to=message)
 
 
 def wide_answer(message, reply):
@@ -535,7 +535,7 @@ def test_a_client_whose_survey_fails_is_named_and_trains_all_the_same(
     }
     assert received[1] == []
     assert len(received[0]) == len(received[2]) == 1
-    begun = {name.split("/")[1] for name in rows[1]["insights"]}
+    begun = {name.split("/")[1] for name in rows[1]["diagnostics"]}
     assert begun == {"0", "2"}
     assert None not in summary_of(tmp_path / "run")["client_accuracy"][1][1]
 
@@ -556,8 +556,8 @@ def test_a_learner_that_raises_in_a_survey_is_left_out_of_it(tmp_path, monkeypat
 def test_scores_arrive_in_the_record_with_what_was_chosen(tmp_path):
     survey_run(tmp_path)
     first, second = rounds_of(tmp_path / "run")
-    assert "insights" not in first
-    found = second["insights"]
+    assert "diagnostics" not in first
+    found = second["diagnostics"]
     pairs = [(c, o) for c in range(3) for o in range(3) if c != o]
     assert found.keys() == {f"overlap/{c}/1/{o}/0" for c, o in pairs}
     assert all(-1 <= score <= 1 for score in found.values())

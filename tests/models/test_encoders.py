@@ -9,14 +9,14 @@ from encoders import BLOCKS, KNOWN, TEXTS, WIDTH, enhanced, inputs, model, plain
 from transformers import AutoModel
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.models.registry import build_model
+from fcl_flower.models.registry import create_model
 from fcl_flower.models.transformer import encoder
 from fcl_flower.models.transformer.enhancers import EnhancedTransformer
 from fcl_flower.models.transformer.pretrained import (
     MINILM,
     EncoderSettings,
     image_shape,
-    load_backbone,
+    load_encoder,
 )
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -50,10 +50,10 @@ def test_representations_do_not_depend_on_how_many_are_made_at_once(
     backbone, monkeypatch
 ):
     body, x = plain(backbone("bert")), inputs("bert").repeat(3, 1)
-    whole = body.represent(x)
+    whole = body.embed(x)
     monkeypatch.setattr(encoder, "_CHUNK", 4)
 
-    torch.testing.assert_close(body.represent(x), whole, atol=1e-6, rtol=0)
+    torch.testing.assert_close(body.embed(x), whole, atol=1e-6, rtol=0)
     assert not whole.requires_grad
 
 
@@ -74,7 +74,7 @@ def test_an_encoder_trained_as_a_whole_shares_everything_and_prepares_nothing(
 
     network(x, 0).sum().backward()
 
-    assert network.prepared(x) is x
+    assert network.frozen_features(x) is x
     assert set(network.shared_names()) == set(network.state_dict())
     embeddings = network.body.encoder.embeddings.parameters()
     assert any(p.grad is not None and p.grad.any() for p in embeddings)
@@ -115,7 +115,7 @@ def test_without_the_extra_it_is_said_what_to_install(backbone, monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
 
     with pytest.raises(ConfigError, match=r'pip install "fcl-flower\[transformers\]"'):
-        load_backbone(backbone("bert"))
+        load_encoder(backbone("bert"))
 
 
 def test_the_encoder_that_comes_along_has_to_be_installed(monkeypatch):
@@ -126,13 +126,13 @@ def test_the_encoder_that_comes_along_has_to_be_installed(monkeypatch):
     with pytest.raises(
         ConfigError, match=r"'minilm' is not installed: .*transformers\]"
     ):
-        load_backbone(MINILM)
+        load_encoder(MINILM)
 
 
 @pytest.mark.parametrize("name", ["nobody/nothing", "./nowhere", "~/no/folder/here"])
 def test_a_folder_or_name_that_is_not_there_is_refused(name):
     with pytest.raises(ConfigError, match=r"expected minilm, a folder .*Hub") as e:
-        load_backbone(name)
+        load_encoder(name)
     assert f"backbone: {name!r}" in str(e.value)
 
 
@@ -140,9 +140,9 @@ def test_images_have_no_encoder_that_comes_along():
     with pytest.raises(
         ConfigError, match=r"backbone: '' .* none comes along for images"
     ):
-        load_backbone("")
+        load_encoder("")
     with pytest.raises(ConfigError, match="got 'vit' without a backbone"):
-        build_model("vit", tasks=1, classes=2, single_head=True, seed=0)
+        create_model("vit", tasks=1, classes=2, single_head=True, seed=0)
 
 
 # ---------------------------------------------------------------- images, MiniLM
@@ -171,6 +171,6 @@ def test_minilm_comes_along():
     assert (body.features, len(body.blocks)) == (384, 6)
     learned = sum(p.numel() for p in body.enhancers.parameters())
     assert learned == 12 * (2 * 48 * 384 + 384 + 48)
-    whole = load_backbone(MINILM)
+    whole = load_encoder(MINILM)
     theirs = whole(input_ids=x[1:, :3] - 1).last_hidden_state[0].mean(0)
     torch.testing.assert_close(body(x)[1], theirs, atol=1e-5, rtol=0)

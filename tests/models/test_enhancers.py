@@ -8,10 +8,10 @@ import torch
 from encoders import BLOCKS, CLASSES, KNOWN, WIDTH, enhanced, inputs, model, plain
 
 from clients.fedavg import Sgd
-from fcl_flower.algorithms.base import Params, Place
-from fcl_flower.core.types import Stage
+from fcl_flower.algorithms.base import ClientContext, Params
+from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData
-from fcl_flower.models.multi_head import TaskModel
+from fcl_flower.models.multi_head import MultiHeadModel
 from fcl_flower.models.transformer import encoder
 from fcl_flower.models.transformer.enhancers import Enhancer
 from fcl_flower.training.loop import Training
@@ -116,9 +116,9 @@ def test_learned_enhancers_leave_representations_alone(backbone, kind):
     x, body = inputs(kind), enhanced(backbone(kind), learned=True)
     before = body(x)
 
-    assert torch.equal(body.represent(x), plain(backbone(kind)).represent(x))
+    assert torch.equal(body.embed(x), plain(backbone(kind)).embed(x))
     assert torch.equal(body(x), before)
-    assert not torch.allclose(before, body.represent(x), atol=1e-2)
+    assert not torch.allclose(before, body.embed(x), atol=1e-2)
 
 
 def test_a_copy_learns_with_enhancers_of_its_own(backbone):
@@ -166,15 +166,15 @@ def test_plain_training_computes_blocks_before_the_first_enhancer_once(
             lambda block, given, output: seen.append(len(given[0]))
         )
         examples = Examples(x, torch.tensor([0, 1]))
-        learner = Sgd(Params(), network, Place(0, 0, Training(3, 2, 0.01)))
+        learner = Sgd(Params(), network, ClientContext(0, 0, Training(3, 2, 0.01)))
         base = {"base": snapshot(network, network.shared_names())}
-        stage = Stage(round=1, task=0, first=True, last=False)
+        stage = TaskStage(round=1, task=0, starts_task=True, ends_task=False)
         data = TaskData(examples, examples, examples, CLASSES)
         return learner.train({}, base, stage, data)[1].payload["base"]
 
     once, always = [], []
     found = trained(once)
-    monkeypatch.setattr(TaskModel, "prepared", lambda self, x: x)
+    monkeypatch.setattr(MultiHeadModel, "prepared", lambda self, x: x)
     expected = trained(always)
 
     assert (sum(once), sum(always)) == (
@@ -190,13 +190,13 @@ def test_plain_training_computes_blocks_before_the_first_enhancer_once(
 def test_an_update_holds_enhancers_and_a_shared_head_alone(backbone, single_head):
     network, x = model(backbone("bert"), single_head=single_head), inputs("bert")
     examples = Examples(x, torch.tensor([0, 1]))
-    learner = Sgd(Params(), network, Place(0, 0, Training(1, 2, 0.01)))
+    learner = Sgd(Params(), network, ClientContext(0, 0, Training(1, 2, 0.01)))
     base = snapshot(network, network.shared_names())
 
     _, update = learner.train(
         {},
         {"base": base},
-        Stage(round=1, task=0, first=True, last=False),
+        TaskStage(round=1, task=0, starts_task=True, ends_task=False),
         TaskData(examples, examples, examples, CLASSES),
     )
 
@@ -229,12 +229,12 @@ def test_prepared_inputs_give_the_same_features_and_gradients(
 
     # The other way round too, so that the shorter text is in front, and alone.
     for rows in ([0, 1], [1, 0], [1]):
-        prepared = body.prepared(x[rows])
+        prepared = body.frozen_features(x[rows])
         assert not prepared.requires_grad
         torch.testing.assert_close(
             results(prepared), results(x[rows]), atol=1e-5, rtol=0
         )
-    alone = body.prepared(x)[1:]
+    alone = body.frozen_features(x)[1:]
     torch.testing.assert_close(body(alone), body(x[1:]), atol=1e-5, rtol=0)
 
 
@@ -253,7 +253,7 @@ def test_blocks_before_the_first_enhancer_see_a_sample_once(backbone, blocks):
         block.register_forward_hook(watch(place))
     frozen = BLOCKS - blocks if blocks else 0
 
-    prepared = body.prepared(x)
+    prepared = body.frozen_features(x)
     assert seen == [2] * frozen + [0] * (BLOCKS - frozen)
     body(prepared)
     body(prepared)
@@ -267,7 +267,7 @@ def test_padding_that_a_batch_shares_is_not_computed(backbone):
         lambda *given: tokens.append(given[1][0].shape)
     )
 
-    prepared = body.prepared(inputs("bert"))
+    prepared = body.frozen_features(inputs("bert"))
     body(prepared)
     body(prepared[1:])
 
@@ -275,6 +275,8 @@ def test_padding_that_a_batch_shares_is_not_computed(backbone):
 
 
 def test_no_samples_are_prepared_as_no_hidden_states(backbone):
-    found = enhanced(backbone("bert")).prepared(torch.zeros(0, 6, dtype=torch.int64))
+    found = enhanced(backbone("bert")).frozen_features(
+        torch.zeros(0, 6, dtype=torch.int64)
+    )
 
     assert (found.shape, found.dtype) == ((0, 0, WIDTH + 1), torch.float32)

@@ -10,7 +10,7 @@ from torch.nn.functional import conv1d
 from fcl_flower.core.errors import ContractError
 from fcl_flower.models.convolutional.kim_cnn import KimCnn
 from fcl_flower.models.convolutional.sparse_windows import Windows
-from fcl_flower.models.registry import build_model
+from fcl_flower.models.registry import create_model
 
 WORDS, DEPTH = 10, 4
 
@@ -129,7 +129,7 @@ def test_no_documents_give_no_features():
     nothing = torch.zeros(0, 7, dtype=torch.int64)
     assert net(nothing).shape == (0, 21)
     assert net.extremes(nothing, [net.convs[1].weight])[0].shape == (2, 0, 7)
-    assert net.represent(nothing).shape == (0, DEPTH)
+    assert net.embed(nothing).shape == (0, DEPTH)
 
 
 def test_dropout_works_in_training_alone():
@@ -146,7 +146,7 @@ def test_dropout_works_in_training_alone():
 
 
 def test_word_vectors_neither_train_nor_travel():
-    model = build_model(
+    model = create_model(
         "kim-cnn", tasks=2, classes=3, single_head=False, seed=0, table=word_table()
     )
     names = {f"body.convs.{n}.{kind}" for n in range(3) for kind in ("weight", "bias")}
@@ -159,7 +159,7 @@ def test_word_vectors_neither_train_nor_travel():
 
 def test_the_paper_has_128_filters_of_three_widths(monkeypatch):
     monkeypatch.undo()
-    model = build_model(
+    model = create_model(
         "kim-cnn", tasks=1, classes=2, single_head=False, seed=0, table=word_table()
     )
     shapes = [tuple(conv.weight.shape) for conv in model.body.convs]
@@ -169,25 +169,25 @@ def test_the_paper_has_128_filters_of_three_widths(monkeypatch):
 
 def test_a_document_is_represented_by_the_mean_of_its_words():
     table = word_table()
-    found = network().represent(padded([[1, 1, 4], [7]], extra=2))
+    found = network().embed(padded([[1, 1, 4], [7]], extra=2))
     by_hand = np.stack([(table[1] + table[1] + table[4]) / 3, table[7]])
     np.testing.assert_allclose(found, by_hand, rtol=1e-6)
-    model = build_model(
+    model = create_model(
         "kim-cnn", tasks=1, classes=2, single_head=False, seed=0, table=table
     )
-    torch.testing.assert_close(model.represent(padded([[1, 1, 4], [7]])), found)
+    torch.testing.assert_close(model.embed(padded([[1, 1, 4], [7]])), found)
 
 
 def test_an_empty_document_is_represented_by_zeros():
-    assert network().represent(torch.zeros(1, 6, dtype=torch.int64)).tolist() == [
+    assert network().embed(torch.zeros(1, 6, dtype=torch.int64)).tolist() == [
         [0.0] * DEPTH
     ]
 
 
 def test_images_are_represented_by_nothing():
-    model = build_model("small", tasks=1, classes=2, single_head=False, seed=0)
+    model = create_model("small", tasks=1, classes=2, single_head=False, seed=0)
     with pytest.raises(ContractError, match="SmallNet"):
-        model.represent(torch.zeros(1, 1, 8, 8))
+        model.embed(torch.zeros(1, 1, 8, 8))
 
 
 @pytest.mark.parametrize("width", [3, 4, 5])

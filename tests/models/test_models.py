@@ -14,7 +14,7 @@ from fcl_flower.models.convolutional.efficientnet import Block, EfficientNet
 from fcl_flower.models.convolutional.har_cnn import HarCnn
 from fcl_flower.models.convolutional.lenet import LeNet, ResponseNorm
 from fcl_flower.models.convolutional.resnet import ResNet18
-from fcl_flower.models.registry import FEATURES, MODELS, TEXT, build_model, check_kind
+from fcl_flower.models.registry import FEATURES, MODELS, TEXT, check_kind, create_model
 from fcl_flower.models.transformer.encoder import Transformer
 from fcl_flower.models.transformer.pretrained import EncoderSettings
 
@@ -49,7 +49,7 @@ def build(name="small", **changes):
         settings["table"] = WORDS
     if MODELS.get(name) and MODELS[name].input_shape == FEATURES:
         settings["numbers"] = 6
-    return build_model(name, **{**settings, **changes})
+    return create_model(name, **{**settings, **changes})
 
 
 def size(module):

@@ -239,7 +239,7 @@ def test_the_guides_client_changes_the_model_by_no_more_than_it_may(tmp_path):
     def measure(client, message, reply):
         if message.metadata.message_type == "train":
             sent, learned = (
-                messages.unpack(m.content)["base"] for m in (message, reply)
+                messages.decode_payload(m.content)["base"] for m in (message, reply)
             )
             change = [np.ravel(learned[name] - sent[name]) for name in sent]
             lengths.append(np.linalg.norm(np.concatenate(change)))
@@ -278,8 +278,8 @@ def test_the_guides_algorithm_can_live_in_another_package(guide, tmp_path, monke
     (info / "entry_points.txt").write_text(f"[{group}]\n{name} = {place}\n")
     monkeypatch.syspath_prepend(tmp_path)
 
-    assert algorithm(name).load_strategy().__name__ == "FedMedian"
-    assert algorithm(name).load_learner().__name__ == "Clipped"
+    assert algorithm(name).load_server().__name__ == "FedMedian"
+    assert algorithm(name).load_client().__name__ == "Clipped"
 
 
 def test_the_guides_code_keeps_the_rules_of_the_house(guide):

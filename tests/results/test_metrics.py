@@ -104,11 +104,11 @@ def test_transfer_gain_by_hand():
     federated = np.array(
         [[[0.5, NAN], [0.6, 0.9]], [[0.5, NAN], [0.4, 0.5]], [[0.5, NAN], [0.7, 0.7]]]
     )
-    isolated = np.array(
+    local_only = np.array(
         [[[0.9, NAN], [0.5, 0.6]], [[0.9, NAN], [0.4, 0.5]], [[0.9, NAN], [0.6, 0.8]]]
     )
     # Gains per client and task: (0.1, 0.3), (0, 0), (0.1, -0.1).
-    gain = metrics.transfer_gain(federated, isolated)
+    gain = metrics.transfer_gain(federated, local_only)
     np.testing.assert_allclose(gain.per_unit, [0.2, 0.0, 0.0], atol=1e-12)
     np.testing.assert_allclose(gain.per_task, [0.2 / 3, 0.2 / 3])
     assert gain.overall == pytest.approx(0.2 / 3)
@@ -131,8 +131,8 @@ def test_transfer_gain_leaves_out_a_client_missing_on_one_side():
 
 def test_the_margin_counts_only_measured_units():
     federated = np.array([[[0.5]], [[0.7]], [[NAN]]])
-    isolated = np.array([[[0.4]], [[0.4]], [[0.4]]])
-    gain = metrics.transfer_gain(federated, isolated)
+    local_only = np.array([[[0.4]], [[0.4]], [[0.4]]])
+    gain = metrics.transfer_gain(federated, local_only)
     assert gain.overall == pytest.approx(0.2)
     assert gain.spread == pytest.approx(math.sqrt(0.02))
     assert gain.margin == pytest.approx(12.706 * 0.1)

@@ -8,7 +8,7 @@ from fakes import rounds_of, summary_of
 
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import WireError
-from fcl_flower.core.types import Stage
+from fcl_flower.core.types import TaskStage
 from fcl_flower.data.scenarios.registry import Scenario, Task
 from fcl_flower.results.recorder import Recorder
 from fcl_flower.results.traffic import Traffic
@@ -47,19 +47,19 @@ def found(folder, name):
 
 
 def test_what_the_server_says_of_a_round_is_kept_in_its_line(recorder, tmp_path):
-    recorder.trained(1, 0, {}, {}, Traffic())
-    recorder.trained(2, 0, {}, {}, Traffic(), insights={"spread": 0.5})
-    recorder.trained(3, 0, {}, {}, Traffic())
+    recorder.record_round(1, 0, {}, {}, Traffic())
+    recorder.record_round(2, 0, {}, {}, Traffic(), diagnostics={"spread": 0.5})
+    recorder.record_round(3, 0, {}, {}, Traffic())
 
     lines = rounds_of(tmp_path)
 
-    assert [line.get("insights") for line in lines] == [None, {"spread": 0.5}, None]
+    assert [line.get("diagnostics") for line in lines] == [None, {"spread": 0.5}, None]
 
 
 def test_overlaps_are_listed_with_what_was_chosen_and_which_classes_are_shared(
     recorder, tmp_path
 ):
-    insights = {
+    diagnostics = {
         "spread": 0.5,
         "overlap/1/1/2/0/layer": 0.9,
         "overlap/1/1/2/0": 0.25,
@@ -70,8 +70,8 @@ def test_overlaps_are_listed_with_what_was_chosen_and_which_classes_are_shared(
     }
     # Client 1 uses what client 0 has as a candidate, too: it is not client 0's choice.
     replies = {0: {"loss": 1.0, "attention/1/0": 0.0}, 1: {"attention/2/0": 0.4}}
-    recorder.trained(2, 1, replies, {}, Traffic(), insights)
-    recorder.trained(3, 1, {1: {"attention/2/0": 0.3}}, {}, Traffic())
+    recorder.record_round(2, 1, replies, {}, Traffic(), diagnostics)
+    recorder.record_round(3, 1, {1: {"attention/2/0": 0.3}}, {}, Traffic())
     recorder.finish()
 
     wet = {"client": 1, "task": 0, "task_name": "wet"}
@@ -105,9 +105,11 @@ def test_overlaps_are_listed_with_what_was_chosen_and_which_classes_are_shared(
 def test_clients_may_stand_at_different_tasks(recorder, tmp_path):
     replies = {c: {"attention/2/0": 0.1 * c, "adapter_density": 0.5} for c in (0, 1)}
     for number, told in enumerate([replies, {1: {"adapter_density": 0.0}}], start=1):
-        stages = {c: Stage(number, c, first=True, last=True) for c in told}
-        recorder.trained(number, 0, told, {}, Traffic(), stages=stages)
-    notes = recorder.finish()["notes"]
+        stages = {
+            c: TaskStage(number, c, starts_task=True, ends_task=True) for c in told
+        }
+        recorder.record_round(number, 0, told, {}, Traffic(), stages=stages)
+    notes = recorder.finish()["remarks"]
     told = [(e["client"], e["task"]) for e in found(tmp_path, "attention.json")]
     assert told == [(0, 0), (1, 1)]
     # The second visit to a task takes the place of the first.
@@ -116,7 +118,7 @@ def test_clients_may_stand_at_different_tasks(recorder, tmp_path):
 
 
 def test_shared_classes_are_a_fraction_of_the_new_tasks_classes(recorder, tmp_path):
-    recorder.trained(2, 1, {}, {}, Traffic(), {"overlap/2/1/0/0": 0.5})
+    recorder.record_round(2, 1, {}, {}, Traffic(), {"overlap/2/1/0/0": 0.5})
     recorder.finish()
 
     (entry,) = found(tmp_path, "overlap.json")
@@ -127,8 +129,8 @@ def test_shared_classes_are_a_fraction_of_the_new_tasks_classes(recorder, tmp_pa
 
 def test_the_last_weights_and_their_groups_are_listed(recorder, tmp_path):
     weights = {"loss": 1.0, "attention/2/0": 0.4, "attention/1/0": 0.1}
-    recorder.trained(1, 0, {0: weights}, {}, Traffic())
-    recorder.trained(2, 0, {0: weights | {"attention/1/0": 0.2}}, {}, Traffic())
+    recorder.record_round(1, 0, {0: weights}, {}, Traffic())
+    recorder.record_round(2, 0, {0: weights | {"attention/1/0": 0.2}}, {}, Traffic())
     recorder.finish()
 
     assert found(tmp_path, "attention.json") == [
@@ -151,7 +153,7 @@ def test_the_last_weights_and_their_groups_are_listed(recorder, tmp_path):
 
 
 def test_without_foreign_adapters_no_file_speaks_of_them(recorder, tmp_path):
-    recorder.trained(1, 0, {0: {"loss": 1.0}}, {}, Traffic(), {"spread": 0.5})
+    recorder.record_round(1, 0, {0: {"loss": 1.0}}, {}, Traffic(), {"spread": 0.5})
     recorder.finish()
 
     assert not (tmp_path / "attention.json").exists()
@@ -163,15 +165,15 @@ def test_notes_are_kept_in_the_summary(tmp_path):
     recorder = Recorder(tmp_path, RunConfig(clients=3, tasks=2, rounds=5), PLAN, notes)
     recorder.finish()
 
-    assert summary_of(tmp_path)["notes"] == notes
+    assert summary_of(tmp_path)["remarks"] == notes
 
 
 def test_how_empty_the_adapters_are_is_a_note(recorder, tmp_path):
-    recorder.trained(1, 0, {0: {"loss": 1.0}}, {}, Traffic())
+    recorder.record_round(1, 0, {0: {"loss": 1.0}}, {}, Traffic())
     kept = {0: {"adapter_density": 0.0}, 1: {"adapter_density": 0.06}}
-    recorder.trained(2, 0, kept, {}, Traffic())
+    recorder.record_round(2, 0, kept, {}, Traffic())
     recorder.finish()
-    assert summary_of(tmp_path)["notes"] == {
+    assert summary_of(tmp_path)["remarks"] == {
         "adapters": "3 % of the entries are kept when a task ends; 1 of 2 adapters "
         "are empty"
     }
@@ -179,6 +181,6 @@ def test_how_empty_the_adapters_are_is_a_note(recorder, tmp_path):
 
 @pytest.mark.parametrize("density", [-0.1, 1.5, float("nan")])
 def test_a_density_that_is_no_fraction_is_refused(recorder, density):
-    recorder.check({"adapter_density": 1.0})
+    recorder.check_metrics({"adapter_density": 1.0})
     with pytest.raises(WireError, match="adapter_density: expected a value in"):
-        recorder.check({"adapter_density": density})
+        recorder.check_metrics({"adapter_density": density})

@@ -37,7 +37,7 @@ def run(tmp_path):
         {"clients": 5, "tasks": 10, "rounds_per_task": 20},
         {"clients": 22, "tasks": 6},
         {"clients": 2, "tasks": 24, "rounds_per_task": 1},
-        {"isolated": True, "attention": False},
+        {"local_only": True, "attention": False},
         {"gone": (1,)},
         {"gone": (0, 1, 2)},
         {"clients": 1, "tasks": 2, "overlap": True},
@@ -94,7 +94,7 @@ def test_the_headline_shows_the_summary(run):
         backward_transfer=-0.0104,
         learning_accuracy=None,
         bytes_up=12_345_678,
-        paper_bytes_up=4_000,
+        nominal_bytes_up=4_000,
         seconds=3725,
     )
     page = parsed(write_report(run))
@@ -276,7 +276,7 @@ def test_bytes_of_a_round_are_told_and_a_new_kind_has_a_colour(run):
 
 
 def test_an_isolated_run_is_told_to_have_sent_nothing(tmp_path):
-    page = parsed(write_report(make_run(tmp_path / "run", isolated=True)))
+    page = parsed(write_report(make_run(tmp_path / "run", local_only=True)))
     assert "Nothing travelled" in headings(page)
     assert "isolated: no communication" in words(page.find("body/header/p"))
 
@@ -377,12 +377,12 @@ def test_settings_are_flat_and_the_command_is_shown(run):
     rows = dict(table_of(page, "settings"))
     assert rows["training.epochs"] == "1"
     assert rows["training.lr"] == "none"
-    assert rows["isolated"] == "false"
+    assert rows["local_only"] == "false"
     assert words(page.find(".//pre")) == "fcl run studies/overlapped.toml --seed 1"
 
 
 def test_each_note_is_a_row_of_the_settings(run):
-    assert "notes" not in summary_of(run)  # a folder of before there were notes
+    assert "remarks" not in summary_of(run)  # a folder of before there were notes
     write_report(run)
 
     edit(run, "summary.json", notes={"word vectors": "trained here on 11,314 texts"})

@@ -15,14 +15,16 @@ from fcl_flower.results.report.html import numbers
 
 def pair_of_runs(folder, gain, **size):
     return [
-        make_run(folder / f"isolated={isolated}", isolated=isolated, gain=g, **size)
-        for isolated, g in ((False, gain), (True, 0.0))
+        make_run(
+            folder / f"isolated={local_only}", local_only=local_only, gain=g, **size
+        )
+        for local_only, g in ((False, gain), (True, 0.0))
     ]
 
 
-def final_gains(federated, isolated):
+def final_gains(federated, local_only):
     """Return the gain of each client, worked out with loops from the summaries."""
-    halves = [summary_of(run)["client_accuracy"] for run in (federated, isolated)]
+    halves = [summary_of(run)["client_accuracy"] for run in (federated, local_only)]
     return [
         sum(x - y for x, y in zip(a[-1], b[-1], strict=True)) / len(a[-1])
         for a, b in zip(*halves, strict=True)
@@ -127,7 +129,7 @@ def test_lines_of_methods_are_the_average_accuracy_so_far(tmp_path):
 def test_without_an_isolated_run_nothing_is_claimed(tmp_path):
     runs = [
         make_run(tmp_path / "a", strategy="fedavg"),
-        make_run(tmp_path / "b", strategy="fedweit", isolated=True),
+        make_run(tmp_path / "b", strategy="fedweit", local_only=True),
         make_run(tmp_path / "c", strategy="fedweit", seed=2),
     ]
     page = parsed(write_comparison(tmp_path, runs))
@@ -165,13 +167,13 @@ def test_seeds_of_one_label_are_one_row_with_their_spread(tmp_path):
 def test_a_client_missing_in_one_run_does_not_sway_the_gain_over_seeds(tmp_path):
     runs = [
         make_run(
-            tmp_path / f"{seed}{isolated}",
+            tmp_path / f"{seed}{local_only}",
             seed=seed,
-            isolated=isolated,
-            gone=(0,) if isolated and seed == 1 else (),
+            local_only=local_only,
+            gone=(0,) if local_only and seed == 1 else (),
         )
         for seed in (1, 2)
-        for isolated in (False, True)
+        for local_only in (False, True)
     ]
     page = parsed(write_comparison(tmp_path, runs))
     halves = [
@@ -186,7 +188,7 @@ def test_a_client_missing_in_one_run_does_not_sway_the_gain_over_seeds(tmp_path)
 def test_runs_with_one_label_are_told_apart_by_isolation(tmp_path):
     runs = [
         make_run(tmp_path / "a", label="weit"),
-        make_run(tmp_path / "b", label="weit", isolated=True),
+        make_run(tmp_path / "b", label="weit", local_only=True),
     ]
     page = parsed(write_comparison(tmp_path, runs))
     rows = [words(row[0]) for row in page.find(".//tbody")]

@@ -105,7 +105,7 @@ SIZES = [
     {"clients": 60, "concepts": 10, "rounds": 120, "every": 10, "mistakes": 0.1},
     {"mistakes": 1.0},
     {"strategy": "fedavg", "clustered": False, "stay": 0},
-    {"isolated": True, "clustered": False},
+    {"local_only": True, "clustered": False},
 ]
 
 
@@ -486,7 +486,7 @@ def test_methods_are_compared_over_rounds(tmp_path):
     runs, page = compared(
         tmp_path,
         matching={"gain": 0.1},
-        alone={"isolated": True, "clustered": False},
+        alone={"local_only": True, "clustered": False},
         average={"strategy": "fedavg", "clustered": False},
     )
     require_layout(page)
@@ -631,6 +631,6 @@ def test_static_data_are_not_paired_with_a_stream(tmp_path):
     _, page = compared(
         tmp_path,
         matching={"gain": 0.1, "stay": 0},
-        alone={"isolated": True, "clustered": False, "stay": 8},
+        alone={"local_only": True, "clustered": False, "stay": 8},
     )
     assert not any("Transfer gain" in name for name in pictures(page))

@@ -60,7 +60,7 @@ def superlink():
 def door(superlink):
     """The port of a gate before the SuperLink."""
     port = free_port()
-    with reverse_proxy.open_gate(
+    with reverse_proxy.run_proxy(
         "127.0.0.1", port, f"127.0.0.1:{superlink.server_port}", None
     ):
         yield port
@@ -155,7 +155,7 @@ def test_one_who_hangs_up_does_no_harm(superlink, door):
 
 def test_a_superlink_that_is_away_is_no_crash():
     port = free_port()
-    with reverse_proxy.open_gate("127.0.0.1", port, f"127.0.0.1:{free_port()}", None):
+    with reverse_proxy.run_proxy("127.0.0.1", port, f"127.0.0.1:{free_port()}", None):
         assert ask(port, "POST", "/v1/fleet/pull-messages")[0] == 502
 
 
@@ -165,7 +165,7 @@ def test_an_address_that_is_taken_is_named(superlink):
 
     with (
         pytest.raises(ConfigError, match=expected),
-        reverse_proxy.open_gate("127.0.0.1", superlink.server_port, place, None),
+        reverse_proxy.run_proxy("127.0.0.1", superlink.server_port, place, None),
     ):
         pass
 
@@ -178,14 +178,14 @@ def test_a_key_of_another_certificate_is_refused(tmp_path):
 
     with (
         pytest.raises(ConfigError, match=r"certs: .*other/server\.key are refused"),
-        reverse_proxy.open_gate("127.0.0.1", free_port(), "127.0.0.1:1", files),
+        reverse_proxy.run_proxy("127.0.0.1", free_port(), "127.0.0.1:1", files),
     ):
         pass
 
 
 def test_the_gate_closes():
     port = free_port()
-    with reverse_proxy.open_gate("127.0.0.1", port, "127.0.0.1:1", None):
+    with reverse_proxy.run_proxy("127.0.0.1", port, "127.0.0.1:1", None):
         pass
 
     with pytest.raises(ConnectionRefusedError):
@@ -203,7 +203,7 @@ def test_the_gate_proves_who_it_is_and_asks_the_superlink_to(superlink, tmp_path
     trusting = ssl.create_default_context(cafile=files.authority)
     trusting.verify_flags |= ssl.VERIFY_X509_STRICT
 
-    with reverse_proxy.open_gate(
+    with reverse_proxy.run_proxy(
         "127.0.0.1", port, f"127.0.0.1:{superlink.server_port}", tls
     ):
         connection = http.client.HTTPSConnection("localhost", port, context=trusting)

@@ -133,7 +133,7 @@ def test_fedet_sends_groups_of_enhancers_and_what_it_says_of_them(tmp_path):
 
     found = summary_of(tmp_path / "run")
     # A tenth of 24 samples of each of four classes is the server's.
-    assert found["notes"] == {
+    assert found["remarks"] == {
         "consolidation": "distillation on 8 public samples and their labels"
     }
     assert found["bytes_by_kind"]["up"].keys() == {"enhancers", "meta"}

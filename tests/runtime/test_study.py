@@ -11,7 +11,7 @@ from fcl_flower.runtime.study import (
     Study,
     read_study,
     run_study,
-    with_isolated,
+    with_local_only,
 )
 
 
@@ -46,15 +46,15 @@ def summary(label, seed, accuracy, *, twin=None, clients=(), **values):
     """A summary of which only the given values matter."""
     return {
         "label": label,
-        "twin": twin,
+        "counterpart": twin,
         "seed": seed,
         "average_accuracy": accuracy,
         "forgetting": 0.1,
         "backward_transfer": -0.1,
         "bytes_up": 3_000_000,
         "bytes_down": 5_000_000,
-        "paper_bytes_up": 1_000_000,
-        "paper_bytes_down": 2_000_000,
+        "nominal_bytes_up": 1_000_000,
+        "nominal_bytes_down": 2_000_000,
         "model_bytes": 400_000,
         "seconds": 2.0,
         "client_accuracy": clients,
@@ -78,7 +78,7 @@ def test_runs_go_seed_by_seed():
 def test_only_federated_methods_get_an_isolated_twin():
     names = ("fedprox", "ewc", "stl", "local")
     variants = tuple(RunConfig(strategy=name) for name in names)
-    assert [variant.title for variant in with_isolated(variants)] == [
+    assert [variant.title for variant in with_local_only(variants)] == [
         "fedprox",
         "fedprox isolated",
         "ewc",
@@ -92,10 +92,10 @@ def test_a_twin_that_is_there_already_is_not_run_twice():
     variants = (
         RunConfig(strategy="fedavg"),
         RunConfig(strategy="local"),
-        RunConfig(strategy="ewc", isolated=True),
+        RunConfig(strategy="ewc", local_only=True),
         RunConfig(strategy="ewc"),
     )
-    titles = [variant.title for variant in with_isolated(variants)]
+    titles = [variant.title for variant in with_local_only(variants)]
     assert titles == ["fedavg", "local", "ewc isolated", "ewc"]
 
 
@@ -212,7 +212,7 @@ def test_a_file_describes_a_study(tmp_path):
 
 
 def test_twins_can_be_declined(tmp_path):
-    text = 'isolated-twins = false\n[[variant]]\nstrategy = "ewc"\n'
+    text = 'local-only-counterparts = false\n[[variant]]\nstrategy = "ewc"\n'
     study = read_study(written(tmp_path, text))
     assert [variant.title for variant in study.variants] == ["ewc"]
     assert study.seeds == (0,)
@@ -230,7 +230,10 @@ def test_twins_can_be_declined(tmp_path):
         ("run = 3", r"study study\.toml run: 3 is refused"),
         ("variant = [1]", r"variant\.0: 1 is refused"),
         ("variant = []", r"variant: \[\] is refused"),
-        ("isolated-twins = 1", r"isolated-twins: 1 is refused: .*boolean"),
+        (
+            "local-only-counterparts = 1",
+            r"local-only-counterparts: 1 is refused: .*boolean",
+        ),
         ("[run]\nclient = 3", r"client: unknown key"),
         ("[run]\nclients = -3", r"clients: -3 is refused"),
         ('[[variant]]\nstrategy = "x"', r"strategy: 'x' is unknown"),

@@ -7,7 +7,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 
-from fcl_flower.models.registry import build_model
+from fcl_flower.models.registry import create_model
 from fcl_flower.models.transformer.encoder import Transformer
 from fcl_flower.models.transformer.enhancers import EnhancedTransformer
 from fcl_flower.models.transformer.pretrained import EncoderSettings
@@ -85,7 +85,7 @@ def saved_tokenizer(folder, words, longest=12):
 
 
 def inputs(kind):
-    """Return two texts, the second shorter, as `Tokens` numbers them; or two images."""
+    """Return two tokenized texts, the second shorter; or two images."""
     if kind in TEXTS:
         return torch.tensor([[3, 9, 5, 30, 7, 12], [8, 25, 10, 0, 0, 0]])
     return torch.randn(2, 3, 12, 12, generator=torch.Generator().manual_seed(1))
@@ -109,7 +109,7 @@ def enhanced(backbone, placement="both", blocks=0, learned=False):
 
 def model(backbone, name="enhanced-transformer", single_head=True, blocks=0):
     """Return a network whose body is the encoder in a folder."""
-    return build_model(
+    return create_model(
         name,
         tasks=2,
         classes=CLASSES,

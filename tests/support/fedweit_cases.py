@@ -6,11 +6,11 @@ from torch import nn
 
 from clients.fedweit.client import FedWeit
 from clients.fedweit.task_model import FedWeitParams
-from fcl_flower.algorithms.base import Place
+from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.core.sparse import SparseArray
-from fcl_flower.core.types import Stage
+from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData
-from fcl_flower.models.registry import TaskModel
+from fcl_flower.models.registry import MultiHeadModel
 from fcl_flower.training.loop import Training
 
 W = "body.0.weight"
@@ -19,14 +19,14 @@ W = "body.0.weight"
 def linear_model(tasks=3):
     torch.manual_seed(0)
     body = nn.Sequential(nn.Linear(4, 6), nn.Tanh())
-    return TaskModel(
+    return MultiHeadModel(
         body, features=6, input_shape=(4,), tasks=tasks, classes=2, single_head=False
     )
 
 
 def learner(model=None, epochs=5, rate=0.02, **params):
     training = Training(epochs=epochs, batch_size=50, learning_rate=rate)
-    place = Place(client=0, seed=0, training=training)
+    place = ClientContext(client=0, seed=0, training=training)
     return FedWeit(FedWeitParams(**params), model or linear_model(), place)
 
 
@@ -38,8 +38,10 @@ def data(seed, shape=(4,), count=40):
     return TaskData(examples, examples, examples, 2)
 
 
-def stage(task, first=True, last=True):
-    return Stage(round=task + 1, task=task, first=first, last=last)
+def stage(task, starts_task=True, ends_task=True):
+    return TaskStage(
+        round=task + 1, task=task, starts_task=starts_task, ends_task=ends_task
+    )
 
 
 NOTHING = {"base": {}}

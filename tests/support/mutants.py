@@ -120,7 +120,7 @@ def broken_labels(array):
 
 
 def broken_values(array):
-    (tensor,) = messages.unpack_arrays(ArrayRecord({"t": array})).values()
+    (tensor,) = messages.decode_arrays(ArrayRecord({"t": array})).values()
     sparse = isinstance(tensor, SparseArray)
     values = np.array(tensor.values if sparse else tensor)
     for bad in (np.nan, np.inf, -np.inf):
@@ -301,7 +301,7 @@ def strange_messages(honest):
 
 def absurd(array, value):
     """Return the tensor with ``value`` everywhere."""
-    (tensor,) = messages.unpack_arrays(ArrayRecord({"t": array})).values()
+    (tensor,) = messages.decode_arrays(ArrayRecord({"t": array})).values()
     if isinstance(tensor, SparseArray):
         values = np.full_like(tensor.values, value)
         return array_of(SparseArray(tensor.shape, tensor.indices, values))

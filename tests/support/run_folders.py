@@ -12,12 +12,12 @@ from fcl_flower.results import metrics
 KINDS = ("base", "adapters", "heads", "masks", "meta")
 
 
-def synthetic_accuracy(seed, isolated, clients, tasks, lost, gain):
+def synthetic_accuracy(seed, local_only, clients, tasks, lost, gain):
     """Return a believable ``a[c, t, i]``: clients differ more than two runs."""
     level = 0.5 + 0.06 * np.random.default_rng(seed).standard_normal(
         (clients, 1, tasks)
     )
-    rng = np.random.default_rng([seed, isolated])
+    rng = np.random.default_rng([seed, local_only])
     level = level + gain + 0.015 * rng.standard_normal((clients, 1, tasks))
     age = np.arange(tasks)[:, None] - np.arange(tasks)[None, :]
     noise = 0.008 * rng.standard_normal((clients, tasks, tasks))
@@ -26,7 +26,7 @@ def synthetic_accuracy(seed, isolated, clients, tasks, lost, gain):
     return np.clip(np.round(accuracy, 4), 0, 1)
 
 
-def synthetic_rounds(rng, clients, tasks, rounds_per_task, isolated):
+def synthetic_rounds(rng, clients, tasks, rounds_per_task, local_only):
     for number in range(1, tasks * rounds_per_task + 1):
         task, step = divmod(number - 1, rounds_per_task)
         failed = [int(rng.integers(clients))] if number % 37 == 0 else []
@@ -39,7 +39,7 @@ def synthetic_rounds(rng, clients, tasks, rounds_per_task, isolated):
             down["adapters"] = 900_000 + int(rng.integers(200_000))
         up = {k: n * len(replied) for k, n in up.items()}
         down = {k: n * clients for k, n in down.items()}
-        if isolated:
+        if local_only:
             up, down = {}, {}
         learned = 1 - math.exp(-(step + 1) / 5)
         yield {
@@ -53,8 +53,8 @@ def synthetic_rounds(rng, clients, tasks, rounds_per_task, isolated):
             else None,
             "bytes_up": up,
             "bytes_down": down,
-            "paper_bytes_up": int(0.8 * sum(up.values())),
-            "paper_bytes_down": int(0.7 * sum(down.values())),
+            "nominal_bytes_up": int(0.8 * sum(up.values())),
+            "nominal_bytes_down": int(0.7 * sum(down.values())),
             "seconds": 2.5,
         }
 
@@ -199,13 +199,13 @@ def synthetic_clusterings(rng, rounds, clients, concepts, mistakes):
         }
 
 
-def named(label, strategy, isolated):
+def named(label, strategy, local_only):
     label = label or strategy
     return {
-        "label": label + (" isolated" if isolated else ""),
+        "label": label + (" isolated" if local_only else ""),
         "strategy": strategy,
-        "isolated": isolated,
-        "twin": None if isolated else f"{label} isolated",
+        "local_only": local_only,
+        "counterpart": None if local_only else f"{label} isolated",
     }
 
 
@@ -219,8 +219,8 @@ def costs(rounds):
         "total_rounds": len(rounds),
         "bytes_up": sum(ways["up"].values()),
         "bytes_down": sum(ways["down"].values()),
-        "paper_bytes_up": sum(r["paper_bytes_up"] for r in rounds),
-        "paper_bytes_down": sum(r["paper_bytes_down"] for r in rounds),
+        "nominal_bytes_up": sum(r["nominal_bytes_up"] for r in rounds),
+        "nominal_bytes_down": sum(r["nominal_bytes_down"] for r in rounds),
         "bytes_by_kind": ways,
         "model_bytes": 17_482_904,
         "seconds": 2.5 * len(rounds),
@@ -233,7 +233,7 @@ def make_run(
     tasks=3,
     rounds_per_task=4,
     strategy="fedweit",
-    isolated=False,
+    local_only=False,
     seed=1,
     lost=0.01,
     gain=0.0,
@@ -244,9 +244,9 @@ def make_run(
 ):
     """Write a believable run folder; clients in ``gone`` vanished before the end."""
     rng = np.random.default_rng(seed)
-    accuracy = synthetic_accuracy(seed, isolated, clients, tasks, lost, gain)
+    accuracy = synthetic_accuracy(seed, local_only, clients, tasks, lost, gain)
     accuracy[list(gone), -1] = np.nan
-    rounds = [*synthetic_rounds(rng, clients, tasks, rounds_per_task, isolated)]
+    rounds = [*synthetic_rounds(rng, clients, tasks, rounds_per_task, local_only)]
     measures = {
         "average_accuracy": metrics.average_accuracy(accuracy),
         "forgetting": metrics.forgetting(accuracy),
@@ -254,7 +254,7 @@ def make_run(
         "learning_accuracy": metrics.learning_accuracy(accuracy),
     }
     summary = {
-        **named(label, strategy, isolated),
+        **named(label, strategy, local_only),
         "scenario": "overlapped-cifar100",
         "dataset": "cifar100",
         "model": "lenet",
@@ -298,7 +298,7 @@ def make_concept_run(
     rounds=8,
     every=2,
     strategy="concept-matching",
-    isolated=False,
+    local_only=False,
     seed=1,
     gain=0.0,
     label=None,
@@ -308,12 +308,12 @@ def make_concept_run(
     ids=False,
 ):
     """Write a believable run folder with hidden concepts."""
-    rng = np.random.default_rng([seed, isolated])
+    rng = np.random.default_rng([seed, local_only])
     evaluated = [*range(every, rounds + 1, every)]
     accuracy = synthetic_concept_accuracy(rng, evaluated, clients, concepts, gain)
     final = np.full((clients, concepts, concepts), np.nan)
     final[:, -1] = accuracy[-1]
-    trained = [*synthetic_rounds(rng, clients, 1, rounds, isolated)]
+    trained = [*synthetic_rounds(rng, clients, 1, rounds, local_only)]
     found = [
         *synthetic_clusterings(rng, range(1, rounds + 1), clients, concepts, mistakes)
     ]
@@ -326,7 +326,7 @@ def make_concept_run(
         "models": concepts,
     }
     summary = {
-        **named(label, strategy, isolated),
+        **named(label, strategy, local_only),
         "scenario": "concepts",
         "dataset": "digits",
         "model": "small",

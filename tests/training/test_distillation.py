@@ -7,8 +7,13 @@ import pytest
 import torch
 from torch import nn
 
-from fcl_flower.models.registry import TaskModel
-from fcl_flower.training.distillation import Lesson, answers, distil, squared_error
+from fcl_flower.models.registry import MultiHeadModel
+from fcl_flower.training.distillation import (
+    DistillationSet,
+    distill,
+    predict_logits,
+    squared_error,
+)
 from fcl_flower.training.loop import Training
 
 CLASSES = 3
@@ -33,7 +38,7 @@ class Body(nn.Module):
 def toy():
     torch.manual_seed(0)
     Body.calls.clear()
-    return TaskModel(
+    return MultiHeadModel(
         Body(), features=4, input_shape=(2,), tasks=1, classes=CLASSES, single_head=True
     )
 
@@ -47,7 +52,7 @@ def lesson(count=40, weight=0.0, classes=(0, 2)):
     x = torch.randn(count, 2, generator=torch.Generator().manual_seed(1))
     targets = torch.stack([x[:, 0], torch.full((count,), 1e6), x[:, 1]], 1)
     labels = 2 * (x[:, 0] < x[:, 1]).long()
-    return Lesson(x, targets, torch.tensor(classes), labels, weight)
+    return DistillationSet(x, targets, torch.tensor(classes), labels, weight)
 
 
 def test_the_error_is_the_mean_over_samples_and_classes():
@@ -60,9 +65,9 @@ def test_the_error_is_the_mean_over_samples_and_classes():
 @pytest.mark.parametrize("weight", [0.0, 0.7])
 def test_the_loss_is_the_error_and_the_weighted_cross_entropy(toy, weight):
     given = lesson(count=5, weight=weight, classes=(2, 0))
-    before = answers(toy, given.x).tolist()
+    before = predict_logits(toy, given.x).tolist()
 
-    found = distil(toy, given, training(), 1, seed=0)
+    found = distill(toy, given, training(), 1, seed=0)
 
     errors, entropies = [], []
     for logits, targets, label in zip(
@@ -78,12 +83,12 @@ def test_the_loss_is_the_error_and_the_weighted_cross_entropy(toy, weight):
 def test_the_logits_that_count_are_learned_and_frozen_parts_stay(toy):
     given = lesson()
     before = {name: values.clone() for name, values in toy.state_dict().items()}
-    first = distil(toy, given, training(), 1, seed=0)
+    first = distill(toy, given, training(), 1, seed=0)
 
-    last = distil(toy, given, training(), 200, seed=0)
+    last = distill(toy, given, training(), 200, seed=0)
 
     assert last < 0.05 * first
-    found = answers(toy, given.x)[:, [0, 2]]
+    found = predict_logits(toy, given.x)[:, [0, 2]]
     assert float((found - given.x).square().mean()) < 0.05 * first
     after = toy.state_dict()
     same = {name for name, values in before.items() if torch.equal(values, after[name])}
@@ -96,14 +101,14 @@ def test_a_label_speaks_only_against_classes_that_occur(toy):
     """Class 1 has no sample, and does not count for the squared error either."""
     before = toy.heads[0].weight.detach().clone()
 
-    distil(toy, lesson(weight=1.0), training(), 3, seed=0)
+    distill(toy, lesson(weight=1.0), training(), 3, seed=0)
 
     moved = (toy.heads[0].weight.detach() != before).any(1)
     assert moved.tolist() == [True, False, True]
 
 
 def test_the_passes_are_those_asked_for_at_a_constant_rate(toy):
-    distil(toy, lesson(count=6), training(epochs=50, stop_after=1, patience=1), 4, 0)
+    distill(toy, lesson(count=6), training(epochs=50, stop_after=1, patience=1), 4, 0)
 
     assert Body.calls == [(True, 6)] * 4
 
@@ -114,9 +119,9 @@ def test_answers_are_of_evaluation_mode_and_come_in_order_by_parts(toy):
     toy.train()
     Body.calls.clear()
 
-    found = answers(toy, x, batch_size=3)
+    found = predict_logits(toy, x, batch_size=3)
 
     torch.testing.assert_close(found, whole)
     assert Body.calls == [(False, 3), (False, 3), (False, 1)]
     assert not found.requires_grad
-    assert answers(toy, x[:0]).shape == (0, CLASSES)
+    assert predict_logits(toy, x[:0]).shape == (0, CLASSES)

@@ -6,9 +6,9 @@ import torch
 
 from fcl_flower.core.errors import ContractError
 from fcl_flower.core.seeds import derive
-from fcl_flower.core.types import Stage
+from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples
-from fcl_flower.models.registry import build_model
+from fcl_flower.models.registry import create_model
 from fcl_flower.training.loop import Score, Training, fit, score
 from fcl_flower.training.tensors import arrays_of, load, snapshot, to_numpy, to_torch
 
@@ -39,7 +39,7 @@ def cross_entropy(leaves):
 
 
 def stage(number):
-    return Stage(round=number, task=0, first=number == 1, last=False)
+    return TaskStage(round=number, task=0, starts_task=number == 1, ends_task=False)
 
 
 def always(value):
@@ -342,7 +342,7 @@ def test_copies_go_both_ways_between_numpy_and_torch():
 
 
 def test_a_snapshot_restores_a_model_and_does_not_follow_it():
-    model = build_model("small", tasks=2, classes=2, single_head=False, seed=0)
+    model = create_model("small", tasks=2, classes=2, single_head=False, seed=0)
     kept = snapshot(model, model.shared_names())
     assert kept.keys() == set(model.shared_names())
     before = {name: values.copy() for name, values in kept.items()}
@@ -361,7 +361,7 @@ def test_a_snapshot_restores_a_model_and_does_not_follow_it():
     ("name", "shape"), [("body.unknown", (2,)), ("heads.0.bias", (3,))]
 )
 def test_a_tensor_that_does_not_fit_the_model_is_refused_by_name(name, shape):
-    model = build_model("small", tasks=1, classes=2, single_head=False, seed=0)
+    model = create_model("small", tasks=1, classes=2, single_head=False, seed=0)
     with pytest.raises(ContractError, match=name):
         load(model, {name: np.zeros(shape, np.float32)})
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from fcl_flower.core.errors import ContractError
 from fcl_flower.federation.transport import messages
-from fcl_flower.models.registry import TaskModel, build_model
+from fcl_flower.models.registry import MultiHeadModel, create_model
 from fcl_flower.training.router import Router, RouterNetwork, TextRcnn
 from fcl_flower.training.tensors import arrays_of
 
@@ -24,18 +24,18 @@ def seed(one_thread):
 class Plane(nn.Module):
     """Points of the plane, which are their own features."""
 
-    def represent(self, x):
+    def embed(self, x):
         return x
 
 
 def plane():
-    return TaskModel(
+    return MultiHeadModel(
         Plane(), features=2, input_shape=(2,), tasks=1, classes=2, single_head=True
     )
 
 
 def images():
-    return build_model("lenet", tasks=1, classes=2, single_head=True, seed=0)
+    return create_model("lenet", tasks=1, classes=2, single_head=True, seed=0)
 
 
 def rcnn():
@@ -44,7 +44,9 @@ def rcnn():
 
 
 def after_travel(arrays):
-    return messages.unpack(messages.Packer().payload({"router": arrays}))["router"]
+    return messages.decode_payload(
+        messages.MessageEncoder().payload({"router": arrays})
+    )["router"]
 
 
 # ---------------------------------------------------------------- text-RCNN
@@ -123,7 +125,7 @@ def test_many_samples_score_what_each_scores_alone(monkeypatch):
 
 def test_learned_enhancers_send_no_sample_elsewhere(backbone):
     network, x = model(backbone("bert")), inputs("bert")
-    means = nn.functional.normalize(network.represent(x))
+    means = nn.functional.normalize(network.embed(x))
     arrays = linear(means, torch.zeros(2), [0, 1])
     router = Router(network, arrays, 2)
     before = router.scores(x)
@@ -211,7 +213,7 @@ def test_a_network_depends_on_its_seed_alone_and_disturbs_nobody():
 
 
 def test_other_inputs_have_no_network():
-    digits = build_model("small", tasks=1, classes=2, single_head=True, seed=0)
+    digits = create_model("small", tasks=1, classes=2, single_head=True, seed=0)
 
     with pytest.raises(ContractError, match=r"no router for .* \(1, 8, 8\)"):
         RouterNetwork(digits, 2, seed=0)

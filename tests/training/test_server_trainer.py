@@ -8,7 +8,7 @@ from fakes import exact
 from torch import nn
 
 from fcl_flower.data.examples import PublicExamples
-from fcl_flower.models.registry import TaskModel
+from fcl_flower.models.registry import MultiHeadModel
 from fcl_flower.training.loop import Training
 from fcl_flower.training.router import Router
 from fcl_flower.training.server_trainer import ServerTrainer
@@ -26,7 +26,7 @@ class Doubled(nn.Module):
         self.scale = nn.Parameter(torch.ones(2))
         self.two = nn.Parameter(torch.tensor(2.0), requires_grad=False)
 
-    def represent(self, x):
+    def embed(self, x):
         return x
 
     def forward(self, x):
@@ -34,9 +34,9 @@ class Doubled(nn.Module):
 
 
 @pytest.fixture
-def bench():
+def trainer():
     torch.manual_seed(0)
-    toy = TaskModel(
+    toy = MultiHeadModel(
         Doubled(), features=2, input_shape=(2,), tasks=1, classes=3, single_head=True
     )
     public = PublicExamples(X, torch.tensor([2, -1, 0]), torch.tensor([0, 1, 2]))
@@ -51,37 +51,37 @@ def tensors(scale=(1, 1), weight=((1, 0), (0, 1), (1, 1)), bias=(0, 0, 0)):
     }
 
 
-def test_labels_and_classes_are_those_of_the_public_samples(bench):
-    assert bench.labels.tolist() == [2, -1, 0]
-    assert bench.classes.tolist() == [0, 1, 2]
-    assert bench.labels.dtype == bench.classes.dtype == np.int64
+def test_labels_and_classes_are_those_of_the_public_samples(trainer):
+    assert trainer.labels.tolist() == [2, -1, 0]
+    assert trainer.classes.tolist() == [0, 1, 2]
+    assert trainer.labels.dtype == trainer.classes.dtype == np.int64
 
 
-def test_logits_are_those_of_the_given_tensors_on_the_chosen_samples(bench):
-    found = bench.logits(tensors(scale=(3, 1), bias=(0, 0, 10)), np.array([2, 0, 2]))
+def test_logits_are_those_of_the_given_tensors_on_the_chosen_samples(trainer):
+    found = trainer.logits(tensors(scale=(3, 1), bias=(0, 0, 10)), np.array([2, 0, 2]))
 
     # Samples (3, 0.5) and (1, 2), by (6, 2): (18, 1) and (6, 4).
     assert found.tolist() == [[18, 1, 29], [6, 4, 20], [18, 1, 29]]
 
 
-def test_logits_are_learned_and_the_start_stays(bench):
+def test_logits_are_learned_and_the_start_stays(trainer):
     start, targets = tensors(), np.array([[1.0, 9e9, -1.0], [0.5, 9e9, 2.0]])
     before = exact({"": start})
 
-    found = bench.distilled(start, np.array([0, 1]), targets, np.array([0, 2]), 400)
+    found = trainer.distill(start, np.array([0, 1]), targets, np.array([0, 2]), 400)
 
     assert exact({"": start}) == before
     assert found.keys() == start.keys()
-    logits = bench.logits(found, np.array([0, 1]))
+    logits = trainer.logits(found, np.array([0, 1]))
     np.testing.assert_allclose(logits[:, [0, 2]], targets[:, [0, 2]], atol=0.05)
     # The class that does not count has the row that it had.
     assert found["heads.0.weight"][1].tolist() == [0, 1]
 
 
-def test_labels_are_learned_where_every_chosen_sample_has_one(bench):
+def test_labels_are_learned_where_every_chosen_sample_has_one(trainer):
     def found(chosen, weight):
         given = np.zeros((len(chosen), 3)), np.array([0, 2]), 3, weight
-        return exact({"": bench.distilled(tensors(), np.array(chosen), *given)})
+        return exact({"": trainer.distill(tensors(), np.array(chosen), *given)})
 
     assert found([0, 2], 1.0) != found([0, 2], 0.0)
     # Sample 1 is of no class that anybody has.
@@ -89,12 +89,12 @@ def test_labels_are_learned_where_every_chosen_sample_has_one(bench):
     assert found([0, 1, 2], 1.0) == found([0, 1, 2], 0.0)
 
 
-def test_the_same_call_gives_the_same_whatever_came_before(bench):
+def test_the_same_call_gives_the_same_whatever_came_before(trainer):
     given = (tensors(), np.array([0, 2, 2]), np.ones((3, 3)), np.array([0, 1]), 3)
-    one = bench.distilled(*given)
-    bench.logits(tensors(scale=(7, 7)), np.array([1]))
+    one = trainer.distill(*given)
+    trainer.logits(tensors(scale=(7, 7)), np.array([1]))
 
-    assert exact({"": bench.distilled(*given)}) == exact({"": one})
+    assert exact({"": trainer.distill(*given)}) == exact({"": one})
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_features_are_the_encoders_whatever_was_loaded(backbone, kind, name):
 
     logits = made.logits(learned, np.array([0, 1]))
     targets, classes = np.zeros_like(logits), np.array([0])
-    made.distilled(learned, np.array([1]), targets, classes, 1)
+    made.distill(learned, np.array([1]), targets, classes, 1)
 
     np.testing.assert_allclose(made.features(), expected, atol=1e-5)
     assert not np.allclose(network.body(x).detach(), expected, atol=1e-2)
@@ -127,12 +127,12 @@ def test_a_trained_router_tells_the_groups_apart(backbone):
     made = ServerTrainer(network, PublicExamples(x, y, y), TRAINING, seed=0)
     before = snapshot(network, network.state_dict())
 
-    arrays = made.routed(y.numpy(), epochs=12)
+    arrays = made.train_router(y.numpy(), epochs=12)
 
     found = Router(network, arrays, 2).scores(x)
     assert found.argmax(1).tolist() == y.tolist()
     assert exact({"": snapshot(network, before)}) == exact({"": before})
-    assert exact({"": made.routed(y.numpy(), epochs=12)}) == exact({"": arrays})
+    assert exact({"": made.train_router(y.numpy(), epochs=12)}) == exact({"": arrays})
 
 
 def test_there_may_be_no_public_data():

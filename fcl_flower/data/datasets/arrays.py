@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.data.datasets.base import DataSet, Split
+from fcl_flower.data.datasets.base import Dataset, Split
 
 A = TypeVar("A", bound=np.generic)
-S = TypeVar("S", bound=DataSet)
+S = TypeVar("S", bound=Dataset)
 
 
-def single_precision(x: npt.NDArray[Any], x_key: str) -> npt.NDArray[np.float32]:
+def to_float32(x: npt.NDArray[Any], x_key: str) -> npt.NDArray[np.float32]:
     """Return numbers as float32.
 
     Args:
@@ -77,7 +77,7 @@ def checked_set(
     """Return a data set whose two splits fit together.
 
     Args:
-        form: `ImageSet`, `SeriesSet` or `FeatureSet`.
+        form: `ImageDataset`, `TimeSeriesDataset` or `TabularDataset`.
         name: as the user wrote it.
         where: what an error calls the set, such as its file.
         train: the training split.
@@ -116,7 +116,7 @@ Images: TypeAlias = npt.NDArray[np.uint8]
 """Shape (N, H, W) for grey or (N, H, W, 3) for RGB."""
 
 
-class ImageSet(DataSet[Images]):
+class ImageDataset(Dataset[Images]):
     """Images of one shape, at least one of each class in each split."""
 
     kind = "images"
@@ -159,7 +159,7 @@ Series: TypeAlias = npt.NDArray[np.float32]
 """Shape (N, channels, steps), in whatever unit the file has them."""
 
 
-class SeriesSet(DataSet[Series]):
+class TimeSeriesDataset(Dataset[Series]):
     """Series of one shape, at least one of each class in each split."""
 
     kind = "series"
@@ -183,14 +183,14 @@ def series_split(
         raise ConfigError(
             f"{x_key}: got shape {x.shape}, expected (N, channels, steps), none of 0."
         )
-    return labelled(single_precision(x, x_key), y, y_key)
+    return labelled(to_float32(x, x_key), y, y_key)
 
 
 Features: TypeAlias = npt.NDArray[np.float32]
 """Shape (N, numbers), in whatever unit the file has them."""
 
 
-class FeatureSet(DataSet[Features]):
+class TabularDataset(Dataset[Features]):
     """Samples of equally many numbers, at least one of each class in each split."""
 
     kind = "features"
@@ -214,4 +214,4 @@ def feature_split(
         raise ConfigError(
             f"{x_key}: got shape {x.shape}, expected (N, numbers), none of 0."
         )
-    return labelled(single_precision(x, x_key), y, y_key)
+    return labelled(to_float32(x, x_key), y, y_key)

@@ -25,11 +25,11 @@ class Split(Generic[X_co]):
 
 
 @dataclass(frozen=True, eq=False)
-class DataSet(Generic[X_co]):
+class Dataset(Generic[X_co]):
     """A data set with its own split into training and test samples.
 
-    Its kinds are `ImageSet`, `SeriesSet`, `FeatureSet` and `TextSet`; whoever needs to
-    know asks with ``isinstance``.
+    Its kinds are `ImageDataset`, `TimeSeriesDataset`, `TabularDataset` and
+    `TextDataset`; whoever needs to know asks with ``isinstance``.
 
     Attributes:
         kind: what the samples are, in one word for people.

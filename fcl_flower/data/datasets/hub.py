@@ -11,24 +11,29 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.data.datasets.arrays import Images, ImageSet, checked_set, image_split
-from fcl_flower.data.datasets.base import DataSet, Split
+from fcl_flower.data.datasets.arrays import (
+    ImageDataset,
+    Images,
+    checked_set,
+    image_split,
+)
+from fcl_flower.data.datasets.base import Dataset, Split
 from fcl_flower.data.datasets.text import (
     Documents,
-    TextSet,
+    TextDataset,
     checked_text_set,
     label_numbers,
     text_split,
 )
 
 if TYPE_CHECKING:
-    from datasets import Dataset
+    from datasets import Dataset as HubDataset
     from flwr_datasets import FederatedDataset
 
 _TEST_SPLITS = ("test", "validation", "valid")
 
 
-def load_hub(name: str, path: str) -> DataSet:
+def load_hub(name: str, path: str) -> Dataset:
     """Return a set of images of one size, or of texts, with one label each.
 
     A set with a column of images is one of images; otherwise the texts are the column
@@ -74,7 +79,7 @@ def load_hub(name: str, path: str) -> DataSet:
 
 def _split(
     federated: "FederatedDataset", name: str, candidates: tuple[str, ...]
-) -> "Dataset":
+) -> "HubDataset":
     """Return the first split of ``candidates`` that the set has."""
     from datasets.exceptions import DatasetsError
 
@@ -90,7 +95,7 @@ def _split(
     )
 
 
-def _columns(rows: "Dataset") -> tuple[list[str], list[str]]:
+def _columns(rows: "HubDataset") -> tuple[list[str], list[str]]:
     """Return the columns of images and those of class labels, the finest first."""
     from datasets import ClassLabel, Image
 
@@ -101,11 +106,11 @@ def _columns(rows: "Dataset") -> tuple[list[str], list[str]]:
 
 
 def _image_set(
-    name: str, train: "Dataset", test: "Dataset", image: str, label: str
-) -> ImageSet:
+    name: str, train: "HubDataset", test: "HubDataset", image: str, label: str
+) -> ImageDataset:
     """Return the set of images."""
     return checked_set(
-        ImageSet,
+        ImageDataset,
         name,
         name,
         _arrays(train, f"{name}: train", image, label),
@@ -114,7 +119,7 @@ def _image_set(
     )
 
 
-def _arrays(rows: "Dataset", where: str, image: str, label: str) -> Split[Images]:
+def _arrays(rows: "HubDataset", where: str, image: str, label: str) -> Split[Images]:
     """Return the rows as arrays; one colour image makes the whole split RGB."""
     pictures = rows[image]
     grey = all(picture.mode in ("1", "L") for picture in pictures)
@@ -128,25 +133,22 @@ def _arrays(rows: "Dataset", where: str, image: str, label: str) -> Split[Images
     return image_split(x, np.asarray(rows[label]), f"{where} images", f"{where} labels")
 
 
-if TYPE_CHECKING:
-    from datasets import Dataset
-
 PLAIN_LABEL = "label"
 """What a column of labels has to be called that is not one of class labels."""
 
 
-def text_columns(rows: "Dataset") -> list[str]:
+def text_columns(rows: "HubDataset") -> list[str]:
     """Return ``text`` alone where it is a column of texts, otherwise all of those."""
     texts = [key for key in _values(rows, "string") if key != PLAIN_LABEL]
     return ["text"] if "text" in texts else texts
 
 
-def label_columns(rows: "Dataset") -> list[str]:
+def label_columns(rows: "HubDataset") -> list[str]:
     """Return the column called ``label`` if it holds texts or whole numbers."""
     return [key for key in _values(rows, "string", "int") if key == PLAIN_LABEL]
 
 
-def _values(rows: "Dataset", *kinds: str) -> list[str]:
+def _values(rows: "HubDataset", *kinds: str) -> list[str]:
     """Return the columns whose values are of one of the kinds, of any width."""
     from datasets import Value
 
@@ -158,8 +160,8 @@ def _values(rows: "Dataset", *kinds: str) -> list[str]:
 
 
 def text_set(
-    name: str, train: "Dataset", test: "Dataset", text: str, label: str
-) -> TextSet:
+    name: str, train: "HubDataset", test: "HubDataset", text: str, label: str
+) -> TextDataset:
     """Return the set of texts.
 
     Args:
@@ -177,7 +179,7 @@ def text_set(
     published = getattr(train.features[label], "names", None)
     class_names = tuple(published or sorted(set(map(str, train[label]))))
 
-    def split(key: str, rows: "Dataset") -> Split[Documents]:
+    def split(key: str, rows: "HubDataset") -> Split[Documents]:
         texts, labels = (
             _column(rows, column, f"{name}: {key}") for column in (text, label)
         )
@@ -191,7 +193,7 @@ def text_set(
     )
 
 
-def _column(rows: "Dataset", key: str, where: str) -> list[Any]:
+def _column(rows: "HubDataset", key: str, where: str) -> list[Any]:
     """Return the values of a column without gaps."""
     values = list(rows[key])
     if None in values:

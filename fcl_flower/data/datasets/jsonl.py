@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, cast
 
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.data.datasets.text import (
-    TextSet,
+    TextDataset,
     checked_text_set,
     label_numbers,
     text_split,
@@ -19,7 +19,7 @@ TRAIN = "train.jsonl.gz"
 _TEST = "test.jsonl.gz"
 
 
-def load_jsonl(name: str, folder: Path, field: str) -> TextSet:
+def load_jsonl(name: str, folder: Path, field: str) -> TextDataset:
     """Return the data set in ``folder``; its classes are the sorted training labels.
 
     Args:

@@ -10,26 +10,30 @@ import numpy.typing as npt
 
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.data.datasets.arrays import (
-    FeatureSet,
-    ImageSet,
-    SeriesSet,
+    ImageDataset,
+    TabularDataset,
+    TimeSeriesDataset,
     checked_set,
     feature_split,
     image_split,
     series_split,
 )
-from fcl_flower.data.datasets.base import DataSet, Split
+from fcl_flower.data.datasets.base import Dataset, Split
 
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 """What a file has to hold."""
 
-SPLITS: Mapping[type[DataSet], Callable[..., Split]] = MappingProxyType(
-    {ImageSet: image_split, SeriesSet: series_split, FeatureSet: feature_split}
+SPLITS: Mapping[type[Dataset], Callable[..., Split]] = MappingProxyType(
+    {
+        ImageDataset: image_split,
+        TimeSeriesDataset: series_split,
+        TabularDataset: feature_split,
+    }
 )
 """What makes a split of raw arrays, by the kind of data set."""
 
 
-def load_npz(name: str, path: Path) -> DataSet:
+def load_npz(name: str, path: Path) -> Dataset:
     """Return the data set in ``path``, every array checked.
 
     Args:
@@ -49,11 +53,11 @@ def load_npz(name: str, path: Path) -> DataSet:
     return checked_set(form, name, str(path), train, test, names)
 
 
-def _form(*x: npt.NDArray[Any]) -> type[DataSet]:
+def _form(*x: npt.NDArray[Any]) -> type[Dataset]:
     """Return what the samples of both splits are."""
     if all(samples.ndim == 2 for samples in x):
-        return FeatureSet
-    return SeriesSet if _are_series(*x) else ImageSet
+        return TabularDataset
+    return TimeSeriesDataset if _are_series(*x) else ImageDataset
 
 
 def _are_series(*arrays: npt.NDArray[Any]) -> bool:

@@ -9,23 +9,23 @@ from pathlib import Path
 import numpy as np
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.data.datasets.arrays import ImageSet, checked_set, image_split
-from fcl_flower.data.datasets.base import DataSet
+from fcl_flower.data.datasets.arrays import ImageDataset, checked_set, image_split
+from fcl_flower.data.datasets.base import Dataset
 from fcl_flower.data.datasets.hub import load_hub
 from fcl_flower.data.datasets.jsonl import TRAIN, load_jsonl
 from fcl_flower.data.datasets.npz import ARRAYS, load_npz
 from fcl_flower.data.datasets.stdlib_docs import load_stdlib_docs
 from fcl_flower.data.datasets.union import united
-from fcl_flower.data.partition import hold_out
+from fcl_flower.data.partition import train_valid_split
 
-__all__ = ["DataSet", "known_sources", "load_source"]
+__all__ = ["Dataset", "known_datasets", "load_dataset"]
 
 _DIGITS = "sklearn/datasets/data/digits.csv.gz"
 _HUB = "hub:"
 
 
 @lru_cache(maxsize=16)
-def load_source(name: str, data_root: Path) -> DataSet:
+def load_dataset(name: str, data_root: Path) -> Dataset:
     """Return the data set called ``name``; later calls return the same object.
 
     Args:
@@ -56,7 +56,7 @@ def load_source(name: str, data_root: Path) -> DataSet:
     return _load(name, data_root)
 
 
-def _load(name: str, data_root: Path) -> DataSet:
+def _load(name: str, data_root: Path) -> Dataset:
     """Return a data set that is no union."""
     if name.startswith(_HUB):
         return load_hub(name, name.removeprefix(_HUB))
@@ -90,8 +90,8 @@ def _load(name: str, data_root: Path) -> DataSet:
     return load_npz(name, places[0])
 
 
-def known_sources(data_root: Path) -> dict[str, str]:
-    """Return what `load_source` takes, by name, with one line about each."""
+def known_datasets(data_root: Path) -> dict[str, str]:
+    """Return what `load_dataset` takes, by name, with one line about each."""
     found = {
         name: " and ".join(map(str, places))
         for name, places in sorted(_found(data_root).items())
@@ -119,7 +119,7 @@ def _found(data_root: Path) -> dict[str, list[Path]]:
     return found
 
 
-def _digits() -> ImageSet:
+def _digits() -> ImageDataset:
     """Return scikit-learn's digits, a quarter of each class as test images."""
     # Its file, since its loader imports all of scikit-learn: a second and more, in
     # every process that a SuperNode starts, which is one for each message.
@@ -130,6 +130,6 @@ def _digits() -> ImageSet:
     # The split is part of the data set: the same whatever the run's seed.
     train, test = (
         image_split(x[chosen], y[chosen], "x", "y")
-        for chosen in hold_out(y, 0.25, np.random.default_rng(0))
+        for chosen in train_valid_split(y, 0.25, np.random.default_rng(0))
     )
-    return checked_set(ImageSet, "digits", "digits", train, test, ())
+    return checked_set(ImageDataset, "digits", "digits", train, test, ())

@@ -8,8 +8,13 @@ from pathlib import Path
 import numpy as np
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.data.datasets.text import TextSet, checked_text_set, text_split, words
-from fcl_flower.data.partition import hold_out
+from fcl_flower.data.datasets.text import (
+    TextDataset,
+    checked_text_set,
+    text_split,
+    words,
+)
+from fcl_flower.data.partition import train_valid_split
 
 # In every CPython from 3.11 on, also where the interpreter was packaged in parts:
 # nothing that needs a display, is deprecated, or is a file only in some versions.
@@ -37,7 +42,7 @@ _FEWEST_WORDS = 4
 _FEWEST_TEXTS = 40
 
 
-def load_stdlib_docs() -> TextSet:
+def load_stdlib_docs() -> TextDataset:
     """Return docstrings labelled by the module or package they stand in.
 
     16 classes of about 70 to 330 docstrings of at least 4 words, a quarter of each
@@ -70,7 +75,7 @@ def load_stdlib_docs() -> TextSet:
     # The split is part of the data set: the same whatever the run's seed.
     train, test = (
         text_split((texts[kept[at]] for at in chosen), y[chosen].tolist())
-        for chosen in hold_out(y, 0.25, np.random.default_rng(0))
+        for chosen in train_valid_split(y, 0.25, np.random.default_rng(0))
     )
     return checked_text_set("stdlib-docs", "stdlib-docs", train, test, _MODULES)
 

@@ -7,7 +7,7 @@ from typing import TypeAlias
 import numpy as np
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.data.datasets.base import DataSet, Split
+from fcl_flower.data.datasets.base import Dataset, Split
 
 EMPTY = "<empty>"
 """The only word of a document without words; `words` never finds it in a text."""
@@ -19,7 +19,7 @@ Documents: TypeAlias = tuple[str, ...]
 """Texts as read; whoever numbers them splits them, into `words` or otherwise."""
 
 
-class TextSet(DataSet[Documents]):
+class TextDataset(Dataset[Documents]):
     """Documents, at least one of each class for training.
 
     A class may lack test documents, as 8 of the 50 fine classes of TREC do in its
@@ -79,7 +79,7 @@ def checked_text_set(
     train: Split[Documents],
     test: Split[Documents],
     class_names: tuple[str, ...],
-) -> TextSet:
+) -> TextDataset:
     """Return a data set whose two splits fit together.
 
     Args:
@@ -109,4 +109,4 @@ def checked_text_set(
             f"{where}: train has no document of class {missing!r}, expected at least "
             f"one of each of the {len(class_names)} classes."
         )
-    return TextSet(name, train, test, class_names)
+    return TextDataset(name, train, test, class_names)

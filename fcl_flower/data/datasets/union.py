@@ -6,13 +6,13 @@ from itertools import chain
 import numpy as np
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.data.datasets.arrays import Images, ImageSet
-from fcl_flower.data.datasets.base import DataSet, Split
+from fcl_flower.data.datasets.arrays import ImageDataset, Images
+from fcl_flower.data.datasets.base import Dataset, Split
 from fcl_flower.data.datasets.images import resized
-from fcl_flower.data.datasets.text import TextSet
+from fcl_flower.data.datasets.text import TextDataset
 
 
-def united(name: str, members: Sequence[DataSet]) -> DataSet:
+def united(name: str, members: Sequence[Dataset]) -> Dataset:
     """Return one data set with the classes and the samples of all.
 
     The labels of a member follow those of the member before. A class is called by
@@ -31,7 +31,7 @@ def united(name: str, members: Sequence[DataSet]) -> DataSet:
         raise ConfigError(f"dataset: got {name!r}, expected different names.")
     _refuse_unlike(name, {member.name: member.kind for member in members})
     first = members[0]
-    if not isinstance(first, TextSet | ImageSet):
+    if not isinstance(first, TextDataset | ImageDataset):
         shapes = {m.name: f"shape {m.train.x.shape[1:]}" for m in members}
         _refuse_unlike(name, shapes)
     return type(first)(
@@ -51,16 +51,16 @@ def _refuse_unlike(name: str, found: dict[str, str]) -> None:
         )
 
 
-def _joined(splits: Sequence[Split], members: Sequence[DataSet]) -> Split:
+def _joined(splits: Sequence[Split], members: Sequence[Dataset]) -> Split:
     """Return the samples of all splits, each labelled behind the one before."""
     ends = np.cumsum([member.num_classes for member in members])
     starts = [0, *ends[:-1]]
     y = np.concatenate([s.y + start for s, start in zip(splits, starts, strict=True)])
     y.setflags(write=False)
     parts = [split.x for split in splits]
-    if isinstance(members[0], TextSet):
+    if isinstance(members[0], TextDataset):
         return Split(tuple(chain.from_iterable(parts)), y)
-    if isinstance(members[0], ImageSet):
+    if isinstance(members[0], ImageDataset):
         parts = _alike(parts)
     x = np.concatenate(parts)
     x.setflags(write=False)

@@ -12,19 +12,19 @@ import torch
 from typing_extensions import override
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.core.types import Stage
+from fcl_flower.core.types import TaskStage
 from fcl_flower.data.client_data import ClientData
 from fcl_flower.data.datasets.base import Split
 from fcl_flower.data.datasets.text import words
 from fcl_flower.data.examples import Examples, SplitName, TaskData
 from fcl_flower.data.inputs import to_inputs
 from fcl_flower.data.local.layout import find_tasks
-from fcl_flower.data.local.task import OwnTask, Wanted, load_task
-from fcl_flower.data.text.tokenizers import Numbering
+from fcl_flower.data.local.task import LocalDataSpec, LocalTask, load_task
+from fcl_flower.data.text.tokenizers import Tokenizer
 from fcl_flower.data.text.word_vectors import WordVectors, vectors_from
 
 
-class OwnData(ClientData):
+class LocalData(ClientData):
     """A client's own data.
 
     What is wrong with them stays here: the errors raised name no more than the task,
@@ -32,7 +32,11 @@ class OwnData(ClientData):
     """
 
     def __init__(
-        self, folder: Path, wanted: Wanted, tasks: int, words: Path | Numbering | None
+        self,
+        folder: Path,
+        wanted: LocalDataSpec,
+        tasks: int,
+        words: Path | Tokenizer | None,
     ) -> None:
         """Look into the folder.
 
@@ -65,7 +69,7 @@ class OwnData(ClientData):
             return _cached_vectors(tasks, self._words, self._wanted)
 
     @override
-    def training(self, stage: Stage) -> TaskData:
+    def training(self, stage: TaskStage) -> TaskData:
         train, valid, test = (
             self.examples(stage.task, split) for split in get_args(SplitName)
         )
@@ -76,12 +80,14 @@ class OwnData(ClientData):
         words = self.vectors if isinstance(self._words, Path) else self._words
         return _examples(self._task(task), split, self._wanted.input_shape, words)
 
-    def _task(self, number: int) -> OwnTask:
+    def _task(self, number: int) -> LocalTask:
         with _discreet(f"task {number + 1}: the client's data"):
             return load_task(self._files[number], number, self._wanted)
 
 
-def own_vectors(tasks: Sequence[OwnTask], path: Path, wanted: Wanted) -> WordVectors:
+def local_vectors(
+    tasks: Sequence[LocalTask], path: Path, wanted: LocalDataSpec
+) -> WordVectors:
     """Return the vectors of all words of some tasks of texts.
 
     Args:
@@ -107,15 +113,15 @@ def own_vectors(tasks: Sequence[OwnTask], path: Path, wanted: Wanted) -> WordVec
 
 
 # A table is tens of megabytes: kept for the client that a process serves.
-_cached_vectors = lru_cache(maxsize=4)(own_vectors)
+_cached_vectors = lru_cache(maxsize=4)(local_vectors)
 
 
 @lru_cache(maxsize=8)
 def _examples(
-    task: OwnTask,
+    task: LocalTask,
     split: SplitName,
     input_shape: tuple[int, ...],
-    words: Numbering | None,
+    words: Tokenizer | None,
 ) -> Examples:
     samples = {"train": task.data.train, "valid": task.valid, "test": task.data.test}
     chosen: Split = samples[split]

@@ -5,11 +5,15 @@ from pathlib import Path
 import numpy as np
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.data.datasets.arrays import FeatureSet, ImageSet, SeriesSet
-from fcl_flower.data.datasets.base import DataSet
+from fcl_flower.data.datasets.arrays import (
+    ImageDataset,
+    TabularDataset,
+    TimeSeriesDataset,
+)
+from fcl_flower.data.datasets.base import Dataset
 from fcl_flower.data.datasets.jsonl import rows_of
 from fcl_flower.data.datasets.npz import SPLITS, read_arrays
-from fcl_flower.data.datasets.text import TextSet
+from fcl_flower.data.datasets.text import TextDataset
 from fcl_flower.data.local.image_folder import read_pictures
 from fcl_flower.data.local.samples import FileSamples, checked_label, coded
 from fcl_flower.data.local.tables import read_numbers, read_texts
@@ -17,11 +21,11 @@ from fcl_flower.data.local.tables import read_numbers, read_texts
 FOLDER = "/"
 """Stands for the ending of a folder of images."""
 
-ENDINGS: dict[type[DataSet], tuple[str, ...]] = {
-    FeatureSet: (".csv", ".npz"),
-    TextSet: (".csv", ".jsonl", ".jsonl.gz"),
-    SeriesSet: (".npz",),
-    ImageSet: (FOLDER, ".npz"),
+ENDINGS: dict[type[Dataset], tuple[str, ...]] = {
+    TabularDataset: (".csv", ".npz"),
+    TextDataset: (".csv", ".jsonl", ".jsonl.gz"),
+    TimeSeriesDataset: (".npz",),
+    ImageDataset: (FOLDER, ".npz"),
 }
 
 
@@ -34,7 +38,7 @@ def ending(path: Path) -> str:
 
 
 def read_samples(
-    path: Path, kind: type[DataSet], input_shape: tuple[int, ...]
+    path: Path, kind: type[Dataset], input_shape: tuple[int, ...]
 ) -> FileSamples:
     """Return what a file holds.
 
@@ -60,11 +64,11 @@ def read_samples(
     if end == ".npz":
         found = _from_npz(path, kind)
     elif end == ".csv":
-        found = read_texts(path) if kind is TextSet else read_numbers(path)
+        found = read_texts(path) if kind is TextDataset else read_numbers(path)
     else:
         found = _from_jsonl(path)
     shape = getattr(found.x, "shape", ())[1:]
-    if kind in (FeatureSet, SeriesSet) and shape != input_shape:
+    if kind in (TabularDataset, TimeSeriesDataset) and shape != input_shape:
         raise ConfigError(
             f"{path}: samples have shape {shape}, expected {input_shape}, which the "
             "model takes."
@@ -81,7 +85,7 @@ def _from_jsonl(path: Path) -> FileSamples:
     )
 
 
-def _from_npz(path: Path, kind: type[DataSet]) -> FileSamples:
+def _from_npz(path: Path, kind: type[Dataset]) -> FileSamples:
     """Return the arrays ``x`` and ``y``; labels are ``class_names`` or the numbers."""
     arrays, names = read_arrays(path, ("x", "y"))
     split = SPLITS[kind](arrays["x"], arrays["y"], f"{path}: x", f"{path}: y")

@@ -9,12 +9,12 @@ from fcl_flower.data.datasets.base import Split
 from fcl_flower.data.examples import PublicExamples
 from fcl_flower.data.inputs import to_inputs
 from fcl_flower.data.local.files import read_samples
-from fcl_flower.data.local.task import Wanted
-from fcl_flower.data.text.tokenizers import Numbering
+from fcl_flower.data.local.task import LocalDataSpec
+from fcl_flower.data.text.tokenizers import Tokenizer
 
 
-def own_public(
-    path: Path, wanted: Wanted, numbering: Numbering | None
+def load_public_file(
+    path: Path, wanted: LocalDataSpec, numbering: Tokenizer | None
 ) -> PublicExamples:
     """Return what a file holds, in a format of the clients' own data.
 

@@ -9,11 +9,11 @@ import numpy as np
 
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.core.seeds import derive
-from fcl_flower.data.datasets.base import DataSet, Split
+from fcl_flower.data.datasets.base import Dataset, Split
 from fcl_flower.data.local.files import read_samples
 from fcl_flower.data.local.layout import TaskFiles
 from fcl_flower.data.local.samples import FileSamples
-from fcl_flower.data.partition import Indices, hold_out
+from fcl_flower.data.partition import Indices, train_valid_split
 
 TEST_FRACTION = 0.2
 """Share of each class that is kept to test where a task brings no test samples."""
@@ -23,7 +23,7 @@ Stamp = tuple[str, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class LocalDataSpec:
     """What a run expects of a client's own data.
 
     Attributes:
@@ -37,7 +37,7 @@ class Wanted:
         seed: the run's seed.
     """
 
-    kind: type[DataSet]
+    kind: type[Dataset]
     input_shape: tuple[int, ...]
     width: int
     classes: int
@@ -52,7 +52,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class OwnTask:
+class LocalTask:
     """A task that is fit for training.
 
     Attributes:
@@ -61,12 +61,12 @@ class OwnTask:
         classes: names of the classes that the task has.
     """
 
-    data: DataSet
+    data: Dataset
     valid: Split
     classes: tuple[str, ...]
 
 
-def load_task(files: TaskFiles, number: int, wanted: Wanted) -> OwnTask:
+def load_task(files: TaskFiles, number: int, wanted: LocalDataSpec) -> LocalTask:
     """Return a task; the same object until one of its files changes.
 
     Args:
@@ -99,8 +99,8 @@ def _stamps(path: Path) -> Iterator[Stamp]:
 # Few, since a task may be large: enough for a client that stays at one.
 @lru_cache(maxsize=8)
 def _loaded(
-    files: TaskFiles, number: int, wanted: Wanted, stamps: tuple[Stamp, ...]
-) -> OwnTask:
+    files: TaskFiles, number: int, wanted: LocalDataSpec, stamps: tuple[Stamp, ...]
+) -> LocalTask:
     def read(path: Path) -> FileSamples:
         return read_samples(path, wanted.kind, wanted.input_shape)
 
@@ -121,7 +121,7 @@ def _loaded(
     ):
         if given is None:
             rng = np.random.default_rng(derive(wanted.seed, purpose, number))
-            kept, cut = hold_out(rest.y, fraction, rng)
+            kept, cut = train_valid_split(rest.y, fraction, rng)
             held.append(_chosen(rest, cut))
             rest = _chosen(rest, kept)
         else:
@@ -132,10 +132,10 @@ def _loaded(
             "file: there is nothing to test with."
         )
     data = wanted.kind(files.name, rest, held[0], tuple(order))
-    return OwnTask(data, held[1], tuple(n for n in order if n in train.names))
+    return LocalTask(data, held[1], tuple(n for n in order if n in train.names))
 
 
-def _check_classes(train: FileSamples, files: TaskFiles, wanted: Wanted) -> None:
+def _check_classes(train: FileSamples, files: TaskFiles, wanted: LocalDataSpec) -> None:
     names = train.names
     if len(names) < 2:
         raise ConfigError(

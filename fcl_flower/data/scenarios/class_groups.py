@@ -13,10 +13,10 @@ import numpy as np
 
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.core.seeds import derive
-from fcl_flower.data.datasets.base import DataSet
-from fcl_flower.data.partition import Indices, deal, hold_out
-from fcl_flower.data.scenarios.plan import Plan, Task
-from fcl_flower.data.scenarios.spec import Draw
+from fcl_flower.data.datasets.base import Dataset
+from fcl_flower.data.partition import Indices, split_stratified, train_valid_split
+from fcl_flower.data.scenarios.plan import Task, TaskStreams
+from fcl_flower.data.scenarios.spec import ScenarioSpec
 
 CIFAR100_SUPERCLASSES: dict[str, tuple[str, ...]] = {
     name: tuple(classes.split())
@@ -56,11 +56,11 @@ class Group(NamedTuple):
     """
 
     name: str
-    source: DataSet
+    source: Dataset
     labels: tuple[int, ...]
 
 
-def drawn_groups(source: DataSet, size: int, rng: np.random.Generator) -> list[Group]:
+def drawn_groups(source: Dataset, size: int, rng: np.random.Generator) -> list[Group]:
     """Return disjoint groups of ``size`` classes; a remainder is left out."""
     order = rng.permutation(source.num_classes).tolist()
     starts = range(0, len(order) - size + 1, size)
@@ -70,7 +70,7 @@ def drawn_groups(source: DataSet, size: int, rng: np.random.Generator) -> list[G
     ]
 
 
-def superclass_groups(source: DataSet) -> list[Group]:
+def superclass_groups(source: Dataset) -> list[Group]:
     """Return CIFAR-100's 20 official groups of 5; none for another data set.
 
     The set counts as CIFAR-100 when its class names are the official ones, or when
@@ -152,7 +152,7 @@ def _parts(group: Group, count: int, rng: np.random.Generator) -> list[Indices]:
                 f"at most one for each of its {samples} training samples."
             )
     members = np.flatnonzero(np.isin(y, group.labels))
-    return [members[part] for part in deal(y[members], count, rng)]
+    return [members[part] for part in split_stratified(y[members], count, rng)]
 
 
 def _task(
@@ -163,7 +163,7 @@ def _task(
     rng: np.random.Generator,
 ) -> Task:
     source = group.source
-    train, valid = hold_out(source.train.y[part], valid_fraction, rng)
+    train, valid = train_valid_split(source.train.y[part], valid_fraction, rng)
     return Task(
         name=group.name,
         dataset=source.name,
@@ -176,7 +176,7 @@ def _task(
     )
 
 
-def overlapped(draw: Draw) -> Plan:
+def overlapped(draw: ScenarioSpec) -> TaskStreams:
     """Give every client its own random choice of groups, in its own order."""
     groups = _groups_of_one(draw, "overlapped")
     streams = [
@@ -186,7 +186,7 @@ def overlapped(draw: Draw) -> Plan:
     return _shared(draw, groups, streams)
 
 
-def classes(draw: Draw) -> Plan:
+def classes(draw: ScenarioSpec) -> TaskStreams:
     """Give every client the same groups, in its own order."""
     groups = _groups_of_one(draw, "classes")
     chosen = draw.rng("choice").permutation(len(groups))[: draw.tasks]
@@ -197,7 +197,7 @@ def classes(draw: Draw) -> Plan:
     return _shared(draw, groups, streams)
 
 
-def mixed(draw: Draw) -> Plan:
+def mixed(draw: ScenarioSpec) -> TaskStreams:
     """Deal the groups of all data sets so that no two clients share one."""
     groups = []
     for number, source in enumerate(draw.sources):
@@ -221,12 +221,12 @@ def mixed(draw: Draw) -> Plan:
 
 
 def _shared(
-    draw: Draw, groups: Sequence[Group], streams: Sequence[Sequence[int]]
-) -> Plan:
+    draw: ScenarioSpec, groups: Sequence[Group], streams: Sequence[Sequence[int]]
+) -> TaskStreams:
     return share_samples(groups, streams, draw.valid_fraction, draw.seed)
 
 
-def only_source(sources: Sequence[DataSet], scenario: str) -> DataSet:
+def only_source(sources: Sequence[Dataset], scenario: str) -> Dataset:
     """Return the data set of a scenario that takes one.
 
     Raises:
@@ -240,7 +240,7 @@ def only_source(sources: Sequence[DataSet], scenario: str) -> DataSet:
     return sources[0]
 
 
-def _groups_of_one(draw: Draw, scenario: str) -> list[Group]:
+def _groups_of_one(draw: ScenarioSpec, scenario: str) -> list[Group]:
     """Return the groups of the only data set, at least as many as tasks."""
     source = only_source(draw.sources, scenario)
     groups = superclass_groups(source) if draw.classes_per_task == 5 else []

@@ -12,15 +12,20 @@ from types import MappingProxyType
 import numpy as np
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.data.datasets.base import DataSet
-from fcl_flower.data.partition import Indices, deal, deal_in_turn, hold_out
+from fcl_flower.data.datasets.base import Dataset
+from fcl_flower.data.partition import (
+    Indices,
+    split_in_turn,
+    split_stratified,
+    train_valid_split,
+)
 from fcl_flower.data.scenarios.class_groups import Group
-from fcl_flower.data.scenarios.plan import Plan, Task
-from fcl_flower.data.scenarios.spec import Draw
+from fcl_flower.data.scenarios.plan import Task, TaskStreams
+from fcl_flower.data.scenarios.spec import ScenarioSpec
 
 
 def same_labels(
-    text: str, sources: Sequence[DataSet]
+    text: str, sources: Sequence[Dataset]
 ) -> Mapping[tuple[str, int], tuple[str, int]]:
     """Return what (dataset, label id) pairs stand for, where it is not themselves.
 
@@ -73,7 +78,7 @@ def _refused(text: str, expected: str) -> ConfigError:
 NONE: Indices = np.empty(0, np.int64)
 
 
-def class_streams(draw: Draw) -> Plan:
+def class_incremental_tasks(draw: ScenarioSpec) -> TaskStreams:
     """Return every client's tasks, in the one order in which all learn them.
 
     A client draws its share of each task's classes. The training samples of a class
@@ -100,7 +105,7 @@ def class_streams(draw: Draw) -> Plan:
         for client, labels in enumerate(of_clients):
             part, rng = train[client], draw.rng("valid", client, number)
             labelled = group.source.train.y[part]
-            kept, held = hold_out(labelled, draw.valid_fraction, rng)
+            kept, held = train_valid_split(labelled, draw.valid_fraction, rng)
             same = numbers[number, labels]
             tasks.append(
                 _task(group, labels, part[kept], part[held], test[client], same)
@@ -109,7 +114,7 @@ def class_streams(draw: Draw) -> Plan:
     return tuple(zip(*by_task, strict=True))
 
 
-def public_tasks(draw: Draw) -> tuple[Task, ...]:
+def public_tasks(draw: ScenarioSpec) -> tuple[Task, ...]:
     """Return the server's own training samples: a task for each of their data sets."""
     if (source := draw.public) is not None:
         kept = [_training(draw, source, label) for label in range(source.num_classes)]
@@ -128,7 +133,7 @@ def public_tasks(draw: Draw) -> tuple[Task, ...]:
     return tuple(tasks)
 
 
-def task_groups(draw: Draw) -> list[Group]:
+def task_groups(draw: ScenarioSpec) -> list[Group]:
     """Return the classes of each task: of one data set in parts, or a data set each.
 
     Raises:
@@ -165,7 +170,7 @@ def task_groups(draw: Draw) -> list[Group]:
     ]
 
 
-def _drawn(draw: Draw, number: int, group: Group) -> list[tuple[int, ...]]:
+def _drawn(draw: ScenarioSpec, number: int, group: Group) -> list[tuple[int, ...]]:
     """Return which of a task's classes each client draws, ascending; all are drawn."""
     rng = draw.rng("class-share", number)
     count = max(1, round(draw.incremental.class_share * len(group.labels)))
@@ -181,7 +186,7 @@ def _drawn(draw: Draw, number: int, group: Group) -> list[tuple[int, ...]]:
 
 
 def _train_parts(
-    draw: Draw, group: Group, drawn: list[tuple[int, ...]]
+    draw: ScenarioSpec, group: Group, drawn: list[tuple[int, ...]]
 ) -> list[Indices]:
     """Return each client's training samples of its classes."""
     shares: list[list[Indices]] = [[] for _ in drawn]
@@ -195,14 +200,14 @@ def _train_parts(
                 f"at most one for each of its {len(samples)} training samples."
             )
         rng = draw.rng(f"sharers/{group.source.name}", label)
-        parts = deal(np.zeros(len(samples), np.int64), len(sharers), rng)
+        parts = split_stratified(np.zeros(len(samples), np.int64), len(sharers), rng)
         # Whoever comes first gets what is left over: not the same one each time.
         for client, part in zip(rng.permutation(sharers), parts, strict=True):
             shares[client].append(samples[part])
     return [np.sort(np.concatenate(share)) for share in shares]
 
 
-def _dealt(draw: Draw, source: DataSet, label: int) -> tuple[Indices, Indices]:
+def _dealt(draw: ScenarioSpec, source: Dataset, label: int) -> tuple[Indices, Indices]:
     """Return the training samples of a class that the server has, and the clients'."""
     samples = _training(draw, source, label)
     fraction = 0.0 if draw.public else draw.incremental.public_fraction
@@ -210,13 +215,13 @@ def _dealt(draw: Draw, source: DataSet, label: int) -> tuple[Indices, Indices]:
     return samples[:count], samples[count:]
 
 
-def _training(draw: Draw, source: DataSet, label: int) -> Indices:
+def _training(draw: ScenarioSpec, source: Dataset, label: int) -> Indices:
     """Return the training samples of a class that are used, in a shuffled order."""
     return _shuffled(draw, source, "train", label, draw.incremental.train_samples)
 
 
 def _shuffled(
-    draw: Draw, source: DataSet, split: str, label: int, most: int
+    draw: ScenarioSpec, source: Dataset, split: str, label: int, most: int
 ) -> Indices:
     y = source.train.y if split == "train" else source.test.y
     # By name, so that the samples are the same in whatever order data sets come.
@@ -224,7 +229,7 @@ def _shuffled(
     return rng.permutation(np.flatnonzero(y == label))[: most or None]
 
 
-def _test_parts(draw: Draw, number: int, group: Group) -> list[Indices]:
+def _test_parts(draw: ScenarioSpec, number: int, group: Group) -> list[Indices]:
     """Return each client's test samples, of all classes of the task."""
     most = draw.incremental.test_samples
     chosen = [_shuffled(draw, group.source, "test", n, most) for n in group.labels]
@@ -235,11 +240,11 @@ def _test_parts(draw: Draw, number: int, group: Group) -> list[Indices]:
             f"{group.name!r} has {len(samples)} test samples."
         )
     labels = group.source.test.y[samples]
-    parts = deal_in_turn(labels, draw.clients, draw.rng("test", number))
+    parts = split_in_turn(labels, draw.clients, draw.rng("test", number))
     return [samples[part] for part in parts]
 
 
-def _public(source: DataSet, labels: Sequence[int], samples: Sequence[Indices]) -> Task:
+def _public(source: Dataset, labels: Sequence[int], samples: Sequence[Indices]) -> Task:
     group = Group(f"{source.name}/public", source, tuple(labels))
     train = np.sort(np.concatenate(samples))
     return _task(group, group.labels, train, NONE, NONE, None)

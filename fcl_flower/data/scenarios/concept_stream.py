@@ -10,7 +10,7 @@ from fcl_flower.data.partition import Indices
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class ConceptStream:
     """The order in which clients meet concepts (Jiang et al., 2025, section V.A).
 
     Everything follows from the seed, the client and the round, so that server and
@@ -30,19 +30,19 @@ class Stream:
     stay: int
     seed: int
 
-    def met(self, client: int, server_round: int) -> tuple[int, ...]:
+    def concepts_met(self, client: int, server_round: int) -> tuple[int, ...]:
         """Return the concepts that a client meets in a round, counted from 1."""
         if not self.stay:
             return tuple(range(self.concepts))
         return (_concept(self, client, server_round),)
 
-    def only(self, client: int, server_round: int) -> int:
+    def single_concept(self, client: int, server_round: int) -> int:
         """Return the concept that a client meets in a round, if it meets one.
 
         Raises:
             ValueError: it meets all at once.
         """
-        (concept,) = self.met(client, server_round)
+        (concept,) = self.concepts_met(client, server_round)
         return concept
 
     def samples(
@@ -79,7 +79,7 @@ class Stream:
 
 
 @lru_cache(maxsize=100_000)
-def _concept(stream: Stream, client: int, server_round: int) -> int:
+def _concept(stream: ConceptStream, client: int, server_round: int) -> int:
     # Back to the last round in which it was drawn; not by recursion, since a client
     # may stay for more rounds than Python allows calls.
     number = server_round

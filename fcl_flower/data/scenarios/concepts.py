@@ -6,8 +6,8 @@ import numpy as np
 
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.core.seeds import derive
-from fcl_flower.data.datasets.base import DataSet
-from fcl_flower.data.partition import Indices, deal_in_turn, hold_out
+from fcl_flower.data.datasets.base import Dataset
+from fcl_flower.data.partition import Indices, split_in_turn, train_valid_split
 from fcl_flower.data.scenarios.class_groups import Group
 from fcl_flower.data.scenarios.plan import Task
 
@@ -15,7 +15,7 @@ LEAST = 2
 """Training samples of a concept that a client needs: one of them is held out."""
 
 
-def concept_groups(sources: Sequence[DataSet], concepts: int, seed: int) -> list[Group]:
+def concept_groups(sources: Sequence[Dataset], concepts: int, seed: int) -> list[Group]:
     """Return the classes of each concept.
 
     Each data set is a concept. Where more are wanted, one after the other goes to the
@@ -93,7 +93,9 @@ def _chunks(
     for client, (mine, tested) in enumerate(zip(train, test, strict=True)):
         rng = np.random.default_rng(derive(seed, "concept-valid", client, number))
         # Not class by class, since a chunk may hold a single sample of some classes.
-        kept, held = hold_out(np.zeros(len(mine), np.int64), valid_fraction, rng)
+        kept, held = train_valid_split(
+            np.zeros(len(mine), np.int64), valid_fraction, rng
+        )
         tasks.append(
             Task(
                 name=group.name,
@@ -120,4 +122,4 @@ def _parts(
             f"concept {group.name!r} has {len(members)} {split} samples."
         )
     rng = np.random.default_rng(derive(seed, f"concept-{split}", number))
-    return [members[part] for part in deal_in_turn(samples.y[members], clients, rng)]
+    return [members[part] for part in split_in_turn(samples.y[members], clients, rng)]

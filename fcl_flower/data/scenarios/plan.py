@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from fcl_flower.data.scenarios.concept_stream import Stream
+from fcl_flower.data.scenarios.concept_stream import ConceptStream
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,7 +68,7 @@ class Task:
         }
 
 
-Plan: TypeAlias = tuple[tuple[Task, ...], ...]
+TaskStreams: TypeAlias = tuple[tuple[Task, ...], ...]
 """For each client its tasks, in the order in which it learns them."""
 
 
@@ -94,8 +94,8 @@ class Scenario:
     seed: int
     datasets: tuple[str, ...]
     classes_per_task: int
-    clients: Plan
-    stream: Stream | None = None
+    clients: TaskStreams
+    stream: ConceptStream | None = None
     public: tuple[Task, ...] = ()
     same: Mapping[tuple[str, int], tuple[str, int]] = field(default_factory=dict)
 

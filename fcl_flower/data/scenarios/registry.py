@@ -10,8 +10,8 @@ import numpy as np
 
 from fcl_flower.config.parsing import hyphenated
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.data.datasets.base import DataSet
-from fcl_flower.data.datasets.registry import load_source
+from fcl_flower.data.datasets.base import Dataset
+from fcl_flower.data.datasets.registry import load_dataset
 from fcl_flower.data.scenarios.class_groups import (
     classes,
     mixed,
@@ -19,29 +19,29 @@ from fcl_flower.data.scenarios.class_groups import (
     overlapped,
 )
 from fcl_flower.data.scenarios.class_incremental import (
-    class_streams,
+    class_incremental_tasks,
     public_tasks,
     same_labels,
 )
-from fcl_flower.data.scenarios.concept_stream import Stream
+from fcl_flower.data.scenarios.concept_stream import ConceptStream
 from fcl_flower.data.scenarios.concepts import concept_chunks, concept_groups
-from fcl_flower.data.scenarios.plan import Plan, Scenario, Task
-from fcl_flower.data.scenarios.spec import USUAL, Draw, Incremental
-from fcl_flower.data.scenarios.text_pool import drawn_tasks
+from fcl_flower.data.scenarios.plan import Scenario, Task, TaskStreams
+from fcl_flower.data.scenarios.spec import USUAL, Incremental, ScenarioSpec
+from fcl_flower.data.scenarios.text_pool import draw_tasks
 
 __all__ = [
     "SCENARIOS",
     "Scenario",
     "ScenarioEntry",
     "Task",
-    "build_scenario",
+    "draw_scenario",
     "scenario_entry",
 ]
 
 
-def _text(draw: Draw) -> Plan:
+def _text(draw: ScenarioSpec) -> TaskStreams:
     """Draw the labels of every task by themselves, so that tasks may overlap."""
-    return drawn_tasks(
+    return draw_tasks(
         only_source(draw.sources, "text"),
         clients=draw.clients,
         tasks=draw.tasks,
@@ -51,13 +51,13 @@ def _text(draw: Draw) -> Plan:
     )
 
 
-def _concepts(draw: Draw) -> Plan:
+def _concepts(draw: ScenarioSpec) -> TaskStreams:
     """Give every client a chunk of every concept."""
     groups = concept_groups(draw.sources, draw.tasks, draw.seed)
     return concept_chunks(groups, draw.clients, draw.valid_fraction, draw.seed)
 
 
-def _own(draw: Draw) -> Plan:
+def _own(draw: ScenarioSpec) -> TaskStreams:
     """Count the tasks: what is in them only their client knows."""
     none = np.empty(0, np.int64)
     tasks = tuple(
@@ -98,7 +98,7 @@ class ScenarioEntry(NamedTuple):
         own: the clients have data of their own, which nobody draws.
     """
 
-    draw: Callable[[Draw], Plan]
+    draw: Callable[[ScenarioSpec], TaskStreams]
     summary: str
     classes_per_task: Callable[[int], int] = _five_or_two
     hidden: bool = False
@@ -136,7 +136,7 @@ SCENARIOS: dict[str, ScenarioEntry] = {
         rounds=40,
     ),
     "class-incremental": ScenarioEntry(
-        class_streams,
+        class_incremental_tasks,
         "all learn the same new classes in one order, each a share of them; one head",
         _all_shared_out,
         incremental=True,
@@ -165,7 +165,7 @@ def scenario_entry(name: str) -> ScenarioEntry:
     return SCENARIOS[name]
 
 
-def build_scenario(
+def draw_scenario(
     name: str,
     *,
     datasets: Sequence[str],
@@ -187,7 +187,7 @@ def build_scenario(
 
     Args:
         name: a key of `SCENARIOS`.
-        datasets: names for `load_source`, without repetition; none for ``own``.
+        datasets: names for `load_dataset`, without repetition; none for ``own``.
         data_root: where files are looked for.
         clients: number of clients, at least 1.
         tasks: tasks per client, or concepts, at least 1.
@@ -248,7 +248,7 @@ def _build(
         raise ConfigError(
             f"valid_fraction: got {valid_fraction}, expected a number between 0 and 1."
         )
-    sources = tuple(load_source(dataset, data_root) for dataset in datasets)
+    sources = tuple(load_dataset(dataset, data_root) for dataset in datasets)
     if entry.hidden and classes_per_task is not None:
         raise ConfigError(
             f"classes_per_task: got {classes_per_task}, expected none for scenario "
@@ -260,7 +260,7 @@ def _build(
     if size < 2 and (given is not None or usual):
         raise ConfigError(f"classes_per_task: got {size}, expected at least 2.")
     public = _public_source(name, datasets, data_root, incremental)
-    draw = Draw(
+    draw = ScenarioSpec(
         *(sources, clients, tasks, size, valid_fraction, window, stay),
         *(incremental, public, seed),
     )
@@ -272,7 +272,7 @@ def _build(
         for of_all in zip(*plan, strict=True)
     )
     if entry.hidden:
-        stream = Stream(tasks, window, stay, seed)
+        stream = ConceptStream(tasks, window, stay, seed)
         return Scenario(name, seed, datasets, largest, plan, stream)
     both = sources if public is None else (*sources, public)
     return Scenario(
@@ -284,7 +284,7 @@ def _build(
 
 def _public_source(
     name: str, datasets: Sequence[str], data_root: Path, given: Incremental
-) -> DataSet | None:
+) -> Dataset | None:
     """Return the server's own data set, None for none; refuse what nobody would use."""
     if not scenario_entry(name).incremental:
         usual = asdict(USUAL)
@@ -301,4 +301,4 @@ def _public_source(
         )
     if not given.public_dataset:
         return None
-    return load_source(given.public_dataset, data_root)
+    return load_dataset(given.public_dataset, data_root)

@@ -6,7 +6,7 @@ import numpy as np
 
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.seeds import derive
-from fcl_flower.data.datasets.base import DataSet
+from fcl_flower.data.datasets.base import Dataset
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ USUAL = Incremental()
 
 
 @dataclass(frozen=True, slots=True)
-class Draw:
+class ScenarioSpec:
     """What a scenario is drawn from.
 
     Attributes:
@@ -56,7 +56,7 @@ class Draw:
         seed: the run's seed.
     """
 
-    sources: tuple[DataSet, ...]
+    sources: tuple[Dataset, ...]
     clients: int
     tasks: int
     classes_per_task: int
@@ -64,7 +64,7 @@ class Draw:
     window: int
     stay: int
     incremental: Incremental
-    public: DataSet | None
+    public: Dataset | None
     seed: int
 
     def rng(self, purpose: str, *key: int) -> np.random.Generator:

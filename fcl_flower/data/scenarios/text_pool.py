@@ -11,16 +11,16 @@ import numpy as np
 
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.core.seeds import derive
-from fcl_flower.data.datasets.base import DataSet
-from fcl_flower.data.partition import Indices, deal, hold_out
+from fcl_flower.data.datasets.base import Dataset
+from fcl_flower.data.partition import Indices, split_stratified, train_valid_split
 from fcl_flower.data.scenarios.plan import Task
 
 POOL_SEED = 42
 """The paper's seed of task generation (table 4): the pool is the same in all runs."""
 
 
-def drawn_tasks(
-    source: DataSet,
+def draw_tasks(
+    source: Dataset,
     *,
     clients: int,
     tasks: int,
@@ -66,7 +66,7 @@ def drawn_tasks(
     )
 
 
-def _labels(source: DataSet, count: int, rng: np.random.Generator) -> tuple[int, ...]:
+def _labels(source: Dataset, count: int, rng: np.random.Generator) -> tuple[int, ...]:
     """Return ``count`` labels, ascending, with at least one test document."""
     while True:
         drawn = rng.choice(source.num_classes, size=count, replace=False)
@@ -75,7 +75,7 @@ def _labels(source: DataSet, count: int, rng: np.random.Generator) -> tuple[int,
 
 
 def _parts(
-    source: DataSet, labels: Sequence[tuple[int, ...]], rng: np.random.Generator
+    source: Dataset, labels: Sequence[tuple[int, ...]], rng: np.random.Generator
 ) -> dict[int, Iterator[Indices]]:
     """Return, for each label, the parts of its training documents: one a task."""
     parts: dict[int, Iterator[Indices]] = {}
@@ -87,13 +87,13 @@ def _parts(
                 f"{source.name}, expected at most one for each of its {len(members)} "
                 "training documents: take fewer clients, tasks or classes per task."
             )
-        cut = deal(np.zeros(len(members), np.int64), count, rng)
+        cut = split_stratified(np.zeros(len(members), np.int64), count, rng)
         parts[label] = iter([members[part] for part in cut])
     return parts
 
 
 def _task(
-    source: DataSet,
+    source: Dataset,
     labels: tuple[int, ...],
     group: int,
     parts: dict[int, Iterator[Indices]],
@@ -101,7 +101,7 @@ def _task(
     rng: np.random.Generator,
 ) -> Task:
     mine = np.sort(np.concatenate([next(parts[label]) for label in labels]))
-    train, valid = hold_out(source.train.y[mine], valid_fraction, rng)
+    train, valid = train_valid_split(source.train.y[mine], valid_fraction, rng)
     names = tuple(source.class_names[label] for label in labels)
     return Task(
         name=f"{source.name}/{'+'.join(names)}",

@@ -15,10 +15,10 @@ from fcl_flower.core.errors import ConfigError
 from fcl_flower.models.transformer.pretrained import load_tokenizer
 
 
-class Numbering(Protocol):
+class Tokenizer(Protocol):
     """Numbers what a text is made of, in the way that a model expects."""
 
-    def numbered(self, texts: Sequence[str]) -> npt.NDArray[np.int64]:
+    def token_ids(self, texts: Sequence[str]) -> npt.NDArray[np.int64]:
         """Return texts as numbers, padded with 0 at the end.
 
         Args:
@@ -33,7 +33,7 @@ class Numbering(Protocol):
         """Return what tells two of them apart in a cache."""
 
 
-class Tokens:
+class EncoderTokenizer:
     """Numbers texts for the encoder of one name.
 
     A number is one more than the encoder's own, so that 0 is padding whatever the
@@ -45,7 +45,7 @@ class Tokens:
         self._tokenizer = tokenizer
         self._longest = longest
 
-    def numbered(self, texts: Sequence[str]) -> npt.NDArray[np.int64]:
+    def token_ids(self, texts: Sequence[str]) -> npt.NDArray[np.int64]:
         """Return token numbers, shape (N, longest), padded with 0 at the end.
 
         The encoder's special tokens are in front and behind; a text that is too long
@@ -63,7 +63,7 @@ class Tokens:
 
 
 @lru_cache(maxsize=4)
-def tokens(backbone: str, longest: int) -> Tokens:
+def tokens(backbone: str, longest: int) -> EncoderTokenizer:
     """Return what numbers texts for an encoder; later calls return the same.
 
     Args:
@@ -79,4 +79,4 @@ def tokens(backbone: str, longest: int) -> Tokens:
             f"max-tokens: {longest} is refused: expected at most the "
             f"{tokenizer.model_max_length} that {backbone!r} reads"
         )
-    return Tokens(tokenizer, longest)
+    return EncoderTokenizer(tokenizer, longest)

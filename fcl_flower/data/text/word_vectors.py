@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.core.seeds import derive
-from fcl_flower.data.datasets.registry import load_source
-from fcl_flower.data.datasets.text import TextSet, words
+from fcl_flower.data.datasets.registry import load_dataset
+from fcl_flower.data.datasets.text import TextDataset, words
 from fcl_flower.data.text.vector_files import Vectors, find_vectors, read_vectors
 
 Documents = Sequence[Sequence[str]]
@@ -43,7 +43,7 @@ class WordVectors:
     table: npt.NDArray[np.float32]
     origin: str
 
-    def numbered(self, texts: Sequence[str]) -> npt.NDArray[np.int64]:
+    def token_ids(self, texts: Sequence[str]) -> npt.NDArray[np.int64]:
         """Return the words of texts as numbers, padded with 0 at the end.
 
         Args:
@@ -73,7 +73,7 @@ def word_vectors(
     alone, so that clients with other data agree on it.
 
     Args:
-        datasets: names for `load_source` of text sets, at least one.
+        datasets: names for `load_dataset` of text sets, at least one.
         data_root: where files are looked for.
         file: word vectors in a format of `read_vectors`, looked for as given, then
             in ``data_root`` and its folder ``wordvectors``. Empty trains Word2Vec
@@ -129,10 +129,10 @@ def _numbered(
     return WordVectors(MappingProxyType(numbers), table, origin)
 
 
-def _text_set(name: str, data_root: Path) -> TextSet:
+def _text_set(name: str, data_root: Path) -> TextDataset:
     """Return a data set that has words."""
-    source = load_source(name, data_root)
-    if not isinstance(source, TextSet):
+    source = load_dataset(name, data_root)
+    if not isinstance(source, TextDataset):
         raise ConfigError(
             f"dataset: got {name!r}, a set of {source.kind}, expected a set of texts "
             "for word vectors."

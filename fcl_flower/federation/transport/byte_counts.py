@@ -11,7 +11,7 @@ from fcl_flower.core.sparse import SparseArray
 from fcl_flower.core.types import Payload, group_kind
 
 META = "meta"
-PAPER_BYTES = 4
+NOMINAL_BYTES = 4
 
 
 class _Stored(Protocol):
@@ -38,12 +38,12 @@ def traffic(records: RecordDict) -> Counter[str]:
     return counted
 
 
-def paper_bytes(payload: Payload) -> int:
+def nominal_bytes(payload: Payload) -> int:
     """Return the papers' count: non-zero parameters times 4 bytes.
 
     FedWeIT, table 2: indices, masks of presence and headers are free there.
     """
-    return PAPER_BYTES * sum(
+    return NOMINAL_BYTES * sum(
         int(np.count_nonzero(t.values if isinstance(t, SparseArray) else t))
         for arrays in payload.values()
         for t in arrays.values()

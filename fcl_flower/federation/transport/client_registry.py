@@ -9,7 +9,7 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from fcl_flower.core.errors import RoundError, WireError
-from fcl_flower.federation.transport.mailbox import Postbox, is_gone, open_replies
+from fcl_flower.federation.transport.mailbox import Mailbox, decode_replies, is_gone
 
 POLL_SECONDS = 0.1
 RETURN_SECONDS = 5.0
@@ -18,11 +18,11 @@ RETRY_SECONDS = 30.0
 """After which a node is asked again that did not say who it is."""
 
 
-class Roster:
+class ClientRegistry:
     """Node ids are random; a client's name for good is its partition number.
 
     A node is asked who it is when it connects, and nobody waits for its answer but
-    `gather`, before the first round.
+    `wait_for_clients`, before the first round.
     """
 
     def __init__(self, grid: Grid, clients: int = 0) -> None:
@@ -37,7 +37,7 @@ class Roster:
         self._clients = clients
         self._here: dict[int, int] = {}
         self._met: dict[int, int] = {}
-        self._box = Postbox(grid, RETRY_SECONDS)
+        self._box = Mailbox(grid, RETRY_SECONDS)
         self._asked: set[int] = set()
         self._not_before: dict[int, float] = {}
 
@@ -54,7 +54,7 @@ class Roster:
         """Return the client of a node that is, or was, connected."""
         return self._met[node]
 
-    def gather(self, least: int, timeout: float) -> None:
+    def wait_for_clients(self, least: int, timeout: float) -> None:
         """Wait for all clients; after ``timeout`` seconds ``least`` are enough.
 
         Raises:
@@ -78,7 +78,7 @@ class Roster:
             time.sleep(POLL_SECONDS)
         self._clients = self._clients or len(self._here)
 
-    def lose(self, node: int) -> None:
+    def mark_gone(self, node: int) -> None:
         """Note that a node is gone, though Flower still lists it; ask it again later.
 
         A node that comes back within Flower's patience keeps its number.
@@ -108,12 +108,12 @@ class Roster:
             Message(RecordDict(), dst_node_id=node, message_type=MessageType.QUERY)
             for node in unknown
         )
-        return self._hear(now)
+        return self._collect_ids(now)
 
-    def _hear(self, now: float) -> tuple[int, ...]:
+    def _collect_ids(self, now: float) -> tuple[int, ...]:
         """Note who has said who it is; return the numbers that are taken."""
         answers = self._box.collect()
-        told, failed = open_replies(answers, _partition)
+        told, failed = decode_replies(answers, _partition)
         self._asked.difference_update(told, failed)
         gone = {a.metadata.src_node_id for a in answers if is_gone(a)}
         for node, why in failed.items():

@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from fcl_flower.core.errors import ContractError, WireError
 from fcl_flower.core.sparse import SparseArray
-from fcl_flower.core.types import Array, Tensor
+from fcl_flower.core.types import AnyArray, Array
 
 Precision: TypeAlias = Literal["float32", "float16", "bfloat16"]
 _Indices: TypeAlias = npt.NDArray[np.int64]
@@ -73,7 +73,7 @@ class Encoded:
     data: bytes
 
 
-def encode(tensor: Tensor, precision: Precision = "float32") -> Encoded:
+def encode(tensor: AnyArray, precision: Precision = "float32") -> Encoded:
     """Return ``tensor`` in the smallest of the forms that can hold it.
 
     Args:
@@ -100,7 +100,7 @@ def encode(tensor: Tensor, precision: Precision = "float32") -> Encoded:
     return Encoded(dtype, tensor.shape, f"{kind}{layout}{suffix}", data)
 
 
-def decode(encoded: Encoded, max_bytes: int = 2**31) -> Tensor:
+def decode(encoded: Encoded, max_bytes: int = 2**31) -> AnyArray:
     """Return the tensor, read-only; trusts nothing that ``encoded`` says.
 
     Memory stays within a small multiple of the bytes received, except for a dense

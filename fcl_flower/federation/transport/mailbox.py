@@ -21,7 +21,7 @@ MAX_REASON = 300
 T = TypeVar("T")
 
 
-class Postbox:
+class Mailbox:
     """Questions that are on their way, each with its own deadline.
 
     Answers are fetched one by one, so that nobody else's is lost with bytes that
@@ -84,7 +84,7 @@ class Postbox:
         time.sleep(min(max(SOONEST, PATIENCE * quiet), LATEST))
 
 
-def exchange(
+def send_and_wait(
     grid: Grid, messages: Iterable[Message], timeout: float
 ) -> Iterator[Message]:
     """Send all messages; yield one answer to each, as they come.
@@ -94,7 +94,7 @@ def exchange(
         messages: at most one for each node.
         timeout: seconds to wait for all answers together.
     """
-    box = Postbox(grid, timeout)
+    box = Mailbox(grid, timeout)
     box.send(messages)
     while len(box):
         answers = box.collect()
@@ -108,7 +108,7 @@ def is_gone(reply: Message) -> bool:
     return reply.has_error() and reply.error.code == UNAVAILABLE
 
 
-def open_replies(
+def decode_replies(
     replies: Iterable[Message], open_one: Callable[[Message], T]
 ) -> tuple[dict[int, T], dict[int, str]]:
     """Return what ``open_one`` makes of each answer, and why it could not, by node."""

@@ -1,19 +1,19 @@
 """Payload <-> Flower records: the only file that turns tensors into messages."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import astuple
 from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import (
+    AnyArray,
     Arrays,
     Evaluation,
     Payload,
     Request,
-    Stage,
-    Tensor,
+    TaskStage,
     Update,
 )
 from fcl_flower.federation.transport.codec import Encoded, Precision, decode, encode
@@ -30,7 +30,7 @@ MAX_NAMES = 2**20  # characters: the journal keeps every scalar of every round
 MAX_SCALAR = 3.4e38  # a float32's range: sums over clients stay finite
 
 
-class Packer:
+class MessageEncoder:
     """Encodes payloads; a tensor given twice becomes one and the same Array.
 
     Flower stores an object by its content, so that what all clients receive is
@@ -41,7 +41,7 @@ class Packer:
     def __init__(self, precision: Precision = "float32") -> None:
         """Encode float32 tensors at ``precision``; other dtypes keep theirs."""
         self._precision = precision
-        self._seen: dict[int, tuple[Tensor, Array]] = {}
+        self._seen: dict[int, tuple[AnyArray, Array]] = {}
 
     def arrays(self, arrays: Arrays) -> ArrayRecord:
         """Return one group of tensors as a Flower record."""
@@ -51,7 +51,7 @@ class Packer:
         """Return a payload, one ArrayRecord a group."""
         return RecordDict({group: self.arrays(a) for group, a in payload.items()})
 
-    def downlink(self, payload: Payload, request: Request) -> RecordDict:
+    def encode_request(self, payload: Payload, request: Request) -> RecordDict:
         """Return a payload with what is asked of the client that it goes to."""
         records = self.payload(payload)
         records[STAGE] = _stage_record(
@@ -59,8 +59,8 @@ class Packer:
         )
         return records
 
-    def uplink(
-        self, update: Update, stage: Stage, evaluation: Evaluation | None = None
+    def encode_update(
+        self, update: Update, stage: TaskStage, evaluation: Evaluation | None = None
     ) -> RecordDict:
         """Return an update with its weight and its scalars, and scores if there are."""
         records = self.payload(update.payload)
@@ -68,10 +68,10 @@ class Packer:
         metrics = {name: float(value) for name, value in update.metrics.items()}
         records[METRICS] = MetricRecord({**metrics, NUM_EXAMPLES: update.num_examples})
         if evaluation is not None:
-            records[SCORES] = scores(evaluation)
+            records[SCORES] = encode_evaluation(evaluation)
         return records
 
-    def _array(self, tensor: Tensor) -> Array:
+    def _array(self, tensor: AnyArray) -> Array:
         if id(tensor) not in self._seen:
             made = encode(tensor, self._precision)
             array = Array(
@@ -81,7 +81,7 @@ class Packer:
         return self._seen[id(tensor)][1]
 
 
-def unpack_arrays(
+def decode_arrays(
     record: ArrayRecord, group: str = "", max_bytes: int = MAX_BYTES
 ) -> Arrays:
     """Return the tensors of one record, read-only.
@@ -94,7 +94,7 @@ def unpack_arrays(
     Raises:
         WireError: a tensor cannot be decoded; group and name say which.
     """
-    arrays: dict[str, Tensor] = {}
+    arrays: dict[str, AnyArray] = {}
     for name, array in record.items():
         encoded = Encoded(array.dtype, tuple(array.shape), array.stype, array.data)
         try:
@@ -105,7 +105,7 @@ def unpack_arrays(
     return arrays
 
 
-def unpack(records: RecordDict, max_bytes: int = MAX_BYTES) -> Payload:
+def decode_payload(records: RecordDict, max_bytes: int = MAX_BYTES) -> Payload:
     """Return the payload that ``records`` carry, read-only.
 
     Args:
@@ -119,12 +119,12 @@ def unpack(records: RecordDict, max_bytes: int = MAX_BYTES) -> Payload:
     """
     payload: dict[str, Arrays] = {}
     for group, record in records.array_records.items():
-        payload[group] = unpack_arrays(record, group, max_bytes)
+        payload[group] = decode_arrays(record, group, max_bytes)
         max_bytes -= sum(_dense_bytes(tensor) for tensor in payload[group].values())
     return payload
 
 
-def scores(evaluation: Evaluation) -> MetricRecord:
+def encode_evaluation(evaluation: Evaluation) -> MetricRecord:
     """Return the record of a client's scores."""
     return MetricRecord(
         {
@@ -134,17 +134,17 @@ def scores(evaluation: Evaluation) -> MetricRecord:
     )
 
 
-def forgotten(server_round: int) -> RecordDict:
+def state_lost(server_round: int) -> RecordDict:
     """Return the reply of a client whose memory ends with an earlier round."""
     return RecordDict({FORGOTTEN: ConfigRecord({"round": server_round})})
 
 
-def has_forgotten(records: RecordDict) -> bool:
+def reports_state_lost(records: RecordDict) -> bool:
     """Return whether a client answers that its memory is gone."""
     return FORGOTTEN in records.config_records
 
 
-def open_request(records: RecordDict) -> Request:
+def decode_request(records: RecordDict) -> Request:
     """Return what a downlink asks for.
 
     Raises:
@@ -152,10 +152,10 @@ def open_request(records: RecordDict) -> Request:
     """
     found = _fields(records, {**_STAGE, "since": int, "evaluate": bool})
     since, evaluate = found.pop("since"), found.pop("evaluate")
-    return Request(Stage(**found), since, evaluate)
+    return Request(_stage(found), since, evaluate)
 
 
-def open_evaluation(records: RecordDict, tasks: int) -> Evaluation:
+def decode_evaluation(records: RecordDict, tasks: int) -> Evaluation:
     """Return a client's scores.
 
     Args:
@@ -176,7 +176,7 @@ def open_evaluation(records: RecordDict, tasks: int) -> Evaluation:
     return Evaluation(accuracy, size)
 
 
-def open_update(records: RecordDict, asked: Stage) -> Update:
+def decode_update(records: RecordDict, asked: TaskStage) -> Update:
     """Return the update that an uplink carries.
 
     Args:
@@ -188,7 +188,7 @@ def open_update(records: RecordDict, asked: Stage) -> Update:
             scalar is a list or not finite, there are too many, or the number of
             examples is missing, negative or absurd.
     """
-    told = Stage(**_fields(records, _STAGE))
+    told = _stage(_fields(records, _STAGE))
     if told != asked:
         raise WireError(f"{STAGE}: expected an answer to {asked}, got one to {told}")
     found = records.metric_records.get(METRICS, MetricRecord())
@@ -213,14 +213,22 @@ def open_update(records: RecordDict, asked: Stage) -> Update:
             f"got {examples!r}"
         )
     del metrics[NUM_EXAMPLES]
-    return Update(unpack(records), examples, metrics)
+    return Update(decode_payload(records), examples, metrics)
 
 
 _STAGE = {"round": int, "task": int, "first": bool, "last": bool}
+"""What a stage is made of on the wire, in the order of the fields of `TaskStage`.
+
+The two last names are shorter than the fields': published byte counts have them so.
+"""
 
 
-def _stage_record(stage: Stage, **more: int | bool) -> ConfigRecord:
-    return ConfigRecord({**asdict(stage), **more})
+def _stage_record(stage: TaskStage, **more: int | bool) -> ConfigRecord:
+    return ConfigRecord({**dict(zip(_STAGE, astuple(stage), strict=True)), **more})
+
+
+def _stage(fields: Mapping[str, Any]) -> TaskStage:
+    return TaskStage(*(fields[name] for name in _STAGE))
 
 
 def _fields(records: RecordDict, expected: Mapping[str, type]) -> dict[str, Any]:
@@ -231,5 +239,5 @@ def _fields(records: RecordDict, expected: Mapping[str, type]) -> dict[str, Any]
     return found
 
 
-def _dense_bytes(tensor: Tensor) -> int:
+def _dense_bytes(tensor: AnyArray) -> int:
     return tensor.size * tensor.dtype.itemsize

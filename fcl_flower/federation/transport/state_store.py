@@ -19,7 +19,7 @@ from flwr.common.logger import log
 from typing_extensions import override
 
 from fcl_flower.core.errors import WireError
-from fcl_flower.core.types import Arrays, Payload, Tensor
+from fcl_flower.core.types import AnyArray, Arrays, Payload
 from fcl_flower.federation.transport import messages
 from fcl_flower.federation.transport.codec import Encoded, decode, encode
 
@@ -48,7 +48,7 @@ class _Manifest(TypedDict):
     groups: dict[str, _Entry]
 
 
-class Memory(ABC):
+class StateStore(ABC):
     """Remembers payloads, always at full precision."""
 
     @abstractmethod
@@ -63,11 +63,11 @@ class Memory(ABC):
         """Remember; what was saved in this round or a later one is forgotten."""
 
 
-class ContextMemory(Memory):
+class ContextStateStore(StateStore):
     """Flower's own ``context.state``: kept by the SuperNode, lost with its process.
 
     In simulation every node's state lies in the driver and travels with each
-    message, so that large states of many clients want `FolderMemory`. It holds one
+    message, so that large states of many clients want `FolderStateStore`. It holds one
     version only: a round that is repeated starts from what its first attempt left.
     """
 
@@ -82,16 +82,18 @@ class ContextMemory(Memory):
             return None
         number = records.config_records[MANIFEST]["round"]
         # Its own state: old adapters may take more in dense form than a peer may.
-        return Saved(int(str(number)), messages.unpack(records, max_bytes=sys.maxsize))
+        return Saved(
+            int(str(number)), messages.decode_payload(records, max_bytes=sys.maxsize)
+        )
 
     @override
     def save(self, payload: Payload, server_round: int) -> None:
-        records = messages.Packer().payload(payload)
+        records = messages.MessageEncoder().payload(payload)
         records[MANIFEST] = ConfigRecord({"round": server_round})
         self._context.state = records
 
 
-class FolderMemory(Memory):
+class FolderStateStore(StateStore):
     """A folder with one file a group and a manifest for each of the last two versions.
 
     A crash at any moment leaves the old state or the new one, never a mixture; a
@@ -210,7 +212,7 @@ class FolderMemory(Memory):
             _sync(self._folder)
 
 
-class _StoredArrays(Mapping[str, Tensor]):
+class _StoredArrays(Mapping[str, AnyArray]):
     """One group as it lies in its file; read whole when first looked into."""
 
     def __init__(self, path: Path, entry: _Entry) -> None:
@@ -220,7 +222,7 @@ class _StoredArrays(Mapping[str, Tensor]):
         self._entry = entry
 
     @override
-    def __getitem__(self, name: str) -> Tensor:
+    def __getitem__(self, name: str) -> AnyArray:
         return self._arrays[name]
 
     @override
@@ -240,11 +242,11 @@ class _StoredArrays(Mapping[str, Tensor]):
         _ = self._arrays
 
     @cached_property
-    def _arrays(self) -> dict[str, Tensor]:
+    def _arrays(self) -> dict[str, AnyArray]:
         content = self._path.read_bytes()
         if zlib.crc32(content) != self._entry["checksum"]:
             raise WireError(f"memory: {self._path} is damaged")
-        arrays: dict[str, Tensor] = {}
+        arrays: dict[str, AnyArray] = {}
         start = 0
         for name, dtype, shape, form, size in self._entry["tensors"]:
             data = content[start : start + size]

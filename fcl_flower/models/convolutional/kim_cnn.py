@@ -67,7 +67,7 @@ class KimCnn(nn.Module):
         windows = Windows(x, self.table, max(WIDTHS))
         return [windows.extremes(weight) for weight in weights]
 
-    def represent(self, x: torch.Tensor) -> torch.Tensor:
+    def embed(self, x: torch.Tensor) -> torch.Tensor:
         """Return the mean word vector of each document, shape (batch, D).
 
         Equation 6 of Chaudhary et al., Findings of EMNLP 2022.

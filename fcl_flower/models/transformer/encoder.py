@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.models.transformer.pretrained import EncoderSettings, load_backbone
+from fcl_flower.models.transformer.pretrained import EncoderSettings, load_encoder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -34,10 +34,10 @@ class Hidden(NamedTuple):
 class Transformer(nn.Module):
     """Body from inputs to (batch, D): the mean of the last hidden states.
 
-    Inputs are token numbers (batch, tokens) as `Tokens` makes them, one more than the
-    encoder's own, so that 0 is padding; or images (batch, C, H, W). It takes `prepared`
-    inputs as well: what the blocks before the first trained one make of them, which
-    stays the same for ever.
+    Inputs are token numbers (batch, tokens) as `EncoderTokenizer` makes them, one more
+    than the encoder's own, so that 0 is padding; or images (batch, C, H, W). It takes
+    `frozen_features` inputs as well: what the blocks before the first trained one make
+    of them, which stays the same for ever.
 
     Every parameter is trained and shared, unless a subclass freezes them.
     """
@@ -50,7 +50,7 @@ class Transformer(nn.Module):
         """
         backbone = settings.backbone
         super().__init__()
-        self.encoder: PreTrainedModel = load_backbone(backbone)
+        self.encoder: PreTrainedModel = load_encoder(backbone)
         config = self.encoder.config
         self.first = 0
         self._half = False
@@ -69,11 +69,11 @@ class Transformer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return features, shape (batch, D), of inputs or of prepared inputs."""
         prepared = x.is_floating_point() and x.ndim == 3
-        hidden = _unpacked(x) if prepared else self.run(self.embed(x), 0, self.first)
+        hidden = _unpacked(x) if prepared else self.run(self.enter(x), 0, self.first)
         return self.pool(self.run(hidden, self.first, len(self.blocks)))
 
     @torch.no_grad()
-    def prepared(self, x: Tensor) -> Tensor:
+    def frozen_features(self, x: Tensor) -> Tensor:
         """Return what enters the first trained block, so that it is computed once.
 
         Returns:
@@ -84,7 +84,7 @@ class Transformer(nn.Module):
             return x
         parts = []
         for start in range(0, len(x), _CHUNK):
-            found = self.run(self.embed(x[start : start + _CHUNK]), 0, self.first)
+            found = self.run(self.enter(x[start : start + _CHUNK]), 0, self.first)
             parts.append(torch.cat([found.values, found.mask[..., None]], 2))
         tokens = max((part.shape[1] for part in parts), default=0)
         padded = [nn.functional.pad(p, (0, 0, 0, tokens - p.shape[1])) for p in parts]
@@ -93,7 +93,7 @@ class Transformer(nn.Module):
         return torch.cat(padded)
 
     @torch.no_grad()
-    def represent(self, x: Tensor) -> Tensor:
+    def embed(self, x: Tensor) -> Tensor:
         """Return the mean of the last hidden states as they are, shape (N, D)."""
         return torch.cat([self(x[at : at + _CHUNK]) for at in range(0, len(x), _CHUNK)])
 
@@ -103,7 +103,7 @@ class Transformer(nn.Module):
         vectors: Tensor = table(self._numbers(x))
         return vectors
 
-    def embed(self, x: Tensor) -> Hidden:
+    def enter(self, x: Tensor) -> Hidden:
         """Return what enters the first block; padding behind the longest is cut."""
         embeddings = cast(nn.Module, self.encoder.embeddings)
         if not self.text:
@@ -159,7 +159,7 @@ class Transformer(nn.Module):
                 x = torch.linspace(-1, 1, 2 * config.num_channels * prod(shape))
                 x = x.view(2, config.num_channels, *shape)
                 whole = self.encoder(x)
-            entered = self.embed(x)
+            entered = self.enter(x)
             ours = self.pool(self.run(entered, 0, len(self.blocks)))
         except (TypeError, AttributeError, RuntimeError, IndexError, ValueError) as e:
             raise refused from e

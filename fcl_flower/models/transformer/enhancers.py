@@ -92,7 +92,7 @@ class EnhancedTransformer(Transformer):
             place.register_forward_hook(enhancer.behind)
 
     @override
-    def represent(self, x: Tensor) -> Tensor:
+    def embed(self, x: Tensor) -> Tensor:
         """Return what the encoder alone makes of inputs, shape (N, D).
 
         It is the same whatever the Enhancers have learned.
@@ -101,7 +101,7 @@ class EnhancedTransformer(Transformer):
         for enhancer in enhancers:
             enhancer.idle = True
         try:
-            return super().represent(x)
+            return super().embed(x)
         finally:
             for enhancer in enhancers:
                 enhancer.idle = False

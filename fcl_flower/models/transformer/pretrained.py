@@ -44,7 +44,7 @@ class EncoderSettings(NamedTuple):
     precision: EncoderPrecision = "float32"
 
 
-def load_backbone(name: str) -> "PreTrainedModel":
+def load_encoder(name: str) -> "PreTrainedModel":
     """Return a fresh copy of a pre-trained encoder, without a pooler, evaluating.
 
     Args:
@@ -65,7 +65,7 @@ def load_tokenizer(name: str) -> Any:  # noqa: ANN401 - Hugging Face's, of many 
     """Return the tokenizer that belongs to a text encoder.
 
     Raises:
-        ConfigError: as `load_backbone`.
+        ConfigError: as `load_encoder`.
     """
     return _loaded(name, _library(name).AutoTokenizer)
 
@@ -75,7 +75,7 @@ def image_shape(name: str) -> tuple[int, int, int]:
     """Return the shape (channels, height, width) of an image encoder's input.
 
     Raises:
-        ConfigError: as `load_backbone`, or it is no encoder of images.
+        ConfigError: as `load_encoder`, or it is no encoder of images.
     """
     config: PreTrainedConfig = _loaded(name, _library(name).AutoConfig)
     size = getattr(config, "image_size", None)

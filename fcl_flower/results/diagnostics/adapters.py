@@ -18,21 +18,21 @@ ATTENTION = re.compile(r"attention/([0-9]{1,9})/([0-9]{1,9})")
 DENSITY = "adapter_density"
 OVERLAP = re.compile(r"overlap/([0-9]+)/([0-9]+)/([0-9]+)/([0-9]+)")
 
-Place = tuple[int, int]
+TaskId = tuple[int, int]
 """A client and the number of one of its tasks."""
 
 
-class ForeignKnowledge:
+class AdapterDiagnostics:
     """Collects the scalars while a run goes on, and lists them by task at its end."""
 
     def __init__(self, scenario: Scenario) -> None:
         """Begin with nothing; ``scenario`` says what the tasks are."""
         self._streams = scenario.clients
-        self._attention: dict[Place, dict[Place, float]] = {}
-        self._overlap: dict[Place, dict[Place, float]] = {}
-        self._density: dict[Place, float] = {}
+        self._attention: dict[TaskId, dict[TaskId, float]] = {}
+        self._overlap: dict[TaskId, dict[TaskId, float]] = {}
+        self._density: dict[TaskId, float] = {}
 
-    def check(self, scalars: Mapping[str, float]) -> None:
+    def check_metrics(self, scalars: Mapping[str, float]) -> None:
         """Refuse a client's scalars that cannot be listed.
 
         Raises:
@@ -51,14 +51,14 @@ class ForeignKnowledge:
 
     def add(
         self,
-        replies: Mapping[Place, Mapping[str, float]],
-        insights: Mapping[str, float],
+        replies: Mapping[TaskId, Mapping[str, float]],
+        diagnostics: Mapping[str, float],
     ) -> None:
         """Keep what a round says; what a later round of the task says replaces it.
 
         Args:
             replies: scalars by client and the task that it trained on, checked.
-            insights: scalars of the server half.
+            diagnostics: scalars of the server half.
         """
         for place, scalars in replies.items():
             weights = _attention(scalars)
@@ -66,13 +66,13 @@ class ForeignKnowledge:
                 self._attention[place] = weights
             if DENSITY in scalars:
                 self._density[place] = scalars[DENSITY]
-        for name, overlap in insights.items():
+        for name, overlap in diagnostics.items():
             if match := OVERLAP.fullmatch(name):
                 client, new, other, earlier = map(int, match.groups())
                 candidates = self._overlap.setdefault((client, new), {})
                 candidates[other, earlier] = overlap
 
-    def notes(self) -> dict[str, str]:
+    def remarks(self) -> dict[str, str]:
         """Return what a reader should know of the adapters; nothing without any."""
         if not self._density:
             return {}
@@ -121,16 +121,16 @@ class ForeignKnowledge:
             for place, candidates in sorted(self._overlap.items())
         ]
 
-    def _task(self, place: Place) -> Task:
+    def _task(self, place: TaskId) -> Task:
         client, task = place
         return self._streams[client][task]
 
-    def _named(self, place: Place) -> dict[str, object]:
+    def _named(self, place: TaskId) -> dict[str, object]:
         client, task = place
         return {"client": client, "task": task, "task_name": self._task(place).name}
 
 
-def _attention(scalars: Mapping[str, float]) -> dict[Place, float]:
+def _attention(scalars: Mapping[str, float]) -> dict[TaskId, float]:
     """Return weights by (client, task) from scalars named ``attention/c/t``."""
     matches = ((ATTENTION.fullmatch(name), value) for name, value in scalars.items())
     return {(int(m[1]), int(m[2])): value for m, value in matches if m}

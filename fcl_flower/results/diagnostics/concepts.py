@@ -12,34 +12,34 @@ from typing import Any
 
 from sklearn.metrics import adjusted_rand_score
 
-from fcl_flower.data.scenarios.concept_stream import Stream
+from fcl_flower.data.scenarios.concept_stream import ConceptStream
 
 ASPECTS = ("cluster", "origin", "reached")
 PLACE = ("map/{}/x", "map/{}/y")
 
 
-class ConceptRecord:
+class ConceptDiagnostics:
     """Collects the insights of each round; a run without clusters leaves it empty."""
 
-    def __init__(self, stream: Stream | None) -> None:
+    def __init__(self, stream: ConceptStream | None) -> None:
         """Begin with nothing; ``stream`` says who meets what, if it is hidden."""
         self._stream = stream
         self._rounds: list[dict[str, Any]] = []
 
-    def add(self, server_round: int, insights: Mapping[str, float]) -> None:
+    def add(self, server_round: int, diagnostics: Mapping[str, float]) -> None:
         """Keep what a round says of every client that has a cluster in it."""
         clients = sorted(
             int(name.removeprefix("cluster/"))
-            for name in insights
+            for name in diagnostics
             if name.startswith("cluster/")
         )
         if self._stream is None or not clients:
             return
-        met = [self._stream.met(client, server_round) for client in clients]
+        met = [self._stream.concepts_met(client, server_round) for client in clients]
         if any(len(concepts) > 1 for concepts in met):
             return  # all concepts at once: there is nothing to tell apart
         told = {
-            aspect: [int(insights[f"{aspect}/{client}"]) for client in clients]
+            aspect: [int(diagnostics[f"{aspect}/{client}"]) for client in clients]
             for aspect in ASPECTS
         }
         truth = [concept for (concept,) in met]
@@ -53,7 +53,7 @@ class ConceptRecord:
                 "clients": clients,
                 "concept": truth,
                 **told,
-                "map": [[insights[n.format(c)] for n in PLACE] for c in clients],
+                "map": [[diagnostics[n.format(c)] for n in PLACE] for c in clients],
                 "ari": float(adjusted_rand_score(truth, told["cluster"])),
                 "effectiveness": sum(arrived) / len(arrived),
             }

@@ -180,7 +180,7 @@ def _series(entry: Entry, curve: Callable[[Run], dict[int, float]]) -> lines.Ser
         metrics.mean_measured(values, axis=0),
         metrics.spread_measured(values, axis=0),
         entry.colour,
-        entry.isolated,
+        entry.local_only,
     )
 
 

@@ -18,9 +18,9 @@ class Entry:
     colour: str
 
     @property
-    def isolated(self) -> bool:
+    def local_only(self) -> bool:
         """Return whether its clients did without communication."""
-        return self.runs[0].summary.isolated
+        return self.runs[0].summary.local_only
 
 
 def require_identical_scenario(runs: Sequence[Run]) -> None:
@@ -60,7 +60,8 @@ def entries(runs: Sequence[Run]) -> list[Entry]:
     for run in runs:
         grouped.setdefault(run.summary.label, []).append(run)
     owners = {
-        members[0].summary.twin: label for label, members in reversed(grouped.items())
+        members[0].summary.counterpart: label
+        for label, members in reversed(grouped.items())
     }
     colours: dict[str, str] = {}
     found = []
@@ -72,7 +73,7 @@ def entries(runs: Sequence[Run]) -> list[Entry]:
                 f"({', '.join(str(run.folder) for run in members)}), expected distinct "
                 "labels or seeds"
             )
-        owner = owners.get(label, label) if members[0].summary.isolated else label
+        owner = owners.get(label, label) if members[0].summary.local_only else label
         colours.setdefault(owner, plot.kind_colour(len(colours)))
         found.append(Entry(label, tuple(members), colours[owner]))
     return found
@@ -87,16 +88,18 @@ def pairs(entries: Sequence[Entry]) -> list[Pair]:
     found = []
     for federated in entries:
         own = {run.summary.seed: run.accuracy for run in federated.runs}
-        for isolated in entries:
-            other = {run.summary.seed: run.accuracy for run in isolated.runs}
+        for local_only in entries:
+            other = {run.summary.seed: run.accuracy for run in local_only.runs}
             seeds = sorted(own.keys() & other.keys())
-            ours, theirs = federated.runs[0].summary, isolated.runs[0].summary
-            twins = ours.twin == theirs.label and ours.hidden == theirs.hidden
-            if twins and seeds:
+            ours, theirs = federated.runs[0].summary, local_only.runs[0].summary
+            counterparts = (
+                ours.counterpart == theirs.label and ours.hidden == theirs.hidden
+            )
+            if counterparts and seeds:
                 found.append(
                     Pair(
                         federated.label,
-                        isolated.label,
+                        local_only.label,
                         [own[seed] for seed in seeds],
                         [other[seed] for seed in seeds],
                         federated.colour,

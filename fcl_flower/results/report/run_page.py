@@ -46,7 +46,7 @@ def write_report(folder: Path) -> Path:
     run = read_run(folder)
     summary = run.summary
     count = numbers.plural(summary.tasks, summary.kind)
-    alone = ", isolated: no communication" if summary.isolated else ""
+    alone = ", isolated: no communication" if summary.local_only else ""
     return page.write_page(
         folder / "report.html",
         summary.label,

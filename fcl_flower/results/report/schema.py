@@ -64,8 +64,8 @@ class Summary(_Record):
 
     label: str
     strategy: str
-    isolated: bool
-    twin: str | None
+    local_only: bool
+    counterpart: str | None
     scenario: str
     dataset: str
     model: str
@@ -84,8 +84,8 @@ class Summary(_Record):
     client_accuracy: list[list[list[Fraction | None]]]
     bytes_up: Bytes
     bytes_down: Bytes
-    paper_bytes_up: Bytes
-    paper_bytes_down: Bytes
+    nominal_bytes_up: Bytes
+    nominal_bytes_down: Bytes
     bytes_by_kind: BytesByKind
     model_bytes: Bytes
     seconds: float
@@ -93,7 +93,7 @@ class Summary(_Record):
     training: dict[str, Any] = {}
     hidden: Hidden | None = None
     concepts: Discovery = Discovery()
-    notes: dict[str, str] = {}
+    remarks: dict[str, str] = {}
     command: str | None = None
     sample_accuracy: list[Fraction | None] = []
 
@@ -132,8 +132,8 @@ class Round(_Record):
     valid_accuracy: float | None
     bytes_up: Kinds
     bytes_down: Kinds
-    paper_bytes_up: Bytes
-    paper_bytes_down: Bytes
+    nominal_bytes_up: Bytes
+    nominal_bytes_down: Bytes
     seconds: float
 
 

@@ -6,22 +6,22 @@ import torch
 from fakes import exact, run_in_process, summary_of, tiny
 
 from clients.concept_matching.client import ConceptMatching, ConceptMatchingParams
-from fcl_flower.algorithms.base import Place
-from fcl_flower.core.types import Stage
+from fcl_flower.algorithms.base import ClientContext
+from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData
-from fcl_flower.models.registry import build_model
+from fcl_flower.models.registry import create_model
 from fcl_flower.setup import factory
 from fcl_flower.training.loop import Training
 from fcl_flower.training.tensors import snapshot
 
-NOW = Stage(round=1, task=0, first=True, last=True)
+NOW = TaskStage(round=1, task=0, starts_task=True, ends_task=True)
 
 
 def learner(subset=64, client=0, **model):
-    network = build_model(
+    network = create_model(
         "small", **{"tasks": 1, "classes": 3, "single_head": True, "seed": 0, **model}
     )
-    place = Place(client, 0, Training(1, 5, 1e-3))
+    place = ClientContext(client, 0, Training(1, 5, 1e-3))
     return ConceptMatching(ConceptMatchingParams(subset=subset), network, place)
 
 
@@ -101,7 +101,7 @@ def test_only_a_part_of_the_examples_is_looked_at(one, received):
 
 
 def test_data_that_are_met_without_a_task_choose_by_themselves(one, received):
-    found = one.recognise({}, received, examples(1, 1))
+    found = one.select_model({}, received, examples(1, 1))
     assert exact(found) == exact({"base": received["base/2"]})
     logits = one.predict({}, found, 0, examples(0).x)
     assert logits.argmax(1).tolist() == [1]
@@ -136,25 +136,25 @@ def test_the_server_guesses_rightly_with_which_model_a_client_started(
     match = ConceptMatching.match
 
     def noted(self, state, received, found, task):
-        chosen[self.place.client] = match(self, state, received, found, task)
-        return chosen[self.place.client]
+        chosen[self.context.client] = match(self, state, received, found, task)
+        return chosen[self.context.client]
 
     monkeypatch.setattr(ConceptMatching, "match", noted)
-    strategy = factory.strategy
+    strategy = factory.build_strategy
     guesses = []
 
     def watched(config):
         inner = strategy(config)
-        aggregate = inner.aggregate
+        aggregate_train = inner.aggregate_train
 
         def compared(state, stage, updates):
-            new = aggregate(state, stage, updates)
+            new = aggregate_train(state, stage, updates)
             told = new["meta/round"]
             pairs = zip(told["client"], told["origin"], strict=True)
             guesses.extend((chosen[int(c)], int(k)) for c, k in pairs)
             return new
 
-        inner.aggregate = compared
+        inner.aggregate_train = compared
         return inner
 
     monkeypatch.setattr(factory, "strategy", watched)

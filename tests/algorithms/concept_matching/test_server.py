@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from scipy.spatial.distance import pdist
 
 from fcl_flower.core.errors import WireError
-from fcl_flower.core.types import Stage, Update
+from fcl_flower.core.types import TaskStage, Update
 from fcl_flower.federation.transport import messages
 from strategies.concept_matching.gram_matrix import gram
 from strategies.concept_matching.server import ConceptMatching, ConceptMatchingParams
@@ -18,7 +18,7 @@ RECORD, ROUND = "meta/record", "meta/round"
 
 
 def stage(number):
-    return Stage(round=number, task=0, first=False, last=False)
+    return TaskStage(round=number, task=0, starts_task=False, ends_task=False)
 
 
 def server(seed=3, **params):
@@ -59,7 +59,7 @@ def told(state, name):
 
 
 def travelled(payload):
-    return messages.unpack(messages.Packer().payload(payload))
+    return messages.decode_payload(messages.MessageEncoder().payload(payload))
 
 
 # ---- the beginning
@@ -98,7 +98,7 @@ def test_every_client_receives_all_concept_models_and_nothing_else():
     strategy = server(concepts=3)
     state = strategy.init(model(1, 2, 3))
 
-    assert strategy.broadcast(state, stage(1), 7) == {
+    assert strategy.configure_train(state, stage(1), 7) == {
         group: state[group] for group in ("base/0", "base/1", "base/2")
     }
 
@@ -139,7 +139,7 @@ def five_clients():
 def test_each_cluster_becomes_the_weighted_mean_of_its_clients():
     strategy = server(concepts=3)
     before = state_of((9, 9, 9), (0, 0, 0), (5, 5, 5))
-    after = strategy.aggregate(before, stage(1), five_clients())
+    after = strategy.aggregate_train(before, stage(1), five_clients())
 
     # (10 (1, 0, 0) + 30 (0, 1, 0)) / 40; (10, 10, (10 * 8 + 20 * 11) / 30).
     assert concepts_of(after) == [[10, 10, 10], [0.25, 0.75, 0], [5, 5, 5]]
@@ -162,7 +162,7 @@ def test_the_median_ignores_examples_and_outliers():
         1: update(2, 4, 0, examples=999, seen=2),
         2: update(90, 6, 0, examples=1, seen=7),
     }
-    after = strategy.aggregate(state_of((0, 0, 0)), stage(1), sent)
+    after = strategy.aggregate_train(state_of((0, 0, 0)), stage(1), sent)
 
     assert concepts_of(after) == [[2, 5, 0]]
     assert after["base/0"]["norm.seen"].item() == 2
@@ -174,7 +174,7 @@ def test_a_median_of_many_pieces_is_numpys(monkeypatch):
     weights = np.random.default_rng(0).normal(size=(4, 11)).astype(np.float32)
     strategy = server(concepts=1, aggregation="median")
     sent = {i: Update({"base": {"w": row}}, 1) for i, row in enumerate(weights)}
-    after = strategy.aggregate(strategy.init({"w": weights[0]}), stage(1), sent)
+    after = strategy.aggregate_train(strategy.init({"w": weights[0]}), stage(1), sent)
 
     assert_allclose(after["base/0"]["w"], np.median(weights, axis=0), rtol=1e-6)
 
@@ -183,7 +183,7 @@ def test_a_median_of_many_pieces_is_numpys(monkeypatch):
 def test_where_nobody_has_examples_the_plain_mean_is_taken(aggregation):
     strategy = server(concepts=1, aggregation=aggregation)
     sent = {0: update(1, 2, 3, examples=0), 1: update(3, 2, 1, examples=0)}
-    after = strategy.aggregate(state_of((0, 0, 0)), stage(1), sent)
+    after = strategy.aggregate_train(state_of((0, 0, 0)), stage(1), sent)
 
     assert concepts_of(after) == [[2, 2, 2]]
 
@@ -191,8 +191,8 @@ def test_where_nobody_has_examples_the_plain_mean_is_taken(aggregation):
 def test_with_one_concept_it_is_fedavg():
     strategy, plain = server(concepts=1), FedAvg(ConceptMatchingParams(), seed=3)
     sent = five_clients()
-    after = strategy.aggregate(state_of((9, 9, 9)), stage(1), sent)
-    expected = plain.aggregate({"base": model(9, 9, 9)}, stage(1), sent)
+    after = strategy.aggregate_train(state_of((9, 9, 9)), stage(1), sent)
+    expected = plain.aggregate_train({"base": model(9, 9, 9)}, stage(1), sent)
 
     assert after["base/0"].keys() == expected["base"].keys()
     for name, values in expected["base"].items():
@@ -202,7 +202,7 @@ def test_with_one_concept_it_is_fedavg():
 def test_in_the_first_round_each_cluster_takes_a_model_of_its_own():
     strategy = server(concepts=4)
     state = strategy.init(model(5, 5, 5))
-    after = strategy.aggregate(state, stage(1), five_clients())
+    after = strategy.aggregate_train(state, stage(1), five_clients())
 
     reached = told(after, "reached")
     assert reached[0] == reached[2] == reached[4] != reached[1] == reached[3]
@@ -214,7 +214,7 @@ def test_the_records_of_one_round_limit_the_next():
     state = state_of((0, 0, 0))
     lengths = []
     for number, place in enumerate([1, 3, 8, 4, 4.5], start=1):
-        state = strategy.aggregate(state, stage(number), {0: update(place, 0, 0)})
+        state = strategy.aggregate_train(state, stage(number), {0: update(place, 0, 0)})
         lengths.append((concepts_of(state)[0][0], state[RECORD]["distance"].item()))
 
     # Steps of 1, 2 (twice the last: just allowed), 5 (refused: the next may be of 4 x
@@ -227,7 +227,7 @@ def test_with_the_literal_rule_records_only_fall():
     state = state_of((0, 0, 0))
     lengths = []
     for number, place in enumerate([2, 3, 4, 3.5], start=1):
-        state = strategy.aggregate(state, stage(number), {0: update(place, 0, 0)})
+        state = strategy.aggregate_train(state, stage(number), {0: update(place, 0, 0)})
         lengths.append((concepts_of(state)[0][0], state[RECORD]["distance"].item()))
 
     assert lengths == [(2, 2), (3, 1), (3, 1), (3.5, 0.5)]
@@ -238,7 +238,7 @@ def test_with_the_literal_rule_an_overwritten_cluster_reaches_nothing():
     places = {0: 3.9, 1: 4.1, 2: 4.9, 3: 5.1}
     sent = {client: update(place, 0, 0) for client, place in places.items()}
     strategy = server(concepts=2, matching="literal", clustering="agglomerative")
-    after = strategy.aggregate(state_of((0, 0, 0), (90, 0, 0)), stage(1), sent)
+    after = strategy.aggregate_train(state_of((0, 0, 0), (90, 0, 0)), stage(1), sent)
 
     assert told(after, "reached") == [-1, -1, 0, 0]
     assert_allclose(concepts_of(after), [[5, 0, 0], [90, 0, 0]], rtol=1e-6)
@@ -252,7 +252,9 @@ def test_the_distance_decides_who_is_nearest(distance, reached):
     # From (0, 0, 0): sums 5, 5.5, 6; lengths 5, 4, 4.2; largest 5, 3.9, 2.6.
     concepts = (5, 0, 0), (3.8, 1.5, 0), (2.4, 2.4, 2.4)
     strategy = server(concepts=3, distance=distance)
-    after = strategy.aggregate(state_of(*concepts), stage(1), {0: update(0, 0, 0)})
+    after = strategy.aggregate_train(
+        state_of(*concepts), stage(1), {0: update(0, 0, 0)}
+    )
 
     assert told(after, "origin") == told(after, "reached") == [reached]
 
@@ -262,7 +264,7 @@ def test_the_distance_decides_who_is_nearest(distance, reached):
 
 def test_a_single_client_updates_the_concept_model_it_is_nearest_to():
     strategy = server(concepts=2)
-    after = strategy.aggregate(
+    after = strategy.aggregate_train(
         state_of((0, 0, 0), (9, 9, 9)), stage(1), {17: update(8, 9, 9)}
     )
 
@@ -275,10 +277,10 @@ def test_a_single_client_updates_the_concept_model_it_is_nearest_to():
 def test_two_clients_are_told_apart_by_where_they_started():
     strategy = server(concepts=2)
     state = state_of((0, 0, 0), (9, 9, 9))
-    apart = strategy.aggregate(
+    apart = strategy.aggregate_train(
         state, stage(1), {3: update(1, 0, 0), 5: update(9, 9, 8)}
     )
-    together = strategy.aggregate(
+    together = strategy.aggregate_train(
         state, stage(1), {3: update(1, 0, 0), 5: update(3, 0, 0)}
     )
 
@@ -292,7 +294,7 @@ def test_clients_may_come_and_go():
     everyone = five_clients()
     for number, present in enumerate([[3, 4, 9], [17], [4, 40, 9, 17], [3, 17]]):
         sent = {client: everyone[client] for client in sorted(present)}
-        state = strategy.aggregate(state, stage(number + 1), sent)
+        state = strategy.aggregate_train(state, stage(number + 1), sent)
         assert told(state, "client") == sorted(present)
         near = {client: 1 if client in {4, 17} else 0 for client in present}
         assert told(state, "origin") == [near[client] for client in sorted(present)]
@@ -301,23 +303,23 @@ def test_clients_may_come_and_go():
 def test_where_all_is_noise_nothing_is_updated():
     strategy = server(concepts=2, clustering="dbscan", neighbourhood=0.5)
     before = state_of((0, 0, 0), (9, 9, 9), record=[3.0, 4.0])
-    after = strategy.aggregate(before, stage(1), five_clients())
+    after = strategy.aggregate_train(before, stage(1), five_clients())
 
     assert exact({**after, ROUND: {}}) == exact({**before, ROUND: {}})
     assert told(after, "cluster") == told(after, "reached") == [-1] * 5
-    assert "kept" not in strategy.insights(after, stage(1))
+    assert "kept" not in strategy.diagnostics(after, stage(1))
 
 
 def test_noise_is_left_out_of_the_mean():
     strategy = server(concepts=2, clustering="dbscan", neighbourhood=2)
     sent = {0: update(1, 0, 0), 1: update(2, 0, 0), 2: update(90, 0, 0)}
     sent |= {7: update(500, 0, 0), 8: update(501, 0, 0)}
-    after = strategy.aggregate(state_of((0, 0, 0), (505, 0, 0)), stage(1), sent)
+    after = strategy.aggregate_train(state_of((0, 0, 0), (505, 0, 0)), stage(1), sent)
 
     assert told(after, "cluster") == [0, 0, -1, 1, 1]
     assert told(after, "reached") == [0, 0, -1, 1, 1]
     assert concepts_of(after) == [[1.5, 0, 0], [500.5, 0, 0]]
-    assert strategy.insights(after, stage(1))["kept"] == 1, "noise is not counted"
+    assert strategy.diagnostics(after, stage(1))["kept"] == 1, "noise is not counted"
 
 
 # ---- what the server looks at
@@ -332,15 +334,15 @@ def test_metrics_change_nothing():
         for client, u in plain.items()
     }
 
-    assert exact(strategy.aggregate(before, stage(1), plain)) == exact(
-        strategy.aggregate(before, stage(1), loud)
+    assert exact(strategy.aggregate_train(before, stage(1), plain)) == exact(
+        strategy.aggregate_train(before, stage(1), loud)
     )
 
 
 def test_the_map_keeps_distances_in_the_plane():
     corners = {0: (0, 0, 0), 1: (3, 0, 0), 2: (3, 4, 0), 3: (0, 4, 0), 5: (9, 9, 0)}
     sent = {client: update(*place) for client, place in corners.items()}
-    after = server().aggregate(state_of(*[(1, 1, 1)] * 5), stage(1), sent)
+    after = server().aggregate_train(state_of(*[(1, 1, 1)] * 5), stage(1), sent)
 
     assert_allclose(pdist(after[ROUND]["map"]), pdist(list(corners.values())))
 
@@ -363,7 +365,7 @@ def test_a_round_of_many_clients_goes_through_sketches(monkeypatch):
     monkeypatch.setattr("strategies.concept_matching.server.gram", watched)
     for limit in (24, 23):
         strategy = server(exact_clients=limit, sketch=256)
-        after = strategy.aggregate(strategy.init(first), stage(1), sent)
+        after = strategy.aggregate_train(strategy.init(first), stage(1), sent)
         groups = np.array(told(after, "cluster"))
         for group in range(4):
             assert len(set(groups[truth == group])) == 1
@@ -400,9 +402,9 @@ def test_float64_values_whose_squares_overflow_are_refused():
     strategy = server()
     state = strategy.init({"w": np.zeros(2)})
 
-    strategy.check(state, Update({"base": {"w": np.array([3e38, 0])}}, 1))
+    strategy.check_update(state, Update({"base": {"w": np.array([3e38, 0])}}, 1))
     with pytest.raises(WireError, match="base/w: holds values beyond"):
-        strategy.check(state, Update({"base": {"w": np.array([0, -1e200])}}, 1))
+        strategy.check_update(state, Update({"base": {"w": np.array([0, -1e200])}}, 1))
 
 
 @pytest.mark.parametrize("aggregation", ["mean", "median"])
@@ -410,7 +412,7 @@ def test_equal_models_merge_to_that_model_up_to_the_end_of_float32(aggregation):
     most = float(np.finfo(np.float32).max)
     strategy = server(concepts=1, aggregation=aggregation)
     sent = {client: update(most, -most, 0.1) for client in range(4)}
-    after = strategy.aggregate(state_of((0, 0, 0)), stage(1), sent)
+    after = strategy.aggregate_train(state_of((0, 0, 0)), stage(1), sent)
 
     assert exact({"": after["base/0"]}) == exact({"": model(most, -most, 0.1)})
 
@@ -422,32 +424,34 @@ def test_enormous_updates_stop_nothing(matching, aggregation):
     huge = {50: update(3.4e38, -3.4e38, 3.4e38), 51: update(*[3.4e38] * 3)}
     state = strategy.init(model(0, 0, 0))
     for number in range(1, 4):
-        state = strategy.aggregate(state, stage(number), {**five_clients(), **huge})
+        state = strategy.aggregate_train(
+            state, stage(number), {**five_clients(), **huge}
+        )
 
     assert np.isfinite(concepts_of(state)).all()
 
 
 def test_one_model_far_off_does_not_hide_the_concepts_of_the_others():
     state = state_of((9, 9, 9), (0, 0, 0), (5, 5, 5))
-    honest = server(concepts=3).aggregate(state, stage(1), five_clients())
+    honest = server(concepts=3).aggregate_train(state, stage(1), five_clients())
     sent = {**five_clients(), 50: update(1e30, -1e30, 1e30)}
-    after = server(concepts=3).aggregate(state, stage(1), sent)
+    after = server(concepts=3).aggregate_train(state, stage(1), sent)
 
     assert concepts_of(after) == concepts_of(honest)
     assert told(after, "cluster") == [*told(honest, "cluster"), -1]
     assert told(after, "reached") == [*told(honest, "reached"), -1]
     assert after[ROUND]["map"][-1].tolist() == [0, 0]
-    found = server(concepts=3).insights(after, stage(1))
-    assert found["kept"] == server(concepts=3).insights(honest, stage(1))["kept"]
+    found = server(concepts=3).diagnostics(after, stage(1))
+    assert found["kept"] == server(concepts=3).diagnostics(honest, stage(1))["kept"]
     # With room enough it counts like any other.
-    patient = server(concepts=3, outlier=1e31).aggregate(state, stage(1), sent)
+    patient = server(concepts=3, outlier=1e31).aggregate_train(state, stage(1), sent)
     assert told(patient, "cluster")[-1] != -1
 
 
 def test_where_most_models_did_not_move_nobody_is_far_off():
     state = state_of((0, 0, 0))
     sent = {0: update(0, 0, 0), 1: update(0, 0, 0), 2: update(3, 0, 0)}
-    after = server(concepts=1).aggregate(state, stage(1), sent)
+    after = server(concepts=1).aggregate_train(state, stage(1), sent)
     assert told(after, "cluster") == [0, 0, 0]
 
 
@@ -462,9 +466,11 @@ def test_nothing_changes_in_place_and_the_state_travels(clustering, matching):
     for number in (1, 2):
         sent = five_clients()
         before = exact(state), {c: exact(u.payload) for c, u in sent.items()}
-        after = strategy.aggregate(travelled(state), stage(number), sent)
+        after = strategy.aggregate_train(travelled(state), stage(number), sent)
 
-        assert exact(strategy.aggregate(state, stage(number), sent)) == exact(after)
+        assert exact(strategy.aggregate_train(state, stage(number), sent)) == exact(
+            after
+        )
         assert exact(state) == before[0]
         assert {c: exact(u.payload) for c, u in sent.items()} == before[1]
         assert exact(travelled(after)) == exact(after)
@@ -477,8 +483,8 @@ def test_nothing_changes_in_place_and_the_state_travels(clustering, matching):
 def test_insights_say_who_went_where():
     strategy = server(concepts=3, slack=2.0)
     before = state_of((9, 9, 9), (0, 0, 0), (5, 5, 5), record=[1.0, 9.0, 0.1])
-    after = strategy.aggregate(before, stage(1), five_clients())
-    found = strategy.insights(travelled(after), stage(1))
+    after = strategy.aggregate_train(before, stage(1), five_clients())
+    found = strategy.diagnostics(travelled(after), stage(1))
 
     # Concept 0 may move by 2, but the cluster of 4 and 17 is 3 away: it is refused.
     assert {name: found[name] for name in ("clusters", "updated", "refused")} == {
@@ -500,13 +506,13 @@ def test_insights_say_who_went_where():
 def test_insights_without_a_silhouette_leave_it_out():
     strategy = server(concepts=2)
     state = state_of((0, 0, 0), (9, 9, 9))
-    found = strategy.insights(
-        strategy.aggregate(state, stage(1), {8: update(8, 9, 9)}), stage(1)
+    found = strategy.diagnostics(
+        strategy.aggregate_train(state, stage(1), {8: update(8, 9, 9)}), stage(1)
     )
 
     assert "silhouette" not in found
     assert (found["clusters"], found["kept"]) == (1, 1)
-    assert strategy.insights(state, stage(1)) == {
+    assert strategy.diagnostics(state, stage(1)) == {
         "clusters": 0,
         "updated": 0,
         "refused": 0,

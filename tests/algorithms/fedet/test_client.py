@@ -9,13 +9,13 @@ from fakes import exact
 from torch import nn
 
 from clients.fedet import client
-from clients.fedet.client import KNOWN, NEVER, FedEt, FedEtParams, combined
-from fcl_flower.algorithms.base import Place
-from fcl_flower.algorithms.local_only import IsolatedLearner
-from fcl_flower.core.types import Stage
+from clients.fedet.client import KNOWN, NEVER, FedEt, FedEtParams, distillation_targets
+from fcl_flower.algorithms.base import ClientContext
+from fcl_flower.algorithms.local_only import LocalOnlyLearner
+from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, PublicExamples, TaskData
-from fcl_flower.models.registry import TaskModel
-from fcl_flower.training.distillation import answers
+from fcl_flower.models.registry import MultiHeadModel
+from fcl_flower.training.distillation import predict_logits
 from fcl_flower.training.loop import Training
 from fcl_flower.training.server_trainer import ServerTrainer
 from fcl_flower.training.tensors import load, snapshot
@@ -24,7 +24,9 @@ from strategies.fedet.server import FedEtParams as ServerParams
 
 CLASSES = 8
 RIGHT, LEFT = 0, 1
-FIRST, SECOND = (Stage(n + 1, n, first=True, last=True) for n in range(2))
+FIRST, SECOND = (
+    TaskStage(n + 1, n, starts_task=True, ends_task=True) for n in range(2)
+)
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -38,7 +40,7 @@ class Body(nn.Module):
         self.frozen = nn.Linear(2, 16).requires_grad_(False)
         self.learned = nn.Linear(16, 16)
 
-    def represent(self, x):
+    def embed(self, x):
         return x
 
     def forward(self, x):
@@ -47,7 +49,7 @@ class Body(nn.Module):
 
 def model(classes=CLASSES):
     torch.manual_seed(0)
-    return TaskModel(
+    return MultiHeadModel(
         Body(),
         features=16,
         input_shape=(2,),
@@ -62,7 +64,7 @@ def learner(training=None, classes=CLASSES, **params):
     given |= {"distil_on": "memory", "label_weight": 0.0, "start": "fresh"}
     given |= {"least_share": 0.0, **params}
     chosen = {"epochs": 40, "batch_size": 20, "learning_rate": 0.02} | (training or {})
-    place = Place(client=0, seed=0, training=Training(**chosen, patience=0))
+    place = ClientContext(client=0, seed=0, training=Training(**chosen, patience=0))
     return FedEt(FedEtParams(**given), model(classes), place)
 
 
@@ -137,7 +139,9 @@ def test_each_half_of_the_targets_is_less_its_own_mean():
     f_old = torch.tensor([[1.0, 50.0, 4.0, 60.0, 70.0]])
     f_t = torch.tensor([[80.0, -1.0, 90.0, 3.0, 70.0]])
 
-    found = combined(f_old, f_t, old=torch.tensor([2, 0]), new=torch.tensor([1, 3]))
+    found = distillation_targets(
+        f_old, f_t, old=torch.tensor([2, 0]), new=torch.tensor([1, 3])
+    )
 
     # Old: 1 and 4, less 2.5. New: -1 and 3, less 1. The last is of neither.
     assert found.tolist() == [[-1.5, -2.0, 1.5, 2.0, 0.0]]
@@ -146,7 +150,9 @@ def test_each_half_of_the_targets_is_less_its_own_mean():
 def test_a_class_alone_in_its_half_is_taught_zero_whatever_was_learned():
     f_old, f_t = torch.randn(2, 5, 3)
 
-    found = combined(f_old, f_t, old=torch.tensor([1]), new=torch.tensor([2]))
+    found = distillation_targets(
+        f_old, f_t, old=torch.tensor([1]), new=torch.tensor([2])
+    )
 
     assert not found.any()
 
@@ -183,7 +189,7 @@ def test_the_old_group_is_taught_itself_and_the_temporary_one(monkeypatch):
     expected = np.zeros((12, CLASSES))
     for tensors, classes in ((start, [0, 2]), (temporary, [3, 5])):
         load(found.model, tensors)
-        part = answers(found.model, lesson.x).numpy()[:, classes]
+        part = predict_logits(found.model, lesson.x).numpy()[:, classes]
         expected[:, classes] = part - part.mean(1, keepdims=True)
     np.testing.assert_allclose(lesson.targets, expected, atol=1e-5)
     assert two.metrics["distilled"] == 0.5
@@ -488,7 +494,9 @@ def test_the_memory_stays_within_gamma_and_a_round_adds_nothing():
         seen += len(data.train.y)
         before = None
         for first in (True, False):
-            stage = Stage(2 * n + 2 - first, n, first=first, last=not first)
+            stage = TaskStage(
+                2 * n + 2 - first, n, starts_task=first, ends_task=not first
+            )
             state, update = found.train(state, received, stage, data)
             received = served(received, update)
             assert before is None or exact(state)["memory"] == before
@@ -526,8 +534,8 @@ def test_an_isolated_client_learns_by_itself():
     server = Server(ServerParams(groups=1), seed=0)
     none = torch.empty(0, dtype=torch.int64)
     public = PublicExamples(torch.empty(0, 0), none, none)
-    server.bench = ServerTrainer(half.model, public, half.place.training, seed=0)
-    found, tasks = IsolatedLearner(half, server), [task(0, 2), task(1, 4)]
+    server.trainer = ServerTrainer(half.model, public, half.context.training, seed=0)
+    found, tasks = LocalOnlyLearner(half, server), [task(0, 2), task(1, 4)]
     state = found.init()
 
     for stage, data in zip((FIRST, SECOND), tasks, strict=True):

@@ -5,7 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from clients.fedet.label_statistics import disclosed, information_entropy, shares
+from clients.fedet.label_statistics import (
+    class_frequencies,
+    information_entropy,
+    label_statistics,
+)
 
 TRAINED = np.array([0, 0, 0, 2, 2, 3])
 NEW = np.array([2, 3, 2])
@@ -13,12 +17,18 @@ NEW = np.array([2, 3, 2])
 
 def told(**changes):
     given = {"distribution": "exact", "entropy": "exact", "noise": 0.3, "seed": 5}
-    return disclosed(TRAINED, NEW, 5, **{**given, **changes})
+    return label_statistics(TRAINED, NEW, 5, **{**given, **changes})
 
 
 def test_a_share_is_a_fraction_of_the_samples():
-    assert shares(np.array([1, 1, 3, 1]), 5).tolist() == [0, 0.75, 0, 0.25, 0]
-    assert shares(np.array([], np.int64), 3).tolist() == [0, 0, 0]
+    assert class_frequencies(np.array([1, 1, 3, 1]), 5).tolist() == [
+        0,
+        0.75,
+        0,
+        0.25,
+        0,
+    ]
+    assert class_frequencies(np.array([], np.int64), 3).tolist() == [0, 0, 0]
 
 
 def test_the_entropy_is_in_nats():

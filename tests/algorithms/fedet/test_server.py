@@ -8,11 +8,11 @@ from sklearn.covariance import LedoitWolf
 from sklearn.preprocessing import StandardScaler
 
 from fcl_flower.core.errors import ConfigError, WireError
-from fcl_flower.core.types import Stage, Update
+from fcl_flower.core.types import TaskStage, Update
 from strategies.fedet.consolidation import (
-    Upload,
+    GroupUpdate,
     auxiliary,
-    combined,
+    distillation_targets,
     entropy_weights,
     wanted_distribution,
 )
@@ -22,7 +22,7 @@ from strategies.fedet.server import FedEt, FedEtParams
 CLASSES = 4
 
 
-class FakeBench:
+class FakeTrainer:
     """Logits are the public sample times the group's weight; training is noted."""
 
     def __init__(self, labels=(), classes=(), features=()):
@@ -37,11 +37,11 @@ class FakeBench:
     def logits(self, tensors, chosen):
         return np.outer(np.arange(1, len(chosen) + 1), tensors["w"])
 
-    def distilled(self, start, chosen, targets, classes, epochs, label_weight=0.0):
+    def distill(self, start, chosen, targets, classes, epochs, label_weight=0.0):
         self.lessons.append((start, chosen, targets, classes, epochs, label_weight))
         return {name: np.full_like(tensor, 9) for name, tensor in start.items()}
 
-    def routed(self, groups, epochs):
+    def train_router(self, groups, epochs):
         return {"groups": groups}
 
 
@@ -52,9 +52,9 @@ def model(*weights):
     }
 
 
-def strategy(bench=None, **params):
+def strategy(trainer=None, **params):
     made = FedEt(FedEtParams(**{"groups": 1, **params}), seed=0)
-    made.bench = bench or FakeBench()
+    made.trainer = trainer or FakeTrainer()
     return made
 
 
@@ -74,7 +74,7 @@ def update(tensors, meta, j=0):
 
 
 def stage(number):
-    return Stage(number, 0, first=True, last=True)
+    return TaskStage(number, 0, starts_task=True, ends_task=True)
 
 
 # ---- what is sent
@@ -82,22 +82,26 @@ def stage(number):
 
 def test_a_group_that_nobody_changed_is_never_sent():
     server = strategy(groups=1)
-    sent = server.broadcast(server.init(model()), stage(1), client=0)
+    sent = server.configure_train(server.init(model()), stage(1), client=0)
 
     assert set(sent) == {"meta/known"}
 
 
 def test_a_client_is_sent_what_changed_since_it_took_part():
-    bench = FakeBench([0, 1], [0, 1], [[1, 0], [0, 1]])
-    server = strategy(bench, groups=2)
+    trainer = FakeTrainer([0, 1], [0, 1], [[1, 0], [0, 1]])
+    server = strategy(trainer, groups=2)
     state = server.init(model())
-    one = server.aggregate(state, stage(1), {0: update(model(1, 1, 1, 1), told([0]))})
-    two = server.aggregate(
+    one = server.aggregate_train(
+        state, stage(1), {0: update(model(1, 1, 1, 1), told([0]))}
+    )
+    two = server.aggregate_train(
         one, stage(2), {1: update(model(2, 2, 2, 2), told([1]), j=1)}
     )
 
     groups = {
-        client: {g for g in server.broadcast(two, stage(3), client) if g[0] == "e"}
+        client: {
+            g for g in server.configure_train(two, stage(3), client) if g[0] == "e"
+        }
         for client in (0, 1, 2)
     }
     # Client 0 returned group 0 in round 1, and another may have joined in it.
@@ -107,51 +111,51 @@ def test_a_client_is_sent_what_changed_since_it_took_part():
 
 
 def test_the_router_is_sent_once_and_again_to_a_client_that_lost_its_memory():
-    bench = FakeBench([0, 1], [0, 1], [[1, 0], [0, 1]])
-    server = strategy(bench, groups=2)
+    trainer = FakeTrainer([0, 1], [0, 1], [[1, 0], [0, 1]])
+    server = strategy(trainer, groups=2)
     state = server.init(model())
-    assert "router" in server.broadcast(state, stage(1), client=0)
+    assert "router" in server.configure_train(state, stage(1), client=0)
 
-    state = server.aggregate(state, stage(1), {0: update(model(), told([0]))})
-    assert "router" not in server.broadcast(state, stage(2), client=0)
-    assert "router" in server.broadcast(state, stage(2), client=1)
+    state = server.aggregate_train(state, stage(1), {0: update(model(), told([0]))})
+    assert "router" not in server.configure_train(state, stage(2), client=0)
+    assert "router" in server.configure_train(state, stage(2), client=1)
 
-    state = server.forgotten(state, client=0)
-    assert "router" in server.broadcast(state, stage(2), client=0)
+    state = server.on_state_lost(state, client=0)
+    assert "router" in server.configure_train(state, stage(2), client=0)
 
 
 # ---- consolidation
 
 
 def test_a_lone_upload_replaces_the_group():
-    bench = FakeBench([0, 1], [0, 1])
-    server = strategy(bench)
+    trainer = FakeTrainer([0, 1], [0, 1])
+    server = strategy(trainer)
     state = server.init(model())
     sent = model(1, 2, 3, 4)
 
-    new = server.aggregate(state, stage(1), {3: update(sent, told([1, 2]))})
+    new = server.aggregate_train(state, stage(1), {3: update(sent, told([1, 2]))})
 
     np.testing.assert_array_equal(new["enhancers/0"]["w"], sent["w"])
     np.testing.assert_array_equal(new["meta/known"]["classes"], [[0, 1, 1, 0]])
-    assert not bench.lessons
+    assert not trainer.lessons
 
 
 def test_a_lone_upload_is_distilled_too_if_asked_for():
-    bench = FakeBench([0, 1], [0, 1])
-    server = strategy(bench, least_uploads=1)
+    trainer = FakeTrainer([0, 1], [0, 1])
+    server = strategy(trainer, least_uploads=1)
     uploads = {3: update(model(1, 2, 3, 4), told([1, 2]))}
 
-    new = server.aggregate(server.init(model()), stage(1), uploads)
+    new = server.aggregate_train(server.init(model()), stage(1), uploads)
 
     np.testing.assert_array_equal(new["enhancers/0"]["w"], [9, 9, 9, 9])
-    assert len(bench.lessons) == 1
+    assert len(trainer.lessons) == 1
 
 
 def test_several_uploads_are_distilled_on_public_data():
-    bench = FakeBench([0, 1, 2, 3] * 5, [0, 1, 2, 3] * 5)
-    server = strategy(bench, auxiliary=8, server_epochs=7, label_weight=0.5)
+    trainer = FakeTrainer([0, 1, 2, 3] * 5, [0, 1, 2, 3] * 5)
+    server = strategy(trainer, auxiliary=8, server_epochs=7, label_weight=0.5)
     state = server.init(model())
-    state = server.aggregate(
+    state = server.aggregate_train(
         state, stage(1), {0: update(model(5, 3, 0, 0), told([0, 1]))}
     )
     uploads = {
@@ -159,9 +163,9 @@ def test_several_uploads_are_distilled_on_public_data():
         1: update(model(0, 0, 6, 0), told([2, 3], entropy=1.0)),
     }
 
-    new = server.aggregate(state, stage(2), uploads)
+    new = server.aggregate_train(state, stage(2), uploads)
 
-    ((start, chosen, targets, classes, epochs, weight),) = bench.lessons
+    ((start, chosen, targets, classes, epochs, weight),) = trainer.lessons
     np.testing.assert_allclose(start["w"], [0, 0, 3, 3])  # 3/4 of one, 1/4 of the other
     assert len(chosen) == 8
     assert (epochs, weight) == (7, 0.5)
@@ -173,18 +177,18 @@ def test_several_uploads_are_distilled_on_public_data():
 
 
 def test_of_a_class_that_is_learned_again_the_uploads_speak():
-    bench = FakeBench([0, 1, 2, 3] * 5, [0, 1, 2, 3] * 5)
-    server = strategy(bench, auxiliary=8)
+    trainer = FakeTrainer([0, 1, 2, 3] * 5, [0, 1, 2, 3] * 5)
+    server = strategy(trainer, auxiliary=8)
     first = {0: update(model(5, 3, 0, 0), told([0, 1]))}
-    state = server.aggregate(server.init(model()), stage(1), first)
+    state = server.aggregate_train(server.init(model()), stage(1), first)
     uploads = {
         0: update(model(0, 2, 4, 0), told([1, 2])),
         1: update(model(0, 0, 0, 6), told([2, 3])),
     }
 
-    new = server.aggregate(state, stage(2), uploads)
+    new = server.aggregate_train(state, stage(2), uploads)
 
-    ((_, _, targets, classes, _, _),) = bench.lessons
+    ((_, _, targets, classes, _, _),) = trainer.lessons
     np.testing.assert_array_equal(classes, [0, 1, 2, 3])
     # Old: class 0 alone, less itself. Learned: 1, 2 and 3, less 2.
     np.testing.assert_allclose(targets[0], [0, -1, 0, 1])
@@ -193,19 +197,19 @@ def test_of_a_class_that_is_learned_again_the_uploads_speak():
 
 @pytest.mark.parametrize("params", [{"consolidation": "mean"}, {}])
 def test_without_public_data_or_by_setting_tensors_are_averaged_by_entropy(params):
-    bench = FakeBench([0] if params else [], [0] if params else [])
-    server = strategy(bench, **params)
+    trainer = FakeTrainer([0] if params else [], [0] if params else [])
+    server = strategy(trainer, **params)
     uploads = {
         0: update(model(4, 0, 0, 0), told([0], entropy=3.0)),
         1: update(model(0, 8, 0, 0), told([1], entropy=1.0)),
     }
 
-    new = server.aggregate(server.init(model()), stage(1), uploads)
+    new = server.aggregate_train(server.init(model()), stage(1), uploads)
 
     np.testing.assert_allclose(new["enhancers/0"]["w"], [3, 2, 0, 0])
     assert new["enhancers/0"]["w"].dtype == np.float32
-    assert "mean" in server.notes()["consolidation"]
-    assert not bench.lessons
+    assert "mean" in server.remarks()["consolidation"]
+    assert not trainer.lessons
 
 
 def test_entropy_weights_are_shares_of_the_sum():
@@ -220,7 +224,7 @@ def test_equation_8_by_hand():
     learned = np.array([0, 0, 1, 1], bool)
     kept = np.array([1, 1, 0, 0], bool)
 
-    targets = combined(f_old, f_new, kept, learned, np.array([0.25, 0.75]))
+    targets = distillation_targets(f_old, f_new, kept, learned, np.array([0.25, 0.75]))
 
     # Old: 4 and 2 less 3. New: 1/4 + 27/4 = 7 and 5/4 + 3/4 = 2, less 4.5.
     np.testing.assert_allclose(targets, [[1, -1, 2.5, -2.5]])
@@ -229,7 +233,7 @@ def test_equation_8_by_hand():
 def test_uploads_that_learned_different_classes_speak_of_all_of_them():
     f_new = np.array([[[1.0, 5.0, 0.0]], [[3.0, 9.0, 6.0]]])
 
-    targets = combined(
+    targets = distillation_targets(
         np.zeros((1, 3)),
         f_new,
         np.zeros(3, bool),
@@ -266,7 +270,7 @@ def test_public_samples_of_other_classes_are_drawn_evenly():
 
 
 def upload(distribution):
-    return Upload({}, np.array([2]), distribution, None)
+    return GroupUpdate({}, np.array([2]), distribution, None)
 
 
 def test_old_classes_get_their_share_of_the_auxiliary_data():
@@ -366,7 +370,7 @@ def test_a_discriminant_of_very_few_samples_is_no_worse_than_the_means(each):
 @pytest.mark.parametrize("router", ["prototype", "discriminant"])
 def test_the_router_that_travels_is_linear(router):
     x, y = elongated(30, 3, seed=0)
-    server = strategy(FakeBench(y, y, x), groups=2, router=router)
+    server = strategy(FakeTrainer(y, y, x), groups=2, router=router)
 
     found = server.init(model())["router"]
 
@@ -380,12 +384,12 @@ def test_the_router_that_travels_is_linear(router):
 
 def test_more_groups_than_public_classes_are_refused():
     with pytest.raises(ConfigError, match="set groups: 3 is refused: expected at most"):
-        strategy(FakeBench([0, 1], [0, 1], [[1, 0], [0, 1]]), groups=3).init(model())
+        strategy(FakeTrainer([0, 1], [0, 1], [[1, 0], [0, 1]]), groups=3).init(model())
 
 
 def test_the_router_may_be_a_network_trained_on_the_public_data():
-    bench = FakeBench([0, 1, 1], [0, 1, 1], [[1, 0], [0, 1], [0, 1]])
-    state = strategy(bench, groups=2, router="network").init(model())
+    trainer = FakeTrainer([0, 1, 1], [0, 1, 1], [[1, 0], [0, 1], [0, 1]])
+    state = strategy(trainer, groups=2, router="network").init(model())
     groups = state["router"]["groups"]
     assert len(groups) == 3
     assert groups[0] != groups[1] == groups[2]
@@ -395,14 +399,14 @@ def test_the_router_may_be_a_network_trained_on_the_public_data():
 
 
 def test_notes_say_what_the_server_does_without_what_is_withheld():
-    bench = FakeBench([0, 1], [0, 1])
-    server = strategy(bench, distribution="withheld", entropy="withheld")
-    assert server.notes() == {
+    trainer = FakeTrainer([0, 1], [0, 1])
+    server = strategy(trainer, distribution="withheld", entropy="withheld")
+    assert server.remarks() == {
         "consolidation": "distillation on 2 public samples and their labels",
         "distribution": "withheld: auxiliary data are drawn evenly",
         "entropy": "withheld: all clients weigh the same",
     }
-    noised = strategy(bench, distribution="noised", entropy="noised").notes()
+    noised = strategy(trainer, distribution="noised", entropy="noised").remarks()
     assert noised["distribution"] == noised["entropy"] == "noised"
 
 
@@ -410,7 +414,7 @@ def test_notes_say_what_the_server_does_without_what_is_withheld():
     ("labels", "weight"), [([0, 1], 0.0), ([-1, -1], 1.0)], ids=["unweighted", "none"]
 )
 def test_notes_name_labels_only_where_the_server_uses_them(labels, weight):
-    notes = strategy(FakeBench(labels, [0, 1]), label_weight=weight).notes()
+    notes = strategy(FakeTrainer(labels, [0, 1]), label_weight=weight).remarks()
 
     assert notes["consolidation"] == "distillation on 2 public samples"
 
@@ -419,11 +423,11 @@ def test_withheld_values_are_neither_needed_nor_taken():
     server = strategy(distribution="withheld", entropy="withheld")
     state = server.init(model())
     bare = {"classes": np.array([1])}
-    server.check(state, update(model(), bare))
+    server.check_update(state, update(model(), bare))
     with pytest.raises(
         WireError, match=r"meta/0: tensors \['distribution', 'entropy'\]"
     ):
-        server.check(state, update(model(), told([1])))
+        server.check_update(state, update(model(), told([1])))
 
 
 def spoiled(**changes):

@@ -15,15 +15,15 @@ from clients.fedseit import branches as branches_module
 from clients.fedseit.branches import BranchedWorkspace, branch_vectors
 from clients.fedseit.client import FedSeit, FedSeitParams, initial_projections
 from clients.fedweit.client import FedWeit
-from clients.fedweit.task_model import FedWeitParams, Workspace
-from fcl_flower.algorithms.base import Place
+from clients.fedweit.task_model import FedWeitParams, TaskModel
+from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.core.sparse import SparseArray
-from fcl_flower.core.types import Stage
+from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.federation.transport import messages
 from fcl_flower.models.convolutional.kim_cnn import KimCnn
-from fcl_flower.models.registry import TaskModel, build_model
+from fcl_flower.models.registry import MultiHeadModel, create_model
 from fcl_flower.training.loop import Training
 from fcl_flower.training.tensors import dense, snapshot
 from strategies.fedseit.server import FedSeit as Server
@@ -57,7 +57,7 @@ def word_table(seed=0):
 
 def text_model(single_head=False):
     torch.manual_seed(0)
-    return TaskModel(
+    return MultiHeadModel(
         KimCnn(word_table()),
         features=FEATURES,
         input_shape=(-1,),
@@ -69,7 +69,7 @@ def text_model(single_head=False):
 
 def place(epochs=2, rate=0.01, client=0):
     training = Training(epochs=epochs, batch_size=8, learning_rate=rate)
-    return Place(client=client, seed=0, training=training)
+    return ClientContext(client=client, seed=0, training=training)
 
 
 def learner(model=None, epochs=2, rate=0.01, **params):
@@ -99,8 +99,13 @@ def data(seed):
     return TaskData(train, valid, examples(seed + 90), 2)
 
 
-def stage(task, first=True, last=True, number=None):
-    return Stage(round=number or task + 1, task=task, first=first, last=last)
+def stage(task, starts_task=True, ends_task=True, number=None):
+    return TaskStage(
+        round=number or task + 1,
+        task=task,
+        starts_task=starts_task,
+        ends_task=ends_task,
+    )
 
 
 def adapter(seed):
@@ -253,7 +258,7 @@ def test_the_loss_is_equation_5_and_penalises_nothing_foreign(no_dropout):
 def plain_logits(work, adapters_in_order, x):
     """Return equation 3 by convolutions with alpha_i A_i, and a maximum over time."""
     table, rows = torch.from_numpy(word_table()), []
-    private, joined = work.pieces.private, work.joined
+    private, joined = work.tensors.private, work.joined
     for numbers in x:
         document = table[numbers[: max(5, int((numbers != 0).sum()))]]
         missing = torch.zeros(max(0, 5 - len(document)), DEPTH)
@@ -332,7 +337,7 @@ def test_a_round_with_kept_extremes_trains_what_a_round_without_trains(solver):
     for megabytes in (256, 0):
         seit = learner(cache_megabytes=megabytes, solver=solver)
         state, _ = seit.train(seit.init(), NOTHING, stage(0), data(1))
-        state, _ = seit.train(state, received, stage(1, last=False), data(2))
+        state, _ = seit.train(state, received, stage(1, ends_task=False), data(2))
         found.append(state)
     for group in ("base", "masks/1", "adapters/1", "branches/1", "projections/1"):
         for name, values in found[0][group].items():
@@ -359,10 +364,10 @@ def test_a_second_round_computes_no_extremes_again_and_nothing_else_hits():
     info = branches_module._table.cache_info
     seit = learner(epochs=1)
     received = adapters("1/0", "2/0")
-    state, _ = seit.train(seit.init(), received, stage(1, last=False), data(1))
+    state, _ = seit.train(seit.init(), received, stage(1, ends_task=False), data(1))
     assert (info().misses, info().hits) == (1, 0)
     again, _ = seit.train(
-        state, NOTHING, stage(1, first=False, last=False, number=3), data(1)
+        state, NOTHING, stage(1, starts_task=False, ends_task=False, number=3), data(1)
     )
     assert (info().misses, info().hits) == (1, 1)
 
@@ -421,7 +426,7 @@ def test_without_foreign_adapters_it_is_fedweit_bit_for_bit():
     weit = FedWeit(FedWeitParams(lambda2=0.5), text_model(), place())
     states = [each.init() for each in (seit, weit)]
     for number, (task, first) in enumerate([(0, 1), (0, 0), (1, 1), (1, 0)], 1):
-        now = stage(task, first=bool(first), last=not first, number=number)
+        now = stage(task, starts_task=bool(first), ends_task=not first, number=number)
         done = [
             each.train(state, NOTHING, now, data(task))
             for each, state in zip((seit, weit), states, strict=True)
@@ -454,7 +459,7 @@ def test_a_task_begins_exactly_as_its_local_model(scale):
     state = seit.start(state, received, 1, data(2))
     work = seit.open(state, 1)
     assert isinstance(work, BranchedWorkspace)
-    local = Workspace(text_model(), seit.params, 1, seit.pieces(state, 1))
+    local = TaskModel(text_model(), seit.params, 1, seit.tensors(state, 1))
     x = examples(8).x
     assert torch.equal(work.logits(x), local.logits(x))
 
@@ -475,7 +480,7 @@ def test_attention_biases_and_projections_learn():
     seit = learner(epochs=6)
     received = adapters("1/0", "2/0")
     started = seit.start(seit.init(), received, 1, data(1))
-    state, _ = seit.train(seit.init(), received, stage(1, last=False), data(1))
+    state, _ = seit.train(seit.init(), received, stage(1, ends_task=False), data(1))
     for name in CONVS:
         alpha = state["branches/1"][f"attention/{name}"]
         assert alpha.shape == (2,)
@@ -493,7 +498,9 @@ def test_attention_biases_and_projections_learn():
 
 def test_attention_has_a_rate_of_its_own():
     seit = learner(attention_rate=0.0, initial_attention=-0.5)
-    state, _ = seit.train(seit.init(), adapters("1/0"), stage(1, last=False), data(1))
+    state, _ = seit.train(
+        seit.init(), adapters("1/0"), stage(1, ends_task=False), data(1)
+    )
     for name in CONVS:
         assert state["branches/1"][f"attention/{name}"].tolist() == [-0.5]
         assert np.abs(state["branches/1"][f"bias/{name}"]).max() > 0
@@ -536,7 +543,7 @@ def test_branches_are_in_numerical_order_and_say_whose_they_are():
             )
         },
     }
-    assert seit.attended(state) == pytest.approx(
+    assert seit.attention_weights(state) == pytest.approx(
         {"attention/2/9": 2.0, "attention/2/10": 3.0, "attention/10/0": 0.5}
     )
 
@@ -545,7 +552,7 @@ def test_a_round_reports_the_attention_of_its_task():
     seit = learner()
     for last in (False, True):
         state, update = seit.train(
-            seit.init(), adapters("1/0", "2/0"), stage(1, last=last), data(1)
+            seit.init(), adapters("1/0", "2/0"), stage(1, ends_task=last), data(1)
         )
         alpha = np.mean(
             [np.abs(state["branches/1"][f"attention/{name}"]) for name in CONVS], 0
@@ -563,7 +570,9 @@ def test_a_round_reports_the_attention_of_its_task():
 def test_an_old_task_keeps_its_own_branches_and_predicts_as_before(solver):
     seit = learner(solver=solver, lambda1=0.0, lambda2=1000.0, threshold=0.0)
     state, _ = seit.train(seit.init(), NOTHING, stage(0), data(1))
-    state, _ = seit.train(state, adapters("1/0", "2/0"), stage(1, last=False), data(2))
+    state, _ = seit.train(
+        state, adapters("1/0", "2/0"), stage(1, ends_task=False), data(2)
+    )
     x, drawn = examples(4).x, documents(4)
     during = seit.predict(state, {}, 1, x)
     state = seit.finish(state, 1, data(2))
@@ -600,7 +609,9 @@ def test_a_client_that_comes_back_to_a_task_goes_on_with_its_branches():
     other = seit.predict(state, {}, 0, x)
 
     newer = adapters("1/1", "1/2")
-    after, update = seit.train(state, newer, stage(1, first=False, number=3), data(1))
+    after, update = seit.train(
+        state, newer, stage(1, starts_task=False, number=3), data(1)
+    )
 
     for group in ("sources/1", "library/1/0", "library/2/0", "branches/0"):
         assert exact({"": after[group]}) == exact({"": state[group]})
@@ -624,15 +635,15 @@ def test_a_foreign_adapter_that_was_handed_in_again_changes_no_task_of_the_past(
 def test_the_state_travels_and_predicts_the_same():
     seit = learner()
     state, update = seit.train(
-        seit.init(), adapters("1/0", "2/0"), stage(1, last=False), data(1)
+        seit.init(), adapters("1/0", "2/0"), stage(1, ends_task=False), data(1)
     )
-    arrived = messages.unpack(messages.Packer().payload(state))
+    arrived = messages.decode_payload(messages.MessageEncoder().payload(state))
     assert exact(arrived) == exact(state)
-    sent = messages.unpack(messages.Packer().payload(update.payload))
+    sent = messages.decode_payload(messages.MessageEncoder().payload(update.payload))
     assert exact(sent) == exact(update.payload)
     x = examples(4).x
     assert torch.equal(seit.predict(arrived, {}, 1, x), seit.predict(state, {}, 1, x))
-    again = stage(1, first=False, number=3)
+    again = stage(1, starts_task=False, number=3)
     one, other = (seit.train(s, NOTHING, again, data(1))[0] for s in (arrived, state))
     assert exact(one) == exact(other)
 
@@ -655,7 +666,9 @@ def test_projections_travel_with_dls_alone(last):
     received = adapters("1/0", "2/0")
     for dls in (True, False):
         seit = learner(dls=dls, epochs=1)
-        state, update = seit.train(seit.init(), received, stage(1, last=last), data(1))
+        state, update = seit.train(
+            seit.init(), received, stage(1, ends_task=last), data(1)
+        )
         expected = {"base"} | ({"adapters"} if last else set())
         assert set(update.payload) == expected | ({"dense/2"} if dls else set())
         if dls:
@@ -671,9 +684,9 @@ def test_projections_travel_with_dls_alone(last):
 def test_shared_projections_are_taken_over_in_the_next_round_for_the_same_k():
     seit = learner(dls=True, rate=UNTRAINED)
     received = adapters("1/0", "2/0")
-    state, _ = seit.train(seit.init(), received, stage(1, last=False), data(1))
+    state, _ = seit.train(seit.init(), received, stage(1, ends_task=False), data(1))
     own, shared = state["projections/1"], shared_projections(2, 0.25)
-    again = stage(1, first=False, last=False, number=3)
+    again = stage(1, starts_task=False, ends_task=False, number=3)
     new, _ = seit.train(state, {**NOTHING, "dense/2": shared}, again, data(1))
     assert exact({"": new["projections/1"]}) == exact({"": shared})
     other = {**NOTHING, "dense/3": shared_projections(3, 0.5)}
@@ -707,15 +720,15 @@ def test_both_halves_fit_together_over_three_tasks(dls):
     states = {c: client.init() for c, client in clients.items()}
     for number in range(1, 7):
         task, second = divmod(number - 1, 2)
-        now = stage(task, first=not second, last=bool(second), number=number)
+        now = stage(task, starts_task=not second, ends_task=bool(second), number=number)
         updates = {}
         for c, client in clients.items():
-            received = server.broadcast(common, now, c)
+            received = server.configure_train(common, now, c)
             states[c], updates[c] = client.train(
                 states[c], received, now, data(10 * c + task)
             )
             server.check(common, updates[c])
-        common = server.aggregate(common, now, updates)
+        common = server.aggregate_train(common, now, updates)
     dense_groups = {group for group in common if group.startswith("dense/")}
     assert dense_groups == ({"dense/2", "dense/4"} if dls else set())
     assert states[0]["sources/2"]["foreign"].tolist() == [
@@ -731,6 +744,6 @@ def test_both_halves_fit_together_over_three_tasks(dls):
 
 
 def test_a_model_that_is_not_for_text_is_refused():
-    model = build_model("small", tasks=2, classes=2, single_head=False, seed=0)
+    model = create_model("small", tasks=2, classes=2, single_head=False, seed=0)
     with pytest.raises(ConfigError, match="model: SmallNet is refused: expected kim-"):
         FedSeit(FedSeitParams(), model, place())

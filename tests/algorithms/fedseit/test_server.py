@@ -8,7 +8,7 @@ from fakes import exact
 
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.sparse import SparseArray
-from fcl_flower.core.types import Stage, Update
+from fcl_flower.core.types import TaskStage, Update
 from strategies.fedseit.server import FedSeit, FedSeitParams
 from strategies.fedweit.server import FedWeit, FedWeitParams
 
@@ -17,8 +17,10 @@ FEATURES = 2 + 3
 """Filters of both layers."""
 
 
-def stage(number, task=0, first=False, last=False):
-    return Stage(round=number, task=task, first=first, last=last)
+def stage(number, task=0, starts_task=False, ends_task=False):
+    return TaskStage(
+        round=number, task=task, starts_task=starts_task, ends_task=ends_task
+    )
 
 
 def server(**params):
@@ -70,7 +72,9 @@ def with_adapters(strategy, clients=3):
     updates = {
         c: Update({"base": {}, "adapters": adapter(c + 1)}, 10) for c in range(clients)
     }
-    return strategy.aggregate(strategy.init(model()), stage(1, last=True), updates)
+    return strategy.aggregate_train(
+        strategy.init(model()), stage(1, ends_task=True), updates
+    )
 
 
 # ---- dense layer sharing
@@ -81,16 +85,16 @@ def test_projections_are_averaged_over_the_clients_with_as_many_branches():
     state = with_adapters(strategy)
     updates = {0: update(2, 1.0), 1: update(3, 7.0), 2: update(2, 4.0), 3: update()}
     for each in updates.values():
-        strategy.check(state, each)
+        strategy.check_update(state, each)
 
-    new = strategy.aggregate(state, stage(1), updates)
+    new = strategy.aggregate_train(state, stage(1), updates)
 
     # (1 + 4) / 2 beside the columns' numbers 0, 1, ...; the client with 3 is alone.
     assert exact({"": new["dense/2"]}) == exact({"": projections(2, 2.5)})
     assert exact({"": new["dense/3"]}) == exact({"": projections(3, 7.0)})
     assert not any(group.startswith("dense/") for group in state)
 
-    later = strategy.aggregate(new, stage(2), {0: update(2, 9.0)})
+    later = strategy.aggregate_train(new, stage(2), {0: update(2, 9.0)})
     assert exact({"": later["dense/2"]}) == exact({"": projections(2, 9.0)})
     assert exact({"": later["dense/3"]}) == exact({"": projections(3, 7.0)}), "stays"
 
@@ -99,7 +103,7 @@ def test_the_mean_of_huge_values_is_finite():
     strategy = server(dls=True)
     huge = {n: np.full_like(v, 3e38) for n, v in projections(1, 0).items()}
     updates = {c: Update({"base": {}, "dense/1": huge}, 1) for c in range(4)}
-    new = strategy.aggregate(strategy.init(model()), stage(1), updates)
+    new = strategy.aggregate_train(strategy.init(model()), stage(1), updates)
     assert exact({"": new["dense/1"]}) == exact({"": huge})
 
 
@@ -107,17 +111,17 @@ def test_a_client_receives_the_projections_for_its_number_of_branches():
     strategy = server(dls=True)
     state = with_adapters(strategy)
     shared = {0: update(2, 1.0), 1: update(3, 7.0)}
-    state = strategy.aggregate(state, stage(2, task=1), shared)
+    state = strategy.aggregate_train(state, stage(2, task=1), shared)
     # Client 2 begins with the adapters of the two others.
-    payload = strategy.broadcast(state, stage(3, task=1, first=True), 2)
+    payload = strategy.configure_train(state, stage(3, task=1, starts_task=True), 2)
     assert set(payload) == {"base", "dense/2", "adapters/0/0", "adapters/1/0"}
     assert exact({"": payload["dense/2"]}) == exact({"": projections(2, 1.0)})
     # Client 1 goes on with the three that it has, whatever has come since.
-    payload = strategy.broadcast(state, stage(3, task=1, first=False), 1)
+    payload = strategy.configure_train(state, stage(3, task=1, starts_task=False), 1)
     assert set(payload) == {"base", "dense/3"}
-    assert set(strategy.broadcast(state, stage(3), 2)) == {"base"}
+    assert set(strategy.configure_train(state, stage(3), 2)) == {"base"}
     fewer = server(dls=True, knowledge="sample:1")
-    payload = fewer.broadcast(state, stage(3, task=1), 2)
+    payload = fewer.configure_train(state, stage(3, task=1), 2)
     assert set(payload) == {"base"}, "nobody shared projections of one branch"
 
 
@@ -125,12 +129,15 @@ def test_clients_at_different_tasks_receive_the_projections_of_each():
     strategy = server(dls=True)
     state = with_adapters(strategy)
     for number, (task, count) in enumerate([(1, 2), (0, 3)], start=2):
-        now = Stage(number, task, first=True, last=True)
+        now = TaskStage(number, task, starts_task=True, ends_task=True)
         told = replace(update(count), stage=now)
-        state = strategy.aggregate(state, stage(number), {0: told})
+        state = strategy.aggregate_train(state, stage(number), {0: told})
     for task, count in ((1, 2), (0, 3)):
-        now = Stage(4, task, first=False, last=True)
-        assert set(strategy.broadcast(state, now, 0)) == {"base", f"dense/{count}"}
+        now = TaskStage(4, task, starts_task=False, ends_task=True)
+        assert set(strategy.configure_train(state, now, 0)) == {
+            "base",
+            f"dense/{count}",
+        }
 
 
 # ---- as in FedWeIT
@@ -141,10 +148,10 @@ def test_base_and_adapters_are_those_of_fedweit():
     weit = FedWeit(FedWeitParams(knowledge="previous"), seed=3)
     state = {"seit": seit.init(model()), "weit": weit.init(model())}
     for task in range(2):
-        now = stage(task + 1, task, first=True, last=True)
+        now = stage(task + 1, task, starts_task=True, ends_task=True)
         for client in range(3):
             sent, plain = (
-                each.broadcast(state[name], now, client)
+                each.configure_train(state[name], now, client)
                 for name, each in (("seit", seit), ("weit", weit))
             )
             rest = {g: a for g, a in sent.items() if not g.startswith("dense/")}
@@ -157,8 +164,8 @@ def test_base_and_adapters_are_those_of_fedweit():
             c: Update({**u.payload, "dense/2": projections(2, c)}, 10)
             for c, u in plain.items()
         }
-        state["seit"] = seit.aggregate(state["seit"], now, more)
-        state["weit"] = weit.aggregate(state["weit"], now, plain)
+        state["seit"] = seit.aggregate_train(state["seit"], now, more)
+        state["weit"] = weit.aggregate_train(state["weit"], now, plain)
     own = ("dense/", "meta/branches")
     rest = {g: a for g, a in state["seit"].items() if not g.startswith(own)}
     assert exact(rest) == exact(state["weit"])
@@ -169,8 +176,8 @@ def test_the_adapters_of_the_task_before_are_the_default():
     strategy = server()
     state = with_adapters(strategy)
     updates = {c: Update({"base": {}, "adapters": adapter(9)}, 10) for c in range(3)}
-    state = strategy.aggregate(state, stage(2, task=1, last=True), updates)
-    payload = strategy.broadcast(state, stage(3, task=2, first=True), 0)
+    state = strategy.aggregate_train(state, stage(2, task=1, ends_task=True), updates)
+    payload = strategy.configure_train(state, stage(3, task=2, starts_task=True), 0)
     assert {g for g in payload if g != "base"} == {"adapters/1/1", "adapters/2/1"}
 
 
@@ -189,12 +196,12 @@ def replaced(name, tensor):
 def test_projections_are_accepted_with_dls_alone(dls):
     strategy = server(dls=dls)
     state = with_adapters(strategy)
-    strategy.check(state, update())
+    strategy.check_update(state, update())
     if dls:
-        strategy.check(state, update(2))
+        strategy.check_update(state, update(2))
     else:
         with pytest.raises(WireError, match="none without"):
-            strategy.check(state, update(2))
+            strategy.check_update(state, update(2))
 
 
 WIDE = np.zeros((2, 6), np.float32)
@@ -239,7 +246,7 @@ def test_projections_that_do_not_fit_are_refused(payload, sentence):
     strategy = server(dls=True)
     state = with_adapters(strategy)
     with pytest.raises(WireError, match=sentence):
-        strategy.check(state, Update({"base": {}, **payload}, 1))
+        strategy.check_update(state, Update({"base": {}, **payload}, 1))
 
 
 @pytest.mark.parametrize(
@@ -255,4 +262,6 @@ def test_what_fedweit_refuses_is_refused_beside_projections_too(payload):
     strategy = server(dls=True)
     state = strategy.init(model())
     with pytest.raises(WireError):
-        strategy.check(state, Update({**payload, "dense/2": projections(2, 0)}, 1))
+        strategy.check_update(
+            state, Update({**payload, "dense/2": projections(2, 0)}, 1)
+        )

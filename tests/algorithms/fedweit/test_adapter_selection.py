@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 from fcl_flower.algorithms.registry import algorithm
 from fcl_flower.core.errors import ConfigError, WireError
 from fcl_flower.core.sparse import SparseArray
-from fcl_flower.core.types import Stage, Update
+from fcl_flower.core.types import TaskStage, Update
 from fcl_flower.federation.transport import messages
 from strategies.fedweit.adapter_selection import (
     MAX_CENTRES,
     Adapter,
     chosen,
-    handed_in,
     most_similar,
     similarity,
+    uploaded_groups,
 )
 from strategies.fedweit.server import FedWeit, FedWeitParams
 
@@ -35,8 +35,10 @@ def start(strategy):
     return strategy.init({W: np.ones((3, WIDTH, 4), np.float32)})
 
 
-def stage(number, task, first=True, last=True):
-    return Stage(round=number, task=task, first=first, last=last)
+def stage(number, task, starts_task=True, ends_task=True):
+    return TaskStage(
+        round=number, task=task, starts_task=starts_task, ends_task=ends_task
+    )
 
 
 def vector(where):
@@ -51,7 +53,7 @@ def told(where):
 def finished(strategy, state, number, task, clients):
     adapter = SparseArray.of_nonzero(np.ones((3, WIDTH, 4), np.float32))
     update = Update({"base": {}, "adapters": {W: adapter}}, 1)
-    return strategy.aggregate(
+    return strategy.aggregate_train(
         state, stage(number, task), dict.fromkeys(clients, update)
     )
 
@@ -60,9 +62,9 @@ def lived(strategy, *tasks):
     """Return the state after tasks, each a mapping of client to what it tells."""
     state = start(strategy)
     for task, answers in enumerate(tasks):
-        if strategy.survey(state, stage(task + 1, task), 0) is not None:
+        if strategy.configure_query(state, stage(task + 1, task), 0) is not None:
             heard = {c: told(where) for c, where in answers.items() if where != "lost"}
-            state = strategy.surveyed(state, stage(task + 1, task), heard)
+            state = strategy.aggregate_query(state, stage(task + 1, task), heard)
         state = finished(strategy, state, task + 1, task, answers)
     return state
 
@@ -70,11 +72,11 @@ def lived(strategy, *tasks):
 def begun(strategy, state, task, number=9, **answers):
     """Return the state after the survey of a new task."""
     heard = {int(name[1:]): told(where) for name, where in answers.items()}
-    return strategy.surveyed(state, stage(number, task), heard)
+    return strategy.aggregate_query(state, stage(number, task), heard)
 
 
 def received(strategy, state, client, task):
-    payload = strategy.broadcast(state, stage(9, task), client)
+    payload = strategy.configure_train(state, stage(9, task), client)
     return [group for group in payload if group != "base"]
 
 
@@ -108,7 +110,7 @@ def test_a_sample_has_no_repetition_and_meets_everyone_in_the_end():
 
 def test_adapters_are_listed_by_number_of_client_and_task():
     groups = ["base", "adapters/10/0", "adapters/2/11", "adapters/2/3", "masks/0/0"]
-    assert handed_in({group: {} for group in groups}) == [
+    assert uploaded_groups({group: {} for group in groups}) == [
         Adapter(2, 3),
         Adapter(2, 11),
         Adapter(10, 0),
@@ -182,10 +184,10 @@ def test_a_client_that_tells_nothing_gets_no_adapter():
 
 def test_a_survey_is_asked_at_the_start_of_a_task_and_with_sit_only():
     state = start(server())
-    assert server().survey(state, stage(1, 0), 0) == {}
-    assert server().survey(state, stage(2, 0, first=False), 0) is None
+    assert server().configure_query(state, stage(1, 0), 0) == {}
+    assert server().configure_query(state, stage(2, 0, starts_task=False), 0) is None
     for knowledge in ("previous", "all", "none", "sample:2"):
-        assert server(knowledge).survey(state, stage(1, 0), 0) is None
+        assert server(knowledge).configure_query(state, stage(1, 0), 0) is None
 
 
 def test_insights_are_the_scores_of_the_tasks_begun_in_this_round():
@@ -193,14 +195,14 @@ def test_insights_are_the_scores_of_the_tasks_begun_in_this_round():
     state = lived(strategy, {0: "east", 1: "north", 2: ""})
     # Round 5: clients 0 and 1 begin. Round 6: client 2 does, and nobody in round 7.
     state = begun(strategy, state, 1, number=5, c0="east", c1="north-east")
-    found = strategy.insights(state, stage(5, 1))
+    found = strategy.diagnostics(state, stage(5, 1))
     assert found.keys() == {"overlap/0/1/1/0", "overlap/1/1/0/0"}
     assert found["overlap/0/1/1/0"] == pytest.approx(0, abs=1e-7)
     assert found["overlap/1/1/0/0"] == pytest.approx(np.sqrt(0.5), abs=1e-6)
     assert all(type(score) is float for score in found.values())
     state = finished(strategy, state, 5, 1, [0, 1])
     state = begun(strategy, state, 1, number=6, c2="west")
-    found = strategy.insights(state, stage(6, 1))
+    found = strategy.diagnostics(state, stage(6, 1))
     assert found == {
         "overlap/2/1/0/0": pytest.approx(-1),
         "overlap/2/1/0/1": pytest.approx(-1),
@@ -208,20 +210,20 @@ def test_insights_are_the_scores_of_the_tasks_begun_in_this_round():
         "overlap/2/1/1/1": pytest.approx(-np.sqrt(0.5), abs=1e-6),
     }
     state = finished(strategy, state, 6, 1, [0, 1, 2])
-    assert strategy.insights(state, stage(7, 1)) == {}
+    assert strategy.diagnostics(state, stage(7, 1)) == {}
     # What a later task tells does not come with what an earlier one did.
     state = begun(strategy, state, 2, number=8, c0="east")
-    assert {name.split("/")[1] for name in strategy.insights(state, stage(8, 2))} == {
-        "0"
-    }
+    assert {
+        name.split("/")[1] for name in strategy.diagnostics(state, stage(8, 2))
+    } == {"0"}
     # Two that begin in one round may be at different tasks.
     state = begun(strategy, state, 3, number=10, c0="east")
     state = begun(strategy, state, 2, number=10, c1="east")
-    found = strategy.insights(state, stage(10, 0))
+    found = strategy.diagnostics(state, stage(10, 0))
     assert {tuple(name.split("/")[1:3]) for name in found} == {("0", "3"), ("1", "2")}
     nobody = begun(strategy, state, 2, number=9)
-    assert strategy.insights(nobody, stage(9, 2)) == {}
-    assert server("all").insights(start(server("all")), stage(1, 0)) == {}
+    assert strategy.diagnostics(nobody, stage(9, 2)) == {}
+    assert server("all").diagnostics(start(server("all")), stage(1, 0)) == {}
 
 
 # ---- how alike two tasks are
@@ -281,10 +283,10 @@ def test_the_server_scores_centres_by_its_threshold():
         return {"summary": {"centres": np.stack([vector(name) for name in names])}}
 
     heard = {0: centres("east", "west"), 2: centres("north-east", "north-east")}
-    state = strategy.surveyed(state, stage(1, 0), heard)
+    state = strategy.aggregate_query(state, stage(1, 0), heard)
     state = finished(strategy, state, 1, 0, [0, 2])
-    state = strategy.surveyed(state, stage(2, 1), {1: centres("east")})
-    assert strategy.insights(state, stage(2, 1)) == {
+    state = strategy.aggregate_query(state, stage(2, 1), {1: centres("east")})
+    assert strategy.diagnostics(state, stage(2, 1)) == {
         "overlap/1/1/0/0": pytest.approx(0.5),
         "overlap/1/1/2/0": 0,
     }
@@ -344,7 +346,7 @@ def hostile(kind):
 def test_an_answer_that_is_no_summary_is_refused(kind, answer):
     strategy = server(overlap=kind)
     with pytest.raises(WireError, match=r"^(survey|summary/)"):
-        strategy.check_answer(start(strategy), answer)
+        strategy.check_query_reply(start(strategy), answer)
 
 
 @pytest.mark.parametrize("kind", sorted(GOOD))
@@ -352,9 +354,9 @@ def test_a_summary_is_accepted_and_so_is_a_withheld_one(kind):
     strategy = server(overlap=kind)
     state, name = start(strategy), NAME[kind]
     for values in (GOOD[kind], GOOD[kind] * 0):
-        strategy.check_answer(state, {"summary": {name: values}})
-    strategy.check_answer(state, {})
-    assert not strategy.surveyed(state, stage(1, 0), {0: {}}).keys() & {
+        strategy.check_query_reply(state, {"summary": {name: values}})
+    strategy.check_query_reply(state, {})
+    assert not strategy.aggregate_query(state, stage(1, 0), {0: {}}).keys() & {
         "summaries/0/0",
         "meta/overlap/0/0",
     }
@@ -363,7 +365,7 @@ def test_a_summary_is_accepted_and_so_is_a_withheld_one(kind):
 def test_as_many_centres_as_allowed_are_accepted():
     strategy = server(overlap="thresholded")
     rows = np.zeros((MAX_CENTRES, WIDTH), np.float32)
-    strategy.check_answer(start(strategy), {"summary": {"centres": rows}})
+    strategy.check_query_reply(start(strategy), {"summary": {"centres": rows}})
 
 
 @pytest.mark.parametrize("precision", ["float32", "float16", "bfloat16"])
@@ -371,8 +373,8 @@ def test_a_vector_of_length_1_survives_any_precision_of_the_wire(precision):
     strategy = server(overlap="thresholded")
     angles = np.linspace(0, 2 * np.pi, 500)
     rows = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
-    records = messages.Packer(precision).payload({"summary": {"centres": rows}})
-    strategy.check_answer(start(strategy), messages.unpack(records))
+    records = messages.MessageEncoder(precision).payload({"summary": {"centres": rows}})
+    strategy.check_query_reply(start(strategy), messages.decode_payload(records))
 
 
 # ---- what a user may ask for

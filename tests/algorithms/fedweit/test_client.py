@@ -17,9 +17,9 @@ from torch import nn
 
 from clients.fedweit.client import density, overwritten
 from clients.fedweit.equations import compose, gate, retroactive
-from clients.fedweit.task_model import FedWeitParams, OldTask, Pieces, Workspace
+from clients.fedweit.task_model import FedWeitParams, OldTask, TaskModel, TaskTensors
 from fcl_flower.core.sparse import SparseArray
-from fcl_flower.models.registry import TaskModel
+from fcl_flower.models.registry import MultiHeadModel
 from fcl_flower.training.tensors import dense, snapshot
 from strategies.fedweit.server import FedWeit as Server
 from strategies.fedweit.server import FedWeitParams as ServerParams
@@ -34,7 +34,7 @@ def convolutional_model(tasks=3):
         nn.Flatten(),
         nn.Linear(4 * 16, 5),
     )
-    return TaskModel(
+    return MultiHeadModel(
         body,
         features=5,
         input_shape=(1, 4, 4),
@@ -60,20 +60,20 @@ def random_workspace(lambda1=0.0, lambda2=0.0, old=False):
             model, ["body.0.bias", "heads.0.weight", "heads.0.bias"]
         ).items()
     }
-    pieces = Pieces(
+    tensors = TaskTensors(
         base={W: torch_of["base"]},
         masks={W: torch_of["mask"]},
         adapters={W: torch_of["adapter"]},
         private=private,
     )
     if old:
-        pieces.anchor = {W: torch_of["anchor"]}
+        tensors.anchor = {W: torch_of["anchor"]}
         gates = {W: gate(torch_of["old_mask"], "sigmoid")}
-        pieces.old = {
+        tensors.old = {
             0: OldTask({W: torch_of["old"]}, {W: torch_of["old_anchor"]}, gates)
         }
     params = FedWeitParams(lambda1=lambda1, lambda2=lambda2)
-    return Workspace(model, params, 0, pieces), numbers
+    return TaskModel(model, params, 0, tensors), numbers
 
 
 def test_every_term_of_the_loss_against_numpy():
@@ -83,7 +83,7 @@ def test_every_term_of_the_loss_against_numpy():
     loss = float(work.loss(x, y).detach())
 
     theta = n["base"] * sigmoid(n["mask"])[:, None] + n["adapter"]
-    private = {k: v.detach().double().numpy() for k, v in work.pieces.private.items()}
+    private = {k: v.detach().double().numpy() for k, v in work.tensors.private.items()}
     hidden = np.tanh(x.double().numpy() @ theta.T + private["body.0.bias"])
     logits = hidden @ private["heads.0.weight"].T + private["heads.0.bias"]
     shifted = logits - logits.max(axis=1, keepdims=True)
@@ -175,7 +175,7 @@ def test_a_task_whose_last_round_never_came_is_kept_all_the_same():
     weit = learner(lambda1=0.0, threshold=0.0)
     state, _ = weit.train(weit.init(), foreign_payload(2), stage(0), data(1))
     # The client was away in the last round of task 1, and the server's base has moved.
-    state, _ = weit.train(state, NOTHING, stage(1, last=False), data(2))
+    state, _ = weit.train(state, NOTHING, stage(1, ends_task=False), data(2))
     probes = [(task, data(task + 1).test.x) for task in (0, 1)]
     before = [weit.predict(state, {}, task, x) for task, x in probes]
     rows = {
@@ -210,7 +210,7 @@ def test_old_tasks_follow_a_base_that_the_server_moved():
 
 def test_the_mask_is_learned_and_not_merely_shrunk():
     weit = learner(lambda1=0.0, epochs=20)
-    state, _ = weit.train(weit.init(), NOTHING, stage(0, last=False), data(1))
+    state, _ = weit.train(weit.init(), NOTHING, stage(0, ends_task=False), data(1))
     mask = state["masks/0"][W]
     assert np.abs(mask - weit.params.initial_gate).min() > 1e-3
     assert mask.max() > weit.params.initial_gate > mask.min()
@@ -218,7 +218,7 @@ def test_the_mask_is_learned_and_not_merely_shrunk():
 
 def test_up_go_the_top_channels_and_at_the_end_the_pruned_adapter():
     weit = learner(kappa=0.5, threshold=0.05)
-    state, update = weit.train(weit.init(), NOTHING, stage(0, last=False), data(1))
+    state, update = weit.train(weit.init(), NOTHING, stage(0, ends_task=False), data(1))
     assert set(update.payload) == {"base"}
     channels = sorted({i // 4 for i in update.payload["base"][W].indices.tolist()})
     gates = state["masks/0"][W]
@@ -227,7 +227,7 @@ def test_up_go_the_top_channels_and_at_the_end_the_pruned_adapter():
         update.payload["base"][W].values, state["base"][W][channels].ravel()
     )
 
-    after, update = weit.train(state, NOTHING, stage(0, first=False), data(1))
+    after, update = weit.train(state, NOTHING, stage(0, starts_task=False), data(1))
     assert update.metrics["adapter_density"] == density(update.payload["adapters"])
     adapter = update.payload["adapters"][W]
     assert np.abs(adapter.values).min() > 0.05
@@ -239,7 +239,7 @@ def test_up_go_the_top_channels_and_at_the_end_the_pruned_adapter():
 
 def test_the_literal_rule_sends_the_gated_base():
     weit = learner(kappa=1.0, aggregation="literal")
-    state, update = weit.train(weit.init(), NOTHING, stage(0, last=False), data(1))
+    state, update = weit.train(weit.init(), NOTHING, stage(0, ends_task=False), data(1))
     expected = state["base"][W] * sigmoid(state["masks/0"][W])[:, None]
     np.testing.assert_allclose(
         update.payload["base"][W].to_dense(), expected, rtol=1e-5
@@ -253,7 +253,7 @@ def test_foreign_adapters_start_with_equal_attention_and_then_learn():
     started = weit.start(state, received, 1, data(2))
     assert started["attention"][W].tolist() == [0.25] * 4
 
-    state, update = weit.train(state, received, stage(1, last=False), data(2))
+    state, update = weit.train(state, received, stage(1, ends_task=False), data(2))
     alpha = state["attention"][W]
     assert np.abs(alpha - 0.25).min() > 0.01
     for j in range(4):
@@ -264,7 +264,7 @@ def test_foreign_adapters_start_with_equal_attention_and_then_learn():
 def test_predictions_stay_the_same_when_foreign_adapters_are_folded():
     weit = learner(threshold=0.0, lambda1=0.0)
     state, _ = weit.train(weit.init(), NOTHING, stage(0), data(1))
-    state, _ = weit.train(state, foreign_payload(3), stage(1, last=False), data(2))
+    state, _ = weit.train(state, foreign_payload(3), stage(1, ends_task=False), data(2))
     x = data(2).test.x
     before = weit.predict(state, {}, 1, x)
     foreign = sum(
@@ -319,10 +319,10 @@ def test_both_halves_fit_together_over_two_tasks():
     for task in range(2):
         now = stage(task)
         state, update = weit.train(
-            state, server.broadcast(common, now, 0), now, data(task)
+            state, server.configure_train(common, now, 0), now, data(task)
         )
         server.check(common, update)
-        common = server.aggregate(common, now, {0: update})
+        common = server.aggregate_train(common, now, {0: update})
     assert {"adapters/0/0", "adapters/0/1", "adapters/1/0"} <= set(common)
     assert "foreign/1" in state
 

@@ -8,29 +8,31 @@ from fedweit_cases import NOTHING, W, data, foreign_payload, learner, sigmoid
 
 from clients.fedweit import client
 from clients.fedweit.client_state import (
-    banks,
-    begun,
-    current,
-    ended,
-    folded,
+    current_task,
+    end_task,
+    foreign_adapters,
+    known_tasks,
+    merged_foreign,
     received,
-    trained,
+    start_task,
 )
-from fcl_flower.core.types import Stage
+from fcl_flower.core.types import TaskStage
 from fcl_flower.training.tensors import dense
 
 BOTH = pytest.mark.parametrize("solver", ["closed", "gradient"])
 
 
-def visit(number, task, first=False, last=True):
-    return Stage(round=number, task=task, first=first, last=last)
+def visit(number, task, starts_task=False, ends_task=True):
+    return TaskStage(
+        round=number, task=task, starts_task=starts_task, ends_task=ends_task
+    )
 
 
 def lived(weit, *tasks, count=40):
     """Return the state after visits of one round each; a task's data stay the same."""
     state = weit.init()
     for number, task in enumerate(tasks, start=1):
-        now = visit(number, task, first=task not in tasks[: number - 1])
+        now = visit(number, task, starts_task=task not in tasks[: number - 1])
         state, _ = weit.train(state, NOTHING, now, data(task + 1, count=count))
     return state
 
@@ -78,7 +80,9 @@ def test_tasks_one_after_another_end_as_they_always_did(solver):
     for task in range(3):
         sent = foreign_payload(task) if task else NOTHING
         for step in range(2):
-            now = Stage(2 * task + step + 1, task, first=step == 0, last=step == 1)
+            now = TaskStage(
+                2 * task + step + 1, task, starts_task=step == 0, ends_task=step == 1
+            )
             state, _ = weit.train(state, sent, now, data(task + 1))
     sums = {
         group: float(np.abs(dense(arrays[W])).sum())
@@ -109,13 +113,13 @@ def test_a_visit_takes_up_what_followed_the_base_and_the_others_follow_at_its_en
     }
 
     during = weit.resume(before, 1)
-    assert current(during) == 1
+    assert current_task(during) == 1
     np.testing.assert_allclose(during["adapters/1"][W], follows[1], atol=1e-6)
     for group in ("masks/1", "heads/1", "adapters/0", "adapters/2", "anchor/base"):
         assert during[group] is before[group], "as it was left"
 
     after = weit.finish(during, 1, data(2))
-    assert current(after) is None
+    assert current_task(after) is None
     kept = np.where(np.abs(follows[1]) > 0.03, follows[1], 0)
     for task, expected in ((0, follows[0]), (1, kept), (2, follows[2])):
         found = dense(after[f"adapters/{task}"][W])
@@ -133,7 +137,7 @@ def test_in_a_visit_the_gradient_solver_trains_all_other_tasks_along():
     ), "it followed while other tasks were trained"
 
     work = weit.open(during, 1)
-    assert sorted(work.pieces.old) == [0, 2]
+    assert sorted(work.tensors.old) == [0, 2]
     assert "attention" not in {name.split("/")[0] for name in work.leaves}
     step = dense(before["base"][W]) - dense(before["anchor/base"][W])
     expected = 0.7 * sum(
@@ -175,7 +179,7 @@ def test_with_a_base_that_stays_other_tasks_make_no_difference(solver):
     weit = learner(solver=solver, lambda1=0.0, base_rate=0.0)
     state = weit.init()
     for number, task in ((1, 0), (3, 0)):
-        now = visit(number, task, first=number == 1)
+        now = visit(number, task, starts_task=number == 1)
         state, _ = weit.train(state, NOTHING, now, data(1))
     between = lived(weit, 0, 1, 0)
     own = ("masks/0", "heads/0", "adapters/0")
@@ -197,7 +201,7 @@ def test_a_visit_starts_without_a_memory_of_the_optimizer(monkeypatch):
     for number, (task, last) in enumerate(
         [(0, True), (1, True), (0, False), (0, False), (1, True)], start=1
     ):
-        now = visit(number, task, last=last)
+        now = visit(number, task, ends_task=last)
         state, _ = weit.train(state, NOTHING, now, data(task + 1))
     assert [bool(memory) for memory in memories] == [False, False, False, True, False]
     assert state["optimizer"] == {}
@@ -227,7 +231,7 @@ def test_a_visit_brings_nothing_foreign_and_keeps_what_there_is():
     weit = learner(threshold=0.0, lambda1=0.0)
     state = weit.init()
     for task in (0, 1):
-        now = visit(task + 1, task, first=True)
+        now = visit(task + 1, task, starts_task=True)
         state, _ = weit.train(state, foreign_payload(3), now, data(task + 1))
     x = data(1).test.x
     during = weit.resume(state, 0)
@@ -251,18 +255,18 @@ def test_a_visit_brings_nothing_foreign_and_keeps_what_there_is():
 def test_a_task_that_begins_leaves_nothing_of_one_that_was_never_ended():
     state = {"base": {W: np.zeros((6, 4), np.float32)}, "masks/3": {}, "masks/10": {}}
     first = {
-        **begun(state, 3, {"1/0": foreign_payload(1)["adapters/1/0"]}),
+        **start_task(state, 3, {"1/0": foreign_payload(1)["adapters/1/0"]}),
         "optimizer": {"step": np.ones(1)},
     }
-    assert (current(first), received(first)) == (3, ["1/0"])
+    assert (current_task(first), received(first)) == (3, ["1/0"])
     other = {"2/0": foreign_payload(2)["adapters/2/0"], "2/1": state["base"]}
-    second = begun(first, 10, other)
-    assert (current(second), received(second)) == (10, ["2/0", "2/1"])
+    second = start_task(first, 10, other)
+    assert (current_task(second), received(second)) == (10, ["2/0", "2/1"])
     assert second["attention"][W].tolist() == [0.5, 0.5]
     assert second["optimizer"] == {}
-    assert len(banks(second)[W]) == 2
+    assert len(foreign_adapters(second)[W]) == 2
     expected = foreign_payload(2)["adapters/2/0"][W].to_dense() / 2
-    np.testing.assert_allclose(folded(second)[W].to_dense(), expected)
-    assert ended(second) == {**state, "optimizer": {}}
-    assert current(state) is None
-    assert trained(second) == [3, 10]
+    np.testing.assert_allclose(merged_foreign(second)[W].to_dense(), expected)
+    assert end_task(second) == {**state, "optimizer": {}}
+    assert current_task(state) is None
+    assert known_tasks(second) == [3, 10]

@@ -7,14 +7,16 @@ import pytest
 
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.sparse import SparseArray
-from fcl_flower.core.types import Stage, Update
+from fcl_flower.core.types import TaskStage, Update
 from strategies.fedweit.server import FedWeit, FedWeitParams
 
 W = "body.fc.weight"
 
 
-def stage(number, task=0, first=False, last=False):
-    return Stage(round=number, task=task, first=first, last=last)
+def stage(number, task=0, starts_task=False, ends_task=False):
+    return TaskStage(
+        round=number, task=task, starts_task=starts_task, ends_task=ends_task
+    )
 
 
 def server(**params):
@@ -48,7 +50,7 @@ def test_masked_mean_averages_over_the_clients_that_sent_a_channel():
     full = [[4, 8], [6, 6], [0, 0]]
     updates = {0: update(rows(full, [0, 1])), 1: update(rows([[8, 0]] * 3, [0]))}
 
-    new = strategy.aggregate(state, stage(1), updates)
+    new = strategy.aggregate_train(state, stage(1), updates)
 
     # Channel 0: mean of (4, 8) and (8, 0). Channel 1: client 0 alone. 2: as it was.
     assert new["base"][W].tolist() == [[6, 4], [6, 6], [3, 3]]
@@ -61,7 +63,7 @@ def test_the_literal_rule_counts_what_was_not_sent_as_zero():
     full = [[4, 8], [6, 6], [0, 0]]
     updates = {0: update(rows(full, [0, 1])), 1: update(rows([[8, 0]] * 3, [0]))}
 
-    new = strategy.aggregate(state, stage(1), updates)
+    new = strategy.aggregate_train(state, stage(1), updates)
 
     # 1/C sum B m with C = 2: channel 1 shrinks to half of what its one client sent.
     assert new["base"][W].tolist() == [[6, 4], [3, 3], [3, 3]]
@@ -70,18 +72,22 @@ def test_the_literal_rule_counts_what_was_not_sent_as_zero():
 def test_a_client_receives_only_channels_that_changed_since_it_took_part():
     strategy = server()
     state = start(strategy)
-    first = strategy.broadcast(state, stage(1), 0)["base"][W]
+    first = strategy.configure_train(state, stage(1), 0)["base"][W]
     assert first.nnz == 6, "at first everything"
-    state = strategy.aggregate(
+    state = strategy.aggregate_train(
         state, stage(1), {0: update(rows([[7, 7]] * 3, [1])), 1: update()}
     )
-    again = strategy.broadcast(state, stage(2), 0)["base"][W]
+    again = strategy.configure_train(state, stage(2), 0)["base"][W]
     assert again.indices.tolist() == [2, 3]
     assert again.values.tolist() == [7, 7]
-    assert strategy.broadcast(state, stage(2), 2)["base"][W].nnz == 6, "a newcomer"
+    assert strategy.configure_train(state, stage(2), 2)["base"][W].nnz == 6, (
+        "a newcomer"
+    )
 
-    state = strategy.aggregate(state, stage(2), {0: update(rows([[5, 5]] * 3, [0]))})
-    missed_one = strategy.broadcast(state, stage(3), 1)["base"][W]
+    state = strategy.aggregate_train(
+        state, stage(2), {0: update(rows([[5, 5]] * 3, [0]))}
+    )
+    missed_one = strategy.configure_train(state, stage(3), 1)["base"][W]
     assert missed_one.indices.tolist() == [0, 1, 2, 3], "changes of rounds 1 and 2"
 
 
@@ -92,12 +98,14 @@ def with_adapters(strategy, clients=3, tasks=3):
             client: update(adapter=[[100 * client + task + 1, 0]] * 3)
             for client in range(clients)
         }
-        state = strategy.aggregate(state, stage(task + 1, task, last=True), updates)
+        state = strategy.aggregate_train(
+            state, stage(task + 1, task, ends_task=True), updates
+        )
     return state
 
 
 def received(strategy, state, client, task):
-    payload = strategy.broadcast(state, stage(10, task, first=True), client)
+    payload = strategy.configure_train(state, stage(10, task, starts_task=True), client)
     return sorted(group for group in payload if group.startswith("adapters/"))
 
 
@@ -145,9 +153,9 @@ def test_a_sample_is_of_size_k_and_depends_on_seed_client_and_task_only():
 def test_adapters_travel_once_a_task_and_keep_their_values():
     strategy = server(knowledge="all")
     state = with_adapters(strategy)
-    payload = strategy.broadcast(state, stage(10, 2, first=True), 0)
+    payload = strategy.configure_train(state, stage(10, 2, starts_task=True), 0)
     assert payload["adapters/2/1"][W].to_dense()[:, 0].tolist() == [202, 202, 202]
-    later = strategy.broadcast(state, stage(11, 2, first=False), 0)
+    later = strategy.configure_train(state, stage(11, 2, starts_task=False), 0)
     assert set(later) == {"base"}
 
 
@@ -179,7 +187,7 @@ def test_an_adapter_belongs_to_the_task_at_which_its_client_stood():
     ahead = dataclasses.replace(update(adapter=[[1, 0]] * 3), stage=stage(4, task=5))
     updates = {0: ahead, 1: update(adapter=[[2, 0]] * 3)}
 
-    new = strategy.aggregate(start(strategy), stage(7, task=1), updates)
+    new = strategy.aggregate_train(start(strategy), stage(7, task=1), updates)
 
     assert {g for g in new if g.startswith("adapters/")} == {
         "adapters/0/5",
@@ -194,10 +202,10 @@ def test_what_changed_while_a_client_was_busy_reaches_it_afterwards():
     one = dataclasses.replace(update(rows([[7, 7]] * 3, [1])), stage=stage(1))
     late = dataclasses.replace(update(rows([[5, 5]] * 3, [2])), stage=busy)
 
-    state = strategy.aggregate(state, stage(1), {1: one})
-    state = strategy.aggregate(state, stage(2), {0: late})
+    state = strategy.aggregate_train(state, stage(1), {1: one})
+    state = strategy.aggregate_train(state, stage(2), {0: late})
 
     # Client 0 was asked before channel 1 changed, and client 1 before channel 2 did.
     for client in (0, 1):
-        sent = strategy.broadcast(state, stage(3), client)["base"][W]
+        sent = strategy.configure_train(state, stage(3), client)["base"][W]
         assert sorted(set(sent.indices // 2)) == [1, 2]

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from clients.fedseit.client import FedSeit as Learner
+from clients.fedseit.client import FedSeit as ClientLearner
 from clients.fedseit.client import FedSeitParams as LearnerParams
-from fcl_flower.algorithms.base import Place
-from fcl_flower.core.types import Stage
+from fcl_flower.algorithms.base import ClientContext
+from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData
-from fcl_flower.models.registry import build_model
+from fcl_flower.models.registry import create_model
 from fcl_flower.training.loop import Training, score
 from fcl_flower.training.tensors import snapshot
 from strategies.fedseit.server import FedSeit, FedSeitParams
@@ -64,19 +64,19 @@ class Language(NamedTuple):
         return TaskData(*splits, classes=2)
 
 
-def surveyed(strategy, state, learner, own, stage, data):
-    answer = learner.answer(own, {}, stage, data)
-    strategy.check_answer(state, answer)
-    return strategy.surveyed(state, stage, {learner.place.client: answer})
+def aggregate_query(strategy, state, learner, own, stage, data):
+    answer = learner.answer_query(own, {}, stage, data)
+    strategy.check_query_reply(state, answer)
+    return strategy.aggregate_query(state, stage, {learner.context.client: answer})
 
 
 def trained(strategy, state, learner, own, stage, data):
     """Return both halves' state after a round, and what came down in it."""
-    client = learner.place.client
-    received = strategy.broadcast(state, stage, client)
+    client = learner.context.client
+    received = strategy.configure_train(state, stage, client)
     own, update = learner.train(own, received, stage, data)
-    strategy.check(state, update)
-    return strategy.aggregate(state, stage, {client: update}), own, received
+    strategy.check_update(state, update)
+    return strategy.aggregate_train(state, stage, {client: update}), own, received
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -87,7 +87,7 @@ def test_the_relevant_adapter_of_a_task_long_past_beats_the_last_one(seed):
     task = language.task(0, FEW)
 
     def learner(client, epochs):
-        model = build_model(
+        model = create_model(
             "kim-cnn",
             tasks=3,
             classes=2,
@@ -96,20 +96,20 @@ def test_the_relevant_adapter_of_a_task_long_past_beats_the_last_one(seed):
             table=language.table,
         )
         training = Training(epochs, batch_size=64, learning_rate=3e-3)
-        place = Place(client, seed, training)
-        return Learner(LearnerParams(**SETTINGS), model, place)
+        place = ClientContext(client, seed, training)
+        return ClientLearner(LearnerParams(**SETTINGS), model, place)
 
     sit = FedSeit(FedSeitParams(knowledge="sit:1"), seed)
     other, new = learner(FOREIGN, epochs=15), learner(NEW, epochs=10)
     state = sit.init(snapshot(new.model, new.model.shared_names()))
     own = other.init()
     for number, data in enumerate((relevant, irrelevant)):
-        stage = Stage(number + 1, number, first=True, last=True)
-        state = surveyed(sit, state, other, own, stage, data)
+        stage = TaskStage(number + 1, number, starts_task=True, ends_task=True)
+        state = aggregate_query(sit, state, other, own, stage, data)
         state, own, _ = trained(sit, state, other, own, stage, data)
-    begins = Stage(3, 2, first=True, last=False)
-    begun = surveyed(sit, state, new, new.init(), begins, task)
-    scores = sit.insights(begun, begins)
+    begins = TaskStage(3, 2, starts_task=True, ends_task=False)
+    begun = aggregate_query(sit, state, new, new.init(), begins, task)
+    scores = sit.diagnostics(begun, begins)
     assert scores["overlap/1/2/0/0"] > 0.8
     assert scores["overlap/1/2/0/1"] < 0.5
 
@@ -117,7 +117,7 @@ def test_the_relevant_adapter_of_a_task_long_past_beats_the_last_one(seed):
         """Return who was chosen, and the accuracy after two rounds."""
         strategy = FedSeit(FedSeitParams(knowledge=knowledge), seed)
         now, mine, received = trained(strategy, begun, new, new.init(), begins, task)
-        ends = Stage(4, 2, first=False, last=True)
+        ends = TaskStage(4, 2, starts_task=False, ends_task=True)
         _, mine, _ = trained(strategy, now, new, mine, ends, task)
         found = score(lambda x: new.predict(mine, {}, 2, x), task.test)
         return {g for g in received if g.startswith("adapters/")}, found.accuracy

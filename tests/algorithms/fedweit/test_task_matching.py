@@ -13,10 +13,10 @@ from clients.fedweit_match.matching import (
     clearly_above,
     matched_accuracy,
 )
-from fcl_flower.algorithms.base import Place
+from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.sparse import SparseArray
-from fcl_flower.core.types import Stage, Update
+from fcl_flower.core.types import TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.training.loop import Training
 from fcl_flower.training.tensors import snapshot
@@ -80,7 +80,7 @@ def test_without_validation_examples_nothing_is_averaged():
 
 def learner(kind=FedWeitMatch, params=None, client=0, **training):
     chosen = {"epochs": 30, "batch_size": 50, "learning_rate": 0.05} | training
-    place = Place(client=client, seed=0, training=Training(**chosen))
+    place = ClientContext(client=client, seed=0, training=Training(**chosen))
     if params is None:
         params = FedWeitMatchParams(lambda1=0.0, threshold=0.0)
     return kind(params, linear_model(), place)
@@ -165,7 +165,7 @@ def test_the_end_of_a_matched_task_is_between_start_and_end_or_the_end():
     received = {"base": {}, **trained(2, 2, client=2)}
     mine, start = begun(trained(2, 2, client=2), seed=2, number=3)
     first, _ = learner().train(learner().init(), NOTHING, stage(0), rule(50, 50))
-    during, update = mine.train(first, received, stage(1, last=False), rule(2, 3))
+    during, update = mine.train(first, received, stage(1, ends_task=False), rule(2, 3))
     assert update.metrics["attention/2/0"] == 1.0
     end = mine._tensors(during, 1)
     after = mine._tensors(mine.finish(during, 1, rule(2, 5)), 1)
@@ -197,23 +197,25 @@ def test_between_the_ends_of_tasks_nothing_travels():
     model = linear_model()
     common = server.init(snapshot(model, model.shared_names()))
     first, middle, last = (
-        Stage(1, 0, first=True, last=False),
-        Stage(2, 0, first=False, last=False),
-        Stage(3, 0, first=False, last=True),
+        TaskStage(1, 0, starts_task=True, ends_task=False),
+        TaskStage(2, 0, starts_task=False, ends_task=False),
+        TaskStage(3, 0, starts_task=False, ends_task=True),
     )
     state = mine.init()
     for now in (first, middle, last):
-        down = server.broadcast(common, now, 0)
-        assert bool(down["base"]) == now.first
+        down = server.configure_train(common, now, 0)
+        assert bool(down["base"]) == now.starts_task
         state, update = mine.train(state, down, now, rule(1, 1))
         server.check(common, update)
-        assert set(update.payload) == ({"base", *KINDS} if now.last else {"base"})
-        assert bool(update.payload["base"]) == now.last
-        common = server.aggregate(common, now, {0: update})
+        assert set(update.payload) == ({"base", *KINDS} if now.ends_task else {"base"})
+        assert bool(update.payload["base"]) == now.ends_task
+        common = server.aggregate_train(common, now, {0: update})
     assert {"adapters/0/0", "masks/0/0", "heads/0/0"} <= set(common)
-    groups = set(server.broadcast(common, Stage(4, 1, True, False), 1))
+    groups = set(server.configure_train(common, TaskStage(4, 1, True, False), 1))
     assert groups == {"base", "adapters/0/0", "masks/0/0", "heads/0/0"}
-    assert set(server.broadcast(common, Stage(4, 1, True, False), 0)) == {"base"}
+    assert set(server.configure_train(common, TaskStage(4, 1, True, False), 0)) == {
+        "base"
+    }
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ import torch
 from clients.fedweit.client import FedWeit
 from clients.fedweit.task_model import FedWeitParams
 from clients.fedweit.task_summary import centres
-from fcl_flower.algorithms.base import Place
-from fcl_flower.core.types import Stage
+from fcl_flower.algorithms.base import ClientContext
+from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData
-from fcl_flower.models.registry import build_model
+from fcl_flower.models.registry import create_model
 from fcl_flower.training.loop import Training
 
 KINDS = ["k-means", "gaussian-mixture"]
@@ -156,16 +156,18 @@ def task(count, seed=0):
 
 
 def learner(client=0, seed=9, **params):
-    model = build_model(
+    model = create_model(
         "kim-cnn", tasks=2, classes=2, single_head=False, seed=0, table=TABLE
     )
-    place = Place(client, seed, Training(1, 8, 1e-3))
+    place = ClientContext(client, seed, Training(1, 8, 1e-3))
     return FedWeit(FedWeitParams(**params), model, place)
 
 
 def answer(data, number=1, task=0, client=0, seed=9, **params):
     asked = learner(client, seed, **params)
-    return asked.answer(asked.init(), {}, Stage(number, task, True, False), data)
+    return asked.answer_query(
+        asked.init(), {}, TaskStage(number, task, True, False), data
+    )
 
 
 @pytest.mark.parametrize("clustering", KINDS)

@@ -8,10 +8,10 @@ import pytest
 from sklearn.datasets import load_digits
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.data.datasets.arrays import ImageSet
+from fcl_flower.data.datasets.arrays import ImageDataset
 from fcl_flower.data.datasets.base import Split
-from fcl_flower.data.datasets.registry import known_sources, load_source
-from fcl_flower.data.partition import deal, hold_out
+from fcl_flower.data.datasets.registry import known_datasets, load_dataset
+from fcl_flower.data.partition import split_stratified, train_valid_split
 from fcl_flower.data.scenarios.class_groups import (
     CIFAR100_SUPERCLASSES,
     superclass_groups,
@@ -20,7 +20,7 @@ from fcl_flower.data.scenarios.class_groups import (
 
 @pytest.fixture(autouse=True)
 def fresh_cache():
-    load_source.cache_clear()
+    load_dataset.cache_clear()
 
 
 def arrays(**changes):
@@ -38,7 +38,7 @@ def arrays(**changes):
 
 
 def test_digits_are_the_real_images_each_exactly_once(tmp_path):
-    digits = load_source("digits", tmp_path)
+    digits = load_dataset("digits", tmp_path)
     ours = np.concatenate([digits.train.x, digits.test.x]).reshape(-1, 64)
     labels = np.concatenate([digits.train.y, digits.test.y])
     images, targets = load_digits(return_X_y=True)
@@ -52,23 +52,23 @@ def test_digits_are_the_real_images_each_exactly_once(tmp_path):
 
 
 def test_a_quarter_of_each_digit_is_for_testing(tmp_path):
-    digits = load_source("digits", tmp_path)
+    digits = load_dataset("digits", tmp_path)
     train, test = np.bincount(digits.train.y), np.bincount(digits.test.y)
     np.testing.assert_allclose(test, (train + test) / 4, atol=0.5)
 
 
 def test_digits_are_split_the_same_way_each_time(tmp_path):
-    first = load_source("digits", tmp_path)
-    load_source.cache_clear()
-    again = load_source("digits", tmp_path)
+    first = load_dataset("digits", tmp_path)
+    load_dataset.cache_clear()
+    again = load_dataset("digits", tmp_path)
     assert first is not again
     np.testing.assert_array_equal(first.test.x, again.test.x)
 
 
 def test_a_set_is_read_once_and_cannot_be_changed(tmp_path):
     np.savez(tmp_path / "pets.npz", **arrays())
-    pets = load_source("pets", tmp_path)
-    assert load_source("pets", tmp_path) is pets
+    pets = load_dataset("pets", tmp_path)
+    assert load_dataset("pets", tmp_path) is pets
     with pytest.raises(ValueError, match="read-only"):
         pets.train.x[0] = 0
 
@@ -78,7 +78,7 @@ def test_a_file_is_found_in_the_root_and_in_its_folders(tmp_path, folder):
     (tmp_path / folder).mkdir(exist_ok=True)
     given = arrays()
     np.savez_compressed(tmp_path / folder / "pets.npz", **given)
-    pets = load_source("pets", tmp_path)
+    pets = load_dataset("pets", tmp_path)
     np.testing.assert_array_equal(pets.train.x, given["x_train"])
     np.testing.assert_array_equal(pets.test.y, given["y_test"])
     assert pets.class_names == ("ant", "bee", "cat")
@@ -88,7 +88,7 @@ def test_a_file_deeper_down_is_not_found(tmp_path):
     (tmp_path / "one" / "two").mkdir(parents=True)
     np.savez(tmp_path / "one" / "two" / "pets.npz", **arrays())
     with pytest.raises(ConfigError, match="found there: none"):
-        load_source("pets", tmp_path)
+        load_dataset("pets", tmp_path)
 
 
 @pytest.mark.parametrize("other", ["images/pets.npz", "text/pets/train.jsonl.gz"])
@@ -97,16 +97,16 @@ def test_two_sets_of_one_name_are_both_named(tmp_path, other):
         path.parent.mkdir(parents=True)
         path.touch()
     with pytest.raises(ConfigError, match="dataset: got 'pets'") as caught:
-        load_source("pets", tmp_path)
+        load_dataset("pets", tmp_path)
     second = tmp_path / other.removesuffix("/train.jsonl.gz")
     for place in (tmp_path / "har" / "pets.npz", second):
         assert str(place) in str(caught.value)
-        assert str(place) in known_sources(tmp_path)["pets"]
+        assert str(place) in known_datasets(tmp_path)["pets"]
 
 
 def test_classes_without_names_are_numbered(tmp_path):
     np.savez(tmp_path / "pets.npz", **arrays(class_names=None))
-    assert load_source("pets", tmp_path).class_names == ("0", "1", "2")
+    assert load_dataset("pets", tmp_path).class_names == ("0", "1", "2")
 
 
 def test_floating_point_images_are_scaled_to_bytes(tmp_path):
@@ -114,7 +114,7 @@ def test_floating_point_images_are_scaled_to_bytes(tmp_path):
     x[:, 0] = [0.0, 0.5, 1.0]
     test = np.ones((6, 1, 3), np.float32)
     np.savez(tmp_path / "pets.npz", **arrays(x_train=x, x_test=test))
-    pets = load_source("pets", tmp_path)
+    pets = load_dataset("pets", tmp_path)
     assert pets.train.x[0, 0].tolist() == [0, 128, 255]
     assert pets.train.x.dtype == np.uint8
     assert pets.test.x.min() == 255
@@ -151,7 +151,7 @@ def test_floating_point_images_are_scaled_to_bytes(tmp_path):
 def test_a_wrong_array_is_refused_by_file_and_key(tmp_path, change, words):
     np.savez(tmp_path / "pets.npz", **arrays(**change))
     with pytest.raises(ConfigError, match=words) as caught:
-        load_source("pets", tmp_path)
+        load_dataset("pets", tmp_path)
     assert str(tmp_path / "pets.npz") in str(caught.value)
 
 
@@ -165,9 +165,9 @@ def test_a_damaged_file_is_refused_whatever_is_damaged(tmp_path):
         damaged = sound.copy()
         damaged[rng.integers(len(damaged), size=3)] = rng.integers(256, size=3)
         path.write_bytes(damaged[: rng.integers(1, len(damaged) * 4)].tobytes())
-        load_source.cache_clear()
+        load_dataset.cache_clear()
         try:
-            load_source("pets", tmp_path)
+            load_dataset("pets", tmp_path)
         except ConfigError:
             refused += 1
     assert refused > 100
@@ -178,7 +178,7 @@ def test_a_missing_set_says_where_it_looked_and_what_there_is(tmp_path):
     (tmp_path / "images").mkdir()
     np.savez(tmp_path / "images" / "cars.npz", **arrays())
     with pytest.raises(ConfigError) as caught:
-        load_source("mnist", tmp_path)
+        load_dataset("mnist", tmp_path)
     message = str(caught.value)
     for words in (
         "dataset: got 'mnist'",
@@ -195,16 +195,16 @@ def test_a_missing_set_says_where_it_looked_and_what_there_is(tmp_path):
 
 def test_a_missing_data_root_is_no_crash(tmp_path):
     with pytest.raises(ConfigError, match="found there: none"):
-        load_source("mnist", tmp_path / "nowhere")
+        load_dataset("mnist", tmp_path / "nowhere")
 
 
 def test_what_is_listed_is_what_can_be_loaded(tmp_path):
     np.savez(tmp_path / "pets.npz", **arrays())
     (tmp_path / "more").mkdir()
     np.savez(tmp_path / "more" / "cars.npz", **arrays())
-    for name in known_sources(tmp_path).keys() & {"digits", "pets", "cars"}:
-        assert load_source(name, tmp_path).name == name
-    assert known_sources(tmp_path)["cars"] == str(tmp_path / "more" / "cars.npz")
+    for name in known_datasets(tmp_path).keys() & {"digits", "pets", "cars"}:
+        assert load_dataset(name, tmp_path).name == name
+    assert known_datasets(tmp_path)["cars"] == str(tmp_path / "more" / "cars.npz")
 
 
 @pytest.mark.parametrize(
@@ -212,13 +212,13 @@ def test_what_is_listed_is_what_can_be_loaded(tmp_path):
 )
 def test_a_name_that_is_a_path_is_refused(tmp_path, name):
     with pytest.raises(ConfigError, match="dataset: got"):
-        load_source(name, tmp_path)
+        load_dataset(name, tmp_path)
 
 
 def test_the_hub_without_its_extra_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "flwr_datasets", None)
     with pytest.raises(ConfigError, match=r'pip install "fcl-flower\[hub\]"'):
-        load_source("hub:somebody/something", tmp_path)
+        load_dataset("hub:somebody/something", tmp_path)
 
 
 @pytest.fixture
@@ -250,7 +250,7 @@ def folder(tmp_path, monkeypatch):
 )
 def test_the_hub_loads_a_folder_of_images(folder, tmp_path, mode, shape, pixel):
     name = folder(mode)
-    pictures = load_source(name, tmp_path)
+    pictures = load_dataset(name, tmp_path)
     assert pictures.name == name
     assert pictures.class_names == ("ape", "bee")
     assert pictures.train.x.shape == (6, *shape)
@@ -261,24 +261,24 @@ def test_the_hub_loads_a_folder_of_images(folder, tmp_path, mode, shape, pixel):
 
 def test_the_hub_takes_a_validation_split_for_testing(folder, tmp_path):
     name = folder("L", splits=("train", "validation"))
-    assert load_source(name, tmp_path).test.y.tolist() == [0, 0, 1, 1]
+    assert load_dataset(name, tmp_path).test.y.tolist() == [0, 0, 1, 1]
 
 
 def test_the_hub_refuses_images_of_several_sizes(folder, tmp_path):
     name = folder("L", size=lambda at: (7 + at, 9))
     with pytest.raises(ConfigError, match="3 different sizes"):
-        load_source(name, tmp_path)
+        load_dataset(name, tmp_path)
 
 
 def test_the_hub_refuses_a_set_without_test_images(folder, tmp_path):
     name = folder("L", splits=("train",))
     with pytest.raises(ConfigError, match="called test or validation or valid"):
-        load_source(name, tmp_path)
+        load_dataset(name, tmp_path)
 
 
 def test_the_hub_refuses_a_folder_without_images(folder, tmp_path):
     with pytest.raises(ConfigError, match="reachable set with a split called train"):
-        load_source(f"hub:{tmp_path / 'nothing'}", tmp_path)
+        load_dataset(f"hub:{tmp_path / 'nothing'}", tmp_path)
 
 
 def test_the_superclasses_are_20_times_5_different_classes():
@@ -290,7 +290,7 @@ def test_the_superclasses_are_20_times_5_different_classes():
 
 def hundred(name, names):
     split = Split(np.zeros((100, 2, 2), np.uint8), np.arange(100))
-    return ImageSet(name, split, split, tuple(names))
+    return ImageDataset(name, split, split, tuple(names))
 
 
 def test_superclasses_follow_the_names_whatever_their_order():
@@ -315,7 +315,7 @@ def test_the_stored_cifar100_has_20_superclasses():
     root = os.environ.get("FCL_DATA")
     if not root or not (Path(root) / "images" / "cifar100.npz").is_file():
         pytest.skip("needs images/cifar100.npz under FCL_DATA")
-    source = load_source("cifar100", Path(root))
+    source = load_dataset("cifar100", Path(root))
     groups = superclass_groups(source)
     assert len(groups) == 20
     for group in groups:
@@ -325,7 +325,7 @@ def test_the_stored_cifar100_has_20_superclasses():
 
 def test_deal_is_disjoint_complete_and_even_in_every_class():
     labels = np.repeat([7, 3, 5], [11, 4, 20])
-    parts = deal(labels, 4, np.random.default_rng(0))
+    parts = split_stratified(labels, 4, np.random.default_rng(0))
     assert all(np.all(np.diff(part) > 0) for part in parts)
     np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(35))
     for label in (3, 5, 7):
@@ -335,25 +335,25 @@ def test_deal_is_disjoint_complete_and_even_in_every_class():
 
 def test_what_does_not_divide_goes_to_another_part_for_each_class():
     # Three classes of 4 samples, three parts: one sample too many in each class.
-    parts = deal(np.repeat([0, 1, 2], 4), 3, np.random.default_rng(0))
+    parts = split_stratified(np.repeat([0, 1, 2], 4), 3, np.random.default_rng(0))
     assert [len(part) for part in parts] == [4, 4, 4]
 
 
 def test_hold_out_takes_its_share_of_each_class_but_never_all():
     labels = np.repeat([0, 1, 2, 3], [100, 20, 2, 1])
-    kept, held = hold_out(labels, 0.15, np.random.default_rng(0))
+    kept, held = train_valid_split(labels, 0.15, np.random.default_rng(0))
     assert np.bincount(labels[held], minlength=4).tolist() == [15, 3, 1, 0]
     assert np.bincount(labels[kept], minlength=4).tolist() == [85, 17, 1, 1]
     assert not np.intersect1d(kept, held).size
-    _, most = hold_out(labels, 0.99, np.random.default_rng(0))
+    _, most = train_valid_split(labels, 0.99, np.random.default_rng(0))
     assert np.bincount(labels[most], minlength=4).tolist() == [99, 19, 1, 0]
 
 
 @pytest.mark.parametrize(
     "cut",
     [
-        lambda rng: deal(np.zeros(50), 2, rng),
-        lambda rng: hold_out(np.zeros(50), 0.5, rng),
+        lambda rng: split_stratified(np.zeros(50), 2, rng),
+        lambda rng: train_valid_split(np.zeros(50), 0.5, rng),
     ],
     ids=["deal", "hold_out"],
 )

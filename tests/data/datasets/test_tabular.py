@@ -9,16 +9,16 @@ from fakes import run_in_process
 
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.data.datasets.arrays import FeatureSet
-from fcl_flower.data.datasets.registry import load_source
+from fcl_flower.data.datasets.arrays import TabularDataset
+from fcl_flower.data.datasets.registry import load_dataset
 from fcl_flower.data.inputs import to_inputs
-from fcl_flower.models.registry import build_model
+from fcl_flower.models.registry import create_model
 from fcl_flower.setup import factory, resolve
 
 
 @pytest.fixture(autouse=True)
 def fresh_cache():
-    load_source.cache_clear()
+    load_dataset.cache_clear()
 
 
 def arrays(classes=4, each=30, numbers=3):
@@ -43,15 +43,15 @@ def save(tmp_path):
 
 def test_numbers_stay_as_they_are_whatever_their_type(save, tmp_path):
     given = save()
-    table = load_source("table", tmp_path)
-    assert isinstance(table, FeatureSet)
+    table = load_dataset("table", tmp_path)
+    assert isinstance(table, TabularDataset)
     assert table.train.x.dtype == np.float32
     np.testing.assert_array_equal(table.train.x, given["x_train"].astype("f4"))
     x = to_inputs(table, table.test, np.array([3, 1]), (3,), None)
     np.testing.assert_array_equal(x.numpy(), given["x_test"].astype("f4")[[3, 1]])
     whole = np.arange(360).reshape(120, 3)
     save("whole", x_train=whole)
-    np.testing.assert_array_equal(load_source("whole", tmp_path).train.x, whole)
+    np.testing.assert_array_equal(load_dataset("whole", tmp_path).train.x, whole)
 
 
 @pytest.mark.parametrize(
@@ -67,21 +67,21 @@ def test_numbers_stay_as_they_are_whatever_their_type(save, tmp_path):
 def test_a_wrong_array_is_refused_by_file_and_key(save, tmp_path, change, words):
     save(**change)
     with pytest.raises(ConfigError, match=words) as caught:
-        load_source("table", tmp_path)
+        load_dataset("table", tmp_path)
     assert str(tmp_path / "table.npz") in str(caught.value)
 
 
 def test_the_width_of_the_model_is_that_of_the_data(save, tmp_path):
     save()
     config = RunConfig(dataset="table", data_root=str(tmp_path), tasks=2)
-    found = resolve.completed(config)
+    found = resolve.resolve(config)
     assert (found.model, found.features) == ("mlp", 3)
-    assert resolve.completed(found) == found
-    assert factory.model(found, factory.scenario(found)).input_shape == (3,)
+    assert resolve.resolve(found) == found
+    assert factory.build_model(found, factory.build_scenario(found)).input_shape == (3,)
     with pytest.raises(ConfigError, match="features: 5 is refused: expected 3, as 'ta"):
-        resolve.completed(config.with_values(features=5))
+        resolve.resolve(config.with_values(features=5))
     with pytest.raises(ConfigError, match="features: 5 is refused: expected none, as"):
-        resolve.completed(RunConfig(features=5))
+        resolve.resolve(RunConfig(features=5))
 
 
 def test_data_sets_of_different_width_cannot_share_a_model(save, tmp_path):
@@ -94,13 +94,13 @@ def test_data_sets_of_different_width_cannot_share_a_model(save, tmp_path):
         clients=2,
         tasks=1,
     )
-    plan = factory.scenario(config)
+    plan = factory.build_scenario(config)
     with pytest.raises(ConfigError, match=r"expected \(5,\) for the features of 'wide"):
-        factory.model(config, plan)
+        factory.build_model(config, plan)
 
 
 def test_the_network_is_two_normalised_layers():
-    model = build_model(
+    model = create_model(
         "mlp", tasks=1, classes=2, single_head=False, seed=0, numbers=3
     ).eval()
     weights = {name: w.numpy() for name, w in model.body.state_dict().items()}
@@ -118,11 +118,11 @@ def test_the_network_is_two_normalised_layers():
 
 def test_a_model_for_numbers_needs_numbers():
     with pytest.raises(ConfigError, match="got 'mlp' for images"):
-        build_model("mlp", tasks=1, classes=2, single_head=False, seed=0)
+        create_model("mlp", tasks=1, classes=2, single_head=False, seed=0)
     with pytest.raises(
         ConfigError, match="got 'small' for features, expected one of m"
     ):
-        build_model("small", tasks=1, classes=2, single_head=False, seed=0, numbers=3)
+        create_model("small", tasks=1, classes=2, single_head=False, seed=0, numbers=3)
 
 
 @pytest.mark.parametrize("strategy", ["fedavg", "fedweit"])

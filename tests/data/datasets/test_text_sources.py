@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.data.datasets.registry import load_source
+from fcl_flower.data.datasets.registry import load_dataset
 from fcl_flower.data.datasets.stdlib_docs import load_stdlib_docs
 from fcl_flower.data.datasets.text import (
     EMPTY,
-    TextSet,
+    TextDataset,
     checked_text_set,
     text_split,
     words,
@@ -33,7 +33,7 @@ TEST = [{"text": "Dogs", "label": "pet", "fine": "dog"}]
 
 @pytest.fixture(autouse=True)
 def fresh_cache():
-    load_source.cache_clear()
+    load_dataset.cache_clear()
 
 
 def lines(rows):
@@ -105,8 +105,8 @@ def test_a_class_may_lack_test_documents():
 @pytest.mark.parametrize("place", ["", "text", "other"])
 def test_a_folder_is_found_in_the_root_and_in_its_folders(tmp_path, place):
     write(tmp_path / place / "pets")
-    pets = load_source("pets", tmp_path)
-    assert isinstance(pets, TextSet)
+    pets = load_dataset("pets", tmp_path)
+    assert isinstance(pets, TextDataset)
     assert pets.name == "pets"
     assert pets.class_names == ("insect", "pet")
     assert pets.train.x == ("The cat sat.", "A dog!", "Bees?")
@@ -117,8 +117,8 @@ def test_a_folder_is_found_in_the_root_and_in_its_folders(tmp_path, place):
 
 def test_a_set_is_read_once_and_its_labels_cannot_be_changed(tmp_path):
     write(tmp_path / "pets")
-    pets = load_source("pets", tmp_path)
-    assert load_source("pets", tmp_path) is pets
+    pets = load_dataset("pets", tmp_path)
+    assert load_dataset("pets", tmp_path) is pets
     assert pets.train.y.dtype == np.int64
     with pytest.raises(ValueError, match="read-only"):
         pets.train.y[0] = 0
@@ -126,7 +126,7 @@ def test_a_set_is_read_once_and_its_labels_cannot_be_changed(tmp_path):
 
 def test_another_field_can_be_the_label(tmp_path):
     write(tmp_path / "pets")
-    pets = load_source("pets:fine", tmp_path)
+    pets = load_dataset("pets:fine", tmp_path)
     assert pets.name == "pets:fine"
     assert pets.class_names == ("bee", "cat", "dog")
     assert pets.train.y.tolist() == [1, 2, 0]
@@ -135,7 +135,7 @@ def test_another_field_can_be_the_label(tmp_path):
 def test_whole_numbers_are_labels(tmp_path):
     rows = [{"text": "x", "label": 3}, {"text": "y", "label": -1}]
     write(tmp_path / "pets", train=rows, test=rows)
-    pets = load_source("pets", tmp_path)
+    pets = load_dataset("pets", tmp_path)
     assert pets.class_names == ("-1", "3")
     assert pets.test.y.tolist() == [1, 0]
 
@@ -165,7 +165,7 @@ def test_a_wrong_line_is_refused_by_file_and_number(tmp_path, file, line, senten
     content = lines(TRAIN[:1]) + line + b"\n" + lines(TRAIN[1:])
     write(tmp_path / "pets", **{file: content})
     with pytest.raises(ConfigError, match=sentence) as caught:
-        load_source("pets", tmp_path)
+        load_dataset("pets", tmp_path)
     assert str(tmp_path / "pets" / f"{file}.jsonl.gz") in str(caught.value)
 
 
@@ -173,14 +173,14 @@ def test_a_test_label_that_training_lacks_is_refused_by_its_line(tmp_path):
     write(tmp_path / "pets", test=[*TEST, {"text": "x", "label": "fish"}])
     sentence = r"test\.jsonl\.gz: label in line 2: got label 'fish', expected one of"
     with pytest.raises(ConfigError, match=sentence):
-        load_source("pets", tmp_path)
+        load_dataset("pets", tmp_path)
 
 
 @pytest.mark.parametrize("file", ["train", "test"])
 def test_an_empty_file_is_refused(tmp_path, file):
     write(tmp_path / "pets", **{file: b""})
     with pytest.raises(ConfigError, match=rf"{file}\.jsonl\.gz is empty, expected"):
-        load_source("pets", tmp_path)
+        load_dataset("pets", tmp_path)
 
 
 def test_a_missing_test_file_is_refused(tmp_path):
@@ -189,7 +189,7 @@ def test_a_missing_test_file_is_refused(tmp_path):
     with pytest.raises(
         ConfigError, match=r"test\.jsonl\.gz: cannot be read after line"
     ):
-        load_source("pets", tmp_path)
+        load_dataset("pets", tmp_path)
 
 
 def test_a_damaged_file_is_refused_whatever_is_damaged(tmp_path):
@@ -202,9 +202,9 @@ def test_a_damaged_file_is_refused_whatever_is_damaged(tmp_path):
         damaged = sound.copy()
         damaged[rng.integers(len(damaged), size=3)] = rng.integers(256, size=3)
         path.write_bytes(damaged[: rng.integers(1, len(damaged) * 4)].tobytes())
-        load_source.cache_clear()
+        load_dataset.cache_clear()
         try:
-            load_source("pets", tmp_path)
+            load_dataset("pets", tmp_path)
         except ConfigError:
             refused += 1
     assert refused > 100
@@ -215,7 +215,7 @@ def test_a_missing_set_says_where_it_looked_and_what_there_is(tmp_path):
     write(tmp_path / "text" / "news")
     (tmp_path / "text" / "other").mkdir()
     with pytest.raises(ConfigError) as caught:
-        load_source("r8:fine", tmp_path)
+        load_dataset("r8:fine", tmp_path)
     message = str(caught.value)
     for part in (
         "dataset: got 'r8:fine'",
@@ -230,7 +230,7 @@ def test_a_missing_set_says_where_it_looked_and_what_there_is(tmp_path):
 def test_a_file_of_images_has_no_fields(tmp_path):
     (tmp_path / "pets.npz").write_bytes(b"")
     with pytest.raises(ConfigError, match="or a folder pets with"):
-        load_source("pets:fine", tmp_path)
+        load_dataset("pets:fine", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ def test_a_file_of_images_has_no_fields(tmp_path):
 )
 def test_a_field_that_is_no_word_is_refused(tmp_path, name):
     with pytest.raises(ConfigError, match="FOLDER:FIELD"):
-        load_source(name, tmp_path)
+        load_dataset(name, tmp_path)
 
 
 # ---------------------------------------------------------------- docstrings
@@ -280,7 +280,7 @@ def test_each_class_of_docstrings_has_a_quarter_for_testing(docs):
 
 
 def test_docstrings_are_found_by_name_and_the_same_each_time(docs):
-    again = load_source("stdlib-docs", Path("nowhere"))
+    again = load_dataset("stdlib-docs", Path("nowhere"))
     assert again.name == "stdlib-docs"
     assert docs.train.x == again.train.x
     np.testing.assert_array_equal(docs.test.y, again.test.y)
@@ -382,8 +382,8 @@ def hub(tmp_path, monkeypatch):
 
 def test_the_hub_loads_a_folder_of_texts(hub, tmp_path):
     name = hub()
-    pets = load_source(name, tmp_path)
-    assert isinstance(pets, TextSet)
+    pets = load_dataset(name, tmp_path)
+    assert isinstance(pets, TextDataset)
     assert pets.name == name
     assert pets.class_names == ("insect", "pet")
     assert pets.train.x == ("The cat sat.", "A dog!", "Bees?")
@@ -393,7 +393,7 @@ def test_the_hub_loads_a_folder_of_texts(hub, tmp_path):
 
 def test_the_hub_takes_the_only_column_of_texts_and_whole_numbers(hub, tmp_path):
     rows = [{"sentence": "So it is", "label": 7}, {"sentence": "No", "label": 2}]
-    pets = load_source(hub(rows, rows), tmp_path)
+    pets = load_dataset(hub(rows, rows), tmp_path)
     assert pets.class_names == ("2", "7")
     assert pets.train.x == ("So it is", "No")
     assert pets.test.y.tolist() == [1, 0]
@@ -418,7 +418,7 @@ def test_the_hub_takes_the_finest_class_labels_before_a_plain_label(hub, tmp_pat
     for split in ("train", "test"):
         table = datasets.Dataset.from_dict(rows, features=features)
         table.to_parquet(folder / f"{split}.parquet")
-    pets = load_source(f"hub:{folder}", tmp_path)
+    pets = load_dataset(f"hub:{folder}", tmp_path)
     assert pets.class_names == ("p", "q", "r")
     assert pets.train.y.tolist() == [2, 0, 1]
 
@@ -445,7 +445,7 @@ def test_the_hub_refuses_rows_that_are_no_labelled_texts(
     hub, tmp_path, train, test, sentence
 ):
     with pytest.raises(ConfigError, match=sentence):
-        load_source(hub(train, test or train), tmp_path)
+        load_dataset(hub(train, test or train), tmp_path)
 
 
 # ---------------------------------------------------------------- real data
@@ -464,6 +464,6 @@ def test_the_stored_sets_are_complete(name, train, test, classes):
     root = os.environ.get("FCL_DATA")
     if not root or not (Path(root) / "text" / name.split(":")[0]).is_dir():
         pytest.skip(f"needs text/{name.split(':')[0]} under FCL_DATA")
-    source = load_source(name, Path(root))
+    source = load_dataset(name, Path(root))
     sizes = (len(source.train.x), len(source.test.x), source.num_classes)
     assert sizes == (train, test, classes)

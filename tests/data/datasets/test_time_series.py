@@ -9,15 +9,15 @@ import torch
 from torch import nn
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.data.datasets.arrays import ImageSet, SeriesSet
-from fcl_flower.data.datasets.registry import load_source
+from fcl_flower.data.datasets.arrays import ImageDataset, TimeSeriesDataset
+from fcl_flower.data.datasets.registry import load_dataset
 from fcl_flower.data.inputs import check_shape, to_inputs
-from fcl_flower.models.registry import build_model
+from fcl_flower.models.registry import create_model
 
 
 @pytest.fixture(autouse=True)
 def fresh_cache():
-    load_source.cache_clear()
+    load_dataset.cache_clear()
 
 
 def arrays(**changes):
@@ -36,7 +36,7 @@ def arrays(**changes):
 def load(tmp_path):
     def save_and_load(**changes):
         np.savez(tmp_path / "motion.npz", **arrays(**changes))
-        return load_source("motion", tmp_path)
+        return load_dataset("motion", tmp_path)
 
     return save_and_load
 
@@ -44,7 +44,7 @@ def load(tmp_path):
 def test_series_stay_as_they_are(load):
     given = arrays()
     motion = load()
-    assert isinstance(motion, SeriesSet)
+    assert isinstance(motion, TimeSeriesDataset)
     assert motion.train.x.dtype == motion.test.x.dtype == np.float32
     np.testing.assert_array_equal(motion.train.x, given["x_train"].astype(np.float32))
     np.testing.assert_array_equal(motion.test.x, given["x_test"].astype(np.float32))
@@ -55,12 +55,12 @@ def test_series_stay_as_they_are(load):
 def test_samples_in_0_to_1_are_grey_images_and_one_value_outside_makes_series(load):
     inside = np.linspace(0, 1, 90).reshape(6, 3, 5)
     test = np.ones((4, 3, 5))
-    assert isinstance(load(x_train=inside, x_test=test), ImageSet)
+    assert isinstance(load(x_train=inside, x_test=test), ImageDataset)
     for beyond in (-0.01, 1.01):
         other = test.copy()
         other[3, 2, 4] = beyond
-        load_source.cache_clear()
-        assert isinstance(load(x_train=inside, x_test=other), SeriesSet)
+        load_dataset.cache_clear()
+        assert isinstance(load(x_train=inside, x_test=other), TimeSeriesDataset)
 
 
 @pytest.mark.parametrize("split", ["x_train", "x_test"])
@@ -107,7 +107,7 @@ def test_a_model_for_another_shape_is_refused(load, shape):
 
 
 def test_a_model_for_series_is_refused_for_images(tmp_path):
-    digits = load_source("digits", tmp_path)
+    digits = load_dataset("digits", tmp_path)
     with pytest.raises(ConfigError, match=r"model: got input shape \(9, 128\)"):
         to_inputs(digits, digits.train, np.array([0]), (9, 128), None)
 
@@ -116,7 +116,7 @@ def test_har_cnn_tells_human_activities_apart():
     root = os.environ.get("FCL_DATA")
     if not root or not (Path(root) / "har" / "uci_har_raw9.npz").is_file():
         pytest.skip("needs har/uci_har_raw9.npz under FCL_DATA")
-    har = load_source("uci_har_raw9", Path(root))
+    har = load_dataset("uci_har_raw9", Path(root))
     assert har.train.x.shape == (2400, 9, 128)
     everyone = [np.arange(len(split.y)) for split in (har.train, har.test)]
     x, x_test = (
@@ -124,7 +124,7 @@ def test_har_cnn_tells_human_activities_apart():
         for split, chosen in zip((har.train, har.test), everyone, strict=True)
     )
     y = torch.from_numpy(har.train.y.copy())
-    model = build_model("har-cnn", tasks=1, classes=6, single_head=True, seed=0)
+    model = create_model("har-cnn", tasks=1, classes=6, single_head=True, seed=0)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     generator = torch.Generator().manual_seed(0)
     for _ in range(2):

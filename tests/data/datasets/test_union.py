@@ -8,15 +8,15 @@ import pytest
 import torch
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.data.datasets.arrays import SeriesSet
+from fcl_flower.data.datasets.arrays import TimeSeriesDataset
 from fcl_flower.data.datasets.images import resized
-from fcl_flower.data.datasets.registry import load_source
-from fcl_flower.data.datasets.text import TextSet
+from fcl_flower.data.datasets.registry import load_dataset
+from fcl_flower.data.datasets.text import TextDataset
 
 
 @pytest.fixture(autouse=True)
 def fresh_cache():
-    load_source.cache_clear()
+    load_dataset.cache_clear()
 
 
 def save(folder, name, shape, classes, kind=np.uint8):
@@ -48,7 +48,7 @@ def write(folder, name, rows):
 def test_classes_stand_side_by_side_in_the_order_given(tmp_path):
     one = save(tmp_path, "one", (5, 4), 2)
     other = save(tmp_path, "other", (5, 4), 3)
-    both = load_source("other+one", tmp_path)
+    both = load_dataset("other+one", tmp_path)
     assert both.name == "other+one"
     assert both.class_names == ("other:0", "other:1", "other:2", "one:0", "one:1")
     for split in ("train", "test"):
@@ -63,14 +63,14 @@ def test_classes_stand_side_by_side_in_the_order_given(tmp_path):
 
 def test_a_union_is_made_once(tmp_path):
     save(tmp_path, "one", (5, 4), 2)
-    both = load_source("one+digits", tmp_path)
-    assert load_source("one+digits", tmp_path) is both
+    both = load_dataset("one+digits", tmp_path)
+    assert load_dataset("one+digits", tmp_path) is both
 
 
 def test_three_sets_make_a_union_too(tmp_path):
     for number, name in enumerate(("a", "b", "c")):
         save(tmp_path, name, (4, 4), number + 1)
-    three = load_source("c+a+b", tmp_path)
+    three = load_dataset("c+a+b", tmp_path)
     assert three.class_names == ("c:0", "c:1", "c:2", "a:0", "b:0", "b:1")
     assert three.test.y.tolist() == [0, 1, 2, 3, 4, 5]
 
@@ -78,7 +78,7 @@ def test_three_sets_make_a_union_too(tmp_path):
 def test_images_get_the_largest_size_and_colours_where_one_has_them(tmp_path):
     grey = save(tmp_path, "grey", (6, 4), 2)
     save(tmp_path, "rgb", (3, 8, 3), 2)
-    both = load_source("grey+rgb", tmp_path)
+    both = load_dataset("grey+rgb", tmp_path)
     assert both.train.x.shape == (12, 6, 8, 3)
     assert both.train.x.dtype == np.uint8
     np.testing.assert_array_equal(both.test.x[:2, ..., 0], both.test.x[:2, ..., 2])
@@ -94,7 +94,7 @@ def test_images_get_the_largest_size_and_colours_where_one_has_them(tmp_path):
 
 def test_images_of_the_largest_size_stay_as_they_are(tmp_path):
     large = save(tmp_path, "large", (9, 9), 2)
-    both = load_source("digits+large", tmp_path)
+    both = load_dataset("digits+large", tmp_path)
     np.testing.assert_array_equal(both.test.x[-2:], large["x_test"])
 
 
@@ -114,8 +114,8 @@ def test_many_images_are_resized_as_few_are():
 def test_texts_are_joined_also_where_a_field_is_the_label(tmp_path):
     write(tmp_path, "pets", [{"text": "A cat", "label": "p", "fine": "q"}])
     write(tmp_path, "news", [{"text": "So it is", "label": "n"}])
-    both = load_source("pets:fine+news", tmp_path)
-    assert isinstance(both, TextSet)
+    both = load_dataset("pets:fine+news", tmp_path)
+    assert isinstance(both, TextDataset)
     assert both.class_names == ("pets:fine:q", "news:n")
     assert both.train.x == ("A cat", "So it is")
     assert both.test.y.tolist() == [0, 1]
@@ -125,12 +125,12 @@ def test_series_are_joined_where_they_have_one_shape(tmp_path):
     save(tmp_path, "a", (3, 5), 2, np.float32)
     b = save(tmp_path, "b", (3, 5), 2, np.float32)
     save(tmp_path, "c", (3, 6), 2, np.float32)
-    both = load_source("a+b", tmp_path)
-    assert isinstance(both, SeriesSet)
+    both = load_dataset("a+b", tmp_path)
+    assert isinstance(both, TimeSeriesDataset)
     np.testing.assert_array_equal(both.test.x[2:], b["x_test"])
     sentence = r"'a\+c' with shape \(3, 5\) in 'a' and shape \(3, 6\) in 'c', expected"
     with pytest.raises(ConfigError, match=sentence):
-        load_source("a+c", tmp_path)
+        load_dataset("a+c", tmp_path)
 
 
 def test_kinds_do_not_mix(tmp_path):
@@ -141,7 +141,7 @@ def test_kinds_do_not_mix(tmp_path):
         ("motion+digits", "series in 'motion' and images in 'digits'"),
     ):
         with pytest.raises(ConfigError, match=words):
-            load_source(pair, tmp_path)
+            load_dataset(pair, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -156,10 +156,10 @@ def test_kinds_do_not_mix(tmp_path):
 )
 def test_a_member_that_cannot_be_is_named(tmp_path, name, words):
     with pytest.raises(ConfigError, match=words):
-        load_source(name, tmp_path)
+        load_dataset(name, tmp_path)
 
 
 def test_the_hub_can_be_a_member(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "flwr_datasets", None)
     with pytest.raises(ConfigError, match="got 'hub:a/b', which needs"):
-        load_source("digits+hub:a/b", tmp_path)
+        load_dataset("digits+hub:a/b", tmp_path)

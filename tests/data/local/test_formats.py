@@ -11,11 +11,15 @@ import pytest
 from PIL import Image
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.data.datasets.arrays import FeatureSet, ImageSet, SeriesSet
-from fcl_flower.data.datasets.text import TextSet
+from fcl_flower.data.datasets.arrays import (
+    ImageDataset,
+    TabularDataset,
+    TimeSeriesDataset,
+)
+from fcl_flower.data.datasets.text import TextDataset
 from fcl_flower.data.local import task
 from fcl_flower.data.local.layout import find_tasks
-from fcl_flower.data.local.task import Wanted, load_task
+from fcl_flower.data.local.task import LocalDataSpec, load_task
 
 CSV = "b,label,a\n1,cat,10\n2,dog,20\n3,cat,30\n4,dog,40\n5,cat,50\n6,dog,60\n"
 JSONL = "".join(
@@ -30,8 +34,13 @@ def fresh_cache():
     task._loaded.cache_clear()
 
 
-def wanted(kind=FeatureSet, **changes):
-    shape = {FeatureSet: (2,), TextSet: (-1,), ImageSet: (1, 8, 8), SeriesSet: (3, 5)}
+def wanted(kind=TabularDataset, **changes):
+    shape = {
+        TabularDataset: (2,),
+        TextDataset: (-1,),
+        ImageDataset: (1, 8, 8),
+        TimeSeriesDataset: (3, 5),
+    }
     settings = {
         "kind": kind,
         "input_shape": shape[kind],
@@ -41,14 +50,14 @@ def wanted(kind=FeatureSet, **changes):
         "valid_fraction": 0.34,
         "seed": 0,
     }
-    return Wanted(**{**settings, **changes})
+    return LocalDataSpec(**{**settings, **changes})
 
 
 @pytest.fixture
 def write(tmp_path):
     """Write files of the first task, and return the loaded task."""
 
-    def written(kind=FeatureSet, /, changes=None, **files):
+    def written(kind=TabularDataset, /, changes=None, **files):
         folder = tmp_path / "data" / "task-01"
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
@@ -104,7 +113,7 @@ def test_what_spreadsheets_write_is_read(write):
 def test_texts_come_from_tables_and_from_lines(write):
     table = 'id,text,label\n7,"One, two\nlines!",a\n8,Other,b\n'
     test = '{"text": "One two lines!", "label": "a"}\n'
-    task = write(TextSet, train_csv=table, valid_csv=table, test_jsonl=test)
+    task = write(TextDataset, train_csv=table, valid_csv=table, test_jsonl=test)
     assert task.data.train.x == ("One, two\nlines!", "Other")
     assert task.data.test.x == ("One two lines!",)
     assert task.data.test.y.tolist() == [0]
@@ -113,7 +122,7 @@ def test_texts_come_from_tables_and_from_lines(write):
 @pytest.mark.parametrize("end", ["jsonl", "jsonl_gz"])
 def test_lines_of_json_may_be_packed(write, end):
     content = gzip.compress(JSONL.encode()) if end == "jsonl_gz" else JSONL
-    task = write(TextSet, **{f"train_{end}": content})
+    task = write(TextDataset, **{f"train_{end}": content})
     assert [len(s.y) for s in (task.data.train, task.valid, task.data.test)] == [
         2,
         2,
@@ -130,10 +139,13 @@ def everything_of_texts(task):
 @pytest.mark.parametrize(
     ("kind", "x"),
     [
-        (FeatureSet, np.arange(12.0).reshape(6, 2)),
-        (SeriesSet, np.arange(90.0).reshape(6, 3, 5) / 90),
-        (ImageSet, np.arange(96, dtype=np.uint8).reshape(6, 4, 4)),
-        (ImageSet, np.arange(288, dtype=np.uint32).reshape(6, 4, 4, 3).astype("u1")),
+        (TabularDataset, np.arange(12.0).reshape(6, 2)),
+        (TimeSeriesDataset, np.arange(90.0).reshape(6, 3, 5) / 90),
+        (ImageDataset, np.arange(96, dtype=np.uint8).reshape(6, 4, 4)),
+        (
+            ImageDataset,
+            np.arange(288, dtype=np.uint32).reshape(6, 4, 4, 3).astype("u1"),
+        ),
     ],
 )
 def test_arrays_are_what_the_model_takes(write, kind, x):
@@ -172,7 +184,7 @@ def pictures(tmp_path):
     return saved
 
 
-def first_task(tmp_path, kind=ImageSet, **changes):
+def first_task(tmp_path, kind=ImageDataset, **changes):
     return load_task(find_tasks(tmp_path / "data")[0], 0, wanted(kind, **changes))
 
 
@@ -323,7 +335,7 @@ def test_a_mistake_in_a_table_is_named_by_file_and_line(write, content, words):
 )
 def test_a_mistake_in_a_table_of_texts_is_named(write, content, words):
     with pytest.raises(ConfigError, match=words):
-        write(TextSet, train_csv=content)
+        write(TextDataset, train_csv=content)
 
 
 @pytest.mark.parametrize(
@@ -339,17 +351,17 @@ def test_a_mistake_in_a_table_of_texts_is_named(write, content, words):
 )
 def test_a_mistake_in_lines_of_json_is_named_by_file_and_line(write, line, words):
     with pytest.raises(ConfigError, match=rf"train\.jsonl: {words}"):
-        write(TextSet, train_jsonl=JSONL + line + "\n")
+        write(TextDataset, train_jsonl=JSONL + line + "\n")
 
 
 def test_an_empty_or_torn_file_is_refused(write):
     with pytest.raises(ConfigError, match=r"train\.jsonl is empty"):
-        write(TextSet, train_jsonl="")
+        write(TextDataset, train_jsonl="")
 
 
 def test_a_torn_packed_file_is_refused(write):
     with pytest.raises(ConfigError, match=r"train\.jsonl\.gz: cannot be read after"):
-        write(TextSet, train_jsonl_gz=gzip.compress(JSONL.encode())[:-9])
+        write(TextDataset, train_jsonl_gz=gzip.compress(JSONL.encode())[:-9])
 
 
 X, Y = np.zeros((6, 2)), np.array([0, 1] * 3)
@@ -378,7 +390,7 @@ def test_a_mistake_in_arrays_is_named_by_file_and_array(write, arrays, words):
 
 def test_series_of_another_shape_than_the_models_are_refused(write):
     with pytest.raises(ConfigError, match=r"shape \(3, 6\), expected \(3, 5\)"):
-        write(SeriesSet, train_npz=npz(x=np.zeros((6, 3, 6)), y=Y))
+        write(TimeSeriesDataset, train_npz=npz(x=np.zeros((6, 3, 6)), y=Y))
 
 
 @pytest.mark.parametrize(
@@ -415,10 +427,10 @@ def test_a_label_that_the_run_does_not_know_is_refused(write):
 @pytest.mark.parametrize(
     ("kind", "end", "expected"),
     [
-        (TextSet, "npz", r"\.csv or \.jsonl or \.jsonl\.gz for text"),
-        (FeatureSet, "jsonl", r"\.csv or \.npz for features"),
-        (SeriesSet, "csv", r"\.npz for series"),
-        (ImageSet, "csv", r"a folder of images or \.npz for images"),
+        (TextDataset, "npz", r"\.csv or \.jsonl or \.jsonl\.gz for text"),
+        (TabularDataset, "jsonl", r"\.csv or \.npz for features"),
+        (TimeSeriesDataset, "csv", r"\.npz for series"),
+        (ImageDataset, "csv", r"a folder of images or \.npz for images"),
     ],
 )
 def test_a_format_that_does_not_suit_the_model_is_refused(write, kind, end, expected):

@@ -60,12 +60,12 @@ def config(tmp_path, backbone, public, **values):
 def test_labels_are_places_in_the_head_and_unknown_ones_nobodys(tmp_path, backbone):
     public = pictures(tmp_path / "x.npz", ["zebra", "sky", "apple"], 2)
 
-    bench = factory.bench(config(tmp_path, backbone, public))
+    trainer = factory.trainer(config(tmp_path, backbone, public))
 
-    assert bench.labels.tolist() == [-1, -1, 3, 3, 0, 0]
+    assert trainer.labels.tolist() == [-1, -1, 3, 3, 0, 0]
     # Counted in the alphabetical order of their names.
-    assert bench.classes.tolist() == [2, 2, 1, 1, 0, 0]
-    assert bench.features().shape == (6, 16)
+    assert trainer.classes.tolist() == [2, 2, 1, 1, 0, 0]
+    assert trainer.features().shape == (6, 16)
 
 
 def test_groups_are_made_and_distilled_of_the_servers_samples(
@@ -82,7 +82,7 @@ def test_groups_are_made_and_distilled_of_the_servers_samples(
     run_in_process(config(tmp_path, backbone, public), [71, 23], places=places)
 
     found = summary_of(tmp_path / "run")
-    assert found["notes"]["consolidation"] == (
+    assert found["remarks"]["consolidation"] == (
         "distillation on 32 public samples and their labels"
     )
     assert found["average_accuracy"] > 0.6  # a quarter by chance
@@ -90,12 +90,12 @@ def test_groups_are_made_and_distilled_of_the_servers_samples(
 
 def test_without_them_several_groups_are_refused_by_name(tmp_path, backbone):
     with pytest.raises(ConfigError, match=r"set groups: 2 is refused.*public-data\)"):
-        factory.checked(config(tmp_path, backbone, ""))
+        factory.validate(config(tmp_path, backbone, ""))
 
 
 def test_a_file_that_is_missing_is_named(tmp_path, backbone):
     with pytest.raises(ConfigError, match=r"none\.npz is missing, expected a file"):
-        factory.checked(config(tmp_path, backbone, tmp_path / "none.npz"))
+        factory.validate(config(tmp_path, backbone, tmp_path / "none.npz"))
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_file_that_is_missing_is_named(tmp_path, backbone):
 )
 def test_what_nobody_would_use_is_refused(values):
     with pytest.raises(ConfigError, match="public-data: 'x' is refused: expected none"):
-        resolve.completed(RunConfig(public_data="x", **values))
+        resolve.resolve(RunConfig(public_data="x", **values))
 
 
 def test_texts_that_only_clients_can_number_are_refused():
@@ -112,4 +112,4 @@ def test_texts_that_only_clients_can_number_are_refused():
         strategy="fedet", scenario="own", model="kim-cnn", features=5, public_data="x"
     )
     with pytest.raises(ConfigError, match=r"public-data: 'x' is refused.*word vectors"):
-        resolve.completed(text)
+        resolve.resolve(text)

@@ -13,10 +13,10 @@ from text_sets import write_text_set
 
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.data.datasets.registry import load_source
-from fcl_flower.data.examples import Form, public_examples, task_data
+from fcl_flower.data.datasets.registry import load_dataset
+from fcl_flower.data.examples import InputSpec, public_examples, task_data
 from fcl_flower.data.scenarios import registry
-from fcl_flower.data.scenarios.registry import build_scenario
+from fcl_flower.data.scenarios.registry import draw_scenario
 from fcl_flower.data.scenarios.spec import Incremental
 from fcl_flower.data.text.word_vectors import word_vectors
 from fcl_flower.setup import factory, resolve
@@ -26,7 +26,7 @@ NOWHERE = Path("no-such-folder")
 
 @pytest.fixture(autouse=True)
 def fresh_cache():
-    load_source.cache_clear()
+    load_dataset.cache_clear()
 
 
 def build(root=NOWHERE, incremental=None, **changes):
@@ -38,7 +38,7 @@ def build(root=NOWHERE, incremental=None, **changes):
         "valid_fraction": 0.15,
         "seed": 7,
     }
-    return build_scenario(
+    return draw_scenario(
         "class-incremental",
         data_root=root,
         incremental=Incremental(**(incremental or {})),
@@ -100,7 +100,7 @@ def test_every_sample_is_one_clients_or_the_servers(
             "test_samples": test_samples,
         },
     )
-    source = load_source("digits", NOWHERE)
+    source = load_dataset("digits", NOWHERE)
     of_clients = [i for tasks in plan.clients for task in tasks for i in learned(task)]
     of_server = [i for task in plan.public for i in task.train.tolist()]
     used = of_clients + of_server
@@ -120,7 +120,7 @@ def test_every_sample_is_one_clients_or_the_servers(
 
 def test_parts_of_a_class_are_nearly_equal_and_each_sharer_validates():
     plan = build(clients=5, incremental={"class_share": 1.0, "public_fraction": 0.0})
-    y = load_source("digits", NOWHERE).train.y
+    y = load_dataset("digits", NOWHERE).train.y
     for tasks in by_task(plan):
         for label in tasks[0].classes:
             counts = [np.count_nonzero(y[learned(task)] == label) for task in tasks]
@@ -139,7 +139,7 @@ def test_what_is_left_over_of_classes_goes_to_different_clients(tmp_path):
         tasks=1,
         incremental={"class_share": 1.0, "public_fraction": 0.0},
     )
-    y = load_source("many", tmp_path).train.y
+    y = load_dataset("many", tmp_path).train.y
     counts = np.array([np.bincount(y[learned(t)]) for t in by_task(plan)[0]])
     assert (np.sort(counts, axis=0).T == [1, 1, 1, 2]).all()
     # With 30 classes dealt in the same order, somebody would get 30 of them.
@@ -148,7 +148,7 @@ def test_what_is_left_over_of_classes_goes_to_different_clients(tmp_path):
 
 def test_each_client_is_tested_on_all_classes_of_a_task_and_a_fair_share_of_samples():
     plan = build(incremental={"class_share": 0.1})
-    y = load_source("digits", NOWHERE).test.y
+    y = load_dataset("digits", NOWHERE).test.y
     for tasks in by_task(plan):
         classes = {label for task in tasks for label in task.classes}
         assert all(len(task.classes) < len(classes) for task in tasks)
@@ -303,7 +303,7 @@ def test_tasks_that_the_classes_do_not_give_are_refused(reviews, changes, senten
 def test_the_server_has_its_share_of_every_class_that_is_learned():
     plan = build(tasks=2, classes_per_task=3, incremental={"public_fraction": 0.1})
     (public,) = plan.public
-    y = load_source("digits", NOWHERE).train.y
+    y = load_dataset("digits", NOWHERE).train.y
     assert public.dataset == "digits"
     assert public.classes == tuple(label for _, label in plan.labels)
     assert len(public.valid) == len(public.test) == 0
@@ -353,7 +353,7 @@ def test_public_samples_come_with_their_place_in_the_head_and_a_class_of_their_o
     """Grey levels tell which sample is which."""
     same = {"same_labels": "food=books", "class_share": 1.0, "public_fraction": 0.1}
     plan = build(reviews, same, datasets=["food", "books"], tasks=2, clients=1)
-    found = public_examples(plan, Form(reviews, (1, 8, 8), True))
+    found = public_examples(plan, InputSpec(reviews, (1, 8, 8), True))
     levels = ((found.x[:, 0, 0, 0] / 4 + 0.5) * 255).round().long()
     assert len(levels) == 6 + 8
     expected = []
@@ -371,7 +371,7 @@ def test_public_samples_come_with_their_place_in_the_head_and_a_class_of_their_o
 
 def test_classes_of_the_servers_own_that_nobody_learns_have_no_place(reviews):
     settings = {"datasets": ["food"], "tasks": 1, "clients": 2}
-    form = Form(reviews, (1, 8, 8), True)
+    form = InputSpec(reviews, (1, 8, 8), True)
     apart = build(reviews, {"public_dataset": "books"}, **settings)
     assert set(public_examples(apart, form).y.tolist()) == {-1}
     one = {"public_dataset": "books", "same_labels": "books=food"}
@@ -399,9 +399,9 @@ def test_public_texts_are_numbered_as_the_clients_are(tmp_path):
         tasks=1,
         public_dataset="far",
     )
-    words = factory.vectors(config)
+    words = factory.build_word_vectors(config)
     found = public_examples(
-        factory.scenario(config), Form(tmp_path, (-1,), True, words)
+        factory.build_scenario(config), InputSpec(tmp_path, (-1,), True, words)
     )
     assert words is word_vectors(("near", "far"), tmp_path, "known.vec", 0)
     assert found.x.shape == (16, 4)
@@ -410,7 +410,7 @@ def test_public_texts_are_numbered_as_the_clients_are(tmp_path):
 
 def test_without_public_samples_there_are_none_to_load():
     plan = build(incremental={"public_fraction": 0.0})
-    found = public_examples(plan, Form(NOWHERE, (1, 8, 8), True))
+    found = public_examples(plan, InputSpec(NOWHERE, (1, 8, 8), True))
     assert [len(part) for part in found] == [0, 0, 0]
     assert found.y.dtype == found.own.dtype == torch.int64
 
@@ -472,13 +472,13 @@ def test_samples_are_labelled_by_their_place_in_the_head(reviews):
         tasks=2,
         clients=2,
     )
-    form = Form(reviews, (1, 8, 8), single_head=True)
+    form = InputSpec(reviews, (1, 8, 8), single_head=True)
     for client in range(2):
         for number, name in enumerate(("food", "books")):
             data = task_data(plan, client, number, form)
             task = plan.clients[client][number]
             assert data.classes == 4
-            source = load_source(name, reviews)
+            source = load_dataset(name, reviews)
             names = {"1": 1, "2": 2, "3": 3, "4": 0}  # ("books", 2) sorts first
             for split, y, of in (
                 (task.train, data.train.y, source.train),
@@ -500,12 +500,12 @@ def test_a_head_a_task_is_refused():
         match=r"head: 'multi' is refused: expected 'single' for scenario "
         r"class-incremental, where a sample's task is unknown",
     ):
-        resolve.completed(config)
+        resolve.resolve(config)
 
 
 def test_what_suits_the_scenario_is_filled_in():
     config = RunConfig(scenario="class-incremental", dataset="digits")
-    found = resolve.completed(config)
+    found = resolve.resolve(config)
     assert (found.clients, found.rounds, found.head) == (4, 2, "single")
 
 
@@ -519,7 +519,7 @@ def test_other_scenarios_refuse_what_they_would_not_use(setting):
     with pytest.raises(
         ConfigError, match=f"{key.replace('_', '-')}: got {value!r}, expec"
     ):
-        factory.scenario(config)
+        factory.build_scenario(config)
 
 
 def test_public_data_of_another_kind_are_refused():
@@ -529,7 +529,7 @@ def test_public_data_of_another_kind_are_refused():
     with pytest.raises(
         ConfigError, match=r"dataset: 'digits,stdlib-docs' is refused: .* images and t"
     ):
-        resolve.completed(config)
+        resolve.resolve(config)
 
 
 def test_a_run_records_what_the_server_had_and_how_well_all_classes_are_known(tmp_path):
@@ -545,7 +545,7 @@ def test_a_run_records_what_the_server_had_and_how_well_all_classes_are_known(tm
         public_fraction=0.1,
     )
     run_in_process(config)
-    plan = factory.scenario(config)
+    plan = factory.build_scenario(config)
     found = json.loads((tmp_path / "scenario.json").read_text())
     assert found["public"] == [plan.public[0].to_dict()]
     assert found["public"][0]["train"] == 8
@@ -570,6 +570,6 @@ def test_a_model_has_one_output_for_each_class(reviews):
         tasks=2,
         clients=2,
     )
-    plan = factory.scenario(config)
-    network = factory.model(config, plan)
+    plan = factory.build_scenario(config)
+    network = factory.build_model(config, plan)
     assert network(torch.zeros(5, *network.input_shape), 1).shape == (5, 4)

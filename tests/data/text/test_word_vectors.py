@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.data.datasets.registry import load_source
+from fcl_flower.data.datasets.registry import load_dataset
 from fcl_flower.data.text.word_vectors import word_vectors
 
 ROOT = Path(__file__).parents[3]
@@ -23,7 +23,7 @@ KNOWN = {"bee": [1.0, 2.0, 3.0], "cat": [-1.0, 0.5, 0.0], "zebra": [9.0, 9.0, 9.
 
 @pytest.fixture(autouse=True)
 def fresh_cache():
-    load_source.cache_clear()
+    load_dataset.cache_clear()
     word_vectors.cache_clear()
 
 
@@ -117,10 +117,10 @@ def test_no_format_writes_to_the_terminal(root, kind, capfd):
 
 def test_documents_become_numbers_padded_at_the_end(root):
     vectors = word_vectors(("pets",), root, write_vectors(root, "glove.txt"), 0)
-    numbered = vectors.numbered(["Dog, bee", "cat", "ape cat-cat"])
+    numbered = vectors.token_ids(["Dog, bee", "cat", "ape cat-cat"])
     assert numbered.tolist() == [[4, 2, 0], [3, 0, 0], [1, 3, 3]]
     assert numbered.dtype == np.int64
-    assert vectors.numbered([]).shape == (0, 0)
+    assert vectors.token_ids([]).shape == (0, 0)
 
 
 def test_vectors_are_made_once_and_cannot_be_changed(root):

@@ -65,7 +65,7 @@ def scores_of(folder, client):
 @pytest.mark.parametrize("method", METHODS, ids=lambda m: "-".join(m.values()))
 def test_a_client_that_always_forgets_is_like_one_that_is_away(tmp_path, method):
     def forgets(message, reply):
-        return messages.forgotten(messages.open_request(message.content).stage.round)
+        return messages.state_lost(messages.decode_request(message.content).stage.round)
 
     grids = {}
     for name, tamper in (("false", answered_by("train", forgets)), ("away", absent)):
@@ -134,7 +134,7 @@ class Late(InProcessGrid):
         if is_kind(message, "query"):
             who = ConfigRecord({"partition": self.claimed})
             return Message(RecordDict({"who": who}), reply_to=message)
-        tasks = messages.open_request(message.content).stage.task + 1
+        tasks = messages.decode_request(message.content).stage.task + 1
         scores = {"accuracy": [1.0] * tasks, "model-bytes": 1}
         return Message(
             RecordDict({messages.SCORES: MetricRecord(scores)}), reply_to=message

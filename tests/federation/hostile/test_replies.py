@@ -24,12 +24,12 @@ from mutants import (
     without_something,
 )
 
-from fcl_flower.federation.server import Federation
-from fcl_flower.federation.simulated_clock import Clock
-from fcl_flower.federation.sync_loop import FlowerStrategy
+from fcl_flower.federation.server import Server
+from fcl_flower.federation.simulated_clock import SimulatedClock
+from fcl_flower.federation.sync_loop import SynchronousStrategy
 from fcl_flower.federation.transport import messages
-from fcl_flower.federation.transport.client_registry import Roster
-from fcl_flower.federation.transport.state_store import FolderMemory
+from fcl_flower.federation.transport.client_registry import ClientRegistry
+from fcl_flower.federation.transport.state_store import FolderStateStore
 from fcl_flower.results.recorder import Recorder
 from fcl_flower.setup import factory
 from fcl_flower.training.tensors import snapshot
@@ -75,8 +75,8 @@ class OneRound:
     def __init__(self, strategy, folder):
         self.folder = folder
         self.config = tiny(folder, strategy=strategy)
-        self.plan = factory.scenario(self.config)
-        self.initial = factory.model(self.config, self.plan)
+        self.plan = factory.build_scenario(self.config)
+        self.initial = factory.build_model(self.config, self.plan)
         honest = {}
 
         def keep(client, message, reply):
@@ -91,16 +91,18 @@ class OneRound:
 
     def start(self, grid):
         recorder = Recorder(self.folder, self.config, self.plan)
-        roster = Roster(grid, len(NODES))
-        roster.gather(len(NODES), timeout=5)
-        federation = Federation(
-            factory.strategy(self.config),
+        roster = ClientRegistry(grid, len(NODES))
+        roster.wait_for_clients(len(NODES), timeout=5)
+        federation = Server(
+            factory.build_strategy(self.config),
             roster,
             recorder,
-            FolderMemory(self.folder / "checkpoint", durable=False),
+            FolderStateStore(self.folder / "checkpoint", durable=False),
         )
         federation.begin(snapshot(self.initial, self.initial.shared_names()))
-        loop = FlowerStrategy(federation, factory.schedule(self.config), Clock())
+        loop = SynchronousStrategy(
+            federation, factory.build_schedule(self.config), SimulatedClock()
+        )
         loop.start(grid, ArrayRecord(), num_rounds=1, timeout=5)
         return exact(federation.state), rounds_of(self.folder)[0], recorder.accuracy
 

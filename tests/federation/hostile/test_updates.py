@@ -14,13 +14,13 @@ from flwr.app import Array, ArrayRecord, Message, RecordDict
 from mutants import Mutants, over_the_network, with_array, with_scalars
 
 from fcl_flower.core.sparse import SparseArray
-from fcl_flower.federation.server import Federation
-from fcl_flower.federation.simulated_clock import Clock
-from fcl_flower.federation.sync_loop import FlowerStrategy
+from fcl_flower.federation.server import Server
+from fcl_flower.federation.simulated_clock import SimulatedClock
+from fcl_flower.federation.sync_loop import SynchronousStrategy
 from fcl_flower.federation.transport import messages
-from fcl_flower.federation.transport.client_registry import Roster
-from fcl_flower.federation.transport.mailbox import exchange
-from fcl_flower.federation.transport.state_store import FolderMemory
+from fcl_flower.federation.transport.client_registry import ClientRegistry
+from fcl_flower.federation.transport.mailbox import send_and_wait
+from fcl_flower.federation.transport.state_store import FolderStateStore
 from fcl_flower.results.recorder import Recorder
 from fcl_flower.setup import factory
 from fcl_flower.training.tensors import snapshot
@@ -55,26 +55,26 @@ class Waiting:
         self.folder = folder
         self.earlier = {}
         config = tiny(folder, strategy=strategy)
-        plan = factory.scenario(config)
-        schedule = factory.schedule(config)
+        plan = factory.build_scenario(config)
+        schedule = factory.build_schedule(config)
 
         def keep(client, message, reply):
             self.earlier[client, message.metadata.message_type] = reply.content
             return reply
 
         grid = InProcessGrid(NODES, config.flat(), tamper=keep)
-        roster = Roster(grid, len(NODES))
-        roster.gather(len(NODES), timeout=5)
-        self.federation = Federation(
-            factory.strategy(config),
+        roster = ClientRegistry(grid, len(NODES))
+        roster.wait_for_clients(len(NODES), timeout=5)
+        self.federation = Server(
+            factory.build_strategy(config),
             roster,
             Recorder(folder, config, plan),
-            FolderMemory(folder / "checkpoint", durable=False),
+            FolderStateStore(folder / "checkpoint", durable=False),
             norm_limit=config.norm_limit,
         )
-        model = factory.model(config, plan)
+        model = factory.build_model(config, plan)
         self.federation.begin(snapshot(model, model.shared_names()))
-        loop = FlowerStrategy(self.federation, schedule, Clock())
+        loop = SynchronousStrategy(self.federation, schedule, SimulatedClock())
         loop.start(grid, ArrayRecord(), num_rounds=1, timeout=5)
 
         self.norm_limit = config.norm_limit
@@ -90,7 +90,7 @@ class Waiting:
         """Return the used updates and the reasons, when ``arrive()`` is answered."""
         question = self.question[client]
         grid = Answering(lambda: Message(arrive(), reply_to=question))
-        replies = list(exchange(grid, [question], timeout=5))
+        replies = list(send_and_wait(grid, [question], timeout=5))
         return self.federation.open(replies, self.federation.update)
 
     def receive_honest(self):
@@ -105,7 +105,7 @@ class Waiting:
     def aggregated(self):
         federation = self.federation
         updates = self.receive_honest()
-        return federation.inner.aggregate(federation.state, self.stage, updates)
+        return federation.inner.aggregate_train(federation.state, self.stage, updates)
 
     def mutants(self, seed):
         honest = self.honest[HOSTILE]
@@ -114,7 +114,7 @@ class Waiting:
             (f"the reply of client {client} to an earlier {kind}", content)
             for (client, kind), content in self.earlier.items()
         ]
-        forgotten = messages.forgotten(2)
+        forgotten = messages.state_lost(2)
         others += [
             ("forgotten", forgotten),
             ("forgotten, and an update", RecordDict({**honest, **forgotten})),
@@ -162,10 +162,10 @@ def entries(array):
     stored = data[: len(places) * width]
     if precision == "bfloat16":
         wide = b"".join(b"\0\0" + stored[i : i + 2] for i in range(0, len(stored), 2))
-        values = struct.unpack(f"<{len(places)}f", wide)
+        values = struct.decode_payload(f"<{len(places)}f", wide)
     else:
         letter = "e" if precision else "f"
-        values = struct.unpack(f"<{len(places)}{letter}", stored)
+        values = struct.decode_payload(f"<{len(places)}{letter}", stored)
     found = dict(zip(places, values, strict=True))
     return found if storage == "sparse" else dict.fromkeys(range(total), 0.0) | found
 
@@ -300,7 +300,7 @@ def test_nothing_of_a_mutant_gets_into_the_record(waiting):
     federation, folder = waiting.federation, waiting.folder
     files = {path: path.stat().st_size for path in folder.glob("*.*")}
     updates = waiting.receive_honest()
-    federation.finish_round(1, updates, failed, {})
+    federation.close_round(1, updates, failed, {})
     *_, last = (folder / "rounds.jsonl").read_text().splitlines()
     kinds = json.loads(last)["bytes_up"].keys()
     assert kinds == {*waiting.honest[HOSTILE].array_records, "meta", "unused"}

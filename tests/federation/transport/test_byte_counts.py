@@ -3,11 +3,11 @@ import pytest
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
 from fcl_flower.core.sparse import SparseArray
-from fcl_flower.core.types import Request, Stage, Update
+from fcl_flower.core.types import Request, TaskStage, Update
 from fcl_flower.federation.transport import byte_counts, messages
 
 RNG = np.random.default_rng(0)
-STAGE = Stage(round=1, task=0, first=True, last=False)
+STAGE = TaskStage(round=1, task=0, starts_task=True, ends_task=False)
 
 
 def stored_by_flower(records):
@@ -32,11 +32,13 @@ def test_a_kind_is_the_first_segment_of_a_group():
 
 @pytest.mark.parametrize("way", ["downlink", "uplink"])
 def test_all_that_flower_stores_is_counted(way):
-    packer = messages.Packer()
+    packer = messages.MessageEncoder()
     if way == "downlink":
-        records = packer.downlink(random_payload(), Request(STAGE))
+        records = packer.encode_request(random_payload(), Request(STAGE))
     else:
-        records = packer.uplink(Update(random_payload(), 10, {"loss": 0.5}), STAGE)
+        records = packer.encode_update(
+            Update(random_payload(), 10, {"loss": 0.5}), STAGE
+        )
     counted = byte_counts.traffic(records)
     assert counted.keys() == {"base", "adapters", "meta"}
     assert counted.total() == stored_by_flower(records)
@@ -45,7 +47,7 @@ def test_all_that_flower_stores_is_counted(way):
 
 def test_a_kind_counts_its_tensors_with_their_headers():
     payload = random_payload()
-    records = messages.Packer().downlink(payload, Request(STAGE))
+    records = messages.MessageEncoder().encode_request(payload, Request(STAGE))
     counted = byte_counts.traffic(records)
     for kind in ("base", "adapters"):
         arrays = [
@@ -67,7 +69,7 @@ def test_one_more_byte_of_data_costs_one_more_byte():
     sizes = []
     for count in (1000, 1001):
         values = np.ones(count, np.int8)
-        records = messages.Packer().payload({"base": {"w": values}})
+        records = messages.MessageEncoder().payload({"base": {"w": values}})
         sizes.append(byte_counts.traffic(records))
     assert sizes[1]["base"] - sizes[0]["base"] == 1
     assert sizes[1]["meta"] == sizes[0]["meta"]
@@ -80,7 +82,7 @@ def test_equal_tensors_travel_once_as_in_flower():
         "masks/1": {"a": same},
         "adapters/0/0": {"a": same},
     }
-    records = messages.Packer().payload(payload)
+    records = messages.MessageEncoder().payload(payload)
     counted = byte_counts.traffic(records)
     assert counted.total() == stored_by_flower(records)
     assert 4000 < counted["masks"] < 5000
@@ -90,7 +92,7 @@ def test_equal_tensors_travel_once_as_in_flower():
 
 def test_equal_groups_travel_once_as_in_flower():
     group = {"w": np.arange(500.0)}
-    records = messages.Packer().payload({"base": group, "anchor/base": group})
+    records = messages.MessageEncoder().payload({"base": group, "anchor/base": group})
     counted = byte_counts.traffic(records)
     assert counted.total() == stored_by_flower(records)
     assert 4000 < counted["base"] < 4500
@@ -98,15 +100,19 @@ def test_equal_groups_travel_once_as_in_flower():
 
 
 def test_a_message_without_tensors_is_all_meta():
-    counted = byte_counts.traffic(messages.Packer().downlink({}, Request(STAGE)))
+    counted = byte_counts.traffic(
+        messages.MessageEncoder().encode_request({}, Request(STAGE))
+    )
     assert counted.keys() == {"meta"}
     assert counted["meta"] > 0
 
 
 def test_half_precision_halves_the_values():
     values = {"base": {"w": RNG.standard_normal(10_000).astype(np.float32)}}
-    full = byte_counts.traffic(messages.Packer().payload(values))["base"]
-    half = byte_counts.traffic(messages.Packer("float16").payload(values))["base"]
+    full = byte_counts.traffic(messages.MessageEncoder().payload(values))["base"]
+    half = byte_counts.traffic(messages.MessageEncoder("float16").payload(values))[
+        "base"
+    ]
     assert full - half == pytest.approx(20_000, abs=20)
 
 
@@ -121,5 +127,5 @@ def test_the_papers_count_four_bytes_for_each_parameter_that_is_not_zero():
             "w": SparseArray((9,), np.array([0, 4, 8]), np.array([1.0, 0.0, 3.0]))  # 2
         },
     }
-    assert byte_counts.paper_bytes(payload) == 4 * 5
-    assert byte_counts.paper_bytes({}) == 0
+    assert byte_counts.nominal_bytes(payload) == 4 * 5
+    assert byte_counts.nominal_bytes({}) == 0

@@ -7,7 +7,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.sparse import SparseArray
-from fcl_flower.core.types import Evaluation, Request, Stage, Update
+from fcl_flower.core.types import Evaluation, Request, TaskStage, Update
 from fcl_flower.federation.transport import messages
 from fcl_flower.federation.transport.codec import encode
 
@@ -29,11 +29,11 @@ def absent(megabytes):
     return Array("float32", (megabytes * 2**18,), "fcl.sparse.index", b"\x01")
 
 
-ASKED = Stage(round=3, task=1, first=False, last=True)
+ASKED = TaskStage(round=3, task=1, starts_task=False, ends_task=True)
 
 
-def uplink(**metrics):
-    empty = messages.Packer().uplink(Update({}, 0), ASKED)
+def encode_update(**metrics):
+    empty = messages.MessageEncoder().encode_update(Update({}, 0), ASKED)
     return RecordDict({**empty, messages.METRICS: MetricRecord(metrics)})
 
 
@@ -44,7 +44,7 @@ def test_a_payload_arrives_as_it_was_sent():
         "adapters/0/1": {"w": SPARSE},
         "empty": {},
     }
-    found = messages.unpack(messages.Packer().payload(payload))
+    found = messages.decode_payload(messages.MessageEncoder().payload(payload))
     assert found.keys() == payload.keys()
     assert found["empty"] == {}
     np.testing.assert_array_equal(found["base"]["w"], payload["base"]["w"])
@@ -59,7 +59,9 @@ def test_a_payload_arrives_as_it_was_sent():
 
 
 def test_what_arrives_is_read_only():
-    found = messages.unpack(messages.Packer().payload({"base": {"w": np.ones(3)}}))
+    found = messages.decode_payload(
+        messages.MessageEncoder().payload({"base": {"w": np.ones(3)}})
+    )
     with pytest.raises(ValueError, match="read-only"):
         found["base"]["w"][0] = 2
 
@@ -67,7 +69,7 @@ def test_what_arrives_is_read_only():
 def test_a_tensor_for_many_clients_is_encoded_once(monkeypatch):
     encoded = []
     monkeypatch.setattr(messages, "encode", lambda *a: encoded.append(a) or encode(*a))
-    packer, shared = messages.Packer(), np.arange(4.0)
+    packer, shared = messages.MessageEncoder(), np.arange(4.0)
     made = [
         packer.payload({"base": {"w": shared}, "own": {"c": np.asarray(client)}})
         for client in range(3)
@@ -77,16 +79,18 @@ def test_a_tensor_for_many_clients_is_encoded_once(monkeypatch):
 
 
 def test_a_packer_never_takes_a_new_tensor_for_an_old_one():
-    packer = messages.Packer()
+    packer = messages.MessageEncoder()
     for value in range(200):  # the memory of the last tensor would be used again
         records = packer.payload({"g": {"x": np.full(3, value)}})
-        assert messages.unpack(records)["g"]["x"].tolist() == [value] * 3
+        assert messages.decode_payload(records)["g"]["x"].tolist() == [value] * 3
 
 
 def test_precision_rounds_float32_on_the_wire_and_nothing_else():
     third = np.full(3, 1 / 3, np.float32)
     payload = {"g": {"single": third, "double": third.astype(np.float64) / 3}}
-    found = messages.unpack(messages.Packer("bfloat16").payload(payload))["g"]
+    found = messages.decode_payload(
+        messages.MessageEncoder("bfloat16").payload(payload)
+    )["g"]
     rounded = torch.tensor(third).to(torch.bfloat16).to(torch.float32).numpy()
     np.testing.assert_array_equal(found["single"], rounded)
     assert found["single"].dtype == np.float32
@@ -98,11 +102,13 @@ ALL |= {"since": 0, "evaluate": False}
 
 
 def test_a_stage_travels_with_its_payload():
-    stage = Stage(round=7, task=2, first=True, last=False)
+    stage = TaskStage(round=7, task=2, starts_task=True, ends_task=False)
     request = Request(stage, since=5, evaluate=True)
-    records = messages.Packer().downlink({"base": {"w": np.ones(2)}}, request)
-    assert messages.open_request(records) == request
-    assert messages.unpack(records).keys() == {"base"}
+    records = messages.MessageEncoder().encode_request(
+        {"base": {"w": np.ones(2)}}, request
+    )
+    assert messages.decode_request(records) == request
+    assert messages.decode_payload(records).keys() == {"base"}
 
 
 @pytest.mark.parametrize(
@@ -120,17 +126,19 @@ def test_a_stage_travels_with_its_payload():
 )
 def test_a_stage_with_strange_fields_is_refused(fields):
     with pytest.raises(WireError, match=r"fcl\.stage"):
-        messages.open_request(RecordDict({messages.STAGE: ConfigRecord(fields)}))
+        messages.decode_request(RecordDict({messages.STAGE: ConfigRecord(fields)}))
 
 
 def test_a_message_without_a_stage_is_refused():
     with pytest.raises(WireError, match=r"fcl\.stage"):
-        messages.open_request(RecordDict())
+        messages.decode_request(RecordDict())
 
 
 def test_an_update_arrives_as_it_was_sent():
     sent = Update({"base": {"w": np.ones(2)}}, 40, {"loss": 0.25, "steps": 3})
-    found = messages.open_update(messages.Packer().uplink(sent, ASKED), ASKED)
+    found = messages.decode_update(
+        messages.MessageEncoder().encode_update(sent, ASKED), ASKED
+    )
     assert found.num_examples == 40
     assert found.metrics == {"loss": 0.25, "steps": 3.0}
     np.testing.assert_array_equal(found.payload["base"]["w"], [1, 1])
@@ -138,48 +146,50 @@ def test_an_update_arrives_as_it_was_sent():
 
 @pytest.mark.parametrize("examples", [0, 1, messages.MAX_EXAMPLES])
 def test_a_number_of_examples_that_can_be_is_accepted(examples):
-    assert messages.open_update(
-        uplink(**{"num-examples": examples}), ASKED
+    assert messages.decode_update(
+        encode_update(**{"num-examples": examples}), ASKED
     ).num_examples == (examples)
 
 
 @pytest.mark.parametrize("examples", [-1, 3.0, [3], messages.MAX_EXAMPLES + 1, 10**18])
 def test_a_number_of_examples_that_cannot_be_is_refused(examples):
     with pytest.raises(WireError, match="num-examples"):
-        messages.open_update(uplink(**{"num-examples": examples}), ASKED)
+        messages.decode_update(encode_update(**{"num-examples": examples}), ASKED)
 
 
 def test_an_update_without_scalars_is_refused():
     with pytest.raises(WireError, match=r"num-examples.*None"):
-        messages.open_update(uplink(), ASKED)
+        messages.decode_update(encode_update(), ASKED)
 
 
 def test_scalars_under_another_kind_of_record_are_refused():
     record = {messages.METRICS: ConfigRecord({"num-examples": 3})}
     with pytest.raises(WireError, match="num-examples"):
-        messages.open_update(RecordDict({**uplink(), **record}), ASKED)
+        messages.decode_update(RecordDict({**encode_update(), **record}), ASKED)
 
 
 @pytest.mark.parametrize(
     "other", [{"round": 2}, {"task": 0}, {"first": True}, {"last": False}]
 )
 def test_an_answer_to_something_else_is_refused(other):
-    sent = messages.Packer().uplink(Update({}, 1), dataclasses.replace(ASKED, **other))
+    sent = messages.MessageEncoder().encode_update(
+        Update({}, 1), dataclasses.replace(ASKED, **other)
+    )
     with pytest.raises(WireError, match=r"fcl\.stage: expected an answer to"):
-        messages.open_update(sent, ASKED)
+        messages.decode_update(sent, ASKED)
 
 
 def test_scores_travel_with_an_update():
     scores = Evaluation([0.5, 1.0], 77)
-    sent = messages.Packer().uplink(Update({}, 1), ASKED, scores)
-    assert messages.open_evaluation(sent, tasks=2) == scores
+    sent = messages.MessageEncoder().encode_update(Update({}, 1), ASKED, scores)
+    assert messages.decode_evaluation(sent, tasks=2) == scores
     with pytest.raises(WireError, match="expected 3 fractions"):
-        messages.open_evaluation(sent, tasks=3)
+        messages.decode_evaluation(sent, tasks=3)
 
 
 def test_a_client_can_say_that_it_has_forgotten():
-    assert messages.has_forgotten(messages.forgotten(4))
-    assert not messages.has_forgotten(uplink())
+    assert messages.reports_state_lost(messages.state_lost(4))
+    assert not messages.reports_state_lost(encode_update())
 
 
 @pytest.mark.parametrize(
@@ -187,23 +197,23 @@ def test_a_client_can_say_that_it_has_forgotten():
 )
 def test_a_scalar_that_is_not_a_finite_float32_is_refused(value):
     with pytest.raises(WireError, match=r"fcl\.metrics/loss"):
-        messages.open_update(uplink(loss=value, **{"num-examples": 3}), ASKED)
+        messages.decode_update(encode_update(loss=value, **{"num-examples": 3}), ASKED)
 
 
 def test_a_tensor_that_cannot_be_decoded_is_named():
     broken = Array("float32", (3,), "fcl.dense", b"123")
     records = RecordDict({"adapters/1/0": ArrayRecord({"body.weight": broken})})
     with pytest.raises(WireError, match=r"^adapters/1/0/body\.weight: "):
-        messages.unpack(records)
+        messages.decode_payload(records)
 
 
 @pytest.mark.parametrize("claim", [zeros, absent])
 def test_small_claims_add_up_over_a_record(claim):
     record = ArrayRecord({str(i): claim(1) for i in range(10)})
-    found = messages.unpack_arrays(record, max_bytes=10 * 2**20)
+    found = messages.decode_arrays(record, max_bytes=10 * 2**20)
     assert sum(t.size * t.dtype.itemsize for t in found.values()) == 10 * 2**20
     with pytest.raises(WireError, match="g/9: "):
-        messages.unpack_arrays(record, "g", max_bytes=10 * 2**20 - 1)
+        messages.decode_arrays(record, "g", max_bytes=10 * 2**20 - 1)
 
 
 @pytest.mark.parametrize("claim", [zeros, absent])
@@ -211,24 +221,24 @@ def test_small_claims_add_up_over_the_groups_of_a_message(claim):
     records = RecordDict(
         {str(i): ArrayRecord({"a": claim(1), "b": claim(2)}) for i in range(4)}
     )
-    assert len(messages.unpack(records, max_bytes=12 * 2**20)) == 4
+    assert len(messages.decode_payload(records, max_bytes=12 * 2**20)) == 4
     with pytest.raises(WireError, match="3/b: "):
-        messages.unpack(records, max_bytes=12 * 2**20 - 1)
+        messages.decode_payload(records, max_bytes=12 * 2**20 - 1)
 
 
 def test_dense_tensors_count_with_what_they_take():
     payload = {"g": {"a": np.ones(100, np.float64), "b": np.ones(1, np.int8)}}
-    records = messages.Packer().payload(payload)
-    assert messages.unpack(records, max_bytes=801).keys() == {"g"}
+    records = messages.MessageEncoder().payload(payload)
+    assert messages.decode_payload(records, max_bytes=801).keys() == {"g"}
     with pytest.raises(WireError, match="g/b: "):
-        messages.unpack(records, max_bytes=800)
+        messages.decode_payload(records, max_bytes=800)
 
 
 def test_a_message_may_claim_two_gibibytes_unless_told_otherwise():
     half = absent(1024)
-    messages.unpack(RecordDict({"g": ArrayRecord({"a": half, "b": half})}))
+    messages.decode_payload(RecordDict({"g": ArrayRecord({"a": half, "b": half})}))
     with pytest.raises(WireError, match="h/c: "):
-        messages.unpack(
+        messages.decode_payload(
             RecordDict(
                 {
                     "g": ArrayRecord({"a": half, "b": half}),

@@ -12,7 +12,10 @@ from hypothesis.extra import numpy as hnp
 
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.sparse import SparseArray
-from fcl_flower.federation.transport.state_store import ContextMemory, FolderMemory
+from fcl_flower.federation.transport.state_store import (
+    ContextStateStore,
+    FolderStateStore,
+)
 
 DTYPES = st.sampled_from(
     ["bool", "int8", "uint16", "int64", "float16", "float32", "float64"]
@@ -62,30 +65,32 @@ def later():
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 def test_a_folder_gives_back_what_was_saved_to_a_new_process(tmp_path, payload):
-    FolderMemory(tmp_path / "client-0", durable=False).save(payload, 1)
-    assert exact(FolderMemory(tmp_path / "client-0").load(9).payload) == exact(payload)
+    FolderStateStore(tmp_path / "client-0", durable=False).save(payload, 1)
+    assert exact(FolderStateStore(tmp_path / "client-0").load(9).payload) == exact(
+        payload
+    )
 
 
 @given(payload=PAYLOADS)
 @settings(max_examples=60, deadline=None)
 def test_a_context_gives_back_what_was_saved(payload):
     kept = context()
-    ContextMemory(kept).save(payload, 1)
-    assert exact(ContextMemory(kept).load(9).payload) == exact(payload)
+    ContextStateStore(kept).save(payload, 1)
+    assert exact(ContextStateStore(kept).load(9).payload) == exact(payload)
 
 
 def test_nothing_is_remembered_before_the_first_time(tmp_path):
-    assert FolderMemory(tmp_path / "new").load(9) is None
-    assert ContextMemory(context()).load(9) is None
+    assert FolderStateStore(tmp_path / "new").load(9) is None
+    assert ContextStateStore(context()).load(9) is None
 
 
 @pytest.mark.parametrize("kind", ["folder", "context"])
 def test_the_last_state_replaces_the_one_before(tmp_path, kind):
     kept = context()
-    memory = FolderMemory(tmp_path) if kind == "folder" else ContextMemory(kept)
+    memory = FolderStateStore(tmp_path) if kind == "folder" else ContextStateStore(kept)
     memory.save(state(), 1)
     memory.save({"other": {"x": np.ones(2)}}, 1)
-    again = FolderMemory(tmp_path) if kind == "folder" else ContextMemory(kept)
+    again = FolderStateStore(tmp_path) if kind == "folder" else ContextStateStore(kept)
     assert exact(again.load(9).payload) == exact({"other": {"x": np.ones(2)}})
 
 
@@ -97,8 +102,8 @@ def test_a_context_may_hold_more_in_dense_form_than_a_peer_may_send():
         for task in range(3)
     }
     kept = context()
-    ContextMemory(kept).save(huge, 1)
-    assert exact(ContextMemory(kept).load(9).payload) == exact(huge)
+    ContextStateStore(kept).save(huge, 1)
+    assert exact(ContextStateStore(kept).load(9).payload) == exact(huge)
 
 
 @pytest.mark.parametrize("looked_into", [True, False])
@@ -106,8 +111,8 @@ def test_a_context_may_hold_more_in_dense_form_than_a_peer_may_send():
 def test_a_crash_between_two_files_leaves_the_old_state_whole(
     tmp_path, monkeypatch, step, looked_into
 ):
-    FolderMemory(tmp_path, durable=False).save(state(), 1)
-    memory = FolderMemory(tmp_path, durable=False)
+    FolderStateStore(tmp_path, durable=False).save(state(), 1)
+    memory = FolderStateStore(tmp_path, durable=False)
     kept = memory.load(9).payload if looked_into else state()
     replace, calls = Path.replace, []
 
@@ -121,22 +126,22 @@ def test_a_crash_between_two_files_leaves_the_old_state_whole(
     with pytest.raises(OSError, match="power cut"):
         memory.save({**kept, "base": later()["base"]}, 1)
     monkeypatch.undo()
-    assert exact(FolderMemory(tmp_path).load(9).payload) == exact(state())
-    FolderMemory(tmp_path).save(later(), 1)
-    assert exact(FolderMemory(tmp_path).load(9).payload) == exact(later())
+    assert exact(FolderStateStore(tmp_path).load(9).payload) == exact(state())
+    FolderStateStore(tmp_path).save(later(), 1)
+    assert exact(FolderStateStore(tmp_path).load(9).payload) == exact(later())
 
 
 def test_a_crash_while_writing_leaves_the_old_state_whole(tmp_path):
-    FolderMemory(tmp_path).save(state(), 1)
+    FolderStateStore(tmp_path).save(state(), 1)
     (tmp_path / "0123.bin.new").write_bytes(b"half a fi")
-    assert exact(FolderMemory(tmp_path).load(9).payload) == exact(state())
-    FolderMemory(tmp_path).save(later(), 1)
+    assert exact(FolderStateStore(tmp_path).load(9).payload) == exact(state())
+    FolderStateStore(tmp_path).save(later(), 1)
     assert not (tmp_path / "0123.bin.new").exists()
 
 
 @pytest.mark.parametrize("damage", ["flipped", "truncated", "removed", "emptied"])
 def test_a_damaged_file_is_refused_by_name(tmp_path, damage):
-    FolderMemory(tmp_path).save(state(), 1)
+    FolderStateStore(tmp_path).save(state(), 1)
     for path in sorted(tmp_path.iterdir()):
         if damage == "removed" and path.name == "manifest-1":
             continue
@@ -150,13 +155,13 @@ def test_a_damaged_file_is_refused_by_name(tmp_path, damage):
         else:
             path.write_bytes(whole[:-2] if damage == "truncated" else b"")
         with pytest.raises(WireError, match=path.name):
-            exact(FolderMemory(tmp_path).load(9).payload)
+            exact(FolderStateStore(tmp_path).load(9).payload)
         path.write_bytes(whole)
-    assert exact(FolderMemory(tmp_path).load(9).payload) == exact(state())
+    assert exact(FolderStateStore(tmp_path).load(9).payload) == exact(state())
 
 
 def test_no_byte_of_the_manifest_can_change_unseen(tmp_path):
-    FolderMemory(tmp_path).save(state(), 1)
+    FolderStateStore(tmp_path).save(state(), 1)
     path = tmp_path / "manifest-1"
     whole = path.read_bytes()
     for place in range(len(whole)):
@@ -164,31 +169,31 @@ def test_no_byte_of_the_manifest_can_change_unseen(tmp_path):
         damaged[place] ^= 1
         path.write_bytes(damaged)
         with pytest.raises(WireError, match="manifest"):
-            FolderMemory(tmp_path).load(9)
+            FolderStateStore(tmp_path).load(9)
 
 
 def test_a_group_that_did_not_change_is_not_written_again(tmp_path):
-    FolderMemory(tmp_path, durable=False).save(state(), 1)
+    FolderStateStore(tmp_path, durable=False).save(state(), 1)
     before = {p.name: (p.stat().st_ino, p.stat().st_mtime_ns) for p in bins(tmp_path)}
-    memory = FolderMemory(tmp_path, durable=False)
+    memory = FolderStateStore(tmp_path, durable=False)
     loaded = memory.load(9).payload
     memory.save({**loaded, "base": {"w": np.zeros((2, 3), np.float32)}}, 1)
     memory.save({**loaded, "base": {"w": np.ones((2, 3), np.float32)}}, 1)
     after = {p.name: (p.stat().st_ino, p.stat().st_mtime_ns) for p in bins(tmp_path)}
     assert len(before.keys() & after.keys()) == 2
     assert all(after[name] == before[name] for name in before.keys() & after.keys())
-    assert exact(FolderMemory(tmp_path).load(9).payload) == exact(later())
+    assert exact(FolderStateStore(tmp_path).load(9).payload) == exact(later())
 
 
 def test_a_group_that_equals_the_loaded_one_is_as_good(tmp_path):
-    memory = FolderMemory(tmp_path, durable=False)
+    memory = FolderStateStore(tmp_path, durable=False)
     memory.save(state(), 1)
     memory.save(state(), 1)
-    assert exact(FolderMemory(tmp_path).load(9).payload) == exact(state())
+    assert exact(FolderStateStore(tmp_path).load(9).payload) == exact(state())
 
 
 def test_stale_files_vanish(tmp_path):
-    memory = FolderMemory(tmp_path, durable=False)
+    memory = FolderStateStore(tmp_path, durable=False)
     memory.save(state(), 1)
     assert len(bins(tmp_path)) == 3
     memory.save({"base": state()["base"]}, 1)
@@ -197,25 +202,25 @@ def test_stale_files_vanish(tmp_path):
 
 
 def test_a_group_that_nobody_looks_into_is_not_read(tmp_path, monkeypatch):
-    FolderMemory(tmp_path).save(state(), 1)
+    FolderStateStore(tmp_path).save(state(), 1)
     read = []
     plain = Path.read_bytes
     monkeypatch.setattr(
         Path, "read_bytes", lambda path: read.append(path.suffix) or plain(path)
     )
-    memory = FolderMemory(tmp_path, durable=False)
+    memory = FolderStateStore(tmp_path, durable=False)
     loaded = memory.load(9).payload
     memory.save({**loaded, "base": later()["base"]}, 1)
     assert set(read) == {""}, "manifests alone"
-    assert exact(FolderMemory(tmp_path).load(9).payload) == exact(later())
+    assert exact(FolderStateStore(tmp_path).load(9).payload) == exact(later())
 
 
 def test_a_file_left_by_a_crash_is_never_taken_for_a_new_one(tmp_path):
-    FolderMemory(tmp_path).save(state(), 1)
+    FolderStateStore(tmp_path).save(state(), 1)
     (tmp_path / "2-0.bin").write_bytes(b"from a save that never reached its manifest")
-    memory = FolderMemory(tmp_path)
+    memory = FolderStateStore(tmp_path)
     memory.save({**memory.load(9).payload, "base": later()["base"]}, 1)
-    assert exact(FolderMemory(tmp_path).load(9).payload) == exact(later())
+    assert exact(FolderStateStore(tmp_path).load(9).payload) == exact(later())
 
 
 def test_a_durable_memory_reaches_the_disk_before_the_manifest_names_it(
@@ -235,18 +240,18 @@ def test_a_durable_memory_reaches_the_disk_before_the_manifest_names_it(
 
     monkeypatch.setattr(Path, "replace", noted_replace)
     monkeypatch.setattr(os, "fsync", noted_fsync)
-    FolderMemory(tmp_path, durable=True).save({"base": {"w": np.ones(2)}}, 1)
+    FolderStateStore(tmp_path, durable=True).save({"base": {"w": np.ones(2)}}, 1)
     assert events == [
         *("sync .bin", "name .bin", "sync folder"),
         *("sync .new", "name manifest-1", "sync folder"),
     ]
     events.clear()
-    FolderMemory(tmp_path, durable=False).save({"base": {"w": np.ones(2)}}, 1)
+    FolderStateStore(tmp_path, durable=False).save({"base": {"w": np.ones(2)}}, 1)
     assert events == ["name .bin", "name manifest-2"]
 
 
 def test_the_manifest_is_text_that_a_person_can_read(tmp_path):
-    FolderMemory(tmp_path).save({"base": {"w": np.ones((2, 3), np.float32)}}, 1)
+    FolderStateStore(tmp_path).save({"base": {"w": np.ones((2, 3), np.float32)}}, 1)
     _, text = (tmp_path / "manifest-1").read_text().splitlines()
     (name, dtype, shape, form, size) = json.loads(text)["groups"]["base"]["tensors"][0]
     assert (name, dtype, shape, size) == ("w", "float32", [2, 3], 24)
@@ -266,34 +271,34 @@ def told(number):
 
 def test_a_round_that_is_repeated_starts_from_the_state_before_it(tmp_path):
     for number in (1, 2, 3):
-        memory = FolderMemory(tmp_path)
+        memory = FolderStateStore(tmp_path)
         memory.load(number)
         memory.save(told(number), number)
     for _ in range(2):  # as often as one likes
-        again = FolderMemory(tmp_path)
+        again = FolderStateStore(tmp_path)
         found = again.load(before=3)
         assert (found.round, exact(found.payload)) == (2, exact(told(2)))
         again.save(told(30), 3)
-    assert exact(FolderMemory(tmp_path).load(9).payload) == exact(told(30))
-    assert FolderMemory(tmp_path).load(before=2) is None, "only two are kept"
+    assert exact(FolderStateStore(tmp_path).load(9).payload) == exact(told(30))
+    assert FolderStateStore(tmp_path).load(before=2) is None, "only two are kept"
 
 
 @pytest.mark.parametrize("damaged", ["manifest-2", "2-0.bin"])
 def test_a_damaged_version_gives_way_to_the_one_before(tmp_path, caplog, damaged):
-    memory = FolderMemory(tmp_path)
+    memory = FolderStateStore(tmp_path)
     memory.save(told(1), 1)
     memory.save(told(2), 2)
     (tmp_path / damaged).write_bytes(b"rubbish")
-    found = FolderMemory(tmp_path).load(9)
+    found = FolderStateStore(tmp_path).load(9)
     assert (found.round, exact(found.payload)) == (1, exact(told(1)))
-    again = FolderMemory(tmp_path)
+    again = FolderStateStore(tmp_path)
     again.load(9)
     again.save(told(3), 3)
-    found = FolderMemory(tmp_path).load(9)
+    found = FolderStateStore(tmp_path).load(9)
     assert (found.round, exact(found.payload)) == (3, exact(told(3)))
 
 
 def test_a_context_says_in_which_round_it_was_saved():
     kept = context()
-    ContextMemory(kept).save(told(4), 4)
-    assert ContextMemory(kept).load(9).round == 4
+    ContextStateStore(kept).save(told(4), 4)
+    assert ContextStateStore(kept).load(9).round == 4

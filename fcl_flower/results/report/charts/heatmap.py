@@ -19,7 +19,7 @@ from fcl_flower.results.report.html.markup import Markup, join, tag
 LEGIBLE = 64
 """Rows or columns up to which every single adapter is shown."""
 
-Place = tuple[int, int]
+TaskId = tuple[int, int]
 """A client and the number of one of its tasks."""
 
 
@@ -64,7 +64,7 @@ class Look:
     legend: bool = True
 
     @property
-    def numbered(self) -> bool:
+    def token_ids(self) -> bool:
         """Return whether a cell has room for a number such as ``0.512``."""
         return self.cell[0] >= 38 and self.cell[1] >= 16
 
@@ -93,7 +93,7 @@ class Kinds:
     cell: tuple[float, float]
 
     @property
-    def numbered(self) -> bool:
+    def token_ids(self) -> bool:
         """Return whether a cell has room for a number such as ``12``."""
         return self.cell[0] >= 16 and self.cell[1] >= 16
 
@@ -156,7 +156,7 @@ def _cell(value: float, x: float, y: float, look: Look | Kinds, hint: str) -> Ma
     # The hairline between cells is left out where it would eat the cell.
     seam = 1 if width >= 10 else 0
     cell = plot.box(x, y, width - seam, height - seam, look.colour(value), hint)
-    if not look.numbered:
+    if not look.token_ids:
         return cell
     shown, ink = look.number(float(value))
     middle = x + (width - seam) / 2
@@ -166,7 +166,7 @@ def _cell(value: float, x: float, y: float, look: Look | Kinds, hint: str) -> Ma
 def _mark(x: float, y: float, look: Look | Kinds) -> Markup:
     """Return a dot in the middle of a cell, or in its corner beside a number."""
     width, height = look.cell
-    if look.numbered:
+    if look.token_ids:
         return tag("circle", cx=x + width - 5, cy=y + 4.5, r=3, class_="mark")
     return tag("circle", cx=x + width / 2, cy=y + height / 2, r=2.2, class_="mark")
 
@@ -250,7 +250,7 @@ def _legend(look: Look, x: float, top: float, bottom: float) -> Markup:
     return join(parts)
 
 
-def labels(places: Sequence[Place]) -> list[Label]:
+def labels(places: Sequence[TaskId]) -> list[Label]:
     """Return the number of each task, grouped by client."""
     return [Label(str(task), f"client {client}") for client, task in places]
 

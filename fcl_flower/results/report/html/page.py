@@ -117,6 +117,6 @@ def legend(entries: Iterable[tuple[str, str]]) -> Markup:
     )
 
 
-def folded(name: str, content: Markup) -> Markup:
+def collapsed(name: str, content: Markup) -> Markup:
     """Return content that the reader opens with a click."""
     return tag("details", tag("summary", name), content)

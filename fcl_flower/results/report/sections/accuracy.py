@@ -174,7 +174,7 @@ def clients_section(run: Run) -> Markup:
         heading,
         note,
         picture,
-        page.folded("Every final accuracy as a table", _final_table(run)),
+        page.collapsed("Every final accuracy as a table", _final_table(run)),
     )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from fcl_flower.results.metrics import Accuracy
 from fcl_flower.results.report.charts import heatmap
-from fcl_flower.results.report.charts.heatmap import Axis, Label, Look, Place, heat_map
+from fcl_flower.results.report.charts.heatmap import Axis, Label, Look, TaskId, heat_map
 from fcl_flower.results.report.html import numbers, page
 from fcl_flower.results.report.html.markup import Markup, join, tag
 from fcl_flower.results.report.schema import Candidate, Overlap
@@ -84,10 +84,10 @@ def _finding(entries: Sequence[Overlap]) -> str:
 
 
 def _by_task(
-    entries: Sequence[Overlap], rows: Sequence[Place], columns: Sequence[Place]
+    entries: Sequence[Overlap], rows: Sequence[TaskId], columns: Sequence[TaskId]
 ) -> tuple[Markup, str]:
     values = np.full((len(rows), len(columns)), np.nan)
-    hints: dict[Place, str] = {}
+    hints: dict[TaskId, str] = {}
     marked = set()
     for entry in entries:
         row = rows.index((entry.client, entry.task))
@@ -131,7 +131,7 @@ def _by_client(entries: Sequence[Overlap]) -> tuple[Markup, str]:
     clients = sorted(
         {e.client for e in entries} | {c.client for e in entries for c in e.candidates}
     )
-    offered: dict[Place, list[Candidate]] = {}
+    offered: dict[TaskId, list[Candidate]] = {}
     for entry in entries:
         row = clients.index(entry.client)
         for candidate in entry.candidates:

@@ -6,7 +6,7 @@ import numpy as np
 
 from fcl_flower.results.metrics import Accuracy, mean_measured
 from fcl_flower.results.report.charts import heatmap
-from fcl_flower.results.report.charts.heatmap import Axis, Label, Look, Place, heat_map
+from fcl_flower.results.report.charts.heatmap import Axis, Label, Look, TaskId, heat_map
 from fcl_flower.results.report.html import page
 from fcl_flower.results.report.html.markup import Markup
 from fcl_flower.results.report.schema import Attention
@@ -49,10 +49,10 @@ def _finding(used: Sequence[Attention]) -> str:
 
 
 def _by_adapter(
-    used: Sequence[Attention], rows: Sequence[Place], columns: Sequence[Place]
+    used: Sequence[Attention], rows: Sequence[TaskId], columns: Sequence[TaskId]
 ) -> tuple[Markup, str]:
     weights = np.full((len(rows), len(columns)), np.nan)
-    hints: dict[Place, str] = {}
+    hints: dict[TaskId, str] = {}
     marked = set()
     for entry in used:
         row = rows.index((entry.client, entry.task))
@@ -88,7 +88,7 @@ def _by_client(used: Sequence[Attention]) -> tuple[Markup, str]:
     clients = sorted(
         {e.client for e in used} | {f.client for e in used for f in e.foreign}
     )
-    given: dict[Place, list[float]] = {}
+    given: dict[TaskId, list[float]] = {}
     for entry in used:
         for foreign in entry.foreign:
             cell = (clients.index(entry.client), clients.index(foreign.client))

@@ -79,12 +79,12 @@ def _costs(summary: Summary) -> list[Tile]:
         (
             "Sent up",
             numbers.size_exact(summary.bytes_up),
-            _papers(summary.paper_bytes_up),
+            _papers(summary.nominal_bytes_up),
         ),
         (
             "Sent down",
             numbers.size_exact(summary.bytes_down),
-            _papers(summary.paper_bytes_down),
+            _papers(summary.nominal_bytes_down),
         ),
         (
             "Model size",

@@ -32,7 +32,7 @@ def scenario_section(scenario: Scenario) -> Markup:
     )
     if len(scenario.clients) > _OPEN:
         scrolled = tag("div", whole, class_="tall")
-        whole = page.folded("Show every client's tasks", scrolled)
+        whole = page.collapsed("Show every client's tasks", scrolled)
     return page.section(
         f"{numbers.plural(len(scenario.clients), 'client')} with {up_to}"
         f"{numbers.plural(longest, 'task')}{each}, "
@@ -125,7 +125,7 @@ def settings_section(summary: Summary) -> Markup:
         ]
     rows = [
         ("strategy", summary.strategy),
-        ("isolated", _shown(summary.isolated)),
+        ("local_only", _shown(summary.local_only)),
         ("scenario", summary.scenario),
         ("dataset", summary.dataset),
         ("model", summary.model),
@@ -134,7 +134,7 @@ def settings_section(summary: Summary) -> Markup:
         ("seed", str(summary.seed)),
         *_flat(summary.training),
         *_flat(summary.params),
-        *summary.notes.items(),
+        *summary.remarks.items(),
     ]
     return page.section(
         "Settings",

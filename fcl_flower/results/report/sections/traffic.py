@@ -75,7 +75,7 @@ def _totals(summary: Summary, kinds: Sequence[str]) -> Markup:
     sizes = [(kind, up.get(kind, 0), down.get(kind, 0)) for kind in kinds]
     sizes += [
         ("all", summary.bytes_up, summary.bytes_down),
-        ("as the papers count", summary.paper_bytes_up, summary.paper_bytes_down),
+        ("as the papers count", summary.nominal_bytes_up, summary.nominal_bytes_down),
     ]
     return page.table(
         ["kind", "up", "down", "both"],

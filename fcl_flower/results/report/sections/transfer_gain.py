@@ -28,7 +28,7 @@ class Pair:
     """
 
     federated: str
-    isolated: str
+    local_only: str
     with_federation: Sequence[Accuracy]
     without: Sequence[Accuracy]
     colour: str
@@ -43,15 +43,17 @@ class Pair:
         """Return the gain per seed, or per client where there is one seed."""
         if self.unit == "client":
             return metrics.transfer_gain(self.with_federation[0], self.without[0])
-        federated, isolated = [], []
+        federated, local_only = [], []
         for a, b in zip(self.with_federation, self.without, strict=True):
             # A client that is missing in one run must not sway the other run's mean.
             unknown = np.isnan(a) | np.isnan(b)
             federated.append(
                 metrics.mean_measured(np.where(unknown, np.nan, a), axis=0)
             )
-            isolated.append(metrics.mean_measured(np.where(unknown, np.nan, b), axis=0))
-        return metrics.transfer_gain(np.stack(federated), np.stack(isolated))
+            local_only.append(
+                metrics.mean_measured(np.where(unknown, np.nan, b), axis=0)
+            )
+        return metrics.transfer_gain(np.stack(federated), np.stack(local_only))
 
     def verdict(self) -> tuple[str, str]:
         """Return one sentence on whether federation helped, and its tone.
@@ -66,7 +68,7 @@ class Pair:
                 "can be said about federation.",
                 "",
             )
-        amount = f"{numbers.signed(gain.overall)} final accuracy over {self.isolated}"
+        amount = f"{numbers.signed(gain.overall)} final accuracy over {self.local_only}"
         if len(known) == 1:
             return (
                 f"{subject}: {amount}; with a single {self.unit} there is no telling "
@@ -148,7 +150,7 @@ def _per_task(
     dots = _dots(pair)
     return page.section(
         heading,
-        f"Transfer gain per {noun} against {pair.isolated}. Bars: mean over "
+        f"Transfer gain per {noun} against {pair.local_only}. Bars: mean over "
         f"{pair.unit}s"
         + (f"; dots: single {pair.unit}s." if len(dots) else ".")
         + " The scale is the same for all methods.",

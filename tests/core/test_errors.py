@@ -1,0 +1,22 @@
+from fcl_flower.core.errors import ConfigError, refuse, unknown
+
+
+def test_a_refusal_names_key_value_and_what_was_expected():
+    error = refuse("scenario.clients", -1, "at least 1")
+
+    assert isinstance(error, ConfigError)
+    assert str(error) == "scenario.clients: got -1, expected at least 1"
+
+
+def test_an_unknown_name_is_answered_by_the_nearest_known():
+    error = unknown("strategy", "fedwiet", ["fedavg", "fedweit"])
+
+    assert str(error) == (
+        "strategy: got 'fedwiet', expected one of fedavg, fedweit; "
+        "did you mean 'fedweit'?"
+    )
+
+
+def test_no_name_is_proposed_that_is_not_near():
+    assert "did you mean" not in str(unknown("model", "zzz", ["lenet", "mlp"]))
+    assert "as there are none" in str(unknown("strategy.x", "x", []))
