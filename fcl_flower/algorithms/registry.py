@@ -13,7 +13,7 @@ from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError, ContractError
 
 DATASET: Final = "digits"
-SILENT: Final = "strategies.local:Silent"
+SILENT: Final = "strategies.local:NoOpStrategy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +50,14 @@ class Algorithm:
         """Import and check the server half."""
         found = _load(self.strategy)
         if not (isinstance(found, type) and issubclass(found, ServerStrategy)):
-            raise ContractError(f"{self.strategy} is not a Strategy")
+            raise ContractError(f"{self.strategy} is not a ServerStrategy")
         return found
 
     def load_client(self) -> type[ClientLearner[Any]]:
         """Import and check the client half."""
         found = _load(self.learner)
         if not (isinstance(found, type) and issubclass(found, ClientLearner)):
-            raise ContractError(f"{self.learner} is not a Learner")
+            raise ContractError(f"{self.learner} is not a ClientLearner")
         return found
 
     def keys(self) -> set[str]:

@@ -77,7 +77,7 @@ class MultiHeadModel(nn.Module):
         Raises:
             ContractError: the body has no such thing; word vectors have.
         """
-        known = getattr(self.body, "represent", None)
+        known = getattr(self.body, "embed", None)
         if known is None:
             raise ContractError(f"{type(self.body).__name__} represents no inputs")
         found: torch.Tensor = known(x)
@@ -89,7 +89,7 @@ class MultiHeadModel(nn.Module):
         `forward` takes them in place of ``x`` and returns the same; they do not change
         in training. Of a body without frozen parts in front, ``x`` itself.
         """
-        known = getattr(self.body, "prepared", None)
+        known = getattr(self.body, "frozen_features", None)
         found: torch.Tensor = x if known is None else known(x)
         return found
 

@@ -143,11 +143,13 @@ def test_two_tasks_are_learned_and_nothing_is_changed_in_place(
     problems = []
     strategy, learner = factory.build_strategy, factory.build_learner
     monkeypatch.setattr(
-        factory, "strategy", lambda config: WatchedStrategy(strategy(config), problems)
+        factory,
+        "build_strategy",
+        lambda config: WatchedStrategy(strategy(config), problems),
     )
     monkeypatch.setattr(
         factory,
-        "learner",
+        "build_learner",
         lambda *given: WatchedLearner(learner(*given), problems),
     )
     given = {"strategy": name, "scenario": "overlapped", "head": head}
@@ -254,7 +256,7 @@ def test_an_algorithm_says_what_it_is(name):
     assert not entry.summary.endswith(".")
     assert entry.paper
     assert re.fullmatch(r"[\w.]+:\w+", entry.strategy)
-    assert entry.alone in {"", *NAMES}
+    assert entry.counterpart in {"", *NAMES}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -325,12 +327,12 @@ def test_an_entry_point_that_is_no_algorithm_is_named(monkeypatch):
 
 def test_a_half_that_is_none_is_named():
     swapped = Algorithm("clients.fedavg:Sgd", "strategies.fedavg:FedAvg", "-", "-")
-    with pytest.raises(ContractError, match=r"clients\.sgd:Sgd is not a Strategy"):
+    with pytest.raises(ContractError, match=r"clients\.fedavg:Sgd is not a ServerS"):
         swapped.load_server()
-    with pytest.raises(ContractError, match=r"strategies\.fedavg:FedAvg is not a Lea"):
+    with pytest.raises(ContractError, match=r"strategies\.fedavg:FedAvg is not a Cli"):
         swapped.load_client()
     missing = Algorithm("strategies.fedavg:Nothing", "clients.fedavg:Sgd", "-", "-")
-    with pytest.raises(ContractError, match="Nothing is not a Strategy"):
+    with pytest.raises(ContractError, match="Nothing is not a ServerStrategy"):
         missing.load_server()
 
 

@@ -537,7 +537,7 @@ def test_a_study_is_refused_for_a_seed_that_cannot_be_cut(fcl, monkeypatch, tmp_
             raise ConfigError("clients: too many for seed 2")
         return cut(config)
 
-    monkeypatch.setattr(factory, "scenario", refusing)
+    monkeypatch.setattr(factory, "build_scenario", refusing)
     study = tmp_path / "study.toml"
     study.write_text('seeds = [1, 2]\n[[variant]]\nstrategy = "local"\n')
     assert_one_sentence(fcl("study", str(study)), "seed 2")

@@ -157,7 +157,7 @@ def test_the_server_guesses_rightly_with_which_model_a_client_started(
         inner.aggregate_train = compared
         return inner
 
-    monkeypatch.setattr(factory, "strategy", watched)
+    monkeypatch.setattr(factory, "build_strategy", watched)
     run_in_process(
         tiny(
             tmp_path,

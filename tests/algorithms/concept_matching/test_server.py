@@ -391,11 +391,13 @@ def test_a_round_of_many_clients_goes_through_sketches(monkeypatch):
 )
 def test_an_update_of_other_tensors_is_refused(payload, complaint):
     with pytest.raises(WireError, match=complaint):
-        server(concepts=2).check(state_of((0, 0, 0), (9, 9, 9)), Update(payload, 10))
+        server(concepts=2).check_update(
+            state_of((0, 0, 0), (9, 9, 9)), Update(payload, 10)
+        )
 
 
 def test_an_honest_update_is_accepted():
-    server(concepts=2).check(state_of((0, 0, 0), (9, 9, 9)), update(1, 2, 3))
+    server(concepts=2).check_update(state_of((0, 0, 0), (9, 9, 9)), update(1, 2, 3))
 
 
 def test_float64_values_whose_squares_overflow_are_refused():

@@ -175,7 +175,7 @@ def test_the_old_group_is_taught_itself_and_the_temporary_one(monkeypatch):
         return 0.5
 
     monkeypatch.setattr(found, "_learn", watched)
-    monkeypatch.setattr(client, "distil", noted)
+    monkeypatch.setattr(client, "distill", noted)
     state, two = found.train({}, received, SECOND, task(5, 3))
 
     ((start, lesson, epochs),) = lessons
@@ -199,7 +199,7 @@ def test_the_task_is_distilled_on_as_well_if_asked_for(monkeypatch):
     found, seen = learner(groups=1, distil_on="task", copies=2), []
     state, one = found.train({}, sent(1), FIRST, task(0, 2))
     monkeypatch.setattr(
-        client, "distil", lambda m, lesson, *_: seen.append(lesson) or 0
+        client, "distill", lambda m, lesson, *_: seen.append(lesson) or 0
     )
 
     state, _ = found.train(state, served(sent(1), one), SECOND, task(3, 5))
@@ -213,7 +213,7 @@ def test_remembered_samples_are_varied_until_old_classes_are_as_frequent(monkeyp
     found, seen = learner(groups=1, distil_on="task", copies=50), []
     state, one = found.train({}, sent(1), FIRST, task(0, 2))
     monkeypatch.setattr(
-        client, "distil", lambda m, lesson, *_: seen.append(lesson) or 0
+        client, "distill", lambda m, lesson, *_: seen.append(lesson) or 0
     )
 
     found.train(state, served(sent(1), one), SECOND, task(3, 5))
@@ -318,13 +318,13 @@ def test_a_group_with_few_samples_hands_them_on_and_no_class_is_lost():
 @pytest.fixture
 def distilled_on(monkeypatch):
     """The classes of each lesson that a client distils on from now on."""
-    classes, distil = [], client.distil
+    classes, distil = [], client.distill
 
     def watched(model, lesson, *rest):
         classes.append(set(lesson.labels.tolist()))
         return distil(model, lesson, *rest)
 
-    monkeypatch.setattr(client, "distil", watched)
+    monkeypatch.setattr(client, "distill", watched)
     return classes
 
 
@@ -393,7 +393,7 @@ def test_a_group_of_which_nothing_is_remembered_is_distilled_on_its_samples(
     received = sent(**ROUTERS["torn"])
     received |= {"enhancers/0": tensors, "enhancers/1": tensors, KNOWN: known([0], [3])}
     monkeypatch.setattr(
-        client, "distil", lambda m, lesson, *_: seen.append(lesson) or 0
+        client, "distill", lambda m, lesson, *_: seen.append(lesson) or 0
     )
 
     _, update = found.train({}, received, FIRST, task(1, count=40))

@@ -478,4 +478,4 @@ def spoiled(**changes):
 def test_an_update_that_does_not_fit_is_refused(sent, complaint):
     server = strategy()
     with pytest.raises(WireError, match=complaint):
-        server.check(server.init(model()), sent)
+        server.check_update(server.init(model()), sent)

@@ -236,7 +236,7 @@ def test_the_loss_is_equation_5_and_penalises_nothing_foreign(no_dropout):
     state = with_attention(scrambled(state, 1), 1, 0.7, -1.3)
     x, y = examples(4)
 
-    loss = float(seit.open(state, 1).loss(x, y).detach())
+    loss = float(seit.build_task_model(state, 1).loss(x, y).detach())
 
     logits = logits_by_hand(state, 1, ["1/0", "2/0"], documents(4))
     shifted = logits - logits.max(axis=1, keepdims=True)
@@ -305,11 +305,11 @@ def test_outputs_and_gradients_are_those_of_plain_convolutions(
     state = with_attention(scrambled(state, 1), 1, 0.7, -1.3, 2.0)
     given = data(4)
 
-    plainly = seit.open(state, 1)
+    plainly = seit.build_task_model(state, 1)
     in_order = [adapter(sum(map(ord, s))) for s in sorted(sources)]
     for part in ("train", "valid"):
         x, y = getattr(given, part)
-        work = seit.open(state, 1)
+        work = seit.build_task_model(state, 1)
         seen = work.prepared(given)
         assert (seen.train.x.shape != given.train.x.shape) == kept
         assert seen.test is given.test
@@ -354,7 +354,7 @@ def test_extremes_are_kept_up_to_the_limit_in_bytes(monkeypatch, stored, width):
     for limit in (needed, needed - 1):
         seit = learner(cache=stored, cache_megabytes=limit)
         state = seit.start(seit.init(), adapters("1/0", "2/0"), 1, data(1))
-        work = seit.open(state, 1)
+        work = seit.build_task_model(state, 1)
         work.prepared(data(1))
         assert (work._table is not None) == (limit == needed)
     assert branches_module._table.cache_info().currsize == 1
@@ -373,7 +373,7 @@ def test_a_second_round_computes_no_extremes_again_and_nothing_else_hits():
 
     def opened(state, given, learner=seit):
         before = info().misses
-        learner.open(state, 1).prepared(given)
+        learner.build_task_model(state, 1).prepared(given)
         return "miss" if info().misses > before else "hit"
 
     assert opened(again, data(1)) == "hit"
@@ -401,7 +401,7 @@ def test_dropout_acts_on_the_local_vector_alone():
     state["branches/1"] = {**state["branches/1"], **bias}
     both = {"local": np.ones((3 * FILTERS, 6 * FILTERS), "f4")}
     state["projections/1"] = {**state["projections/1"], **both}
-    work = seit.open(state, 1)
+    work = seit.build_task_model(state, 1)
     x = examples(3, count=60).x
 
     def logits(training, without_local=False):
@@ -457,9 +457,9 @@ def test_a_task_begins_exactly_as_its_local_model(scale):
         for group, arrays in adapters("1/0", "2/0").items()
     }
     state = seit.start(state, received, 1, data(2))
-    work = seit.open(state, 1)
+    work = seit.build_task_model(state, 1)
     assert isinstance(work, BranchedWorkspace)
-    local = TaskModel(text_model(), seit.params, 1, seit.tensors(state, 1))
+    local = TaskModel(text_model(), seit.params, 1, seit.task_tensors(state, 1))
     x = examples(8).x
     assert torch.equal(work.logits(x), local.logits(x))
 
@@ -727,7 +727,7 @@ def test_both_halves_fit_together_over_three_tasks(dls):
             states[c], updates[c] = client.train(
                 states[c], received, now, data(10 * c + task)
             )
-            server.check(common, updates[c])
+            server.check_update(common, updates[c])
         common = server.aggregate_train(common, now, updates)
     dense_groups = {group for group in common if group.startswith("dense/")}
     assert dense_groups == ({"dense/2", "dense/4"} if dls else set())

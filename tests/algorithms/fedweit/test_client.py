@@ -278,7 +278,7 @@ def test_predictions_stay_the_same_when_foreign_adapters_are_folded():
         torch.from_numpy(state["adapters/1"][W]),
         torch.from_numpy(foreign),
     )
-    torch.testing.assert_close(weit.open(state, 1).theta(W).detach(), theta)
+    torch.testing.assert_close(weit.build_task_model(state, 1).theta(W).detach(), theta)
 
     finished = weit.finish(state, 1, data(2))
     torch.testing.assert_close(weit.predict(finished, {}, 1, x), before)
@@ -321,7 +321,7 @@ def test_both_halves_fit_together_over_two_tasks():
         state, update = weit.train(
             state, server.configure_train(common, now, 0), now, data(task)
         )
-        server.check(common, update)
+        server.check_update(common, update)
         common = server.aggregate_train(common, now, {0: update})
     assert {"adapters/0/0", "adapters/0/1", "adapters/1/0"} <= set(common)
     assert "foreign/1" in state

@@ -38,7 +38,7 @@ def lived(weit, *tasks, count=40):
 
 
 def theta(weit, state, task):
-    return weit.open(state, task).theta(W).detach().numpy()
+    return weit.build_task_model(state, task).theta(W).detach().numpy()
 
 
 def kept(state, task):
@@ -136,7 +136,7 @@ def test_in_a_visit_the_gradient_solver_trains_all_other_tasks_along():
         dense(before["adapters/1"][W]).tolist()
     ), "it followed while other tasks were trained"
 
-    work = weit.open(during, 1)
+    work = weit.build_task_model(during, 1)
     assert sorted(work.tensors.old) == [0, 2]
     assert "attention" not in {name.split("/")[0] for name in work.leaves}
     step = dense(before["base"][W]) - dense(before["anchor/base"][W])

@@ -173,7 +173,7 @@ def test_adapters_travel_once_a_task_and_keep_their_values():
 def test_an_update_that_does_not_fit_is_refused(payload):
     strategy = server()
     with pytest.raises(WireError):
-        strategy.check(start(strategy), Update(payload, 1))
+        strategy.check_update(start(strategy), Update(payload, 1))
 
 
 @pytest.mark.parametrize("knowledge", ["sample:0", "sample:x", "sample", "some", ""])

@@ -206,7 +206,7 @@ def test_between_the_ends_of_tasks_nothing_travels():
         down = server.configure_train(common, now, 0)
         assert bool(down["base"]) == now.starts_task
         state, update = mine.train(state, down, now, rule(1, 1))
-        server.check(common, update)
+        server.check_update(common, update)
         assert set(update.payload) == ({"base", *KINDS} if now.ends_task else {"base"})
         assert bool(update.payload["base"]) == now.ends_task
         common = server.aggregate_train(common, now, {0: update})
@@ -236,8 +236,8 @@ def test_the_server_refuses_a_task_that_does_not_fit(change):
     common = server.init(snapshot(model, model.shared_names()))
     mine = learner()
     _, update = mine.train(mine.init(), NOTHING, stage(0), rule(1, 1))
-    server.check(common, update)
+    server.check_update(common, update)
     payload = {**update.payload, **change}
     payload = {group: arrays for group, arrays in payload.items() if arrays is not None}
     with pytest.raises(WireError):
-        server.check(common, Update(payload, 1))
+        server.check_update(common, Update(payload, 1))
