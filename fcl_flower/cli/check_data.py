@@ -29,7 +29,7 @@ def check_data(folder: Path, **given: Any) -> None:  # noqa: ANN401
     from fcl_flower.setup.factory import local_data_spec
 
     config = configured(given)
-    config = resolve.resolve(config.with_values(scenario="own"))
+    config = resolve.resolve(config.replace(scenario="own"))
     expected = local_data_spec(config, resolve.input_shape(config))
     places = find_tasks(folder)
     if not places:

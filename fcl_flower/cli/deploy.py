@@ -209,14 +209,14 @@ def run(
         console.print(line, markup=False)
 
     with SuperLink(_address(server), authority) as superlink:
-        if not config.clients:
+        if not config.scenario.clients:
             connected = superlink.connected()
             if not connected:
                 raise ConfigError(
                     f"clients: none is connected to the server at {server}: expected "
                     f"some, or --clients with the number to wait for"
                 )
-            config = config.with_values(clients=connected)
+            config = config.replace(clients=connected)
         config = validate(config)
         folder = (resume or output or free_folder(config)).absolute()
         if (folder / "summary.json").exists():
@@ -225,9 +225,9 @@ def run(
             )
         (folder / "progress.json").unlink(missing_ok=True)
         # The folder's name is for people; another run may have had it before.
-        name = config.name or f"{folder.name}-{secrets.token_hex(4)}"
-        config = config.with_values(output=str(folder), name=name)
-        with Display(console, f"{config.title} seed {config.seed}") as display:
+        name = config.run.id or f"{folder.name}-{secrets.token_hex(4)}"
+        config = config.replace(output=str(folder), name=name)
+        with Display(console, f"{config.title} seed {config.run.seed}") as display:
             superlink.run(config, say=say, watch=display.show)
     say(f"results and report.html on the server: {folder}")
 

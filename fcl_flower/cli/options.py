@@ -2,80 +2,97 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 import click
 
-from fcl_flower.config.parsing import inline, read_toml, settings
-from fcl_flower.config.run_config import RunConfig
-from fcl_flower.core.errors import ConfigError
+from fcl_flower.config.parsing import flatten, parse_pair, read_toml
+from fcl_flower.config.run_config import SHORT, RunConfig, long_keys
+from fcl_flower.config.upgrade import is_flat
+from fcl_flower.core.errors import ConfigError, refuse
 from fcl_flower.results.run_folder import CHECKPOINT
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-NOT_OPTIONS = {"label", "memory", "name", "output", "resume", "set"}
+FLAGS: dict[str, tuple[Any, str]] = {
+    "strategy": (str, "The algorithm.  [default: fedweit]"),
+    "scenario": (str, "How tasks are made; by default what suits the data."),
+    "dataset": (str, "Data sets, separated by commas."),
+    "data_root": (str, "Folder with data sets.  [default: $FCL_DATA or data]"),
+    "model": (str, "The network; by default what suits the data."),
+    "clients": (int, "Number of clients."),
+    "tasks": (int, "Tasks of each client.  [default: 4]"),
+    "classes_per_task": (int, "Classes in a task."),
+    "rounds": (int, "Communication rounds for each task."),
+    "epochs": (int, "Local epochs in a round.  [default: 1]"),
+    "batch_size": (int, "Samples in a training step."),
+    "learning_rate": (float, "Of Adam, at the start of a task."),
+    "seed": (int, "Of all random number generators.  [default: 0]"),
+    "device": (str, "auto, cpu, or a torch device.  [default: auto]"),
+    "local_only": (bool, "Clients learn alone, without communication."),
+    "asynchronous": (bool, "An update counts as it comes; no rounds."),
+}
+"""Short flags of settings that many need; all others are reached by ``--set``."""
 
 
 def run_options(*, without: frozenset[str] = frozenset()) -> Callable[[F], F]:
-    """Return a decorator that adds one option for each field of `RunConfig`."""
+    """Return a decorator that adds the settings of a run to a command."""
 
     def add(command: F) -> F:
-        for name, field in reversed(RunConfig.model_fields.items()):
-            if name in NOT_OPTIONS | without:
-                continue
-            kind: Any = field.annotation
-            flag = f"--{name.replace('_', '-')}"
-            if kind is bool:
-                flag += f"/--no-{name.replace('_', '-')}"
-            elif get_args(kind):
-                kind = click.Choice(get_args(kind))
-            shown = "" if field.default == "" else f"  [default: {field.default}]"
-            command = click.option(
-                flag, name, type=kind, help=f"{field.description}{shown}"
-            )(command)
-        return click.option(
+        command = click.option(
             "--config",
             "config_file",
             type=click.Path(path_type=Path),
-            help="A config.toml of another run, to start from.",
-        )(
-            click.option(
-                "--set",
-                "pairs",
-                multiple=True,
-                metavar="KEY=VALUE",
-                help="A setting of the algorithm, such as lambda1=0.001; repeatable.",
-            )(command)
-        )
+            help="config.toml of another run, to start from.",
+        )(command)
+        command = click.option(
+            "--set",
+            "pairs",
+            multiple=True,
+            metavar="[SECTION.]KEY=VALUE",
+            help="Any setting (fcl list NAME); of the strategy without a section.",
+        )(command)
+        for name, (kind, text) in reversed(FLAGS.items()):
+            if name not in without:
+                flag = f"--{name.replace('_', '-')}"
+                given: dict[str, Any] = {"type": kind}
+                if kind is bool:
+                    given = {"is_flag": True, "default": None}
+                command = click.option(flag, name, help=text, **given)(command)
+        return command
 
     return add
 
 
 workers_option = click.option(
-    "--workers",
-    type=click.IntRange(min=1),
-    help="Clients that train at the same time; by default one for each CPU core.",
+    "--workers", type=click.IntRange(min=1), help="Processes; --backend flower only."
 )
 gpus_option = click.option(
     "--gpus-per-client",
     type=click.FloatRange(min=0),
     default=0.0,
-    help="Share of a GPU that each client is given.  [default: 0]",
+    help="Share of a GPU for each client; --backend flower only.",
+)
+backend_option = click.option(
+    "--backend",
+    type=click.Choice(("in-process", "flower")),
+    default="in-process",
+    show_default=True,
+    help="This process, or Flower's simulation runtime.",
 )
 output_option = click.option(
     "--output", type=click.Path(path_type=Path), help="Folder for the results."
 )
-
 resume_option = click.option(
     "--resume",
     type=click.Path(path_type=Path),
     metavar="FOLDER",
-    help="Go on with the run in FOLDER that was ended, after its last finished round.",
+    help="Resume the interrupted run in FOLDER.",
 )
 
 
 def resumed(folder: Path, given: dict[str, Any]) -> RunConfig:
-    """Return the configuration of a run that was ended, with which it goes on.
+    """Return the configuration of an interrupted run, with which it goes on.
 
     Raises:
         ConfigError: there is no such run, or settings are given anew.
@@ -83,58 +100,62 @@ def resumed(folder: Path, given: dict[str, Any]) -> RunConfig:
     for key, value in given.items():
         if value not in (None, (), False):
             option = {"pairs": "set", "config_file": "config"}.get(key, key)
-            raise ConfigError(
-                f"{option}: {value!r} is refused: expected no settings beside resume, "
-                f"since the run has its own"
-            )
+            raise refuse(option, value, "no settings beside resume, as the run has its own")
     if not (folder / CHECKPOINT).is_dir():
-        raise ConfigError(
-            f"resume: {str(folder)!r} is refused: expected the folder of a run that "
-            f"has finished a round, with its {CHECKPOINT}"
-        )
-    values = read_toml(folder / "config.toml", "resume")
-    return RunConfig.of(values | {"resume": True})
+        expected = f"the folder of a run that has finished a round, with its {CHECKPOINT}"
+        raise refuse("resume", str(folder), expected)
+    return read_config(folder / "config.toml", "resume").replace(resume=True)
 
 
 def configured(given: dict[str, Any]) -> RunConfig:
-    """Return the configuration of a file, with the options given on top."""
-    values: dict[str, Any] = {}
-    path = given.pop("config_file")
-    pairs = given.pop("pairs")
-    if path is not None:
-        values = read_toml(path, "config") | {
-            "output": "",
-            "memory": "context",
-            "name": "",
-        }
-    values |= {k.replace("_", "-"): v for k, v in given.items() if v is not None}
-    if pairs:
-        known = settings(str(values.get("set", "")))
-        values["set"] = inline({**known, **key_values(pairs)})
-    return RunConfig.of(values)
-
-
-def simulated(config: RunConfig) -> RunConfig:
-    """Return a configuration that a simulation can run.
+    """Return the configuration of a file, with the options given on top.
 
     Raises:
-        ConfigError: its clients have data of their own.
+        ConfigError: a key is unknown, or a value refused.
     """
-    if config.scenario == "own":
+    path, pairs = given.pop("config_file"), given.pop("pairs")
+    config = RunConfig()
+    if path is not None:
+        config = read_config(path, "config")
+        config = config.replace(output="", client_state="context", id="")
+    flags = {key: value for key, value in given.items() if value is not None}
+    return config.replace(**long_keys(flags), **set_keys(pairs))
+
+
+def set_keys(pairs: tuple[str, ...]) -> dict[str, object]:
+    """Return what ``--set`` gives, by ``section.key``.
+
+    A key without a section is a parameter of the strategy.
+
+    Raises:
+        ConfigError: a pair is malformed.
+    """
+    found: dict[str, object] = {}
+    for key, value in map(parse_pair, pairs):
+        found[key if "." in key else f"strategy.{key}"] = value
+    return found
+
+
+def read_config(path: Path, key: str) -> RunConfig:
+    """Return the configuration in a file.
+
+    Raises:
+        ConfigError: it cannot be read, or is of an earlier version.
+    """
+    values = read_toml(path, key)
+    if is_flat(values):
         raise ConfigError(
-            "scenario: 'own' is refused: expected another, since a simulation starts "
-            "clients without data of their own"
+            f"{key}: got {str(path)!r} of an earlier version, expected sections; "
+            f"fcl config upgrade {path} prints it so"
         )
-    return config
+    return RunConfig.of(flatten(values))
 
 
 def listed(text: str, key: str) -> list[str]:
     """Return the different names that an option lists, separated by commas."""
     found = [name.strip() for name in text.split(",") if name.strip()]
     if not found or len(set(found)) < len(found):
-        raise ConfigError(
-            f"{key}: {text!r} is refused: expected different names separated by commas"
-        )
+        raise refuse(key, text, "different names separated by commas")
     return found
 
 
@@ -143,20 +164,8 @@ def seeds_of(text: str) -> tuple[int, ...]:
     found = listed(text, "seeds")
     for seed in found:
         if not seed.isdecimal():
-            raise ConfigError(f"seeds: {seed!r} is refused: expected whole numbers")
+            raise refuse("seeds", text, "whole numbers separated by commas")
     return tuple(int(seed) for seed in found)
 
 
-def key_values(pairs: tuple[str, ...]) -> dict[str, Any]:
-    """Return what KEY=VALUE arguments say; a value is TOML, or a word."""
-    found: dict[str, Any] = {}
-    for pair in pairs:
-        key, equals, text = pair.partition("=")
-        key, text = key.strip(), text.strip()
-        if not (equals and key.replace("_", "").isalnum() and text):
-            raise ConfigError(f"set: {pair!r} is refused: expected KEY=VALUE")
-        try:
-            found |= settings(f"{key} = {text}")
-        except ConfigError:
-            found[key] = text  # a word without quotes, as one types it in a shell
-    return found
+assert all(name in {*SHORT, *RunConfig.model_fields} for name in FLAGS)

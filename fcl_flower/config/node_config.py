@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from fcl_flower.config.parsing import check_params, hyphenated
+from fcl_flower.config.parsing import validate_params
 
 
 class NodeConfig(BaseModel):
@@ -26,7 +26,7 @@ class NodeConfig(BaseModel):
         frozen=True,
         extra="forbid",
         strict=True,
-        alias_generator=hyphenated,
+        alias_generator=lambda name: name.replace("_", "-"),
         populate_by_name=True,
     )
 
@@ -44,4 +44,4 @@ class NodeConfig(BaseModel):
         Raises:
             ConfigError: a key is unknown or missing, or a value refused.
         """
-        return check_params(cls, values, "node-config")
+        return validate_params(cls, values, "node-config ")

@@ -4,26 +4,24 @@ import json
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from fcl_flower.core.errors import ConfigError
+from fcl_flower.core.errors import ConfigError, refuse, unknown
 
 P = TypeVar("P", bound=BaseModel)
 
-
-def hyphenated(name: str) -> str:
-    """Return the key of a field."""
-    return name.replace("_", "-")
+Scalar: TypeAlias = bool | int | float | str
+"""What a setting's value is; Flower's run configuration knows nothing else."""
 
 
-def toml(value: bool | int | float | str) -> str:
-    """Return a scalar as TOML text."""
+def toml(value: Scalar) -> str:
+    """Return a value as TOML, on one line."""
     if isinstance(value, bool):
         return str(value).lower()
+    # JSON escapes what TOML must have escaped, but for DEL.
     if isinstance(value, str):
-        # JSON's escapes are TOML's, but for one character that only TOML refuses.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     return repr(value)
 
@@ -32,68 +30,104 @@ def read_toml(path: Path, key: str) -> dict[str, Any]:
     """Return what a TOML file holds.
 
     Args:
-        path: of the file.
-        key: what the user gave it for, for the message of an error.
+        path: the file.
+        key: the setting that named it, for the message of an error.
 
     Raises:
-        ConfigError: the file is missing or is not TOML.
+        ConfigError: the file cannot be read, or is no TOML.
     """
     try:
         return tomllib.loads(path.read_text())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(
-            f"{key}: {str(path)!r} is refused: expected a TOML file ({error})"
-        ) from error
+        raise refuse(key, str(path), f"a TOML file ({error})") from error
 
 
-def inline(values: Mapping[str, bool | int | float | str]) -> str:
-    """Return hyper-parameters as the inside of a TOML inline table."""
-    return ", ".join(f"{key} = {toml(value)}" for key, value in values.items())
-
-
-def settings(text: str) -> dict[str, Any]:
-    """Return the algorithm's hyper-parameters that ``RunConfig.set`` holds.
+def parse_inline(text: str, key: str = "params") -> dict[str, Any]:
+    """Return the values in the inside of a TOML inline table, ``key = value, ...``.
 
     Raises:
-        ConfigError: the text is not the inside of a TOML inline table.
+        ConfigError: the text is none.
     """
     try:
-        found: dict[str, Any] = tomllib.loads(f"set = {{{text}}}")["set"]
+        found: dict[str, Any] = tomllib.loads(f"values = {{{text}}}")["values"]
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(
-            f"set: {text!r} is refused: expected 'key = value, ...' in TOML ({error})"
-        ) from error
+        raise refuse(key, text, f"'key = value, ...' in TOML ({error})") from error
     return found
 
 
-def check_params(kind: type[P], values: Mapping[str, Any], where: str = "set") -> P:
-    """Return ``values``, such as the hyper-parameters of one half, as a ``kind``.
+def parse_pair(pair: str) -> tuple[str, Scalar]:
+    """Return key and value of ``KEY=VALUE``; the value is TOML, or a word.
+
+    Hyphens in the key count as underscores.
+
+    Raises:
+        ConfigError: there is no key, no equals sign or no value.
+    """
+    key, equals, text = (part.strip() for part in pair.partition("="))
+    key = key.replace("-", "_")
+    if not (equals and key.replace("_", "").replace(".", "").isalnum() and text):
+        raise refuse("set", pair, "KEY=VALUE or SECTION.KEY=VALUE")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text  # a word without quotes, as one types it in a shell
+    if not isinstance(value, bool | int | float | str):
+        value = text
+    return key, value
+
+
+def flatten(values: Mapping[str, object]) -> dict[str, object]:
+    """Return nested mappings as one, with dots between the keys, as Flower does."""
+    flat: dict[str, object] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= {f"{key}.{k}": v for k, v in flatten(value).items()}
+        else:
+            flat[key] = value
+    return flat
+
+
+def validate_params(kind: type[P], values: Mapping[str, Any], where: str = "") -> P:
+    """Return ``values``, such as an algorithm's hyper-parameters, as a ``kind``.
 
     Args:
         kind: a pydantic model.
         values: by key.
-        where: in front of the key in the message of an error.
+        where: what stands in front of a key in the message of an error, such as
+            ``strategy.``.
 
     Raises:
-        ConfigError: a value has the wrong type or lies out of range.
+        ConfigError: a key is unknown, or a value has the wrong type or lies out of
+            range.
     """
     try:
         return kind.model_validate(dict(values))
     except ValidationError as error:
-        raise ConfigError(f"{where} {sentence(kind, error)}") from error
+        raise first_complaint(kind, error, where) from error
 
 
-def sentence(kind: type[BaseModel], error: ValidationError) -> str:
+def first_complaint(
+    kind: type[BaseModel], error: ValidationError, where: str = ""
+) -> ConfigError:
     """Return the first complaint as one sentence with key, value, expectation."""
     first = error.errors()[0]
-    key = hyphenated(".".join(str(part) for part in first["loc"]))
+    *parents, leaf = ["", *map(str, first["loc"])]
+    # Of a union pydantic names the member that complains last.
+    key = where + ".".join(part for part in [*parents, leaf] if part)
     if first["type"] == "extra_forbidden":
-        known = ", ".join(sorted(map(hyphenated, kind.model_fields)))
-        return f"{key}: unknown key; expected one of {known}"
+        known: Any = kind
+        for part in filter(None, parents):
+            known = known.model_fields[part].annotation
+        prefix = key.removesuffix(leaf)
+        return unknown_key(prefix, leaf, known)
     if first["type"] == "missing":
-        return f"{key}: missing; expected a value"
+        return ConfigError(f"{key}: missing, expected a value")
     message = first["msg"].removeprefix("Value error, ")
-    if not key:
-        return message
-    expected = message.removeprefix("Input should be ")
-    return f"{key}: {first['input']!r} is refused: expected {expected}"
+    if not leaf:
+        return ConfigError(message)
+    return refuse(key, first["input"], message.removeprefix("Input should be "))
+
+
+def unknown_key(prefix: str, key: str, kind: type[BaseModel]) -> ConfigError:
+    """Return the error for a key that a model does not have."""
+    return unknown(f"{prefix}{key}", key, sorted(kind.model_fields))

@@ -1,5 +1,6 @@
-"""What a client makes of the run's configuration and of its node's."""
+"""The client of a message: its run, its data, its learner and its state."""
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -7,10 +8,9 @@ from typing import Any
 from flwr.app import Context
 
 from fcl_flower.algorithms.base import ClientLearner
-from fcl_flower.algorithms.registry import algorithm
 from fcl_flower.config.node_config import NodeConfig
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.core.errors import ConfigError
+from fcl_flower.core.errors import ConfigError, refuse
 from fcl_flower.core.types import Evaluation, Payload, TaskStage, group_kind
 from fcl_flower.data.client_data import ClientData, ScenarioData
 from fcl_flower.data.examples import Examples, InputSpec, SplitName, TaskData, concat
@@ -23,87 +23,82 @@ from fcl_flower.federation.transport.state_store import (
     FolderStateStore,
     StateStore,
 )
-from fcl_flower.models.registry import model_entry
-from fcl_flower.setup import factory, resolve
+from fcl_flower.setup import factory
 from fcl_flower.setup.compatibility import has_local_data
-from fcl_flower.setup.factory import local_data_spec
+from fcl_flower.setup.resolve import ResolvedRun, resolve
 from fcl_flower.training.loop import score
 
 
-def config_on_node(config: RunConfig, node: NodeConfig) -> RunConfig:
-    """Return the run's configuration, completed, as it holds on one node.
+def resolve_on_node(config: RunConfig, node: NodeConfig) -> ResolvedRun:
+    """Return the run as it holds on one node.
 
     Raises:
         ConfigError: neither the run nor the node says how many clients there are, but
-            the scenario deals out data; or the configuration cannot be completed.
+            the scenario shares out data; or the configuration cannot be resolved.
     """
-    clients = config.clients or node.num_partitions
+    clients = config.scenario.clients or node.num_partitions
     if not clients and not has_local_data(config):
         raise ConfigError(
-            "node-config num-partitions: missing; expected how many clients there are, "
+            "node-config num-partitions: missing, expected how many clients there are, "
             "which the run does not say either"
         )
-    config = resolve.resolve(
-        config.with_values(
+    run = resolve(
+        config.replace(
             clients=clients,
-            device=node.device or config.device,
-            min_replies=1,  # the server's business, and checked against the clients
+            device=node.device or config.training.device,
+            min_updates=1,  # the server's business, and checked against the clients
         )
     )
-    if node.word_vectors and resolve.data_kind(config) == "text":
-        return config.with_values(word_vectors=node.word_vectors)
-    return config
+    if node.word_vectors and run.modality == "text":
+        return replace(run, config=run.config.replace(word_vectors=node.word_vectors))
+    return run
 
 
 def client_data(
-    config: RunConfig, plan: Scenario, node: NodeConfig, tasks: int
+    run: ResolvedRun, plan: Scenario, node: NodeConfig, tasks: int
 ) -> ClientData:
     """Return where a client's samples come from.
 
     Args:
-        config: of `config_on_node`.
+        run: of `resolve_on_node`.
         plan: the scenario.
         node: the client's node.
         tasks: how many tasks the client is asked for.
 
     Raises:
-        ConfigError: the client should have data of its own, but has not, or not as
+        ConfigError: the client should have local data, but has not, or not as
             described; or word vectors are missing.
     """
-    shape = resolve.input_shape(config)
-    root = resolve.data_root(config)
     if not plan.own:
-        numbering = factory.build_tokenizer(config) or factory.build_word_vectors(
-            config
-        )
-        form = InputSpec(root, shape, config.head == "single", numbering)
-        return ScenarioData(plan, node.partition_id, form)
+        tokenizer = factory.build_tokenizer(run) or factory.build_word_vectors(run)
+        single = run.config.model.head == "single"
+        spec = InputSpec(run.data_root, run.input_shape, single, tokenizer)
+        return ScenarioData(plan, node.partition_id, spec)
     if not node.data_path:
         raise ConfigError(
-            "node-config data-path: missing; expected the folder with this client's "
-            f"own data, for scenario {plan.name}"
+            "node-config data-path: missing, expected the folder with this client's "
+            f"local data, for scenario {plan.name}"
         )
     folder = Path(node.data_path).expanduser()
-    words = factory.build_tokenizer(config) or vector_file(config)
-    return LocalData(folder, local_data_spec(config, shape), tasks, words)
+    words = factory.build_tokenizer(run) or vector_file(run)
+    return LocalData(folder, factory.build_local_data_spec(run), tasks, words)
 
 
-def vector_file(config: RunConfig) -> Path | None:
-    """Return the file of word vectors of a client with data of its own.
+def vector_file(run: ResolvedRun) -> Path | None:
+    """Return the file of word vectors of a client with local data.
 
-    None where the data are not text, or their model has tokens of its own.
+    None where the data are not text, or their model has a tokenizer of its own.
 
     Raises:
         ConfigError: there is no such file, or none is named.
     """
-    if resolve.data_kind(config) != "text" or model_entry(config.model).encoder:
+    if run.modality != "text" or run.model.encoder:
         return None
-    if not config.word_vectors:
-        raise ConfigError(
-            "word-vectors: '' is refused: expected a file, of the run or of the node, "
-            "since clients with texts of their own have to agree on the vectors"
-        )
-    return find_vectors(config.word_vectors, resolve.data_root(config))
+    file = run.config.data.word_vectors
+    if not file:
+        expected = "a file, of the run or of the node, for clients with local texts"
+        raise refuse("data.word_vectors", file, expected)
+    return find_vectors(file, run.data_root)
 
 
 TRANSIENT = frozenset({"optimizer", "memory"})
@@ -129,19 +124,20 @@ class Client:
 
     def __init__(self, context: Context, stage: TaskStage) -> None:
         node = NodeConfig.of(context.node_config)
-        self.config = config = config_on_node(RunConfig.of(context.run_config), node)
-        self.scenario: Scenario = factory.build_scenario(config)
-        self.samples = client_data(config, self.scenario, node, stage.task + 1)
+        self.run = run = resolve_on_node(RunConfig.of(context.run_config), node)
+        self.config = config = run.config
+        self.scenario: Scenario = factory.build_scenario(run)
+        self.samples = client_data(run, self.scenario, node, stage.task + 1)
         self.learner: ClientLearner[Any] = factory.build_learner(
-            config, self.scenario, node.partition_id, self.samples.vectors
+            run, self.scenario, node.partition_id, self.samples.vectors
         )
         self.memory: StateStore = ContextStateStore(context)
-        if config.memory != "context":
-            folder = Path(config.memory) / f"client-{node.partition_id}"
+        if config.run.client_state != "context":
+            folder = Path(config.run.client_state) / f"client-{node.partition_id}"
             self.memory = FolderStateStore(folder, durable=False)
         if node.state_path:
-            run = config.name or str(context.run_id)
-            folder = Path(node.state_path) / run / f"client-{node.partition_id}"
+            name = config.run.id or str(context.run_id)
+            folder = Path(node.state_path) / name / f"client-{node.partition_id}"
             self.memory = FolderStateStore(folder)
 
     def state(self, before: int) -> Payload:
@@ -160,8 +156,7 @@ class Client:
         """Return what the client trains on."""
         found = self.samples.training(stage)
         train, valid, test = map(self._here, (found.train, found.valid, found.test))
-        # Asked of the table: an isolated learner is wrapped.
-        if algorithm(self.config.strategy).load_client().joint:
+        if self.config.scenario.joint:
             train, valid = self._of_all_tasks("train"), self._of_all_tasks("valid")
         return TaskData(train, valid, test, found.classes)
 
@@ -173,7 +168,7 @@ class Client:
         found = []
         for task in range(self.scenario.num_tasks if hidden else stage.task + 1):
             known, asked = received, task
-            if hidden and not self.config.concept_ids:
+            if hidden and not self.config.scenario.params.get("reveal_ids"):
                 # As if the client met the concept now, with fresh examples of it.
                 recent = self._examples(task, "valid")
                 known = self.learner.select_model(state, received, recent)

@@ -31,7 +31,7 @@ def survey(message: Message, context: Context) -> Message:
     answer = client.learner.answer_query(
         client.state(stage.round), question, stage, data
     )
-    packer = messages.MessageEncoder(client.config.precision)
+    packer = messages.MessageEncoder(client.config.federation.wire_dtype)
     return Message(packer.payload(answer), reply_to=message)
 
 
@@ -51,7 +51,7 @@ def train(message: Message, context: Context) -> Message:
     client.memory.save(state, stage.round)
     # A strategy that wants this sends nothing for a test: what it sent is old by then.
     tested = client.evaluation(state, {}, stage) if request.evaluate else None
-    packer = messages.MessageEncoder(client.config.precision)
+    packer = messages.MessageEncoder(client.config.federation.wire_dtype)
     return Message(packer.encode_update(update, stage, tested), reply_to=message)
 
 

@@ -10,6 +10,7 @@ from flwr.serverapp import Grid, ServerApp
 from fcl_flower.algorithms.registry import local_only_counterpart
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import RoundError
+from fcl_flower.core.schedule import Schedule
 from fcl_flower.federation.async_loop import AsynchronousStrategy
 from fcl_flower.federation.server import Server
 from fcl_flower.federation.simulated_clock import SimulatedClock
@@ -19,7 +20,8 @@ from fcl_flower.federation.transport.state_store import FolderStateStore
 from fcl_flower.results.recorder import Recorder
 from fcl_flower.results.report import write_report
 from fcl_flower.results.run_folder import CHECKPOINT, free_folder
-from fcl_flower.setup import factory, resolve
+from fcl_flower.setup import factory
+from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.tensors import snapshot
 
 app = ServerApp()
@@ -29,20 +31,21 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Run every task, then write the summary and the report."""
     config = RunConfig.of(context.run_config)
-    roster = ClientRegistry(grid, config.clients)
-    roster.wait_for_clients(config.min_replies, config.timeout)
-    clients = config.clients or len(roster.clients)
-    if not config.clients and set(roster.clients) != set(range(clients)):
+    roster = ClientRegistry(grid, config.scenario.clients)
+    roster.wait_for_clients(config.federation.min_updates, config.federation.timeout)
+    clients = config.scenario.clients or len(roster.clients)
+    if not config.scenario.clients and set(roster.clients) != set(range(clients)):
         raise RoundError(
-            f"clients: partitions {list(roster.clients)} answered, expected 0 to "
+            f"scenario.clients: got partitions {list(roster.clients)}, expected 0 to "
             f"{clients - 1}"
         )
-    config = resolve.resolve(config.with_values(clients=clients))
-    plan = factory.build_scenario(config)
-    network = factory.build_model(config, plan)
-    folder = Path(config.output) if config.output else free_folder(config)
-    words = factory.build_word_vectors(config)
-    inner = factory.build_strategy(config)
+    run = resolve(config.replace(clients=clients))
+    config = run.config
+    plan = factory.build_scenario(run)
+    network = factory.build_model(run, plan)
+    folder = Path(config.run.output) if config.run.output else free_folder(config)
+    words = factory.build_word_vectors(run)
+    inner = factory.build_strategy(run)
     notes = {} if words is None else {"word vectors": words.origin}
     notes |= inner.remarks()
     for what, note in notes.items():
@@ -56,16 +59,17 @@ def main(grid: Grid, context: Context) -> None:
         roster,
         recorder,
         FolderStateStore(folder / CHECKPOINT),
-        precision=config.precision,
-        norm_limit=config.norm_limit,
+        precision=config.federation.wire_dtype,
+        norm_limit=config.federation.max_update_norm,
     )
-    if config.resume and federation.resume():
+    if config.run.resume and federation.resume():
         log(INFO, "going on after round %d", federation.done)
     else:
         federation.begin(snapshot(network, network.shared_names()))
-    loop = _loop(config, federation)
-    rounds = factory.build_schedule(config).num_rounds
-    loop.start(grid, ArrayRecord(), num_rounds=rounds, timeout=config.timeout)
+    schedule = factory.build_schedule(run, plan)
+    loop = _loop(config, schedule, federation)
+    rounds = schedule.num_rounds
+    loop.start(grid, ArrayRecord(), num_rounds=rounds, timeout=config.federation.timeout)
     recorder.finish()
     write_report(folder)
     log(INFO, "results and report.html: %s", folder.absolute())
@@ -73,23 +77,24 @@ def main(grid: Grid, context: Context) -> None:
     recorder.progress(federation.done, 0, 0, "finished")
 
 
-def _loop(config: RunConfig, federation: Server) -> SynchronousStrategy:
-    schedule = factory.build_schedule(config)
-    clock = SimulatedClock(config.paces, federation.recorder.clock)
-    if config.mode == "synchronous":
+def _loop(
+    config: RunConfig, schedule: Schedule, federation: Server
+) -> SynchronousStrategy:
+    clock = SimulatedClock(config.asynchronous.durations, federation.recorder.clock)
+    if not config.asynchronous.enabled:
         return SynchronousStrategy(
             federation,
             schedule,
             clock,
-            min_replies=config.min_replies,
-            attempts=config.attempts,
+            min_replies=config.federation.min_updates,
+            attempts=config.federation.max_attempts,
         )
     return AsynchronousStrategy(
         federation,
         schedule,
         clock,
-        mixing=config.mixing,
-        exponent=config.staleness,
-        min_replies=config.min_replies,
-        attempts=config.attempts,
+        mixing=config.asynchronous.mixing,
+        exponent=config.asynchronous.staleness_exponent,
+        min_replies=config.federation.min_updates,
+        attempts=config.federation.max_attempts,
     )

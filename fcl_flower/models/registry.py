@@ -6,11 +6,12 @@ from typing import Any
 
 import torch
 
-from fcl_flower.core.errors import ConfigError
+from fcl_flower.config.sections import Section
+from fcl_flower.core.errors import ConfigError, refuse
 from fcl_flower.core.seeds import derive
 from fcl_flower.core.types import Array
 from fcl_flower.models.multi_head import MultiHeadModel
-from fcl_flower.models.transformer.pretrained import EncoderSettings
+from fcl_flower.models.transformer.pretrained import EncoderParams
 
 __all__ = [
     "FEATURES",
@@ -38,7 +39,7 @@ class ModelEntry:
         body: ``module:callable`` that returns an `nn.Module` from
             ``(batch, *input_shape)`` to (batch, features). It takes no argument; but
             for text the table of word vectors, for plain numbers how many there are,
-            and `EncoderSettings` where ``encoder`` says so.
+            and `EncoderParams` where ``encoder`` says so.
         input_shape: shape of one input: (C, H, W) of an image, (C, T) of a series of
             T steps, `TEXT` or `FEATURES`.
         features: width of what the body returns; 0 where the encoder says it.
@@ -47,6 +48,7 @@ class ModelEntry:
         summary: one line for people.
         encoder: ``whole``, a pre-trained encoder that is trained on, or ``enhanced``,
             a frozen one with Enhancers; empty for a network that is made from nothing.
+        params: the parameters of its family.
     """
 
     body: str
@@ -56,6 +58,7 @@ class ModelEntry:
     learning_rate: float
     summary: str
     encoder: str = ""
+    params: type[Section] = Section
 
     @property
     def kind(self) -> str:
@@ -148,6 +151,7 @@ MODELS: dict[str, ModelEntry] = {
         1e-4,
         "a pre-trained encoder of texts, trained as a whole",
         encoder="whole",
+        params=EncoderParams,
     ),
     "enhanced-transformer": ModelEntry(
         f"{_HERE}.transformer.enhancers:EnhancedTransformer",
@@ -157,6 +161,7 @@ MODELS: dict[str, ModelEntry] = {
         3e-3,
         "the same frozen, with Enhancers that learn in its stead",
         encoder="enhanced",
+        params=EncoderParams,
     ),
     "vit": ModelEntry(
         f"{_HERE}.transformer.encoder:Transformer",
@@ -166,6 +171,7 @@ MODELS: dict[str, ModelEntry] = {
         1e-4,
         "a pre-trained encoder of images, trained as a whole",
         encoder="whole",
+        params=EncoderParams,
     ),
     "enhanced-vit": ModelEntry(
         f"{_HERE}.transformer.enhancers:EnhancedTransformer",
@@ -175,6 +181,7 @@ MODELS: dict[str, ModelEntry] = {
         3e-3,
         "the same frozen, with Enhancers that learn in its stead",
         encoder="enhanced",
+        params=EncoderParams,
     ),
 }
 
@@ -215,9 +222,9 @@ def create_model(
     classes: int,
     single_head: bool,
     seed: int,
+    params: Section | None = None,
     table: Array | None = None,
-    numbers: int = 0,
-    encoder: EncoderSettings | None = None,
+    num_features: int = 0,
 ) -> MultiHeadModel:
     """Return a freshly initialised model; the same arguments give the same weights.
 
@@ -233,8 +240,8 @@ def create_model(
         single_head: one head serves every task.
         seed: the run's seed.
         table: word vectors, shape (words + 1, D), where the data are text.
-        numbers: in a sample, where the data are plain numbers; 0 elsewhere.
-        encoder: for a model of a pre-trained encoder; None for another one.
+        params: of the model's family; None for the defaults.
+        num_features: numbers in a sample of tabular data; 0 elsewhere.
 
     Raises:
         ConfigError: the name is unknown, the model does not suit the data, or there is
@@ -243,15 +250,15 @@ def create_model(
     entry = model_entry(name)
     arguments: list[Any] = []
     if entry.encoder:
-        if encoder is None:
-            raise ConfigError(f"model: got {name!r} without a backbone.")
-        arguments = [encoder]
+        if not isinstance(params, EncoderParams) or not params.encoder:
+            raise refuse("model.encoder", "", f"one for model {name}")
+        arguments = [params]
     elif table is not None:
         check_kind(name, "text")
         arguments = [table]
-    elif numbers:
+    elif num_features:
         check_kind(name, "features")
-        arguments = [numbers]
+        arguments = [num_features]
     elif entry.kind in ("text", "features"):
         check_kind(name, "images")
     module, _, attribute = entry.body.partition(":")
@@ -262,7 +269,7 @@ def create_model(
         return MultiHeadModel(
             body,
             features=entry.features or body.features,
-            input_shape=(numbers,) if numbers else entry.input_shape,
+            input_shape=(num_features,) if num_features else entry.input_shape,
             tasks=tasks,
             classes=classes,
             single_head=single_head,

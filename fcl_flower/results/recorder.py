@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from fcl_flower.config.parsing import settings
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.types import Array, Evaluation, TaskStage
 from fcl_flower.data.scenarios.registry import Scenario
@@ -31,8 +30,9 @@ from fcl_flower.results.summary import measures
 from fcl_flower.results.traffic import Traffic
 
 TRAINING = (
-    *("epochs", "batch-size", "learning-rate", "patience", "stop-after"),
-    *("fraction", "head"),
+    *("training.epochs", "training.batch_size", "training.learning_rate"),
+    *("training.lr_patience", "training.early_stopping_patience"),
+    *("federation.client_fraction", "model.head"),
 )
 COLUMNS = ("round", "task_learned", "client", "task", "task_name", "accuracy")
 
@@ -66,10 +66,11 @@ class Recorder:
         self._folder, self._config, self._scenario = folder, config, scenario
         self._notes = dict(notes)
         self._twin = twin
-        clients, tasks = config.clients, config.tasks
+        clients, tasks = config.scenario.clients, config.scenario.tasks
         hidden = scenario.stream is not None
-        self._total = config.rounds if hidden else config.rounds * tasks
-        if config.mode == "asynchronous":  # every update counts as a round
+        rounds = config.federation.rounds_per_task
+        self._total = rounds if hidden else rounds * tasks
+        if config.asynchronous.enabled:  # every update counts as a round
             self._total *= clients
         self._tasks = 1 if hidden else tasks
         self.accuracy: Array = np.full((clients, tasks, tasks), np.nan)
@@ -82,11 +83,11 @@ class Recorder:
         self._foreign = AdapterDiagnostics(scenario)
         self.clock = 0.0
         self._started = self._round_started = time.monotonic()
-        (folder / "config.toml").write_text(config.with_values(resume=False).to_toml())
+        (folder / "config.toml").write_text(config.replace(resume=False).to_toml())
         scenario.save(folder / "scenario.json")
         (folder / "rounds.jsonl").write_text("")
         self._event_log = EventLog(folder / "journal.jsonl")
-        if not config.resume:
+        if not config.run.resume:
             self._event_log.clear()
         with (folder / "accuracy.csv").open("w", newline="") as file:
             csv.writer(file).writerow(COLUMNS)
@@ -139,7 +140,7 @@ class Recorder:
     def _add_evaluation(
         self, server_round: int, task: int, scores: Mapping[int, Evaluation]
     ) -> None:
-        row = task if self._scenario.stream is None else self._config.tasks - 1
+        row = task if self._scenario.stream is None else self._config.scenario.tasks - 1
         with (self._folder / "accuracy.csv").open("a", newline="") as file:
             lines = csv.writer(file)
             for client, found in scores.items():
@@ -267,19 +268,21 @@ class Recorder:
         summary = {
             "label": config.title,
             "counterpart": self._twin,
-            "strategy": config.strategy,
-            "local_only": config.local_only,
-            "params": settings(config.set),
-            "training": {key: config.flat()[key] for key in TRAINING},
-            "scenario": config.scenario,
-            "dataset": config.dataset,
-            "model": config.model,
-            "seed": config.seed,
-            "clients": config.clients,
-            "tasks": config.tasks,
-            "rounds": config.rounds,
+            "strategy": config.strategy.name,
+            "local_only": config.strategy.local_only,
+            "params": dict(config.strategy.params),
+            "training": {
+                key.partition(".")[2]: config.flat()[key] for key in TRAINING
+            },
+            "scenario": config.scenario.name,
+            "dataset": config.data.datasets,
+            "model": config.model.name,
+            "seed": config.run.seed,
+            "clients": config.scenario.clients,
+            "tasks": config.scenario.tasks,
+            "rounds": config.federation.rounds_per_task,
             "total_rounds": self._total,
-            "mode": config.mode,
+            "mode": "asynchronous" if config.asynchronous.enabled else "synchronous",
             "clock": self.clock or None,
             **measures(self._scenario, self.accuracy, self._evaluations),
             "bytes_up": self._up.total(),
@@ -294,7 +297,7 @@ class Recorder:
             "seconds": seconds,
             "hidden": None
             if stream is None
-            else {**stream.to_dict(), "ids": config.concept_ids},
+            else {**stream.to_dict(), "ids": bool(config.scenario.params.get("reveal_ids"))},
             "concepts": self._concepts.summary(),
             "remarks": {**self._notes, **self._foreign.remarks()},
             "command": "fcl simulate --config config.toml",

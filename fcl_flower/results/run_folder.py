@@ -19,9 +19,9 @@ def resumable(folder: Path) -> bool:
 
 def free_folder(config: RunConfig) -> Path:
     """Return a folder below ``runs/`` with a speaking name that does not exist yet."""
-    sets = config.dataset.replace(",", "+").replace("/", "_").replace(":", "_")
+    sets = config.data.datasets.replace(",", "+").replace("/", "_").replace(":", "_")
     title = config.title.replace(" ", "-").replace("/", "_")
-    parts = [title, config.scenario, sets, f"seed{config.seed}"]
+    parts = [title, config.scenario.name, sets, f"seed{config.run.seed}"]
     name = "-".join(part for part in parts if part)
     number, folder = 1, RUNS / name
     while folder.exists():

@@ -19,7 +19,7 @@ def write_app(folder: Path, config: RunConfig) -> None:
     It holds no code: every machine runs the one that is installed there.
     """
     folder.mkdir(parents=True)
-    lines = "\n".join(f"{key} = {toml(value)}" for key, value in config.flat().items())
+    settings = config.to_toml("tool.flwr.app.config.")
     (folder / "pyproject.toml").write_text(f"""[project]
 name = "fcl-run"
 version = "{__version__}"
@@ -34,9 +34,7 @@ publisher = "fcl"
 serverapp = "fcl_flower.federation.server_app:app"
 clientapp = "fcl_flower.federation.client_app:app"
 
-[tool.flwr.app.config]
-{lines}
-""")
+{settings}""")
 
 
 def write_superlink(home: Path, address: str, root_certificate: Path | None) -> None:

@@ -54,12 +54,12 @@ def simulate(
         RoundError: the run failed; the message names the log with the reason.
     """
     work = folder / WORK
-    for old_part in [work / "app", work / "home"] if config.resume else [work]:
+    for old_part in [work / "app", work / "home"] if config.run.resume else [work]:
         shutil.rmtree(old_part, ignore_errors=True)
     for old in ("summary.json", "progress.json"):
         (folder / old).unlink(missing_ok=True)
     # Flower's processes need not run where the command was typed.
-    config = config.with_values(
+    config = config.replace(
         output=str(folder.absolute()),
         memory=str((folder / CLIENTS).absolute()),
         data_root=str(resolve.data_root(config)),
@@ -72,7 +72,7 @@ def simulate(
             program("flwr"),
             *("run", str(app), SUPERLINK, "--stream"),
             "--federation-config",
-            f"num-supernodes={config.clients} client-resources-num-cpus=1 "
+            f"num-supernodes={config.scenario.clients} client-resources-num-cpus=1 "
             f"client-resources-num-gpus={gpus_per_client} "
             f"init-args-num-cpus={workers}",
         ]

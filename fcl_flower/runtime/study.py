@@ -1,20 +1,23 @@
-"""Several runs on identical scenarios, side by side: tables with mean and spread."""
+"""Several runs on identical scenarios, one after the other, with tables of them all."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from fcl_flower.algorithms.registry import local_only_counterpart
-from fcl_flower.config.parsing import check_params, read_toml
+from fcl_flower.algorithms.registry import DATASET, algorithm, local_only_counterpart
+from fcl_flower.config.parsing import flatten, read_toml, validate_params
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.core.errors import ConfigError
+from fcl_flower.config.upgrade import is_flat
+from fcl_flower.core.errors import ConfigError, refuse, unknown
 from fcl_flower.results.report import write_comparison
 from fcl_flower.results.run_folder import resumable
 from fcl_flower.results.tables import Summary, rows, table
+from fcl_flower.setup.factory import validate
+from fcl_flower.setup.resolve import ResolvedRun, resolve
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +35,14 @@ class Study:
     def runs(self) -> list[RunConfig]:
         """Return every run, seed by seed, so that early results are comparable."""
         return [
-            variant.with_values(seed=seed)
+            variant.replace(seed=seed)
             for seed in self.seeds
             for variant in self.variants
         ]
 
 
 def with_local_only(variants: Iterable[RunConfig]) -> tuple[RunConfig, ...]:
-    """Return the variants and the isolated twins that are not among them."""
+    """Return the variants and their local-only counterparts that are not among them."""
     both: list[RunConfig] = []
     for variant in variants:
         for config in (variant, local_only_counterpart(variant)):
@@ -48,27 +51,90 @@ def with_local_only(variants: Iterable[RunConfig]) -> tuple[RunConfig, ...]:
     return tuple(both)
 
 
+def variants_of(
+    names: Sequence[str],
+    shared: RunConfig,
+    params: Mapping[str, object],
+    *,
+    counterparts: bool,
+) -> tuple[RunConfig, ...]:
+    """Return the runs that a comparison of strategies consists of.
+
+    All get the data set and the scenario of the first that has some of its own, unless
+    ``shared`` names them.
+
+    Args:
+        names: of the strategies.
+        shared: what all runs have in common.
+        params: parameters by ``strategy.key``; each goes to those that know it.
+        counterparts: add the local-only counterparts.
+
+    Raises:
+        ConfigError: a strategy is unknown, or none knows a parameter.
+    """
+    methods = [algorithm(name) for name in names]
+    keys = {
+        method.name: {f"strategy.{key}" for key in method.params_type.model_fields}
+        for method in methods
+    }
+    for key in params:
+        if not any(key in known for known in keys.values()):
+            every = sorted(set().union(*keys.values()))
+            raise unknown(key, key, every)
+    common = {}
+    for key, usual in (("data.datasets", DATASET), ("scenario.name", "")):
+        own = (str(method.defaults.get(key, usual)) for method in methods)
+        chosen = next((value for value in own if value != usual), usual)
+        if not shared.flat()[key]:
+            common[key] = chosen
+    variants = [
+        shared.replace(
+            **{
+                **common,
+                "strategy.name": method.name,
+                **{k: v for k, v in params.items() if k in keys[method.name]},
+            }
+        )
+        for method in methods
+    ]
+    return with_local_only(variants) if counterparts else tuple(variants)
+
+
+FORMAT = (
+    "a study's file: seeds = [1, 2], [run] with what all runs share, such as "
+    "scenario.clients = 4, and a [[variant]] for each row, such as "
+    'strategy.name = "fedavg" (docs/studies.md)'
+)
+
+
 def read_study(path: Path) -> Study:
     """Return the study that a TOML file describes.
 
     ``seeds`` is a list, ``[run]`` holds what all runs share, and each
-    ``[[variant]]`` what its row changes. Federated variants get an isolated twin
-    unless ``local-only-counterparts = false``.
+    ``[[variant]]`` what its row changes, both by section. Federated variants get a
+    local-only counterpart unless ``local_only_counterparts = false``.
 
     Raises:
         ConfigError: the file is missing or wrong.
     """
     found = read_toml(path, "study")
-    checked = check_params(_StudyFile, found, f"study {path.name}")
+    if is_flat(found):
+        raise ConfigError(
+            f"study: got {str(path)!r} of an earlier version, expected sections; "
+            f"fcl config upgrade {path} prints it so"
+        )
+    try:
+        checked = validate_params(_StudyFile, found, f"study {path.name}: ")
+    except ConfigError as error:
+        raise ConfigError(f"{error}; this is {FORMAT}") from error
     variants = tuple(
-        RunConfig.of({**checked.run, **variant}) for variant in checked.variant
+        RunConfig.of({**flatten(checked.run), **flatten(variant)})
+        for variant in checked.variant
     )
     for variant in variants:
         if "," in variant.title:
-            raise ConfigError(
-                f"study {path.name}: label {variant.title!r}: expected one without a "
-                "comma, which separates the rows of --only"
-            )
+            expected = "one without a comma, which separates the rows of --only"
+            raise refuse("run.title", variant.title, expected)
     if checked.local_only_counterparts:
         variants = with_local_only(variants)
     return Study(variants, tuple(checked.seeds))
@@ -80,19 +146,19 @@ class _StudyFile(BaseModel):
     seeds: list[Annotated[int, Field(ge=0)]] = Field([0], min_length=1)
     run: dict[str, Any] = Field({})
     variant: list[dict[str, Any]] = Field([{}], min_length=1)
-    local_only_counterparts: bool = Field(True, alias="local-only-counterparts")
+    local_only_counterparts: bool = True
 
 
 def run_study(
     study: Study,
     folder: Path,
-    run: Callable[[RunConfig, Path], Summary],
+    run: Callable[[ResolvedRun, Path], Summary],
     wanted: Callable[[RunConfig], bool] = lambda config: True,
 ) -> list[Summary]:
     """Run what is not there yet; return all summaries in the order of the runs.
 
     A run whose folder holds a summary of the same configuration is kept, and one that
-    was stopped goes on, so that a study can be stopped at any time. Tables and
+    was interrupted goes on, so that a study can be stopped at any time. Tables and
     comparison page are written after each run, of all that is finished.
 
     Args:
@@ -102,19 +168,24 @@ def run_study(
         wanted: says which of the runs to do if they are not there yet.
 
     Raises:
-        ConfigError: a finished run in ``folder`` was made with other settings.
+        ConfigError: a configuration is refused, or a finished run in ``folder`` was
+            made with other settings.
     """
-    runs = [(config, _place(folder, config)) for config in study.runs()]
-    kept = {place: _finished(place, config) for config, place in runs}
-    for config, place in runs:
-        if kept[place] is None and wanted(config):
-            kept[place] = run(config.with_values(resume=_begun(place, config)), place)
+    runs = [resolve(config) for config in study.runs()]
+    for one in runs:  # a scenario may fail for one seed alone
+        validate(one)
+    folders = {_folder(folder, one.config): one for one in runs}
+    kept = {place: _finished(place, one.config) for place, one in folders.items()}
+    for place, one in folders.items():
+        if kept[place] is None and wanted(one.config):
+            begun = one.config.replace(resume=_begun(place, one.config))
+            kept[place] = run(replace(one, config=begun), place)
             _write_tables(folder, kept)
     return _write_tables(folder, kept)
 
 
-def _place(folder: Path, config: RunConfig) -> Path:
-    return folder / f"{config.title.replace(' ', '-')}-seed{config.seed}"
+def _folder(folder: Path, config: RunConfig) -> Path:
+    return folder / f"{config.title.replace(' ', '-')}-seed{config.run.seed}"
 
 
 def _write_tables(folder: Path, kept: Mapping[Path, Summary | None]) -> list[Summary]:
@@ -136,7 +207,7 @@ def _finished(place: Path, config: RunConfig) -> Summary | None:
 
 
 def _begun(place: Path, config: RunConfig) -> bool:
-    """Return whether a run was stopped after its first round, and can go on."""
+    """Return whether a run was interrupted after its first round, and can go on."""
     if not resumable(place):
         return False
     _check_same(place, config)
@@ -146,13 +217,10 @@ def _begun(place: Path, config: RunConfig) -> bool:
 def _check_same(place: Path, config: RunConfig) -> None:
     """Refuse a folder with a run of other settings."""
     made = RunConfig.of(read_toml(place / "config.toml", "output"))
-    # Where things lie may differ by machine, and a record says what a default meant.
-    free = {"output", "memory", "data_root"}
-    left_to_us = {"dataset", "scenario", "model", "clients"}
-    left_to_us |= {"batch_size", "learning_rate", "head", "rounds", "evaluate_every"}
-    free |= {key for key in left_to_us if not getattr(config, key)}
-    if made.model_dump(exclude=free) != config.model_dump(exclude=free):
+    # Where things lie may differ by machine.
+    free = {"output": "", "client_state": "context", "data_root": "", "resume": False}
+    if made.replace(**free) != config.replace(**free):
         raise ConfigError(
-            f"output: {str(place)!r} holds a run with other settings; expected an "
-            f"empty folder or one of the same study"
+            f"output: got {str(place)!r} with a run of other settings, expected an "
+            "empty folder or one of the same study"
         )

@@ -91,7 +91,7 @@ class SuperLink:
         reader = threading.Thread(target=_read, args=(process.stdout, say, started))
         reader.start()
         try:
-            follow(process, Path(config.output) / "progress.json", watch)
+            follow(process, Path(config.run.output) / "progress.json", watch)
             process.wait()
         except BaseException:  # an interrupt above all: nobody waits for it now
             if started:

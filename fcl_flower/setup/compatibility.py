@@ -1,95 +1,153 @@
-"""What a learner demands of a run, and a run may not give."""
+"""What does not go together: settings of a run, and what an algorithm needs of it."""
 
-from typing import Any
+from typing import TYPE_CHECKING
 
-from fcl_flower.algorithms.base import ClientLearner
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.core.errors import ConfigError
+from fcl_flower.core.errors import refuse
 from fcl_flower.data.scenarios.plan import Scenario
 from fcl_flower.data.scenarios.registry import scenario_entry
 from fcl_flower.models.registry import model_entry
 
-
-def check_compatibility(
-    half: type[ClientLearner[Any]], config: RunConfig, plan: Scenario
-) -> None:
-    """Refuse a run in which a learner would not do what it says.
-
-    Args:
-        half: the client half of the run's algorithm.
-        config: of the run, completed.
-        plan: its scenario.
-
-    Raises:
-        ConfigError: tasks are trained on together, but have a head each or are not
-            told apart; or all of them at once, but they are not there at once.
-    """
-    name = config.strategy
-    if half.needs_single_head and config.head != "single":
-        raise ConfigError(
-            f"head: {config.head!r} is refused: expected 'single' for {name}, which "
-            "trains on samples of several tasks together"
-        )
-    if half.needs_single_head and plan.stream is not None and not config.concept_ids:
-        raise ConfigError(
-            f"scenario: {plan.name!r} is refused: expected one whose tasks are told "
-            f"apart, for {name}, which trains on samples of several tasks together"
-        )
-    if half.joint and (plan.own or plan.stream is not None):
-        raise ConfigError(
-            f"scenario: {plan.name!r} is refused: expected one that deals out all "
-            f"tasks beforehand, for {name}, which trains on all of them at once"
-        )
+if TYPE_CHECKING:
+    from fcl_flower.setup.resolve import ResolvedRun
 
 
 def has_local_data(config: RunConfig) -> bool:
-    """Return whether the clients of a run have data of their own."""
-    return bool(config.scenario) and scenario_entry(config.scenario).own
+    """Return whether each client of a run has data of its own."""
+    name = config.scenario.name
+    return bool(name) and scenario_entry(name).own
 
 
-def check_settings(config: RunConfig) -> None:
-    """Refuse a run over clients' own data that leaves open what nobody can look up.
+def check_choices(run: "ResolvedRun") -> None:
+    """Refuse settings that do not go together, whatever the data are.
 
     Raises:
         ConfigError: one sentence names the setting, and what was expected.
     """
-    entry = model_entry(config.model) if config.model else None
-    kind = "" if entry is None else entry.kind
-    encoder = entry is not None and entry.encoder != ""
-    numbered = kind in ("features", "text") and not encoder
-    single, names = config.head == "single", config.label_names
+    config, scenario, name = run.config, run.scenario, run.config.scenario.name
+    trains_on_server = bool(run.algorithm.trainer)
+    reveals = bool(run.config.scenario.params.get("reveal_ids", False))
+    one_at_a_time = config.scenario.params.get("mean_duration", 1) != 0
     for wrong, key, value, expected in (
-        (config.dataset, "dataset", config.dataset, "none"),
-        (not kind, "model", config.model, "the name of a network that suits the data"),
         (
-            numbered and not config.features,
-            "features",
-            config.features,
-            "the numbers in a sample, or in a word's vector",
+            config.data.public_path and not (scenario.own and trains_on_server),
+            "data.public_path",
+            config.data.public_path,
+            "none, but for a strategy that trains on the server, with local data",
         ),
-        (not numbered and config.features, "features", config.features, "0"),
         (
-            config.public_data and kind == "text" and not encoder,
-            "public-data",
-            config.public_data,
+            config.data.class_names and not scenario.own,
+            "data.class_names",
+            config.data.class_names,
+            "none, since the data sets name their classes",
+        ),
+        (
+            scenario.single and config.model.head != "single",
+            "model.head",
+            config.model.head,
+            f"'single' for scenario {name}, {scenario.single}",
+        ),
+        (
+            scenario.hidden and config.asynchronous.enabled,
+            "asynchronous.enabled",
+            True,
+            f"false for scenario {name}, in which clients meet concepts by rounds",
+        ),
+        (
+            reveals and not (scenario.hidden and one_at_a_time),
+            "scenario.reveal_ids",
+            True,
+            "it with hidden concepts of which a client has one at a time",
+        ),
+        (
+            config.scenario.joint and (scenario.own or scenario.hidden),
+            "scenario.joint",
+            True,
+            f"false for scenario {name}, whose tasks are not shared out beforehand",
+        ),
+        (
+            config.data.word_vectors and (run.modality != "text" or run.model.encoder),
+            "data.word_vectors",
+            config.data.word_vectors,
+            f"none, as model {config.model.name} needs none",
+        ),
+    ):
+        if wrong:
+            raise refuse(key, value, expected)
+
+
+def check_local_data(config: RunConfig) -> None:
+    """Refuse a run over local data that leaves open what cannot be looked up.
+
+    Raises:
+        ConfigError: one sentence names the setting, and what was expected.
+    """
+    entry = model_entry(config.model.name) if config.model.name else None
+    modality = "" if entry is None else entry.kind
+    encoder = entry is not None and entry.encoder != ""
+    counted = modality in ("features", "text") and not encoder
+    single, names = config.model.head == "single", config.data.classes
+    features, data = config.model.num_features, config.data
+    for wrong, key, value, expected in (
+        (data.datasets, "data.datasets", data.datasets, "none"),
+        (
+            not modality,
+            "model.name",
+            config.model.name,
+            "the name of a network that suits the data",
+        ),
+        (
+            counted and not features,
+            "model.num_features",
+            features,
+            "the numbers in a sample, or in a word vector",
+        ),
+        (not counted and features, "model.num_features", features, "0"),
+        (
+            data.public_path and modality == "text" and not encoder,
+            "data.public_path",
+            data.public_path,
             "none with word vectors, which only clients have",
         ),
-        (names and not single, "labels", config.labels, "none but with a single head"),
+        (
+            names and not single,
+            "data.class_names",
+            data.class_names,
+            "none but with a single head",
+        ),
         (
             single and (len(names) < 2 or len({*names}) < len(names)),
-            "labels",
-            config.labels,
+            "data.class_names",
+            data.class_names,
             "different names of all classes, for a single head to number them alike",
         ),
         (
-            not single and config.classes_per_task < 2,
-            "classes-per-task",
-            config.classes_per_task,
+            not single and config.scenario.classes_per_task < 2,
+            "scenario.classes_per_task",
+            config.scenario.classes_per_task,
             "at least 2, the most classes that any task has",
         ),
     ):
         if wrong:
-            raise ConfigError(
-                f"{key}: {value!r} is refused: expected {expected}, for scenario "
-                f"{config.scenario}, whose clients have data of their own"
+            raise refuse(
+                key, value, f"{expected}, for scenario {config.scenario.name}"
             )
+
+
+def check_single_head(run: "ResolvedRun", plan: Scenario) -> None:
+    """Refuse tasks that are trained on together, but have a head each or no identity.
+
+    Raises:
+        ConfigError: the learner trains on samples of several tasks together, and the
+            run does not allow it.
+    """
+    if not run.algorithm.load_client().needs_single_head:
+        return
+    name, config = run.config.strategy.name, run.config
+    together = f"for {name}, which trains on samples of several tasks together"
+    if config.model.head != "single":
+        raise refuse("model.head", config.model.head, f"'single' {together}")
+    if plan.stream is not None and not config.scenario.params.get("reveal_ids"):
+        raise refuse(
+            "scenario.name", plan.name, f"one whose tasks are told apart, {together}"
+        )

@@ -1,4 +1,4 @@
-"""From a configuration to the objects of a run; both apps build through here."""
+"""From a resolved run to its objects; both apps build through here."""
 
 from pathlib import Path
 from types import MappingProxyType
@@ -10,8 +10,7 @@ import torch
 from fcl_flower.algorithms.base import ClientContext, ClientLearner, ServerStrategy
 from fcl_flower.algorithms.local_only import LocalOnlyLearner
 from fcl_flower.algorithms.registry import algorithm
-from fcl_flower.config.run_config import RunConfig
-from fcl_flower.core.errors import ConfigError
+from fcl_flower.core.errors import refuse
 from fcl_flower.core.schedule import Schedule
 from fcl_flower.data.datasets.arrays import TabularDataset, TimeSeriesDataset
 from fcl_flower.data.datasets.registry import load_dataset
@@ -20,295 +19,275 @@ from fcl_flower.data.inputs import check_shape
 from fcl_flower.data.local.files import ENDINGS
 from fcl_flower.data.local.public import load_public_file
 from fcl_flower.data.local.task import LocalDataSpec
-from fcl_flower.data.scenarios.registry import Scenario, draw_scenario, scenario_entry
-from fcl_flower.data.scenarios.spec import Incremental
+from fcl_flower.data.scenarios.registry import Scenario, draw_scenario
+from fcl_flower.data.scenarios.spec import (
+    ClassIncrementalParams,
+    ConceptsParams,
+    Incremental,
+)
 from fcl_flower.data.text.tokenizers import EncoderTokenizer
-from fcl_flower.data.text.tokenizers import tokens as encoder_tokens
+from fcl_flower.data.text.tokenizers import tokens as encoder_tokenizer
 from fcl_flower.data.text.word_vectors import WordVectors, word_vectors
-from fcl_flower.models.registry import MultiHeadModel, create_model, model_entry
-from fcl_flower.models.transformer.pretrained import EncoderSettings
-from fcl_flower.setup.compatibility import check_compatibility, has_local_data
-from fcl_flower.setup.resolve import data_kind, data_root, input_shape, resolve
+from fcl_flower.models.registry import MultiHeadModel, create_model
+from fcl_flower.models.transformer.pretrained import EncoderParams
+from fcl_flower.setup.compatibility import check_single_head
+from fcl_flower.setup.resolve import ResolvedRun
 from fcl_flower.training.loop import Training
 from fcl_flower.training.server_trainer import ServerTrainer
 from fcl_flower.training.tensors import snapshot
 
 
-def validate(config: RunConfig) -> RunConfig:
-    """Return the completed configuration; refuse now what would fail later.
+def validate(run: ResolvedRun) -> None:
+    """Build all that a run needs, to refuse now what would fail later.
 
     Raises:
-        ConfigError: something in it is unknown, or does not go with the rest.
+        ConfigError: something in the configuration does not go with the rest.
     """
-    config = resolve(config)
-    algorithm(config.strategy).params(config.set)
-    device(config)
-    plan = build_scenario(config)
-    network = build_model(config, plan)
-    build_strategy(config).init(snapshot(network, network.shared_names()))
-    build_learner(config, plan, client=0)
-    return config
+    find_device(run.config.training.device)
+    plan = build_scenario(run)
+    network = build_model(run, plan)
+    build_strategy(run).init(snapshot(network, network.shared_names()))
+    build_learner(run, plan, client=0)
 
 
-def build_scenario(config: RunConfig) -> Scenario:
+def build_scenario(run: ResolvedRun) -> Scenario:
     """Return who learns what in which order.
 
     Raises:
         ConfigError: a data set is missing or the scenario cannot be cut from it.
     """
-    config = resolve(config)
+    section, data = run.config.scenario, run.config.data
+    concepts = incremental = run.scenario_params
+    if not isinstance(concepts, ConceptsParams):
+        concepts = ConceptsParams()
+    if not isinstance(incremental, ClassIncrementalParams):
+        incremental = ClassIncrementalParams()
     return draw_scenario(
-        config.scenario,
-        datasets=config.datasets,
-        data_root=data_root(config),
-        clients=config.clients,
-        tasks=config.tasks,
-        classes_per_task=config.classes_per_task or None,
-        valid_fraction=config.valid_fraction,
-        window=config.window,
-        stay=config.stay,
-        incremental=Incremental.of(config),
-        seed=config.seed,
-    )
-
-
-def build_word_vectors(config: RunConfig) -> WordVectors | None:
-    """Return the word vectors, the same on the server and on every client.
-
-    None for what is not text, or is read by a pre-trained encoder. Where clients have
-    texts of their own, these are vectors of no word.
-
-    Raises:
-        ConfigError: their file cannot be read, or one is given for other data.
-    """
-    config = resolve(config)
-    kind = data_kind(config)
-    encoder = model_entry(config.model).encoder
-    if kind == "text" and not encoder:
-        if has_local_data(config):
-            return empty_vectors(config)
-        return word_vectors(
-            config.sources, data_root(config), config.word_vectors, config.seed
-        )
-    if config.word_vectors:
-        raise ConfigError(
-            f"word-vectors: {config.word_vectors!r} is refused: expected none, since "
-            + (
-                f"{config.model} has tokens of its own"
-                if encoder
-                else f"{config.dataset or config.model!r} is for {kind}"
-            )
-        )
-    return None
-
-
-def build_tokenizer(config: RunConfig) -> EncoderTokenizer | None:
-    """Return what numbers texts for the encoder of a completed configuration.
-
-    None where there is no encoder, or none of texts.
-
-    Raises:
-        ConfigError: there is no such encoder.
-    """
-    entry = model_entry(config.model)
-    if entry.encoder and entry.kind == "text":
-        return encoder_tokens(config.backbone, config.max_tokens)
-    return None
-
-
-def build_model(
-    config: RunConfig, plan: Scenario, words: WordVectors | None = None
-) -> MultiHeadModel:
-    """Return the initial network, the same on the server and on every client.
-
-    Args:
-        config: of the run.
-        plan: the scenario.
-        words: vectors of a client's own words; None for those of the run.
-
-    Raises:
-        ConfigError: there is no network of that name, or it does not suit the data.
-    """
-    config = resolve(config)
-    single = config.head == "single"
-    words = words or build_word_vectors(config)
-    for name in config.sources:
-        source = load_dataset(name, data_root(config))
-        if isinstance(source, TimeSeriesDataset | TabularDataset):
-            check_shape(source, input_shape(config))
-    return create_model(
-        config.model,
-        tasks=config.tasks,
-        classes=(len(config.label_names) or plan.num_labels)
-        if single
-        else plan.classes_per_task,
-        single_head=single,
-        seed=config.seed,
-        table=None if words is None else words.table,
-        numbers=config.features if data_kind(config) == "features" else 0,
-        encoder=EncoderSettings(
-            config.backbone,
-            config.bottleneck,
-            config.placement,
-            config.enhanced_blocks,
-            config.encoder_precision,
+        section.name,
+        datasets=data.names,
+        data_root=run.data_root,
+        clients=section.clients,
+        tasks=section.tasks,
+        classes_per_task=section.classes_per_task or None,
+        valid_fraction=section.valid_fraction,
+        seed=run.config.run.seed,
+        window=concepts.window,
+        stay=concepts.mean_duration,
+        incremental=Incremental(
+            incremental.class_fraction,
+            data.public_fraction,
+            data.public_dataset,
+            incremental.merge_labels,
+            section.max_train_per_class,
+            section.max_test_per_class,
         ),
     )
 
 
-def build_schedule(config: RunConfig) -> Schedule:
-    """Return which rounds belong to which task, who takes part, and who is tested.
+def build_word_vectors(run: ResolvedRun) -> WordVectors | None:
+    """Return the word vectors, the same on the server and on every client.
+
+    None for what is not text, or is read by a pre-trained encoder. With local texts
+    these are vectors of no word: only their width is known.
 
     Raises:
-        ConfigError: clients are told their concepts, but the scenario cannot be cut.
+        ConfigError: their file cannot be read.
     """
-    config = resolve(config)
-    hidden = scenario_entry(config.scenario).hidden
-    stream = build_scenario(config).stream if config.concept_ids else None
+    if run.modality != "text" or run.model.encoder:
+        return None
+    data = run.config.data
+    if run.scenario.own:
+        width = run.config.model.num_features
+        origin = f"each client's own file, {width} dimensions"
+        none = np.zeros((1, width), np.float32)
+        return WordVectors(MappingProxyType({}), none, origin)
+    return word_vectors(
+        data.all_names, run.data_root, data.word_vectors, run.config.run.seed
+    )
+
+
+def build_tokenizer(run: ResolvedRun) -> EncoderTokenizer | None:
+    """Return the tokenizer of a pre-trained encoder of texts; None without one.
+
+    Raises:
+        ConfigError: there is no such encoder.
+    """
+    params = run.model_params
+    if isinstance(params, EncoderParams) and run.modality == "text":
+        return encoder_tokenizer(params.encoder, params.max_tokens)
+    return None
+
+
+def build_model(
+    run: ResolvedRun, plan: Scenario, words: WordVectors | None = None
+) -> MultiHeadModel:
+    """Return the initial network, the same on the server and on every client.
+
+    Args:
+        run: resolved.
+        plan: the scenario.
+        words: vectors of a client's own words; None for those of the run.
+
+    Raises:
+        ConfigError: the network does not suit the data.
+    """
+    config = run.config
+    single = config.model.head == "single"
+    words = words or build_word_vectors(run)
+    for name in config.data.all_names:
+        source = load_dataset(name, run.data_root)
+        if isinstance(source, TimeSeriesDataset | TabularDataset):
+            check_shape(source, run.input_shape)
+    return create_model(
+        config.model.name,
+        params=run.model_params,
+        tasks=config.scenario.tasks,
+        classes=(len(config.data.classes) or plan.num_labels)
+        if single
+        else plan.classes_per_task,
+        single_head=single,
+        seed=config.run.seed,
+        table=None if words is None else words.table,
+        num_features=config.model.num_features if run.modality == "features" else 0,
+    )
+
+
+def build_schedule(run: ResolvedRun, plan: Scenario) -> Schedule:
+    """Return which rounds belong to which task, who takes part, and who is tested."""
+    config, hidden = run.config, run.scenario.hidden
+    reveals = bool(config.scenario.params.get("reveal_ids"))
+    stream = plan.stream if reveals else None
     return Schedule(
-        clients=config.clients,
-        tasks=1 if hidden else config.tasks,
-        rounds_per_task=config.rounds,
-        fraction=config.fraction,
-        seed=config.seed,
-        evaluate_every=config.evaluate_every,
-        concepts=config.tasks if hidden else 0,
+        clients=config.scenario.clients,
+        tasks=1 if hidden else config.scenario.tasks,
+        rounds_per_task=config.federation.rounds_per_task,
+        fraction=config.federation.client_fraction,
+        seed=config.run.seed,
+        evaluate_every=config.federation.evaluate_every,
+        concepts=config.scenario.tasks if hidden else 0,
         told=None if stream is None else stream.single_concept,
     )
 
 
-def build_strategy(config: RunConfig) -> ServerStrategy[Any]:
-    """Return the server half; of an isolated run, one that sends nothing.
+def build_strategy(run: ResolvedRun) -> ServerStrategy[Any]:
+    """Return the server side; of a local-only run, one that sends nothing.
 
     Raises:
-        ConfigError: the name or a hyper-parameter is unknown or refused.
+        ConfigError: the run is asynchronous, and the algorithm needs rounds; or the
+            run is not what the algorithm needs.
     """
-    name = "local" if config.local_only else config.strategy
-    text = "" if config.local_only else config.set
-    half = algorithm(name)
-    made = half.load_server()(half.params(text)[0], config.seed)
-    if config.mode == "asynchronous" and not made.averaged_groups:
-        raise ConfigError(
-            f"mode: {config.mode!r} is refused: expected 'synchronous' for "
-            f"{config.strategy}, which looks at all updates of a round together"
+    if run.config.strategy.local_only:
+        silent = algorithm("local")
+        made = silent.load_server()(silent.params_type(), run.config.run.seed)
+    else:
+        made = _server_side(run)
+    if run.config.asynchronous.enabled and not made.averaged_groups:
+        raise refuse(
+            "asynchronous.enabled",
+            True,
+            f"false for {run.config.strategy.name}, which looks at all updates of a "
+            "round together",
         )
-    if made.needs_public_data:
-        made.trainer = trainer(config)
     return made
 
 
-def trainer(config: RunConfig) -> ServerTrainer:
-    """Return where the server half trains, with the public data that there are.
-
-    Raises:
-        ConfigError: the run is not what the algorithm needs.
-    """
-    config = resolve(config)
-    plan = build_scenario(config)
-    check_compatibility(algorithm(config.strategy).load_client(), config, plan)
-    words = build_tokenizer(config) or build_word_vectors(config)
-    form = InputSpec(data_root(config), input_shape(config), True, words)
-    place = device(config)
-    public = (
-        load_public_file(
-            Path(config.public_data), local_data_spec(config, form.input_shape), words
-        )
-        if config.public_data
-        else public_examples(plan, form)
-    )
-    here = PublicExamples(*(part.to(place) for part in public))
-    network = build_model(config, plan).to(place)
-    return ServerTrainer(network, here, training(config), config.seed)
-
-
 def build_learner(
-    config: RunConfig, plan: Scenario, client: int, words: WordVectors | None = None
+    run: ResolvedRun, plan: Scenario, client: int, words: WordVectors | None = None
 ) -> ClientLearner[Any]:
-    """Return the client half for one client.
+    """Return the client side for one client.
 
     Args:
-        config: of the run.
+        run: resolved.
         plan: the scenario.
         client: its number, counted from 0.
         words: vectors of the client's own words; None for those of the run.
 
     Raises:
-        ConfigError: the name or a hyper-parameter is unknown or refused, or the run
-            is not what the algorithm needs.
+        ConfigError: the run is not what the algorithm needs.
     """
-    torch.set_num_threads(config.threads)
-    config = resolve(config)
-    halves = algorithm(config.strategy)
-    of_server, of_client = halves.params(config.set)
-    half = halves.load_client()
-    check_compatibility(half, config, plan)
-    place = ClientContext(
+    torch.set_num_threads(run.config.training.threads)
+    check_single_head(run, plan)
+    context = ClientContext(
         client=client,
-        seed=config.seed,
-        training=training(config),
-        device=device(config),
+        seed=run.config.run.seed,
+        training=build_training(run),
+        device=find_device(run.config.training.device),
     )
-    network = build_model(config, plan, words).to(place.device)
-    made = half(of_client, network, place)
-    if not config.local_only:
+    network = build_model(run, plan, words).to(context.device)
+    made = run.algorithm.load_client()(run.params, network, context)
+    if not run.config.strategy.local_only:
         return made
-    server = halves.load_server()(of_server, config.seed)
-    if server.needs_public_data:
-        server.trainer = trainer(config)
-    return LocalOnlyLearner(made, server)
+    return LocalOnlyLearner(made, _server_side(run))
 
 
-def training(config: RunConfig) -> Training:
-    """Return how whoever trains does it, of a completed configuration."""
+def build_trainer(run: ResolvedRun) -> ServerTrainer:
+    """Return what trains on the server, with the public data that there are.
+
+    Raises:
+        ConfigError: the run is not what the algorithm needs.
+    """
+    plan = build_scenario(run)
+    check_single_head(run, plan)
+    words = build_tokenizer(run) or build_word_vectors(run)
+    spec = InputSpec(run.data_root, run.input_shape, True, words)
+    device = find_device(run.config.training.device)
+    path = run.config.data.public_path
+    public = (
+        load_public_file(Path(path), build_local_data_spec(run), words)
+        if path
+        else public_examples(plan, spec)
+    )
+    here = PublicExamples(*(part.to(device) for part in public))
+    network = build_model(run, plan).to(device)
+    make = run.algorithm.load_trainer()
+    return make(network, here, build_training(run), run.config.run.seed)
+
+
+def build_training(run: ResolvedRun) -> Training:
+    """Return how all that is trained is trained."""
+    section = run.config.training
     return Training(
-        epochs=config.epochs,
-        batch_size=config.batch_size,
-        learning_rate=config.learning_rate,
-        patience=config.patience,
-        stop_after=config.stop_after,
+        epochs=section.epochs,
+        batch_size=section.batch_size,
+        learning_rate=section.learning_rate,
+        patience=section.lr_patience,
+        stop_after=section.early_stopping_patience,
     )
 
 
-def device(config: RunConfig) -> str:
-    """Return the torch device of a client.
+def build_local_data_spec(run: ResolvedRun) -> LocalDataSpec:
+    """Return what a run expects of a client's local data."""
+    datasets = {kind.kind: kind for kind in ENDINGS}
+    config, modality = run.config, run.model.kind
+    return LocalDataSpec(
+        kind=datasets[modality],
+        input_shape=run.input_shape,
+        width=config.model.num_features if modality == "text" else 0,
+        classes=config.scenario.classes_per_task,
+        labels=config.data.classes,
+        valid_fraction=config.scenario.valid_fraction,
+        seed=config.run.seed,
+    )
+
+
+def find_device(name: str) -> str:
+    """Return the torch device of a name; for ``auto`` an accelerator if there is one.
 
     Raises:
         ConfigError: the wanted accelerator is not there.
     """
-    if config.device == "auto":
+    if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        torch.empty(0, device=config.device)
+        torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
-        raise ConfigError(
-            f"device: {config.device!r} is refused: expected auto, cpu or a device "
-            f"that torch finds here"
-        ) from error
-    return config.device
+        expected = "auto, cpu or a device that torch finds here"
+        raise refuse("training.device", name, expected) from error
+    return name
 
 
-def local_data_spec(config: RunConfig, input_shape: tuple[int, ...]) -> LocalDataSpec:
-    """Return what a run, completed, expects of a client's data.
-
-    Args:
-        config: of the run.
-        input_shape: of its model.
-    """
-    kinds = {kind.kind: kind for kind in ENDINGS}
-    kind = model_entry(config.model).kind
-    return LocalDataSpec(
-        kind=kinds[kind],
-        input_shape=input_shape,
-        width=config.features if kind == "text" else 0,
-        classes=config.classes_per_task,
-        labels=config.label_names,
-        valid_fraction=config.valid_fraction,
-        seed=config.seed,
-    )
-
-
-def empty_vectors(config: RunConfig) -> WordVectors:
-    """Return vectors of no word: all that the server needs is how wide they are."""
-    table = np.zeros((1, config.features), np.float32)
-    origin = f"each client's own file, {config.features} dimensions"
-    return WordVectors(MappingProxyType({}), table, origin)
+def _server_side(run: ResolvedRun) -> ServerStrategy[Any]:
+    made = run.algorithm.load_server()(run.params, run.config.run.seed)
+    if run.algorithm.trainer:
+        made.trainer = build_trainer(run)
+    return made

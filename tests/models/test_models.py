@@ -16,7 +16,7 @@ from fcl_flower.models.convolutional.lenet import LeNet, ResponseNorm
 from fcl_flower.models.convolutional.resnet import ResNet18
 from fcl_flower.models.registry import FEATURES, MODELS, TEXT, check_kind, create_model
 from fcl_flower.models.transformer.encoder import Transformer
-from fcl_flower.models.transformer.pretrained import EncoderSettings
+from fcl_flower.models.transformer.pretrained import EncoderParams
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -44,7 +44,7 @@ def inputs(model, count):
 def build(name="small", **changes):
     settings = {"tasks": 3, "classes": 5, "single_head": False, "seed": 7}
     if MODELS.get(name) and MODELS[name].encoder:
-        settings["encoder"] = EncoderSettings(ENCODERS[MODELS[name].kind])
+        settings["params"] = EncoderParams(encoder=ENCODERS[MODELS[name].kind])
     elif MODELS.get(name) and MODELS[name].input_shape == TEXT:
         settings["table"] = WORDS
     if MODELS.get(name) and MODELS[name].input_shape == FEATURES:

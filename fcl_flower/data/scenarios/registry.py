@@ -28,6 +28,9 @@ from fcl_flower.data.scenarios.concepts import concept_chunks, concept_groups
 from fcl_flower.data.scenarios.plan import Scenario, Task, TaskStreams
 from fcl_flower.data.scenarios.spec import USUAL, Incremental, ScenarioSpec
 from fcl_flower.data.scenarios.text_pool import draw_tasks
+from fcl_flower.data.scenarios.spec import ConceptsParams
+from fcl_flower.data.scenarios.spec import ClassIncrementalParams
+from fcl_flower.config.sections import Section
 
 __all__ = [
     "SCENARIOS",
@@ -96,6 +99,7 @@ class ScenarioEntry(NamedTuple):
         clients: of a simulation, where the user gives none.
         rounds: likewise.
         own: the clients have data of their own, which nobody draws.
+        params: its parameters.
     """
 
     draw: Callable[[ScenarioSpec], TaskStreams]
@@ -108,6 +112,7 @@ class ScenarioEntry(NamedTuple):
     clients: int = 4
     rounds: int = 5
     own: bool = False
+    params: type[Section] = Section
 
 
 SCENARIOS: dict[str, ScenarioEntry] = {
@@ -130,6 +135,7 @@ SCENARIOS: dict[str, ScenarioEntry] = {
         _concepts,
         "hidden concepts: data sets, or classes of one; each round a client meets one",
         hidden=True,
+        params=ConceptsParams,
         head="single",
         single="whose concepts are hidden",
         clients=12,
@@ -140,12 +146,13 @@ SCENARIOS: dict[str, ScenarioEntry] = {
         "all learn the same new classes in one order, each a share of them; one head",
         _all_shared_out,
         incremental=True,
+        params=ClassIncrementalParams,
         head="single",
         single="where a sample's task is unknown",
         clients=4,
         rounds=2,
     ),
-    "own": ScenarioEntry(
+    "local-data": ScenarioEntry(
         _own,
         "each client's own data, in the folder that it was started with",
         own=True,

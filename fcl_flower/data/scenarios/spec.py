@@ -1,17 +1,39 @@
 """What a scenario is drawn from."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
+from pydantic import Field
 
-from fcl_flower.config.run_config import RunConfig
+from fcl_flower.config.sections import Section
 from fcl_flower.core.seeds import derive
 from fcl_flower.data.datasets.base import Dataset
 
 
+class ConceptsParams(Section):
+    """Parameters of the scenario concepts."""
+
+    window: int = Field(320, ge=2)
+    """Training samples that a client has in a round."""
+    mean_duration: int = Field(1, ge=0)
+    """Rounds that a client stays with a concept, on average; 0 for all concepts at
+    once."""
+    reveal_ids: bool = False
+    """Tell clients which concept they have: for baselines that need a task id."""
+
+
+class ClassIncrementalParams(Section):
+    """Parameters of the scenario class-incremental."""
+
+    class_fraction: float = Field(0.6, gt=0, le=1)
+    """Fraction of each task's classes that a client has."""
+    merge_labels: str = ""
+    """Data sets whose classes of the same name are one class, such as 'a=b=c,d=e'."""
+
+
 @dataclass(frozen=True, slots=True)
 class Incremental:
-    """What only class-incremental scenarios know; the fields of `RunConfig`.
+    """What only class-incremental scenarios know.
 
     Attributes:
         class_share: share of a task's classes that a client draws, in (0, 1].
@@ -29,11 +51,6 @@ class Incremental:
     same_labels: str = ""
     train_samples: int = 0
     test_samples: int = 0
-
-    @classmethod
-    def of(cls, config: RunConfig) -> "Incremental":
-        """Return what a configuration says."""
-        return cls(**{one.name: getattr(config, one.name) for one in fields(cls)})
 
 
 USUAL = Incremental()

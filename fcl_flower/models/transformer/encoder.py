@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.models.transformer.pretrained import EncoderSettings, load_encoder
+from fcl_flower.models.transformer.pretrained import EncoderParams, load_encoder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -42,13 +42,13 @@ class Transformer(nn.Module):
     Every parameter is trained and shared, unless a subclass freezes them.
     """
 
-    def __init__(self, settings: EncoderSettings) -> None:
+    def __init__(self, params: EncoderParams) -> None:
         """Load an encoder; of the settings only the backbone matters here.
 
         Raises:
             ConfigError: there is none, or it is built unlike those that we know.
         """
-        backbone = settings.backbone
+        backbone = params.encoder
         super().__init__()
         self.encoder: PreTrainedModel = load_encoder(backbone)
         config = self.encoder.config
@@ -57,7 +57,7 @@ class Transformer(nn.Module):
         self.text = hasattr(config, "vocab_size")
         self._padding = int(getattr(config, "pad_token_id", None) or 0)
         self._check(backbone)
-        self._half = settings.precision == "bfloat16"
+        self._half = params.dtype == "bfloat16"
         self.features = int(config.hidden_size)
 
     @property

@@ -8,9 +8,9 @@ from typing import Self, cast
 from torch import Tensor, nn
 from typing_extensions import override
 
-from fcl_flower.core.errors import ConfigError
+from fcl_flower.core.errors import refuse
 from fcl_flower.models.transformer.encoder import Transformer
-from fcl_flower.models.transformer.pretrained import EncoderSettings
+from fcl_flower.models.transformer.pretrained import EncoderParams
 
 _AFTER_ATTENTION = ("attention.output.dense", "attention.out_lin", "attention.o_proj")
 _AFTER_FEED_FORWARD = ("output.dense", "ffn.lin2", "mlp.fc2")
@@ -56,7 +56,7 @@ class EnhancedTransformer(Transformer):
     what comes before the first Enhancer is a fixed function of the input.
     """
 
-    def __init__(self, settings: EncoderSettings) -> None:
+    def __init__(self, params: EncoderParams) -> None:
         """Load an encoder, freeze it and add fresh Enhancers.
 
         What the blocks before the first Enhancer return is computed once a sample.
@@ -65,21 +65,19 @@ class EnhancedTransformer(Transformer):
             ConfigError: there is no such encoder, or it is built unlike those that we
                 know, or has fewer blocks.
         """
-        backbone, bottleneck, placement, enhanced_blocks, _ = settings
-        super().__init__(settings)
+        bottleneck, enhanced_blocks = params.bottleneck, params.num_blocks
+        super().__init__(params)
         self.encoder.requires_grad_(False)
         count = len(self.blocks)
         if enhanced_blocks > count:
-            raise ConfigError(
-                f"enhanced-blocks: {enhanced_blocks} is refused: expected at most the "
-                f"{count} blocks of {backbone!r}"
-            )
+            expected = f"at most the {count} blocks of {params.encoder!r}"
+            raise refuse("model.num_blocks", enhanced_blocks, expected)
         self.first = count - enhanced_blocks if enhanced_blocks else 0
         wanted = {
             "both": (_AFTER_ATTENTION, _AFTER_FEED_FORWARD),
             "attention": (_AFTER_ATTENTION,),
             "feed-forward": (_AFTER_FEED_FORWARD,),
-        }[placement]
+        }[params.placement]
         places = [
             _projection(block, names, backbone)
             for block in self.blocks[self.first :]

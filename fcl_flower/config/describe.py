@@ -1,0 +1,80 @@
+"""What there is to say about each setting: type, range, default and one sentence."""
+
+import inspect
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+_SIGNS = {Ge: ">=", Gt: ">", Le: "<=", Lt: "<"}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One key of a section, or one parameter of what a section names.
+
+    Attributes:
+        key: its name.
+        type: ``int``, ``float``, ``bool``, ``text``, or the values that it may have.
+        range: bounds, such as ``> 0, <= 1``; empty for none.
+        default: as TOML would have it, for people.
+        help: one sentence.
+    """
+
+    key: str
+    type: str
+    range: str
+    default: str
+    help: str
+
+
+def describe(kind: type[BaseModel]) -> list[Setting]:
+    """Return the settings of a section, or the parameters of a thing, in order."""
+    documented = dict(_attributes(kind))
+    return [
+        Setting(
+            key=name,
+            type=_type(field.annotation),
+            range=", ".join(_bounds(field)),
+            default=_default(field),
+            help=" ".join((field.description or documented.get(name, "")).split()),
+        )
+        for name, field in kind.model_fields.items()
+        if name != "params"
+    ]
+
+
+def _type(annotation: Any) -> str:  # noqa: ANN401
+    if get_origin(annotation) is Literal:
+        return " | ".join(str(value) or "''" for value in get_args(annotation))
+    if annotation is str:
+        return "text"
+    return getattr(annotation, "__name__", str(annotation))
+
+
+def _bounds(field: FieldInfo) -> Iterator[str]:
+    for bound in field.metadata:
+        if (sign := _SIGNS.get(type(bound))) is not None:
+            yield f"{sign} {next(iter(vars(bound).values()))}"
+
+
+def _default(field: FieldInfo) -> str:
+    value = field.get_default(call_default_factory=True)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "''" if value == "" else str(value)
+
+
+def _attributes(kind: type[BaseModel]) -> Iterator[tuple[str, str]]:
+    """Yield name and sentence of what a class's docstring, or a base's, lists."""
+    for base in reversed(kind.__mro__):
+        text = inspect.cleandoc(base.__doc__ or "")
+        _, found, listed = text.partition("Attributes:\n")
+        if not found:
+            continue
+        for match in re.finditer(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", listed, re.MULTILINE):
+            yield match[1], match[2]

@@ -1,0 +1,226 @@
+"""The sections of a run's configuration: every setting with type, range and default.
+
+The sentence below a field is its help, in ``fcl list`` and in the documentation.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from fcl_flower.config.parsing import Scalar, parse_inline
+
+
+class Section(BaseModel):
+    """Settings that belong together; frozen, unknown keys are refused."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+    )
+
+
+class NamedSection(Section):
+    """A section that names a thing, which has parameters of its own.
+
+    Whatever is no field of the section is a parameter: ``[strategy]`` may hold
+    ``name = "fedweit"`` and ``lambda1 = 0.001``. Which parameters there are says the
+    thing that is named; they are checked when a run is resolved.
+    """
+
+    TITLE: ClassVar[str]
+
+    name: str = ""
+    params: Mapping[str, Scalar] = Field({})
+    """Parameters of what is named; text is the inside of a TOML inline table."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather_params(cls, values: Any) -> Any:  # noqa: ANN401
+        if not isinstance(values, Mapping):
+            return values
+        fields = {k: value for k, value in values.items() if k in cls.model_fields}
+        given = fields.get("params", {})
+        if isinstance(given, str):
+            given = parse_inline(given, f"{cls.TITLE}.params")
+        if not isinstance(given, Mapping):
+            return values
+        rest = {key: value for key, value in values.items() if key not in fields}
+        return {**fields, "params": {**given, **rest}}
+
+
+class StrategySection(NamedSection):
+    """Which algorithm runs."""
+
+    TITLE = "strategy"
+
+    name: str = "fedweit"
+    """Name of the algorithm (fcl list)."""
+    local_only: bool = False
+    """Run the same algorithm without communication: clients learn alone."""
+
+
+class ScenarioSection(NamedSection):
+    """Who learns what in which order."""
+
+    TITLE = "scenario"
+
+    name: str = ""
+    """How tasks are made and shared out (fcl list); empty for what suits the data."""
+    clients: int = Field(0, ge=0)
+    """Number of clients; 0 for as many as there are nodes, or for what suits."""
+    tasks: int = Field(4, ge=1)
+    """Tasks in each client's stream; hidden concepts in the scenario concepts."""
+    classes_per_task: int = Field(0, ge=0)
+    """Classes in a task; 0 for the scenario's default. With local data: the most that
+    any task has."""
+    valid_fraction: float = Field(0.15, gt=0, lt=1)
+    """Fraction of a task's training samples that is held out for validation."""
+    max_train_per_class: int = Field(0, ge=0)
+    """Training samples of each class for all clients together; 0 for all there are."""
+    max_test_per_class: int = Field(0, ge=0)
+    """Test samples of each class for all clients together; 0 for all there are."""
+    joint: bool = False
+    """Train on the data of all tasks in every round: the multi-task bound."""
+
+
+class DataSection(Section):
+    """What is learned from."""
+
+    datasets: str = ""
+    """One name, or several separated by commas; empty for what suits the strategy."""
+    root: str = ""
+    """Folder with data sets; empty for $FCL_DATA or ./data."""
+    class_names: str = ""
+    """All classes, separated by commas, in the order of a single head; local data
+    only."""
+    word_vectors: str = ""
+    """File of word vectors for text; empty to train some on the training texts."""
+    public_fraction: float = Field(0.1, ge=0, lt=1)
+    """Fraction of each class's training samples that only the server has, in the
+    scenario class-incremental."""
+    public_dataset: str = ""
+    """Data set that the server has instead, in the scenario class-incremental."""
+    public_path: str = ""
+    """File of labelled samples on the server, or folder of images, with local data."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the data sets, in the order given."""
+        return _listed(self.datasets)
+
+    @property
+    def all_names(self) -> tuple[str, ...]:
+        """Return the names of all data sets, the server's own last."""
+        return (*self.names, *filter(None, [self.public_dataset]))
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Return the names of the classes, in the order given."""
+        return _listed(self.class_names)
+
+
+class ModelSection(NamedSection):
+    """The network."""
+
+    TITLE = "model"
+
+    name: str = ""
+    """Name of the network (fcl list); empty for what suits the data."""
+    head: Literal["", "multi", "single"] = ""
+    """One head for each task, or a single one over all classes; empty for what suits
+    the scenario."""
+    num_features: int = Field(0, ge=0)
+    """Numbers in a sample of tabular data; 0 for those of the data set. With local
+    texts: numbers in a word vector."""
+
+
+class TrainingSection(Section):
+    """Local training on a client."""
+
+    epochs: int = Field(1, ge=1)
+    """Local epochs in a round."""
+    batch_size: int = Field(0, ge=0)
+    """Samples in a training step; 0 for what suits the model."""
+    learning_rate: float = Field(0.0, ge=0)
+    """Learning rate of Adam at the start of a task; 0 for what suits the model."""
+    lr_patience: int = Field(3, ge=0)
+    """Learning-rate patience: epochs without improvement before the rate is divided by
+    three; 0 for a constant rate."""
+    early_stopping_patience: int = Field(0, ge=0)
+    """Epochs without improvement that end a round's training early; 0 for never."""
+    device: str = "auto"
+    """auto, cpu, or a torch device name."""
+    threads: int = Field(1, ge=1)
+    """CPU threads of a client; results repeat exactly only with 1."""
+
+
+class FederationSection(Section):
+    """Rounds, and what the server accepts."""
+
+    rounds_per_task: int = Field(0, ge=0)
+    """Communication rounds for each task, of the whole run where concepts are hidden;
+    0 for what suits the scenario."""
+    evaluate_every: int = Field(0, ge=0)
+    """Rounds between evaluations; 0 for the end of each task, or for what suits."""
+    client_fraction: float = Field(1.0, gt=0, le=1)
+    """Client fraction: the fraction of the clients that take part in a round."""
+    min_updates: int = Field(1, ge=1)
+    """Usable updates that a round needs."""
+    max_attempts: int = Field(3, ge=1)
+    """How often a round with too few updates is tried, or a failing client asked."""
+    timeout: float = Field(3600.0, gt=0)
+    """Seconds to wait for a round's replies, or for clients to connect."""
+    max_update_norm: float = Field(1000.0, ge=0)
+    """Largest norm of an update, as a multiple of the norm of the server's weights; 0
+    for any."""
+    wire_dtype: Literal["float32", "float16", "bfloat16"] = "float32"
+    """Floating-point type of float32 tensors on the wire."""
+
+
+class AsynchronousSection(Section):
+    """Rounds without waiting: an update counts as it comes."""
+
+    enabled: bool = False
+    """Every client goes through its tasks at its own pace."""
+    mixing: float = Field(0.6, gt=0, le=1)
+    """How far an update moves the server's model, if it is not stale."""
+    staleness_exponent: float = Field(0.5, ge=0)
+    """Exponent by which stale updates count less; 0 for not at all."""
+    simulated_durations: str = ""
+    """Duration of each client's training in simulated time, such as '1,1,1,4'; empty
+    for real time. Also in synchronous runs."""
+
+    @property
+    def durations(self) -> tuple[float, ...]:
+        """Return the simulated durations by client; none where they are real."""
+        try:
+            found = tuple(float(text) for text in _listed(self.simulated_durations))
+        except ValueError:
+            return ()
+        return found if all(0 < value < math.inf for value in found) else ()
+
+
+class RunSection(Section):
+    """The run itself."""
+
+    seed: int = Field(0, ge=0)
+    """Seed of all random number generators."""
+    title: str = ""
+    """What tables call the run; empty for the strategy's name."""
+    id: str = ""
+    """Under which clients keep the state of this run; empty for Flower's number."""
+    output: str = ""
+    """Folder for the results; empty for a new one under runs/."""
+    resume: bool = False
+    """Resume the run in the output folder, after its last finished round."""
+    client_state: str = "context"
+    """Where clients keep their state: context (Flower's), or a folder."""
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
