@@ -9,12 +9,12 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 
 @pytest.fixture(autouse=True)
-def flower_identity(monkeypatch):
+def flower_identity():
     """Flower builds no Message outside a run: give the test process an identity."""
-    from flwr.supercore.task_identity import TaskIdentity
+    from fcl_flower.runtime import in_process
 
-    for name in ("_task_id", "_run_id", "_node_id"):
-        monkeypatch.setattr(TaskIdentity, name, 1)
+    with in_process.flower_identity():
+        yield
 
 
 @pytest.fixture

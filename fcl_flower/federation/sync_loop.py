@@ -259,6 +259,8 @@ class SynchronousStrategy(FlowerBase):
     ) -> list[Message]:
         """Return one answer for each message; tell the progress as they arrive."""
         asked, replies = list(messages), list[Message]()
+        if asked:
+            self._federation.recorder.progress(number, 0, len(asked))
         for reply in send_and_wait(grid, asked, timeout):
             replies.append(reply)
             self._federation.recorder.progress(number, len(replies), len(asked))

@@ -1,8 +1,12 @@
 """The folder of a run: where it is when nobody says where, and what it shows."""
 
+import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 from fcl_flower.config.run_config import RunConfig
+from fcl_flower.core.errors import RoundError
 
 RUNS = Path("runs")
 CHECKPOINT = "checkpoint"
@@ -28,3 +32,41 @@ def free_folder(config: RunConfig) -> Path:
         number += 1
         folder = RUNS / f"{name}-{number}"
     return folder
+
+
+def prepare_folder(config: RunConfig, folder: Path, data_root: Path) -> RunConfig:
+    """Remove what an earlier run left; return the configuration with absolute paths.
+
+    The processes of a run need not run where the command was typed.
+
+    Args:
+        config: with ``resume``, the clients' states stay.
+        folder: of the run; exists and is writable.
+        data_root: folder with data sets.
+    """
+    work = folder / WORK
+    for part in [work / "app", work / "home"] if config.run.resume else [work]:
+        shutil.rmtree(part, ignore_errors=True)
+    for name in ("summary.json", "progress.json"):
+        (folder / name).unlink(missing_ok=True)
+    return config.replace(
+        output=str(folder.absolute()),
+        client_state=str((folder / CLIENTS).absolute()),
+        data_root=str(data_root.absolute()),
+    )
+
+
+def close_folder(folder: Path) -> dict[str, Any]:
+    """Remove what only a running run needs; return its summary.
+
+    Raises:
+        RoundError: there is no summary.
+    """
+    summary = folder / "summary.json"
+    if not summary.exists():
+        raise RoundError(
+            f"the run did not finish; the reason stands in {folder / 'flower.log'}"
+        )
+    shutil.rmtree(folder / WORK, ignore_errors=True)
+    found: dict[str, Any] = json.loads(summary.read_text())
+    return found

@@ -6,8 +6,6 @@ Nothing outlives it, and it meets no other Flower on the machine.
 """
 
 import contextlib
-import json
-import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +13,7 @@ from typing import IO, Any
 
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import RoundError
-from fcl_flower.results.run_folder import CLIENTS, WORK
+from fcl_flower.results.run_folder import WORK, close_folder, prepare_folder
 from fcl_flower.runtime.flower_project import (
     SUPERLINK,
     environment,
@@ -53,17 +51,8 @@ def simulate(
     Raises:
         RoundError: the run failed; the message names the log with the reason.
     """
+    config = prepare_folder(config, folder, resolve.data_root(config))
     work = folder / WORK
-    for old_part in [work / "app", work / "home"] if config.run.resume else [work]:
-        shutil.rmtree(old_part, ignore_errors=True)
-    for old in ("summary.json", "progress.json"):
-        (folder / old).unlink(missing_ok=True)
-    # Flower's processes need not run where the command was typed.
-    config = config.replace(
-        output=str(folder.absolute()),
-        memory=str((folder / CLIENTS).absolute()),
-        data_root=str(resolve.data_root(config)),
-    )
     app = work / "app"
     write_app(app, config)
     log = folder / "flower.log"
@@ -81,12 +70,9 @@ def simulate(
             state = follow(run, folder / "progress.json", watch)
         finally:
             stop(run)
-    summary = folder / "summary.json"
-    if state != "finished" or not summary.exists():
+    if state != "finished":
         raise RoundError(f"the run did not finish; the reason stands in {log}")
-    shutil.rmtree(work)
-    found: dict[str, Any] = json.loads(summary.read_text())
-    return found
+    return close_folder(folder)
 
 
 @contextlib.contextmanager

@@ -1,18 +1,16 @@
-"""A Grid that calls the ClientApp in this process: a whole round in milliseconds."""
+"""A grid that misbehaves as a test asks for, and the small runs on it."""
 
 import json
-from uuid import uuid4
 
 import numpy as np
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import Error, Message
 
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.sparse import SparseArray
-from fcl_flower.federation.client_app import app as client_app
-from fcl_flower.federation.server_app import main as serve
+from fcl_flower.runtime import in_process
 
 
-class InProcessGrid:
+class InProcessGrid(in_process.InProcessGrid):
     """Nodes with ids of your choice, one for each partition.
 
     ``tamper(client, message, reply)`` may return another reply, or None for none. A
@@ -23,64 +21,45 @@ class InProcessGrid:
     """
 
     def __init__(
-        self, nodes, run_config, tamper=None, delay=None, deaf=None, places=None
+        self, nodes, run_config, tamper=None, delay=None, deaf=None, places=()
     ):
-        places = places or [{} for _ in nodes]
-        self.contexts = {
-            node: Context(
-                run_id=1,
-                node_id=node,
-                node_config={
-                    "partition-id": i,
-                    "num-partitions": len(nodes),
-                    **places[i],
-                },
-                state=RecordDict(),
-                run_config=run_config,
-            )
-            for i, node in enumerate(nodes)
-        }
+        super().__init__(nodes, run_config, places)
         self.tamper = tamper or (lambda client, message, reply: reply)
         self.delay = delay or (lambda client: 0)
         self.deaf = deaf or (lambda client, message: False)
-        self.replies = {}
         self.waits = {}
         self.asked = []
 
-    def get_node_ids(self):
-        return list(self.contexts)
-
     def push_messages(self, messages):
-        ids = []
-        for message in messages:
-            message.metadata.__dict__["_message_id"] = str(uuid4())
-            context = self.contexts[message.metadata.dst_node_id]
-            client = context.node_config["partition-id"]
-            if self.deaf(client, message):
-                ids.append(None)  # as Flower reports a message that it cannot send
-                continue
-            ids.append(message.metadata.message_id)
-            self.asked.append((client, message))
-            reply = self.tamper(client, message, self.answer(message, context))
-            if reply is not None:
-                self.replies[ids[-1]] = reply
-                self.waits[ids[-1]] = self.delay(client)
-        return ids
+        return [self.push(message) for message in messages]
 
-    def answer(self, message, context):
-        try:
-            return client_app(message, context)
-        except Exception as error:
-            return failure(message, f"{type(error).__name__}: {error}")
+    def push(self, message):
+        client = self.client(message)
+        if self.deaf(client, message):
+            return None  # as Flower reports a message that it cannot send
+        (name,) = super().push_messages([message])
+        self.waits[name] = self.delay(client)
+        return name
 
     def pull_messages(self, message_ids):
         found = []
         for name in message_ids:
             if self.waits.get(name, 0) > 0:
                 self.waits[name] -= 1
-            elif name in self.replies:
-                found.append(self.replies.pop(name))
+            else:
+                found += (r for r in super().pull_messages([name]) if r is not None)
         return found
+
+    def reply(self, message, context):
+        client = self.client(message)
+        self.asked.append((client, message))
+        return self.tamper(client, message, self.answer(message, context))
+
+    def answer(self, message, context):
+        return super().reply(message, context)
+
+    def client(self, message):
+        return self.contexts[message.metadata.dst_node_id].node_config["partition-id"]
 
 
 def failure(message, reason):
@@ -96,13 +75,9 @@ def tiny(folder, **values):
 
 def run_in_process(config, nodes=None, **behaviour):
     """Run a RunConfig without Ray; return the grid with every node's context."""
-    flat = config.flat()
     nodes = nodes or [101 + 7 * i for i in range(config.clients)]
-    grid = InProcessGrid(nodes, flat, **behaviour)
-    context = Context(
-        run_id=1, node_id=0, node_config={}, state=RecordDict(), run_config=flat
-    )
-    serve(grid, context)
+    grid = InProcessGrid(nodes, config.flat(), **behaviour)
+    in_process.run_apps(grid, config)
     return grid
 
 

@@ -1,0 +1,240 @@
+"""A whole federation in this process: no Ray, no network, a round in milliseconds.
+
+The two Flower apps run as they are, one client after the other, and each message goes
+through the same codec, so that numbers and byte counts are those of Flower's runtimes.
+"""
+
+import contextlib
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from logging import WARNING
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import torch
+from flwr.app import Context, Error, Message, MessageType, RecordDict
+from flwr.common.logger import FLOWER_LOGGER, log
+from flwr.serverapp import Grid
+from flwr.supercore.run import Run
+from flwr.supercore.task_identity import TaskIdentity
+from typing_extensions import override
+
+from fcl_flower.config.run_config import RunConfig
+from fcl_flower.federation.client_app import app as client_app
+from fcl_flower.federation.server_app import main as run_server
+from fcl_flower.results.run_folder import close_folder, prepare_folder
+from fcl_flower.runtime.processes import Progress
+from fcl_flower.setup import resolve
+
+FIRST_NODE = 100
+"""So that no test passes that takes a node's id for a client's number."""
+RUN_ID = 1
+
+_ONE_RUN = threading.RLock()
+"""Flower's identity, its log and torch's threads belong to the process."""
+
+
+class InProcessGrid(Grid):
+    """A grid whose nodes answer in the call that sends them a message.
+
+    A client that raises is answered for by an error, as in Flower's runtimes.
+
+    Attributes:
+        contexts: Flower's context of each client by its node.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[int],
+        run_config: Mapping[str, bool | int | float | str],
+        node_configs: Sequence[Mapping[str, bool | int | float | str]] = (),
+        on_reply: Callable[[int, int], None] = lambda done, sent: None,
+    ) -> None:
+        """Connect the nodes.
+
+        Args:
+            nodes: ids, one for each client by ascending number.
+            run_config: flat, as Flower passes it on.
+            node_configs: what else each node is configured with; empty for nothing.
+            on_reply: called while clients train or are evaluated with how many of the
+                messages sent together are answered, and how many were sent.
+        """
+        extra = node_configs or [{} for _ in nodes]
+        self.contexts = {
+            node: Context(
+                run_id=RUN_ID,
+                node_id=node,
+                node_config={
+                    "partition-id": client,
+                    "num-partitions": len(nodes),
+                    **extra[client],
+                },
+                state=RecordDict(),
+                run_config=dict(run_config),
+            )
+            for client, node in enumerate(nodes)
+        }
+        self._on_reply = on_reply
+        self._replies: dict[str, Message] = {}
+
+    @override
+    def get_node_ids(self) -> list[int]:
+        return list(self.contexts)
+
+    @override
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        sent = list(messages)
+        ids = []
+        for done, message in enumerate(sent, start=1):
+            message.metadata.__dict__["_message_id"] = str(uuid4())
+            ids.append(message.metadata.message_id)
+            context = self.contexts[message.metadata.dst_node_id]
+            self._replies[ids[-1]] = self.reply(message, context)
+            if message.metadata.message_type != MessageType.QUERY:
+                self._on_reply(done, len(sent))
+        return ids
+
+    @override
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        return [self._replies.pop(key) for key in message_ids if key in self._replies]
+
+    def reply(self, message: Message, context: Context) -> Message:
+        """Run the client app on one message; return its reply, or its error."""
+        try:
+            return client_app(message, context)
+        except Exception as error:
+            log(WARNING, "a client failed", exc_info=error)
+            reason = f"{type(error).__name__}: {error}"
+            return Message(Error(code=0, reason=reason), reply_to=message)
+
+    # ---- parts of Flower's interface without a use here
+
+    @override
+    def set_run(self, run: Run) -> None:
+        raise NotImplementedError("a run in this process has no SuperLink")
+
+    @property
+    @override
+    def run(self) -> Run:
+        raise NotImplementedError("a run in this process has no SuperLink")
+
+    @override
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        return Message(
+            content,
+            dst_node_id=dst_node_id,
+            message_type=message_type,
+            group_id=group_id,
+            ttl=ttl,
+        )
+
+    @override
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> list[Message]:
+        return self.pull_messages(self.push_messages(messages))
+
+
+def run_in_process(
+    config: RunConfig,
+    folder: Path,
+    *,
+    watch: Callable[[Progress], None] = lambda progress: None,
+    verbose: bool = False,
+) -> dict[str, Any]:
+    """Run ``config`` in this process; return its summary.
+
+    One run at a time: a second thread waits for the first to finish.
+
+    Args:
+        config: with a number of clients; with ``resume`` the clients' states stay.
+        folder: for the results; exists and is writable.
+        watch: called with the progress when a client has answered, and at the end.
+        verbose: show Flower's log on the console; it is in ``flower.log`` otherwise.
+
+    Raises:
+        FclError: the configuration is refused, or the run failed.
+    """
+    config = prepare_folder(config, folder, resolve.data_root(config))
+    path, seen = folder / "progress.json", Progress()
+
+    def report(**changes: int) -> None:
+        nonlocal seen
+        now: Progress = json.loads(path.read_text()) | changes
+        if now != seen:
+            seen = now
+            watch(now)
+
+    grid = InProcessGrid(
+        range(FIRST_NODE, FIRST_NODE + config.clients),
+        config.flat(),
+        on_reply=lambda done, sent: report(clients_done=done, clients=sent),
+    )
+    with _ONE_RUN, _log_to(None if verbose else folder / "flower.log"):
+        run_apps(grid, config)
+    report()
+    return close_folder(folder)
+
+
+def run_apps(grid: Grid, config: RunConfig) -> None:
+    """Run the server app to its end on a grid of this process."""
+    context = Context(
+        run_id=RUN_ID,
+        node_id=0,
+        node_config={},
+        state=RecordDict(),
+        run_config=dict(config.flat()),
+    )
+    with flower_identity(), _same_threads():
+        run_server(grid, context)
+
+
+@contextlib.contextmanager
+def flower_identity() -> Iterator[None]:
+    """Give this process an identity, without which Flower builds no message."""
+    names = ("_task_id", "_run_id", "_node_id")
+    before = {name: getattr(TaskIdentity, name) for name in names}
+    for name in names:
+        setattr(TaskIdentity, name, RUN_ID)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(TaskIdentity, name, value)
+
+
+@contextlib.contextmanager
+def _same_threads() -> Iterator[None]:
+    """Give torch its number of threads back, which every client sets."""
+    threads = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@contextlib.contextmanager
+def _log_to(path: Path | None) -> Iterator[None]:
+    """Write Flower's log to a file instead of the console; None: leave it."""
+    if path is None:
+        yield
+        return
+    before = list(FLOWER_LOGGER.handlers)
+    file = logging.FileHandler(path, mode="w")
+    file.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
+    FLOWER_LOGGER.handlers[:] = [file]
+    try:
+        yield
+    finally:
+        FLOWER_LOGGER.handlers[:] = before
+        file.close()
