@@ -107,7 +107,7 @@ def one_seed(rows: list[RunConfig]) -> dict[str, dict[str, float]]:
     for number, branch in enumerate(run(rows, clients)):
         accuracy = evaluated(rows[0], clients, branch)
         for label, server in branch.servers.items():
-            measures = {"accuracy": accuracy, "run": number, **server.record.summary()}
+            measures = {"accuracy": accuracy, "run": number, **server.record.measures()}
             found[label] = measures
     return {row.label: found[row.label] for row in rows}
 
@@ -172,7 +172,7 @@ def trained(
             server.strategy.check_update(server.state, update)
         server.state = server.strategy.aggregate_train(server.state, stage, updates)
         told = server.strategy.diagnostics(server.state, stage)
-        server.record.add(stage.round, told)
+        server.record.add_round(stage.round, {}, told)
 
 
 def parted(branch: Branch, stage: TaskStage) -> list[Branch]:

@@ -17,6 +17,7 @@ from fcl_flower.federation.simulated_clock import SimulatedClock
 from fcl_flower.federation.sync_loop import SynchronousStrategy
 from fcl_flower.federation.transport.client_registry import ClientRegistry
 from fcl_flower.federation.transport.state_store import FolderStateStore
+from fcl_flower.results.diagnostics import build_diagnostics
 from fcl_flower.results.recorder import Recorder
 from fcl_flower.results.report import write_report
 from fcl_flower.results.run_folder import CHECKPOINT, free_folder
@@ -52,7 +53,12 @@ def main(grid: Grid, context: Context) -> None:
         log(INFO, "%s: %s", what, note)
     twin = local_only_counterpart(config)
     recorder = Recorder(
-        folder, config, plan, notes, None if twin is None else twin.title
+        folder,
+        config,
+        plan,
+        build_diagnostics(plan),
+        notes,
+        None if twin is None else twin.title,
     )
     federation = Server(
         inner,

@@ -1,10 +1,8 @@
 """What a run leaves behind: a folder of files that a reader can trust.
 
 ``config.toml`` (runs it again), ``scenario.json`` (who had what), ``rounds.jsonl``,
-``accuracy.csv``, ``attention.json`` (where a method attends to foreign adapters),
-``overlap.json`` (where the server scores which of them to send), ``concepts.json``
-(where it tells hidden concepts apart), ``summary.json``, ``journal.jsonl`` (what the
-others are made of, so that a run that was ended can go on) and, while it runs,
+``accuracy.csv``, the files of diagnostics, ``summary.json``, ``journal.jsonl`` (what
+the others are made of, so that an interrupted run can be resumed) and, while it runs,
 ``progress.json``.
 """
 
@@ -12,7 +10,7 @@ import csv
 import json
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,8 +21,7 @@ from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.types import Array, Evaluation, TaskStage
 from fcl_flower.data.scenarios.registry import Scenario
 from fcl_flower.results import metrics
-from fcl_flower.results.diagnostics.adapters import AdapterDiagnostics
-from fcl_flower.results.diagnostics.concepts import ConceptDiagnostics
+from fcl_flower.results.diagnostics.base import Diagnostics
 from fcl_flower.results.event_log import EventLog
 from fcl_flower.results.summary import measures
 from fcl_flower.results.traffic import Traffic
@@ -50,8 +47,9 @@ class Recorder:
         folder: Path,
         config: RunConfig,
         scenario: Scenario,
-        notes: Mapping[str, str] = {},
-        twin: str | None = None,
+        diagnostics: Sequence[Diagnostics],
+        remarks: Mapping[str, str] = {},
+        counterpart: str | None = None,
     ) -> None:
         """Begin a record.
 
@@ -59,13 +57,16 @@ class Recorder:
             folder: may exist, but must be writable.
             config: of the run.
             scenario: who learns what.
-            notes: what else a reader should know, by name; they go into the summary.
-            twin: title of the same run without federation; None where there is none.
+            diagnostics: collectors of scalars (`build_diagnostics`).
+            remarks: what else a reader should know, by topic; for the summary.
+            counterpart: title of the same run without communication; None where
+                there is none.
         """
         folder.mkdir(parents=True, exist_ok=True)
         self._folder, self._config, self._scenario = folder, config, scenario
-        self._notes = dict(notes)
-        self._twin = twin
+        self._diagnostics = diagnostics
+        self._remarks = dict(remarks)
+        self._counterpart = counterpart
         clients, tasks = config.scenario.clients, config.scenario.tasks
         hidden = scenario.stream is not None
         rounds = config.federation.rounds_per_task
@@ -75,12 +76,10 @@ class Recorder:
         self._tasks = 1 if hidden else tasks
         self.accuracy: Array = np.full((clients, tasks, tasks), np.nan)
         self._evaluations: list[Array] = []
-        self._concepts = ConceptDiagnostics(scenario.stream)
         self._up: Counter[str] = Counter()
         self._down: Counter[str] = Counter()
         self._paper = Counter({"up": 0, "down": 0})
         self._model_bytes: dict[int, int] = {}
-        self._foreign = AdapterDiagnostics(scenario)
         self.clock = 0.0
         self._started = self._round_started = time.monotonic()
         (folder / "config.toml").write_text(config.replace(resume=False).to_toml())
@@ -118,12 +117,13 @@ class Recorder:
         )
 
     def check_metrics(self, scalars: Mapping[str, float]) -> None:
-        """Refuse what the record cannot hold.
+        """Refuse metrics of a client's update that cannot be recorded.
 
         Raises:
-            WireError: an attention weight is negative, or of nobody's adapter.
+            WireError: some diagnostics cannot take them.
         """
-        self._foreign.check_metrics(scalars)
+        for diagnostics in self._diagnostics:
+            diagnostics.check(scalars)
 
     def record_evaluation(
         self, server_round: int, task: int, scores: Mapping[int, Evaluation]
@@ -206,9 +206,9 @@ class Recorder:
         self._down.update(traffic["down"])
         self._paper.update(up=traffic["nominal_up"], down=traffic["nominal_down"])
         at = {client: stage["task"] for client, stage in stages.items()}
-        placed = {(c, at.get(c, task)): scalars for c, scalars in replies.items()}
-        self._foreign.add(placed, diagnostics)
-        self._concepts.add(server_round, diagnostics)
+        by_task = {(c, at.get(c, task)): scalars for c, scalars in replies.items()}
+        for one in self._diagnostics:
+            one.add_round(server_round, by_task, diagnostics)
         self.clock = timing.get("clock", 0.0)
         row = {
             "round": server_round,
@@ -258,16 +258,17 @@ class Recorder:
         config = self._config
         seconds = time.monotonic() - self._started
         stream = self._scenario.stream
-        if attention := self._foreign.attention():
-            _replace(self._folder / "attention.json", attention)
-        if overlap := self._foreign.overlap():
-            _replace(self._folder / "overlap.json", overlap)
-        if concepts := self._concepts.rounds():
-            _replace(self._folder / "concepts.json", concepts)
+        found: dict[str, Any] = {}
+        remarks = dict(self._remarks)
+        for diagnostics in self._diagnostics:
+            for name, content in diagnostics.files().items():
+                _replace(self._folder / name, content)
+            found |= diagnostics.summary()
+            remarks |= diagnostics.remarks()
         sizes = list(self._model_bytes.values())
         summary = {
             "label": config.title,
-            "counterpart": self._twin,
+            "counterpart": self._counterpart,
             "strategy": config.strategy.name,
             "local_only": config.strategy.local_only,
             "params": dict(config.strategy.params),
@@ -297,9 +298,12 @@ class Recorder:
             "seconds": seconds,
             "hidden": None
             if stream is None
-            else {**stream.to_dict(), "ids": bool(config.scenario.params.get("reveal_ids"))},
-            "concepts": self._concepts.summary(),
-            "remarks": {**self._notes, **self._foreign.remarks()},
+            else {
+                **stream.to_dict(),
+                "ids": bool(config.scenario.params.get("reveal_ids")),
+            },
+            **found,
+            "remarks": remarks,
             "command": "fcl simulate --config config.toml",
         }
         _replace(self._folder / "summary.json", summary)

@@ -1,4 +1,4 @@
-"""What is recorded of foreign adapters and notes, on a scenario worked out by hand."""
+"""What is recorded of adapters and remarks, on a scenario worked out by hand."""
 
 import json
 
@@ -7,9 +7,10 @@ import pytest
 from fakes import rounds_of, summary_of
 
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.core.errors import WireError
+from fcl_flower.core.errors import ContractError, WireError
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.scenarios.registry import Scenario, Task
+from fcl_flower.results.diagnostics import build_diagnostics
 from fcl_flower.results.recorder import Recorder
 from fcl_flower.results.traffic import Traffic
 
@@ -37,9 +38,14 @@ PLAN = Scenario(
 )
 
 
+def made(folder, **remarks):
+    config = RunConfig(clients=3, tasks=2, rounds=5)
+    return Recorder(folder, config, PLAN, build_diagnostics(PLAN), remarks)
+
+
 @pytest.fixture
 def recorder(tmp_path):
-    return Recorder(tmp_path, RunConfig(clients=3, tasks=2, rounds=5), PLAN)
+    return made(tmp_path)
 
 
 def found(folder, name):
@@ -109,12 +115,12 @@ def test_clients_may_stand_at_different_tasks(recorder, tmp_path):
             c: TaskStage(number, c, starts_task=True, ends_task=True) for c in told
         }
         recorder.record_round(number, 0, told, {}, Traffic(), stages=stages)
-    notes = recorder.finish()["remarks"]
+    remarks = recorder.finish()["remarks"]
     told = [(e["client"], e["task"]) for e in found(tmp_path, "attention.json")]
     assert told == [(0, 0), (1, 1)]
     # The second visit to a task takes the place of the first.
-    assert notes["adapters"].startswith("25 % ")
-    assert notes["adapters"].endswith("1 of 2 adapters are empty")
+    assert remarks["adapters"].startswith("25 % ")
+    assert remarks["adapters"].endswith("1 of 2 adapters are empty")
 
 
 def test_shared_classes_are_a_fraction_of_the_new_tasks_classes(recorder, tmp_path):
@@ -160,15 +166,15 @@ def test_without_foreign_adapters_no_file_speaks_of_them(recorder, tmp_path):
     assert not (tmp_path / "overlap.json").exists()
 
 
-def test_notes_are_kept_in_the_summary(tmp_path):
-    notes = {"word vectors": "trained here on 11,314 texts"}
-    recorder = Recorder(tmp_path, RunConfig(clients=3, tasks=2, rounds=5), PLAN, notes)
-    recorder.finish()
+def test_remarks_are_kept_in_the_summary(tmp_path):
+    made(tmp_path, vectors="trained here on 11,314 texts").finish()
 
-    assert summary_of(tmp_path)["remarks"] == notes
+    assert summary_of(tmp_path)["remarks"] == {
+        "vectors": "trained here on 11,314 texts"
+    }
 
 
-def test_how_empty_the_adapters_are_is_a_note(recorder, tmp_path):
+def test_how_sparse_the_adapters_are_is_a_remark(recorder, tmp_path):
     recorder.record_round(1, 0, {0: {"loss": 1.0}}, {}, Traffic())
     kept = {0: {"adapter_density": 0.0}, 1: {"adapter_density": 0.06}}
     recorder.record_round(2, 0, kept, {}, Traffic())
@@ -182,5 +188,55 @@ def test_how_empty_the_adapters_are_is_a_note(recorder, tmp_path):
 @pytest.mark.parametrize("density", [-0.1, 1.5, float("nan")])
 def test_a_density_that_is_no_fraction_is_refused(recorder, density):
     recorder.check_metrics({"adapter_density": 1.0})
-    with pytest.raises(WireError, match="adapter_density: expected a value in"):
+    with pytest.raises(WireError, match=r"adapter_density: got .*, expected a value"):
         recorder.check_metrics({"adapter_density": density})
+
+
+@pytest.mark.parametrize("name", ["overlap/3/1/0/0", "overlap/0/1/2/2"])
+def test_an_overlap_of_a_task_that_does_not_exist_is_the_servers_fault(recorder, name):
+    recorder.record_round(1, 1, {}, {}, Traffic(), {"overlap/0/1/2/1": 0.5})
+    with pytest.raises(ContractError, match=name):
+        recorder.record_round(2, 1, {}, {}, Traffic(), {name: 0.5})
+
+
+class Counting:
+    """Diagnostics of an algorithm that this project does not know."""
+
+    def __init__(self):
+        self.rounds = []
+
+    def check(self, client_metrics):
+        if client_metrics.get("count", 0) < 0:
+            raise WireError("count: got less than 0, expected at least 0")
+
+    def add_round(self, server_round, client_metrics, server_metrics):
+        self.rounds.append((server_round, client_metrics, server_metrics))
+
+    def files(self):
+        return {"counts.json": [number for number, *_ in self.rounds]}
+
+    def summary(self):
+        return {"rounds_counted": len(self.rounds)}
+
+    def remarks(self):
+        return {"counting": "from 1"}
+
+
+def test_the_recorder_serves_any_diagnostics_alike(tmp_path):
+    counting = Counting()
+    config = RunConfig(clients=3, tasks=2, rounds=5)
+    recorder = Recorder(tmp_path, config, PLAN, [counting], {"word vectors": "none"})
+    with pytest.raises(WireError, match="count"):
+        recorder.check_metrics({"count": -1.0})
+    told = {2: {"count": 4.0}}
+    recorder.record_round(1, 0, told, {}, Traffic(), {"share": 0.5})
+    recorder.record_round(2, 1, {}, {}, Traffic())
+    summary = recorder.finish()
+
+    assert counting.rounds == [
+        (1, {(2, 0): {"count": 4.0}}, {"share": 0.5}),
+        (2, {}, {}),
+    ]
+    assert found(tmp_path, "counts.json") == [1, 2]
+    assert summary["rounds_counted"] == 2
+    assert summary["remarks"] == {"word vectors": "none", "counting": "from 1"}

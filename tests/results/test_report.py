@@ -381,11 +381,11 @@ def test_settings_are_flat_and_the_command_is_shown(run):
     assert words(page.find(".//pre")) == "fcl run studies/overlapped.toml --seed 1"
 
 
-def test_each_note_is_a_row_of_the_settings(run):
-    assert "remarks" not in summary_of(run)  # a folder of before there were notes
+def test_each_remark_is_a_row_of_the_settings(run):
+    assert "remarks" not in summary_of(run)  # a folder of before there were remarks
     write_report(run)
 
-    edit(run, "summary.json", notes={"word vectors": "trained here on 11,314 texts"})
+    edit(run, "summary.json", remarks={"word vectors": "trained here on 11,314 texts"})
     page = parsed(write_report(run))
 
     rows = dict(table_of(page, "settings"))

@@ -1,29 +1,28 @@
-"""What the scalars of a run tell of foreign adapters: which were chosen, and used.
+"""Foreign adapters: which of them a task could choose from, and which it used.
 
-A client's ``attention/c/t`` is its weight for the adapter of client c's task t. The
-server half's ``overlap/C/T/c/t`` is how alike client C's task T, which begins, and
-client c's finished task t are: what selective inter-client transfer chooses by
-(FedSeIT, Chaudhary et al., Findings of EMNLP 2022, section 2.3). A client's
-``adapter_density`` is the share of entries that it keeps of a finished task's adapter:
-of one without entries nobody learns anything.
+Reads ``attention/c/t``, ``adapter_density`` and ``overlap/C/T/c/t`` (see the package).
+The overlap is what selective inter-client transfer chooses by (FedSeIT, Chaudhary et
+al., Findings of EMNLP 2022, section 2.3). From an adapter of density 0 no other client
+can learn anything.
 """
 
 import re
 from collections.abc import Mapping
 
-from fcl_flower.core.errors import WireError
+from fcl_flower.core.errors import ContractError, WireError
 from fcl_flower.data.scenarios.registry import Scenario, Task
+from fcl_flower.results.diagnostics.base import Scalars, TaskId
 
 ATTENTION = re.compile(r"attention/([0-9]{1,9})/([0-9]{1,9})")
 DENSITY = "adapter_density"
 OVERLAP = re.compile(r"overlap/([0-9]+)/([0-9]+)/([0-9]+)/([0-9]+)")
 
-TaskId = tuple[int, int]
-"""A client and the number of one of its tasks."""
-
 
 class AdapterDiagnostics:
-    """Collects the scalars while a run goes on, and lists them by task at its end."""
+    """Writes ``attention.json`` and ``overlap.json``, one entry a task.
+
+    What a later round says of a task replaces what an earlier one said.
+    """
 
     def __init__(self, scenario: Scenario) -> None:
         """Begin with nothing; ``scenario`` says what the tasks are."""
@@ -32,119 +31,140 @@ class AdapterDiagnostics:
         self._overlap: dict[TaskId, dict[TaskId, float]] = {}
         self._density: dict[TaskId, float] = {}
 
-    def check_metrics(self, scalars: Mapping[str, float]) -> None:
-        """Refuse a client's scalars that cannot be listed.
+    def check(self, client_metrics: Scalars) -> None:
+        """Refuse weights and densities that cannot be listed.
 
         Raises:
-            WireError: an attention weight is negative, or of nobody's adapter; or a
-                density is no fraction.
+            WireError: an attention weight is negative, or is that of a task which does
+                not exist; or a density is no fraction.
         """
-        if not 0 <= (density := scalars.get(DENSITY, 0)) <= 1:
-            raise WireError(f"{DENSITY}: expected a value in [0, 1], got {density}")
-        streams = self._streams
-        for (client, task), weight in _attention(scalars).items():
-            if client >= len(streams) or task >= len(streams[client]) or weight < 0:
+        if not 0 <= (density := client_metrics.get(DENSITY, 0)) <= 1:
+            raise WireError(f"{DENSITY}: got {density}, expected a value in [0, 1]")
+        for source, weight in _attention_weights(client_metrics).items():
+            if not self._exists(source) or weight < 0:
                 raise WireError(
-                    f"attention/{client}/{task}: expected a weight of at least 0 for "
-                    f"one of {len(streams)} clients and its tasks, got {weight}"
+                    f"attention/{source[0]}/{source[1]}: got {weight}, expected a "
+                    f"weight of at least 0 for one of {len(self._streams)} clients and "
+                    "its tasks"
                 )
 
-    def add(
+    def add_round(
         self,
-        replies: Mapping[TaskId, Mapping[str, float]],
-        diagnostics: Mapping[str, float],
+        server_round: int,
+        client_metrics: Mapping[TaskId, Scalars],
+        server_metrics: Scalars,
     ) -> None:
-        """Keep what a round says; what a later round of the task says replaces it.
+        """Keep the weights and densities of clients and the overlaps of the server.
 
-        Args:
-            replies: scalars by client and the task that it trained on, checked.
-            diagnostics: scalars of the server half.
+        Raises:
+            ContractError: an overlap is that of a task which does not exist.
         """
-        for place, scalars in replies.items():
-            weights = _attention(scalars)
-            if weights:
-                self._attention[place] = weights
+        for task_id, scalars in client_metrics.items():
+            if weights := _attention_weights(scalars):
+                self._attention[task_id] = weights
             if DENSITY in scalars:
-                self._density[place] = scalars[DENSITY]
-        for name, overlap in diagnostics.items():
+                self._density[task_id] = scalars[DENSITY]
+        for name, overlap in server_metrics.items():
             if match := OVERLAP.fullmatch(name):
-                client, new, other, earlier = map(int, match.groups())
-                candidates = self._overlap.setdefault((client, new), {})
-                candidates[other, earlier] = overlap
+                client, task, other, finished = map(int, match.groups())
+                new, candidate = (client, task), (other, finished)
+                if not (self._exists(new) and self._exists(candidate)):
+                    raise ContractError(
+                        f"{name}: got numbers of a task that does not exist, expected "
+                        f"those of {len(self._streams)} clients and their tasks"
+                    )
+                self._overlap.setdefault(new, {})[candidate] = overlap
+
+    def files(self) -> dict[str, object]:
+        """Return ``attention.json`` and ``overlap.json``; neither where it is empty."""
+        found = {"attention.json": self._attended(), "overlap.json": self._compared()}
+        return {name: entries for name, entries in found.items() if entries}
+
+    def summary(self) -> dict[str, object]:
+        """Return nothing: all that is known is in the files and the remarks."""
+        return {}
 
     def remarks(self) -> dict[str, str]:
-        """Return what a reader should know of the adapters; nothing without any."""
+        """Return how sparse the adapters are; nothing where no density is known."""
         if not self._density:
             return {}
-        share = sum(self._density.values()) / len(self._density)
+        mean = sum(self._density.values()) / len(self._density)
         empty = sum(density == 0 for density in self._density.values())
         return {
-            "adapters": f"{100 * share:.2g} % of the entries are kept when a task "
+            "adapters": f"{100 * mean:.2g} % of the entries are kept when a task "
             f"ends; {empty} of {len(self._density)} adapters are empty"
         }
 
-    def attention(self) -> list[dict[str, object]]:
-        """Return what ``attention.json`` holds: tasks and the weights they give."""
+    def _attended(self) -> list[dict[str, object]]:
+        """Return every task with the weights that it gives to foreign adapters."""
         return [
             {
-                **self._named(place),
+                **self._named(task_id),
                 "foreign": [
                     {
-                        **self._named(other),
+                        **self._named(source),
                         "weight": weight,
-                        "same_group": _same_group(self._task(place), self._task(other)),
+                        "same_group": _same_group(
+                            self._task(task_id), self._task(source)
+                        ),
                     }
-                    for other, weight in sorted(weights.items())
+                    for source, weight in sorted(weights.items())
                 ],
             }
-            for place, weights in sorted(self._attention.items())
+            for task_id, weights in sorted(self._attention.items())
         ]
 
-    def overlap(self) -> list[dict[str, object]]:
-        """Return what ``overlap.json`` holds: tasks and the candidates for each.
+    def _compared(self) -> list[dict[str, object]]:
+        """Return every new task with its candidates.
 
         A candidate counts as chosen if the client's attention has a weight for it.
         """
         return [
             {
-                **self._named(place),
+                **self._named(task_id),
                 "candidates": [
                     {
-                        **self._named(other),
+                        **self._named(candidate),
                         "overlap": overlap,
-                        "chosen": other in self._attention.get(place, {}),
-                        "same_classes": _shared(self._task(place), self._task(other)),
+                        "chosen": candidate in self._attention.get(task_id, {}),
+                        "same_classes": _shared_fraction(
+                            self._task(task_id), self._task(candidate)
+                        ),
                     }
-                    for other, overlap in sorted(candidates.items())
+                    for candidate, overlap in sorted(candidates.items())
                 ],
             }
-            for place, candidates in sorted(self._overlap.items())
+            for task_id, candidates in sorted(self._overlap.items())
         ]
 
-    def _task(self, place: TaskId) -> Task:
-        client, task = place
+    def _exists(self, task_id: TaskId) -> bool:
+        client, task = task_id
+        return client < len(self._streams) and task < len(self._streams[client])
+
+    def _task(self, task_id: TaskId) -> Task:
+        client, task = task_id
         return self._streams[client][task]
 
-    def _named(self, place: TaskId) -> dict[str, object]:
-        client, task = place
-        return {"client": client, "task": task, "task_name": self._task(place).name}
+    def _named(self, task_id: TaskId) -> dict[str, object]:
+        client, task = task_id
+        return {"client": client, "task": task, "task_name": self._task(task_id).name}
 
 
-def _attention(scalars: Mapping[str, float]) -> dict[TaskId, float]:
-    """Return weights by (client, task) from scalars named ``attention/c/t``."""
+def _attention_weights(scalars: Scalars) -> dict[TaskId, float]:
+    """Return the weights from scalars named ``attention/c/t``, by (c, t)."""
     matches = ((ATTENTION.fullmatch(name), value) for name, value in scalars.items())
     return {(int(m[1]), int(m[2])): value for m, value in matches if m}
 
 
 def _same_group(new: Task, other: Task) -> bool | None:
-    """Return whether both learn the same classes; None where nobody knows."""
+    """Return whether both learn the same classes; None where it is not known."""
     return None if new.group is None else other.group == new.group
 
 
-def _shared(new: Task, other: Task) -> float | None:
+def _shared_fraction(new: Task, other: Task) -> float | None:
     """Return which fraction of the new task's classes the other has too, by name.
 
-    None where nobody knows.
+    None where the classes are not known.
     """
     classes = set(new.class_names)
     if not classes:

@@ -1,90 +1,121 @@
-"""How well a server tells hidden concepts apart: its clusters against the truth.
+"""Hidden concepts: a server's clusters of client models against the truth.
 
-The server half's insights ``cluster/C``, ``origin/C`` and ``reached/C`` say of client C
-in which cluster its model was put (-1: in none), with which concept model it seems to
-have started, and which one it went into (-1: none). Only the record knows what the
-client's data were: neither the server half nor the client half is told. The measures
-are those of Concept Matching (Jiang et al., 2025, tables II and III).
+Reads ``cluster/C``, ``origin/C``, ``reached/C`` and ``map/C/x|y`` (see the package).
+Only the record knows the concepts of the clients' data: neither side of an algorithm
+does. The measures are those of Concept Matching (Jiang et al., 2025, tables II and
+III).
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from sklearn.metrics import adjusted_rand_score
 
+from fcl_flower.core.errors import ContractError
 from fcl_flower.data.scenarios.concept_stream import ConceptStream
+from fcl_flower.results.diagnostics.base import Scalars, TaskId
 
+CLUSTER = re.compile(r"cluster/([0-9]+)")
 ASPECTS = ("cluster", "origin", "reached")
-PLACE = ("map/{}/x", "map/{}/y")
+COORDINATES = ("map/{}/x", "map/{}/y")
 
 
 class ConceptDiagnostics:
-    """Collects the insights of each round; a run without clusters leaves it empty."""
+    """Writes ``concepts.json``, one entry a round; nothing without clusters."""
 
     def __init__(self, stream: ConceptStream | None) -> None:
-        """Begin with nothing; ``stream`` says who meets what, if it is hidden."""
+        """Begin with nothing; ``stream``: the clients' concepts, if they are hidden."""
         self._stream = stream
         self._rounds: list[dict[str, Any]] = []
 
-    def add(self, server_round: int, diagnostics: Mapping[str, float]) -> None:
-        """Keep what a round says of every client that has a cluster in it."""
-        clients = sorted(
-            int(name.removeprefix("cluster/"))
-            for name in diagnostics
-            if name.startswith("cluster/")
-        )
+    def check(self, client_metrics: Scalars) -> None:
+        """Accept every metric of a client: clusters are the server's."""
+
+    def add_round(
+        self,
+        server_round: int,
+        client_metrics: Mapping[TaskId, Scalars],
+        server_metrics: Scalars,
+    ) -> None:
+        """Keep what a round says of every client whose model has a cluster.
+
+        Raises:
+            ContractError: a client has a cluster, but not all that goes with it.
+        """
+        matches = map(CLUSTER.fullmatch, server_metrics)
+        clients = sorted(int(match[1]) for match in matches if match)
         if self._stream is None or not clients:
             return
         met = [self._stream.concepts_met(client, server_round) for client in clients]
         if any(len(concepts) > 1 for concepts in met):
             return  # all concepts at once: there is nothing to tell apart
-        told = {
-            aspect: [int(diagnostics[f"{aspect}/{client}"]) for client in clients]
+        names = [*(f"{aspect}/{{}}" for aspect in ASPECTS), *COORDINATES]
+        for client in clients:
+            for name in (name.format(client) for name in names):
+                if name not in server_metrics:
+                    raise ContractError(
+                        f"{name}: got none, expected one beside cluster/{client}"
+                    )
+        models = {
+            aspect: [int(server_metrics[f"{aspect}/{client}"]) for client in clients]
             for aspect in ASPECTS
         }
         truth = [concept for (concept,) in met]
-        arrived = [
-            start == end
-            for start, end in zip(told["origin"], told["reached"], strict=True)
+        returned = [
+            origin == reached
+            for origin, reached in zip(models["origin"], models["reached"], strict=True)
         ]
         self._rounds.append(
             {
                 "round": server_round,
                 "clients": clients,
                 "concept": truth,
-                **told,
-                "map": [[diagnostics[n.format(c)] for n in PLACE] for c in clients],
-                "ari": float(adjusted_rand_score(truth, told["cluster"])),
-                "effectiveness": sum(arrived) / len(arrived),
+                **models,
+                "map": [
+                    [server_metrics[name.format(client)] for name in COORDINATES]
+                    for client in clients
+                ],
+                "ari": float(adjusted_rand_score(truth, models["cluster"])),
+                "effectiveness": sum(returned) / len(returned),
             }
         )
 
-    def rounds(self) -> list[dict[str, Any]]:
-        """Return what ``concepts.json`` holds, a round each; empty without clusters."""
-        return self._rounds
+    def files(self) -> dict[str, object]:
+        """Return ``concepts.json``; none without clusters."""
+        return {"concepts.json": self._rounds} if self._rounds else {}
 
-    def summary(self) -> dict[str, float]:
+    def summary(self) -> dict[str, dict[str, float]]:
+        """Return the measures under the key ``concepts``."""
+        return {"concepts": self.measures()}
+
+    def remarks(self) -> dict[str, str]:
+        """Return nothing: the measures say it all."""
+        return {}
+
+    def measures(self) -> dict[str, float]:
         """Return the measures over the whole run; empty without clusters.
 
         ``ari``, ``ari_least``: mean and least adjusted Rand index of the clusters
-        against the concepts, at most 1. ``perfect_rounds``: share of the rounds in
-        which it is 1. ``effectiveness``: share of the updates that went into the
-        concept model which their client had started from, in [0, 1]. ``models``: how
-        many concept models were ever updated.
+        against the concepts, at most 1. ``perfect_rounds``: fraction of the rounds in
+        which it is 1. ``effectiveness``: fraction of the updates that went into the
+        concept model which their client had started from. ``models``: how many concept
+        models were ever updated.
         """
         if not self._rounds:
             return {}
-        found = [row["ari"] for row in self._rounds]
-        sizes = [len(row["clients"]) for row in self._rounds]
-        matched = [row["effectiveness"] for row in self._rounds]
-        reached = {k for row in self._rounds for k in row["reached"]}
+        ari = [row["ari"] for row in self._rounds]
+        updates = [len(row["clients"]) for row in self._rounds]
+        returned = [row["effectiveness"] for row in self._rounds]
+        reached = {model for row in self._rounds for model in row["reached"]}
         return {
-            "ari": sum(found) / len(found),
-            "ari_least": min(found),
-            "perfect_rounds": sum(ari == 1 for ari in found) / len(found),
+            "ari": sum(ari) / len(ari),
+            "ari_least": min(ari),
+            "perfect_rounds": sum(value == 1 for value in ari) / len(ari),
             "effectiveness": sum(
-                share * size for share, size in zip(matched, sizes, strict=True)
+                fraction * count
+                for fraction, count in zip(returned, updates, strict=True)
             )
-            / sum(sizes),
+            / sum(updates),
             "models": len(reached - {-1}),
         }

@@ -10,7 +10,7 @@ from fakes import rounds_of, run_in_process, summary_of, tiny
 from sklearn.metrics import adjusted_rand_score
 
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.core.errors import ConfigError
+from fcl_flower.core.errors import ConfigError, ContractError
 from fcl_flower.data.datasets.arrays import Split
 from fcl_flower.data.datasets.registry import load_dataset
 from fcl_flower.data.examples import InputSpec, concept_data
@@ -339,9 +339,9 @@ def test_clusters_are_judged_by_what_the_clients_had():
     clients = [1, 3, 10]
     truth = [stream.concepts_met(c, 4)[0] for c in clients]
     record = ConceptDiagnostics(stream)
-    record.add(4, said(clients, [0, 0, 1], [2, 2, 1], [2, 0, -1]))
-    record.add(5, said([3], [0], [1], [1]))
-    first, second = record.rounds()
+    record.add_round(4, {}, said(clients, [0, 0, 1], [2, 2, 1], [2, 0, -1]))
+    record.add_round(5, {}, said([3], [0], [1], [1]))
+    first, second = record.files()["concepts.json"]
     assert first["clients"] == clients
     assert first["concept"] == truth
     assert first["cluster"] == [0, 0, 1]
@@ -349,25 +349,35 @@ def test_clusters_are_judged_by_what_the_clients_had():
     assert first["ari"] == pytest.approx(adjusted_rand_score(truth, [0, 0, 1]))
     assert first["effectiveness"] == pytest.approx(1 / 3)
     assert second["effectiveness"] == 1
-    found = record.summary()
+    found = record.summary()["concepts"]
     assert found["effectiveness"] == pytest.approx(2 / 4)
     assert found["ari"] == pytest.approx((first["ari"] + 1) / 2)
     assert found["ari_least"] == min(first["ari"], 1)
     assert found["models"] == 3
-    json.dumps(record.rounds())
+    json.dumps(record.files())
 
 
 def test_without_clusters_or_hidden_concepts_there_is_nothing_to_judge():
     record = ConceptDiagnostics(None)
-    record.add(1, said([1], [0], [0], [0]))
-    assert record.rounds() == []
+    record.add_round(1, {}, said([1], [0], [0], [0]))
+    assert record.files() == {}
     static = ConceptDiagnostics(ConceptStream(concepts=3, window=10, stay=0, seed=5))
-    static.add(1, said([1], [0], [0], [0]))
-    assert static.rounds() == []
+    static.add_round(1, {}, said([1], [0], [0], [0]))
+    assert static.files() == {}
     plain = ConceptDiagnostics(ConceptStream(concepts=3, window=10, stay=1, seed=5))
-    plain.add(1, {"overlap/0/1/2/3": 0.5})
-    assert plain.rounds() == []
-    assert plain.summary() == {}
+    plain.add_round(1, {}, {"overlap/0/1/2/3": 0.5})
+    assert plain.files() == {}
+    assert plain.summary() == {"concepts": {}}
+
+
+def test_a_cluster_without_its_companions_is_the_servers_fault():
+    record = ConceptDiagnostics(ConceptStream(concepts=3, window=10, stay=1, seed=5))
+    whole = said([1, 4], [0, 0], [1, 1], [1, 1])
+    for name in ("origin/4", "reached/1", "map/4/y"):
+        with pytest.raises(ContractError, match=name):
+            record.add_round(1, {}, {k: v for k, v in whole.items() if k != name})
+    record.add_round(1, {}, whole)
+    assert len(record.files()["concepts.json"]) == 1
 
 
 # ---- Concept Matching from end to end

@@ -30,6 +30,7 @@ from fcl_flower.federation.sync_loop import SynchronousStrategy
 from fcl_flower.federation.transport import messages
 from fcl_flower.federation.transport.client_registry import ClientRegistry
 from fcl_flower.federation.transport.state_store import FolderStateStore
+from fcl_flower.results.diagnostics import build_diagnostics
 from fcl_flower.results.recorder import Recorder
 from fcl_flower.setup import factory
 from fcl_flower.training.tensors import snapshot
@@ -90,7 +91,9 @@ class OneRound:
         self.together = self.play({})
 
     def start(self, grid):
-        recorder = Recorder(self.folder, self.config, self.plan)
+        recorder = Recorder(
+            self.folder, self.config, self.plan, build_diagnostics(self.plan)
+        )
         roster = ClientRegistry(grid, len(NODES))
         roster.wait_for_clients(len(NODES), timeout=5)
         federation = Server(

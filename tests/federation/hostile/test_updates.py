@@ -21,6 +21,7 @@ from fcl_flower.federation.transport import messages
 from fcl_flower.federation.transport.client_registry import ClientRegistry
 from fcl_flower.federation.transport.mailbox import send_and_wait
 from fcl_flower.federation.transport.state_store import FolderStateStore
+from fcl_flower.results.diagnostics import build_diagnostics
 from fcl_flower.results.recorder import Recorder
 from fcl_flower.setup import factory
 from fcl_flower.training.tensors import snapshot
@@ -68,7 +69,7 @@ class Waiting:
         self.federation = Server(
             factory.build_strategy(config),
             roster,
-            Recorder(folder, config, plan),
+            Recorder(folder, config, plan, build_diagnostics(plan)),
             FolderStateStore(folder / "checkpoint", durable=False),
             norm_limit=config.norm_limit,
         )
