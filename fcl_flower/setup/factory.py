@@ -22,8 +22,7 @@ from fcl_flower.data.local.public import load_public_file
 from fcl_flower.data.local.task import LocalDataSpec
 from fcl_flower.data.scenarios.registry import Scenario, draw_scenario, scenario_entry
 from fcl_flower.data.scenarios.spec import Incremental
-from fcl_flower.data.text.tokenizers import EncoderTokenizer
-from fcl_flower.data.text.tokenizers import tokens as encoder_tokens
+from fcl_flower.data.text.tokenizers import EncoderTokenizer, encoder_tokenizer
 from fcl_flower.data.text.word_vectors import WordVectors, word_vectors
 from fcl_flower.models.registry import MultiHeadModel, create_model, model_entry
 from fcl_flower.models.transformer.pretrained import EncoderSettings
@@ -112,7 +111,7 @@ def build_tokenizer(config: RunConfig) -> EncoderTokenizer | None:
     """
     entry = model_entry(config.model)
     if entry.encoder and entry.kind == "text":
-        return encoder_tokens(config.backbone, config.max_tokens)
+        return encoder_tokenizer(config.backbone, config.max_tokens)
     return None
 
 
