@@ -34,7 +34,7 @@ from fcl_flower.core.seeds import derive
 from fcl_flower.data.datasets.images import to_tensor
 from fcl_flower.data.datasets.registry import load_dataset
 from fcl_flower.models.transformer.encoder import Hidden, Transformer
-from fcl_flower.models.transformer.pretrained import EncoderSettings
+from fcl_flower.models.transformer.pretrained import EncoderParams
 
 SHAPE = (3, 32, 32)
 WIDTH = 192
@@ -87,7 +87,7 @@ def untrained(seed: int) -> Transformer:
     torch.manual_seed(derive(seed, "model"))
     with tempfile.TemporaryDirectory() as folder:
         ViTModel(config, add_pooling_layer=False).save_pretrained(folder)
-        return Transformer(EncoderSettings(folder))
+        return Transformer(EncoderParams(encoder=folder))
 
 
 # ---------------------------------------------------------------- train
@@ -210,7 +210,7 @@ def probe(given: argparse.Namespace) -> None:
         f"{len(test_y)} test images, chance {1 / given.classes:.3f}"
     )
     kinds = {
-        "pre-trained": Transformer(EncoderSettings(given.backbone)).eval().embed,
+        "pre-trained": Transformer(EncoderParams(encoder=given.backbone)).eval().embed,
         "untrained": untrained(given.seed).eval().embed,
         "pixels": lambda x: x.flatten(1),
     }

@@ -10,6 +10,7 @@ import torch
 from fcl_flower.algorithms.base import ClientContext, ClientLearner, ServerStrategy
 from fcl_flower.algorithms.local_only import LocalOnlyLearner
 from fcl_flower.algorithms.registry import algorithm
+from fcl_flower.config.params import Params
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.core.schedule import Schedule
@@ -25,7 +26,7 @@ from fcl_flower.data.scenarios.spec import Incremental
 from fcl_flower.data.text.tokenizers import EncoderTokenizer, encoder_tokenizer
 from fcl_flower.data.text.word_vectors import WordVectors, word_vectors
 from fcl_flower.models.registry import MultiHeadModel, create_model, model_entry
-from fcl_flower.models.transformer.pretrained import EncoderSettings
+from fcl_flower.models.transformer.pretrained import EncoderParams
 from fcl_flower.setup.compatibility import check_compatibility, has_local_data
 from fcl_flower.setup.resolve import data_kind, data_root, input_shape, resolve
 from fcl_flower.training.loop import Training
@@ -144,14 +145,23 @@ def build_model(
         single_head=single,
         seed=config.seed,
         table=None if words is None else words.table,
-        numbers=config.features if data_kind(config) == "features" else 0,
-        encoder=EncoderSettings(
-            config.backbone,
-            config.bottleneck,
-            config.placement,
-            config.enhanced_blocks,
-            config.encoder_precision,
-        ),
+        columns=config.features if data_kind(config) == "features" else 0,
+        params=_model_params(config),
+    )
+
+
+def _model_params(config: RunConfig) -> Params:
+    """Return the settings of the model, from the keys that stand for them."""
+    entry = model_entry(config.model)
+    if not entry.encoder:
+        return entry.params()
+    return EncoderParams(
+        encoder=config.backbone,
+        max_tokens=config.max_tokens,
+        bottleneck=config.bottleneck,
+        placement=config.placement,
+        num_blocks=config.enhanced_blocks,
+        dtype=config.encoder_precision,
     )
 
 

@@ -10,7 +10,7 @@ from tokenizers.processors import TemplateProcessing
 from fcl_flower.models.registry import create_model
 from fcl_flower.models.transformer.encoder import Transformer
 from fcl_flower.models.transformer.enhancers import EnhancedTransformer
-from fcl_flower.models.transformer.pretrained import EncoderSettings
+from fcl_flower.models.transformer.pretrained import EncoderParams
 
 WIDTH, BLOCKS, WORDS = 16, 3, 40
 BOTTLENECK, CLASSES = 4, 5
@@ -93,13 +93,15 @@ def inputs(kind):
 
 def plain(backbone):
     """Return the encoder in a folder as a body."""
-    return Transformer(EncoderSettings(backbone)).eval()
+    return Transformer(EncoderParams(encoder=backbone)).eval()
 
 
 def enhanced(backbone, placement="both", blocks=0, learned=False):
     """Return the same with Enhancers, fresh or of random weights."""
-    settings = EncoderSettings(backbone, BOTTLENECK, placement, blocks)
-    body = EnhancedTransformer(settings).eval()
+    params = EncoderParams(
+        encoder=backbone, bottleneck=BOTTLENECK, placement=placement, num_blocks=blocks
+    )
+    body = EnhancedTransformer(params).eval()
     if learned:
         generator = torch.Generator().manual_seed(2)
         for parameter in body.enhancers.parameters():
@@ -115,5 +117,7 @@ def model(backbone, name="enhanced-transformer", single_head=True, blocks=0):
         classes=CLASSES,
         single_head=single_head,
         seed=3,
-        encoder=EncoderSettings(backbone, BOTTLENECK, enhanced_blocks=blocks),
+        params=EncoderParams(
+            encoder=backbone, bottleneck=BOTTLENECK, num_blocks=blocks
+        ),
     )

@@ -1,4 +1,4 @@
-"""A frozen transformer with Enhancers: small modules that learn in its stead.
+"""A frozen transformer with Enhancers: small modules that are trained instead.
 
 Liu et al., "FedET", IJCAI 2023, section 3.1, after Houlsby et al., ICML 2019.
 """
@@ -8,9 +8,9 @@ from typing import Self, cast
 from torch import Tensor, nn
 from typing_extensions import override
 
-from fcl_flower.core.errors import ConfigError
+from fcl_flower.core.errors import refuse
 from fcl_flower.models.transformer.encoder import Transformer
-from fcl_flower.models.transformer.pretrained import EncoderSettings
+from fcl_flower.models.transformer.pretrained import EncoderParams
 
 _AFTER_ATTENTION = ("attention.output.dense", "attention.out_lin", "attention.o_proj")
 _AFTER_FEED_FORWARD = ("output.dense", "ffn.lin2", "mlp.fc2")
@@ -56,40 +56,42 @@ class EnhancedTransformer(Transformer):
     what comes before the first Enhancer is a fixed function of the input.
     """
 
-    def __init__(self, settings: EncoderSettings) -> None:
+    def __init__(self, params: EncoderParams) -> None:
         """Load an encoder, freeze it and add fresh Enhancers.
 
         What the blocks before the first Enhancer return is computed once a sample.
 
         Raises:
-            ConfigError: there is no such encoder, or it is built unlike those that we
-                know, or has fewer blocks.
+            ConfigError: there is no such encoder, or it is built unlike those known
+                here, or has fewer blocks.
         """
-        backbone, bottleneck, placement, enhanced_blocks, _ = settings
-        super().__init__(settings)
+        super().__init__(params)
         self.encoder.requires_grad_(False)
         count = len(self.blocks)
-        if enhanced_blocks > count:
-            raise ConfigError(
-                f"enhanced-blocks: {enhanced_blocks} is refused: expected at most the "
-                f"{count} blocks of {backbone!r}"
+        if params.num_blocks > count:
+            raise refuse(
+                "num_blocks",
+                params.num_blocks,
+                f"at most the {count} blocks of {params.encoder!r}",
             )
-        self.first = count - enhanced_blocks if enhanced_blocks else 0
+        self.first = count - params.num_blocks if params.num_blocks else 0
         wanted = {
             "both": (_AFTER_ATTENTION, _AFTER_FEED_FORWARD),
             "attention": (_AFTER_ATTENTION,),
             "feed-forward": (_AFTER_FEED_FORWARD,),
-        }[placement]
-        places = [
-            _projection(block, names, backbone)
+        }[params.placement]
+        layers = [
+            _projection(block, names, params.encoder)
             for block in self.blocks[self.first :]
             for names in wanted
         ]
-        enhancers = [Enhancer(place.out_features, bottleneck) for place in places]
+        enhancers = [
+            Enhancer(layer.out_features, params.bottleneck) for layer in layers
+        ]
         self.enhancers = nn.ModuleList(enhancers)
-        for place, enhancer in zip(places, enhancers, strict=True):
+        for layer, enhancer in zip(layers, enhancers, strict=True):
             # A hook leaves the encoder's own names as they are, and short ones to us.
-            place.register_forward_hook(enhancer.behind)
+            layer.register_forward_hook(enhancer.behind)
 
     @override
     def embed(self, x: Tensor) -> Tensor:
@@ -113,12 +115,14 @@ class EnhancedTransformer(Transformer):
         return self
 
 
-def _projection(block: nn.Module, names: tuple[str, ...], backbone: str) -> nn.Linear:
+def _projection(block: nn.Module, names: tuple[str, ...], encoder: str) -> nn.Linear:
     """Return the linear layer of a block behind which an Enhancer acts."""
     for name, module in block.named_modules():
         if name in names and isinstance(module, nn.Linear):
             return module
-    raise ConfigError(
-        f"backbone: {backbone!r} is refused: expected blocks with a linear layer "
-        f"called {' or '.join(names)}, behind which an Enhancer acts"
+    raise refuse(
+        "encoder",
+        encoder,
+        f"one whose blocks have a linear layer called {' or '.join(names)}, behind "
+        "which an Enhancer acts",
     )

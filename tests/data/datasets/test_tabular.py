@@ -104,7 +104,7 @@ def test_data_sets_of_different_width_cannot_share_a_model(save, tmp_path):
 
 def test_the_network_is_two_normalised_layers():
     model = create_model(
-        "mlp", tasks=1, classes=2, single_head=False, seed=0, numbers=3
+        "mlp", tasks=1, classes=2, single_head=False, seed=0, columns=3
     ).eval()
     weights = {name: w.numpy() for name, w in model.body.state_dict().items()}
     x = np.float32([[1, -2, 3], [100, 0, 7]])
@@ -120,12 +120,10 @@ def test_the_network_is_two_normalised_layers():
 
 
 def test_a_model_for_numbers_needs_numbers():
-    with pytest.raises(ConfigError, match="got 'mlp' for images"):
+    with pytest.raises(ConfigError, match="got 'mlp', expected one for images"):
         create_model("mlp", tasks=1, classes=2, single_head=False, seed=0)
-    with pytest.raises(
-        ConfigError, match="got 'small' for features, expected one of m"
-    ):
-        create_model("small", tasks=1, classes=2, single_head=False, seed=0, numbers=3)
+    with pytest.raises(ConfigError, match="got 'small', expected one for features: m"):
+        create_model("small", tasks=1, classes=2, single_head=False, seed=0, columns=3)
 
 
 @pytest.mark.parametrize("strategy", ["fedavg", "fedweit"])

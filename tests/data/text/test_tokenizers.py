@@ -70,7 +70,7 @@ def test_more_tokens_than_the_encoder_reads_are_refused(tmp_path):
 def test_an_encoder_of_images_has_no_tokens(tmp_path):
     name = encoders.saved(tmp_path, "vit")
 
-    with pytest.raises(ConfigError, match=r"backbone: .* is refused"):
+    with pytest.raises(ConfigError, match=r"encoder: got .* expected"):
         encoder_tokenizer(name, 8)
 
 
