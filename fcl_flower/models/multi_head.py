@@ -79,7 +79,7 @@ class MultiHeadModel(nn.Module):
         """
         known = getattr(self.body, "embed", None)
         if known is None:
-            raise ContractError(f"{type(self.body).__name__} represents no inputs")
+            raise ContractError(f"{type(self.body).__name__} embeds no inputs")
         found: torch.Tensor = known(x)
         return found
 

@@ -148,7 +148,7 @@ def build_model(
         single_head=single,
         seed=config.run.seed,
         table=None if words is None else words.table,
-        num_features=config.model.num_features if run.modality == "features" else 0,
+        columns=config.model.num_features if run.modality == "features" else 0,
     )
 
 

@@ -91,7 +91,7 @@ def test_an_encoder_whose_blocks_do_not_run_one_by_one_is_refused(tmp_path, kind
         ConfigError, match=r"expected an encoder .* run one by one"
     ) as e:
         plain(name)
-    assert f"{name!r} is refused" in str(e.value)
+    assert f"encoder: got {name!r}, expected" in str(e.value)
     assert f"of type {kind.partition('-narrow')[0]} cannot" in str(e.value)
 
 
@@ -106,7 +106,7 @@ def test_an_encoder_without_a_place_for_enhancers_is_refused(tmp_path):
 
 def test_more_enhanced_blocks_than_blocks_are_refused(backbone):
     with pytest.raises(
-        ConfigError, match=r"enhanced-blocks: 4 .* at most the 3 blocks"
+        ConfigError, match=r"num_blocks: got 4, expected at most the 3 blocks"
     ):
         enhanced(backbone("bert"), blocks=BLOCKS + 1)
 
@@ -124,7 +124,7 @@ def test_the_encoder_that_comes_along_has_to_be_installed(monkeypatch):
     )
 
     with pytest.raises(
-        ConfigError, match=r"'minilm' is not installed: .*transformers\]"
+        ConfigError, match=r"got 'minilm', expected its package: .*transformers\]"
     ):
         load_encoder(MINILM)
 
@@ -133,15 +133,13 @@ def test_the_encoder_that_comes_along_has_to_be_installed(monkeypatch):
 def test_a_folder_or_name_that_is_not_there_is_refused(name):
     with pytest.raises(ConfigError, match=r"expected minilm, a folder .*Hub") as e:
         load_encoder(name)
-    assert f"backbone: {name!r}" in str(e.value)
+    assert f"encoder: got {name!r}" in str(e.value)
 
 
 def test_images_have_no_encoder_that_comes_along():
-    with pytest.raises(
-        ConfigError, match=r"backbone: '' .* none comes along for images"
-    ):
+    with pytest.raises(ConfigError, match=r"encoder: got '', .* none for images"):
         load_encoder("")
-    with pytest.raises(ConfigError, match="got 'vit' without a backbone"):
+    with pytest.raises(ConfigError, match="encoder: got '', expected a name"):
         create_model("vit", tasks=1, classes=2, single_head=True, seed=0)
 
 

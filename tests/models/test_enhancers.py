@@ -174,7 +174,7 @@ def test_plain_training_computes_blocks_before_the_first_enhancer_once(
 
     once, always = [], []
     found = trained(once)
-    monkeypatch.setattr(MultiHeadModel, "prepared", lambda self, x: x)
+    monkeypatch.setattr(MultiHeadModel, "frozen_features", lambda self, x: x)
     expected = trained(always)
 
     assert (sum(once), sum(always)) == (

@@ -1,5 +1,6 @@
 """Shapes, sizes, seeds and the parts that differ from torch's own."""
 
+import hashlib
 import time
 from itertools import pairwise
 
@@ -11,10 +12,11 @@ from torch.func import functional_call, grad, stack_module_state, vmap
 
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.models.convolutional.efficientnet import Block, EfficientNet
+from fcl_flower.models.convolutional.grey_cnn import GreyCnn
 from fcl_flower.models.convolutional.har_cnn import HarCnn
-from fcl_flower.models.convolutional.lenet import LeNet, ResponseNorm
+from fcl_flower.models.convolutional.lenet import LeNet, LeNetParams, ResponseNorm
 from fcl_flower.models.convolutional.resnet import ResNet18
-from fcl_flower.models.registry import FEATURES, MODELS, TEXT, check_kind, create_model
+from fcl_flower.models.registry import MODELS, TABULAR, TEXT, check_kind, create_model
 from fcl_flower.models.transformer.encoder import Transformer
 from fcl_flower.models.transformer.pretrained import EncoderParams
 
@@ -43,12 +45,13 @@ def inputs(model, count):
 
 def build(name="small", **changes):
     settings = {"tasks": 3, "classes": 5, "single_head": False, "seed": 7}
-    if MODELS.get(name) and MODELS[name].encoder:
-        settings["params"] = EncoderParams(encoder=ENCODERS[MODELS[name].kind])
-    elif MODELS.get(name) and MODELS[name].input_shape == TEXT:
+    entry = MODELS[name]
+    if entry.encoder:
+        settings["params"] = EncoderParams(encoder=ENCODERS[entry.kind])
+    elif entry.input_shape == TEXT:
         settings["table"] = WORDS
-    if MODELS.get(name) and MODELS[name].input_shape == FEATURES:
-        settings["numbers"] = 6
+    elif entry.input_shape == TABULAR:
+        settings["columns"] = 6
     return create_model(name, **{**settings, **changes})
 
 
@@ -124,30 +127,30 @@ def test_the_body_does_not_depend_on_the_number_of_heads():
 def test_an_unknown_model_is_refused_with_the_known_ones():
     with pytest.raises(ConfigError, match=r"got 'vgg', expected one of eff.*kim-"):
         build("vgg")
-    with pytest.raises(ConfigError, match="model: got 'vgg', expected one of eff"):
-        check_kind("vgg", "images")
+    with pytest.raises(ConfigError, match=r"model: got 'lenett', .*you mean 'lenet'\?"):
+        check_kind("lenett", "images")
 
 
 @pytest.mark.parametrize(
     ("name", "kind", "fitting"),
     [
-        ("lenet", "series", r"har-cnn\."),
-        ("kim-cnn", "series", r"har-cnn\."),
-        ("har-cnn", "text", r"kim-cnn, transformer, enhanced-transformer\."),
-        ("har-cnn", "images", "small, lenet, .*resnet18"),
+        ("lenet", "series", r"har-cnn$"),
+        ("kim-cnn", "series", r"har-cnn$"),
+        ("har-cnn", "text", r"kim-cnn, transformer, enhanced-transformer$"),
+        ("har-cnn", "images", "small, grey-cnn, lenet, .*resnet18"),
     ],
 )
 def test_a_model_for_another_kind_is_refused_with_those_that_fit(name, kind, fitting):
-    sentence = f"^model: got '{name}' for {kind}, expected one of {fitting}"
+    sentence = f"^model: got '{name}', expected one for {kind}: {fitting}"
     with pytest.raises(ConfigError, match=sentence):
         check_kind(name, kind)
     check_kind(name, MODELS[name].kind)
 
 
 def test_word_vectors_and_a_model_for_words_go_together():
-    with pytest.raises(ConfigError, match=r"'har-cnn' for text, expected one of kim-c"):
+    with pytest.raises(ConfigError, match=r"'har-cnn', expected one for text: kim-c"):
         build("har-cnn", table=WORDS)
-    with pytest.raises(ConfigError, match="'kim-cnn' for images, expected one of sma"):
+    with pytest.raises(ConfigError, match="'kim-cnn', expected one for images: sma"):
         build("kim-cnn", table=None)
 
 
@@ -156,11 +159,17 @@ def test_lenet_with_ten_heads_of_five_has_the_size_of_the_paper():
 
 
 @pytest.mark.parametrize(
-    ("name", "channels", "neurons"),
-    [("lenet-small", (16, 40), (640, 400)), ("lenet-large", (24, 60), (960, 600))],
+    ("width", "channels", "neurons", "digest"),
+    [
+        (0.8, (16, 40), (640, 400), "b12d993705fcf22a28d5aecc93d25361"),
+        (1.2, (24, 60), (960, 600), "1639d81f6b6cbaf852d12e1f4869a511"),
+    ],
 )
-def test_a_lenet_of_another_width_has_a_fifth_less_or_more(name, channels, neurons):
-    body = build(name).body
+def test_a_lenet_of_another_width_has_a_fifth_less_or_more(
+    width, channels, neurons, digest
+):
+    model = build("lenet", params=LeNetParams(width=width), tasks=2, classes=3)
+    body = model.body
     found = [body.conv1, body.conv2, body.fc1, body.fc2]
     assert [len(layer.bias) for layer in found] == [*channels, *neurons]
     first, second = channels
@@ -174,6 +183,34 @@ def test_a_lenet_of_another_width_has_a_fifth_less_or_more(name, channels, neuro
             (hidden, features),
         )
     )
+    # The weights that the models lenet-small and lenet-large had in published runs.
+    weights = hashlib.sha256()
+    for key, tensor in model.state_dict().items():
+        weights.update(key.encode() + tensor.numpy().tobytes())
+    weights.update(repr(model.input_shape).encode())
+    assert weights.hexdigest()[:32] == digest
+
+
+def test_the_narrowest_lenet_still_has_a_channel():
+    assert build("lenet", params=LeNetParams(width=1e-6)).body.features == 1
+
+
+def test_grey_cnn_has_the_size_that_its_layers_add_up_to():
+    # 28 pixels, less 4, halved, less 4, halved: 4.
+    layers = (25 + 1) * 16 + (16 * 25 + 1) * 32 + (32 * 16 + 1) * 64
+    assert size(GreyCnn()) == layers == 46_080
+
+
+def test_grey_cnn_computes_what_its_layers_say():
+    body, x = GreyCnn(), torch.randn(2, 1, 28, 28)
+    h = x
+    for layer in (body.conv1, body.conv2):
+        windows = nn.functional.unfold(h, 5)
+        h = layer.weight.flatten(1) @ windows + layer.bias[:, None]
+        side = int(h.shape[2] ** 0.5)
+        h = h.clamp(min=0).view(2, -1, side // 2, 2, side // 2, 2).amax((3, 5))
+    expected = (h.flatten(1) @ body.fc1.weight.T + body.fc1.bias).clamp(min=0)
+    torch.testing.assert_close(body(x), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_har_cnn_has_the_size_that_its_layers_add_up_to():
@@ -365,7 +402,9 @@ def test_response_norm_is_faster_than_that_of_torch():
     assert ours < torchs
 
 
-@pytest.mark.parametrize("name", ["small", "lenet", "har-cnn", "efficientnet"])
+@pytest.mark.parametrize(
+    "name", ["small", "grey-cnn", "lenet", "har-cnn", "efficientnet"]
+)
 def test_a_small_batch_is_learnt_by_heart(name):
     model = build(name, classes=2)
     generator = torch.Generator().manual_seed(0)

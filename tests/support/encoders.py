@@ -93,18 +93,15 @@ def inputs(kind):
 
 def plain(backbone):
     """Return the encoder in a folder as a body."""
-    return Transformer(EncoderParams(encoder=str(backbone))).eval()
+    return Transformer(EncoderParams(encoder=backbone)).eval()
 
 
 def enhanced(backbone, placement="both", blocks=0, learned=False):
     """Return the same with Enhancers, fresh or of random weights."""
-    settings = EncoderParams(
-        encoder=str(backbone),
-        bottleneck=BOTTLENECK,
-        placement=placement,
-        num_blocks=blocks,
+    params = EncoderParams(
+        encoder=backbone, bottleneck=BOTTLENECK, placement=placement, num_blocks=blocks
     )
-    body = EnhancedTransformer(settings).eval()
+    body = EnhancedTransformer(params).eval()
     if learned:
         generator = torch.Generator().manual_seed(2)
         for parameter in body.enhancers.parameters():
@@ -121,6 +118,6 @@ def model(backbone, name="enhanced-transformer", single_head=True, blocks=0):
         single_head=single_head,
         seed=3,
         params=EncoderParams(
-            encoder=str(backbone), bottleneck=BOTTLENECK, num_blocks=blocks
+            encoder=backbone, bottleneck=BOTTLENECK, num_blocks=blocks
         ),
     )

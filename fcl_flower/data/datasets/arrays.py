@@ -1,13 +1,8 @@
-"""What arrays of samples have in common: one shape, every class in both splits.
+"""Data sets of arrays: images, time series and tables, checked where they enter."""
 
-An image classification set in memory, checked once where it enters.
-
-A set of series, such as motion over time, checked once where it enters.
-
-A set of plain numbers, such as the columns of a table, checked where it enters.
-"""
-
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,105 +10,16 @@ import numpy.typing as npt
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.data.datasets.base import Dataset, Split
 
-A = TypeVar("A", bound=np.generic)
-S = TypeVar("S", bound=Dataset)
-
-
-def to_float32(x: npt.NDArray[Any], x_key: str) -> npt.NDArray[np.float32]:
-    """Return numbers as float32.
-
-    Args:
-        x: whole or floating point numbers of any width.
-        x_key: what an error calls ``x``.
-
-    Raises:
-        ConfigError: a value is no finite number of float32.
-    """
-    if x.dtype.kind not in "fiu":
-        raise ConfigError(f"{x_key}: got dtype {x.dtype}, expected numbers.")
-    # What is too large for float32 becomes infinite here and is refused below.
-    with np.errstate(over="ignore"):
-        single = x.astype(np.float32)
-    if not np.isfinite(single).all():
-        raise ConfigError(
-            f"{x_key}: got values that float32 cannot hold, expected finite values."
-        )
-    return single
-
-
-def labelled(
-    x: npt.NDArray[A], y: npt.NDArray[Any], y_key: str
-) -> Split[npt.NDArray[A]]:
-    """Return a split made of checked samples and raw labels.
-
-    Args:
-        x: the samples.
-        y: whole numbers, one for each of ``x``.
-        y_key: what an error calls ``y``.
-
-    Raises:
-        ConfigError: ``y`` is not as described.
-    """
-    if not np.issubdtype(y.dtype, np.integer):
-        raise ConfigError(f"{y_key}: got dtype {y.dtype}, expected whole numbers.")
-    if y.shape != (len(x),):
-        raise ConfigError(
-            f"{y_key}: got shape {y.shape}, expected ({len(x)},), one label a sample."
-        )
-    y = y.astype(np.int64)
-    for array in (x, y):
-        array.setflags(write=False)
-    return Split(x, y)
-
-
-def checked_set(
-    form: type[S],
-    name: str,
-    where: str,
-    train: Split,
-    test: Split,
-    class_names: tuple[str, ...],
-) -> S:
-    """Return a data set whose two splits fit together.
-
-    Args:
-        form: `ImageDataset`, `TimeSeriesDataset` or `TabularDataset`.
-        name: as the user wrote it.
-        where: what an error calls the set, such as its file.
-        train: the training split.
-        test: the test split.
-        class_names: name of each label; empty to number them.
-
-    Raises:
-        ConfigError: the shapes differ, or a class lacks samples.
-    """
-    if train.x.shape[1:] != test.x.shape[1:]:
-        raise ConfigError(
-            f"{where}: got training {form.kind} of shape {train.x.shape[1:]} and test "
-            f"{form.kind} of shape {test.x.shape[1:]}, expected the same shape."
-        )
-    number = len(class_names) or int(train.y.max()) + 1
-    for split, y in (("y_train", train.y), ("y_test", test.y)):
-        # Nothing here may allocate as much as the largest label says.
-        present = np.unique(y)
-        if present[0] < 0 or present[-1] >= number:
-            raise ConfigError(
-                f"{where}: {split} has labels {present[0]}..{present[-1]}, expected "
-                f"0..{number - 1}."
-            )
-        if len(present) < number:
-            gaps = np.flatnonzero(present != np.arange(len(present)))
-            missing = gaps[0] if len(gaps) else len(present)
-            raise ConfigError(
-                f"{where}: {split} has no {form.kind} of label {missing}, expected "
-                f"every label of 0..{number - 1}."
-            )
-    names = class_names or tuple(str(label) for label in range(number))
-    return form(name, train, test, names)
-
-
+AnyArray: TypeAlias = npt.NDArray[Any]
 Images: TypeAlias = npt.NDArray[np.uint8]
 """Shape (N, H, W) for grey or (N, H, W, 3) for RGB."""
+Floats: TypeAlias = npt.NDArray[np.float32]
+"""Shape (N, channels, steps) of series, (N, columns) of tables; in any unit."""
+
+D = TypeVar("D", bound=Dataset)
+
+ARRAYS = ("x_train", "y_train", "x_test", "y_test")
+"""The arrays that make a data set, by the names that errors call them."""
 
 
 class ImageDataset(Dataset[Images]):
@@ -122,96 +28,205 @@ class ImageDataset(Dataset[Images]):
     kind = "images"
 
 
-def image_split(
-    x: npt.NDArray[Any], y: npt.NDArray[Any], x_key: str, y_key: str
-) -> Split[Images]:
-    """Return a split made of raw arrays.
+class TimeSeriesDataset(Dataset[Floats]):
+    """Series of one shape, at least one of each class in each split."""
+
+    kind = "series"
+
+
+class TabularDataset(Dataset[Floats]):
+    """Rows of equally many columns, at least one of each class in each split."""
+
+    kind = "features"
+
+
+def from_arrays(
+    x_train: npt.ArrayLike,
+    y_train: npt.ArrayLike,
+    x_test: npt.ArrayLike,
+    y_test: npt.ArrayLike,
+    class_names: tuple[str, ...] = (),
+    name: str = "arrays",
+) -> Dataset:
+    """Return a data set made of copies of the arrays.
+
+    Two axes make a table. Three axes of floating point make series if some value lies
+    outside [0, 1]. All else are images.
 
     Args:
-        x: uint8, or floating point in [0, 1], which is scaled to 0..255.
-        y: whole numbers from 0.
+        x_train: (N, H, W) or (N, H, W, 3) of images, uint8 or in [0, 1];
+            (N, channels, steps) of series; (N, columns) of tables.
+        y_train: whole numbers from 0, shape (N,).
+        x_test: likewise, of the same shape but for N.
+        y_test: likewise.
+        class_names: name of each label; empty to number them.
+        name: what the set is called.
+
+    Raises:
+        ConfigError: an array is not as described, the two splits do not fit together,
+            or a class lacks samples in one of them.
+    """
+    given = (x_train, y_train, x_test, y_test)
+    arrays = dict(zip(ARRAYS, map(np.array, given), strict=True))
+    return checked_dataset(name, name, arrays, tuple(class_names))
+
+
+def checked_dataset(
+    name: str, where: str, arrays: Mapping[str, AnyArray], class_names: tuple[str, ...]
+) -> Dataset:
+    """Return the data set that arrays make, as `from_arrays` does, without copies.
+
+    Args:
+        name: what the set is called.
+        where: what an error calls the set, such as its file.
+        arrays: `ARRAYS` by name; they become read-only.
+        class_names: name of each label; empty to number them.
+
+    Raises:
+        ConfigError: as `from_arrays`.
+    """
+    form = _form_of(arrays["x_train"], arrays["x_test"])
+    train, test = (
+        array_split(form, arrays[x], arrays[y], f"{where}: {x}", f"{where}: {y}")
+        for x, y in (ARRAYS[:2], ARRAYS[2:])
+    )
+    return array_dataset(form, name, where, train, test, class_names)
+
+
+def array_split(
+    form: type[Dataset], x: AnyArray, y: AnyArray, x_key: str, y_key: str
+) -> Split[AnyArray]:
+    """Return a split made of raw arrays, which become read-only.
+
+    Args:
+        form: `ImageDataset`, `TimeSeriesDataset` or `TabularDataset`.
+        x: the samples, in the shape and the range that the form takes.
+        y: whole numbers, one for each of ``x``.
         x_key: what an error calls ``x``, such as ``data/mine.npz: x_train``.
         y_key: what an error calls ``y``.
 
     Raises:
         ConfigError: a shape, dtype or value is not as described.
     """
-    if x.ndim not in (3, 4) or (x.ndim == 4 and x.shape[3] != 3) or 0 in x.shape:
-        raise ConfigError(
-            f"{x_key}: got shape {x.shape}, expected (N, H, W) or (N, H, W, 3)."
-        )
+    check = _CHECKS[form]
+    if not check.fits(x.shape) or 0 in x.shape:
+        raise _wrong(x_key, f"shape {x.shape}", f"{check.shape}, none of them 0")
+    x = check.convert(x, x_key)
+    if not np.issubdtype(y.dtype, np.integer):
+        raise _wrong(y_key, f"dtype {y.dtype}", "whole numbers")
+    if y.shape != (len(x),):
+        raise _wrong(y_key, f"shape {y.shape}", f"({len(x)},), one label a sample")
+    y = y.astype(np.int64)
+    for array in (x, y):
+        array.setflags(write=False)
+    return Split(x, y)
+
+
+def array_dataset(
+    form: type[D],
+    name: str,
+    where: str,
+    train: Split,
+    test: Split,
+    class_names: tuple[str, ...],
+) -> D:
+    """Return a data set whose two splits fit together.
+
+    Args:
+        form: `ImageDataset`, `TimeSeriesDataset` or `TabularDataset`.
+        name: what the set is called.
+        where: what an error calls the set, such as its file.
+        train: the training split.
+        test: the test split.
+        class_names: name of each label; empty to number them.
+
+    Raises:
+        ConfigError: the shapes differ, or a class lacks samples.
+    """
+    shape, tested = train.x.shape[1:], test.x.shape[1:]
+    if shape != tested:
+        raise _wrong(where, f"test samples of shape {tested}", f"{shape} as in train")
+    number = len(class_names) or int(train.y.max()) + 1
+    for key, y in (("y_train", train.y), ("y_test", test.y)):
+        # Nothing here may allocate as much as the largest label says.
+        present = np.unique(y)
+        if present[0] < 0 or present[-1] >= number:
+            found = f"labels {present[0]}..{present[-1]}"
+            raise _wrong(f"{where}: {key}", found, f"0..{number - 1}")
+        if len(present) < number:
+            gaps = np.flatnonzero(present != np.arange(len(present)))
+            missing = int(gaps[0]) if len(gaps) else len(present)
+            expected = f"every label of 0..{number - 1}"
+            raise _wrong(f"{where}: {key}", f"no sample of label {missing}", expected)
+    names = class_names or tuple(str(label) for label in range(number))
+    return form(name, train, test, names)
+
+
+def _form_of(*x: AnyArray) -> type[Dataset]:
+    """Return what the samples of both splits are: grey images would lie in [0, 1]."""
+    if all(samples.ndim == 2 for samples in x):
+        return TabularDataset
+    series = all(s.ndim == 3 and np.issubdtype(s.dtype, np.floating) for s in x)
+    if series and any(np.any((s < 0) | (s > 1)) for s in x):
+        return TimeSeriesDataset
+    return ImageDataset
+
+
+def _to_bytes(x: AnyArray, key: str) -> Images:
+    """Return uint8 as it is, and floating point in [0, 1] scaled to 0..255."""
     if np.issubdtype(x.dtype, np.floating):
         # Written so that NaN fails the comparison too.
         if not (x.min() >= 0 and x.max() <= 1):
-            raise ConfigError(
-                f"{x_key}: got values from {x.min():g} to {x.max():g}, "
-                "expected floating point values in [0, 1]."
-            )
-        x = np.rint(x * 255.0).astype(np.uint8)
+            found = f"values from {x.min():g} to {x.max():g}"
+            raise _wrong(key, found, "floating point values in [0, 1]")
+        return np.rint(x * 255.0).astype(np.uint8)
     if x.dtype != np.uint8:
-        raise ConfigError(
-            f"{x_key}: got dtype {x.dtype}, expected uint8 or floating point in [0, 1]."
-        )
-    return labelled(x, y, y_key)
+        raise _wrong(key, f"dtype {x.dtype}", "uint8 or floating point in [0, 1]")
+    return x
 
 
-Series: TypeAlias = npt.NDArray[np.float32]
-"""Shape (N, channels, steps), in whatever unit the file has them."""
+def _to_float32(x: AnyArray, key: str) -> Floats:
+    """Return finite numbers of any type and width as float32."""
+    if x.dtype.kind not in "fiu":
+        raise _wrong(key, f"dtype {x.dtype}", "numbers")
+    # What is too large for float32 becomes infinite here and is refused below.
+    with np.errstate(over="ignore"):
+        single = x.astype(np.float32)
+    if not np.isfinite(single).all():
+        raise _wrong(key, "values that float32 cannot hold", "finite values")
+    return single
 
 
-class TimeSeriesDataset(Dataset[Series]):
-    """Series of one shape, at least one of each class in each split."""
-
-    kind = "series"
+def _wrong(key: str, found: str, expected: str) -> ConfigError:
+    return ConfigError(f"{key}: got {found}, expected {expected}")
 
 
-def series_split(
-    x: npt.NDArray[Any], y: npt.NDArray[Any], x_key: str, y_key: str
-) -> Split[Series]:
-    """Return a split made of raw arrays.
+class _Check(NamedTuple):
+    """What the samples of a form have to be.
 
-    Args:
-        x: numbers, finite also as float32, shape (N, channels, steps).
-        y: whole numbers from 0.
-        x_key: what an error calls ``x``, such as ``data/mine.npz: x_train``.
-        y_key: what an error calls ``y``.
-
-    Raises:
-        ConfigError: a shape or value is not as described.
+    Attributes:
+        shape: in words.
+        fits: whether an array has it.
+        convert: brings the values to the dtype of the form, or refuses them.
     """
-    if x.ndim != 3 or 0 in x.shape:
-        raise ConfigError(
-            f"{x_key}: got shape {x.shape}, expected (N, channels, steps), none of 0."
-        )
-    return labelled(to_float32(x, x_key), y, y_key)
+
+    shape: str
+    fits: Callable[[tuple[int, ...]], bool]
+    convert: Callable[[AnyArray, str], AnyArray]
 
 
-Features: TypeAlias = npt.NDArray[np.float32]
-"""Shape (N, numbers), in whatever unit the file has them."""
-
-
-class TabularDataset(Dataset[Features]):
-    """Samples of equally many numbers, at least one of each class in each split."""
-
-    kind = "features"
-
-
-def feature_split(
-    x: npt.NDArray[Any], y: npt.NDArray[Any], x_key: str, y_key: str
-) -> Split[Features]:
-    """Return a split made of raw arrays.
-
-    Args:
-        x: numbers, finite also as float32, shape (N, numbers).
-        y: whole numbers from 0.
-        x_key: what an error calls ``x``, such as ``data/mine.npz: x_train``.
-        y_key: what an error calls ``y``.
-
-    Raises:
-        ConfigError: a shape or value is not as described.
-    """
-    if x.ndim != 2 or 0 in x.shape:
-        raise ConfigError(
-            f"{x_key}: got shape {x.shape}, expected (N, numbers), none of 0."
-        )
-    return labelled(to_float32(x, x_key), y, y_key)
+_CHECKS: Mapping[type[Dataset], _Check] = MappingProxyType(
+    {
+        ImageDataset: _Check(
+            "(N, H, W) or (N, H, W, 3)",
+            lambda shape: len(shape) == 3 or (len(shape) == 4 and shape[3] == 3),
+            _to_bytes,
+        ),
+        TimeSeriesDataset: _Check(
+            "(N, channels, steps)", lambda shape: len(shape) == 3, _to_float32
+        ),
+        TabularDataset: _Check(
+            "(N, columns)", lambda shape: len(shape) == 2, _to_float32
+        ),
+    }
+)

@@ -1,28 +1,25 @@
-"""Sets of the Hugging Face Hub, or a local folder, through Flower Datasets.
+"""Images or texts of the Hugging Face Hub, or a local folder, by Flower Datasets.
 
-Needs the extra ``hub``; without it nothing else of the package is lost.
-
-
-Texts of the Hugging Face Hub: which columns they are in, and the set they make.
+Needs the extra ``hub``; the other data sets do without.
 """
 
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fcl_flower.core.errors import ConfigError
+from fcl_flower.core.errors import ConfigError, refuse
 from fcl_flower.data.datasets.arrays import (
     ImageDataset,
     Images,
-    checked_set,
-    image_split,
+    array_dataset,
+    array_split,
 )
 from fcl_flower.data.datasets.base import Dataset, Split
 from fcl_flower.data.datasets.text import (
     Documents,
     TextDataset,
-    checked_text_set,
     label_numbers,
+    text_dataset,
     text_split,
 )
 
@@ -31,6 +28,8 @@ if TYPE_CHECKING:
     from flwr_datasets import FederatedDataset
 
 _TEST_SPLITS = ("test", "validation", "valid")
+_LABEL = "label"
+"""Name of a column of labels that is not one of class labels."""
 
 
 def load_hub(name: str, path: str) -> Dataset:
@@ -56,24 +55,25 @@ def load_hub(name: str, path: str) -> Dataset:
     try:
         from flwr_datasets import FederatedDataset
     except ImportError as error:
-        raise ConfigError(
-            f"dataset: got {name!r}, which needs Flower Datasets: "
-            'pip install "fcl-flower[hub]".'
+        raise refuse(
+            "dataset", name, 'Flower Datasets: pip install "fcl-flower[hub]"'
         ) from error
     # The order stays as published: shuffling is the scenario's business.
     federated = FederatedDataset(dataset=path, partitioners={}, shuffle=False)
     train = _split(federated, name, ("train",))
     test = _split(federated, name, _TEST_SPLITS)
-    images, classes = _columns(train)
+    classes = _class_columns(train)
+    images = _columns(train, "Image")
     if len(images) == 1 and classes:
         return _image_set(name, train, test, images[0], classes[0])
-    texts, labels = text_columns(train), [*classes, *label_columns(train)]
+    texts = _text_columns(train)
+    labels = [*classes, *_plain_label(train)]
     if not images and len(texts) == 1 and labels:
-        return text_set(name, train, test, texts[0], labels[0])
+        return _text_set(name, train, test, texts[0], labels[0])
     raise ConfigError(
         f"dataset: got {name!r} with columns {', '.join(train.features)}, expected one "
         "column of images or of texts, and one of class labels, or of texts one "
-        f"called {PLAIN_LABEL}."
+        f"called {_LABEL}"
     )
 
 
@@ -91,25 +91,45 @@ def _split(
             reasons.append(str(error))
     raise ConfigError(
         f"dataset: got {name!r}, expected a reachable set with a split called "
-        f"{' or '.join(candidates)} ({reasons[-1]})."
+        f"{' or '.join(candidates)} ({reasons[-1]})"
     )
 
 
-def _columns(rows: "HubDataset") -> tuple[list[str], list[str]]:
-    """Return the columns of images and those of class labels, the finest first."""
-    from datasets import ClassLabel, Image
+def _columns(rows: "HubDataset", feature: str, *dtypes: str) -> list[str]:
+    """Return the columns of one class of features, and of dtypes of any width."""
+    import datasets
 
-    features = rows.features
-    images = [key for key, kind in features.items() if isinstance(kind, Image)]
-    labels = [key for key, kind in features.items() if isinstance(kind, ClassLabel)]
-    return images, sorted(labels, key=lambda key: -features[key].num_classes)
+    kind = getattr(datasets, feature)
+    return [
+        key
+        for key, found in rows.features.items()
+        if isinstance(found, kind)
+        and (not dtypes or any(dtype in found.dtype for dtype in dtypes))
+    ]
+
+
+def _class_columns(rows: "HubDataset") -> list[str]:
+    """Return the columns of class labels, the finest first."""
+    labels = _columns(rows, "ClassLabel")
+    return sorted(labels, key=lambda key: -rows.features[key].num_classes)
+
+
+def _text_columns(rows: "HubDataset") -> list[str]:
+    """Return ``text`` alone where it is a column of texts, otherwise all of those."""
+    texts = [key for key in _columns(rows, "Value", "string") if key != _LABEL]
+    return ["text"] if "text" in texts else texts
+
+
+def _plain_label(rows: "HubDataset") -> list[str]:
+    """Return the column called ``label`` if it holds texts or whole numbers."""
+    return [key for key in _columns(rows, "Value", "string", "int") if key == _LABEL]
 
 
 def _image_set(
     name: str, train: "HubDataset", test: "HubDataset", image: str, label: str
 ) -> ImageDataset:
     """Return the set of images."""
-    return checked_set(
+    return array_dataset(
         ImageDataset,
         name,
         name,
@@ -126,51 +146,20 @@ def _arrays(rows: "HubDataset", where: str, image: str, label: str) -> Split[Ima
     sizes = {picture.size for picture in pictures}
     if len(sizes) != 1:
         raise ConfigError(
-            f"{where}: got images of {len(sizes)} different sizes, expected one size."
+            f"{where}: got images of {len(sizes)} different sizes, expected one size"
         )
     mode = "L" if grey else "RGB"
     x = np.stack([np.asarray(picture.convert(mode)) for picture in pictures])
-    return image_split(x, np.asarray(rows[label]), f"{where} images", f"{where} labels")
+    y = np.asarray(rows[label])
+    return array_split(ImageDataset, x, y, f"{where} images", f"{where} labels")
 
 
-PLAIN_LABEL = "label"
-"""What a column of labels has to be called that is not one of class labels."""
-
-
-def text_columns(rows: "HubDataset") -> list[str]:
-    """Return ``text`` alone where it is a column of texts, otherwise all of those."""
-    texts = [key for key in _values(rows, "string") if key != PLAIN_LABEL]
-    return ["text"] if "text" in texts else texts
-
-
-def label_columns(rows: "HubDataset") -> list[str]:
-    """Return the column called ``label`` if it holds texts or whole numbers."""
-    return [key for key in _values(rows, "string", "int") if key == PLAIN_LABEL]
-
-
-def _values(rows: "HubDataset", *kinds: str) -> list[str]:
-    """Return the columns whose values are of one of the kinds, of any width."""
-    from datasets import Value
-
-    return [
-        key
-        for key, feature in rows.features.items()
-        if isinstance(feature, Value) and any(kind in feature.dtype for kind in kinds)
-    ]
-
-
-def text_set(
+def _text_set(
     name: str, train: "HubDataset", test: "HubDataset", text: str, label: str
 ) -> TextDataset:
     """Return the set of texts.
 
-    Args:
-        name: what the set is called from now on.
-        train: the rows of the training split.
-        test: the rows of the test split.
-        text: the column of texts.
-        label: the column of class labels, or of texts or whole numbers, whose sorted
-            training values are then the classes.
+    The classes are those of a column of class labels, or the sorted training values.
 
     Raises:
         ConfigError: a row lacks text or label, or a test label never occurs in
@@ -188,7 +177,7 @@ def text_set(
             labels = label_numbers(map(str, labels), class_names, where)
         return text_split(texts, labels)
 
-    return checked_text_set(
+    return text_dataset(
         name, name, split("train", train), split("test", test), class_names
     )
 
@@ -198,7 +187,7 @@ def _column(rows: "HubDataset", key: str, where: str) -> list[Any]:
     values = list(rows[key])
     if None in values:
         raise ConfigError(
-            f"{where} row {values.index(None) + 1} has no {key}, expected one in every "
-            "row."
+            f"{where} row {values.index(None) + 1}: got no {key}, expected one in "
+            "every row"
         )
     return values

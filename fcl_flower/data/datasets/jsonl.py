@@ -10,8 +10,8 @@ from typing import Any, BinaryIO, cast
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.data.datasets.text import (
     TextDataset,
-    checked_text_set,
     label_numbers,
+    text_dataset,
     text_split,
 )
 
@@ -45,7 +45,7 @@ def load_jsonl(name: str, folder: Path, field: str) -> TextDataset:
         )
         for rows, file in ((train, TRAIN), (test, _TEST))
     )
-    return checked_text_set(name, str(folder), train_split, test_split, class_names)
+    return text_dataset(name, str(folder), train_split, test_split, class_names)
 
 
 def rows_of(path: Path, field: str) -> Iterator[tuple[str, str]]:

@@ -1,36 +1,15 @@
-"""Images, series or plain numbers in one file: ``NAME.npz``."""
+"""Images, time series or tables in one file: ``NAME.npz``."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.data.datasets.arrays import (
-    ImageDataset,
-    TabularDataset,
-    TimeSeriesDataset,
-    checked_set,
-    feature_split,
-    image_split,
-    series_split,
-)
-from fcl_flower.data.datasets.base import Dataset, Split
-
-ARRAYS = ("x_train", "y_train", "x_test", "y_test")
-"""What a file has to hold."""
-
-SPLITS: Mapping[type[Dataset], Callable[..., Split]] = MappingProxyType(
-    {
-        ImageDataset: image_split,
-        TimeSeriesDataset: series_split,
-        TabularDataset: feature_split,
-    }
-)
-"""What makes a split of raw arrays, by the kind of data set."""
+from fcl_flower.data.datasets.arrays import ARRAYS, checked_dataset
+from fcl_flower.data.datasets.base import Dataset
 
 
 def load_npz(name: str, path: Path) -> Dataset:
@@ -41,30 +20,11 @@ def load_npz(name: str, path: Path) -> Dataset:
         path: holds `ARRAYS`, and may hold ``class_names``.
 
     Raises:
-        ConfigError: the file cannot be read, lacks an array, or an array is neither
-            as `image_split`, `series_split` nor `feature_split` wants it.
+        ConfigError: the file cannot be read, lacks an array, or an array is not as
+            `from_arrays` wants it.
     """
     arrays, names = read_arrays(path, ARRAYS)
-    form = _form(arrays["x_train"], arrays["x_test"])
-    train, test = (
-        SPLITS[form](arrays[x], arrays[y], f"{path}: {x}", f"{path}: {y}")
-        for x, y in (("x_train", "y_train"), ("x_test", "y_test"))
-    )
-    return checked_set(form, name, str(path), train, test, names)
-
-
-def _form(*x: npt.NDArray[Any]) -> type[Dataset]:
-    """Return what the samples of both splits are."""
-    if all(samples.ndim == 2 for samples in x):
-        return TabularDataset
-    return TimeSeriesDataset if _are_series(*x) else ImageDataset
-
-
-def _are_series(*arrays: npt.NDArray[Any]) -> bool:
-    """Return whether the samples are series: grey images would lie in [0, 1]."""
-    return all(
-        x.ndim == 3 and np.issubdtype(x.dtype, np.floating) for x in arrays
-    ) and any(np.any((x < 0) | (x > 1)) for x in arrays)
+    return checked_dataset(name, str(path), arrays, names)
 
 
 def read_arrays(

@@ -9,11 +9,16 @@ from pathlib import Path
 import numpy as np
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.data.datasets.arrays import ImageDataset, checked_set, image_split
+from fcl_flower.data.datasets.arrays import (
+    ARRAYS,
+    ImageDataset,
+    array_dataset,
+    array_split,
+)
 from fcl_flower.data.datasets.base import Dataset
 from fcl_flower.data.datasets.hub import load_hub
 from fcl_flower.data.datasets.jsonl import TRAIN, load_jsonl
-from fcl_flower.data.datasets.npz import ARRAYS, load_npz
+from fcl_flower.data.datasets.npz import load_npz
 from fcl_flower.data.datasets.stdlib_docs import load_stdlib_docs
 from fcl_flower.data.datasets.union import united
 from fcl_flower.data.partition import train_valid_split
@@ -129,7 +134,7 @@ def _digits() -> ImageDataset:
     y = rows[:, -1]
     # The split is part of the data set: the same whatever the run's seed.
     train, test = (
-        image_split(x[chosen], y[chosen], "x", "y")
+        array_split(ImageDataset, x[chosen], y[chosen], "x", "y")
         for chosen in train_valid_split(y, 0.25, np.random.default_rng(0))
     )
-    return checked_set(ImageDataset, "digits", "digits", train, test, ())
+    return array_dataset(ImageDataset, "digits", "digits", train, test, ())

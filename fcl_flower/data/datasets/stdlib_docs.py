@@ -10,7 +10,7 @@ import numpy as np
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.data.datasets.text import (
     TextDataset,
-    checked_text_set,
+    text_dataset,
     text_split,
     words,
 )
@@ -77,7 +77,7 @@ def load_stdlib_docs() -> TextDataset:
         text_split((texts[kept[at]] for at in chosen), y[chosen].tolist())
         for chosen in train_valid_split(y, 0.25, np.random.default_rng(0))
     )
-    return checked_text_set("stdlib-docs", "stdlib-docs", train, test, _MODULES)
+    return text_dataset("stdlib-docs", "stdlib-docs", train, test, _MODULES)
 
 
 def _docstrings(folder: Path, module: str) -> Iterator[str]:

@@ -73,7 +73,7 @@ def label_numbers(
     return numbers
 
 
-def checked_text_set(
+def text_dataset(
     name: str,
     where: str,
     train: Split[Documents],

@@ -9,10 +9,11 @@ from fcl_flower.data.datasets.arrays import (
     ImageDataset,
     TabularDataset,
     TimeSeriesDataset,
+    array_split,
 )
 from fcl_flower.data.datasets.base import Dataset
 from fcl_flower.data.datasets.jsonl import rows_of
-from fcl_flower.data.datasets.npz import SPLITS, read_arrays
+from fcl_flower.data.datasets.npz import read_arrays
 from fcl_flower.data.datasets.text import TextDataset
 from fcl_flower.data.local.image_folder import read_pictures
 from fcl_flower.data.local.samples import FileSamples, checked_label, coded
@@ -88,7 +89,7 @@ def _from_jsonl(path: Path) -> FileSamples:
 def _from_npz(path: Path, kind: type[Dataset]) -> FileSamples:
     """Return the arrays ``x`` and ``y``; labels are ``class_names`` or the numbers."""
     arrays, names = read_arrays(path, ("x", "y"))
-    split = SPLITS[kind](arrays["x"], arrays["y"], f"{path}: x", f"{path}: y")
+    split = array_split(kind, arrays["x"], arrays["y"], f"{path}: x", f"{path}: y")
     numbers, codes = np.unique(split.y, return_inverse=True)
     end = len(names) if names else np.inf
     for number in numbers[(numbers < 0) | (numbers >= end)]:

@@ -1,9 +1,8 @@
-"""Which classes of different data sets are one class of a single head.
-
-Class-incremental streams: clients meet new classes together, each a share of them.
+"""Class-incremental streams: clients meet new classes together, each some of them.
 
 The protocol of FedET (Liu et al., IJCAI 2023, section 4): every client knows a random
-share of the classes of each task, and is tested on all of them.
+share of the classes of each task, and is tested on all of them. Classes of different
+data sets may be one class of the single head.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,59 +22,7 @@ from fcl_flower.data.scenarios.class_groups import Group
 from fcl_flower.data.scenarios.plan import Task, TaskStreams
 from fcl_flower.data.scenarios.spec import ScenarioSpec
 
-
-def same_labels(
-    text: str, sources: Sequence[Dataset]
-) -> Mapping[tuple[str, int], tuple[str, int]]:
-    """Return what (dataset, label id) pairs stand for, where it is not themselves.
-
-    Classes of one name are one class, that of the first data set of the group that has
-    it.
-
-    Args:
-        text: groups of names of data sets, such as ``yelp=amazon,a=b=c``.
-        sources: all data sets, those of the server included.
-
-    Raises:
-        ConfigError: a group is not of different data sets of the run, a data set is in
-            two groups, or one has no class name in common with those before it.
-    """
-    known = {source.name: source for source in sources}
-    groups = [
-        [name.strip() for name in group.split("=")]
-        for group in text.split(",")
-        if group.strip()
-    ]
-    names = [name for group in groups for name in group]
-    for name in names:
-        if name not in known:
-            raise _refused(
-                text, f"data sets of the run, not {name!r}: {', '.join(known)}"
-            )
-    if len(set(names)) < len(names) or any(len(group) == 1 for group in groups):
-        raise _refused(text, "groups of two or more names, each of them once")
-    same = {}
-    for group in groups:
-        first: dict[str, tuple[str, int]] = {}
-        for name in group:
-            class_names = known[name].class_names
-            if first and first.keys().isdisjoint(class_names):
-                raise _refused(
-                    text,
-                    f"a class name that {name!r} has in common with those before it",
-                )
-            for label, class_name in enumerate(class_names):
-                one = first.setdefault(class_name, (name, label))
-                if one[0] != name:
-                    same[name, label] = one
-    return MappingProxyType(same)
-
-
-def _refused(text: str, expected: str) -> ConfigError:
-    return ConfigError(f"same-labels: got {text!r}, expected {expected}.")
-
-
-NONE: Indices = np.empty(0, np.int64)
+_NONE: Indices = np.empty(0, np.int64)
 
 
 def class_incremental_tasks(draw: ScenarioSpec) -> TaskStreams:
@@ -131,6 +78,57 @@ def public_tasks(draw: ScenarioSpec) -> tuple[Task, ...]:
         shares = [_dealt(draw, source, label)[0] for label in labels]
         tasks.append(_public(source, labels, shares))
     return tuple(tasks)
+
+
+def same_labels(
+    text: str, sources: Sequence[Dataset]
+) -> Mapping[tuple[str, int], tuple[str, int]]:
+    """Return what (dataset, label id) pairs stand for, where it is not themselves.
+
+    Classes of one name are one class, that of the first data set of the group that has
+    it.
+
+    Args:
+        text: groups of names of data sets, such as ``yelp=amazon,a=b=c``.
+        sources: all data sets, those of the server included.
+
+    Raises:
+        ConfigError: a group is not of different data sets of the run, a data set is in
+            two groups, or one has no class name in common with those before it.
+    """
+    known = {source.name: source for source in sources}
+    groups = [
+        [name.strip() for name in group.split("=")]
+        for group in text.split(",")
+        if group.strip()
+    ]
+    names = [name for group in groups for name in group]
+    for name in names:
+        if name not in known:
+            raise _refused(
+                text, f"data sets of the run, not {name!r}: {', '.join(known)}"
+            )
+    if len(set(names)) < len(names) or any(len(group) == 1 for group in groups):
+        raise _refused(text, "groups of two or more names, each of them once")
+    same = {}
+    for group in groups:
+        first: dict[str, tuple[str, int]] = {}
+        for name in group:
+            class_names = known[name].class_names
+            if first and first.keys().isdisjoint(class_names):
+                raise _refused(
+                    text,
+                    f"a class name that {name!r} has in common with those before it",
+                )
+            for label, class_name in enumerate(class_names):
+                one = first.setdefault(class_name, (name, label))
+                if one[0] != name:
+                    same[name, label] = one
+    return MappingProxyType(same)
+
+
+def _refused(text: str, expected: str) -> ConfigError:
+    return ConfigError(f"same-labels: got {text!r}, expected {expected}.")
 
 
 def task_groups(draw: ScenarioSpec) -> list[Group]:
@@ -247,7 +245,7 @@ def _test_parts(draw: ScenarioSpec, number: int, group: Group) -> list[Indices]:
 def _public(source: Dataset, labels: Sequence[int], samples: Sequence[Indices]) -> Task:
     group = Group(f"{source.name}/public", source, tuple(labels))
     train = np.sort(np.concatenate(samples))
-    return _task(group, group.labels, train, NONE, NONE, None)
+    return _task(group, group.labels, train, _NONE, _NONE, None)
 
 
 def _task(

@@ -30,7 +30,7 @@ from fcl_flower.data.scenarios.spec import USUAL, Incremental, ScenarioSpec
 from fcl_flower.data.scenarios.text_pool import draw_tasks
 from fcl_flower.data.scenarios.spec import ConceptsParams
 from fcl_flower.data.scenarios.spec import ClassIncrementalParams
-from fcl_flower.config.sections import Section
+from fcl_flower.config.params import Params
 
 __all__ = [
     "SCENARIOS",
@@ -112,7 +112,7 @@ class ScenarioEntry(NamedTuple):
     clients: int = 4
     rounds: int = 5
     own: bool = False
-    params: type[Section] = Section
+    params: type[Params] = Params
 
 
 SCENARIOS: dict[str, ScenarioEntry] = {

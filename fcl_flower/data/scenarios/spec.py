@@ -5,12 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 from pydantic import Field
 
-from fcl_flower.config.sections import Section
+from fcl_flower.config.params import Params
 from fcl_flower.core.seeds import derive
 from fcl_flower.data.datasets.base import Dataset
 
 
-class ConceptsParams(Section):
+class ConceptsParams(Params):
     """Parameters of the scenario concepts."""
 
     window: int = Field(320, ge=2)
@@ -22,7 +22,7 @@ class ConceptsParams(Section):
     """Tell clients which concept they have: for baselines that need a task id."""
 
 
-class ClassIncrementalParams(Section):
+class ClassIncrementalParams(Params):
     """Parameters of the scenario class-incremental."""
 
     class_fraction: float = Field(0.6, gt=0, le=1)

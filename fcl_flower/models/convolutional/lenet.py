@@ -3,9 +3,12 @@
 from typing import Any, cast
 
 import torch
+from pydantic import Field
 from torch import nn
 from torch.nn.functional import conv2d
 from typing_extensions import override
+
+from fcl_flower.config.params import Params
 
 
 class ResponseNorm(nn.Module):
@@ -79,6 +82,13 @@ class _Normalise(torch.autograd.Function):
         return direct.sub_(across, alpha=2 * ctx.beta), None, None, None
 
 
+class LeNetParams(Params):
+    """Settings of `LeNet`."""
+
+    width: float = Field(1.0, gt=0)
+    """Factor of the numbers of channels and neurons; 1 for those of the paper."""
+
+
 class LeNet(nn.Module):
     """Body from (batch, 3, 32, 32) to (batch, 500 * width)."""
 
@@ -89,7 +99,9 @@ class LeNet(nn.Module):
             width: factor of the number of channels and of neurons, such as 0.8.
         """
         super().__init__()
-        first, second, hidden, features = (round(width * n) for n in (20, 50, 800, 500))
+        first, second, hidden, self.features = (
+            max(1, round(width * number)) for number in (20, 50, 800, 500)
+        )
         self.conv1 = nn.Conv2d(3, first, 5, padding=2)
         self.conv2 = nn.Conv2d(first, second, 5, padding=2)
         self.norm = ResponseNorm(radius=4, bias=1.0, alpha=0.001 / 9, beta=0.75)
@@ -97,7 +109,7 @@ class LeNet(nn.Module):
         # "same": its one row of padding goes to the far side.
         self.pool = nn.MaxPool2d(3, stride=2, ceil_mode=True)
         self.fc1 = nn.Linear(second * 8 * 8, hidden)
-        self.fc2 = nn.Linear(hidden, features)
+        self.fc2 = nn.Linear(hidden, self.features)
 
     @override
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -110,11 +122,6 @@ class LeNet(nn.Module):
         return torch.relu(self.fc2(x))
 
 
-def small_lenet() -> LeNet:
-    """Return a LeNet with a fifth less of everything."""
-    return LeNet(0.8)
-
-
-def large_lenet() -> LeNet:
-    """Return a LeNet with a fifth more of everything."""
-    return LeNet(1.2)
+def lenet(params: LeNetParams) -> LeNet:
+    """Return the network of the given width."""
+    return LeNet(params.width)

@@ -1,4 +1,4 @@
-"""A pre-trained transformer as a body: blocks that can be run in two halves."""
+"""A pre-trained transformer as a body, whose blocks can be run one by one."""
 
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from fcl_flower.core.errors import ConfigError
+from fcl_flower.core.errors import refuse
 from fcl_flower.models.transformer.pretrained import EncoderParams, load_encoder
 
 if TYPE_CHECKING:
@@ -43,20 +43,19 @@ class Transformer(nn.Module):
     """
 
     def __init__(self, params: EncoderParams) -> None:
-        """Load an encoder; of the settings only the backbone matters here.
+        """Load an encoder; what is said of Enhancers does not matter here.
 
         Raises:
-            ConfigError: there is none, or it is built unlike those that we know.
+            ConfigError: there is none, or its blocks cannot be run one by one.
         """
-        backbone = params.encoder
         super().__init__()
-        self.encoder: PreTrainedModel = load_encoder(backbone)
+        self.encoder: PreTrainedModel = load_encoder(params.encoder)
         config = self.encoder.config
         self.first = 0
         self._half = False
         self.text = hasattr(config, "vocab_size")
         self._padding = int(getattr(config, "pad_token_id", None) or 0)
-        self._check(backbone)
+        self._check(params.encoder)
         self._half = params.dtype == "bfloat16"
         self.features = int(config.hidden_size)
 
@@ -67,9 +66,11 @@ class Transformer(nn.Module):
 
     @override
     def forward(self, x: Tensor) -> Tensor:
-        """Return features, shape (batch, D), of inputs or of prepared inputs."""
-        prepared = x.is_floating_point() and x.ndim == 3
-        hidden = _unpacked(x) if prepared else self.run(self.enter(x), 0, self.first)
+        """Return features, shape (batch, D), of inputs or of frozen features."""
+        are_features = x.is_floating_point() and x.ndim == 3
+        hidden = (
+            _unpacked(x) if are_features else self.run(self.enter(x), 0, self.first)
+        )
         return self.pool(self.run(hidden, self.first, len(self.blocks)))
 
     @torch.no_grad()
@@ -136,13 +137,14 @@ class Transformer(nn.Module):
         return torch.where(x > 0, x - 1, self._padding)
 
     @torch.no_grad()
-    def _check(self, backbone: str) -> None:
+    def _check(self, name: str) -> None:
         """Refuse an encoder whose blocks, run one by one, are not the whole of it."""
         config: Any = self.encoder.config
-        refused = ConfigError(
-            f"backbone: {backbone!r} is refused: expected an encoder of texts or "
-            f"images whose blocks can be run one by one, which those of type "
-            f"{config.model_type} cannot"
+        refused = refuse(
+            "encoder",
+            name,
+            "an encoder of texts or images whose blocks can be run one by one, which "
+            f"those of type {config.model_type} cannot",
         )
         if _first(self.encoder, _LISTS) is None or not hasattr(
             self.encoder, "embeddings"
@@ -170,7 +172,7 @@ class Transformer(nn.Module):
 
 
 def _unpacked(x: Tensor) -> Hidden:
-    """Return prepared inputs as hidden states, without common padding."""
+    """Return frozen features as hidden states, without common padding."""
     mask = x[..., -1]
     longest = int(mask.sum(1).max()) if len(x) else 0
     return Hidden(x[:, :longest, :-1], mask[:, :longest])

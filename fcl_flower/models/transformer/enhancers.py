@@ -1,4 +1,4 @@
-"""A frozen transformer with Enhancers: small modules that learn in its stead.
+"""A frozen transformer with Enhancers: small modules that are trained instead.
 
 Liu et al., "FedET", IJCAI 2023, section 3.1, after Houlsby et al., ICML 2019.
 """
@@ -62,32 +62,36 @@ class EnhancedTransformer(Transformer):
         What the blocks before the first Enhancer return is computed once a sample.
 
         Raises:
-            ConfigError: there is no such encoder, or it is built unlike those that we
-                know, or has fewer blocks.
+            ConfigError: there is no such encoder, or it is built unlike those known
+                here, or has fewer blocks.
         """
-        bottleneck, enhanced_blocks = params.bottleneck, params.num_blocks
         super().__init__(params)
         self.encoder.requires_grad_(False)
         count = len(self.blocks)
-        if enhanced_blocks > count:
-            expected = f"at most the {count} blocks of {params.encoder!r}"
-            raise refuse("model.num_blocks", enhanced_blocks, expected)
-        self.first = count - enhanced_blocks if enhanced_blocks else 0
+        if params.num_blocks > count:
+            raise refuse(
+                "model.num_blocks",
+                params.num_blocks,
+                f"at most the {count} blocks of {params.encoder!r}",
+            )
+        self.first = count - params.num_blocks if params.num_blocks else 0
         wanted = {
             "both": (_AFTER_ATTENTION, _AFTER_FEED_FORWARD),
             "attention": (_AFTER_ATTENTION,),
             "feed-forward": (_AFTER_FEED_FORWARD,),
         }[params.placement]
-        places = [
-            _projection(block, names, backbone)
+        layers = [
+            _projection(block, names, params.encoder)
             for block in self.blocks[self.first :]
             for names in wanted
         ]
-        enhancers = [Enhancer(place.out_features, bottleneck) for place in places]
+        enhancers = [
+            Enhancer(layer.out_features, params.bottleneck) for layer in layers
+        ]
         self.enhancers = nn.ModuleList(enhancers)
-        for place, enhancer in zip(places, enhancers, strict=True):
+        for layer, enhancer in zip(layers, enhancers, strict=True):
             # A hook leaves the encoder's own names as they are, and short ones to us.
-            place.register_forward_hook(enhancer.behind)
+            layer.register_forward_hook(enhancer.behind)
 
     @override
     def embed(self, x: Tensor) -> Tensor:
@@ -111,12 +115,14 @@ class EnhancedTransformer(Transformer):
         return self
 
 
-def _projection(block: nn.Module, names: tuple[str, ...], backbone: str) -> nn.Linear:
+def _projection(block: nn.Module, names: tuple[str, ...], encoder: str) -> nn.Linear:
     """Return the linear layer of a block behind which an Enhancer acts."""
     for name, module in block.named_modules():
         if name in names and isinstance(module, nn.Linear):
             return module
-    raise ConfigError(
-        f"backbone: {backbone!r} is refused: expected blocks with a linear layer "
-        f"called {' or '.join(names)}, behind which an Enhancer acts"
+    raise refuse(
+        "encoder",
+        encoder,
+        f"one whose blocks have a linear layer called {' or '.join(names)}, behind "
+        "which an Enhancer acts",
     )

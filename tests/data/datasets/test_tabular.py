@@ -57,7 +57,10 @@ def test_numbers_stay_as_they_are_whatever_their_type(save, tmp_path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"x_test": np.zeros((60, 2))}, "test features of shape .* the same shape"),
+        (
+            {"x_test": np.zeros((60, 2))},
+            r"test samples of shape \(2,\), exp",
+        ),
         ({"x_test": np.zeros((60, 0))}, r"x_test: got shape \(60, 0\)"),
         ({"x_test": np.full((60, 3), np.nan)}, "x_test: .*expected finite"),
         ({"x_test": np.full((60, 3), 1e39)}, "x_test: .*expected finite"),
@@ -101,7 +104,7 @@ def test_data_sets_of_different_width_cannot_share_a_model(save, tmp_path):
 
 def test_the_network_is_two_normalised_layers():
     model = create_model(
-        "mlp", tasks=1, classes=2, single_head=False, seed=0, numbers=3
+        "mlp", tasks=1, classes=2, single_head=False, seed=0, columns=3
     ).eval()
     weights = {name: w.numpy() for name, w in model.body.state_dict().items()}
     x = np.float32([[1, -2, 3], [100, 0, 7]])
@@ -117,12 +120,10 @@ def test_the_network_is_two_normalised_layers():
 
 
 def test_a_model_for_numbers_needs_numbers():
-    with pytest.raises(ConfigError, match="got 'mlp' for images"):
+    with pytest.raises(ConfigError, match="got 'mlp', expected one for images"):
         create_model("mlp", tasks=1, classes=2, single_head=False, seed=0)
-    with pytest.raises(
-        ConfigError, match="got 'small' for features, expected one of m"
-    ):
-        create_model("small", tasks=1, classes=2, single_head=False, seed=0, numbers=3)
+    with pytest.raises(ConfigError, match="got 'small', expected one for features: m"):
+        create_model("small", tasks=1, classes=2, single_head=False, seed=0, columns=3)
 
 
 @pytest.mark.parametrize("strategy", ["fedavg", "fedweit"])

@@ -18,7 +18,7 @@ from fcl_flower.data.datasets.stdlib_docs import load_stdlib_docs
 from fcl_flower.data.datasets.text import (
     EMPTY,
     TextDataset,
-    checked_text_set,
+    text_dataset,
     text_split,
     words,
 )
@@ -91,12 +91,12 @@ def test_no_text_contains_the_word_of_an_empty_document():
 def test_splits_that_do_not_fit_the_classes_are_refused(train, test, sentence):
     splits = [text_split(["x"] * len(labels), labels) for labels in (train, test)]
     with pytest.raises(ConfigError, match=sentence):
-        checked_text_set("mine", "here", *splits, ("a", "b", "c"))
+        text_dataset("mine", "here", *splits, ("a", "b", "c"))
 
 
 def test_a_class_may_lack_test_documents():
     splits = [text_split(["x"] * len(labels), labels) for labels in ([0, 1], [1])]
-    assert checked_text_set("mine", "here", *splits, ("a", "b")).num_classes == 2
+    assert text_dataset("mine", "here", *splits, ("a", "b")).num_classes == 2
 
 
 # ---------------------------------------------------------------- files
@@ -432,7 +432,7 @@ def test_the_hub_takes_the_finest_class_labels_before_a_plain_label(hub, tmp_pat
         (
             [{"text": "x", "label": "p"}, {"text": None, "label": "p"}],
             None,
-            "train row 2 has no text",
+            "train row 2: got no text",
         ),
         (
             [{"text": "x", "label": "p"}],

@@ -75,9 +75,12 @@ def test_a_value_that_is_not_finite_is_refused_by_file_and_key(load, split, valu
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"x_test": np.zeros((4, 3, 6)) - 1}, "test series of shape .* the same shape"),
+        (
+            {"x_test": np.zeros((4, 3, 6)) - 1},
+            r"test samples of shape \(3, 6\)",
+        ),
         ({"x_test": np.zeros((0, 3, 5))}, r"x_test: got shape \(0, 3, 5\)"),
-        ({"y_test": np.zeros(4, int)}, "y_test has no series of label 1"),
+        ({"y_test": np.zeros(4, int)}, "y_test: got no sample of label 1"),
         ({"y_train": np.arange(5) % 2}, r"y_train: got shape \(5,\)"),
         ({"x_test": np.zeros((4, 3, 5), np.uint8)}, "x_train: got values from"),
     ],

@@ -161,5 +161,5 @@ def test_a_member_that_cannot_be_is_named(tmp_path, name, words):
 
 def test_the_hub_can_be_a_member(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "flwr_datasets", None)
-    with pytest.raises(ConfigError, match="got 'hub:a/b', which needs"):
+    with pytest.raises(ConfigError, match="got 'hub:a/b', expected Flower Data"):
         load_dataset("digits+hub:a/b", tmp_path)

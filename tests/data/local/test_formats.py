@@ -378,7 +378,7 @@ X, Y = np.zeros((6, 2)), np.array([0, 1] * 3)
         ({"x": X, "y": Y, "class_names": np.array(["a", ""])}, "class_names: label is"),
         ({"x": X, "y": Y, "class_names": np.array([1, 2])}, "class_names has shape"),
         ({"x": X * np.nan, "y": Y}, "x: got values that float32 cannot hold"),
-        ({"x": X[:, 0], "y": Y}, r"x: got shape \(6,\), expected \(N, numbers\)"),
+        ({"x": X[:, 0], "y": Y}, r"x: got shape \(6,\), expected \(N, columns\)"),
         ({"x": np.zeros((6, 3)), "y": Y}, r"shape \(3,\), expected \(2,\), which the"),
         ({"x": np.array([None] * 6), "y": Y}, "cannot be read"),
     ],

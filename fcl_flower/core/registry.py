@@ -1,0 +1,93 @@
+"""Things that a user chooses by name, from wherever they come."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Generic, TypeVar, cast
+
+from fcl_flower.core.errors import ContractError, refuse, unknown
+
+T = TypeVar("T")
+
+
+class Registry(Generic[T]):
+    """Things by name: built in, of installed packages, or registered in this process.
+
+    Another package declares its things under an entry point group; one is loaded when
+    it is asked for. What is built in cannot be replaced.
+    """
+
+    def __init__(
+        self, key: str, group: str, kind: type[Any], built_in: Mapping[str, T]
+    ) -> None:
+        """Begin with what is built in.
+
+        Args:
+            key: the setting whose values are the names, for errors.
+            group: of the entry points, such as ``fcl_flower.models``.
+            kind: what an entry point has to give.
+            built_in: by name; read at each call.
+        """
+        self._key, self._group, self._kind = key, group, kind
+        self._built_in = built_in
+        self._registered: dict[str, T] = {}
+
+    def __getitem__(self, name: str) -> T:
+        """Return the thing of a name.
+
+        Raises:
+            ConfigError: there is none of that name; the message lists all.
+            ContractError: an entry point cannot be loaded, or gives something else.
+        """
+        for known in (self._built_in, self._registered):
+            if name in known:
+                return known[name]
+        points = self._entry_points()
+        if name not in points:
+            raise unknown(self._key, name, sorted(self))
+        return self._load(points[name])
+
+    def __contains__(self, name: object) -> bool:
+        """Return whether there is such a thing, without loading it."""
+        return name in iter(self)
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield all names: built in, of packages, and of this process."""
+        names = (*self._built_in, *self._entry_points(), *self._registered)
+        return iter(dict.fromkeys(names))
+
+    def items(self) -> Iterator[tuple[str, T]]:
+        """Yield all things by name; loads every entry point."""
+        return ((name, self[name]) for name in self)
+
+    @contextmanager
+    def registered(self, name: str, thing: T) -> Iterator[None]:
+        """Let this process, and no other, know a thing by a name for a while.
+
+        Raises:
+            ConfigError: the name is taken.
+        """
+        if name in self:
+            raise refuse(self._key, name, "a name that is not taken")
+        self._registered[name] = thing
+        try:
+            yield
+        finally:
+            del self._registered[name]
+
+    def _entry_points(self) -> dict[str, EntryPoint]:
+        return {point.name: point for point in entry_points(group=self._group)}
+
+    def _load(self, point: EntryPoint) -> T:
+        try:
+            found = point.load()
+        except (ImportError, AttributeError) as error:
+            raise ContractError(
+                f"entry point {point.name} of {self._group} cannot be loaded: {error}"
+            ) from error
+        if not isinstance(found, self._kind):
+            raise ContractError(
+                f"entry point {point.name} of {self._group}: got a "
+                f"{type(found).__name__}, expected a {self._kind.__name__}"
+            )
+        return cast(T, found)

@@ -1,0 +1,106 @@
+"""What is known of a model before it is made."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from fcl_flower.config.params import Params
+from fcl_flower.core.errors import ContractError, refuse
+
+TEXT = (-1,)
+"""The input shape of a model for text: token ids, as many as there are."""
+
+TABULAR = (0,)
+"""That of a model for tabular data of any number of columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEntry:
+    """How a model is made, and what suits it.
+
+    Attributes:
+        body: returns an `nn.Module` from ``(batch, *input_shape)`` to
+            (batch, features); itself or as ``module:name``, imported when it is
+            called. Its arguments are the table of word vectors where ``input_shape``
+            is `TEXT` and there is no encoder, the number of columns where it is
+            `TABULAR`, and after them the ``params`` where these have any field.
+        input_shape: shape of one input: (C, H, W) of an image, (C, T) of a series of
+            T steps, (columns,) of a row, `TEXT` or `TABULAR`.
+        features: width of what the body returns; 0 where its ``features`` say it.
+        batch_size: examples in a training step, where the user gives none.
+        learning_rate: Adam's rate at the start of a task, likewise.
+        summary: one line for people.
+        params: the parameter model of the family.
+        encoder: ``whole``, a pre-trained encoder that is trained on, or ``enhanced``,
+            a frozen one with Enhancers; empty for a network that is made from nothing.
+    """
+
+    body: str | Callable[..., nn.Module]
+    input_shape: tuple[int, ...]
+    features: int
+    batch_size: int
+    learning_rate: float
+    summary: str
+    params: type[Params] = Params
+    encoder: str = ""
+
+    @property
+    def kind(self) -> str:
+        """Return what it takes: ``text``, ``features``, ``series`` or ``images``."""
+        if self.input_shape == TEXT:
+            return "text"
+        return ("features", "series", "images")[len(self.input_shape) - 1]
+
+
+def from_module(
+    module: nn.Module | Callable[[], nn.Module],
+    input_shape: tuple[int, ...],
+    *,
+    batch_size: int = 32,
+    learning_rate: float = 1e-3,
+) -> ModelEntry:
+    """Return a model whose body is a module of the user's own.
+
+    How many features the body returns is found by running it on zeros.
+
+    Args:
+        module: from ``(batch, *input_shape)`` to (batch, features); or a callable
+            without arguments that makes one, whose initial weights then follow from
+            the run's seed. Of a module itself every client starts from a copy.
+        input_shape: (C, H, W) of images, (C, T) of series, (columns,) of tables.
+        batch_size: examples in a training step, where the user gives none.
+        learning_rate: Adam's rate at the start of a task, likewise.
+
+    Raises:
+        ConfigError: the shape is no such shape.
+        ContractError: what was made is no module, or does not return features.
+    """
+    if not 1 <= len(input_shape) <= 3 or min(input_shape) < 1:
+        raise refuse("input_shape", input_shape, "(C, H, W), (C, T) or (columns,)")
+    make = (lambda: deepcopy(module)) if isinstance(module, nn.Module) else module
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        body = make()
+        if not isinstance(body, nn.Module):
+            raise ContractError(
+                f"{module!r} made a {type(body).__name__}, no nn.Module"
+            )
+        was_training = body.training
+        found = body.eval()(torch.zeros(2, *input_shape))
+        body.train(was_training)
+    if not isinstance(found, torch.Tensor) or found.ndim != 2 or len(found) != 2:
+        shape = getattr(found, "shape", type(found).__name__)
+        raise ContractError(
+            f"{type(body).__name__}: got {shape} for 2 inputs of shape {input_shape}, "
+            "expected (2, features)"
+        )
+    return ModelEntry(
+        make,
+        input_shape,
+        found.shape[1],
+        batch_size,
+        learning_rate,
+        f"{type(body).__name__}, the user's own",
+    )
