@@ -1,4 +1,4 @@
-"""The command ``fcl check-data``: a client looks at its own data before a run does."""
+"""The command ``fcl check-data``: validate a client's local data before a run."""
 
 from pathlib import Path
 from typing import Any
@@ -8,41 +8,38 @@ from rich.console import Console
 from rich.table import Table
 
 from fcl_flower.cli.options import configured, run_options
-from fcl_flower.core.errors import ConfigError
 
 
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path))
-@run_options(without=frozenset({"scenario", "dataset"}))
+@run_options(without=frozenset({"scenario", "dataset", "local_only", "asynchronous"}))
 def check_data(folder: Path, **given: Any) -> None:  # noqa: ANN401
-    """Check a client's own data in FOLDER as a run with these options would.
+    """Check a client's local data in FOLDER, and propose the settings of a run.
 
-    The same settings as in the run are needed: --model, --classes-per-task, and
-    --features or --labels where the run has them.
+    What the options leave open is read off the files.
     """
     # Imported here since torch takes a second, and `fcl --help` does without.
     from fcl_flower.data.local.client_data import local_vectors
     from fcl_flower.data.local.layout import find_tasks
     from fcl_flower.data.local.task import load_task
     from fcl_flower.federation.client import vector_file
-    from fcl_flower.setup import resolve
-    from fcl_flower.setup.factory import local_data_spec
+    from fcl_flower.setup.factory import build_local_data_spec
+    from fcl_flower.setup.local_proposal import propose, with_local_data
+    from fcl_flower.setup.resolve import resolve
 
-    config = configured(given)
-    config = resolve.resolve(config.replace(scenario="own"))
-    expected = local_data_spec(config, resolve.input_shape(config))
-    places = find_tasks(folder)
-    if not places:
-        raise ConfigError(
-            f"data-path: {str(folder)!r} is refused: expected at least one task"
-        )
-    tasks = [load_task(files, n, expected) for n, files in enumerate(places)]
+    config = with_local_data(configured(given), [folder])
+    run = resolve(config)
+    expected = build_local_data_spec(run)
+    tasks = [load_task(f, n, expected) for n, f in enumerate(find_tasks(folder))]
     table = Table("task", "name", "train", "valid", "test", "classes")
     for number, task in enumerate(tasks, 1):
         splits = (task.data.train, task.valid, task.data.test)
         counts = (f"{len(split.y):,}" for split in splits)
         table.add_row(str(number), task.data.name, *counts, ", ".join(task.classes))
     Console().print(table)
-    if file := vector_file(config):
+    if file := vector_file(run):
         words = local_vectors(tasks, file, expected)
         click.echo(f"word vectors: {words.origin}")
+    flat = config.flat()
+    settings = [f"--set {key}={flat[key]}" for key in propose([folder], config)]
+    click.echo("settings: --scenario local-data " + " ".join(settings))

@@ -199,6 +199,7 @@ def run(
     from fcl_flower.cli.progress import Display
     from fcl_flower.runtime.submission import SuperLink
     from fcl_flower.setup.factory import validate
+    from fcl_flower.setup.resolve import resolve
 
     config = resumed(resume, given) if resume else configured(given)
     certificates = _certificates(certs, insecure)
@@ -217,7 +218,9 @@ def run(
                     f"some, or --clients with the number to wait for"
                 )
             config = config.replace(clients=connected)
-        config = validate(config)
+        resolved = resolve(config)
+        validate(resolved)
+        config = resolved.config
         folder = (resume or output or free_folder(config)).absolute()
         if (folder / "summary.json").exists():
             raise ConfigError(
@@ -226,7 +229,7 @@ def run(
         (folder / "progress.json").unlink(missing_ok=True)
         # The folder's name is for people; another run may have had it before.
         name = config.run.id or f"{folder.name}-{secrets.token_hex(4)}"
-        config = config.replace(output=str(folder), name=name)
+        config = config.replace(output=str(folder), id=name)
         with Display(console, f"{config.title} seed {config.run.seed}") as display:
             superlink.run(config, say=say, watch=display.show)
     say(f"results and report.html on the server: {folder}")

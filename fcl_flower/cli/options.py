@@ -100,9 +100,13 @@ def resumed(folder: Path, given: dict[str, Any]) -> RunConfig:
     for key, value in given.items():
         if value not in (None, (), False):
             option = {"pairs": "set", "config_file": "config"}.get(key, key)
-            raise refuse(option, value, "no settings beside resume, as the run has its own")
+            raise refuse(
+                option, value, "no settings beside resume, as the run has its own"
+            )
     if not (folder / CHECKPOINT).is_dir():
-        expected = f"the folder of a run that has finished a round, with its {CHECKPOINT}"
+        expected = (
+            f"the folder of a run that has finished a round, with its {CHECKPOINT}"
+        )
         raise refuse("resume", str(folder), expected)
     return read_config(folder / "config.toml", "resume").replace(resume=True)
 

@@ -55,9 +55,9 @@ def simulate(
     **given: Any,  # noqa: ANN401
 ) -> None:
     """Run one strategy on this machine."""
-    from fcl_flower.cli.check_data import with_local_data
     from fcl_flower.results.run_folder import free_folder
     from fcl_flower.setup.factory import validate
+    from fcl_flower.setup.local_proposal import with_local_data
     from fcl_flower.setup.resolve import resolve
 
     config = resumed(resume, given) if resume else configured(given)
@@ -71,8 +71,8 @@ def simulate(
     folder = resume or output or free_folder(run.config)
     if (folder / "summary.json").exists() and not overwrite:
         raise ConfigError(
-            f"output: got {str(folder)!r} with a finished run, expected another folder, "
-            "or --overwrite"
+            f"output: got {str(folder)!r} with a finished run, expected another "
+            "folder, or --overwrite"
         )
     runner = _Runner(console, backend, workers, gpus_per_client, folders)
     summary = runner(run, folder)
@@ -202,7 +202,9 @@ class _Runner:
         self._gpus, self._folders = gpus_per_client, tuple(folders)
         if backend == "in-process" and (workers is not None or gpus_per_client):
             key = "workers" if workers is not None else "gpus-per-client"
-            raise refuse(key, workers or gpus_per_client, "none but with --backend flower")
+            raise refuse(
+                key, workers or gpus_per_client, "none but with --backend flower"
+            )
         if backend == "flower" and self._folders:
             raise refuse("backend", backend, "in-process, for local data")
 

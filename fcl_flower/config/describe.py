@@ -10,6 +10,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+_ENTRY = re.compile(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
 _SIGNS = {Ge: ">=", Gt: ">", Le: "<=", Lt: "<"}
 
 
@@ -76,5 +77,7 @@ def _attributes(kind: type[BaseModel]) -> Iterator[tuple[str, str]]:
         _, found, listed = text.partition("Attributes:\n")
         if not found:
             continue
-        for match in re.finditer(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", listed, re.MULTILINE):
+        for match in re.finditer(
+            r"^ {4}(\w+): (.*(?:\n {8}.*)*)", listed, re.MULTILINE
+        ):
             yield match[1], match[2]

@@ -75,7 +75,9 @@ def main(grid: Grid, context: Context) -> None:
     schedule = factory.build_schedule(run, plan)
     loop = _loop(config, schedule, federation)
     rounds = schedule.num_rounds
-    loop.start(grid, ArrayRecord(), num_rounds=rounds, timeout=config.federation.timeout)
+    loop.start(
+        grid, ArrayRecord(), num_rounds=rounds, timeout=config.federation.timeout
+    )
     recorder.finish()
     write_report(folder)
     log(INFO, "results and report.html: %s", folder.absolute())

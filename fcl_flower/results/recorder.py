@@ -272,9 +272,7 @@ class Recorder:
             "strategy": config.strategy.name,
             "local_only": config.strategy.local_only,
             "params": dict(config.strategy.params),
-            "training": {
-                key.partition(".")[2]: config.flat()[key] for key in TRAINING
-            },
+            "training": {key.partition(".")[2]: config.flat()[key] for key in TRAINING},
             "scenario": config.scenario.name,
             "dataset": config.data.datasets,
             "model": config.model.name,

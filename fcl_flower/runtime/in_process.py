@@ -150,6 +150,7 @@ def run_in_process(
     folder: Path,
     *,
     watch: Callable[[Progress], None] = lambda progress: None,
+    local_data: Sequence[Path] = (),
     verbose: bool = False,
 ) -> dict[str, Any]:
     """Run ``config`` in this process; return its summary.
@@ -160,6 +161,7 @@ def run_in_process(
         config: with a number of clients; with ``resume`` the clients' states stay.
         folder: for the results; exists and is writable.
         watch: called with the progress when a client has answered, and at the end.
+        local_data: with local data, the folder of each client.
         verbose: show Flower's log on the console; it is in ``flower.log`` otherwise.
 
     Raises:
@@ -176,8 +178,9 @@ def run_in_process(
             watch(now)
 
     grid = InProcessGrid(
-        range(FIRST_NODE, FIRST_NODE + config.clients),
+        range(FIRST_NODE, FIRST_NODE + config.scenario.clients),
         config.flat(),
+        [{"data-path": str(path.absolute())} for path in local_data],
         on_reply=lambda done, sent: report(clients_done=done, clients=sent),
     )
     with _ONE_RUN, _log_to(None if verbose else folder / "flower.log"):

@@ -129,9 +129,7 @@ def check_local_data(config: RunConfig) -> None:
         ),
     ):
         if wrong:
-            raise refuse(
-                key, value, f"{expected}, for scenario {config.scenario.name}"
-            )
+            raise refuse(key, value, f"{expected}, for scenario {config.scenario.name}")
 
 
 def check_single_head(run: "ResolvedRun", plan: Scenario) -> None:

@@ -25,8 +25,7 @@ from fcl_flower.data.scenarios.spec import (
     ConceptsParams,
     Incremental,
 )
-from fcl_flower.data.text.tokenizers import EncoderTokenizer
-from fcl_flower.data.text.tokenizers import tokens as encoder_tokenizer
+from fcl_flower.data.text.tokenizers import EncoderTokenizer, encoder_tokenizer
 from fcl_flower.data.text.word_vectors import WordVectors, word_vectors
 from fcl_flower.models.registry import MultiHeadModel, create_model
 from fcl_flower.models.transformer.pretrained import EncoderParams

@@ -8,10 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel
-
-from fcl_flower.algorithms.base import Params
 from fcl_flower.algorithms.registry import Algorithm, algorithm
+from fcl_flower.config.params import Params
 from fcl_flower.config.parsing import Scalar, validate_params
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import refuse
@@ -54,9 +52,9 @@ class ResolvedRun:
     algorithm: Algorithm
     params: Params
     scenario: ScenarioEntry
-    scenario_params: BaseModel
+    scenario_params: Params
     model: ModelEntry
-    model_params: BaseModel
+    model_params: Params
     modality: str
     data_root: Path
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from fcl_flower.config.parsing import check_params, read_toml
+from fcl_flower.config.parsing import read_toml, validate_params
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.data.local.files import FOLDER, ending
 
@@ -129,7 +129,7 @@ def _listed(folder: Path) -> tuple[TaskFiles, ...]:
         where = f"{path}: task {number}:"
         if not isinstance(table, Mapping):
             raise ConfigError(f"{where} expected a table.")
-        entry = check_params(_Entry, table, where)
+        entry = validate_params(_Entry, table, where)
         if len(set(entry.labels)) < len(entry.labels):
             raise ConfigError(f"{where} labels: expected each label once.")
         found.append(

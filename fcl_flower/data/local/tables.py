@@ -79,6 +79,15 @@ def read_numbers(path: Path) -> FileSamples:
     )
 
 
+def header_of(path: Path) -> list[str]:
+    """Return the names of a table's columns.
+
+    Raises:
+        ConfigError: the file cannot be read, or names none.
+    """
+    return next(_rows(path))[1]
+
+
 def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yield the first line's number and the cells of each row; first of the header."""
     line = 0

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from fcl_flower.config.parsing import hyphenated
+from fcl_flower.config.params import Params
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.data.datasets.base import Dataset
 from fcl_flower.data.datasets.registry import load_dataset
@@ -26,11 +26,14 @@ from fcl_flower.data.scenarios.class_incremental import (
 from fcl_flower.data.scenarios.concept_stream import ConceptStream
 from fcl_flower.data.scenarios.concepts import concept_chunks, concept_groups
 from fcl_flower.data.scenarios.plan import Scenario, Task, TaskStreams
-from fcl_flower.data.scenarios.spec import USUAL, Incremental, ScenarioSpec
+from fcl_flower.data.scenarios.spec import (
+    USUAL,
+    ClassIncrementalParams,
+    ConceptsParams,
+    Incremental,
+    ScenarioSpec,
+)
 from fcl_flower.data.scenarios.text_pool import draw_tasks
-from fcl_flower.data.scenarios.spec import ConceptsParams
-from fcl_flower.data.scenarios.spec import ClassIncrementalParams
-from fcl_flower.config.params import Params
 
 __all__ = [
     "SCENARIOS",
@@ -298,12 +301,12 @@ def _public_source(
         for key, value in asdict(given).items():
             if value != usual[key]:
                 raise ConfigError(
-                    f"{hyphenated(key)}: got {value!r}, expected none for "
+                    f"{key}: got {value!r}, expected none for "
                     f"scenario {name}, which is not class-incremental."
                 )
     if given.public_dataset in datasets:
         raise ConfigError(
-            f"public-dataset: got {given.public_dataset!r}, expected a data set that "
+            f"public_dataset: got {given.public_dataset!r}, expected a data set that "
             "no client learns."
         )
     if not given.public_dataset:
