@@ -135,7 +135,7 @@ def compare(
     pairs = key_values(given["pairs"])
     used: set[str] = set()
     for name in names:
-        known = algorithm(name).keys()
+        known = algorithm(name).params_type.model_fields
         own = {key: value for key, value in pairs.items() if key in known}
         used |= own.keys()
         variants.append(shared.with_values(strategy=name, set=inline(own)))

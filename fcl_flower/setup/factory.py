@@ -2,7 +2,7 @@
 
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -10,6 +10,7 @@ import torch
 from fcl_flower.algorithms.base import ClientContext, ClientLearner, ServerStrategy
 from fcl_flower.algorithms.local_only import LocalOnlyLearner
 from fcl_flower.algorithms.registry import algorithm
+from fcl_flower.config.parsing import settings
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.core.schedule import Schedule
@@ -30,8 +31,10 @@ from fcl_flower.models.transformer.pretrained import EncoderSettings
 from fcl_flower.setup.compatibility import check_compatibility, has_local_data
 from fcl_flower.setup.resolve import data_kind, data_root, input_shape, resolve
 from fcl_flower.training.loop import Training
-from fcl_flower.training.server_trainer import ServerTrainer
 from fcl_flower.training.tensors import snapshot
+
+if TYPE_CHECKING:
+    from fcl_flower.training.server_trainer import ServerTrainer
 
 
 def validate(config: RunConfig) -> RunConfig:
@@ -41,7 +44,7 @@ def validate(config: RunConfig) -> RunConfig:
         ConfigError: something in it is unknown, or does not go with the rest.
     """
     config = resolve(config)
-    algorithm(config.strategy).params(config.set)
+    algorithm(config.strategy).params(settings(config.set))
     device(config)
     plan = build_scenario(config)
     network = build_model(config, plan)
@@ -186,7 +189,7 @@ def build_strategy(config: RunConfig) -> ServerStrategy[Any]:
     name = "local" if config.local_only else config.strategy
     text = "" if config.local_only else config.set
     half = algorithm(name)
-    made = half.load_server()(half.params(text)[0], config.seed)
+    made = half.load_server()(half.params(settings(text)), config.seed)
     if config.mode == "asynchronous" and not made.averaged_groups:
         raise ConfigError(
             f"mode: {config.mode!r} is refused: expected 'synchronous' for "
@@ -197,7 +200,7 @@ def build_strategy(config: RunConfig) -> ServerStrategy[Any]:
     return made
 
 
-def trainer(config: RunConfig) -> ServerTrainer:
+def trainer(config: RunConfig) -> "ServerTrainer":
     """Return where the server half trains, with the public data that there are.
 
     Raises:
@@ -218,7 +221,8 @@ def trainer(config: RunConfig) -> ServerTrainer:
     )
     here = PublicExamples(*(part.to(place) for part in public))
     network = build_model(config, plan).to(place)
-    return ServerTrainer(network, here, training(config), config.seed)
+    make = algorithm(config.strategy).load_trainer()
+    return make(network, here, training(config), config.seed)
 
 
 def build_learner(
@@ -239,7 +243,7 @@ def build_learner(
     torch.set_num_threads(config.threads)
     config = resolve(config)
     halves = algorithm(config.strategy)
-    of_server, of_client = halves.params(config.set)
+    params = halves.params(settings(config.set))
     half = halves.load_client()
     check_compatibility(half, config, plan)
     place = ClientContext(
@@ -249,10 +253,10 @@ def build_learner(
         device=device(config),
     )
     network = build_model(config, plan, words).to(place.device)
-    made = half(of_client, network, place)
+    made = half(params, network, place)
     if not config.local_only:
         return made
-    server = halves.load_server()(of_server, config.seed)
+    server = halves.load_server()(params, config.seed)
     if server.needs_public_data:
         server.trainer = trainer(config)
     return LocalOnlyLearner(made, server)

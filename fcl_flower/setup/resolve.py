@@ -38,9 +38,7 @@ def resolve(config: RunConfig) -> RunConfig:
     """
     method = algorithm(config.strategy)
     config = config.with_values(scenario=config.scenario or method.scenario)
-    if config.public_data and not (
-        has_local_data(config) and method.load_server().needs_public_data
-    ):
+    if config.public_data and not (has_local_data(config) and method.trainer):
         raise ConfigError(
             f"public-data: {config.public_data!r} is refused: expected none, but for a "
             "strategy whose server trains, where clients have data of their own"
