@@ -1,1 +1,1 @@
-"""Client halves of the algorithms, one file each."""
+"""Client sides of the algorithms, one file or room each."""

@@ -7,30 +7,14 @@ number of tasks.
 """
 
 import torch
-from pydantic import Field
 from torch import Tensor
 from typing_extensions import override
 
 from clients.fedavg import Sgd
-from fcl_flower.algorithms.base import Params
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.training.tensors import dense, to_numpy, to_torch
-
-
-class EwcParams(Params):
-    """Hyper-parameters of EWC.
-
-    Attributes:
-        strength: weight of the penalty, at least 0 (the paper's lambda).
-        decay: share of the old Fisher information that a new task keeps, in [0, 1];
-            1 sums over all tasks.
-        fisher_examples: training examples from which it is estimated, at least 1.
-    """
-
-    strength: float = Field(100.0, ge=0)
-    decay: float = Field(1.0, ge=0, le=1)
-    fisher_examples: int = Field(200, ge=1)
+from strategies.ewc import EwcParams
 
 
 class Ewc(Sgd[EwcParams]):
@@ -38,8 +22,6 @@ class Ewc(Sgd[EwcParams]):
 
     State beside that of `Sgd`: ``fisher`` and ``anchor``, refreshed when a task ends.
     """
-
-    params_type = EwcParams
 
     @override
     def train(

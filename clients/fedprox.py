@@ -3,31 +3,18 @@
 Li et al., MLSys 2020, https://arxiv.org/abs/1812.06127, equation 2.
 """
 
-from pydantic import Field
 from torch import Tensor
 from typing_extensions import override
 
 from clients.fedavg import Sgd
-from fcl_flower.algorithms.base import Params
 from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData
 from fcl_flower.training.tensors import to_torch
-
-
-class FedProxParams(Params):
-    """Hyper-parameters of FedProx.
-
-    Attributes:
-        mu: weight of the proximal term, at least 0; 0 is FedAvg.
-    """
-
-    mu: float = Field(0.01, ge=0)
+from strategies.fedprox import FedProxParams
 
 
 class FedProx(Sgd[FedProxParams]):
     """Add ``mu / 2 * ||w - w_global||^2`` over the shared parameters."""
-
-    params_type = FedProxParams
 
     @override
     def train(

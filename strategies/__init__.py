@@ -1,1 +1,1 @@
-"""Server halves of the algorithms, one file each."""
+"""Server sides of the algorithms, one file or room each, with their declarations."""

@@ -9,8 +9,18 @@ import numpy as np
 from typing_extensions import override
 
 from fcl_flower.algorithms.base import Params, ServerStrategy
+from fcl_flower.algorithms.registry import Algorithm
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 from fcl_flower.core.update_checks import same_tensors
+
+ALGORITHM = Algorithm(
+    name="fedavg",
+    server="strategies.fedavg:FedAvg",
+    client="clients.fedavg:Sgd",
+    summary="the example-weighted mean of the clients' models",
+    paper="McMahan et al., AISTATS 2017",
+    counterpart="local",
+)
 
 
 class FedAvg(ServerStrategy[Params]):

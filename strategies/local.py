@@ -1,16 +1,24 @@
-"""The server half of methods that learn alone: nothing is sent, nothing kept."""
+"""Sequential training without communication: the server only schedules the rounds."""
 
 from collections.abc import Mapping
 
 from typing_extensions import override
 
 from fcl_flower.algorithms.base import Params, ServerStrategy
+from fcl_flower.algorithms.registry import Algorithm
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 from fcl_flower.core.update_checks import same_tensors
 
+ALGORITHM = Algorithm(
+    name="local",
+    server="strategies.local:NoOpStrategy",
+    client="clients.local:Local",
+    summary="sequential training of one model, no federation",
+)
+
 
 class NoOpStrategy(ServerStrategy[Params]):
-    """Tell clients when to train, and nothing else."""
+    """Send nothing to the clients and keep nothing of them."""
 
     evaluates_locally = True
 

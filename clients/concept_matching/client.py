@@ -7,28 +7,16 @@ group ``base`` of the update, d_n a random part of what the client trains on.
 
 import numpy as np
 import torch
-from pydantic import Field
 from torch import Tensor
 from typing_extensions import override
 
 from clients.fedavg import Sgd
-from fcl_flower.algorithms.base import Params
 from fcl_flower.core.seeds import derive
 from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.training.loop import score
 from fcl_flower.training.tensors import load
-
-
-class ConceptMatchingParams(Params):
-    """Hyper-parameters of the client half.
-
-    Attributes:
-        subset: examples on which the concept models are compared, at least 1; the
-            size of d_n. A client that has fewer takes them all.
-    """
-
-    subset: int = Field(64, ge=1)
+from strategies.concept_matching import ConceptMatchingParams
 
 
 class ConceptMatching(Sgd[ConceptMatchingParams]):
@@ -37,8 +25,6 @@ class ConceptMatching(Sgd[ConceptMatchingParams]):
     State beside that of `Sgd`: ``chosen``, for each task that the client knows of the
     number of the model that it chose last.
     """
-
-    params_type = ConceptMatchingParams
 
     @override
     def train(

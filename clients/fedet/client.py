@@ -7,19 +7,18 @@ on.
 """
 
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
 from clients.fedet.augmentation import augmented
-from clients.fedet.label_statistics import LabelStatistics, label_statistics
+from clients.fedet.label_statistics import label_statistics
 from clients.replay.buffer import add_to_buffer, replay_samples
-from fcl_flower.algorithms.base import ClientContext, ClientLearner, Params
+from fcl_flower.algorithms.base import ClientContext, ClientLearner
 from fcl_flower.core.seeds import derive
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData, concat
@@ -28,46 +27,11 @@ from fcl_flower.training.distillation import DistillationSet, distill, predict_l
 from fcl_flower.training.loop import Score, fit, score
 from fcl_flower.training.router import Router
 from fcl_flower.training.tensors import load, snapshot
+from strategies.fedet import FedEtParams
 
 KNOWN = "meta/known"
 NEVER = -1e4
 """The logit of a class that a group does not know; finite, so that losses are."""
-
-
-class FedEtParams(Params):
-    """Hyper-parameters of the client half.
-
-    Attributes:
-        groups: J, how many Enhancer Groups there are, at least 1.
-        gamma: share of the seen samples that are remembered, in (0, 1].
-        copies: the most random variations of a remembered sample of an old class to
-            distil on, at least 1; as many as bring the old classes to the number of the
-            new ones.
-        distil_epochs: passes of the double distillation over U, at least 1.
-        distil_on: the new samples of U: those in S as printed (``memory``), or all of
-            the ``task``; also where S has none for a group.
-        label_weight: of the cross-entropy beside equation 4, at least 0; 0 as printed.
-        start: where a temporary group starts: ``fresh`` as printed, and the new group
-            from the old one; or from the old ``group``, and the new one from it.
-        least_share: a group with a smaller share of a task's samples hands them to the
-            next best one; in [0, 1).
-        distribution: what the server is told of the labels: ``exact``, ``noised``, or
-            ``withheld``.
-        entropy: likewise.
-        noise: standard deviation of what is added to a share, or to the entropy.
-    """
-
-    groups: int = Field(3, ge=1)
-    gamma: float = Field(0.03, gt=0, le=1)
-    copies: int = Field(20, ge=1)
-    distil_epochs: int = Field(3, ge=1)
-    distil_on: Literal["memory", "task"] = "task"
-    label_weight: float = Field(1.0, ge=0)
-    start: Literal["fresh", "group"] = "group"
-    least_share: float = Field(0.2, ge=0, lt=1)
-    distribution: LabelStatistics = "exact"
-    entropy: LabelStatistics = "exact"
-    noise: float = Field(0.1, ge=0)
 
 
 class EnhancerPool(NamedTuple):
@@ -91,7 +55,6 @@ class FedEt(ClientLearner[FedEtParams]):
     and ``memory`` (S).
     """
 
-    params_type = FedEtParams
     needs_single_head = True
 
     def __init__(

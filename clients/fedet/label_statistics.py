@@ -4,13 +4,10 @@ Liu et al., IJCAI 2023, section 3.2: the label distribution P_y and the informat
 entropy H of the new classes. Noise here blurs a number; it is no differential privacy.
 """
 
-from typing import Literal, TypeAlias
-
 import numpy as np
 
 from fcl_flower.core.types import Array, Arrays
-
-LabelStatistics: TypeAlias = Literal["exact", "noised", "withheld"]
+from strategies.fedet import LabelStatistics
 
 
 def class_frequencies(labels: Array, classes: int) -> Array:

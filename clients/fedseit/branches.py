@@ -14,7 +14,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Literal, cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -22,15 +22,16 @@ from torch.func import functional_call
 from torch.nn.functional import linear, pad
 from typing_extensions import override
 
-from clients.fedweit.task_model import FedWeitParams, TaskModel, TaskTensors, Tensors
+from clients.fedweit.task_model import TaskModel, TaskTensors, Tensors
 from fcl_flower.core.sparse import SparseArray
 from fcl_flower.core.types import Arrays
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.models.convolutional.kim_cnn import KimCnn
 from fcl_flower.models.registry import MultiHeadModel
 from fcl_flower.training.tensors import to_numpy, to_torch
+from strategies.fedseit import CacheType
+from strategies.fedweit import FedWeitParams
 
-Stored = Literal["float32", "float16"]
 CHUNK = 256
 REMEMBERED = 4
 """Tables of extremes that a process keeps: a client trains for many rounds on one."""
@@ -123,7 +124,7 @@ class BranchedWorkspace(TaskModel):
         branches: ForeignBranches,
         joined: Tensors,
         *,
-        stored: Stored,
+        stored: CacheType,
         limit: int,
     ) -> None:
         """Turn ``tensors`` and ``joined`` into leaves.
@@ -140,7 +141,7 @@ class BranchedWorkspace(TaskModel):
         """
         super().__init__(model, params, task, tensors)
         self.branches, self.joined = branches, joined
-        self._stored: Stored = stored
+        self._stored: CacheType = stored
         self._limit = limit
         self._table: Tensors | None = None
         self.take("branches", joined)
@@ -229,7 +230,7 @@ class _Request:
 
     branches: ForeignBranches = field(compare=False)
     x: Tensor = field(compare=False)
-    stored: Stored
+    stored: CacheType
     key: bytes = b""
 
     def __post_init__(self) -> None:

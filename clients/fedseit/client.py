@@ -8,13 +8,12 @@ see zeros, and alpha has no gradient.
 """
 
 import numpy as np
-from pydantic import Field
 from typing_extensions import override
 
-from clients.fedseit.branches import BranchedWorkspace, ForeignBranches, Stored
+from clients.fedseit.branches import BranchedWorkspace, ForeignBranches
 from clients.fedweit.client import FedWeit
 from clients.fedweit.client_state import current_task
-from clients.fedweit.task_model import FedWeitParams, TaskModel
+from clients.fedweit.task_model import TaskModel
 from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.core.seeds import derive
@@ -23,26 +22,9 @@ from fcl_flower.data.examples import TaskData
 from fcl_flower.models.convolutional.kim_cnn import KimCnn
 from fcl_flower.models.registry import MultiHeadModel
 from fcl_flower.training.tensors import arrays_of, dense
+from strategies.fedseit import FedSeitParams
 
 MEGABYTE = 2**20
-
-
-class FedSeitParams(FedWeitParams):
-    """Hyper-parameters beside those of FedWeIT.
-
-    Attributes:
-        initial_attention: alpha of every branch at the start of a task.
-        dls: dense layer sharing; see the server half.
-        cache: how the extremes of the documents are kept during a task; float16
-            halves the memory and rounds them to 11 bits.
-        cache_megabytes: that they may take; a task that needs more computes them
-            anew in each step.
-    """
-
-    initial_attention: float = 1.0
-    dls: bool = False
-    cache: Stored = "float32"
-    cache_megabytes: int = Field(256, ge=0)
 
 
 class FedSeit(FedWeit[FedSeitParams]):
@@ -60,8 +42,6 @@ class FedSeit(FedWeit[FedSeitParams]):
     A task without foreign adapters has neither branches nor projections: it is the
     local model.
     """
-
-    params_type = FedSeitParams
 
     def __init__(
         self, params: FedSeitParams, model: MultiHeadModel, place: ClientContext

@@ -25,7 +25,6 @@ from clients.fedweit.client_state import (
 )
 from clients.fedweit.equations import by_channel, gate, retroactive, top_channels
 from clients.fedweit.task_model import (
-    FedWeitParams,
     OldTask,
     TaskModel,
     TaskTensors,
@@ -39,6 +38,7 @@ from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData
 from fcl_flower.training.loop import fit, score
 from fcl_flower.training.tensors import arrays_of, dense, snapshot, to_numpy, to_torch
+from strategies.fedweit import FedWeitParams
 from strategies.fedweit.decomposition import decomposed
 
 W = TypeVar("W", bound=FedWeitParams)
@@ -56,8 +56,6 @@ class FedWeit(ClientLearner[W]):
     - ``foreign/T``: sum_j alpha_j A_j of a finished task.
     - what `clients.fedweit.client_state` tells of the task in progress.
     """
-
-    params_type = FedWeitParams
 
     @override
     def init(self) -> Payload:

@@ -5,12 +5,10 @@ gate with one value per output channel (axis 0), ``g`` the gate function, ``A`` 
 task's adapter, ``alpha_j`` one scalar per foreign adapter ``A_j`` and tensor.
 """
 
-from typing import Literal
-
 import torch
 from torch import Tensor
 
-Gate = Literal["sigmoid", "identity"]
+from strategies.fedweit import Gate
 
 
 def gate(raw: Tensor, kind: Gate) -> Tensor:

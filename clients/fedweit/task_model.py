@@ -6,61 +6,18 @@ al., ICML 2021. It knows nothing of messages, nor of how a client keeps its stat
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, cast
+from typing import cast
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
-from clients.fedweit.equations import Gate, by_channel, compose, gate
+from clients.fedweit.equations import by_channel, compose, gate
 from clients.fedweit.foreign_adapters import ForeignBank
-from clients.fedweit.task_summary import Clustering
-from fcl_flower.algorithms.base import Params
 from fcl_flower.data.examples import TaskData
 from fcl_flower.models.registry import MultiHeadModel
+from strategies.fedweit import FedWeitParams
 
 Tensors = dict[str, Tensor]
-
-
-class FedWeitParams(Params):
-    """Hyper-parameters of the client half.
-
-    Attributes:
-        kappa: share of the output channels whose base is sent up, in (0, 1].
-        lambda1: weight of the sparsity of masks and adapters, at least 0.
-        lambda2: weight of keeping old tasks where they were, at least 0.
-        threshold: an adapter's entries up to this magnitude are dropped when its
-            task ends, at least 0.
-        gate: g in theta = B * g(m) + ...
-        initial_gate: raw value m of a new task's mask.
-        initial_adapter: A of a new task starts as this multiple of the initial base.
-        base_rate: factor on the learning rate for B, at least 0.
-        attention_rate: factor on the learning rate for alpha, at least 0.
-        solver: how old adapters follow the base: ``closed`` (once, exactly, given
-            the base) or ``gradient`` (trained along in every step, as printed).
-        aggregation: ``literal`` sends B * g(m) instead of B; see the server half.
-        overlap: what ``sit`` compares, and so what a client tells of a task: one
-            vector for ``mean-cosine``, all centres for ``thresholded``.
-        clustering: how the documents of a task are clustered for it.
-        clusters: Q, the most centres, at least 1.
-        members: documents that a centre must stand for, at least 1.
-    """
-
-    kappa: float = Field(0.3, gt=0, le=1)
-    lambda1: float = Field(1e-3, ge=0)
-    lambda2: float = Field(100.0, ge=0)
-    threshold: float = Field(1e-3, ge=0)
-    gate: Gate = "sigmoid"
-    initial_gate: float = 2.0
-    initial_adapter: float = 0.0
-    base_rate: float = Field(1.0, ge=0)
-    attention_rate: float = Field(30.0, ge=0)
-    solver: Literal["closed", "gradient"] = "closed"
-    aggregation: Literal["masked-mean", "literal"] = "masked-mean"
-    overlap: Literal["mean-cosine", "thresholded"] = "mean-cosine"
-    clustering: Clustering = "k-means"
-    clusters: int = Field(200, ge=1)
-    members: int = Field(5, ge=1)
 
 
 @dataclass(frozen=True, slots=True)

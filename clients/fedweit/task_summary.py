@@ -6,13 +6,11 @@ of the two means of their normalised centres, so that one vector says all of it.
 """
 
 import warnings
-from typing import Literal
 
 import numpy as np
 
 from fcl_flower.core.types import Array
-
-Clustering = Literal["k-means", "gaussian-mixture"]
+from strategies.fedweit import Clustering
 
 
 def centres(

@@ -11,13 +11,12 @@ start as far as validation allows. The base is exchanged between tasks only.
 import logging
 
 import numpy as np
-from pydantic import Field
 from typing_extensions import override
 
 from clients.fedweit.client import FedWeit
 from clients.fedweit.client_state import known_tasks
 from clients.fedweit.equations import by_channel, compose
-from clients.fedweit.task_model import FedWeitParams, Tensors, predict
+from clients.fedweit.task_model import Tensors, predict
 from clients.fedweit_match.matching import (
     averaged_back,
     clearly_above,
@@ -28,21 +27,10 @@ from fcl_flower.core.sparse import SparseArray
 from fcl_flower.core.types import Payload, TaskStage
 from fcl_flower.data.examples import TaskData
 from fcl_flower.training.tensors import arrays_of, dense, to_numpy
+from strategies.fedweit_match import FedWeitMatchParams
 
 HEAD = "head."
 log = logging.getLogger(__name__)
-
-
-class FedWeitMatchParams(FedWeitParams):
-    """Hyper-parameters beside those of FedWeIT.
-
-    Attributes:
-        kappa: all channels by default, since the base travels once a task.
-        match_examples: training examples that candidates are tried on, at least 1.
-    """
-
-    kappa: float = Field(1.0, gt=0, le=1)
-    match_examples: int = Field(200, ge=1)
 
 
 class FedWeitMatch(FedWeit[FedWeitMatchParams]):
@@ -51,8 +39,6 @@ class FedWeitMatch(FedWeit[FedWeitMatchParams]):
     ``start/tensors``: theta and private tensors that it began with; ``start/from``:
     the client and the task that they come from.
     """
-
-    params_type = FedWeitMatchParams
 
     @override
     def start(

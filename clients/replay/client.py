@@ -5,25 +5,15 @@ De Masson d'Autume et al., NeurIPS 2019, https://arxiv.org/abs/1906.01076, as Fe
 what it has seen.
 """
 
-from pydantic import Field
 from typing_extensions import override
 
 from clients.fedavg import Sgd
 from clients.replay.buffer import add_to_buffer, replay_samples
-from fcl_flower.algorithms.base import ClientContext, Params
+from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.core.seeds import derive
 from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData, concat
-
-
-class ReplayParams(Params):
-    """Hyper-parameters of replay.
-
-    Attributes:
-        gamma: share of a task's training samples that is remembered, in (0, 1].
-    """
-
-    gamma: float = Field(0.03, gt=0, le=1)
+from strategies.replay import ReplayParams
 
 
 class Replay(Sgd[ReplayParams]):
@@ -32,7 +22,6 @@ class Replay(Sgd[ReplayParams]):
     State beside that of `Sgd`: ``memory``, see `clients.replay.buffer`.
     """
 
-    params_type = ReplayParams
     needs_single_head = True
 
     @override

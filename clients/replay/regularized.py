@@ -7,27 +7,17 @@ federation the old model is the one that the client received for the round.
 """
 
 import torch
-from pydantic import Field
 from torch import Tensor
 from typing_extensions import override
 
 from clients.fedavg import Sgd
-from clients.replay.client import ReplayParams, with_buffer, with_replay
+from clients.replay.client import with_buffer, with_replay
 from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData, batches
 from fcl_flower.training.tensors import load
+from strategies.replay_reg import ReplayRegParams
 
 CHUNK = 512
-
-
-class ReplayRegParams(ReplayParams):
-    """Hyper-parameters of replay with regularization.
-
-    Attributes:
-        strength: weight of the penalty, at least 0; 0 is replay alone.
-    """
-
-    strength: float = Field(1.0, ge=0)
 
 
 class ReplayReg(Sgd[ReplayRegParams]):
@@ -37,7 +27,6 @@ class ReplayReg(Sgd[ReplayRegParams]):
     as that of `clients.replay.client.Replay`.
     """
 
-    params_type = ReplayRegParams
     needs_single_head = True
 
     @override

@@ -53,7 +53,7 @@ class Lab:
         installed.mkdir(parents=True)
         (installed / "METADATA").write_text("Name: paused\nVersion: 1\n")
         (installed / "entry_points.txt").write_text(
-            "[fcl_flower.algorithms.registry]\npaused = paused:PAUSED\n"
+            "[fcl_flower.algorithms]\npaused = paused:PAUSED\n"
         )
         self.environment = {
             **os.environ,

@@ -15,11 +15,11 @@ from torch import Tensor
 from typing_extensions import override
 
 from clients.fedweit.client import FedWeit as FedWeitLearner
-from clients.fedweit.task_model import FedWeitParams as LearnerParams
 from fcl_flower.algorithms.registry import Algorithm
 from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData
-from strategies.fedweit.server import FedWeit, FedWeitParams
+from strategies.fedweit import FedWeitParams
+from strategies.fedweit.server import FedWeit
 
 VICTIM = 1
 
@@ -41,7 +41,7 @@ def reach(moment: str, number: int) -> None:
 
 
 class PausedStrategy(FedWeit[FedWeitParams]):
-    """The server half."""
+    """The server side."""
 
     @override
     def aggregate_train(
@@ -52,8 +52,8 @@ class PausedStrategy(FedWeit[FedWeitParams]):
         return aggregated
 
 
-class PausedLearner(FedWeitLearner[LearnerParams]):
-    """The client half."""
+class PausedLearner(FedWeitLearner[FedWeitParams]):
+    """The client side."""
 
     _round = 0
 
@@ -76,13 +76,15 @@ class PausedLearner(FedWeitLearner[LearnerParams]):
         return super().predict(state, received, task, x)
 
     def _reach(self, moment: str, number: int) -> None:
-        if self.place.client == VICTIM:
+        if self.context.client == VICTIM:
             reach(moment, number)
 
 
 PAUSED = Algorithm(
-    "paused:PausedStrategy",
-    "paused:PausedLearner",
-    "Yoon et al., 2021",
-    "FedWeIT that waits to be killed",
+    name="paused",
+    server="paused:PausedStrategy",
+    client="paused:PausedLearner",
+    params_type=FedWeitParams,
+    summary="FedWeIT that waits to be killed",
+    paper="Yoon et al., 2021",
 )

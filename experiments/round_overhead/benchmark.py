@@ -60,7 +60,7 @@ class Lab:
         installed.mkdir(parents=True)
         (installed / "METADATA").write_text("Name: timed\nVersion: 1\n")
         (installed / "entry_points.txt").write_text(
-            "[fcl_flower.algorithms.registry]\ntimed = timed:TIMED\n"
+            "[fcl_flower.algorithms]\ntimed = timed:TIMED\n"
         )
         places = (ROOT, HERE, installed.parent.absolute())
         self.environment = {

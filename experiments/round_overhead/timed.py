@@ -2,7 +2,7 @@
 
 All times are seconds of the machine's clock, so that server and clients have to run on
 one machine. The moments of a message are scalars of the client's update; those of a
-round are insights of the server half.
+round are diagnostics of the server side.
 """
 
 import os
@@ -32,7 +32,7 @@ def created() -> float:
 
 
 class TimedStrategy(FedAvg):
-    """The server half."""
+    """The server side."""
 
     _asked = 0.0
     _moments: Mapping[str, float] = MappingProxyType({})
@@ -56,7 +56,7 @@ class TimedStrategy(FedAvg):
 
 
 class TimedLearner(Sgd[Params]):
-    """The client half."""
+    """The client side."""
 
     @override
     def train(
@@ -69,8 +69,9 @@ class TimedLearner(Sgd[Params]):
 
 
 TIMED = Algorithm(
-    "timed:TimedStrategy",
-    "timed:TimedLearner",
-    "McMahan et al., 2017",
-    "FedAvg that looks at the clock",
+    name="timed",
+    server="timed:TimedStrategy",
+    client="timed:TimedLearner",
+    summary="FedAvg that looks at the clock",
+    paper="McMahan et al., 2017",
 )

@@ -42,7 +42,6 @@ class ServerStrategy(ABC, Generic[P]):
         bench: where it trains, if `trains` says that it does; set before `init`.
 
     Class attributes:
-        params_type: the pydantic model of this half's hyper-parameters.
         personal: clients predict with what they keep themselves, so nothing is
             sent to them for an evaluation.
         averaged: the kinds of groups in the state that are means over clients. In an
@@ -52,7 +51,6 @@ class ServerStrategy(ABC, Generic[P]):
         trains: it needs a `ServerTrainer`.
     """
 
-    params_type: ClassVar[type[Params]] = Params
     evaluates_locally: ClassVar[bool] = False
     averaged_groups: ClassVar[tuple[str, ...]] = ("base",)
     needs_public_data: ClassVar[bool] = False
@@ -164,14 +162,12 @@ class ClientLearner(ABC, Generic[P]):
     """Client half: torch inside, NumPy at both ends; knows not the server half.
 
     Class attributes:
-        params_type: the pydantic model of this half's hyper-parameters.
         rehearses: trains on samples of several tasks together, so that these need one
             head for all and have to be told apart.
         joint: trains in every round on the data of all tasks at once: a bound, not a
             method.
     """
 
-    params_type: ClassVar[type[Params]] = Params
     needs_single_head: ClassVar[bool] = False
     joint: ClassVar[bool] = False
 

@@ -1,257 +1,232 @@
-"""The one place where an algorithm is named."""
+"""What declares an algorithm, and how the declarations are found.
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+An algorithm declares itself as ``ALGORITHM`` in ``strategies/NAME.py`` or in
+``strategies/NAME/__init__.py``, where NAME is its name with underscores; one of another
+package by an entry point. Nothing else names it.
+"""
+
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from fcl_flower.algorithms.base import ClientLearner, Params, ServerStrategy
-from fcl_flower.config.parsing import check_params, inline, settings
+from fcl_flower.config.parsing import Scalar, validate_params
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.core.errors import ConfigError, ContractError
+from fcl_flower.core.errors import ContractError, unknown
+
+if TYPE_CHECKING:
+    from fcl_flower.training.server_trainer import ServerTrainer
 
 DATASET: Final = "digits"
-SILENT: Final = "strategies.local:NoOpStrategy"
+GROUP: Final = "fcl_flower.algorithms"
+PACKAGE: Final = "strategies"
+STRATEGY: Final = "strategy."
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Algorithm:
-    """Import paths of the two halves; nothing is imported until asked for.
+    """A server side, a client side, and the hyper-parameters that both take.
+
+    A side is a class or its dotted path ``module:Class``; a path is imported when the
+    side is loaded.
 
     Attributes:
-        strategy: dotted path of the server half, ``module:Class``.
-        learner: dotted path of the client half, ``module:Class``.
-        paper: where it comes from.
-        summary: one line for ``fcl list``.
-        counterpart: name of the algorithm that it becomes when nobody talks to anybody;
-            empty where that is itself, run isolated.
-        dataset: what it runs on where the user names nothing.
-        scenario: likewise; empty for what suits the data.
-        models: likewise, at most one for each kind of data; the others get the usual.
+        name: what `--strategy` takes.
+        server: a `ServerStrategy`.
+        client: a `ClientLearner`.
+        params_type: the hyper-parameters of both sides.
+        summary: one line for ``fcl list``, without a full stop.
+        paper: where it comes from; ``-`` for none.
+        counterpart: name of the algorithm that trains alike without communication;
+            empty where that is this one, run local-only.
+        defaults: values of the configuration where the user gives none, by dotted key,
+            such as ``scenario.name`` or ``strategy.strength``.
+        models: likewise of ``model.name``, at most one for each modality; the others
+            get the usual.
+        trainer: dotted path of what trains on the server, which the server side gets
+            as its `trainer`; empty for an algorithm that trains on clients alone.
     """
 
-    strategy: str
-    learner: str
-    paper: str
-    summary: str
+    name: str
+    server: str | type[ServerStrategy[Any]]
+    client: str | type[ClientLearner[Any]]
+    params_type: type[Params] = Params
+    summary: str = ""
+    paper: str = "-"
     counterpart: str = ""
-    dataset: str = DATASET
-    scenario: str = ""
+    defaults: Mapping[str, Scalar] = field(default_factory=dict)
     models: tuple[str, ...] = ()
+    trainer: str = ""
+
+    @property
+    def dataset(self) -> str:
+        """Return the data set that it runs on by default."""
+        return str(self.defaults.get("data.datasets", DATASET))
+
+    @property
+    def scenario(self) -> str:
+        """Return the scenario that it runs in by default; empty for the data's."""
+        return str(self.defaults.get("scenario.name", ""))
 
     @property
     def federated(self) -> bool:
-        """Return whether clients exchange anything, so that isolation would differ."""
-        return self.strategy != SILENT
+        """Return whether clients communicate, so that a local-only run differs."""
+        return self.server != "strategies.local:NoOpStrategy"
 
     def load_server(self) -> type[ServerStrategy[Any]]:
-        """Import and check the server half."""
-        found = _load(self.strategy)
+        """Import and check the server side.
+
+        Raises:
+            ContractError: it is no `ServerStrategy`.
+        """
+        found = load(self.server)
         if not (isinstance(found, type) and issubclass(found, ServerStrategy)):
-            raise ContractError(f"{self.strategy} is not a ServerStrategy")
+            raise ContractError(
+                f"algorithm {self.name}: got server {self.server}, expected a "
+                "ServerStrategy"
+            )
         return found
 
     def load_client(self) -> type[ClientLearner[Any]]:
-        """Import and check the client half."""
-        found = _load(self.learner)
-        if not (isinstance(found, type) and issubclass(found, ClientLearner)):
-            raise ContractError(f"{self.learner} is not a ClientLearner")
-        return found
-
-    def keys(self) -> set[str]:
-        """Return the names of the hyper-parameters of both halves."""
-        halves = (self.load_server().params_type, self.load_client().params_type)
-        return {key for half in halves for key in half.model_fields}
-
-    def params(self, text: str) -> tuple[Params, Params]:
-        """Return the hyper-parameters of the server and of the client half.
-
-        Args:
-            text: ``RunConfig.set``; a key that both halves know goes to both.
+        """Import and check the client side.
 
         Raises:
-            ConfigError: no half knows a key, or a value is refused.
+            ContractError: it is no `ClientLearner`.
         """
-        halves = (self.load_server().params_type, self.load_client().params_type)
-        given = settings(text)
-        known = self.keys()
-        for key in given:
-            if key not in known:
-                expected = ", ".join(sorted(known)) or "none, it has no settings"
-                raise ConfigError(f"set {key}: unknown key; expected one of {expected}")
-        server, client = (
-            check_params(
-                half, {k: v for k, v in given.items() if k in half.model_fields}
+        found = load(self.client)
+        if not (isinstance(found, type) and issubclass(found, ClientLearner)):
+            raise ContractError(
+                f"algorithm {self.name}: got client {self.client}, expected a "
+                "ClientLearner"
             )
-            for half in halves
-        )
-        return server, client
+        return found
+
+    def load_trainer(self) -> Callable[..., "ServerTrainer"]:
+        """Import what trains on the server.
+
+        Raises:
+            ContractError: it is not there, or nothing trains on the server.
+        """
+        found = load(self.trainer) if self.trainer else None
+        if not callable(found):
+            raise ContractError(
+                f"algorithm {self.name}: got trainer {self.trainer!r}, expected the "
+                "path of a class, since its server side trains"
+            )
+        return found
+
+    def params(self, values: Mapping[str, object]) -> Params:
+        """Return checked hyper-parameters, with the defaults of this algorithm.
+
+        Args:
+            values: by name; those that are missing have their defaults.
+
+        Raises:
+            ConfigError: a name is unknown, or a value refused.
+        """
+        preset = {
+            key.removeprefix(STRATEGY): value
+            for key, value in self.defaults.items()
+            if key.startswith(STRATEGY)
+        }
+        return validate_params(self.params_type, {**preset, **values}, STRATEGY)
 
 
-def _load(path: str) -> object:
+def load(path: object) -> object:
+    """Return what a dotted path ``module:name`` names; anything else is returned.
+
+    None stands for a name that the module does not have.
+    """
+    if not isinstance(path, str):
+        return path
     module, _, name = path.partition(":")
     return getattr(import_module(module), name, None)
 
 
-_BUILT_IN: Final[Mapping[str, Algorithm]] = MappingProxyType(
-    {
-        "fedavg": Algorithm(
-            "strategies.fedavg:FedAvg",
-            "clients.fedavg:Sgd",
-            "McMahan et al., AISTATS 2017",
-            "the example-weighted mean of the clients' models",
-            counterpart="local",
-        ),
-        "fedprox": Algorithm(
-            "strategies.fedavg:FedAvg",
-            "clients.fedprox:FedProx",
-            "Li et al., MLSys 2020",
-            "FedAvg with a proximal term towards the global model",
-        ),
-        "ewc": Algorithm(
-            "strategies.fedavg:FedAvg",
-            "clients.ewc:Ewc",
-            "Kirkpatrick et al., PNAS 2017",
-            "FedAvg whose clients guard what old tasks need",
-        ),
-        "local": Algorithm(
-            SILENT,
-            "clients.local:Local",
-            "-",
-            "sequential training of one model, no federation",
-        ),
-        "stl": Algorithm(
-            SILENT,
-            "clients.stl:SingleTask",
-            "-",
-            "a fresh model for each task: the single-task bound",
-        ),
-        "fedweit": Algorithm(
-            "strategies.fedweit.server:FedWeit",
-            "clients.fedweit.client:FedWeit",
-            "Yoon et al., ICML 2021",
-            "gated base, sparse adapters, attention to other clients' adapters",
-        ),
-        "fedweit-match": Algorithm(
-            "strategies.fedweit_match.server:FedWeitMatch",
-            "clients.fedweit_match.client:FedWeitMatch",
-            "ours, after FedWeIT",
-            "FedWeIT whose new tasks start from a matching task of another client",
-            counterpart="fedweit",
-        ),
-        "fedseit": Algorithm(
-            "strategies.fedseit.server:FedSeit",
-            "clients.fedseit.client:FedSeit",
-            "Chaudhary et al., EMNLP Findings 2022",
-            "FedWeIT for text whose foreign adapters are branches of their own",
-            counterpart="fedweit",
-            dataset="stdlib-docs",
-        ),
-        "finetune": Algorithm(
-            "strategies.fedavg:FedAvg",
-            "clients.fedavg:Sgd",
-            "Yogatama et al., 2019",
-            "FedAvg on the new classes only: what forgetting costs",
-            dataset="stdlib-docs",
-            scenario="class-incremental",
-            models=("transformer",),
-        ),
-        "replay": Algorithm(
-            "strategies.fedavg:FedAvg",
-            "clients.replay.client:Replay",
-            "de Masson d'Autume et al., NeurIPS 2019",
-            "FedAvg whose clients train on a few samples of old tasks again",
-            dataset="stdlib-docs",
-            scenario="class-incremental",
-            models=("transformer",),
-        ),
-        "replay-reg": Algorithm(
-            "strategies.fedavg:FedAvg",
-            "clients.replay.regularized:ReplayReg",
-            "Huang et al., NAACL 2021",
-            "replay whose features are held near those of the received model",
-            dataset="stdlib-docs",
-            scenario="class-incremental",
-            models=("transformer",),
-        ),
-        "mtl": Algorithm(
-            "strategies.fedavg:FedAvg",
-            "clients.joint:Joint",
-            "-",
-            "FedAvg on all tasks at once: the bound without forgetting",
-            dataset="stdlib-docs",
-            scenario="class-incremental",
-            models=("transformer",),
-        ),
-        "concept-matching": Algorithm(
-            "strategies.concept_matching.server:ConceptMatching",
-            "clients.concept_matching.client:ConceptMatching",
-            "Jiang et al., 2025",
-            "a model for each hidden concept; the server clusters what comes back",
-            scenario="concepts",
-        ),
-        "fedet": Algorithm(
-            "strategies.fedet.server:FedEt",
-            "clients.fedet.client:FedEt",
-            "Liu et al., IJCAI 2023",
-            "a frozen transformer whose groups of Enhancers learn new classes",
-            dataset="stdlib-docs",
-            scenario="class-incremental",
-            models=("enhanced-transformer", "enhanced-vit"),
-        ),
-    }
-)
-
-
-def algorithms() -> Mapping[str, Algorithm]:
-    """Return all algorithms by name: ours, and those of installed packages.
-
-    Another package registers an `Algorithm` under the entry point group
-    ``fcl_flower.algorithms``.
-    """
-    found = dict(_BUILT_IN)
-    for point in entry_points(group="fcl_flower.algorithms"):
-        algorithm = point.load()
-        if not isinstance(algorithm, Algorithm):
-            raise ContractError(f"entry point {point.name} is not an Algorithm")
-        found[point.name] = algorithm
-    return found
-
-
 def algorithm(name: str) -> Algorithm:
-    """Return the named algorithm.
+    """Return the named algorithm; of ours only its own module is imported.
 
     Raises:
         ConfigError: there is none of that name; the message lists all.
+        ContractError: its declaration is none.
     """
-    known = algorithms()
-    if name not in known:
-        raise ConfigError(
-            f"strategy: {name!r} is unknown; expected one of {', '.join(known)}"
+    module = name.replace("-", "_")
+    if module in _modules():
+        found = _declared(module)
+        if found.name == name:
+            return found
+    for point in entry_points(group=GROUP):
+        if point.name == name:
+            return _registered(point)
+    raise unknown("strategy", name, algorithms())
+
+
+def algorithms() -> Mapping[str, Algorithm]:
+    """Return all algorithms by name, ours and those of installed packages.
+
+    Raises:
+        ContractError: a declaration is none, or two have one name.
+    """
+    found = {a.name: a for a in map(_declared, sorted(_modules()))}
+    for point in entry_points(group=GROUP):
+        if point.name in found:
+            raise ContractError(
+                f"entry point {point.name}: got the name of another algorithm, "
+                "expected a name of its own"
+            )
+        found[point.name] = _registered(point)
+    return MappingProxyType(found)
+
+
+def _modules() -> set[str]:
+    """Return the names of the modules that declare our algorithms."""
+    return {
+        found.name for found in pkgutil.iter_modules(import_module(PACKAGE).__path__)
+    }
+
+
+def _declared(module: str) -> Algorithm:
+    found = getattr(import_module(f"{PACKAGE}.{module}"), "ALGORITHM", None)
+    if not isinstance(found, Algorithm) or found.name.replace("-", "_") != module:
+        raise ContractError(
+            f"{PACKAGE}.{module}: got {found!r}, expected ALGORITHM, an Algorithm of "
+            "that name"
         )
-    return known[name]
+    return found
+
+
+def _registered(point: EntryPoint) -> Algorithm:
+    found = point.load()
+    if not isinstance(found, Algorithm):
+        raise ContractError(
+            f"entry point {point.name}: got {found!r}, expected an Algorithm"
+        )
+    return found
 
 
 def local_only_counterpart(config: RunConfig) -> RunConfig | None:
-    """Return the same method with nobody to talk to; None where it has no other.
+    """Return the same run without communication; None where there is no other.
 
-    FedAvg counterpart is sequential local training, so that its twin is ``local``.
+    That of FedAvg is sequential training of one model, which is ``local``.
     """
-    method = algorithm(config.strategy)
-    if config.local_only or not method.federated:
+    method = algorithm(config.strategy.name)
+    if config.strategy.local_only or not method.federated:
         return None
     if not method.counterpart:
-        return config.with_values(local_only=True)
+        return config.replace(local_only=True)
     other = algorithm(method.counterpart)
-    keys = other.keys()
-    known = {key: v for key, v in settings(config.set).items() if key in keys}
     suits = method.dataset if method.dataset != other.dataset else ""
-    return config.with_values(
-        strategy=method.counterpart,
-        dataset=config.dataset or suits,
-        label="",
-        local_only=other.federated,
-        set=inline(known),
+    known = {
+        key: value
+        for key, value in config.strategy.params.items()
+        if key in other.params_type.model_fields
+    }
+    kept = {k: v for k, v in config.flat().items() if not k.startswith(STRATEGY)}
+    section = {"name": other.name, "local_only": other.federated, **known}
+    return RunConfig.of({**kept, "strategy": section}).replace(
+        title="", datasets=config.data.datasets or suits
     )

@@ -115,8 +115,8 @@ def _suitable(kind: type[Dataset], path: Path) -> str:
         fitting = [name for name, entry in MODELS.items() if entry.input_shape == shape]
         if not fitting:
             raise ConfigError(
-                f"model.name: got '', expected a network for series of shape {shape} of "
-                "your own, since none of ours takes them"
+                f"model.name: got '', expected a network of your own for series of "
+                f"shape {shape}, since none of ours takes them"
             )
         return fitting[0]
     return _USUAL[kind]  # type: ignore[index]

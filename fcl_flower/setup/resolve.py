@@ -121,9 +121,7 @@ def resolve(config: RunConfig) -> ResolvedRun:
     run = ResolvedRun(
         config=complete,
         algorithm=method,
-        params=validate_params(
-            method.params_type, complete.strategy.params, "strategy."
-        ),
+        params=method.params(complete.strategy.params),
         scenario=scenario,
         scenario_params=validate_params(
             scenario.params, complete.scenario.params, "scenario."
@@ -150,6 +148,7 @@ def _unset(config: RunConfig, defaults: Mapping[str, Scalar]) -> dict[str, Scala
         key: value
         for key, value in defaults.items()
         if given.get(key) == blank.get(key)
+        and not key.startswith("strategy.")  # `Algorithm.params` knows these
         and not (local_data and key.startswith("data."))
     }
 

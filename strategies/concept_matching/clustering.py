@@ -1,12 +1,12 @@
 """Which clients' models belong together, and how many groups there are.
 
 The five algorithms of Jiang, Sen and Borcea 2025, section V, on coordinates in which
-models have their true Euclidean distances (see `geometry`).
+models have their true Euclidean distances (see `gram_matrix`).
 """
 
 from collections.abc import Iterator
 from operator import itemgetter
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,10 +15,10 @@ from scipy.spatial.distance import cdist
 from sklearn.cluster import DBSCAN, OPTICS, AgglomerativeClustering, Birch, KMeans
 from sklearn.metrics import silhouette_score
 
+from strategies.concept_matching import ClusteringMethod
 from strategies.concept_matching.gram_matrix import Matrix
 
 Labels: TypeAlias = npt.NDArray[np.int64]
-Method = Literal["k-means", "agglomerative", "birch", "dbscan", "optics"]
 NOISE = -1
 
 _EQUAL = 1e-6
@@ -32,7 +32,7 @@ _SMALLEST = 1.1
 def cluster(
     coordinates: Matrix,
     origin: Labels,
-    method: Method,
+    method: ClusteringMethod,
     *,
     at_most: int,
     separation: float,
@@ -127,7 +127,7 @@ def cluster(
 
 
 def _divisions(
-    points: Matrix, method: Method, most: int, seed: int
+    points: Matrix, method: ClusteringMethod, most: int, seed: int
 ) -> Iterator[Labels]:
     """Yield the labels for each number of clusters from 2 to ``most``."""
     if method == "birch":

@@ -10,16 +10,16 @@ Only floating tensors count: BatchNorm's counters say nothing about a concept.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from scipy.spatial.distance import cdist
 
 from fcl_flower.core.types import Array, Arrays
+from strategies.concept_matching import Metric
 
 Matrix: TypeAlias = npt.NDArray[np.float64]
-Metric = Literal["manhattan", "euclidean", "chebyshev"]
 
 _CELLS = 2**21
 _METRICS = {

@@ -7,16 +7,15 @@ overwrite an earlier one; two rules of ours do neither.
 """
 
 from collections.abc import Callable
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import linear_sum_assignment
 
+from strategies.concept_matching import MatchingRule
 from strategies.concept_matching.clustering import Labels
 from strategies.concept_matching.gram_matrix import Matrix
 
-Rule = Literal["literal", "relaxed", "assignment"]
 NONE = -1
 
 
@@ -24,7 +23,7 @@ def match(
     distances: Matrix,
     between: Callable[[int], Matrix],
     record: Matrix,
-    rule: Rule,
+    rule: MatchingRule,
     slack: float,
 ) -> tuple[Labels, Matrix]:
     """Return the concept model that each cluster model replaces, and the next record.

@@ -6,81 +6,30 @@ mean of cluster j. The server looks at nothing but weights and numbers of exampl
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import Params, ServerStrategy
+from fcl_flower.algorithms.base import ServerStrategy
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.seeds import derive
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
 from fcl_flower.core.update_checks import same_tensors
-from strategies.concept_matching.clustering import NOISE, Method, cluster
+from strategies.concept_matching import ConceptMatchingParams
+from strategies.concept_matching.clustering import NOISE, cluster
 from strategies.concept_matching.gram_matrix import (
-    Metric,
     distances,
     embedding,
     gram,
     sketched,
 )
-from strategies.concept_matching.matching import NONE, Rule, match
+from strategies.concept_matching.matching import NONE, match
 
 RECORD = "meta/record"
 ROUND = "meta/round"
 _MEDIAN_CELLS = 2**21
 _LARGEST = float(np.finfo(np.float32).max)
-
-
-class ConceptMatchingParams(Params):
-    """Hyper-parameters of the server half.
-
-    Attributes:
-        concepts: K, how many concept models there are; at least 1. The paper finds
-            too many better than too few.
-        clustering: how the clients' models are grouped; see `clustering.cluster`.
-        distance: between cluster models and concept models.
-        matching: which concept model a cluster model replaces: ``literal`` (algorithm
-            1), ``relaxed`` or ``assignment``; see `server_match.match`.
-        slack: how many times its last step a concept model may move in one round, at
-            least 1; not used by ``literal``. A cluster of one client moves further than
-            the mean of nine, by up to a factor of three.
-        initial: ``common``: all concept models start as the same network, so that
-            the clusters of the first round differ by their data only, and each
-            takes a model of its own; ``independent``: each as another random network,
-            the first one with its weights shuffled within each tensor.
-        aggregation: ``mean`` of a cluster's models, weighted by examples (plain where
-            nobody has any), or ``median`` of each weight.
-        separation: least mean silhouette for more than one cluster, in [-1, 1].
-        outlier: how many times the median step from the nearest concept model a
-            client's model may lie away from its own, above 1; a model further off is
-            noise, and lies in the centre of the map.
-        subdivision: least silhouette for dividing a cluster again, in units of that of
-            the clusters; at least 0. Measured on five concepts of images: at least 0.47
-            where a cluster held two, at most 0.33 where it held one; on other data the
-            two overlap.
-        neighbourhood: DBSCAN's largest radius, in units of the median distance of a
-            model to its nearest neighbour; above 0. See `clustering.cluster`.
-        exact_clients: with more clients in a round their distances are estimated
-            from sketches; at least 2.
-        sketch: numbers in a sketch, at least 16; see `geometry.sketched`.
-    """
-
-    concepts: int = Field(5, ge=1)
-    clustering: Method = "k-means"
-    distance: Metric = "manhattan"
-    matching: Rule = "assignment"
-    slack: float = Field(4.0, ge=1)
-    initial: Literal["common", "independent"] = "common"
-    aggregation: Literal["mean", "median"] = "mean"
-    outlier: float = Field(20.0, gt=1)
-    separation: float = Field(0.1, ge=-1, le=1)
-    subdivision: float = Field(0.4, ge=0)
-    neighbourhood: float = Field(3.0, gt=0)
-    exact_clients: int = Field(400, ge=2)
-    sketch: int = Field(4096, ge=16)
 
 
 class ConceptMatching(ServerStrategy[ConceptMatchingParams]):
@@ -94,7 +43,6 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams]):
     the models) and ``silhouette``.
     """
 
-    params_type = ConceptMatchingParams
     averaged_groups = ()
 
     @override

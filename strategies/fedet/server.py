@@ -6,17 +6,16 @@ waiting time": what arrives within ``--timeout`` is distilled together.
 
 import re
 from collections.abc import Mapping
-from typing import Literal
 
 import numpy as np
-from pydantic import Field
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import Params, ServerStrategy
+from fcl_flower.algorithms.base import ServerStrategy
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.seeds import derive
 from fcl_flower.core.types import AnyArray, Array, Arrays, Payload, TaskStage, Update
 from fcl_flower.core.update_checks import fits
+from strategies.fedet import FedEtParams
 from strategies.fedet.consolidation import (
     GroupUpdate,
     auxiliary,
@@ -31,41 +30,6 @@ KNOWN, CHANGED, HELD = "meta/known", "meta/changed", "meta/held"
 _GROUP = re.compile(r"(enhancers|meta)/(0|[1-9][0-9]{0,5})")
 
 
-class FedEtParams(Params):
-    """Hyper-parameters of the server half.
-
-    Attributes:
-        groups: J, how many Enhancer Groups there are, at least 1.
-        router: what sends a sample to a group: the nearest class ``prototype`` in the
-            frozen encoder's features, a linear ``discriminant`` of the classes there,
-            or a small ``network`` trained on public data.
-        router_epochs: passes over the public data to train the network, at least 1.
-        consolidation: what becomes of a group that several clients changed: they are
-            distilled (``distillation``), or their tensors averaged (``mean``), each
-            weighted by its entropy. Without public data always the mean.
-        least_uploads: how many clients must have changed a group for it to be
-            consolidated: 2 as printed, so that a lone upload replaces it, or 1.
-        auxiliary: public samples to distil on, at least 1.
-        server_epochs: passes over them, at least 1.
-        label_weight: of the cross-entropy of the public samples' labels beside equation
-            7, at least 0; 0 as printed.
-        distribution: what clients tell of their labels: ``exact``, ``noised`` or
-            ``withheld``; then public samples are drawn evenly over the classes.
-        entropy: likewise; where it is withheld all clients weigh the same.
-    """
-
-    groups: int = Field(3, ge=1)
-    router: Literal["prototype", "discriminant", "network"] = "discriminant"
-    router_epochs: int = Field(20, ge=1)
-    consolidation: Literal["distillation", "mean"] = "distillation"
-    least_uploads: int = Field(2, ge=1, le=2)
-    auxiliary: int = Field(64, ge=1)
-    server_epochs: int = Field(3, ge=1)
-    label_weight: float = Field(1.0, ge=0)
-    distribution: Literal["exact", "noised", "withheld"] = "exact"
-    entropy: Literal["exact", "noised", "withheld"] = "exact"
-
-
 class FedEt(ServerStrategy[FedEtParams]):
     """Keep J groups; a client receives those that changed since it last took part.
 
@@ -75,7 +39,6 @@ class FedEt(ServerStrategy[FedEtParams]):
     ``meta/held`` (by client, the last round that it took part in).
     """
 
-    params_type = FedEtParams
     averaged_groups = ()
     needs_public_data = True
 

@@ -14,23 +14,12 @@ from typing_extensions import override
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.sparse import SparseArray
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
-from strategies.fedweit.adapter_selection import SelectionRule, uploaded_groups
-from strategies.fedweit.server import FedWeit, FedWeitParams
+from strategies.fedseit import FedSeitParams
+from strategies.fedweit.adapter_selection import uploaded_groups
+from strategies.fedweit.server import FedWeit
 
 BRANCHES = "meta/branches"
 COUNT = re.compile("[1-9][0-9]{0,5}")
-
-
-class FedSeitParams(FedWeitParams):
-    """Those of FedWeIT, and one more.
-
-    Attributes:
-        dls: dense layer sharing: the clients' projections W_c and W_f are averaged
-            and handed out (FedSeIT+DLS, the paper's ablation).
-    """
-
-    knowledge: SelectionRule = "previous"
-    dls: bool = False
 
 
 class FedSeit(FedWeit[FedSeitParams]):
@@ -41,7 +30,6 @@ class FedSeit(FedWeit[FedSeitParams]):
     (``foreign/NAME``, (F, K F)). ``meta/branches`` has K by task ``C/T``.
     """
 
-    params_type = FedSeitParams
     averaged_groups = ("base", "dense")
 
     @override

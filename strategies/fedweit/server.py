@@ -6,50 +6,26 @@ of output channels that a client sends (the learner's setting).
 """
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal, TypeVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
-from pydantic import Field
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import Params, ServerStrategy
+from fcl_flower.algorithms.base import ServerStrategy
 from fcl_flower.core import update_checks
 from fcl_flower.core.errors import ConfigError, WireError
 from fcl_flower.core.sparse import SparseArray
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
+from strategies.fedweit import FedWeitParams
 from strategies.fedweit.adapter_selection import (
     Adapter,
     AdapterSelection,
-    Overlap,
-    SelectionRule,
     check_summary,
 )
 from strategies.fedweit.decomposition import decomposed
 
 CHANGED = "meta/changed"
 SEEN = "meta/seen"
-
-
-class FedWeitParams(Params):
-    """Hyper-parameters of the server half.
-
-    Attributes:
-        aggregation: ``masked-mean``: mean over the clients that sent a channel;
-            ``literal``: the paper's 1/C sum, in which a channel that was not sent
-            counts as zero, so that the base shrinks in every round.
-        knowledge: which adapters of other clients a client receives when it starts
-            a task: ``previous`` (each client's one of the highest number), ``sample:K``
-            (K drawn from all finished ones, algorithm 1 line 3), ``sit:K`` (the K of
-            the most similar tasks; text only), ``all``, or ``none``.
-        overlap: how ``sit`` compares tasks: ``mean-cosine`` (one vector a task) or
-            ``thresholded`` (all cluster centres).
-        overlap_threshold: the cosine that ``thresholded`` must exceed.
-    """
-
-    aggregation: Literal["masked-mean", "literal"] = "masked-mean"
-    knowledge: SelectionRule = "sample:5"
-    overlap: Overlap = "mean-cosine"
-    overlap_threshold: float = Field(0.7, ge=-1, le=1)
 
 
 P = TypeVar("P", bound=FedWeitParams)
@@ -65,7 +41,6 @@ class FedWeit(ServerStrategy[P]):
     What SIT adds is told by `AdapterSelection`.
     """
 
-    params_type = FedWeitParams
     evaluates_locally = True
     uploaded_groups: ClassVar[tuple[str, ...]] = ("adapters",)
 

@@ -1,1 +1,32 @@
-"""FedWeIT whose new tasks start from a matching foreign task, server side."""
+"""FedWeIT whose new tasks start from a matching task of another client; ours."""
+
+from pydantic import Field
+
+from fcl_flower.algorithms.registry import Algorithm
+from strategies.fedweit import FedWeitParams
+from strategies.fedweit.adapter_selection import SelectionRule
+
+
+class FedWeitMatchParams(FedWeitParams):
+    """Hyper-parameters beside those of FedWeIT.
+
+    Attributes:
+        knowledge: all finished tasks by default, among which a client chooses.
+        kappa: all channels by default, since the base travels once a task.
+        match_examples: training examples that candidates are tried on, at least 1.
+    """
+
+    knowledge: SelectionRule = "all"
+    kappa: float = Field(1.0, gt=0, le=1)
+    match_examples: int = Field(200, ge=1)
+
+
+ALGORITHM = Algorithm(
+    name="fedweit-match",
+    server="strategies.fedweit_match.server:FedWeitMatch",
+    client="clients.fedweit_match.client:FedWeitMatch",
+    params_type=FedWeitMatchParams,
+    summary="FedWeIT whose new tasks start from a matching task of another client",
+    paper="ours, after FedWeIT",
+    counterpart="fedweit",
+)

@@ -11,24 +11,17 @@ from fcl_flower.core import update_checks
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.sparse import SparseArray
 from fcl_flower.core.types import Payload, TaskStage, Update
-from strategies.fedweit.adapter_selection import SelectionRule
 from strategies.fedweit.decomposition import decomposed
-from strategies.fedweit.server import SEEN, FedWeit, FedWeitParams
+from strategies.fedweit.server import SEEN, FedWeit
+from strategies.fedweit_match import FedWeitMatchParams
 
 MAX_HEADS = 2**26
 """Bytes of a task's private tensors: far more than those of any network of ours."""
 
 
-class FedWeitMatchParams(FedWeitParams):
-    """Those of FedWeIT, but that a client may choose among all finished tasks."""
-
-    knowledge: SelectionRule = "all"
-
-
 class FedWeitMatch(FedWeit[FedWeitMatchParams]):
     """Beside an adapter, keep the mask and the private tensors of its task."""
 
-    params_type = FedWeitMatchParams
     uploaded_groups = ("adapters", "masks", "heads")
 
     @override

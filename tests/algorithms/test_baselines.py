@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import nn
 
-from clients.ewc import Ewc, EwcParams
+from clients.ewc import Ewc
 from clients.fedavg import Sgd
-from clients.fedprox import FedProx, FedProxParams
+from clients.fedprox import FedProx
 from clients.local import Local
 from clients.stl import SingleTask
 from fcl_flower.algorithms.base import ClientContext, Params
@@ -16,7 +16,9 @@ from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.models.registry import MultiHeadModel
 from fcl_flower.training.loop import Training
 from fcl_flower.training.tensors import load, snapshot
+from strategies.ewc import EwcParams
 from strategies.fedavg import FedAvg
+from strategies.fedprox import FedProxParams
 
 FIRST = TaskStage(round=1, task=0, starts_task=True, ends_task=False)
 LAST = TaskStage(round=2, task=0, starts_task=False, ends_task=True)

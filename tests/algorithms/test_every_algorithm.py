@@ -2,12 +2,18 @@
 
 import json
 import re
+import subprocess
+import sys
+from dataclasses import replace
 
 import pytest
 import torch
 from fakes import exact, failure, rounds_of, run_in_process, summary_of, tiny
 
+import strategies
+from clients.fedavg import Sgd
 from fcl_flower.algorithms import registry as table
+from fcl_flower.algorithms.base import Params
 from fcl_flower.algorithms.local_only import LocalOnlyLearner
 from fcl_flower.algorithms.registry import (
     Algorithm,
@@ -18,6 +24,8 @@ from fcl_flower.algorithms.registry import (
 from fcl_flower.core.errors import ConfigError, ContractError
 from fcl_flower.federation.transport import messages
 from fcl_flower.setup import factory
+from strategies.fedavg import FedAvg
+from strategies.fedweit import FedWeitParams
 
 NAMES = sorted(algorithms())
 # Those that would choose a pre-trained encoder learn digits here, in moments. Without
@@ -243,10 +251,16 @@ def test_twins_are_the_same_method_with_nobody_to_talk_to(tmp_path):
 # ---- the table
 
 
-def test_an_unknown_name_is_answered_with_all_that_there_are():
-    with pytest.raises(ConfigError, match=r"strategy: 'fedsgd' is unknown") as problem:
-        algorithm("fedsgd")
+@pytest.mark.parametrize("name", ["fedsgd", "replay_reg", "fedweit.server", ""])
+def test_an_unknown_name_is_answered_with_all_that_there_are(name):
+    with pytest.raises(ConfigError, match=rf"strategy: got '{name}', ") as problem:
+        algorithm(name)
     assert all(name in str(problem.value) for name in NAMES)
+
+
+def test_a_misspelt_name_is_answered_with_the_nearest_one():
+    with pytest.raises(ConfigError, match=r"; did you mean 'fedweit'\?$"):
+        algorithm("fedwiet")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -255,44 +269,59 @@ def test_an_algorithm_says_what_it_is(name):
     assert entry.summary
     assert not entry.summary.endswith(".")
     assert entry.paper
-    assert re.fullmatch(r"[\w.]+:\w+", entry.strategy)
+    assert entry.name == name
+    assert re.fullmatch(r"strategies\.[\w.]+:\w+", entry.server)
+    assert re.fullmatch(r"clients\.[\w.]+:\w+", entry.client)
     assert entry.counterpart in {"", *NAMES}
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_defaults_of_both_halves_are_valid_and_unknown_keys_are_refused(name):
+def test_the_default_parameters_are_valid_and_unknown_ones_are_refused(name):
     entry = algorithm(name)
-    server, client = entry.params("")
-    assert set(type(server).model_fields) | set(type(client).model_fields) == (
-        entry.keys()
-    )
+    assert type(entry.params({})) is entry.params_type
     with pytest.raises(ConfigError, match="set lambda9: unknown key"):
-        entry.params("lambda9 = 1")
+        entry.params({"lambda9": 1})
 
 
-def test_a_setting_goes_to_the_half_that_knows_it():
-    server, client = algorithm("fedweit").params('kappa = 0.5, knowledge = "none"')
-    assert client.kappa == 0.5
-    assert server.knowledge == "none"
-    server, client = algorithm("fedweit").params('aggregation = "literal"')
-    assert server.aggregation == client.aggregation == "literal"
+def test_both_sides_of_a_run_have_the_same_parameters(tmp_path):
+    given = 'kappa = 0.5, knowledge = "none", aggregation = "literal"'
+    config = tiny(tmp_path, strategy="fedweit", set=given)
+    server = factory.build_strategy(config)
+    client = factory.build_learner(config, factory.build_scenario(config), 0)
+    expected = FedWeitParams(kappa=0.5, knowledge="none", aggregation="literal")
+    assert server.params == client.params == expected
+
+
+def test_a_preset_has_parameters_of_its_own_which_a_user_may_change():
+    preset = replace(
+        algorithm("fedprox"), defaults={"strategy.mu": 0.5, "scenario.name": "text"}
+    )
+    assert algorithm("fedprox").params({}).mu == 0.01
+    assert preset.params({}).mu == 0.5
+    assert preset.params({"mu": 0.25}).mu == 0.25
+    assert preset.scenario == "text"
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("key", "value", "sentence"),
     [
-        ("kappa = 2", r"set kappa: 2 is refused: expected less than or equal to 1"),
-        ("kappa = 0", r"set kappa: 0 is refused: expected greater than 0"),
-        ('kappa = "x"', r"set kappa: 'x' is refused: expected a valid number"),
-        ("kappa = true", r"set kappa: True is refused"),
-        ('gate = "tanh"', r"set gate: 'tanh' is refused: expected 'sigmoid' or"),
-        ('knowledge = "sample:0"', r"set knowledge: 'sample:0' is refused"),
-        ("kappa", r"set: 'kappa' is refused: expected 'key = value, ...' in TOML"),
+        ("kappa", 2, r"set kappa: 2 is refused: expected less than or equal to 1"),
+        ("kappa", 0, r"set kappa: 0 is refused: expected greater than 0"),
+        ("kappa", "x", r"set kappa: 'x' is refused: expected a valid number"),
+        ("kappa", True, r"set kappa: True is refused"),
+        ("gate", "tanh", r"set gate: 'tanh' is refused: expected 'sigmoid' or"),
+        ("knowledge", "sample:0", r"set knowledge: 'sample:0' is refused"),
     ],
 )
-def test_a_setting_that_is_refused_is_named(text, sentence):
+def test_a_parameter_that_is_refused_is_named(key, value, sentence):
     with pytest.raises(ConfigError, match=sentence):
-        algorithm("fedweit").params(text)
+        algorithm("fedweit").params({key: value})
+
+
+def test_parameters_that_are_no_toml_are_refused(tmp_path):
+    config = tiny(tmp_path, strategy="fedweit", set="kappa")
+    with pytest.raises(ConfigError, match="set: 'kappa' is refused: expected 'key ="):
+        factory.build_strategy(config)
 
 
 class Point:
@@ -306,7 +335,7 @@ class Point:
 
 
 def test_an_installed_package_may_add_an_algorithm(tmp_path, monkeypatch):
-    theirs = Algorithm("strategies.fedavg:FedAvg", "clients.fedavg:Sgd", "-", "theirs")
+    theirs = replace(algorithm("fedavg"), name="theirs", summary="theirs")
     monkeypatch.setattr(
         table,
         "entry_points",
@@ -325,15 +354,63 @@ def test_an_entry_point_that_is_no_algorithm_is_named(monkeypatch):
         algorithms()
 
 
-def test_a_half_that_is_none_is_named():
-    swapped = Algorithm("clients.fedavg:Sgd", "strategies.fedavg:FedAvg", "-", "-")
-    with pytest.raises(ContractError, match=r"clients\.fedavg:Sgd is not a ServerS"):
+@pytest.mark.parametrize("name", ["fedavg", "replay-reg"])
+def test_an_entry_point_does_not_take_the_name_of_ours(monkeypatch, name):
+    point = Point(name, replace(algorithm("ewc"), name=name))
+    monkeypatch.setattr(table, "entry_points", lambda group: [point])
+    assert algorithm(name).paper != point.value.paper
+    with pytest.raises(ContractError, match=f"entry point {name}: got the name of"):
+        algorithms()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "ALGORITHM = 3", "from strategies.fedavg import ALGORITHM"]
+)
+def test_a_module_without_a_declaration_of_its_own_is_named(
+    tmp_path, monkeypatch, text
+):
+    (tmp_path / "undeclared.py").write_text(text)
+    monkeypatch.setattr(strategies, "__path__", [str(tmp_path)])
+    try:
+        for found in (algorithms, lambda: algorithm("undeclared")):
+            with pytest.raises(ContractError, match=r"strategies\.undeclared: got"):
+                found()
+    finally:
+        sys.modules.pop("strategies.undeclared", None)
+
+
+def test_one_algorithm_is_found_without_importing_the_others():
+    program = (
+        "import sys; from fcl_flower.algorithms.registry import algorithm; "
+        "algorithm('ewc'); print(*sorted(n for n in sys.modules if 'strateg' in n))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    )
+    assert done.stdout.split() == ["strategies", "strategies.ewc"]
+
+
+def test_a_side_that_is_none_is_named():
+    swapped = Algorithm(
+        name="swapped", server="clients.fedavg:Sgd", client="strategies.fedavg:FedAvg"
+    )
+    with pytest.raises(ContractError, match=r"swapped: got server clients\.fedavg:Sgd"):
         swapped.load_server()
-    with pytest.raises(ContractError, match=r"strategies\.fedavg:FedAvg is not a Cli"):
+    with pytest.raises(ContractError, match=r"got client strategies\.fedavg:FedAvg, e"):
         swapped.load_client()
-    missing = Algorithm("strategies.fedavg:Nothing", "clients.fedavg:Sgd", "-", "-")
-    with pytest.raises(ContractError, match="Nothing is not a ServerStrategy"):
+    missing = replace(swapped, server="strategies.fedavg:Nothing")
+    with pytest.raises(ContractError, match="Nothing, expected a ServerStrategy"):
         missing.load_server()
+    with pytest.raises(ContractError, match="got trainer '', expected the path"):
+        missing.load_trainer()
+
+
+def test_the_sides_may_be_classes():
+    own = Algorithm(name="own", server=FedAvg, client=Sgd)
+    assert own.load_server() is FedAvg
+    assert own.load_client() is Sgd
+    assert own.federated
+    assert own.params({}) == Params()
 
 
 def test_the_settings_of_a_run_are_recorded(tmp_path):

@@ -7,8 +7,8 @@ from fakes import run_in_process, summary_of, tiny
 from torch import nn
 
 from clients.fedavg import Sgd
-from clients.replay.client import Replay, ReplayParams
-from clients.replay.regularized import ReplayReg, ReplayRegParams
+from clients.replay.client import Replay
+from clients.replay.regularized import ReplayReg
 from fcl_flower.algorithms.base import ClientContext, Params
 from fcl_flower.algorithms.registry import algorithm
 from fcl_flower.core.errors import ConfigError
@@ -19,6 +19,8 @@ from fcl_flower.models.registry import MultiHeadModel
 from fcl_flower.setup import factory
 from fcl_flower.training.loop import Training
 from fcl_flower.training.tensors import load, snapshot
+from strategies.replay import ReplayParams
+from strategies.replay_reg import ReplayRegParams
 
 FIRST = TaskStage(round=1, task=0, starts_task=True, ends_task=True)
 SECOND = TaskStage(round=2, task=1, starts_task=True, ends_task=False)
@@ -223,11 +225,12 @@ def test_nothing_is_held_back_in_the_first_task():
 # ---------------------------------------------------------------- runs
 
 
-@pytest.mark.parametrize("key", ["gamma = 0.0", "gamma = 1.5", "strength = -1.0"])
-def test_a_setting_out_of_range_is_refused(key):
-    name = key.split(" ")[0]
-    with pytest.raises(ConfigError, match=f"set {name}: .* is refused"):
-        algorithm("replay-reg").params(key)
+@pytest.mark.parametrize(
+    ("key", "value"), [("gamma", 0.0), ("gamma", 1.5), ("strength", -1.0)]
+)
+def test_a_parameter_out_of_range_is_refused(key, value):
+    with pytest.raises(ConfigError, match=f"set {key}: .* is refused"):
+        algorithm("replay-reg").params({key: value})
 
 
 @pytest.mark.parametrize("name", ["replay", "replay-reg", "mtl"])

@@ -96,7 +96,7 @@ def test_every_number_of_a_run_is_an_option():
 
 
 REFUSED = [
-    (["--strategy", "fedsgd"], ["strategy: 'fedsgd'", "fedavg", "fedweit"]),
+    (["--strategy", "fedsgd"], ["strategy: got 'fedsgd'", "fedavg", "fedweit"]),
     (["--set", "lambda9=1"], ["set lambda9", "lambda1"]),
     (["--set", "lambda1=-1"], ["set lambda1: -1", "greater than or equal to 0"]),
     (["--set", "lambda1=much"], ["set lambda1: 'much'", "a valid number"]),
@@ -200,7 +200,7 @@ def test_a_place_that_cannot_be_written_is_named(fcl, nothing_runs, monkeypatch)
         (["report", "missing", "other"], ["missing"]),
         (["scenario", "--tasks", "0"], ["tasks: 0 is refused"]),
         (["scenario", "--save", "no/such/folder"], ["save: 'no/such/folder'"]),
-        (["compare", "--strategies", "fedavg,fedsgd"], ["strategy: 'fedsgd'"]),
+        (["compare", "--strategies", "fedavg,fedsgd"], ["strategy: got 'fedsgd'"]),
         (["compare", "--strategies", ","], ["strategies: ','", "separated by commas"]),
         (["compare", "--strategies", "ewc,ewc"], ["strategies: 'ewc,ewc'"]),
         (["compare", "--seeds", "0,a"], ["seeds: 'a'", "whole numbers"]),

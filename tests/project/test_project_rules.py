@@ -1,6 +1,7 @@
-"""The rules of the house that no other tool watches, and the contributor's guide."""
+"""The project's rules that no other tool checks, and the contributor's guide."""
 
 import ast
+import inspect
 import json
 import os
 import re
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from importlib import import_module
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -20,8 +22,8 @@ from packaging.utils import canonicalize_name
 import clients
 import fcl_flower
 import strategies
-from fcl_flower.algorithms import registry
-from fcl_flower.algorithms.registry import Algorithm, algorithm
+from fcl_flower.algorithms.base import ServerStrategy
+from fcl_flower.algorithms.registry import algorithm, algorithms
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.federation.transport import messages
 
@@ -143,36 +145,91 @@ def test_every_package_that_is_imported_is_declared():
         assert declared.intersection(known), f"{name} is imported but not declared"
 
 
-# ---------------------------------------------------------------- the two halves
+# ---------------------------------------------------------------- the two sides
 
 
-@pytest.mark.parametrize(
-    ("half", "strangers"),
-    [
-        ("strategy", {"torch", "flwr", "ray", "clients"}),
-        ("learner", {"flwr", "ray", "strategies"}),
-    ],
-)
-def test_a_half_alone_does_not_load_what_it_must_not_know(half, strangers):
-    program = f"""
-import sys
-from fcl_flower.algorithms import algorithms
-for entry in algorithms().values():
-    entry.load_{half}()
-print(*sys.modules)
-"""
+def loads(program):
+    """Return the names of all modules that a program has loaded at its end."""
     done = subprocess.run(
-        [sys.executable, "-c", program],
+        [sys.executable, "-c", f"import sys\n{program}\nprint(*sys.modules)"],
         cwd=ROOT,
         check=True,
         capture_output=True,
         text=True,
     )
+    return set(done.stdout.split())
 
-    assert not strangers.intersection(done.stdout.split())
+
+def test_a_declaration_does_not_load_a_framework():
+    loaded = loads(
+        "from fcl_flower.algorithms.registry import algorithms\nalgorithms()"
+    )
+
+    assert "strategies.fedweit" in loaded
+    assert not loaded & {"torch", "flwr", "ray", "clients", "sklearn", "scipy"}
+
+
+@pytest.mark.parametrize(
+    ("side", "strangers"),
+    [("server", {"torch", "flwr", "ray", "clients"}), ("client", {"flwr", "ray"})],
+)
+def test_a_side_alone_does_not_load_what_it_must_not_know(side, strangers):
+    loaded = loads(
+        "from fcl_flower.algorithms.registry import algorithms\n"
+        f"for entry in algorithms().values(): entry.load_{side}()"
+    )
+
+    assert not loaded & strangers
+
+
+def server_sides(path):
+    """Return what the file of a client imports that is, or holds, a server side."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names = [(alias.name, None) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [(node.module, alias.name) for alias in node.names]
+        else:
+            continue
+        for module, name in names:
+            if module.partition(".")[0] != "strategies":
+                continue
+            owner = import_module(module)
+            thing = getattr(owner, name, None) if name else owner
+            if thing is None:
+                thing = import_module(f"{module}.{name}")
+            held = vars(thing).values() if inspect.ismodule(thing) else [thing]
+            if any(isinstance(o, type) and issubclass(o, ServerStrategy) for o in held):
+                found.add(f"{module}:{name}")
+    return found
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "clients").rglob("*.py")), ids=shown)
+def test_a_client_side_imports_no_server_side(path):
+    assert not server_sides(path)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from strategies.fedweit.server import FedWeit",
+        "from strategies.fedweit import server",
+        "from strategies import fedavg",
+        "import strategies.fedavg",
+    ],
+)
+def test_an_import_of_a_server_side_is_found(tmp_path, line):
+    path = tmp_path / "client.py"
+    path.write_text(f"def f():\n    {line}\n")
+
+    assert server_sides(path)
 
 
 # ---------------------------------------------------------------- the guide
+
+
+MODULES = ("strategies/fedmedian.py", "clients/fedmedian.py")
 
 
 @pytest.fixture
@@ -186,26 +243,20 @@ def guide(tmp_path, monkeypatch):
         folder = tmp_path / package.__name__
         folder.mkdir()
         monkeypatch.setattr(package, "__path__", [str(folder), *package.__path__])
-    modules = ("strategies/fedmedian.py", "clients/clipped.py")
-    for name in modules:
+    for name in MODULES:
         (tmp_path / name).write_text(blocks[name])
     yield blocks
-    for name in modules:
+    for name in MODULES:
         sys.modules.pop(name.removesuffix(".py").replace("/", "."), None)
 
 
-def entry(blocks):
-    line = blocks["fcl_flower/algorithms.py"]
-    return eval(f"{{{line}}}", {"Algorithm": Algorithm})
+@pytest.mark.usefixtures("guide")
+def test_the_guides_algorithm_is_found_by_its_file():
+    assert "fedmedian" in algorithms()
+    assert algorithm("fedmedian").load_client().__name__ == "ClippedLearner"
 
 
-@pytest.fixture
-def listed(guide, monkeypatch):
-    table = {**registry._BUILT_IN, **entry(guide)}
-    monkeypatch.setattr(registry, "_BUILT_IN", table)
-
-
-@pytest.mark.usefixtures("listed")
+@pytest.mark.usefixtures("guide")
 def test_the_guides_algorithm_learns(tmp_path):
     config = RunConfig(
         strategy="fedmedian",
@@ -224,7 +275,7 @@ def test_the_guides_algorithm_learns(tmp_path):
     assert summary["average_accuracy"] > 0.7
 
 
-@pytest.mark.usefixtures("listed")
+@pytest.mark.usefixtures("guide")
 def test_the_guides_client_changes_the_model_by_no_more_than_it_may(tmp_path):
     config = RunConfig(
         strategy="fedmedian",
@@ -252,7 +303,7 @@ def test_the_guides_client_changes_the_model_by_no_more_than_it_may(tmp_path):
 
 def test_the_guides_own_test_passes(guide):
     found = {}
-    exec(guide["tests/test_fedmedian.py"], found)
+    exec(guide["tests/algorithms/test_fedmedian.py"], found)
     tests = [value for name, value in found.items() if name.startswith("test_")]
 
     for test in tests:
@@ -268,23 +319,25 @@ def test_the_guides_algorithm_can_live_in_another_package(guide, tmp_path, monke
     module, _, attribute = place.partition(":")
     path = tmp_path.joinpath(*module.split(".")).with_suffix(".py")
     path.parent.mkdir()
-    path.write_text(
-        "from fcl_flower.algorithms.registry import Algorithm\n\n"
-        f"{attribute} = {entry(guide)[name]!r}\n"
-    )
+    source = guide[MODULES[0]].replace("strategies.fedmedian:", f"{module}:")
+    path.write_text(source)
+    (tmp_path / MODULES[0]).unlink()
     info = tmp_path / "my_package-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Name: my-package\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(f"[{group}]\n{name} = {place}\n")
     monkeypatch.syspath_prepend(tmp_path)
 
-    assert algorithm(name).load_server().__name__ == "FedMedian"
-    assert algorithm(name).load_client().__name__ == "Clipped"
+    found = algorithm(name)
+
+    assert found is getattr(import_module(module), attribute)
+    assert found.load_server().__module__ == module
+    assert found.params({"clip": 0.5}).clip == 0.5
 
 
-def test_the_guides_code_keeps_the_rules_of_the_house(guide):
+def test_the_guides_code_keeps_the_project_rules(guide):
     ruff = Path(sys.executable).parent / "ruff"
-    for name in ("strategies/fedmedian.py", "clients/clipped.py"):
+    for name in MODULES:
         for command in (["check"], ["format", "--diff"]):
             done = subprocess.run(
                 [ruff, *command, "--stdin-filename", name, "-"],

@@ -5,13 +5,13 @@ import torch
 from torch import nn
 
 from clients.fedweit.client import FedWeit
-from clients.fedweit.task_model import FedWeitParams
 from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.core.sparse import SparseArray
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.models.registry import MultiHeadModel
 from fcl_flower.training.loop import Training
+from strategies.fedweit import FedWeitParams
 
 W = "body.0.weight"
 

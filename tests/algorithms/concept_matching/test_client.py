@@ -5,7 +5,7 @@ import pytest
 import torch
 from fakes import exact, run_in_process, summary_of, tiny
 
-from clients.concept_matching.client import ConceptMatching, ConceptMatchingParams
+from clients.concept_matching.client import ConceptMatching
 from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData
@@ -13,6 +13,7 @@ from fcl_flower.models.registry import create_model
 from fcl_flower.setup import factory
 from fcl_flower.training.loop import Training
 from fcl_flower.training.tensors import snapshot
+from strategies.concept_matching import ConceptMatchingParams
 
 NOW = TaskStage(round=1, task=0, starts_task=True, ends_task=True)
 

@@ -10,8 +10,9 @@ from scipy.spatial.distance import pdist
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import TaskStage, Update
 from fcl_flower.federation.transport import messages
+from strategies.concept_matching import ConceptMatchingParams
 from strategies.concept_matching.gram_matrix import gram
-from strategies.concept_matching.server import ConceptMatching, ConceptMatchingParams
+from strategies.concept_matching.server import ConceptMatching
 from strategies.fedavg import FedAvg
 
 RECORD, ROUND = "meta/record", "meta/round"

@@ -9,7 +9,7 @@ from fakes import exact
 from torch import nn
 
 from clients.fedet import client
-from clients.fedet.client import KNOWN, NEVER, FedEt, FedEtParams, distillation_targets
+from clients.fedet.client import KNOWN, NEVER, FedEt, distillation_targets
 from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.algorithms.local_only import LocalOnlyLearner
 from fcl_flower.core.types import TaskStage
@@ -19,8 +19,8 @@ from fcl_flower.training.distillation import predict_logits
 from fcl_flower.training.loop import Training
 from fcl_flower.training.server_trainer import ServerTrainer
 from fcl_flower.training.tensors import load, snapshot
+from strategies.fedet import FedEtParams
 from strategies.fedet.server import FedEt as Server
-from strategies.fedet.server import FedEtParams as ServerParams
 
 CLASSES = 8
 RIGHT, LEFT = 0, 1
@@ -531,7 +531,7 @@ def test_nothing_is_changed_in_place_and_the_same_call_gives_the_same():
 
 def test_an_isolated_client_learns_by_itself():
     half = learner(groups=1, label_weight=30.0)
-    server = Server(ServerParams(groups=1), seed=0)
+    server = Server(FedEtParams(groups=1), seed=0)
     none = torch.empty(0, dtype=torch.int64)
     public = PublicExamples(torch.empty(0, 0), none, none)
     server.trainer = ServerTrainer(half.model, public, half.context.training, seed=0)

@@ -9,6 +9,7 @@ from sklearn.preprocessing import StandardScaler
 
 from fcl_flower.core.errors import ConfigError, WireError
 from fcl_flower.core.types import TaskStage, Update
+from strategies.fedet import FedEtParams
 from strategies.fedet.consolidation import (
     GroupUpdate,
     auxiliary,
@@ -17,7 +18,7 @@ from strategies.fedet.consolidation import (
     wanted_distribution,
 )
 from strategies.fedet.label_domains import discriminant, domains, nearest_mean
-from strategies.fedet.server import FedEt, FedEtParams
+from strategies.fedet.server import FedEt
 
 CLASSES = 4
 

@@ -13,9 +13,9 @@ from torch.nn.functional import conv1d, cross_entropy
 
 from clients.fedseit import branches as branches_module
 from clients.fedseit.branches import BranchedWorkspace, branch_vectors
-from clients.fedseit.client import FedSeit, FedSeitParams, initial_projections
+from clients.fedseit.client import FedSeit, initial_projections
 from clients.fedweit.client import FedWeit
-from clients.fedweit.task_model import FedWeitParams, TaskModel
+from clients.fedweit.task_model import TaskModel
 from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.core.sparse import SparseArray
@@ -26,8 +26,9 @@ from fcl_flower.models.convolutional.kim_cnn import KimCnn
 from fcl_flower.models.registry import MultiHeadModel, create_model
 from fcl_flower.training.loop import Training
 from fcl_flower.training.tensors import dense, snapshot
+from strategies.fedseit import FedSeitParams
 from strategies.fedseit.server import FedSeit as Server
-from strategies.fedseit.server import FedSeitParams as ServerParams
+from strategies.fedweit import FedWeitParams
 
 WORDS, DEPTH, FILTERS = 10, 4, 3
 FEATURES = 3 * FILTERS
@@ -710,7 +711,7 @@ def test_a_new_task_starts_from_the_shared_projections_of_the_same_k():
 
 @pytest.mark.parametrize("dls", [False, True])
 def test_both_halves_fit_together_over_three_tasks(dls):
-    server = Server(ServerParams(dls=dls, knowledge="all"), 0)
+    server = Server(FedSeitParams(dls=dls, knowledge="all"), 0)
     model = text_model()
     common = server.init(snapshot(model, model.shared_names()))
     clients = {

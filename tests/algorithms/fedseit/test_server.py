@@ -9,8 +9,10 @@ from fakes import exact
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.sparse import SparseArray
 from fcl_flower.core.types import TaskStage, Update
-from strategies.fedseit.server import FedSeit, FedSeitParams
-from strategies.fedweit.server import FedWeit, FedWeitParams
+from strategies.fedseit import FedSeitParams
+from strategies.fedseit.server import FedSeit
+from strategies.fedweit import FedWeitParams
+from strategies.fedweit.server import FedWeit
 
 ONE, TWO = "body.convs.0.weight", "body.convs.1.weight"
 FEATURES = 2 + 3

@@ -11,6 +11,7 @@ from fcl_flower.core.errors import ConfigError, WireError
 from fcl_flower.core.sparse import SparseArray
 from fcl_flower.core.types import TaskStage, Update
 from fcl_flower.federation.transport import messages
+from strategies.fedweit import FedWeitParams
 from strategies.fedweit.adapter_selection import (
     MAX_CENTRES,
     Adapter,
@@ -19,7 +20,7 @@ from strategies.fedweit.adapter_selection import (
     similarity,
     uploaded_groups,
 )
-from strategies.fedweit.server import FedWeit, FedWeitParams
+from strategies.fedweit.server import FedWeit
 
 W = "body.conv.weight"
 WIDTH = 2
@@ -403,18 +404,12 @@ def test_a_vector_of_length_1_survives_any_precision_of_the_wire(precision):
 )
 def test_what_is_no_policy_is_refused_with_one_sentence(strategy, value):
     with pytest.raises(ConfigError, match=r"set knowledge: .* 'sit:K' with K above 0"):
-        algorithm(strategy).params(f'knowledge = "{value}"')
+        algorithm(strategy).params({"knowledge": value})
 
 
 @pytest.mark.parametrize("value", ["sit:1", "sit:25", "sample:7", "previous", "all"])
-def test_what_is_a_policy_is_kept(value):
-    server_half, _ = algorithm("fedseit").params(f'knowledge = "{value}"')
-    assert server_half.knowledge == value
-
-
-def test_both_halves_agree_on_the_overlap():
-    for half in algorithm("fedseit").params('overlap = "thresholded"'):
-        assert half.overlap == "thresholded"
+def test_a_valid_policy_is_kept(value):
+    assert algorithm("fedseit").params({"knowledge": value}).knowledge == value
 
 
 @pytest.mark.parametrize("strategy", ["fedweit", "fedweit-match"])

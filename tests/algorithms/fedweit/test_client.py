@@ -17,12 +17,12 @@ from torch import nn
 
 from clients.fedweit.client import density, overwritten
 from clients.fedweit.equations import compose, gate, retroactive
-from clients.fedweit.task_model import FedWeitParams, OldTask, TaskModel, TaskTensors
+from clients.fedweit.task_model import OldTask, TaskModel, TaskTensors
 from fcl_flower.core.sparse import SparseArray
 from fcl_flower.models.registry import MultiHeadModel
 from fcl_flower.training.tensors import dense, snapshot
+from strategies.fedweit import FedWeitParams
 from strategies.fedweit.server import FedWeit as Server
-from strategies.fedweit.server import FedWeitParams as ServerParams
 
 
 def convolutional_model(tasks=3):
@@ -310,7 +310,7 @@ def test_a_task_that_was_never_trained_can_be_asked():
 
 
 def test_both_halves_fit_together_over_two_tasks():
-    weit, server = learner(), Server(ServerParams(knowledge="all"), 0)
+    weit, server = learner(), Server(FedWeitParams(knowledge="all"), 0)
     model = linear_model()
     common = server.init(snapshot(model, model.shared_names()))
     other = {W: SparseArray.of_nonzero(np.full((6, 4), 0.5, np.float32))}

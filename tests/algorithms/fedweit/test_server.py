@@ -8,7 +8,8 @@ import pytest
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.sparse import SparseArray
 from fcl_flower.core.types import TaskStage, Update
-from strategies.fedweit.server import FedWeit, FedWeitParams
+from strategies.fedweit import FedWeitParams
+from strategies.fedweit.server import FedWeit
 
 W = "body.fc.weight"
 

@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from clients.fedseit.client import FedSeit as ClientLearner
-from clients.fedseit.client import FedSeitParams as LearnerParams
 from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.models.registry import create_model
 from fcl_flower.training.loop import Training, score
 from fcl_flower.training.tensors import snapshot
-from strategies.fedseit.server import FedSeit, FedSeitParams
+from strategies.fedseit import FedSeitParams
+from strategies.fedseit.server import FedSeit
 
 DIMENSIONS, WORDS, LENGTH = 8, 40, 10
 FOREIGN, NEW = 0, 1
@@ -97,7 +97,7 @@ def test_the_relevant_adapter_of_a_task_long_past_beats_the_last_one(seed):
         )
         training = Training(epochs, batch_size=64, learning_rate=3e-3)
         place = ClientContext(client, seed, training)
-        return ClientLearner(LearnerParams(**SETTINGS), model, place)
+        return ClientLearner(FedSeitParams(**SETTINGS), model, place)
 
     sit = FedSeit(FedSeitParams(knowledge="sit:1"), seed)
     other, new = learner(FOREIGN, epochs=15), learner(NEW, epochs=10)

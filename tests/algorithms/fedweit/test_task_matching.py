@@ -6,8 +6,7 @@ import torch
 from fedweit_cases import NOTHING, linear_model, stage
 
 from clients.fedweit.client import FedWeit
-from clients.fedweit.task_model import FedWeitParams
-from clients.fedweit_match.client import FedWeitMatch, FedWeitMatchParams
+from clients.fedweit_match.client import FedWeitMatch
 from clients.fedweit_match.matching import (
     averaged_back,
     clearly_above,
@@ -20,8 +19,9 @@ from fcl_flower.core.types import TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.training.loop import Training
 from fcl_flower.training.tensors import snapshot
+from strategies.fedweit import FedWeitParams
+from strategies.fedweit_match import FedWeitMatchParams
 from strategies.fedweit_match.server import FedWeitMatch as Server
-from strategies.fedweit_match.server import FedWeitMatchParams as ServerParams
 
 W = "body.0.weight"
 
@@ -193,7 +193,7 @@ def test_a_foreign_task_that_does_not_fit_is_passed_over(caplog):
 
 
 def test_between_the_ends_of_tasks_nothing_travels():
-    mine, server = learner(), Server(ServerParams(), 0)
+    mine, server = learner(), Server(FedWeitMatchParams(), 0)
     model = linear_model()
     common = server.init(snapshot(model, model.shared_names()))
     first, middle, last = (
@@ -232,7 +232,7 @@ def test_between_the_ends_of_tasks_nothing_travels():
     ],
 )
 def test_the_server_refuses_a_task_that_does_not_fit(change):
-    server, model = Server(ServerParams(), 0), linear_model()
+    server, model = Server(FedWeitMatchParams(), 0), linear_model()
     common = server.init(snapshot(model, model.shared_names()))
     mine = learner()
     _, update = mine.train(mine.init(), NOTHING, stage(0), rule(1, 1))

@@ -5,13 +5,13 @@ import pytest
 import torch
 
 from clients.fedweit.client import FedWeit
-from clients.fedweit.task_model import FedWeitParams
 from clients.fedweit.task_summary import centres
 from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.models.registry import create_model
 from fcl_flower.training.loop import Training
+from strategies.fedweit import FedWeitParams
 
 KINDS = ["k-means", "gaussian-mixture"]
 

@@ -1,0 +1,34 @@
+"""EWC: declaration and hyper-parameters; its server side is that of FedAvg.
+
+Kirkpatrick et al., PNAS 2017, https://arxiv.org/abs/1612.00796.
+"""
+
+from pydantic import Field
+
+from fcl_flower.algorithms.base import Params
+from fcl_flower.algorithms.registry import Algorithm
+
+
+class EwcParams(Params):
+    """Hyper-parameters of Elastic Weight Consolidation.
+
+    Attributes:
+        strength: weight of the penalty, at least 0 (the paper's lambda).
+        decay: share of the old Fisher information that a new task keeps, in [0, 1];
+            1 sums over all tasks.
+        fisher_examples: training examples from which it is estimated, at least 1.
+    """
+
+    strength: float = Field(100.0, ge=0)
+    decay: float = Field(1.0, ge=0, le=1)
+    fisher_examples: int = Field(200, ge=1)
+
+
+ALGORITHM = Algorithm(
+    name="ewc",
+    server="strategies.fedavg:FedAvg",
+    client="clients.ewc:Ewc",
+    params_type=EwcParams,
+    summary="FedAvg with Elastic Weight Consolidation on the clients",
+    paper="Kirkpatrick et al., PNAS 2017",
+)

@@ -1,0 +1,29 @@
+"""FedProx: declaration and hyper-parameters; its server side is that of FedAvg.
+
+Li et al., MLSys 2020, https://arxiv.org/abs/1812.06127.
+"""
+
+from pydantic import Field
+
+from fcl_flower.algorithms.base import Params
+from fcl_flower.algorithms.registry import Algorithm
+
+
+class FedProxParams(Params):
+    """Hyper-parameters of FedProx.
+
+    Attributes:
+        mu: weight of the proximal term, at least 0; 0 is FedAvg.
+    """
+
+    mu: float = Field(0.01, ge=0)
+
+
+ALGORITHM = Algorithm(
+    name="fedprox",
+    server="strategies.fedavg:FedAvg",
+    client="clients.fedprox:FedProx",
+    params_type=FedProxParams,
+    summary="FedAvg with a proximal term towards the global model",
+    paper="Li et al., MLSys 2020",
+)

@@ -1,0 +1,28 @@
+"""Replay: declaration and hyper-parameters; its server side is that of FedAvg."""
+
+from pydantic import Field
+
+from fcl_flower.algorithms.base import Params
+from fcl_flower.algorithms.registry import Algorithm
+
+
+class ReplayParams(Params):
+    """Hyper-parameters of replay.
+
+    Attributes:
+        gamma: share of a task's training samples that is remembered, in (0, 1].
+    """
+
+    gamma: float = Field(0.03, gt=0, le=1)
+
+
+ALGORITHM = Algorithm(
+    name="replay",
+    server="strategies.fedavg:FedAvg",
+    client="clients.replay.client:Replay",
+    params_type=ReplayParams,
+    summary="FedAvg whose clients train on a few samples of old tasks again",
+    paper="de Masson d'Autume et al., NeurIPS 2019",
+    defaults={"data.datasets": "stdlib-docs", "scenario.name": "class-incremental"},
+    models=("transformer",),
+)
