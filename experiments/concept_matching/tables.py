@@ -82,8 +82,10 @@ def main() -> None:
     found: dict[str, list[dict[str, float]]] = defaultdict(list)
     for seed in asked.seeds:
         rows = [
-            row.with_values(
-                seed=seed, data_root=asked.data_root, rounds=asked.rounds or row.rounds
+            row.replace(
+                seed=seed,
+                data_root=asked.data_root,
+                rounds=asked.rounds or row.federation.rounds_per_task,
             )
             for row in read_study(STUDY).variants
         ]
@@ -109,7 +111,7 @@ def one_seed(rows: list[RunConfig]) -> dict[str, dict[str, float]]:
         for label, server in branch.servers.items():
             measures = {"accuracy": accuracy, "run": number, **server.record.measures()}
             found[label] = measures
-    return {row.label: found[row.label] for row in rows}
+    return {row.run.title: found[row.run.title] for row in rows}
 
 
 def run(rows: list[RunConfig], clients: dict[int, Client]) -> list[Branch]:
@@ -122,7 +124,7 @@ def run(rows: list[RunConfig], clients: dict[int, Client]) -> list[Branch]:
     for row in rows:
         half = factory.build_strategy(row)
         record = ConceptDiagnostics(plan.stream)
-        servers[row.label] = Server(half, half.init(start), record)
+        servers[row.run.title] = Server(half, half.init(start), record)
     memories = {number: one.learner.init() for number, one in clients.items()}
     branches = parted(Branch(servers, memories), schedule.stage(1))
     for number in range(1, schedule.num_rounds + 1):
@@ -143,8 +145,8 @@ def all_clients(config: RunConfig) -> dict[int, Client]:
     """Return every client of the run."""
     found = {}
     plan = factory.build_scenario(config)
-    for number in range(config.clients):
-        node = NodeConfig(partition_id=number, num_partitions=config.clients)
+    for number in range(config.scenario.clients):
+        node = NodeConfig(partition_id=number, num_partitions=config.scenario.clients)
         here = config_on_node(config, node)
         samples = client_data(here, plan, node, tasks=1)
         found[number] = Client(factory.build_learner(here, plan, number), samples)
@@ -206,7 +208,7 @@ def evaluated(config: RunConfig, clients: dict[int, Client], branch: Branch) -> 
     for number, client in clients.items():
         sent = one.strategy.configure_train(one.state, stage, number)
         state = branch.memories[number]
-        for concept in range(config.tasks):
+        for concept in range(config.scenario.tasks):
             recent = client.samples.examples(concept, "valid")
             known = client.learner.select_model(state, sent, recent)
             predict = partial(client.learner.predict, state, known, stage.task)

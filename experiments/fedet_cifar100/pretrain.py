@@ -95,16 +95,19 @@ def untrained(seed: int) -> Transformer:
 
 def train(given: argparse.Namespace) -> None:
     """Pre-train, and print loss and test accuracy after each epoch."""
-    data = load_dataset(given.dataset, given.data_root)
+    data = load_dataset(given.data.datasets, given.data.root)
     x, y = to_tensor(data.train.x, SHAPE), torch.tensor(data.train.y)
     test_x, test_y = to_tensor(data.test.x, SHAPE), torch.tensor(data.test.y)
-    body = untrained(given.seed)
+    body = untrained(given.run.seed)
     model = nn.ModuleDict({"body": body, "head": nn.Linear(WIDTH, data.num_classes)})
     optimizer = torch.optim.AdamW(
-        model.parameters(), lr=given.learning_rate, weight_decay=DECAY, fused=True
+        model.parameters(),
+        lr=given.training.learning_rate,
+        weight_decay=DECAY,
+        fused=True,
     )
     wanted = {name: getattr(given, name) for name in SETTINGS}
-    state = given.output / STATE
+    state = given.run.output / STATE
     done = 0
     if state.exists():
         found = torch.load(state)
@@ -113,18 +116,18 @@ def train(given: argparse.Namespace) -> None:
         model.load_state_dict(found["model"])
         optimizer.load_state_dict(found["optimizer"])
         done = found["epochs"]
-    given.output.mkdir(parents=True, exist_ok=True)
-    steps = math.ceil(len(y) / given.batch_size)
+    given.run.output.mkdir(parents=True, exist_ok=True)
+    steps = math.ceil(len(y) / given.training.batch_size)
     print(f"{len(y)} images, {data.num_classes} classes, {steps} steps an epoch")
-    for epoch in range(done, given.epochs):
+    for epoch in range(done, given.training.epochs):
         started, total = time.process_time(), 0.0
-        rng = np.random.default_rng(derive(given.seed, "pretraining", epoch))
-        torch.manual_seed(derive(given.seed, "pretraining", epoch))
+        rng = np.random.default_rng(derive(given.run.seed, "pretraining", epoch))
+        torch.manual_seed(derive(given.run.seed, "pretraining", epoch))
         model.train()
-        for step, chosen in enumerate(_batches(len(y), given.batch_size, rng)):
-            rate = _share(epoch * steps + step, given.epochs * steps)
+        for step, chosen in enumerate(_batches(len(y), given.training.batch_size, rng)):
+            rate = _share(epoch * steps + step, given.training.epochs * steps)
             for group in optimizer.param_groups:
-                group["lr"] = given.learning_rate * rate
+                group["lr"] = given.training.learning_rate * rate
             with torch.autocast("cpu", torch.bfloat16):
                 logits = model["head"](_features(body, _augmented(x[chosen], rng)))
             loss = cross_entropy(logits.float(), y[chosen], label_smoothing=SMOOTHING)
@@ -141,7 +144,7 @@ def train(given: argparse.Namespace) -> None:
             f"{hits.float().mean():.3f}, {time.process_time() - started:.0f} s",
             flush=True,
         )
-        body.encoder.save_pretrained(given.output)
+        body.encoder.save_pretrained(given.run.output)
         kept = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
         # Written aside first: a run that is stopped while it writes loses nothing.
         torch.save(
@@ -194,8 +197,8 @@ def _features(body: Transformer, x: Tensor) -> Tensor:
 
 def probe(given: argparse.Namespace) -> None:
     """Print the accuracy of a linear probe on three kinds of features."""
-    data = load_dataset(given.dataset, given.data_root)
-    rng = np.random.default_rng(derive(given.seed, "probe"))
+    data = load_dataset(given.data.datasets, given.data.root)
+    rng = np.random.default_rng(derive(given.run.seed, "probe"))
     chosen = np.concatenate(
         [
             rng.permutation(np.flatnonzero(data.train.y == label))[: given.images]
@@ -211,7 +214,7 @@ def probe(given: argparse.Namespace) -> None:
     )
     kinds = {
         "pre-trained": Transformer(EncoderParams(encoder=given.backbone)).eval().embed,
-        "untrained": untrained(given.seed).eval().embed,
+        "untrained": untrained(given.run.seed).eval().embed,
         "pixels": lambda x: x.flatten(1),
     }
     for name, features in kinds.items():

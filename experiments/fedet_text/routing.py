@@ -54,7 +54,7 @@ def main() -> None:
 def outcomes(folder: Path) -> list[Outcome]:
     """Return what becomes of the test samples of every task, in the order of tasks."""
     config = factory.validate(RunConfig.of(read_toml(folder / "config.toml", "run")))
-    torch.set_num_threads(config.threads)
+    torch.set_num_threads(config.training.threads)
     plan = factory.build_scenario(config)
     saved = FolderStateStore(folder / "checkpoint").load(before=2**31)
     if saved is None:
@@ -71,7 +71,7 @@ def outcomes(folder: Path) -> list[Outcome]:
         tests = concat(
             [
                 task_examples(plan, client, task, "test", form)
-                for client in range(config.clients)
+                for client in range(config.scenario.clients)
             ]
         )
         scores = router.scores(tests.x)

@@ -43,17 +43,17 @@ def main() -> None:
     parser.add_argument("--set", default="", help="settings of fedseit")
     given = parser.parse_args()
     config = resolve.resolve(
-        RunConfig(
+        RunConfig.from_settings(
             strategy="fedseit",
-            dataset=given.dataset,
-            data_root=given.data_root,
-            word_vectors=given.word_vectors,
+            dataset=given.data.datasets,
+            data_root=given.data.root,
+            word_vectors=given.data.word_vectors,
             clients=3,
             tasks=5,
             epochs=EPOCHS,
             batch_size=64,
-            patience=0,  # a rate that falls ends the training
-            set=given.set,
+            lr_patience=0,  # a rate that falls ends the training
+            **{"strategy.params": given.set},
         )
     )
     plan = factory.build_scenario(config)
@@ -67,9 +67,9 @@ def main() -> None:
     data = task_data(plan, 0, 0, form)
     words = (data.train.x != 0).sum(1).double()
     print(
-        f"{config.dataset}: {len(words)} documents of {words.mean():.1f} words, "
+        f"{config.data.datasets}: {len(words)} documents of {words.mean():.1f} words, "
         f"{learner.model.body.table.shape[1]} dimensions, batches of "
-        f"{config.batch_size}"
+        f"{config.training.batch_size}"
     )
     server = factory.build_strategy(config)
     start = snapshot(learner.model, learner.model.shared_names())
@@ -93,7 +93,7 @@ def main() -> None:
             states[count], _ = learner.train(states[count], {"base": {}}, stage, data)
             seconds[count].append((time.process_time() - begun) / EPOCHS)
         begun = time.process_time()
-        plain.epoch(data, config.batch_size, turn)
+        plain.epoch(data, config.training.batch_size, turn)
         seconds[PLAIN].append(time.process_time() - begun)
     seconds = {count: found[1:] for count, found in seconds.items()}
     print("| K | first round, s | epoch, s | ratio to K = 0 | range of the ratio |")

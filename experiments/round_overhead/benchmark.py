@@ -29,13 +29,13 @@ from fcl_flower.runtime.processes import free_port, program, stop
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 PATIENCE = 900.0
-WORK = RunConfig(
+WORK = RunConfig.from_settings(
     strategy="timed",
     clients=2,
     tasks=1,
     classes_per_task=2,
     head="single",
-    min_replies=2,
+    min_updates=2,
     seed=1,
 )
 PARTS = {
@@ -143,7 +143,7 @@ def ours(one: Lab, name: str, rounds: int) -> list[dict[str, Any]]:
     one.fcl(
         name,
         *("run", "--server", f"127.0.0.1:{one.control}", "--certs", "certs"),
-        *(*chosen, "--rounds", rounds, "--min-replies", 2, "--seed", WORK.seed),
+        *(*chosen, "--rounds", rounds, "--min-replies", 2, "--seed", WORK.run.seed),
         *("--output", name),
     )
     one.ended()
@@ -161,7 +161,7 @@ def flowers(one: Lab, name: str, rounds: int) -> list[dict[str, Any]]:
     """Run Flower's FedAvg; return the moments of its rounds."""
     app, output = one.folder / f"{name}-app", one.folder / f"{name}.json"
     app.mkdir()
-    flat = WORK.with_values(rounds=rounds, output=str(output.absolute())).flat()
+    flat = WORK.replace(rounds=rounds, output=str(output.absolute())).flat()
     lines = "\n".join(f"{key} = {toml(value)}" for key, value in flat.items())
     (app / "pyproject.toml").write_text(f"""[project]
 name = "plain"

@@ -73,9 +73,9 @@ def serve(grid: Grid, context: Context) -> None:
     strategy.start(
         grid,
         ArrayRecord({name: Array(np.asarray(value)) for name, value in first.items()}),
-        num_rounds=config.rounds,
+        num_rounds=config.federation.rounds_per_task,
     )
-    Path(config.output).write_text(json.dumps(strategy.rounds))
+    Path(config.run.output).write_text(json.dumps(strategy.rounds))
 
 
 @client_app.train()

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict
-
+from fcl_flower.config.params import Params as Params
 from fcl_flower.core.errors import ContractError
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 
@@ -22,14 +21,6 @@ if TYPE_CHECKING:
     from fcl_flower.models.registry import MultiHeadModel
     from fcl_flower.training.loop import Training
     from fcl_flower.training.server_trainer import ServerTrainer
-
-
-class Params(BaseModel):
-    """Hyper-parameters of one half; frozen, unknown keys are refused."""
-
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, allow_inf_nan=False
-    )
 
 
 P = TypeVar("P", bound=Params)

@@ -60,7 +60,7 @@ def _type(annotation: Any) -> str:  # noqa: ANN401
 def _bounds(field: FieldInfo) -> Iterator[str]:
     for bound in field.metadata:
         if (sign := _SIGNS.get(type(bound))) is not None:
-            yield f"{sign} {next(iter(vars(bound).values()))}"
+            yield f"{sign} {getattr(bound, type(bound).__name__.lower())}"
 
 
 def _default(field: FieldInfo) -> str:

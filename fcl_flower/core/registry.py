@@ -49,7 +49,7 @@ class Registry(Generic[T]):
 
     def __contains__(self, name: object) -> bool:
         """Return whether there is such a thing, without loading it."""
-        return name in iter(self)
+        return any(name == known for known in self)
 
     def __iter__(self) -> Iterator[str]:
         """Yield all names: built in, of packages, and of this process."""

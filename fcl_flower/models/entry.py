@@ -82,7 +82,7 @@ def from_module(
         raise refuse("input_shape", input_shape, "(C, H, W), (C, T) or (columns,)")
     make = (lambda: deepcopy(module)) if isinstance(module, nn.Module) else module
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        body = make()
+        body: object = make()  # type: ignore[no-untyped-call]
         if not isinstance(body, nn.Module):
             raise ContractError(
                 f"{module!r} made a {type(body).__name__}, no nn.Module"

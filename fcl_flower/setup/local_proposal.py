@@ -119,7 +119,7 @@ def _suitable(kind: type[Dataset], path: Path) -> str:
                 f"shape {shape}, since none of ours takes them"
             )
         return fitting[0]
-    return _USUAL[kind]  # type: ignore[index]
+    return _USUAL[kind]
 
 
 def _columns(path: Path) -> int:

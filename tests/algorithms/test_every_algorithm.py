@@ -24,6 +24,7 @@ from fcl_flower.algorithms.registry import (
 from fcl_flower.core.errors import ConfigError, ContractError
 from fcl_flower.federation.transport import messages
 from fcl_flower.setup import factory
+from fcl_flower.setup.resolve import resolve
 from strategies.fedavg import FedAvg
 from strategies.fedweit import FedWeitParams
 
@@ -197,14 +198,12 @@ def test_isolated_clients_do_not_know_of_each_other(tmp_path, name):
 
     config = tiny(tmp_path / "a", strategy=name, local_only=True, clients=3)
     run_in_process(config)
+    run_in_process(config.replace(output=str(tmp_path / "b")), tamper=without_others)
     run_in_process(
-        config.with_values(output=str(tmp_path / "b")), tamper=without_others
+        config.replace(output=str(tmp_path / "c"), local_only=False, epochs=2)
     )
     run_in_process(
-        config.with_values(output=str(tmp_path / "c"), local_only=False, epochs=2)
-    )
-    run_in_process(
-        config.with_values(output=str(tmp_path / "d"), local_only=False, epochs=2),
+        config.replace(output=str(tmp_path / "d"), local_only=False, epochs=2),
         tamper=without_others,
     )
     first = {run: summary_of(tmp_path / run)["client_accuracy"][0] for run in "abcd"}
@@ -228,7 +227,9 @@ def test_isolated_clients_send_and_receive_no_tensor(tmp_path, name):
 
 def test_an_isolated_learner_keeps_both_halves_apart(tmp_path):
     config = tiny(tmp_path, strategy="fedweit", local_only=True)
-    made = factory.build_learner(config, factory.build_scenario(config), 1)
+    made = factory.build_learner(
+        resolve(config), factory.build_scenario(resolve(config)), 1
+    )
     assert isinstance(made, LocalOnlyLearner)
     state = made.init()
     assert {g for g in state if g.startswith("server:")} >= {"server:base"}
@@ -242,7 +243,7 @@ def test_twins_are_the_same_method_with_nobody_to_talk_to(tmp_path):
 
     assert twin(strategy="fedavg") == ("local", False, "local")
     assert twin(strategy="ewc") == ("ewc", True, "ewc isolated")
-    assert twin(strategy="ewc", label="EWC 10") == ("ewc", True, "EWC 10 isolated")
+    assert twin(strategy="ewc", title="EWC 10") == ("ewc", True, "EWC 10 isolated")
     assert twin(strategy="ewc", local_only=True) is None
     assert twin(strategy="local") is None
     assert twin(strategy="stl") is None
@@ -285,9 +286,11 @@ def test_the_default_parameters_are_valid_and_unknown_ones_are_refused(name):
 
 def test_both_sides_of_a_run_have_the_same_parameters(tmp_path):
     given = 'kappa = 0.5, knowledge = "none", aggregation = "literal"'
-    config = tiny(tmp_path, strategy="fedweit", set=given)
-    server = factory.build_strategy(config)
-    client = factory.build_learner(config, factory.build_scenario(config), 0)
+    config = tiny(tmp_path, strategy="fedweit", **{"strategy.params": given})
+    server = factory.build_strategy(resolve(config))
+    client = factory.build_learner(
+        resolve(config), factory.build_scenario(resolve(config)), 0
+    )
     expected = FedWeitParams(kappa=0.5, knowledge="none", aggregation="literal")
     assert server.params == client.params == expected
 
@@ -319,9 +322,9 @@ def test_a_parameter_that_is_refused_is_named(key, value, sentence):
 
 
 def test_parameters_that_are_no_toml_are_refused(tmp_path):
-    config = tiny(tmp_path, strategy="fedweit", set="kappa")
+    config = tiny(tmp_path, strategy="fedweit", **{"strategy.params": "kappa"})
     with pytest.raises(ConfigError, match="set: 'kappa' is refused: expected 'key ="):
-        factory.build_strategy(config)
+        factory.build_strategy(resolve(config))
 
 
 class Point:
@@ -415,7 +418,13 @@ def test_the_sides_may_be_classes():
 
 def test_the_settings_of_a_run_are_recorded(tmp_path):
     run_in_process(
-        tiny(tmp_path, strategy="fedprox", set="mu = 0.5", tasks=1, label="prox")
+        tiny(
+            tmp_path,
+            strategy="fedprox",
+            **{"strategy.params": "mu = 0.5"},
+            tasks=1,
+            title="prox",
+        )
     )
     found = json.loads((tmp_path / "summary.json").read_text())
     assert found["params"] == {"mu": 0.5}

@@ -10,7 +10,8 @@ from clients.joint import Joint
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.data.datasets.registry import load_dataset
 from fcl_flower.data.examples import Examples, concat
-from fcl_flower.setup import factory, resolve
+from fcl_flower.setup import factory
+from fcl_flower.setup.resolve import resolve
 
 GIVEN = {
     "strategy": "mtl",
@@ -39,7 +40,7 @@ def test_every_round_has_the_data_of_all_tasks(tmp_path, watched, local_only):
     config = tiny(tmp_path, **GIVEN, local_only=local_only)
     run_in_process(config)
 
-    plan = factory.build_scenario(config)
+    plan = factory.build_scenario(resolve(config))
     images = load_dataset("digits", resolve.data_root(config)).train
     assert [(client, stage.task) for client, stage, _ in watched] == [
         (client, task) for task in range(3) for client in range(2)
@@ -71,12 +72,12 @@ def test_clients_own_data_is_refused(tmp_path):
         scenario="own",
         head="single",
         model="mlp",
-        features=4,
-        labels="a,b,c",
+        num_features=4,
+        class_names="a,b,c",
     )
     with pytest.raises(ConfigError, match=r"scenario: 'own' is refused: .* for mtl"):
-        factory.validate(config)
-    factory.validate(config.with_values(strategy="replay"))
+        factory.validate(resolve(config))
+    factory.validate(resolve(config.replace(strategy="replay")))
 
 
 def test_documents_of_all_tasks_are_padded_to_the_widest():

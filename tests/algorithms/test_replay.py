@@ -17,6 +17,7 @@ from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.federation.client import model_bytes
 from fcl_flower.models.registry import MultiHeadModel
 from fcl_flower.setup import factory
+from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.loop import Training
 from fcl_flower.training.tensors import load, snapshot
 from strategies.replay import ReplayParams
@@ -241,7 +242,7 @@ def test_a_head_for_each_task_is_refused(tmp_path, name):
     with pytest.raises(
         ConfigError, match=f"head: 'multi' is refused: expected 'single' for {name}"
     ):
-        factory.validate(config)
+        factory.validate(resolve(config))
 
 
 @pytest.mark.parametrize("name", ["replay", "replay-reg", "mtl"])
@@ -254,7 +255,7 @@ def test_tasks_that_nobody_tells_apart_are_refused(tmp_path, name):
         classes_per_task=0,
     )
     with pytest.raises(ConfigError, match="scenario: 'concepts' is refused"):
-        factory.validate(config)
+        factory.validate(resolve(config))
 
 
 def test_concepts_that_are_told_can_be_replayed(tmp_path):
@@ -264,9 +265,9 @@ def test_concepts_that_are_told_can_be_replayed(tmp_path):
         dataset="digits",
         scenario="concepts",
         classes_per_task=0,
-        concept_ids=True,
+        **{"scenario.reveal_ids": True},
     )
-    assert factory.validate(config).head == "single"
+    assert factory.validate(resolve(config)).head == "single"
 
 
 def first_task_at_the_end(folder, strategy):
@@ -280,9 +281,9 @@ def first_task_at_the_end(folder, strategy):
         epochs=5,
         learning_rate=3e-3,
         seed=1,  # with which both clients learn in the same order
-        set="" if strategy == "finetune" else "gamma = 0.1",
+        **{"strategy.params": "" if strategy == "finetune" else "gamma = 0.1"},
     )
-    plan = factory.build_scenario(config)
+    plan = factory.build_scenario(resolve(config))
     assert len({tuple(task.classes for task in tasks) for tasks in plan.clients}) == 1
     run_in_process(config)
     found = summary_of(folder)["client_accuracy"]

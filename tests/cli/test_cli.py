@@ -50,7 +50,7 @@ def simulated(monkeypatch):
 
     def simulate(config, folder, *, workers, gpus_per_client, watch):
         ran.append((config, folder, workers, gpus_per_client))
-        run_in_process(config.with_values(output=str(folder)))
+        run_in_process(config.replace(output=str(folder)))
         watch(json.loads((folder / "progress.json").read_text()))
         return json.loads((folder / "summary.json").read_text())
 
@@ -378,8 +378,8 @@ def test_options_reach_the_run(fcl, simulated):
     assert config.set == (
         'lambda1 = 0.5, knowledge = "sample:3", gate = "identity", kappa = 1'
     )
-    assert (config.local_only, config.head) == (True, "single")
-    assert (config.learning_rate, config.clients) == (1.0, 2)
+    assert (config.strategy.local_only, config.model.head) == (True, "single")
+    assert (config.training.learning_rate, config.scenario.clients) == (1.0, 2)
     assert (folder.name, workers, gpus) == ("here", 3, 0.5)
 
 
@@ -416,8 +416,12 @@ def test_a_run_can_be_repeated_from_its_own_record(fcl, simulated, tmp_path):
 
 
 def test_options_and_settings_go_on_top_of_a_file(fcl, simulated, tmp_path):
-    text = RunConfig(
-        strategy="fedweit", clients=2, tasks=1, rounds=1, set="lambda1 = 3, kappa = 0.5"
+    text = RunConfig.from_settings(
+        strategy="fedweit",
+        clients=2,
+        tasks=1,
+        rounds=1,
+        **{"strategy.params": "lambda1 = 3, kappa = 0.5"},
     ).to_toml()
     (tmp_path / "run.toml").write_text(text)
     fcl(
@@ -425,7 +429,7 @@ def test_options_and_settings_go_on_top_of_a_file(fcl, simulated, tmp_path):
         *("--output", "here"),
     )
     config = simulated[0][0]
-    assert (config.seed, config.tasks) == (9, 1)
+    assert (config.run.seed, config.scenario.tasks) == (9, 1)
     assert config.set == "lambda1 = 4, kappa = 0.5"
 
 
@@ -446,7 +450,9 @@ def test_a_comparison_gives_settings_to_those_who_know_them(fcl, simulated, tmp_
         *("--set", "mu=0.5", "--output", "both"),
     )
     assert answer.code == 0
-    assert [(config.title, config.seed, config.set) for config, *_ in simulated] == [
+    assert [
+        (config.title, config.run.seed, config.set) for config, *_ in simulated
+    ] == [
         (title, seed, text)
         for seed in (0, 1)
         for title, text in (
@@ -506,7 +512,7 @@ def test_a_study_runs_what_its_file_and_the_choices_say(fcl, simulated, tmp_path
     )
     answer = fcl("study", folder / "study.toml", "--seeds", "2", "--only", "stl,local")
     assert answer.code == 0
-    assert [(config.title, config.seed) for config, *_ in simulated] == [
+    assert [(config.title, config.run.seed) for config, *_ in simulated] == [
         ("local", 2),
         ("stl", 2),
     ]
@@ -532,8 +538,8 @@ def test_a_study_is_refused_for_a_seed_that_cannot_be_cut(fcl, monkeypatch, tmp_
     cut, seeds = factory.build_scenario, []
 
     def refusing(config):
-        seeds.append(config.seed)
-        if config.seed == 2:
+        seeds.append(config.run.seed)
+        if config.run.seed == 2:
             raise ConfigError("clients: too many for seed 2")
         return cut(config)
 

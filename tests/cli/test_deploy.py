@@ -411,9 +411,13 @@ def test_all_that_are_connected_take_part(fcl, superlink, tmp_path):
 
     assert (code, err) == (0, "")
     (config,) = superlink
-    assert (config.clients, config.strategy, config.tasks) == (2, "fedavg", 2)
+    assert (config.scenario.clients, config.strategy.name, config.scenario.tasks) == (
+        2,
+        "fedavg",
+        2,
+    )
     folder = tmp_path / "runs" / "fedavg-overlapped-digits-seed0"
-    assert config.output == str(folder)
+    assert config.run.output == str(folder)
     assert out.splitlines() == [f"results and report.html on the server: {folder}"]
     assert not folder.exists()  # the server makes it, on its machine
 
@@ -438,7 +442,7 @@ def test_what_clients_remember_of_a_run_has_a_name_that_no_other_has(fcl, superl
     for _ in range(2):
         fcl("run", "--insecure", "--output", "here")
 
-    one, other = (config.name for config in superlink)
+    one, other = (config.run.id for config in superlink)
     assert one.startswith("here-")
     assert one != other
 
@@ -446,7 +450,7 @@ def test_what_clients_remember_of_a_run_has_a_name_that_no_other_has(fcl, superl
 def test_a_run_that_was_ended_goes_on_under_its_name(fcl, superlink, tmp_path):
     folder = tmp_path / "here"
     (folder / "checkpoint").mkdir(parents=True)
-    config = tiny(folder, clients=3, name="here-1f", seed=5)
+    config = tiny(folder, clients=3, id="here-1f", seed=5)
     (folder / "config.toml").write_text(config.to_toml())
 
     assert fcl("run", "--insecure", "--resume", "here")[0] == 0

@@ -9,7 +9,8 @@ from fcl_flower.config.parsing import inline, read_toml, settings, toml
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.models.registry import create_model
-from fcl_flower.setup import factory, resolve
+from fcl_flower.setup import factory
+from fcl_flower.setup.resolve import resolve
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 SCALARS = st.one_of(
@@ -43,30 +44,30 @@ def test_settings_come_back_as_they_were(values):
 def test_a_configuration_comes_back_from_its_file_as_it_was(
     label, dataset, rate, seed, local_only, head
 ):
-    config = RunConfig(
-        label=label,
+    config = RunConfig.from_settings(
+        title=label,
         dataset=dataset,
         learning_rate=rate,
         seed=seed,
         local_only=local_only,
         head=head,
-        set='knowledge = "sample:10"',
+        **{"strategy.params": 'knowledge = "sample:10"'},
     )
     assert RunConfig.of(tomllib.loads(config.to_toml())) == config
 
 
 def test_keys_are_the_fields_with_hyphens():
-    flat = RunConfig(classes_per_task=3).flat()
+    flat = RunConfig.from_settings(classes_per_task=3).flat()
     assert flat["classes-per-task"] == 3
     assert all("_" not in key for key in flat)
     assert all(type(value) in (bool, int, float, str) for value in flat.values())
-    assert RunConfig.of(flat) == RunConfig(classes_per_task=3)
+    assert RunConfig.of(flat) == RunConfig.from_settings(classes_per_task=3)
 
 
 def test_a_configuration_cannot_change():
     with pytest.raises(ValueError, match="frozen"):
         RunConfig().seed = 3
-    assert RunConfig().with_values(seed=3).seed == 3
+    assert RunConfig().replace(seed=3).seed == 3
 
 
 def test_every_setting_is_explained():
@@ -75,7 +76,7 @@ def test_every_setting_is_explained():
 
 
 def test_a_whole_number_will_do_for_a_fraction():
-    assert RunConfig.of({"learning-rate": 1}).learning_rate == 1.0
+    assert RunConfig.of({"learning_rate": 1}).learning_rate == 1.0
 
 
 @pytest.mark.parametrize(
@@ -126,21 +127,27 @@ def test_an_unknown_key_is_answered_with_the_known_ones():
     ("clients", "fraction", "most"), [(4, 1.0, 4), (4, 0.5, 2), (4, 0.1, 1), (0, 1, 99)]
 )
 def test_no_more_replies_can_be_needed_than_clients_are_asked(clients, fraction, most):
-    given = {"clients": clients, "fraction": fraction}
-    assert RunConfig.of({**given, "min-replies": most}).min_replies == most
+    given = {"clients": clients, "client_fraction": fraction}
+    assert RunConfig.of({**given, "min_updates": most}).min_replies == most
     if clients:
         with pytest.raises(ConfigError, match=f"min-replies: {most + 1} is refused"):
-            RunConfig.of({**given, "min-replies": most + 1})
+            RunConfig.of({**given, "min_updates": most + 1})
 
 
 def test_several_data_sets_are_separated_by_commas():
-    assert RunConfig(dataset=" a, b ,,hub:c/d ").datasets == ("a", "b", "hub:c/d")
+    assert RunConfig.from_settings(dataset=" a, b ,,hub:c/d ").datasets == (
+        "a",
+        "b",
+        "hub:c/d",
+    )
 
 
 def test_a_run_is_called_by_its_label_or_its_strategy():
-    assert RunConfig(strategy="ewc").title == "ewc"
-    assert RunConfig(strategy="ewc", label="EWC 5").title == "EWC 5"
-    assert RunConfig(strategy="ewc", local_only=True).title == "ewc isolated"
+    assert RunConfig.from_settings(strategy="ewc").title == "ewc"
+    assert RunConfig.from_settings(strategy="ewc", title="EWC 5").title == "EWC 5"
+    assert (
+        RunConfig.from_settings(strategy="ewc", local_only=True).title == "ewc isolated"
+    )
 
 
 def test_a_file_that_is_no_toml_is_named_with_the_key_it_was_given_for(tmp_path):
@@ -165,7 +172,7 @@ def test_settings_that_are_no_table_are_refused(text):
 
 def test_data_follow_from_the_strategy_and_a_model_from_the_data(tmp_path):
     def completed(**values):
-        found = resolve.resolve(RunConfig(data_root=str(tmp_path), **values))
+        found = resolve(RunConfig.from_settings(data_root=str(tmp_path), **values))
         return found.dataset, found.scenario, found.model
 
     images = np.zeros((4, 6, 6), np.uint8)
@@ -184,10 +191,10 @@ def test_data_follow_from_the_strategy_and_a_model_from_the_data(tmp_path):
 
 
 def test_the_step_may_follow_from_the_model():
-    config = resolve.resolve(RunConfig(model="lenet"))
-    assert (config.batch_size, config.learning_rate) == (50, 1e-3 / 3)
-    given = RunConfig(batch_size=7, learning_rate=0.5)
-    assert resolve.resolve(given) == given.with_values(
+    config = resolve(RunConfig.from_settings(model="lenet"))
+    assert (config.training.batch_size, config.training.learning_rate) == (50, 1e-3 / 3)
+    given = RunConfig.from_settings(batch_size=7, learning_rate=0.5)
+    assert resolve(given) == given.replace(
         dataset="digits",
         scenario="overlapped",
         model="small",
@@ -200,7 +207,7 @@ def test_the_step_may_follow_from_the_model():
 def test_the_data_root_is_the_setting_or_the_environment(monkeypatch, tmp_path):
     monkeypatch.setenv("FCL_DATA", str(tmp_path / "environment"))
     assert resolve.data_root(RunConfig()) == tmp_path / "environment"
-    given = RunConfig(data_root=str(tmp_path / "given"))
+    given = RunConfig.from_settings(data_root=str(tmp_path / "given"))
     assert resolve.data_root(given) == tmp_path / "given"
     monkeypatch.delenv("FCL_DATA")
     monkeypatch.chdir(tmp_path)
@@ -208,21 +215,23 @@ def test_the_data_root_is_the_setting_or_the_environment(monkeypatch, tmp_path):
 
 
 def test_a_device_that_is_not_there_is_refused():
-    assert factory.device(RunConfig(device="cpu")) == "cpu"
-    assert factory.device(RunConfig()) in {"cpu", "cuda"}
+    assert factory.find_device("cpu") == "cpu"
+    assert factory.find_device("auto") in {"cpu", "cuda"}
     for name in ("gpu", "cuda:97", ""):
         with pytest.raises(ConfigError, match=f"device: {name!r} is refused"):
-            factory.device(RunConfig(device=name))
+            factory.find_device(name)
 
 
 def test_a_single_head_knows_all_labels(tmp_path):
-    config = RunConfig(clients=2, tasks=2, classes_per_task=2, head="single")
-    plan = factory.build_scenario(config)
-    network = factory.build_model(config, plan)
+    config = RunConfig.from_settings(
+        clients=2, tasks=2, classes_per_task=2, head="single"
+    )
+    plan = factory.build_scenario(resolve(config))
+    network = factory.build_model(resolve(config), plan)
     assert [head.out_features for head in network.heads] == [plan.num_labels]
-    multi = factory.build_model(config.with_values(head="multi"), plan)
+    multi = factory.build_model(resolve(config.replace(head="multi")), plan)
     assert [head.out_features for head in multi.heads] == [2, 2]
     expected = create_model(
-        "small", tasks=2, classes=2, single_head=False, seed=config.seed
+        "small", tasks=2, classes=2, single_head=False, seed=config.run.seed
     )
     assert multi.state_dict().keys() == expected.state_dict().keys()

@@ -12,7 +12,8 @@ from fcl_flower.federation.async_loop import interpolate
 from fcl_flower.federation.simulated_clock import SimulatedClock
 from fcl_flower.federation.transport import messages
 from fcl_flower.results.run_folder import CHECKPOINT
-from fcl_flower.setup import factory, resolve
+from fcl_flower.setup import factory
+from fcl_flower.setup.resolve import resolve
 
 
 def is_kind(message, kind):
@@ -25,7 +26,12 @@ def asked_in(message):
 
 def slow(folder, **values):
     """Client 2 takes four times as long as the others."""
-    shape = {"mode": "asynchronous", "clients": 3, "rounds": 2, "pace": "1,1,4"}
+    shape = {
+        "asynchronous": True,
+        "clients": 3,
+        "rounds": 2,
+        "simulated_durations": "1,1,4",
+    }
     return tiny(folder, **{**shape, **values})
 
 
@@ -82,7 +88,7 @@ def test_updates_are_folded_in_by_the_planted_clock(tmp_path):
 
 
 def test_synchronous_rounds_wait_for_the_slow_one(tmp_path):
-    run_in_process(slow(tmp_path, strategy="fedavg", mode="synchronous"))
+    run_in_process(slow(tmp_path, strategy="fedavg", asynchronous=False))
     assert [row["clock"] for row in rounds_of(tmp_path)] == [4.0, 8.0, 12.0, 16.0]
 
 
@@ -97,7 +103,9 @@ def test_everybody_is_tested_after_each_task_of_its_own(tmp_path, strategy):
 
 
 def test_adapters_are_handed_out_as_soon_as_they_exist(tmp_path):
-    config = slow(tmp_path, strategy="fedweit", set='knowledge = "all"')
+    config = slow(
+        tmp_path, strategy="fedweit", **{"strategy.params": 'knowledge = "all"'}
+    )
     grid = run_in_process(config)
     got = {
         (client, asked_in(message).stage.task): sorted(
@@ -131,7 +139,7 @@ def test_the_same_seed_gives_the_same_whatever_the_machines_do(tmp_path, strateg
 
 
 def test_without_planted_times_updates_count_as_they_come(tmp_path):
-    config = slow(tmp_path, strategy="fedavg", pace="")
+    config = slow(tmp_path, strategy="fedavg", simulated_durations="")
     run_in_process(config, delay=lambda client: 3 * (client == 0))
     clients = [row["clients"][0] for row in rounds_of(tmp_path)]
     assert sorted(clients) == [0] * 4 + [1] * 4 + [2] * 4
@@ -167,7 +175,7 @@ def test_a_client_that_always_fails_is_given_up(tmp_path):
     grid = run_in_process(slow(tmp_path / "a", strategy="fedavg"), tamper=never)
     asked = [c for c, m in grid.asked if is_kind(m, "train")]
     assert (asked.count(0), asked.count(1), asked.count(2)) == (4, 3, 4)
-    config = slow(tmp_path / "b", strategy="fedavg", min_replies=3)
+    config = slow(tmp_path / "b", strategy="fedavg", min_updates=3)
     with pytest.raises(RoundError, match=r"2 clients came to the end.* 3 needed.*disk"):
         run_in_process(config, tamper=never)
 
@@ -181,7 +189,7 @@ def test_a_survey_is_made_for_each_client_as_it_begins(tmp_path):
             dataset="tiny",
             data_root=str(tmp_path),
             word_vectors="tiny.vec",
-            set='knowledge = "sit:1", clusters = 3, members = 2',
+            **{"strategy.params": 'knowledge = "sit:1", clusters = 3, members = 2'},
         )
     )
     scored = json.loads((tmp_path / "run" / "overlap.json").read_text())
@@ -203,12 +211,12 @@ def test_a_run_that_was_ended_goes_on(tmp_path, strategy):
             raise PulledPlugError
         return reply
 
-    config = slow(tmp_path / "run", strategy=strategy, memory=str(tmp_path / "m"))
+    config = slow(tmp_path / "run", strategy=strategy, client_state=str(tmp_path / "m"))
     with pytest.raises(PulledPlugError):
         run_in_process(config, tamper=end)
     assert (tmp_path / "run" / CHECKPOINT).exists()
     done = len(rounds_of(tmp_path / "run"))
-    grid = run_in_process(config.with_values(resume=True))
+    grid = run_in_process(config.replace(resume=True))
     rows = rounds_of(tmp_path / "run")
     assert done == 3
     assert len(rows) == 12
@@ -223,25 +231,25 @@ def test_a_run_that_was_ended_goes_on(tmp_path, strategy):
 @pytest.mark.parametrize(
     ("values", "why"),
     [
-        ({"fraction": 0.5}, "fraction: 0.5 is refused: expected 1"),
+        ({"client_fraction": 0.5}, "fraction: 0.5 is refused: expected 1"),
         (
-            {"pace": "1,2"},
+            {"simulated_durations": "1,2"},
             r"pace: '1,2' is refused: expected a number above 0 for each",
         ),
-        ({"pace": "1,2,0"}, "pace"),
-        ({"pace": "1,2,nan"}, "pace"),
-        ({"pace": "1,2,x"}, "pace"),
+        ({"simulated_durations": "1,2,0"}, "pace"),
+        ({"simulated_durations": "1,2,nan"}, "pace"),
+        ({"simulated_durations": "1,2,x"}, "pace"),
     ],
 )
 def test_impossible_settings_are_refused(tmp_path, values, why):
     with pytest.raises(ConfigError, match=why):
-        slow(tmp_path).with_values(**values)
+        slow(tmp_path).replace(**values)
 
 
 def test_an_algorithm_that_needs_rounds_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="mode: 'asynchronous' is refused"):
         factory.build_strategy(slow(tmp_path, strategy="concept-matching"))
     with pytest.raises(ConfigError, match="mode: 'asynchronous' is refused"):
-        resolve.resolve(
+        resolve(
             slow(tmp_path, strategy="fedavg", scenario="concepts", classes_per_task=0)
         )

@@ -76,7 +76,10 @@ def ending(kind, number, client):
         ("fedweit", {"set": 'knowledge = "all"'}),
         ("ewc", {}),
         ("fedavg", {"local_only": True}),
-        ("concept-matching", {"scenario": "concepts", "set": "concepts = 2"}),
+        (
+            "concept-matching",
+            {"scenario": "concepts", "strategy.params": "concepts = 2"},
+        ),
     ],
 )
 @pytest.mark.parametrize("moment", [("train", 1), ("train", 3), ("evaluate", 4)])
@@ -88,38 +91,47 @@ def test_a_run_that_was_ended_and_resumed_ends_as_if_it_had_not_been(
         kind = "train"  # they are tested there
     shape = {"clients": 3, "rounds": 2, "strategy": strategy, **more}
     if strategy == "concept-matching":
-        shape |= {"classes_per_task": 0, "rounds": 4, "window": 20, "model": "small"}
+        shape |= {
+            "classes_per_task": 0,
+            "rounds": 4,
+            "scenario.window": 20,
+            "model": "small",
+        }
         shape |= {"evaluate_every": 2}
-    usual = tiny(tmp_path / "a", memory=str(tmp_path / "ma"), **shape)
+    usual = tiny(tmp_path / "a", client_state=str(tmp_path / "ma"), **shape)
     run_in_process(usual)
-    broken = tiny(tmp_path / "b", memory=str(tmp_path / "mb"), **shape)
+    broken = tiny(tmp_path / "b", client_state=str(tmp_path / "mb"), **shape)
     with pytest.raises(PulledPlugError):
         run_in_process(broken, tamper=ending(kind, number, client=1))
     assert not (tmp_path / "b" / "summary.json").exists()
-    run_in_process(broken.with_values(resume=True))
+    run_in_process(broken.replace(resume=True))
     assert whole(tmp_path / "b") == whole(tmp_path / "a")
     config = (tmp_path / "b" / "config.toml").read_text()
     assert "resume = false" in config
 
 
 def test_a_finished_round_is_not_asked_again(tmp_path):
-    config = tiny(tmp_path, strategy="fedavg", rounds=2, memory=str(tmp_path / "m"))
+    config = tiny(
+        tmp_path, strategy="fedavg", rounds=2, client_state=str(tmp_path / "m")
+    )
     with pytest.raises(PulledPlugError):
         run_in_process(config, tamper=ending("train", 3, client=0))
-    grid = run_in_process(config.with_values(resume=True))
+    grid = run_in_process(config.replace(resume=True))
     rounds = {asked_in(m).stage.round for _, m in grid.asked if is_kind(m, "train")}
     assert rounds == {3, 4}
 
 
 @pytest.mark.parametrize("lost", ["newest", "all"])
 def test_a_damaged_checkpoint_costs_a_round_or_is_refused(tmp_path, lost):
-    config = tiny(tmp_path, strategy="fedavg", rounds=3, memory=str(tmp_path / "m"))
+    config = tiny(
+        tmp_path, strategy="fedavg", rounds=3, client_state=str(tmp_path / "m")
+    )
     with pytest.raises(PulledPlugError):
         run_in_process(config, tamper=ending("train", 4, client=0))
     manifests = sorted((tmp_path / CHECKPOINT).glob("manifest-*"))
     for path in manifests if lost == "all" else manifests[-1:]:
         path.write_bytes(b"rubbish")
-    again = config.with_values(resume=True)
+    again = config.replace(resume=True)
     if lost == "all":
         with pytest.raises(WireError, match="manifest-3 is damaged"):
             run_in_process(again)
@@ -140,7 +152,7 @@ def test_a_damaged_journal_is_refused_by_name(tmp_path, damage):
     else:
         path.write_text("" if damage == "shorter" else '{"round": 1\n' * 3)
     with pytest.raises(WireError, match=r"journal\.jsonl"):
-        run_in_process(config.with_values(resume=True))
+        run_in_process(config.replace(resume=True))
 
 
 def test_half_a_line_at_the_end_of_the_journal_is_forgotten(tmp_path):
@@ -149,7 +161,7 @@ def test_half_a_line_at_the_end_of_the_journal_is_forgotten(tmp_path):
         run_in_process(config, tamper=ending("train", 3, client=0))
     path = tmp_path / "journal.jsonl"
     path.write_text(path.read_text() + '{"what": "trained", "rou')
-    run_in_process(config.with_values(resume=True))
+    run_in_process(config.replace(resume=True))
     assert len(rounds_of(tmp_path)) == 4
 
 
@@ -199,7 +211,7 @@ def test_a_client_that_vanishes_and_returns_goes_on_where_it_was(tmp_path):
 
 
 def test_a_client_that_joins_late_begins_its_task_when_it_comes(tmp_path):
-    config = tiny(tmp_path, clients=3, rounds=3, min_replies=2, timeout=0.3)
+    config = tiny(tmp_path, clients=3, rounds=3, min_updates=2, timeout=0.3)
     grid = Coming([1, 2, 3], config, lambda node, done: node != 3 or done >= 1)
     start(config.flat(), grid)
     rows = rounds_of(tmp_path)
@@ -233,15 +245,15 @@ def test_a_round_waits_for_a_client_that_died_and_is_still_listed(
             return Message(unavailable, reply_to=message)
         return reply
 
-    config = tiny(tmp_path, strategy="fedavg", rounds=2, min_replies=2, attempts=2)
-    run_in_process(config.with_values(timeout=20.0), tamper=dies)
+    config = tiny(tmp_path, strategy="fedavg", rounds=2, min_updates=2, max_attempts=2)
+    run_in_process(config.replace(timeout=20.0), tamper=dies)
     assert deaths == ["train", *["query"] * 4], "asked who it is until it answers"
     assert [row["clients"] for row in rounds_of(tmp_path)] == [[0, 1]] * 4
 
 
 def test_a_round_is_tried_again_from_the_same_state(tmp_path):
-    shape = {"strategy": "fedweit", "rounds": 2, "min_replies": 2, "attempts": 2}
-    run_in_process(tiny(tmp_path / "a", memory=str(tmp_path / "ma"), **shape))
+    shape = {"strategy": "fedweit", "rounds": 2, "min_updates": 2, "max_attempts": 2}
+    run_in_process(tiny(tmp_path / "a", client_state=str(tmp_path / "ma"), **shape))
     failed = []
 
     def once(who, message, reply):
@@ -250,7 +262,7 @@ def test_a_round_is_tried_again_from_the_same_state(tmp_path):
             return failure(message, "a moment of weakness")
         return reply
 
-    config = tiny(tmp_path / "b", memory=str(tmp_path / "mb"), **shape)
+    config = tiny(tmp_path / "b", client_state=str(tmp_path / "mb"), **shape)
     run_in_process(config, tamper=once)
     assert failed
     rows = {name: rounds_of(tmp_path / name) for name in "ab"}
@@ -265,7 +277,7 @@ def test_a_round_is_tried_again_from_the_same_state(tmp_path):
 
 def test_a_client_that_lost_its_memory_is_given_everything_again(tmp_path):
     memory = tmp_path / "m"
-    config = tiny(tmp_path / "run", rounds=4, memory=str(memory))
+    config = tiny(tmp_path / "run", rounds=4, client_state=str(memory))
 
     def wipe(who, message, reply):
         if who == 1 and is_round(message, 1):
@@ -294,7 +306,12 @@ def test_a_client_that_lost_its_memory_is_given_everything_again(tmp_path):
 @pytest.mark.parametrize("always", [False, True])
 def test_a_lost_memory_costs_no_attempt_but_once(tmp_path, always):
     memory = tmp_path / "m"
-    shape = {"rounds": 3, "min_replies": 2, "attempts": 1, "memory": str(memory)}
+    shape = {
+        "rounds": 3,
+        "min_updates": 2,
+        "max_attempts": 1,
+        "client_state": str(memory),
+    }
     lost = []
 
     def wipe(who, message, reply):
@@ -351,5 +368,7 @@ def test_an_update_of_absurd_norm_is_left_out_by_name(tmp_path, strategy):
     for row in rounds_of(tmp_path):
         assert row["clients"] == [0]
         assert row["reasons"]["1"].startswith("norm: expected at most")
-    run_in_process(tiny(tmp_path, strategy=strategy, norm_limit=0.0), tamper=inflate)
+    run_in_process(
+        tiny(tmp_path, strategy=strategy, max_update_norm=0.0), tamper=inflate
+    )
     assert rounds_of(tmp_path)[0]["clients"] == [0, 1]

@@ -15,7 +15,8 @@ from fcl_flower.core.errors import ConfigError, RoundError
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.local import client_data, task
 from fcl_flower.federation.client import Client, config_on_node
-from fcl_flower.setup import factory, resolve
+from fcl_flower.setup import factory
+from fcl_flower.setup.resolve import resolve
 
 
 @pytest.fixture(autouse=True)
@@ -59,14 +60,14 @@ def config(tmp_path, **values):
         "strategy": "fedavg",
         "scenario": "own",
         "model": "mlp",
-        "features": 3,
+        "num_features": 3,
         "classes_per_task": 3,
         "tasks": 2,
         "rounds": 2,
         "epochs": 5,
         "output": str(tmp_path / "run"),
     }
-    return RunConfig(**{**settings, **values})
+    return RunConfig.from_settings(**{**settings, **values})
 
 
 NODES = [71, 23]
@@ -181,12 +182,12 @@ def test_a_client_without_a_folder_says_so(tmp_path, places):
 
 def test_a_single_head_needs_and_uses_the_labels_of_all(tmp_path, places):
     labels = "ant, bee, cow, dog, emu, car, bus"
-    run = config(tmp_path, head="single", labels=labels, classes_per_task=0)
+    run = config(tmp_path, head="single", class_names=labels, classes_per_task=0)
     run_in_process(run, NODES, places=places)
     assert summary_of(tmp_path / "run")["average_accuracy"] is not None
     # Nobody pulls at the head: the task that was learned last is known.
-    run_in_process(run.with_values(strategy="local"), NODES, places=places)
-    client = message_of(run.with_values(clients=2), places[1])
+    run_in_process(run.replace(strategy="local"), NODES, places=places)
+    client = message_of(run.replace(clients=2), places[1])
     (head,) = client.learner.model.heads
     assert head.out_features == 7
     data = client.data(TaskStage(1, 0, starts_task=True, ends_task=False))
@@ -249,7 +250,7 @@ def text_places(tmp_path):
 
 
 def text_config(tmp_path, **values):
-    texty = {"model": "kim-cnn", "features": 5, "classes_per_task": 2}
+    texty = {"model": "kim-cnn", "num_features": 5, "classes_per_task": 2}
     return config(tmp_path, **{"strategy": "fedavg", **texty, **values})
 
 
@@ -299,9 +300,9 @@ def test_vectors_that_are_missing_or_of_another_width_are_refused(
     with pytest.raises(
         ConfigError, match="word-vectors: the client's file cannot"
     ) as e:
-        message_of(run.with_values(features=6), text_places[0])
+        message_of(run.replace(num_features=6), text_places[0])
     assert "has vectors of 5 numbers, expected 6" in str(e.value.__cause__)
-    named = run.with_values(word_vectors=text_places[0]["word-vectors"])
+    named = run.replace(word_vectors=text_places[0]["word-vectors"])
     assert message_of(named, place).samples.vectors.table.shape[1] == 5
 
 
@@ -329,24 +330,24 @@ def test_vectors_that_are_missing_or_of_another_width_are_refused(
             "labels: 'a,b' is refused: expected none but with a single",
         ),
         ({"head": "single"}, "labels: '' is refused: expected different names of all"),
-        ({"head": "single", "labels": "a,a"}, "labels: 'a,a' is refused"),
+        ({"head": "single", "class_names": "a,a"}, "labels: 'a,a' is refused"),
         ({"word_vectors": "x"}, "word-vectors: 'x' is refused: expected none.*'mlp'"),
     ],
 )
 def test_a_setting_that_nobody_can_look_up_is_asked_for(tmp_path, change, words):
     with pytest.raises(ConfigError, match=words):
-        factory.build_word_vectors(config(tmp_path, **change))
+        factory.build_word_vectors(resolve(config(tmp_path, **change)))
 
 
 def test_labels_are_refused_where_data_sets_name_their_classes():
     with pytest.raises(
         ConfigError, match="labels: 'a,b' is refused: expected none, si"
     ):
-        resolve.resolve(RunConfig(labels="a,b"))
+        resolve(RunConfig.from_settings(class_names="a,b"))
 
 
 def test_the_plan_is_told_in_a_line(tmp_path):
-    plan = factory.build_scenario(config(tmp_path, clients=3))
+    plan = factory.build_scenario(resolve(config(tmp_path, clients=3)))
     assert plan.describe() == (
         "own: 3 clients with data of their own, 2 tasks of up to 3 classes"
     )
@@ -397,7 +398,7 @@ def test_a_node_that_is_misconfigured_is_told(values, words):
 
 
 def test_what_the_node_says_counts_more_than_what_the_run_says(tmp_path):
-    run = config(tmp_path, clients=2, device="cuda:7", min_replies=2)
+    run = config(tmp_path, clients=2, device="cuda:7", min_updates=2)
     found = config_on_node(
         run, NodeConfig(partition_id=0, device="cpu", word_vectors="x")
     )
@@ -413,7 +414,7 @@ def test_what_the_node_says_counts_more_than_what_the_run_says(tmp_path):
 
 def test_only_dealt_data_need_to_know_how_many_clients_there_are(tmp_path):
     alone = NodeConfig(partition_id=0)
-    assert config_on_node(config(tmp_path, min_replies=9), alone).scenario == "own"
+    assert config_on_node(config(tmp_path, min_updates=9), alone).scenario == "own"
     with pytest.raises(ConfigError, match="node-config num-partitions: missing; expec"):
         config_on_node(RunConfig(), alone)
     assert (

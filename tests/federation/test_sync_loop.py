@@ -19,6 +19,7 @@ from fcl_flower.federation.client import Client, model_bytes
 from fcl_flower.federation.transport import byte_counts, messages
 from fcl_flower.results.run_folder import free_folder
 from fcl_flower.setup import factory
+from fcl_flower.setup.resolve import resolve
 
 
 def stage_of(message):
@@ -77,7 +78,7 @@ def test_another_seed_gives_other_numbers(tmp_path, strategy):
 
 def test_where_clients_keep_their_memory_changes_nothing(tmp_path):
     run_in_process(tiny(tmp_path / "a"))
-    run_in_process(tiny(tmp_path / "b", memory=str(tmp_path / "memory")))
+    run_in_process(tiny(tmp_path / "b", client_state=str(tmp_path / "memory")))
     assert summary_of(tmp_path / "a") == summary_of(tmp_path / "b")
     assert {path.name for path in (tmp_path / "memory").iterdir()} == {
         "client-0",
@@ -88,7 +89,7 @@ def test_where_clients_keep_their_memory_changes_nothing(tmp_path):
 def test_half_precision_halves_what_travels_both_ways(tmp_path):
     for precision in ("float32", "float16"):
         run_in_process(
-            tiny(tmp_path / precision, strategy="fedavg", precision=precision)
+            tiny(tmp_path / precision, strategy="fedavg", wire_dtype=precision)
         )
     full, half = (summary_of(tmp_path / p) for p in ("float32", "float16"))
     for way in ("up", "down"):
@@ -100,7 +101,7 @@ def test_half_precision_halves_what_travels_both_ways(tmp_path):
 
 
 def test_exactly_the_scheduled_clients_take_part(tmp_path):
-    config = tiny(tmp_path, clients=4, rounds=3, fraction=0.5)
+    config = tiny(tmp_path, clients=4, rounds=3, client_fraction=0.5)
     grid = run_in_process(config)
     plan = Schedule(4, 2, 3, 0.5, seed=0)
     for number in range(1, 7):
@@ -126,7 +127,7 @@ def test_exactly_the_scheduled_clients_take_part(tmp_path):
 
 
 def test_a_task_is_first_and_last_for_each_client_by_its_own_rounds(tmp_path):
-    grid = run_in_process(tiny(tmp_path, clients=4, rounds=3, fraction=0.5))
+    grid = run_in_process(tiny(tmp_path, clients=4, rounds=3, client_fraction=0.5))
     stages = {client: [] for client in range(4)}
     for client, message in grid.asked:
         if is_kind(message, "train"):
@@ -157,7 +158,7 @@ def test_as_many_clients_as_there_are_nodes(tmp_path):
     assert (recorded["batch-size"], recorded["learning-rate"]) == (20, 1e-3)
     left_to_us = {"clients": 0, "dataset": "", "scenario": "", "model": ""}
     left_to_us |= {"batch_size": 0, "learning_rate": 0.0, "head": ""}
-    assert RunConfig.of(recorded).with_values(**left_to_us) == config
+    assert RunConfig.of(recorded).replace(**left_to_us) == config
 
 
 # ---- clients that fail
@@ -186,7 +187,7 @@ def test_a_client_that_raises_is_left_out_by_name_and_the_run_goes_on(
 
 def test_too_few_usable_replies_end_the_run_and_say_why(tmp_path):
     tamper = only(1, "train", 2, lambda message, reply: failure(message, "broken disk"))
-    config = tiny(tmp_path, strategy="fedavg", rounds=2, min_replies=2)
+    config = tiny(tmp_path, strategy="fedavg", rounds=2, min_updates=2)
     with pytest.raises(RoundError, match=r"round 2: 1 usable.* 2 needed.*broken disk"):
         run_in_process(config, tamper=tamper)
     assert len(rounds_of(tmp_path)) == 1
@@ -279,7 +280,7 @@ STRANGE = [
 
 @pytest.mark.parametrize("answer", STRANGE)
 def test_a_node_that_does_not_say_who_it_is_takes_no_part(tmp_path, answer):
-    config = tiny(tmp_path, timeout=0.3, min_replies=2)
+    config = tiny(tmp_path, timeout=0.3, min_updates=2)
     with pytest.raises(RoundError, match=r"\[0\] of 2 connected in time, .* least 2"):
         run_in_process(config, tamper=only(1, "query", None, answer))
 
@@ -295,13 +296,13 @@ def test_nodes_beyond_the_number_of_clients_are_not_asked(tmp_path):
 
 
 def test_too_few_nodes_are_waited_for_no_longer_than_the_timeout(tmp_path):
-    config = tiny(tmp_path, clients=3, timeout=0.2, min_replies=3)
+    config = tiny(tmp_path, clients=3, timeout=0.2, min_updates=3)
     with pytest.raises(RoundError, match=r"\[0, 1\] of 3 connected.* least 3"):
         run_in_process(config, nodes=[1, 2])
 
 
 def test_a_run_starts_without_those_that_do_not_come_if_enough_are_there(tmp_path):
-    config = tiny(tmp_path, strategy="fedavg", clients=3, timeout=0.2, min_replies=2)
+    config = tiny(tmp_path, strategy="fedavg", clients=3, timeout=0.2, min_updates=2)
     run_in_process(config, nodes=[1, 2])
     for row in rounds_of(tmp_path):
         assert row["clients"] == [0, 1]
@@ -346,7 +347,7 @@ def test_results_lie_under_a_speaking_name_and_never_on_top_of_others(
     tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    config = RunConfig(
+    config = RunConfig.from_settings(
         strategy="ewc", local_only=True, dataset="a/b,c", scenario="mixed", seed=3
     )
     name = "runs/ewc-isolated-mixed-a_b+c-seed3"
@@ -357,7 +358,7 @@ def test_results_lie_under_a_speaking_name_and_never_on_top_of_others(
 
 def test_a_run_that_is_told_no_folder_makes_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    run_in_process(tiny("").with_values(strategy="local"))
+    run_in_process(tiny("").replace(strategy="local"))
     assert [path.parent.name for path in tmp_path.glob("runs/*/report.html")] == [
         "local-overlapped-digits-seed0"
     ]
@@ -412,9 +413,9 @@ def test_progress_is_finished_only_when_the_report_is_there(tmp_path, monkeypatc
 
 def test_both_sides_are_built_from_the_same_model(tmp_path):
     config = tiny(tmp_path)
-    plan = factory.build_scenario(config)
-    server = factory.build_model(config, plan).state_dict()
-    client = factory.build_learner(config, plan, 1).model.state_dict()
+    plan = factory.build_scenario(resolve(config))
+    server = factory.build_model(resolve(config), plan).state_dict()
+    client = factory.build_learner(resolve(config), plan, 1).model.state_dict()
     for name in server:
         np.testing.assert_array_equal(server[name], client[name])
 
@@ -428,7 +429,7 @@ def survey_run(tmp_path, name="run", tamper=None, **changes):
         write_topics(tmp_path)
     values = {
         "strategy": "fedseit",
-        "set": 'knowledge = "sit:1", clusters = 3, members = 2',
+        "strategy.params": 'knowledge = "sit:1", clusters = 3, members = 2',
         "dataset": "tiny",
         "data_root": str(tmp_path),
         "word_vectors": "tiny.vec",

@@ -38,12 +38,12 @@ def test_rows_that_share_their_clients_are_those_of_whole_runs(
             clients=6,
             tasks=3,
             rounds=4,
-            fraction=0.7,
+            client_fraction=0.7,
             valid_fraction=0.2,
-            label=label,
+            title=label,
             seed=2,
             threads=1,
-            set=text,
+            **{"strategy.params": text},
         )
         for label, text in SETTINGS.items()
     ]
@@ -51,10 +51,10 @@ def test_rows_that_share_their_clients_are_those_of_whole_runs(
 
     for row in rows:
         run_in_process(row)
-        whole = summary_of(Path(row.output))
+        whole = summary_of(Path(row.run.output))
         expected = {"accuracy": whole["average_accuracy"], **whole["concepts"]}
-        told = {name: found[row.label][name] for name in expected}
-        assert told == pytest.approx(expected, abs=1e-12), row.label
+        told = {name: found[row.run.title][name] for name in expected}
+        assert told == pytest.approx(expected, abs=1e-12), row.run.title
     shared = {label: one["run"] for label, one in found.items()}
     assert shared["default"] == shared["euclidean"], "one run stands for both"
     assert len({shared["default"], shared["literal"], shared["two"]}) == 3

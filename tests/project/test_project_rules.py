@@ -87,7 +87,7 @@ def test_the_version_is_the_same_everywhere():
 def test_flower_is_told_every_setting_with_its_default():
     app = PROJECT["tool"]["flwr"]["app"]
 
-    assert app["config"] == RunConfig(clients=0).flat()
+    assert app["config"] == RunConfig.from_settings(clients=0).flat()
 
 
 def test_flowers_bundle_holds_every_file_that_the_app_needs(tmp_path):
@@ -258,9 +258,9 @@ def test_the_guides_algorithm_is_found_by_its_file():
 
 @pytest.mark.usefixtures("guide")
 def test_the_guides_algorithm_learns(tmp_path):
-    config = RunConfig(
+    config = RunConfig.from_settings(
         strategy="fedmedian",
-        set="clip = 5.0",
+        **{"strategy.params": "clip = 5.0"},
         clients=3,
         tasks=2,
         rounds=3,
@@ -277,9 +277,9 @@ def test_the_guides_algorithm_learns(tmp_path):
 
 @pytest.mark.usefixtures("guide")
 def test_the_guides_client_changes_the_model_by_no_more_than_it_may(tmp_path):
-    config = RunConfig(
+    config = RunConfig.from_settings(
         strategy="fedmedian",
-        set="clip = 0.25",
+        **{"strategy.params": "clip = 0.25"},
         clients=2,
         tasks=1,
         rounds=2,

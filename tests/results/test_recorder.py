@@ -39,7 +39,7 @@ PLAN = Scenario(
 
 
 def made(folder, **remarks):
-    config = RunConfig(clients=3, tasks=2, rounds=5)
+    config = RunConfig.from_settings(clients=3, tasks=2, rounds=5)
     return Recorder(folder, config, PLAN, build_diagnostics(PLAN), remarks)
 
 
@@ -224,7 +224,7 @@ class Counting:
 
 def test_the_recorder_serves_any_diagnostics_alike(tmp_path):
     counting = Counting()
-    config = RunConfig(clients=3, tasks=2, rounds=5)
+    config = RunConfig.from_settings(clients=3, tasks=2, rounds=5)
     recorder = Recorder(tmp_path, config, PLAN, [counting], {"word vectors": "none"})
     with pytest.raises(WireError, match="count"):
         recorder.check_metrics({"count": -1.0})

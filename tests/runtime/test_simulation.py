@@ -216,7 +216,7 @@ def programs(tmp_path, monkeypatch):
         folder = tmp_path / "run"
         folder.mkdir(exist_ok=True)
         return simulation.simulate(
-            tiny(folder, clients=3, label='a "quoted" name'),
+            tiny(folder, clients=3, title='a "quoted" name'),
             folder,
             workers=2,
             gpus_per_client=0.25,
@@ -254,9 +254,9 @@ def test_flower_is_told_the_whole_configuration_and_the_resources(programs, tmp_
         "clientapp": "fcl_flower.federation.client_app:app",
     }
     config = RunConfig.of(app["config"])
-    assert config.label == 'a "quoted" name'
-    assert config.memory.startswith(str(tmp_path / "run"))
-    assert config.output == str(tmp_path / "run")
+    assert config.run.title == 'a "quoted" name'
+    assert config.run.client_state.startswith(str(tmp_path / "run"))
+    assert config.run.output == str(tmp_path / "run")
 
 
 @pytest.mark.parametrize("body", [CRASHES, ENDS_EARLY, CLAIMS], ids=["1", "2", "3"])

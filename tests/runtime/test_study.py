@@ -25,8 +25,8 @@ class Runner:
     def __call__(self, config, place):
         if len(self.ran) == self.stop_at:
             raise KeyboardInterrupt
-        self.ran.append((config.title, config.seed))
-        run_in_process(config.with_values(output=str(place)))
+        self.ran.append((config.title, config.run.seed))
+        run_in_process(config.replace(output=str(place)))
         return json.loads((place / "summary.json").read_text())
 
 
@@ -36,8 +36,7 @@ def never(config, place):
 
 def study_of(*names, seeds=(0, 1), **values):
     variants = tuple(
-        tiny("", strategy=name, tasks=1, **values).with_values(output="")
-        for name in names
+        tiny("", strategy=name, tasks=1, **values).replace(output="") for name in names
     )
     return Study(variants, seeds)
 
@@ -77,7 +76,7 @@ def test_runs_go_seed_by_seed():
 
 def test_only_federated_methods_get_an_isolated_twin():
     names = ("fedprox", "ewc", "stl", "local")
-    variants = tuple(RunConfig(strategy=name) for name in names)
+    variants = tuple(RunConfig.from_settings(strategy=name) for name in names)
     assert [variant.title for variant in with_local_only(variants)] == [
         "fedprox",
         "fedprox isolated",
@@ -90,10 +89,10 @@ def test_only_federated_methods_get_an_isolated_twin():
 
 def test_a_twin_that_is_there_already_is_not_run_twice():
     variants = (
-        RunConfig(strategy="fedavg"),
-        RunConfig(strategy="local"),
-        RunConfig(strategy="ewc", local_only=True),
-        RunConfig(strategy="ewc"),
+        RunConfig.from_settings(strategy="fedavg"),
+        RunConfig.from_settings(strategy="local"),
+        RunConfig.from_settings(strategy="ewc", local_only=True),
+        RunConfig.from_settings(strategy="ewc"),
     )
     titles = [variant.title for variant in with_local_only(variants)]
     assert titles == ["fedavg", "local", "ewc isolated", "ewc"]
@@ -203,7 +202,9 @@ def test_a_file_describes_a_study(tmp_path):
         )
     )
     assert study.seeds == (3, 1)
-    assert [(v.title, v.clients, v.learning_rate) for v in study.variants] == [
+    assert [
+        (v.title, v.scenario.clients, v.training.learning_rate) for v in study.variants
+    ] == [
         ("fedavg", 5, 1.0),
         ("local", 5, 1.0),
         ("EWC 5", 6, 1.0),
@@ -343,7 +344,10 @@ def test_the_table_by_hand():
 
 
 def test_static_data_are_not_paired_with_a_stream():
-    drift, static = {"window": 64, "stay": 8}, {"window": 64, "stay": 0}
+    drift, static = (
+        {"scenario.window": 64, "scenario.mean_duration": 8},
+        {"scenario.window": 64, "scenario.mean_duration": 0},
+    )
     found = rows(
         [
             summary("f", 0, 0.75, twin="i", hidden=drift, clients=[[[0.75]]]),
@@ -381,10 +385,10 @@ def test_a_part_of_a_study_can_be_run_and_the_tables_hold_all_that_is_finished(
     tmp_path,
 ):
     study = study_of("fedavg", "local", seeds=(0, 1))
-    run_study(study, tmp_path, Runner(), lambda config: config.seed == 1)
+    run_study(study, tmp_path, Runner(), lambda config: config.run.seed == 1)
     assert "| fedavg | 1 |" in (tmp_path / "table.md").read_text()
     summaries = run_study(
-        study, tmp_path, Runner(), lambda config: config.strategy == "fedavg"
+        study, tmp_path, Runner(), lambda config: config.strategy.name == "fedavg"
     )
     assert [(s["label"], s["seed"]) for s in summaries] == [
         ("fedavg", 0),
@@ -396,7 +400,7 @@ def test_a_part_of_a_study_can_be_run_and_the_tables_hold_all_that_is_finished(
 
 def test_tables_hold_what_is_finished_also_while_an_early_run_is_missing(tmp_path):
     study = study_of("fedavg", "local")
-    run_study(study, tmp_path, Runner(), lambda config: config.strategy == "local")
+    run_study(study, tmp_path, Runner(), lambda config: config.strategy.name == "local")
 
     def interrupted(config, place):
         raise KeyboardInterrupt

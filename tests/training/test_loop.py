@@ -178,7 +178,7 @@ def test_the_falling_rate_is_used_at_once(examples):
 
 def test_training_stops_for_good_when_the_rate_is_too_small(examples):
     leaves, steps = linear(), []
-    given = {"learning_rate": 2e-7, "patience": 1, "batch_size": COUNT}
+    given = {"learning_rate": 2e-7, "lr_patience": 1, "batch_size": COUNT}
     done = train(
         leaves, examples, always(1.0), epochs=9, after_step=steps.append, **given
     )
@@ -381,7 +381,7 @@ def epochs_of(examples, losses, memory=None, number=1, **given):
         epochs=len(losses),
         batch_size=COUNT,
         after_step=steps.append,
-        **{"patience": 0, **given},
+        **{"lr_patience": 0, **given},
     )
     return len(steps), done
 

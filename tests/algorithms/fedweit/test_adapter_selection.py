@@ -414,7 +414,9 @@ def test_a_valid_policy_is_kept(value):
 
 @pytest.mark.parametrize("strategy", ["fedweit", "fedweit-match"])
 def test_sit_is_refused_for_images(tmp_path, strategy):
-    config = tiny(tmp_path, strategy=strategy, set='knowledge = "sit:2"')
+    config = tiny(
+        tmp_path, strategy=strategy, **{"strategy.params": 'knowledge = "sit:2"'}
+    )
     with pytest.raises(ConfigError, match="set knowledge: 'sit:2' is refused"):
         run_in_process(config)
     for shape in ((3, 2), (3, 2, 4, 4)):

@@ -13,7 +13,8 @@ from fcl_flower.data.datasets.arrays import TabularDataset
 from fcl_flower.data.datasets.registry import load_dataset
 from fcl_flower.data.inputs import to_inputs
 from fcl_flower.models.registry import create_model
-from fcl_flower.setup import factory, resolve
+from fcl_flower.setup import factory
+from fcl_flower.setup.resolve import resolve
 
 
 @pytest.fixture(autouse=True)
@@ -76,30 +77,30 @@ def test_a_wrong_array_is_refused_by_file_and_key(save, tmp_path, change, words)
 
 def test_the_width_of_the_model_is_that_of_the_data(save, tmp_path):
     save()
-    config = RunConfig(dataset="table", data_root=str(tmp_path), tasks=2)
-    found = resolve.resolve(config)
+    config = RunConfig.from_settings(dataset="table", data_root=str(tmp_path), tasks=2)
+    found = resolve(config)
     assert (found.model, found.features) == ("mlp", 3)
-    assert resolve.resolve(found) == found
+    assert resolve(found) == found
     assert factory.build_model(found, factory.build_scenario(found)).input_shape == (3,)
     with pytest.raises(ConfigError, match="features: 5 is refused: expected 3, as 'ta"):
-        resolve.resolve(config.with_values(features=5))
+        resolve(config.replace(num_features=5))
     with pytest.raises(ConfigError, match="features: 5 is refused: expected none, as"):
-        resolve.resolve(RunConfig(features=5))
+        resolve(RunConfig.from_settings(num_features=5))
 
 
 def test_data_sets_of_different_width_cannot_share_a_model(save, tmp_path):
     save()
     save("wide", **arrays(numbers=5))
-    config = RunConfig(
+    config = RunConfig.from_settings(
         dataset="table,wide",
         scenario="mixed",
         data_root=str(tmp_path),
         clients=2,
         tasks=1,
     )
-    plan = factory.build_scenario(config)
+    plan = factory.build_scenario(resolve(config))
     with pytest.raises(ConfigError, match=r"expected \(5,\) for the features of 'wide"):
-        factory.build_model(config, plan)
+        factory.build_model(resolve(config), plan)
 
 
 def test_the_network_is_two_normalised_layers():
@@ -130,7 +131,7 @@ def test_a_model_for_numbers_needs_numbers():
 def test_a_run_learns_from_numbers(save, tmp_path, strategy):
     save()
     run_in_process(
-        RunConfig(
+        RunConfig.from_settings(
             strategy=strategy,
             dataset="table",
             data_root=str(tmp_path),

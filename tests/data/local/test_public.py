@@ -6,7 +6,8 @@ from fakes import run_in_process, summary_of
 
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.setup import factory, resolve
+from fcl_flower.setup import factory
+from fcl_flower.setup.resolve import resolve
 
 pytest.importorskip("transformers")
 
@@ -41,26 +42,26 @@ def config(tmp_path, backbone, public, **values):
         "strategy": "fedet",
         "scenario": "own",
         "model": "enhanced-vit",
-        "backbone": backbone("vit"),
-        "bottleneck": 4,
+        "model.encoder": backbone("vit"),
+        "model.bottleneck": 4,
         "head": "single",
-        "labels": "apple,sea,fire,sky",
+        "class_names": "apple,sea,fire,sky",
         "clients": 2,
         "tasks": 2,
         "rounds": 1,
         "epochs": 12,
         "learning_rate": 0.01,
-        "public_data": str(public),
-        "set": "groups = 2, gamma = 0.2, auxiliary = 32, server_epochs = 12",
+        "public_path": str(public),
+        "strategy.params": "groups = 2, gamma = 0.2, auxiliary = 32, server_epochs = 12",
         "output": str(tmp_path / "run"),
     }
-    return RunConfig(**{**settings, **values})
+    return RunConfig.from_settings(**{**settings, **values})
 
 
 def test_labels_are_places_in_the_head_and_unknown_ones_nobodys(tmp_path, backbone):
     public = pictures(tmp_path / "x.npz", ["zebra", "sky", "apple"], 2)
 
-    trainer = factory.trainer(config(tmp_path, backbone, public))
+    trainer = factory.build_trainer(resolve(config(tmp_path, backbone, public)))
 
     assert trainer.labels.tolist() == [-1, -1, 3, 3, 0, 0]
     # Counted in the alphabetical order of their names.
@@ -90,12 +91,12 @@ def test_groups_are_made_and_distilled_of_the_servers_samples(
 
 def test_without_them_several_groups_are_refused_by_name(tmp_path, backbone):
     with pytest.raises(ConfigError, match=r"set groups: 2 is refused.*public-data\)"):
-        factory.validate(config(tmp_path, backbone, ""))
+        factory.validate(resolve(config(tmp_path, backbone, "")))
 
 
 def test_a_file_that_is_missing_is_named(tmp_path, backbone):
     with pytest.raises(ConfigError, match=r"none\.npz is missing, expected a file"):
-        factory.validate(config(tmp_path, backbone, tmp_path / "none.npz"))
+        factory.validate(resolve(config(tmp_path, backbone, tmp_path / "none.npz")))
 
 
 @pytest.mark.parametrize(
@@ -104,12 +105,16 @@ def test_a_file_that_is_missing_is_named(tmp_path, backbone):
 )
 def test_what_nobody_would_use_is_refused(values):
     with pytest.raises(ConfigError, match="public-data: 'x' is refused: expected none"):
-        resolve.resolve(RunConfig(public_data="x", **values))
+        resolve(RunConfig.from_settings(public_path="x", **values))
 
 
 def test_texts_that_only_clients_can_number_are_refused():
-    text = RunConfig(
-        strategy="fedet", scenario="own", model="kim-cnn", features=5, public_data="x"
+    text = RunConfig.from_settings(
+        strategy="fedet",
+        scenario="own",
+        model="kim-cnn",
+        num_features=5,
+        public_path="x",
     )
     with pytest.raises(ConfigError, match=r"public-data: 'x' is refused.*word vectors"):
-        resolve.resolve(text)
+        resolve(text)

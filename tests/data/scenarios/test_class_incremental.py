@@ -19,7 +19,8 @@ from fcl_flower.data.scenarios import registry
 from fcl_flower.data.scenarios.registry import draw_scenario
 from fcl_flower.data.scenarios.spec import Incremental
 from fcl_flower.data.text.word_vectors import word_vectors
-from fcl_flower.setup import factory, resolve
+from fcl_flower.setup import factory
+from fcl_flower.setup.resolve import resolve
 
 NOWHERE = Path("no-such-folder")
 
@@ -399,9 +400,9 @@ def test_public_texts_are_numbered_as_the_clients_are(tmp_path):
         tasks=1,
         public_dataset="far",
     )
-    words = factory.build_word_vectors(config)
+    words = factory.build_word_vectors(resolve(config))
     found = public_examples(
-        factory.build_scenario(config), InputSpec(tmp_path, (-1,), True, words)
+        factory.build_scenario(resolve(config)), InputSpec(tmp_path, (-1,), True, words)
     )
     assert words is word_vectors(("near", "far"), tmp_path, "known.vec", 0)
     assert found.x.shape == (16, 4)
@@ -500,12 +501,12 @@ def test_a_head_a_task_is_refused():
         match=r"head: 'multi' is refused: expected 'single' for scenario "
         r"class-incremental, where a sample's task is unknown",
     ):
-        resolve.resolve(config)
+        resolve(config)
 
 
 def test_what_suits_the_scenario_is_filled_in():
     config = RunConfig(scenario="class-incremental", dataset="digits")
-    found = resolve.resolve(config)
+    found = resolve(config)
     assert (found.clients, found.rounds, found.head) == (4, 2, "single")
 
 
@@ -519,7 +520,7 @@ def test_other_scenarios_refuse_what_they_would_not_use(setting):
     with pytest.raises(
         ConfigError, match=f"{key.replace('_', '-')}: got {value!r}, expec"
     ):
-        factory.build_scenario(config)
+        factory.build_scenario(resolve(config))
 
 
 def test_public_data_of_another_kind_are_refused():
@@ -529,7 +530,7 @@ def test_public_data_of_another_kind_are_refused():
     with pytest.raises(
         ConfigError, match=r"dataset: 'digits,stdlib-docs' is refused: .* images and t"
     ):
-        resolve.resolve(config)
+        resolve(config)
 
 
 def test_a_run_records_what_the_server_had_and_how_well_all_classes_are_known(tmp_path):
@@ -545,7 +546,7 @@ def test_a_run_records_what_the_server_had_and_how_well_all_classes_are_known(tm
         public_fraction=0.1,
     )
     run_in_process(config)
-    plan = factory.build_scenario(config)
+    plan = factory.build_scenario(resolve(config))
     found = json.loads((tmp_path / "scenario.json").read_text())
     assert found["public"] == [plan.public[0].to_dict()]
     assert found["public"][0]["train"] == 8
@@ -570,6 +571,6 @@ def test_a_model_has_one_output_for_each_class(reviews):
         tasks=2,
         clients=2,
     )
-    plan = factory.build_scenario(config)
-    network = factory.build_model(config, plan)
+    plan = factory.build_scenario(resolve(config))
+    network = factory.build_model(resolve(config), plan)
     assert network(torch.zeros(5, *network.input_shape), 1).shape == (5, 4)

@@ -10,12 +10,13 @@ from clients.concept_matching.client import ConceptMatching
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.federation.transport import messages
-from fcl_flower.setup import factory, resolve
+from fcl_flower.setup import factory
+from fcl_flower.setup.resolve import resolve
 
 
 def told(folder, **values):
     given = {"strategy": "fedweit", "clients": 3, "tasks": 3, "rounds": 6}
-    rest = {"scenario": "concepts", "classes_per_task": 0, "concept_ids": True}
+    rest = {"scenario": "concepts", "classes_per_task": 0, "scenario.reveal_ids": True}
     return tiny(folder, **{**given, **rest, "evaluate_every": 6, **values})
 
 
@@ -31,22 +32,38 @@ def stages(grid, kind):
     ("values", "why"),
     [
         ({"scenario": "overlapped"}, "not with scenario overlapped and stay 1"),
-        ({"scenario": "concepts", "stay": 0}, "not with scenario concepts and stay 0"),
+        (
+            {"scenario": "concepts", "scenario.mean_duration": 0},
+            "not with scenario concepts and stay 0",
+        ),
     ],
 )
 def test_ids_are_refused_where_a_client_does_not_meet_one_hidden_concept(values, why):
     with pytest.raises(ConfigError, match=f"concept-ids: True is refused: .*{why}"):
-        resolve.resolve(RunConfig(concept_ids=True, **values))
+        resolve(RunConfig.from_settings(**{"scenario.reveal_ids": True}, **values))
 
 
 def test_the_schedule_knows_what_the_stream_knows(tmp_path):
-    config = told(tmp_path, stay=3, fraction=0.7)
-    plan, stream = factory.build_schedule(config), factory.build_scenario(config).stream
+    config = told(tmp_path, **{"scenario.mean_duration": 3}, client_fraction=0.7)
+    plan, stream = (
+        factory.build_schedule(
+            resolve(config), factory.build_scenario(resolve(config))
+        ),
+        factory.build_scenario(resolve(config)).stream,
+    )
     for client in range(3):
         for number in range(1, 7):
             expected = stream.concepts_met(client, number)
             assert (plan.stage(number, client).task,) == expected
-    assert factory.build_schedule(config.with_values(concept_ids=False)).told is None
+    assert (
+        factory.build_schedule(
+            resolve(config.replace(**{"scenario.reveal_ids": False})),
+            factory.build_scenario(
+                resolve(config.replace(**{"scenario.reveal_ids": False}))
+            ),
+        ).told
+        is None
+    )
 
 
 def test_fedweit_learns_every_concept_that_it_is_told_of(tmp_path):
@@ -62,9 +79,14 @@ def test_fedweit_learns_every_concept_that_it_is_told_of(tmp_path):
 
 
 def test_a_client_is_told_of_its_concept_and_of_no_other(tmp_path):
-    config = told(tmp_path, fraction=0.7, set='knowledge = "all"', seed=2)
+    config = told(
+        tmp_path,
+        client_fraction=0.7,
+        **{"strategy.params": 'knowledge = "all"'},
+        seed=2,
+    )
     grid = run_in_process(config)
-    stream = factory.build_scenario(config).stream
+    stream = factory.build_scenario(resolve(config)).stream
     met, uploaded_groups = {}, set()
     trains = [
         (client, message)
@@ -112,7 +134,12 @@ def test_who_is_told_its_concept_need_not_recognise_it(tmp_path, monkeypatch):
     monkeypatch.setattr(ConceptMatching, "select_model", select_model)
     monkeypatch.setattr(ConceptMatching, "predict", predict)
     run_in_process(
-        told(tmp_path, strategy="concept-matching", set="concepts = 3", rounds=2)
+        told(
+            tmp_path,
+            strategy="concept-matching",
+            **{"strategy.params": "concepts = 3"},
+            rounds=2,
+        )
     )
     assert set(seen) == {0, 1, 2}
     assert [row["failed"] for row in rounds_of(tmp_path)] == [[]] * 2
@@ -121,7 +148,7 @@ def test_who_is_told_its_concept_need_not_recognise_it(tmp_path, monkeypatch):
 def test_methods_with_one_model_have_no_use_for_ids(tmp_path):
     given = {"strategy": "fedavg", "rounds": 2, "clients": 2}
     for name, ids in (("a", True), ("b", False)):
-        run_in_process(told(tmp_path / name, concept_ids=ids, **given))
+        run_in_process(told(tmp_path / name, **{"scenario.reveal_ids": ids}, **given))
     found, expected = (summary_of(tmp_path / name) for name in "ab")
     assert found["client_accuracy"] == expected["client_accuracy"]
     assert found["hidden"]["ids"] is True
@@ -145,7 +172,7 @@ def test_selective_transfer_knows_tasks_that_begin_at_once(tmp_path):
         tmp_path / "run",
         strategy="fedseit",
         tasks=2,
-        set='knowledge = "sit:1", members = 1, dls = true',
+        **{"strategy.params": 'knowledge = "sit:1", members = 1, dls = true'},
         **write_topics(tmp_path),
     )
     grid = run_in_process(config)

@@ -19,7 +19,8 @@ from fcl_flower.data.scenarios.concepts import concept_chunks, concept_groups
 from fcl_flower.data.scenarios.registry import draw_scenario
 from fcl_flower.federation.transport import messages
 from fcl_flower.results.diagnostics.concepts import ConceptDiagnostics
-from fcl_flower.setup import factory, resolve
+from fcl_flower.setup import factory
+from fcl_flower.setup.resolve import resolve
 
 
 class Source:
@@ -205,12 +206,19 @@ def test_static_data_are_all_chunks_together(tmp_path):
 
 
 def test_texts_of_different_lengths_are_padded_together(tmp_path):
-    config = RunConfig(
-        scenario="concepts", dataset="stdlib-docs", clients=3, tasks=2, stay=0
+    config = RunConfig.from_settings(
+        scenario="concepts",
+        dataset="stdlib-docs",
+        clients=3,
+        tasks=2,
+        **{"scenario.mean_duration": 0},
     )
-    found = factory.build_scenario(config)
+    found = factory.build_scenario(resolve(config))
     form = InputSpec(
-        tmp_path, (-1,), single_head=True, numbering=factory.build_word_vectors(config)
+        tmp_path,
+        (-1,),
+        single_head=True,
+        numbering=factory.build_word_vectors(resolve(config)),
     )
     seen = concept_data(found, 0, 1, form)
     assert seen.train.x.shape[0] == len(seen.train.y)
@@ -248,7 +256,7 @@ def test_classes_per_task_mean_nothing_to_concepts(tmp_path):
 
 
 def test_what_suits_hidden_concepts_is_filled_in():
-    found = resolve.resolve(RunConfig(strategy="concept-matching"))
+    found = resolve(RunConfig.from_settings(strategy="concept-matching"))
     assert (found.scenario, found.dataset, found.head) == (
         "concepts",
         "digits",
@@ -260,15 +268,15 @@ def test_what_suits_hidden_concepts_is_filled_in():
 
 
 def test_what_suits_task_streams_is_filled_in():
-    found = resolve.resolve(RunConfig())
+    found = resolve(RunConfig())
     assert (found.scenario, found.head) == ("overlapped", "multi")
     assert (found.clients, found.rounds, found.evaluate_every) == (4, 5, 0)
 
 
 def test_a_head_for_each_hidden_concept_is_refused():
-    config = RunConfig(scenario="concepts", head="multi")
+    config = RunConfig.from_settings(scenario="concepts", head="multi")
     with pytest.raises(ConfigError, match=r"head: 'multi' is refused: .* 'single'"):
-        resolve.resolve(config)
+        resolve(config)
 
 
 # ---- a whole run
@@ -400,7 +408,7 @@ def test_clients_may_be_absent_come_late_or_leave(tmp_path):
         return None if late or gone else reply
 
     run_in_process(
-        matching(tmp_path, fraction=0.7, timeout=0.5, seed=1), tamper=unreliable
+        matching(tmp_path, client_fraction=0.7, timeout=0.5, seed=1), tamper=unreliable
     )
     rows = rounds_of(tmp_path)
     assert [len(row["clients"]) + len(row["failed"]) for row in rows] == [4] * 6
@@ -415,7 +423,12 @@ def test_matching_beats_averaging_over_concepts_by_far(tmp_path):
     for name, text in (("concept-matching", "concepts = 3"), ("fedavg", "")):
         run_in_process(
             matching(
-                tmp_path / name, strategy=name, set=text, clients=9, rounds=8, seed=2
+                tmp_path / name,
+                strategy=name,
+                **{"strategy.params": text},
+                clients=9,
+                rounds=8,
+                seed=2,
             )
         )
         found[name] = summary_of(tmp_path / name)["average_accuracy"]

@@ -20,8 +20,8 @@ METHODS = [
     {"strategy": "fedavg"},
     {"strategy": "fedweit"},
     {"strategy": "fedweit-match"},
-    {"strategy": "fedavg", "mode": "asynchronous", "pace": "1,3"},
-    {"strategy": "fedweit", "mode": "asynchronous", "pace": "1,3"},
+    {"strategy": "fedavg", "asynchronous": True, "simulated_durations": "1,3"},
+    {"strategy": "fedweit", "asynchronous": True, "simulated_durations": "1,3"},
 ]
 
 

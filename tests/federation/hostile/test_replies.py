@@ -33,6 +33,7 @@ from fcl_flower.federation.transport.state_store import FolderStateStore
 from fcl_flower.results.diagnostics import build_diagnostics
 from fcl_flower.results.recorder import Recorder
 from fcl_flower.setup import factory
+from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.tensors import snapshot
 
 HONEST, HOSTILE = 0, 1
@@ -76,8 +77,8 @@ class OneRound:
     def __init__(self, strategy, folder):
         self.folder = folder
         self.config = tiny(folder, strategy=strategy)
-        self.plan = factory.build_scenario(self.config)
-        self.initial = factory.build_model(self.config, self.plan)
+        self.plan = factory.build_scenario(resolve(self.config))
+        self.initial = factory.build_model(resolve(self.config), self.plan)
         honest = {}
 
         def keep(client, message, reply):
@@ -97,14 +98,18 @@ class OneRound:
         roster = ClientRegistry(grid, len(NODES))
         roster.wait_for_clients(len(NODES), timeout=5)
         federation = Server(
-            factory.build_strategy(self.config),
+            factory.build_strategy(resolve(self.config)),
             roster,
             recorder,
             FolderStateStore(self.folder / "checkpoint", durable=False),
         )
         federation.begin(snapshot(self.initial, self.initial.shared_names()))
         loop = SynchronousStrategy(
-            federation, factory.build_schedule(self.config), SimulatedClock()
+            federation,
+            factory.build_schedule(
+                resolve(self.config), factory.build_scenario(resolve(self.config))
+            ),
+            SimulatedClock(),
         )
         loop.start(grid, ArrayRecord(), num_rounds=1, timeout=5)
         return exact(federation.state), rounds_of(self.folder)[0], recorder.accuracy

@@ -24,6 +24,7 @@ from fcl_flower.federation.transport.state_store import FolderStateStore
 from fcl_flower.results.diagnostics import build_diagnostics
 from fcl_flower.results.recorder import Recorder
 from fcl_flower.setup import factory
+from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.tensors import snapshot
 
 HONEST, HOSTILE = 0, 1
@@ -56,8 +57,10 @@ class Waiting:
         self.folder = folder
         self.earlier = {}
         config = tiny(folder, strategy=strategy)
-        plan = factory.build_scenario(config)
-        schedule = factory.build_schedule(config)
+        plan = factory.build_scenario(resolve(config))
+        schedule = factory.build_schedule(
+            resolve(config), factory.build_scenario(resolve(config))
+        )
 
         def keep(client, message, reply):
             self.earlier[client, message.metadata.message_type] = reply.content
@@ -67,18 +70,18 @@ class Waiting:
         roster = ClientRegistry(grid, len(NODES))
         roster.wait_for_clients(len(NODES), timeout=5)
         self.federation = Server(
-            factory.build_strategy(config),
+            factory.build_strategy(resolve(config)),
             roster,
             Recorder(folder, config, plan, build_diagnostics(plan)),
             FolderStateStore(folder / "checkpoint", durable=False),
-            norm_limit=config.norm_limit,
+            norm_limit=config.federation.max_update_norm,
         )
-        model = factory.build_model(config, plan)
+        model = factory.build_model(resolve(config), plan)
         self.federation.begin(snapshot(model, model.shared_names()))
         loop = SynchronousStrategy(self.federation, schedule, SimulatedClock())
         loop.start(grid, ArrayRecord(), num_rounds=1, timeout=5)
 
-        self.norm_limit = config.norm_limit
+        self.norm_limit = config.federation.max_update_norm
         self.stage = schedule.stage(2)
         self.question, self.honest = {}, {}
         for client, node in enumerate(NODES):
