@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 from pydantic import BaseModel
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from fcl_flower.config.describe import describe
 from fcl_flower.config.parsing import read_toml
@@ -82,7 +82,11 @@ def _show_one(console: Console, name: str) -> None:
         if not settings:
             console.print("It has no parameters.")
             continue
-        table = Table("setting", "type", "range", "default", "what it is")
+        table = Table(
+            Column("setting", no_wrap=True),
+            *("type", "range", "default", "what it is"),
+            show_lines=False,
+        )
         for one in settings:
             key = f"{section}.{one.key}"
             table.add_row(key, one.type, one.range, one.default, one.help)

@@ -42,7 +42,11 @@ def describe(kind: type[BaseModel]) -> list[Setting]:
             type=_type(field.annotation),
             range=", ".join(_bounds(field)),
             default=_default(field),
-            help=" ".join((field.description or documented.get(name, "")).split()),
+            help=" ".join(
+                (field.description or documented.get(name, ""))
+                .replace("``", "")
+                .split()
+            ),
         )
         for name, field in kind.model_fields.items()
         if name != "params"
