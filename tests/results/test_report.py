@@ -392,6 +392,19 @@ def test_each_remark_is_a_row_of_the_settings(run):
     assert rows["word vectors"] == "trained here on 11,314 texts"
 
 
+def test_date_and_versions_are_rows_of_the_settings(run):
+    assert "environment" not in summary_of(run)  # a folder of before it was recorded
+    write_report(run)
+
+    versions = {"fcl-flower": "0.1.0", "torch": None}
+    found = {"date": "2026-01-02T03:04:05+00:00", "versions": versions}
+    edit(run, "summary.json", environment=found)
+    rows = dict(table_of(parsed(write_report(run)), "settings"))
+    assert rows["date"] == "2026-01-02T03:04:05+00:00"
+    assert rows["version of fcl-flower"] == "0.1.0"
+    assert rows["version of torch"] == "none"
+
+
 @pytest.mark.parametrize(
     "name", ["summary.json", "accuracy.csv", "rounds.jsonl", "scenario.json"]
 )

@@ -59,6 +59,13 @@ class Discovery(_Record):
     models: int | None = None
 
 
+class Environment(_Record):
+    """Under which versions, and when (ISO 8601), a run was made."""
+
+    date: str | None = None
+    versions: dict[str, str | None] = {}
+
+
 class Summary(_Record):
     """``summary.json``: what the run was and what came out. None: not measured."""
 
@@ -94,6 +101,7 @@ class Summary(_Record):
     hidden: Hidden | None = None
     concepts: Discovery = Discovery()
     remarks: dict[str, str] = {}
+    environment: Environment = Environment()
     command: str | None = None
     sample_accuracy: list[Fraction | None] = []
 

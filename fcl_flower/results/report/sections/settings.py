@@ -5,7 +5,13 @@ from typing import Any
 
 from fcl_flower.results.report.html import numbers, page
 from fcl_flower.results.report.html.markup import Markup, join, tag
-from fcl_flower.results.report.schema import Hidden, Scenario, Summary, Task
+from fcl_flower.results.report.schema import (
+    Environment,
+    Hidden,
+    Scenario,
+    Summary,
+    Task,
+)
 
 _OPEN = 10
 """Clients up to which the table of tasks is shown without a click."""
@@ -135,6 +141,7 @@ def settings_section(summary: Summary) -> Markup:
         *_flat(summary.training),
         *_flat(summary.params),
         *summary.remarks.items(),
+        *_environment(summary.environment),
     ]
     return page.section(
         "Settings",
@@ -155,6 +162,15 @@ def _extent(summary: Summary) -> list[tuple[str, str]]:
         ("window", str(summary.hidden.window)),
         ("stay", str(summary.hidden.stay)),
         ("concept ids", "given" if summary.hidden.ids else "not given"),
+    ]
+
+
+def _environment(environment: Environment) -> list[tuple[str, str]]:
+    """Return when and under which versions the run was made, where that is known."""
+    date = [] if environment.date is None else [("date", environment.date)]
+    return date + [
+        (f"version of {name}", _shown(version))
+        for name, version in environment.versions.items()
     ]
 
 
