@@ -81,7 +81,7 @@ def _models_section(
         "Empty: no client met the concept."
     )
     divided = {cell for cell, counts in reached.items() if len(counts) > 1}
-    if divided and look.token_ids:
+    if divided and look.shows_numbers:
         note += " A dot: some of its clients reached another one, or none."
     return page.section(
         _sharing(models, names),
@@ -94,7 +94,7 @@ def _models_section(
             look,
             hint,
             "Concept model that each concept reached in each round",
-            divided if look.token_ids else (),
+            divided if look.shows_numbers else (),
         ),
     )
 
