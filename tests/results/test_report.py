@@ -417,16 +417,16 @@ def test_a_missing_file_is_named(run, name):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("summary.json", "{", "summary.json is not JSON"),
+        ("summary.json", "{", "summary.json: got Expecting property name"),
         ("summary.json", "[]", "summary.json"),
-        ("rounds.jsonl", '{"round": 1', "rounds.jsonl has a line that is not JSON"),
-        ("rounds.jsonl", '{"round": "one"}', "0.round is 'one'"),
-        ("accuracy.csv", "round,client\n1,0\n", "0.task_learned is missing"),
-        ("scenario.json", '{"name": 3}', "scenario.json: name is 3"),
+        ("rounds.jsonl", '{"round": 1', "rounds.jsonl: got Expecting ',' delimiter"),
+        ("rounds.jsonl", '{"round": "one"}', "0.round: got 'one'"),
+        ("accuracy.csv", "round,client\n1,0\n", "0.task_learned: got nothing"),
+        ("scenario.json", '{"name": 3}', "scenario.json: name: got 3"),
         ("attention.json", '{"client": 0}', "attention.json"),
-        ("overlap.json", "[{]", "overlap.json is not JSON"),
-        ("overlap.json", '[{"client": 0}]', "overlap.json: 0.task is missing"),
-        ("summary.json", b"\xff\xfe", "summary.json cannot be read"),
+        ("overlap.json", "[{]", "overlap.json: got Expecting property name"),
+        ("overlap.json", '[{"client": 0}]', "overlap.json: 0.task: got nothing"),
+        ("summary.json", b"\xff\xfe", "summary.json: got 'utf-8' codec"),
     ],
 )
 def test_a_broken_file_is_named(run, name, content, message):
@@ -439,11 +439,14 @@ def test_a_broken_file_is_named(run, name, content, message):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"bytes_up": -1}, "bytes_up is -1"),
-        ({"clients": 2}, "client_accuracy is .* expected lists of the shape (2, 3, 3)"),
-        ({"accuracy_matrix": [[0.5], [0.5, 0.5]]}, "accuracy_matrix is"),
+        ({"bytes_up": -1}, "bytes_up: got -1"),
+        (
+            {"clients": 2},
+            "client_accuracy: got .* expected lists of the shape (2, 3, 3)",
+        ),
+        ({"accuracy_matrix": [[0.5], [0.5, 0.5]]}, "accuracy_matrix: got"),
         ({"accuracy_matrix": [[0.5] * 3] * 3}, "expected null above the diagonal"),
-        ({"accuracy_matrix": [[51.2]]}, "accuracy_matrix.0.0 is 51.2"),
+        ({"accuracy_matrix": [[51.2]]}, "accuracy_matrix.0.0: got 51.2"),
     ],
 )
 def test_a_wrong_figure_is_named(run, changes, message):
@@ -457,5 +460,5 @@ def test_rounds_out_of_order_are_refused(run):
     path = run / "rounds.jsonl"
     lines = path.read_text(encoding="utf-8").splitlines()
     path.write_text("\n".join([lines[0], lines[0], *lines[1:]]), encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"rounds.jsonl: round is \[1, 1, 2"):
+    with pytest.raises(ConfigError, match=r"rounds.jsonl: round: got \[1, 1, 2"):
         write_report(run)

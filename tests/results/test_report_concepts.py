@@ -577,15 +577,18 @@ def test_a_band_ends_where_accuracies_do(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"cluster": [0]}, "concepts.json: 0 is .*cluster has not one entry for each"),
-        ({"map": [[0.0, "x"], [0.0, 0.0]]}, "concepts.json: 0.map.0.1 is 'x'"),
-        ({"map": [[0.0], [0.0]]}, "concepts.json: 0.map.0.1 is missing"),
-        ({"clients": [0, 6]}, "0.clients is 6, expected a number from 0 to 5"),
-        ({"concept": [0, 3]}, "0.concept is 3, expected a number from 0 to 2"),
-        ({"round": 9}, "0.round is 9, expected a number from 0 to 8"),
-        ({"reached": [-2, 0]}, "0.reached.0 is -2"),
-        ({"ari": 1.5}, "0.ari is 1.5"),
-        ({"effectiveness": None}, "0.effectiveness is None"),
+        (
+            {"cluster": [0]},
+            "concepts.json: 0: got .*cluster has not one entry for each",
+        ),
+        ({"map": [[0.0, "x"], [0.0, 0.0]]}, "concepts.json: 0.map.0.1: got 'x'"),
+        ({"map": [[0.0], [0.0]]}, "concepts.json: 0.map.0.1: got nothing"),
+        ({"clients": [0, 6]}, "0.clients: got 6, expected a number from 0 to 5"),
+        ({"concept": [0, 3]}, "0.concept: got 3, expected a number from 0 to 2"),
+        ({"round": 9}, "0.round: got 9, expected a number from 0 to 8"),
+        ({"reached": [-2, 0]}, "0.reached.0: got -2"),
+        ({"ari": 1.5}, "0.ari: got 1.5"),
+        ({"effectiveness": None}, "0.effectiveness: got None"),
     ],
 )
 def test_a_wrong_entry_of_a_round_is_named(run, changes, message):
@@ -597,11 +600,11 @@ def test_a_wrong_entry_of_a_round_is_named(run, changes, message):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ([], r"concepts.json: the whole is \[\]"),
-        ([{"round": 1}], "concepts.json: 0.clients is missing"),
+        ([], r"concepts.json: the whole: got \[\]"),
+        ([{"round": 1}], "concepts.json: 0.clients: got nothing"),
         (
             [clustered(2, [0], [0]), clustered(2, [0], [0])],
-            r"concepts.json: round is \[2, 2\], expected ascending ones",
+            r"concepts.json: round: got \[2, 2\], expected ascending ones",
         ),
     ],
 )
@@ -615,14 +618,14 @@ def test_other_files_must_fit_the_summary_too(run):
     path = run / "accuracy.csv"
     good = path.read_text(encoding="utf-8")
     path.write_text(f"{good}8,2,0,3,digits/3,0.5\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"accuracy.csv: 72.task is 3, expected"):
+    with pytest.raises(ConfigError, match=r"accuracy.csv: 72.task: got 3, expected"):
         write_report(run)
     path.write_text(good, encoding="utf-8")
     scenario = json.loads((run / "scenario.json").read_text(encoding="utf-8"))
     scenario["clients"][1].pop()
     write(run / "scenario.json", scenario)
     with pytest.raises(
-        ConfigError, match=r"scenario.json: clients has lists of \[3, 2"
+        ConfigError, match=r"scenario.json: lengths of clients: got \[3, 2"
     ):
         write_report(run)
 

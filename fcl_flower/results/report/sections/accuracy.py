@@ -1,7 +1,4 @@
-"""The section on the accuracy over all classes seen, task by task.
-
-The sections on accuracy: over time, per task, per client.
-"""
+"""The sections on accuracy: over classes seen, over time, per task and per client."""
 
 import math
 
@@ -15,6 +12,12 @@ from fcl_flower.results.report.html import numbers, page
 from fcl_flower.results.report.html.markup import Markup, tag
 from fcl_flower.results.report.reader import Run
 from fcl_flower.results.report.schema import Measurement, Summary
+
+_MULTIPLES = 10
+"""Clients up to which each gets a small matrix of its own, and a dot in the bars."""
+
+_NOTICEABLE = 0.0005
+"""A difference below this is 0.000 on the page and is not called one."""
 
 
 def classes_seen_section(summary: Summary) -> Markup:
@@ -39,13 +42,6 @@ def classes_seen_section(summary: Summary) -> Markup:
             "Accuracy over all classes seen, after each task",
         ),
     )
-
-
-_MULTIPLES = 10
-"""Clients up to which each gets a small matrix of its own, and a dot in the bars."""
-
-_NOTICEABLE = 0.0005
-"""A difference below this is 0.000 on the page and is not called one."""
 
 
 def accuracy_section(run: Run) -> Markup:
