@@ -19,12 +19,12 @@ class Event(NamedTuple):
     """A finished round or an evaluation.
 
     Attributes:
-        kind: `ROUND` or `EVALUATION`.
+        name: `ROUND` or `EVALUATION`.
         round: counted from 1.
         content: what is known of it, by name.
     """
 
-    kind: str
+    name: str
     round: int
     content: dict[str, Any]
 
@@ -40,9 +40,9 @@ class EventLog:
         """Remove all events."""
         self._path.write_text("")
 
-    def add(self, kind: str, server_round: int, content: Mapping[str, Any]) -> None:
+    def add(self, name: str, server_round: int, content: Mapping[str, Any]) -> None:
         """Append an event and wait until it is on the disk."""
-        event = {"what": kind, "round": server_round, "told": content}
+        event = {"what": name, "round": server_round, "told": content}
         with self._path.open("a") as file:
             file.write(json.dumps(event) + "\n")
             file.flush()
@@ -69,7 +69,7 @@ class EventLog:
             raise WireError(
                 f"{self._path}: got {error!r}, expected the events of a run"
             ) from error
-        rounds = sum(event.kind == ROUND for event in events)
+        rounds = sum(event.name == ROUND for event in events)
         if rounds != last:
             raise WireError(
                 f"{self._path}: got {rounds} rounds, expected {last}, as many as the "

@@ -1,9 +1,9 @@
 """Writes the files of a run folder while the run goes on.
 
-``config.toml`` (runs it again), ``scenario.json`` (who had what), ``rounds.jsonl``,
-``accuracy.csv``, the files of diagnostics, ``summary.json``, ``journal.jsonl`` (the
-events that the others follow from, so that an interrupted run can be resumed) and,
-while it runs, ``progress.json``.
+``config.toml`` (runs it again), ``scenario.json`` (the tasks of every client),
+``rounds.jsonl``, ``accuracy.csv``, the files of diagnostics, ``summary.json``,
+``journal.jsonl`` (the events that the others follow from, so that an interrupted run
+can be resumed) and, while it runs, ``progress.json``.
 """
 
 import csv
@@ -45,7 +45,7 @@ class Recorder:
         Args:
             folder: may exist, but must be writable.
             config: of the run.
-            scenario: who learns what.
+            scenario: the tasks of every client.
             diagnostics: collectors of scalars (`build_diagnostics`).
             remarks: what else a reader should know, by topic; for the summary.
             counterpart: title of the same run without communication; None where
@@ -169,7 +169,7 @@ class Recorder:
         """
         stages: list[dict[int, TaskStage]] = []
         for event in self._event_log.until(last):
-            if event.kind == ROUND:
+            if event.name == ROUND:
                 record = RoundRecord.from_dict(event.round, event.content)
                 stages.append(dict(record.stages))
                 self._started -= record.seconds

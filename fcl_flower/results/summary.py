@@ -92,7 +92,7 @@ def measures(
     end and what was lost since the best evaluation.
 
     Args:
-        scenario: who learned what.
+        scenario: the tasks of every client.
         accuracy: ``a`` of `metrics`, shape (clients, tasks, tasks).
         evaluations: where concepts are hidden, the mean over clients of each concept.
     """

@@ -101,10 +101,10 @@ def test_the_headline_shows_the_summary(run):
     told = [words(tile) for tile in page.iter("div") if tile.get("class") == "tile"]
     figures = " | ".join(told)
     assert "Average accuracy0.512" in figures
-    assert "Forgetting0.021" in figures
+    assert "Catastrophic forgetting0.021" in figures
     assert "Backward transfer\N{MINUS SIGN}0.010" in figures
     assert "Learning accuracy\N{EN DASH}" in figures
-    assert "Sent up12.3 MBas the papers count: 4.00 kB" in figures
+    assert "Sent up12.3 MB4.00 kB nominal: 4 bytes per non-zero parameter" in figures
     assert "Time1 h 02 min" in figures
     exact = [e.get("title") for e in page.iter("span")]
     assert "12,345,678 bytes" in exact
@@ -275,10 +275,10 @@ def test_bytes_of_a_round_are_told_and_a_new_kind_has_a_colour(run):
     assert kinds == ["base", "adapters", "masks", "meta", "prompts"]
 
 
-def test_an_isolated_run_is_told_to_have_sent_nothing(tmp_path):
+def test_a_local_only_run_is_said_to_have_sent_nothing(tmp_path):
     page = parsed(write_report(make_run(tmp_path / "run", local_only=True)))
     assert "Nothing travelled" in headings(page)
-    assert "isolated: no communication" in words(page.find("body/header/p"))
+    assert "local-only: no communication" in words(page.find("body/header/p"))
 
 
 def test_rounds_with_a_missing_reply_are_marked(run):

@@ -74,8 +74,8 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Kinds:
-    """Colours for whole numbers that name something; below 0 stands for nothing.
+class Categories:
+    """Colours for numbers of categories, which have no order; below 0: none.
 
     Attributes:
         cell: width and height of a cell in pixels.
@@ -90,20 +90,20 @@ class Kinds:
 
     def colour(self, value: float) -> str:
         """Return the colour of a cell."""
-        return plot.kind_colour(int(value))
+        return plot.category_colour(int(value))
 
     def number(self, value: float) -> tuple[str, str]:
         """Return the number in a cell, and the class of its ink."""
         if value < 0:
             return numbers.UNKNOWN, "on-cold"
-        return f"{value:.0f}", "on-kind"
+        return f"{value:.0f}", "on-category"
 
 
 def heat_map(
     values: Accuracy,
     rows: Axis,
     columns: Axis,
-    look: Look | Kinds,
+    look: Look | Categories,
     hint: Callable[[int, int], str],
     what: str,
     marked: Collection[tuple[int, int]] = (),
@@ -142,7 +142,9 @@ def heat_map(
     return plot.drawing(max(right, room) + 8, foot + 4, parts, what)
 
 
-def _cell(value: float, x: float, y: float, look: Look | Kinds, hint: str) -> Markup:
+def _cell(
+    value: float, x: float, y: float, look: Look | Categories, hint: str
+) -> Markup:
     width, height = look.cell
     # The hairline between cells is left out where it would eat the cell.
     seam = 1 if width >= 10 else 0
@@ -154,7 +156,7 @@ def _cell(value: float, x: float, y: float, look: Look | Kinds, hint: str) -> Ma
     return join([cell, plot.text(shown, middle, y + height / 2 + 4, "middle", ink)])
 
 
-def _mark(x: float, y: float, look: Look | Kinds) -> Markup:
+def _mark(x: float, y: float, look: Look | Categories) -> Markup:
     """Return a dot in the middle of a cell, or in its corner beside a number."""
     width, height = look.cell
     if look.shows_numbers:

@@ -71,11 +71,11 @@ def adapter_matrix(
     hints = {}
     marked = set()
     for cell in cells:
-        place = (rows.index(cell.task), columns.index(cell.source))
-        values[place] = cell.value
-        hints[place] = cell.hint
+        cell_index = (rows.index(cell.task), columns.index(cell.source))
+        values[cell_index] = cell.value
+        hints[cell_index] = cell.hint
         if cell.marked:
-            marked.add(place)
+            marked.add(cell_index)
     picture = heat_map(
         values,
         Axis(by_task.rows, _task_labels(rows)),
@@ -98,11 +98,11 @@ def _means(
     clients = sorted({client for c in cells for client, _ in (c.task, c.source)})
     pairs: dict[tuple[int, int], list[Cell]] = {}
     for cell in cells:
-        place = (clients.index(cell.task[0]), clients.index(cell.source[0]))
-        pairs.setdefault(place, []).append(cell)
+        cell_index = (clients.index(cell.task[0]), clients.index(cell.source[0]))
+        pairs.setdefault(cell_index, []).append(cell)
     values = np.full((len(clients), len(clients)), np.nan)
-    for place, members in pairs.items():
-        values[place] = np.mean([cell.value for cell in members])
+    for cell_index, members in pairs.items():
+        values[cell_index] = np.mean([cell.value for cell in members])
     labels = [Label(str(client)) for client in clients]
     return heat_map(
         values,
