@@ -1,29 +1,32 @@
-"""All that happened in a run, event by event: what its record is made of again."""
+"""The events of a run, one a line: what its record is restored from."""
 
 import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from fcl_flower.core.errors import WireError
 
+ROUND: Final = "trained"
+EVALUATION: Final = "evaluated"
+
 BY_CLIENT = {"scores", "replies", "failed", "stages"}
-"""What an event tells by client, whose numbers JSON has as text."""
+"""Parts of an event that are by client, whose number JSON keeps as text."""
 
 
 class Event(NamedTuple):
-    """Something that a round brought.
+    """A finished round or an evaluation.
 
     Attributes:
-        what: ``evaluated`` or ``trained``.
+        name: `ROUND` or `EVALUATION`.
         round: counted from 1.
-        told: what is known of it, by name.
+        content: what is known of it, by name.
     """
 
-    what: str
+    name: str
     round: int
-    told: dict[str, Any]
+    content: dict[str, Any]
 
 
 class EventLog:
@@ -34,19 +37,19 @@ class EventLog:
         self._path = path
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Remove all events."""
         self._path.write_text("")
 
-    def add(self, what: str, server_round: int, told: Mapping[str, Any]) -> None:
-        """Keep an event, before the state that it belongs to is kept."""
-        event = {"what": what, "round": server_round, "told": told}
+    def add(self, name: str, server_round: int, content: Mapping[str, Any]) -> None:
+        """Append an event and wait until it is on the disk."""
+        event = {"what": name, "round": server_round, "told": content}
         with self._path.open("a") as file:
             file.write(json.dumps(event) + "\n")
             file.flush()
             os.fsync(file.fileno())
 
     def until(self, last: int) -> list[Event]:
-        """Return what happened up to the end of round ``last``; forget the rest.
+        """Return the events up to the end of round ``last``; remove the later ones.
 
         Raises:
             WireError: the file is damaged or ends earlier.
@@ -59,15 +62,18 @@ class EventLog:
                 found = json.loads(line)
                 if found["round"] > last:
                     break
-                events.append(Event(found["what"], found["round"], _read(found)))
+                content = _with_client_numbers(found["told"])
+                events.append(Event(found["what"], found["round"], content))
                 kept.append(line)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise WireError(f"{self._path}: is damaged ({error!r})") from error
-        rounds = sum(event.what == "trained" for event in events)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise WireError(
+                f"{self._path}: got {error!r}, expected the events of a run"
+            ) from error
+        rounds = sum(event.name == ROUND for event in events)
         if rounds != last:
             raise WireError(
-                f"{self._path}: expected {last} rounds, where the checkpoint stands, "
-                f"got {rounds}"
+                f"{self._path}: got {rounds} rounds, expected {last}, as many as the "
+                "checkpoint has"
             )
         temporary = self._path.with_suffix(".new")
         temporary.write_text("".join(kept))
@@ -75,10 +81,10 @@ class EventLog:
         return events
 
 
-def _read(found: Mapping[str, Any]) -> dict[str, Any]:
+def _with_client_numbers(content: Mapping[str, Any]) -> dict[str, Any]:
     return {
         key: {int(client): value for client, value in values.items()}
         if key in BY_CLIENT
         else values
-        for key, values in found["told"].items()
+        for key, values in content.items()
     }

@@ -84,7 +84,8 @@ def learning_accuracy(accuracy: Accuracy) -> float:
 def forgetting(accuracy: Accuracy) -> float:
     """Return ``F = mean_{i<T} max_{t<T} (a[t, i] - a[T, i])``, the mean over clients.
 
-    Chaudhry et al., ECCV 2018, equation 3. In [-1, 1]; positive is forgetting, below
+    Catastrophic forgetting (Chaudhry et al., ECCV 2018, equation 3). In [-1, 1]; above
+    zero accuracy was lost, below
     zero the old tasks became better than they ever were; 0.0 with a single task.
 
     Args:
@@ -135,9 +136,9 @@ def backward_transfer(accuracy: Accuracy) -> float:
 def forgetting_of_concepts(accuracy: Accuracy) -> float:
     """Return ``mean_i max_{e<E} (a[e, i] - a[E, i])`` over evaluations, in [-1, 1].
 
-    For concepts that clients meet again and again, so that none is learned at a known
-    time: what of each was lost since its best evaluation before the last, E. The best
-    of many is above their mean by chance alone. 0.0 after a single evaluation.
+    For concepts whose data come again and again, so that none is learned at a known
+    time: how much of each was lost since its best evaluation before the last, E. The
+    best of many is above their mean by chance. 0.0 after a single evaluation.
 
     Args:
         accuracy: mean over clients, shape (evaluations, concepts), NaN if unknown.
@@ -155,7 +156,7 @@ beyond, where it is too wide by at most a seventh."""
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TransferGain:
-    """What federation gained over learning alone; units are clients or seeds.
+    """What federation gained over local-only training; units are clients or seeds.
 
     Attributes:
         overall: mean over the units of ``per_unit``, in [-1, 1].
@@ -175,7 +176,7 @@ class TransferGain:
 
     @property
     def margin(self) -> float:
-        """Return the half width of the 95 % interval of ``overall``.
+        """Return the distance from ``overall`` to the ends of its 95 % interval.
 
         ``t(n - 1) spread / sqrt(n)`` over the n measured units, as if they had been
         drawn independently; NaN for n < 2.
@@ -191,7 +192,7 @@ def transfer_gain(federated: Accuracy, local_only: Accuracy) -> TransferGain:
     """Return the final accuracy with federation minus that without it, pair by pair.
 
     ``g[u, i] = a_federated[u, T, i] - a_local_only[u, T, i]`` for unit u and task i. A
-    pair of which one half was not measured is left out. Pairing matters: the clients
+    pair of which one run was not measured is left out. Pairing matters: the clients
     differ from each other far more than the two runs of one client do.
 
     Args:
@@ -204,7 +205,7 @@ def transfer_gain(federated: Accuracy, local_only: Accuracy) -> TransferGain:
     """
     if federated.shape != local_only.shape:
         raise ValueError(
-            f"federated has shape {federated.shape} and isolated {local_only.shape}, "
+            f"federated has shape {federated.shape} and local_only {local_only.shape}, "
             "expected the same units and tasks"
         )
     gain = _checked(federated)[:, -1] - _checked(local_only)[:, -1]

@@ -1,4 +1,4 @@
-"""The folder of a run: where it is when nobody says where, and what it shows."""
+"""The folder of a run: its default path, and whether the run can be resumed."""
 
 import json
 import shutil
@@ -12,17 +12,17 @@ RUNS = Path("runs")
 CHECKPOINT = "checkpoint"
 """The server's state after the last finished round."""
 WORK = ".flower"
-"""What a simulation needs while it runs, and to go on: there lies clients' memory."""
+"""What a simulation needs to run and to be resumed: the states of its clients."""
 CLIENTS = f"{WORK}/clients"
 
 
 def resumable(folder: Path) -> bool:
-    """Return whether a simulation was ended in ``folder`` that can go on."""
+    """Return whether ``folder`` holds an interrupted simulation that can be resumed."""
     return (folder / CHECKPOINT).is_dir() and (folder / CLIENTS).is_dir()
 
 
 def free_folder(config: RunConfig) -> Path:
-    """Return a folder below ``runs/`` with a speaking name that does not exist yet."""
+    """Return a folder below ``runs/``, named by the run, that does not exist yet."""
     sets = config.data.datasets.replace(",", "+").replace("/", "_").replace(":", "_")
     title = config.title.replace(" ", "-").replace("/", "_")
     parts = [title, config.scenario.name, sets, f"seed{config.run.seed}"]

@@ -1,13 +1,15 @@
-"""What a summary says of the accuracies: the measures that a scenario allows."""
+"""The summary of a run: a pure function of its configuration and its history."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.types import Array
 from fcl_flower.data.scenarios.registry import Scenario
 from fcl_flower.results import metrics
+from fcl_flower.results.history import RunHistory
 
 MEASURES = {
     "average_accuracy": metrics.average_accuracy,
@@ -16,39 +18,105 @@ MEASURES = {
     "learning_accuracy": metrics.learning_accuracy,
 }
 
+TRAINING = (
+    *("training.epochs", "training.batch_size", "training.learning_rate"),
+    *("training.lr_patience", "training.early_stopping_patience"),
+    *("federation.client_fraction", "model.head"),
+)
+"""Keys of the configuration under ``training``."""
+
+
+def summarize(
+    config: RunConfig, scenario: Scenario, history: RunHistory
+) -> dict[str, Any]:
+    """Return what a run was and what came out; the same seed gives the same.
+
+    The recorder adds what is not here: the duration, the counterpart, diagnostics,
+    remarks and the environment.
+    """
+    traffic, sizes = history.traffic, history.model_bytes.values()
+    return {
+        "label": config.title,
+        "strategy": config.strategy.name,
+        "local_only": config.strategy.local_only,
+        "params": dict(config.strategy.params),
+        "training": {key.partition(".")[2]: config.flat()[key] for key in TRAINING},
+        "scenario": config.scenario.name,
+        "dataset": config.data.datasets,
+        "model": config.model.name,
+        "seed": config.run.seed,
+        "clients": config.scenario.clients,
+        "tasks": config.scenario.tasks,
+        "rounds": config.federation.rounds_per_task,
+        "total_rounds": total_rounds(config, scenario),
+        "mode": "asynchronous" if config.asynchronous.enabled else "synchronous",
+        "clock": history.clock or None,
+        **measures(scenario, history.accuracy, history.evaluations),
+        "bytes_up": traffic.up.total(),
+        "bytes_down": traffic.down.total(),
+        "nominal_bytes_up": traffic.nominal_up,
+        "nominal_bytes_down": traffic.nominal_down,
+        "bytes_by_kind": {
+            "up": dict(sorted(traffic.up.items())),
+            "down": dict(sorted(traffic.down.items())),
+        },
+        "model_bytes": round(sum(sizes) / len(sizes)) if sizes else 0,
+        "hidden": None
+        if scenario.stream is None
+        else {
+            **scenario.stream.to_dict(),
+            "ids": bool(config.scenario.params.get("reveal_ids")),
+        },
+        "command": "fcl simulate --config config.toml",
+    }
+
+
+def total_rounds(config: RunConfig, scenario: Scenario) -> int:
+    """Return the number of rounds of a run, or of updates of an asynchronous one.
+
+    Hidden concepts share all rounds; otherwise each task has its own.
+    """
+    hidden = scenario.stream is not None
+    rounds = config.federation.rounds_per_task * (
+        1 if hidden else config.scenario.tasks
+    )
+    return rounds * config.scenario.clients if config.asynchronous.enabled else rounds
+
 
 def measures(
     scenario: Scenario, accuracy: Array, evaluations: Sequence[Array]
 ) -> dict[str, Any]:
-    """Return the measures by name; None for what is not known.
+    """Return the measures that the scenario allows, by name; None where not known.
 
     Hidden concepts have no moment at which they were learned: only the accuracy at the
     end and what was lost since the best evaluation.
 
     Args:
-        scenario: who learned what.
+        scenario: the tasks of every client.
         accuracy: ``a`` of `metrics`, shape (clients, tasks, tasks).
         evaluations: where concepts are hidden, the mean over clients of each concept.
     """
     known: dict[str, Any] = {
-        "sample_accuracy": _of_samples(scenario, accuracy),
-        "accuracy_matrix": _listed(metrics.mean_measured(accuracy, axis=0)),
-        "client_accuracy": [_listed(matrix) for matrix in accuracy],
+        "sample_accuracy": _sample_accuracy(scenario, accuracy),
+        "accuracy_matrix": _nested(metrics.mean_measured(accuracy, axis=0)),
+        "client_accuracy": [_nested(matrix) for matrix in accuracy],
     }
     if scenario.stream is None:
-        return {n: _known(measure(accuracy)) for n, measure in MEASURES.items()} | known
+        return {
+            n: _or_none(measure(accuracy)) for n, measure in MEASURES.items()
+        } | known
     known = dict.fromkeys(MEASURES) | known
-    known["average_accuracy"] = _known(metrics.average_accuracy(accuracy))
+    known["average_accuracy"] = _or_none(metrics.average_accuracy(accuracy))
     if evaluations:
         lost = metrics.forgetting_of_concepts(np.array(evaluations))
-        known["forgetting"] = _known(lost)
+        known["forgetting"] = _or_none(lost)
     return known
 
 
-def _of_samples(scenario: Scenario, accuracy: Array) -> list[float | None]:
+def _sample_accuracy(scenario: Scenario, accuracy: Array) -> list[float | None]:
     """Return the accuracy over all test samples so far, by task learned last.
 
-    None where nobody but the clients knows how many samples there are.
+    None where only the clients know how many samples there are.
     """
     if scenario.own:
         return [None] * accuracy.shape[1]
@@ -56,14 +124,14 @@ def _of_samples(scenario: Scenario, accuracy: Array) -> list[float | None]:
     return _row(metrics.sample_accuracy(accuracy, np.array(counts)))
 
 
-def _listed(matrix: Array) -> list[list[float | None]]:
+def _nested(matrix: Array) -> list[list[float | None]]:
     return [_row(row) for row in matrix]
 
 
 def _row(values: Array) -> list[float | None]:
-    return [_known(value) for value in values]
+    return [_or_none(value) for value in values]
 
 
-def _known(value: float) -> float | None:
+def _or_none(value: float) -> float | None:
     """Return None for NaN, which JSON does not know."""
     return None if np.isnan(value) else float(value)

@@ -1,149 +1,90 @@
-"""Tables over several runs: mean and deviation over seeds, and the transfer gain."""
+"""Tables over several runs: one row a title, mean and deviation over its seeds.
+
+Works on summaries alone (``summary.json``). A federated run is paired with the
+local-only run of the same seed that its summary names as its counterpart; the
+difference of their accuracies is the transfer gain.
+"""
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from fcl_flower.results import metrics
 
-Summary = Mapping[str, Any]
+Summary: TypeAlias = Mapping[str, Any]
+MeanAndStd: TypeAlias = Mapping[str, float | None]
+"""``mean`` and ``deviation`` over seeds; no deviation of a single seed."""
 
-
-HEAD = [
+COLUMNS = (
     *("method", "seeds", "accuracy", "forgetting", "transfer gain", "up", "down"),
-    *("up, papers' count", "model"),
-]
+    *("nominal up", "model"),
+)
+"""Of every table."""
 
-
-CONCEPTS = {
+CONCEPT_COLUMNS = {
     "ari": "ARI",
     "ari_least": "least ARI",
     "perfect_rounds": "perfect rounds",
     "effectiveness": "matching effectiveness",
 }
-"""Keys of a summary's ``concepts``, and what a table calls them."""
+"""Of runs with clusters: keys of a summary's ``concepts``, and their heads."""
 
-
-SEEN = {
+CLASS_INCREMENTAL_COLUMNS = {
     "sample_accuracy": "accuracy over samples",
     "mean_sample_accuracy": "mean over tasks",
 }
-"""Keys of a row of class-incremental runs, and what a table calls them."""
+"""Of class-incremental runs: keys of a row, and their heads."""
+
+NOTE = (
+    "Last round, mean over clients and tasks, ± standard deviation over the seeds. "
+    "Forgetting: catastrophic forgetting, best earlier accuracy minus the final one. "
+    "Bytes are those of the whole run and all clients; nominal bytes are the papers' "
+    "count: 4 for each non-zero parameter. The model is what one client keeps at the "
+    "end. The transfer gain is the accuracy minus that of the local-only run with the "
+    "same seed."
+)
+CONCEPT_NOTE = (
+    " Hidden concepts: adjusted Rand index of the server's clusters against the "
+    "concepts, mean and least over the rounds; fraction of the rounds in which it is "
+    "1; fraction of the updates that went into the concept model which their client "
+    "had started from."
+)
+CLASS_INCREMENTAL_NOTE = (
+    " Class-incremental: accuracy over the test samples of all classes so far; after "
+    "the last task, and mean over the tasks learned."
+)
 
 
 def rows(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
-    """Return one row a label: mean and deviation over seeds, and the transfer gain."""
-    by_label: dict[str, dict[int, Summary]] = {}
+    """Return a row for each title, in the order in which titles first occur."""
+    by_title: dict[str, dict[int, Summary]] = {}
     for summary in summaries:
-        by_label.setdefault(summary["label"], {})[summary["seed"]] = summary
-    found = []
-    for label, runs in by_label.items():
-        row: dict[str, Any] = {"label": label, "seeds": sorted(runs)}
-        for key in ("average_accuracy", "forgetting", "backward_transfer"):
-            row[key] = mean_and_std([run[key] for run in runs.values()])
-        for key in (
-            "bytes_up",
-            "bytes_down",
-            "nominal_bytes_up",
-            "nominal_bytes_down",
-            "model_bytes",
-            "seconds",
-        ):
-            row[key] = statistics.fmean(run[key] for run in runs.values())
-        for key in CONCEPTS:
-            row[key] = mean_and_std(
-                [run.get("concepts", {}).get(key) for run in runs.values()]
-            )
-        found_of_seen = [_seen(run) for run in runs.values()]
-        for key in SEEN:
-            row[key] = mean_and_std([of_run[key] for of_run in found_of_seen])
-        counterparts = by_label.get(next(iter(runs.values()))["counterpart"] or "", {})
-        pairs = [
-            (run, counterparts[seed])
-            for seed, run in sorted(runs.items())
-            if seed in counterparts
-            and run.get("hidden") == counterparts[seed].get("hidden")
-        ]
-        if pairs:
-            row["transfer_gain"] = mean_and_std([_gain(a, b) for a, b in pairs])
-            row["transfer_gain_per_task"] = _gain_per_task(pairs)
-        found.append(row)
-    return found
+        by_title.setdefault(summary["label"], {})[summary["seed"]] = summary
+    return [_row(title, by_title) for title in by_title]
 
 
 def table(summaries: Sequence[Summary]) -> str:
-    """Return `rows` as a Markdown table."""
+    """Return `rows` as a Markdown table, with a note below that explains it."""
     found = rows(summaries)
-    clustered = any(row[key] for row in found for key in CONCEPTS)
-    incremental = any(row[key] for row in found for key in SEEN)
-    more = (CONCEPTS if clustered else {}) | (SEEN if incremental else {})
-    head = [*HEAD, *more.values()]
+    further: dict[str, str] = {}
+    note = NOTE
+    for columns, explanation in (
+        (CONCEPT_COLUMNS, CONCEPT_NOTE),
+        (CLASS_INCREMENTAL_COLUMNS, CLASS_INCREMENTAL_NOTE),
+    ):
+        if any(row[key] for row in found for key in columns):
+            further |= columns
+            note += explanation
+    head = [*COLUMNS, *further.values()]
     lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
-    for row in found:
-        gain = row.get("transfer_gain")
-        cells = [
-            row["label"],
-            ", ".join(map(str, row["seeds"])),
-            format_mean_std(row["average_accuracy"]),
-            format_mean_std(row["forgetting"]),
-            format_mean_std(gain, "+.3f"),
-            *(
-                f"{row[key] / 1e6:.1f} MB"
-                for key in ("bytes_up", "bytes_down", "nominal_bytes_up", "model_bytes")
-            ),
-            *(format_mean_std(row[key]) for key in more),
-        ]
-        lines.append("| " + " | ".join(cells) + " |")
-    lines.append("")
-    lines.append(
-        "Last round, mean over clients and tasks, ± standard deviation over the seeds. "
-        "Bytes are those of the whole run and all clients; the model is what one "
-        "client keeps at the end. The transfer gain is the accuracy minus that of the "
-        "isolated run with the same seed."
-    )
-    if clustered:
-        lines[-1] += (
-            " Hidden concepts: adjusted Rand index of the server's clusters against "
-            "the concepts, mean and least over the rounds; share of the rounds in "
-            "which it is 1; share of the updates that went into the concept model "
-            "which their client had started from."
-        )
-    if incremental:
-        lines[-1] += (
-            " Class-incremental: accuracy over the test samples of all classes so far; "
-            "after the last task, and mean over the tasks learned."
-        )
-    return "\n".join(lines) + "\n"
+    lines += [f"| {' | '.join(_cells(row, further))} |" for row in found]
+    return "\n".join([*lines, "", note]) + "\n"
 
 
-def _seen(summary: Summary) -> dict[str, float | None]:
-    """Return the accuracy over all classes seen: the last, and the mean over tasks."""
-    seen = summary.get("sample_accuracy", [])
-    if summary.get("scenario") != "class-incremental" or None in seen or not seen:
-        return dict.fromkeys(SEEN)
-    return dict(zip(SEEN, (seen[-1], statistics.fmean(seen)), strict=True))
-
-
-def _gain(federated: Summary, local_only: Summary) -> float | None:
-    with_others, alone = (s["average_accuracy"] for s in (federated, local_only))
-    return None if with_others is None or alone is None else with_others - alone
-
-
-def _gain_per_task(pairs: Sequence[tuple[Summary, Summary]]) -> list[float | None]:
-    gains = [
-        metrics.transfer_gain(
-            np.array(a["client_accuracy"], float), np.array(b["client_accuracy"], float)
-        ).per_task
-        for a, b in pairs
-    ]
-    mean = metrics.mean_measured(np.array(gains), axis=0)
-    return [None if np.isnan(value) else float(value) for value in mean]
-
-
-def mean_and_std(values: Iterable[float | None]) -> dict[str, float | None] | None:
-    """Return mean and deviation of what was measured; None where nothing was.
+def mean_and_std(values: Iterable[float | None]) -> MeanAndStd | None:
+    """Return mean and standard deviation (n - 1) of what is known; None if nothing is.
 
     A single value has no deviation: that is None, not 0.
     """
@@ -154,9 +95,83 @@ def mean_and_std(values: Iterable[float | None]) -> dict[str, float | None] | No
     return {"mean": statistics.fmean(known), "deviation": deviation}
 
 
-def format_mean_std(value: Mapping[str, float | None] | None, form: str = ".3f") -> str:
-    """Return what `mean_and_std` found as a table shows it; empty where nothing was."""
+def format_mean_std(value: MeanAndStd | None, form: str = ".3f") -> str:
+    """Return ``mean ± deviation`` as text; empty for None."""
     if value is None:
         return ""
     mean, deviation = f"{value['mean']:{form}}", value["deviation"]
     return mean if deviation is None else f"{mean} ± {deviation:.3f}"
+
+
+def _row(title: str, by_title: Mapping[str, Mapping[int, Summary]]) -> dict[str, Any]:
+    """Return the row of one title, whose pair may be among the others."""
+    runs = by_title[title]
+    row: dict[str, Any] = {"label": title, "seeds": sorted(runs)}
+    for key in ("average_accuracy", "forgetting", "backward_transfer"):
+        row[key] = mean_and_std(run[key] for run in runs.values())
+    for key in (
+        *("bytes_up", "bytes_down", "nominal_bytes_up", "nominal_bytes_down"),
+        *("model_bytes", "seconds"),
+    ):
+        row[key] = statistics.fmean(run[key] for run in runs.values())
+    for key in CONCEPT_COLUMNS:
+        row[key] = mean_and_std(
+            run.get("concepts", {}).get(key) for run in runs.values()
+        )
+    seen = [_accuracy_over_classes_seen(run) for run in runs.values()]
+    for key in CLASS_INCREMENTAL_COLUMNS:
+        row[key] = mean_and_std(of_run[key] for of_run in seen)
+    counterparts = by_title.get(next(iter(runs.values()))["counterpart"] or "", {})
+    pairs = [
+        (run, counterparts[seed])
+        for seed, run in sorted(runs.items())
+        if seed in counterparts
+        and run.get("hidden") == counterparts[seed].get("hidden")
+    ]
+    if pairs:
+        row["transfer_gain"] = mean_and_std(_gain(*pair) for pair in pairs)
+        row["transfer_gain_per_task"] = _gain_per_task(pairs)
+    return row
+
+
+def _cells(row: Mapping[str, Any], further: Iterable[str]) -> list[str]:
+    """Return the cells of a row: those of `COLUMNS`, and of ``further`` keys."""
+    return [
+        row["label"],
+        ", ".join(map(str, row["seeds"])),
+        format_mean_std(row["average_accuracy"]),
+        format_mean_std(row["forgetting"]),
+        format_mean_std(row.get("transfer_gain"), "+.3f"),
+        *(
+            f"{row[key] / 1e6:.1f} MB"
+            for key in ("bytes_up", "bytes_down", "nominal_bytes_up", "model_bytes")
+        ),
+        *(format_mean_std(row[key]) for key in further),
+    ]
+
+
+def _accuracy_over_classes_seen(summary: Summary) -> dict[str, float | None]:
+    """Return that of a class-incremental run: the last, and the mean over tasks."""
+    seen = summary.get("sample_accuracy", [])
+    if summary.get("scenario") != "class-incremental" or None in seen or not seen:
+        return dict.fromkeys(CLASS_INCREMENTAL_COLUMNS)
+    found = (seen[-1], statistics.fmean(seen))
+    return dict(zip(CLASS_INCREMENTAL_COLUMNS, found, strict=True))
+
+
+def _gain(federated: Summary, local_only: Summary) -> float | None:
+    accuracy, baseline = (s["average_accuracy"] for s in (federated, local_only))
+    return None if accuracy is None or baseline is None else accuracy - baseline
+
+
+def _gain_per_task(pairs: Sequence[tuple[Summary, Summary]]) -> list[float | None]:
+    """Return the mean over the pairs (federated, local-only); None if not known."""
+    gains = [
+        metrics.transfer_gain(
+            np.array(federated["client_accuracy"], float),
+            np.array(local_only["client_accuracy"], float),
+        ).per_task
+        for federated, local_only in pairs
+    ]
+    mean = metrics.mean_measured(np.array(gains), axis=0)
+    return [None if np.isnan(value) else float(value) for value in mean]

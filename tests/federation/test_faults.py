@@ -5,7 +5,14 @@ import shutil
 
 import numpy as np
 import pytest
-from fakes import InProcessGrid, failure, rounds_of, run_in_process, tiny
+from fakes import (
+    InProcessGrid,
+    failure,
+    rounds_of,
+    run_in_process,
+    summary_of,
+    tiny,
+)
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 
@@ -41,8 +48,7 @@ def start(config, grid):
 
 def whole(folder):
     """All that a run leaves and that does not depend on time."""
-    found = json.loads((folder / "summary.json").read_text())
-    del found["seconds"]
+    found = summary_of(folder)
     names = ("accuracy.csv", "scenario.json")
     files = [(folder / name).read_text() for name in names]
     others = [

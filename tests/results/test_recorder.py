@@ -1,11 +1,16 @@
 """What is recorded of adapters and remarks, on a scenario worked out by hand."""
 
 import json
+import platform
+from datetime import UTC, datetime
 
+import flwr
 import numpy as np
 import pytest
+import torch
 from fakes import rounds_of, summary_of
 
+import fcl_flower
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ContractError, WireError
 from fcl_flower.core.types import TaskStage
@@ -240,3 +245,17 @@ def test_the_recorder_serves_any_diagnostics_alike(tmp_path):
     assert found(tmp_path, "counts.json") == [1, 2]
     assert summary["rounds_counted"] == 2
     assert summary["remarks"] == {"word vectors": "none", "counting": "from 1"}
+
+
+def test_the_environment_is_apart_from_what_the_seed_decides(recorder, tmp_path):
+    before = datetime.now(UTC).replace(microsecond=0)
+    environment = recorder.finish()["environment"]
+
+    assert before <= datetime.fromisoformat(environment["date"]) <= datetime.now(UTC)
+    assert environment["versions"] == {
+        "fcl-flower": fcl_flower.__version__,
+        "flwr": flwr.__version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
+    assert "environment" not in summary_of(tmp_path)

@@ -101,10 +101,10 @@ def test_the_headline_shows_the_summary(run):
     told = [words(tile) for tile in page.iter("div") if tile.get("class") == "tile"]
     figures = " | ".join(told)
     assert "Average accuracy0.512" in figures
-    assert "Forgetting0.021" in figures
+    assert "Catastrophic forgetting0.021" in figures
     assert "Backward transfer\N{MINUS SIGN}0.010" in figures
     assert "Learning accuracy\N{EN DASH}" in figures
-    assert "Sent up12.3 MBas the papers count: 4.00 kB" in figures
+    assert "Sent up12.3 MB4.00 kB nominal: 4 bytes per non-zero parameter" in figures
     assert "Time1 h 02 min" in figures
     exact = [e.get("title") for e in page.iter("span")]
     assert "12,345,678 bytes" in exact
@@ -275,10 +275,10 @@ def test_bytes_of_a_round_are_told_and_a_new_kind_has_a_colour(run):
     assert kinds == ["base", "adapters", "masks", "meta", "prompts"]
 
 
-def test_an_isolated_run_is_told_to_have_sent_nothing(tmp_path):
+def test_a_local_only_run_is_said_to_have_sent_nothing(tmp_path):
     page = parsed(write_report(make_run(tmp_path / "run", local_only=True)))
     assert "Nothing travelled" in headings(page)
-    assert "isolated: no communication" in words(page.find("body/header/p"))
+    assert "local-only: no communication" in words(page.find("body/header/p"))
 
 
 def test_rounds_with_a_missing_reply_are_marked(run):
@@ -392,6 +392,19 @@ def test_each_remark_is_a_row_of_the_settings(run):
     assert rows["word vectors"] == "trained here on 11,314 texts"
 
 
+def test_date_and_versions_are_rows_of_the_settings(run):
+    assert "environment" not in summary_of(run)  # a folder of before it was recorded
+    write_report(run)
+
+    versions = {"fcl-flower": "0.1.0", "torch": None}
+    found = {"date": "2026-01-02T03:04:05+00:00", "versions": versions}
+    edit(run, "summary.json", environment=found)
+    rows = dict(table_of(parsed(write_report(run)), "settings"))
+    assert rows["date"] == "2026-01-02T03:04:05+00:00"
+    assert rows["version of fcl-flower"] == "0.1.0"
+    assert rows["version of torch"] == "none"
+
+
 @pytest.mark.parametrize(
     "name", ["summary.json", "accuracy.csv", "rounds.jsonl", "scenario.json"]
 )
@@ -404,16 +417,16 @@ def test_a_missing_file_is_named(run, name):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("summary.json", "{", "summary.json is not JSON"),
+        ("summary.json", "{", "summary.json: got Expecting property name"),
         ("summary.json", "[]", "summary.json"),
-        ("rounds.jsonl", '{"round": 1', "rounds.jsonl has a line that is not JSON"),
-        ("rounds.jsonl", '{"round": "one"}', "0.round is 'one'"),
-        ("accuracy.csv", "round,client\n1,0\n", "0.task_learned is missing"),
-        ("scenario.json", '{"name": 3}', "scenario.json: name is 3"),
+        ("rounds.jsonl", '{"round": 1', "rounds.jsonl: got Expecting ',' delimiter"),
+        ("rounds.jsonl", '{"round": "one"}', "0.round: got 'one'"),
+        ("accuracy.csv", "round,client\n1,0\n", "0.task_learned: got nothing"),
+        ("scenario.json", '{"name": 3}', "scenario.json: name: got 3"),
         ("attention.json", '{"client": 0}', "attention.json"),
-        ("overlap.json", "[{]", "overlap.json is not JSON"),
-        ("overlap.json", '[{"client": 0}]', "overlap.json: 0.task is missing"),
-        ("summary.json", b"\xff\xfe", "summary.json cannot be read"),
+        ("overlap.json", "[{]", "overlap.json: got Expecting property name"),
+        ("overlap.json", '[{"client": 0}]', "overlap.json: 0.task: got nothing"),
+        ("summary.json", b"\xff\xfe", "summary.json: got 'utf-8' codec"),
     ],
 )
 def test_a_broken_file_is_named(run, name, content, message):
@@ -426,11 +439,14 @@ def test_a_broken_file_is_named(run, name, content, message):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"bytes_up": -1}, "bytes_up is -1"),
-        ({"clients": 2}, "client_accuracy is .* expected lists of the shape (2, 3, 3)"),
-        ({"accuracy_matrix": [[0.5], [0.5, 0.5]]}, "accuracy_matrix is"),
+        ({"bytes_up": -1}, "bytes_up: got -1"),
+        (
+            {"clients": 2},
+            "client_accuracy: got .* expected lists of the shape (2, 3, 3)",
+        ),
+        ({"accuracy_matrix": [[0.5], [0.5, 0.5]]}, "accuracy_matrix: got"),
         ({"accuracy_matrix": [[0.5] * 3] * 3}, "expected null above the diagonal"),
-        ({"accuracy_matrix": [[51.2]]}, "accuracy_matrix.0.0 is 51.2"),
+        ({"accuracy_matrix": [[51.2]]}, "accuracy_matrix.0.0: got 51.2"),
     ],
 )
 def test_a_wrong_figure_is_named(run, changes, message):
@@ -444,5 +460,5 @@ def test_rounds_out_of_order_are_refused(run):
     path = run / "rounds.jsonl"
     lines = path.read_text(encoding="utf-8").splitlines()
     path.write_text("\n".join([lines[0], lines[0], *lines[1:]]), encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"rounds.jsonl: round is \[1, 1, 2"):
+    with pytest.raises(ConfigError, match=r"rounds.jsonl: round: got \[1, 1, 2"):
         write_report(run)

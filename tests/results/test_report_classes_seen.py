@@ -52,5 +52,5 @@ def test_other_scenarios_have_no_such_picture(run):
 
 
 def test_what_is_no_fraction_is_refused(run):
-    with pytest.raises(ConfigError, match=r"sample_accuracy\.1 is 1\.5"):
+    with pytest.raises(ConfigError, match=r"sample_accuracy\.1: got 1\.5"):
         shown(run, sample_accuracy=[0.9, 1.5, 0.45])

@@ -16,7 +16,7 @@ from fcl_flower.results.report.html import numbers
 def pair_of_runs(folder, gain, **size):
     return [
         make_run(
-            folder / f"isolated={local_only}", local_only=local_only, gain=g, **size
+            folder / f"local-only={local_only}", local_only=local_only, gain=g, **size
         )
         for local_only, g in ((False, gain), (True, 0.0))
     ]
@@ -24,10 +24,10 @@ def pair_of_runs(folder, gain, **size):
 
 def final_gains(federated, local_only):
     """Return the gain of each client, worked out with loops from the summaries."""
-    halves = [summary_of(run)["client_accuracy"] for run in (federated, local_only)]
+    accuracies = [summary_of(run)["client_accuracy"] for run in (federated, local_only)]
     return [
         sum(x - y for x, y in zip(a[-1], b[-1], strict=True)) / len(a[-1])
-        for a, b in zip(*halves, strict=True)
+        for a, b in zip(*accuracies, strict=True)
     ]
 
 
@@ -56,7 +56,7 @@ def test_one_sentence_says_whether_federation_helped(tmp_path, gain, start, tone
     assert shown == tone
     gains = final_gains(*runs)
     mean = sum(gains) / 5
-    assert f"{abs(mean):.3f} final accuracy over fedweit isolated" in sentence
+    assert f"{abs(mean):.3f} final accuracy over fedweit local-only" in sentence
     assert f"better for {sum(g > 0 for g in gains)} of 5 clients" in sentence
     # Student's t for 4 degrees of freedom is 2.776.
     margin = 2.776 * np.std(gains, ddof=1) / math.sqrt(5)
@@ -126,7 +126,7 @@ def test_lines_of_methods_are_the_average_accuracy_so_far(tmp_path):
     assert len(dashed) == 1
 
 
-def test_without_an_isolated_run_nothing_is_claimed(tmp_path):
+def test_without_a_local_only_run_nothing_is_claimed(tmp_path):
     runs = [
         make_run(tmp_path / "a", strategy="fedavg"),
         make_run(tmp_path / "b", strategy="fedweit", local_only=True),
@@ -147,15 +147,15 @@ def test_seeds_of_one_label_are_one_row_with_their_spread(tmp_path):
     rows = [[words(cell) for cell in row] for row in page.find(".//tbody")]
     finals = [summary_of(run)["average_accuracy"] for run in runs[::2]]
     expected = f"{np.mean(finals):.3f} ± {np.std(finals, ddof=1):.3f}"
-    assert [row[0] for row in rows] == ["fedweit", "fedweit isolated"]
+    assert [row[0] for row in rows] == ["fedweit", "fedweit local-only"]
     assert rows[0][1] == expected
     picture = pictures(page)["Average accuracy of every method"]
     band = next(picture.iter("polygon")).get("points").split()
     value = tick_scale(picture, "y", "end")
     heights = [value(float(point.split(",")[1])) for point in band]
-    half = np.std(finals, ddof=1)
+    deviation = np.std(finals, ddof=1)
     assert heights[2:4] == pytest.approx(
-        [np.mean(finals) + half, np.mean(finals) - half], abs=1e-3
+        [np.mean(finals) + deviation, np.mean(finals) - deviation], abs=1e-3
     )
     ((sentence, _),) = verdicts(page).items()
     gains = [np.mean(final_gains(*runs[k : k + 2])) for k in (0, 2, 4)]
@@ -176,10 +176,10 @@ def test_a_client_missing_in_one_run_does_not_sway_the_gain_over_seeds(tmp_path)
         for local_only in (False, True)
     ]
     page = parsed(write_comparison(tmp_path, runs))
-    halves = [
+    accuracies = [
         np.array(summary_of(run)["client_accuracy"], float)[:, -1] for run in runs
     ]
-    expected = np.mean([np.nanmean(halves[k] - halves[k + 1]) for k in (0, 2)])
+    expected = np.mean([np.nanmean(accuracies[k] - accuracies[k + 1]) for k in (0, 2)])
     assert f"mean {expected:+.3f}" in hints(
         pictures(page)["Transfer gain of every federated method"]
     )
@@ -192,7 +192,7 @@ def test_runs_with_one_label_are_told_apart_by_isolation(tmp_path):
     ]
     page = parsed(write_comparison(tmp_path, runs))
     rows = [words(row[0]) for row in page.find(".//tbody")]
-    assert rows == ["weit", "weit isolated"]
+    assert rows == ["weit", "weit local-only"]
 
 
 @pytest.mark.parametrize(

@@ -163,7 +163,7 @@ def test_the_headline_tells_what_was_matched_and_clustered(run):
     )
     told = tiles(parsed(write_report(run)))
     assert "Average accuracy0.812mean over concepts and clients" in told
-    assert "Forgetting0.021" in told
+    assert "Catastrophic forgetting0.021" in told
     assert "Matching effectiveness0.938" in told
     assert re.search(r"Clustering0\.875.*perfect in 75% of them", told)
     assert "Learning accuracy" not in told
@@ -416,7 +416,7 @@ def test_maps_are_those_of_the_first_round_and_the_last_with_clusters(
     [
         ([0, 0, 1, 1], 1.0, "form 2 clusters: just the hidden concepts"),
         ([0, 0, 0, 1], 0.0, "form 2 clusters: 1 of them with more than one concept"),
-        ([0, 2, 1, 1], 0.5, "form 3 clusters: each of one concept, but not all that"),
+        ([0, 2, 1, 1], 0.5, "form 3 clusters: each of one concept, but not all of"),
         ([-1, -1, -1, 0], 0.0, "form 1 cluster: each of one concept, but not all"),
     ],
 )
@@ -433,15 +433,15 @@ def test_the_heading_of_the_map_says_how_clusters_and_concepts_agree(
 @pytest.mark.parametrize(
     ("stay", "told"),
     [
-        (0, "meets all concepts at once, with all its examples"),
-        (1, "meets one concept, drawn anew each round, with up to 20 of its"),
-        (5, "meets one concept, drawn anew every 5 rounds on average"),
+        (0, "has all concepts at once, with all its examples"),
+        (1, "has one concept, drawn anew each round, with up to 20 of its"),
+        (5, "has one concept, drawn anew every 5 rounds on average"),
     ],
 )
-def test_the_scenario_says_how_clients_meet_concepts(tmp_path, stay, told):
+def test_the_scenario_says_when_clients_have_which_concept(tmp_path, stay, told):
     page = parsed(write_report(make_concept_run(tmp_path / "run", stay=stay)))
     assert told in words(page)
-    assert "6 clients meet 3 hidden concepts, 6 different classes" in headings(page)
+    assert "6 clients with 3 hidden concepts, 6 different classes" in headings(page)
     settings = dict(table_of(page, "settings"))
     assert settings["rounds"] == "8"
     assert settings["window"] == "20"
@@ -452,8 +452,8 @@ def test_the_scenario_says_how_clients_meet_concepts(tmp_path, stay, told):
 @pytest.mark.parametrize(
     ("ids", "setting", "told"),
     [
-        (False, "not given", "Neither client nor server is told which."),
-        (True, "given", "Client and server are told which."),
+        (False, "not given", "Neither client nor server knows which."),
+        (True, "given", "Client and server know which."),
     ],
 )
 def test_the_page_says_whether_clients_were_told_their_concepts(
@@ -492,7 +492,7 @@ def test_methods_are_compared_over_rounds(tmp_path):
     require_layout(page)
     dots = dict(told.rsplit(": ", 1) for told in hints(pictures(page)[METHODS]))
     assert len(dots) == 3 * 4
-    labels = ("concept-matching", "concept-matching isolated", "fedavg")
+    labels = ("concept-matching", "concept-matching local-only", "fedavg")
     for run, label in zip(runs, labels, strict=True):
         for number in (2, 4, 6, 8):
             told = float(dots[f"{label}, after round {number}"])
@@ -520,7 +520,7 @@ def test_the_table_has_columns_for_what_any_run_knows(tmp_path):
     assert rows[1][3:5] == ["\N{EN DASH}"] * 2
 
 
-def test_methods_that_were_told_the_concepts_are_named_beside_those_that_were_not(
+def test_runs_with_concept_ids_are_named(
     tmp_path,
 ):
     _, page = compared(
@@ -528,7 +528,7 @@ def test_methods_that_were_told_the_concepts_are_named_beside_those_that_were_no
         matching={},
         weit={"strategy": "fedweit", "label": "with ids", "ids": True},
     )
-    assert "Told which concept a client meets: with ids." in words(page)
+    assert "Concept ids given to clients and server: with ids." in words(page)
     _, page = compared(tmp_path / "other", matching={})
     assert "Told which" not in words(page)
 
@@ -577,15 +577,18 @@ def test_a_band_ends_where_accuracies_do(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"cluster": [0]}, "concepts.json: 0 is .*cluster has not one entry for each"),
-        ({"map": [[0.0, "x"], [0.0, 0.0]]}, "concepts.json: 0.map.0.1 is 'x'"),
-        ({"map": [[0.0], [0.0]]}, "concepts.json: 0.map.0.1 is missing"),
-        ({"clients": [0, 6]}, "0.clients is 6, expected a number from 0 to 5"),
-        ({"concept": [0, 3]}, "0.concept is 3, expected a number from 0 to 2"),
-        ({"round": 9}, "0.round is 9, expected a number from 0 to 8"),
-        ({"reached": [-2, 0]}, "0.reached.0 is -2"),
-        ({"ari": 1.5}, "0.ari is 1.5"),
-        ({"effectiveness": None}, "0.effectiveness is None"),
+        (
+            {"cluster": [0]},
+            "concepts.json: 0: got .*cluster has not one entry for each",
+        ),
+        ({"map": [[0.0, "x"], [0.0, 0.0]]}, "concepts.json: 0.map.0.1: got 'x'"),
+        ({"map": [[0.0], [0.0]]}, "concepts.json: 0.map.0.1: got nothing"),
+        ({"clients": [0, 6]}, "0.clients: got 6, expected a number from 0 to 5"),
+        ({"concept": [0, 3]}, "0.concept: got 3, expected a number from 0 to 2"),
+        ({"round": 9}, "0.round: got 9, expected a number from 0 to 8"),
+        ({"reached": [-2, 0]}, "0.reached.0: got -2"),
+        ({"ari": 1.5}, "0.ari: got 1.5"),
+        ({"effectiveness": None}, "0.effectiveness: got None"),
     ],
 )
 def test_a_wrong_entry_of_a_round_is_named(run, changes, message):
@@ -597,11 +600,11 @@ def test_a_wrong_entry_of_a_round_is_named(run, changes, message):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ([], r"concepts.json: the whole is \[\]"),
-        ([{"round": 1}], "concepts.json: 0.clients is missing"),
+        ([], r"concepts.json: the whole: got \[\]"),
+        ([{"round": 1}], "concepts.json: 0.clients: got nothing"),
         (
             [clustered(2, [0], [0]), clustered(2, [0], [0])],
-            r"concepts.json: round is \[2, 2\], expected ascending ones",
+            r"concepts.json: round: got \[2, 2\], expected ascending ones",
         ),
     ],
 )
@@ -615,14 +618,14 @@ def test_other_files_must_fit_the_summary_too(run):
     path = run / "accuracy.csv"
     good = path.read_text(encoding="utf-8")
     path.write_text(f"{good}8,2,0,3,digits/3,0.5\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"accuracy.csv: 72.task is 3, expected"):
+    with pytest.raises(ConfigError, match=r"accuracy.csv: 72.task: got 3, expected"):
         write_report(run)
     path.write_text(good, encoding="utf-8")
     scenario = json.loads((run / "scenario.json").read_text(encoding="utf-8"))
     scenario["clients"][1].pop()
     write(run / "scenario.json", scenario)
     with pytest.raises(
-        ConfigError, match=r"scenario.json: clients has lists of \[3, 2"
+        ConfigError, match=r"scenario.json: lengths of clients: got \[3, 2"
     ):
         write_report(run)
 

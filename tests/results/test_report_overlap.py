@@ -294,5 +294,5 @@ def test_an_overlap_that_is_no_number_is_named(tmp_path, value):
     entry = json.dumps(begun(0, 1, candidate(1, 0, 0.5, True)))
     text = f"[{entry.replace('0.5', value)}]"
     (run / "overlap.json").write_text(text, encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"overlap.json: 0.candidates.0.overlap is"):
+    with pytest.raises(ConfigError, match=r"overlap.json: 0.candidates.0.overlap: got"):
         write_report(run)

@@ -82,9 +82,9 @@ def run_in_process(config, nodes=None, **behaviour):
 
 
 def summary_of(folder):
-    """Return a run's summary without its duration."""
+    """Return a run's summary without its duration and its environment."""
     found = json.loads((folder / "summary.json").read_text())
-    del found["seconds"]
+    del found["seconds"], found["environment"]
     return found
 
 

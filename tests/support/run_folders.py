@@ -202,10 +202,10 @@ def synthetic_clusterings(rng, rounds, clients, concepts, mistakes):
 def named(label, strategy, local_only):
     label = label or strategy
     return {
-        "label": label + (" isolated" if local_only else ""),
+        "label": label + (" local-only" if local_only else ""),
         "strategy": strategy,
         "local_only": local_only,
-        "counterpart": None if local_only else f"{label} isolated",
+        "counterpart": None if local_only else f"{label} local-only",
     }
 
 

@@ -47,9 +47,11 @@ class ConceptDiagnostics:
         clients = sorted(int(match[1]) for match in matches if match)
         if self._stream is None or not clients:
             return
-        met = [self._stream.concepts_met(client, server_round) for client in clients]
-        if any(len(concepts) > 1 for concepts in met):
-            return  # all concepts at once: there is nothing to tell apart
+        concepts = [
+            self._stream.concepts_met(client, server_round) for client in clients
+        ]
+        if any(len(at_once) > 1 for at_once in concepts):
+            return  # all concepts at once: nothing to separate
         names = [*(f"{aspect}/{{}}" for aspect in ASPECTS), *COORDINATES]
         for client in clients:
             for name in (name.format(client) for name in names):
@@ -61,7 +63,7 @@ class ConceptDiagnostics:
             aspect: [int(server_metrics[f"{aspect}/{client}"]) for client in clients]
             for aspect in ASPECTS
         }
-        truth = [concept for (concept,) in met]
+        truth = [concept for (concept,) in concepts]
         returned = [
             origin == reached
             for origin, reached in zip(models["origin"], models["reached"], strict=True)

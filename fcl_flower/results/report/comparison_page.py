@@ -36,7 +36,7 @@ def write_comparison(folder: Path, runs: Sequence[Path]) -> Path:
 
     Runs with the same label are one row, mean and standard deviation over their
     seeds. A federated run is paired with the run of the same seed that its summary
-    names as its isolated twin; their difference is the transfer gain.
+    names as its local-only counterpart; their difference is the transfer gain.
 
     Args:
         folder: where the page is put; made if it does not exist.
@@ -57,7 +57,7 @@ def write_comparison(folder: Path, runs: Sequence[Path]) -> Path:
         folder / "comparison.html",
         f"{numbers.plural(len(rows), 'method')} on {first.scenario}",
         f"{first.dataset or first.data}, {numbers.plural(first.clients, 'client')}, "
-        f"{numbers.plural(first.tasks, first.kind)}, "
+        f"{numbers.plural(first.tasks, first.full_noun)}, "
         f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}",
         _body(rows),
         f"Made from the files in {', '.join(path.name for path in runs)}.",
@@ -87,12 +87,12 @@ def _side_by_side(rows: Sequence[Entry]) -> Markup:
     if "ARI" in known:
         note += (
             " ARI: adjusted Rand index of the server's clusters against the hidden "
-            "concepts, mean over rounds. Effectiveness: share of the updates that went "
-            "into the concept model which they had started from."
+            "concepts, mean over rounds. Effectiveness: fraction of the updates that "
+            "went into the concept model which they had started from."
         )
     hidden = {entry.label: entry.runs[0].summary.hidden for entry in rows}
-    if told := [label for label, how in hidden.items() if how and how.ids]:
-        note += f" Told which concept a client meets: {', '.join(told)}."
+    if given := [label for label, how in hidden.items() if how and how.ids]:
+        note += f" Concept ids given to clients and server: {', '.join(given)}."
     best = max(rows, key=lambda entry: np.nan_to_num(_mean(entry, "average_accuracy")))
     final = numbers.fraction(_mean(best, "average_accuracy"))
     return page.section(
@@ -162,7 +162,7 @@ def _progress(rows: Sequence[Entry]) -> Markup:
             if float(lead)
             else f"{then} and {behind} are level"
         )
-    note += " Dashed: isolated, without communication."
+    note += " Dashed: local-only, without communication."
     if any(len(entry.runs) > 1 for entry in rows):
         note += " Bands: standard deviation over seeds."
     picture = lines.lines(series, steps, "Average accuracy of every method")

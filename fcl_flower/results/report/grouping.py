@@ -1,4 +1,4 @@
-"""Runs grouped for a comparison: by label, and federated beside isolated."""
+"""Runs grouped for a comparison: by title, and federated beside local-only."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class Entry:
 
     @property
     def local_only(self) -> bool:
-        """Return whether its clients did without communication."""
+        """Return whether its clients did not communicate."""
         return self.runs[0].summary.local_only
 
 
@@ -51,7 +51,7 @@ def require_identical_scenario(runs: Sequence[Run]) -> None:
 
 
 def entries(runs: Sequence[Run]) -> list[Entry]:
-    """Return the runs by label; an isolated one has the colour of its counterpart.
+    """Return the runs by label; a local-only one has the colour of its counterpart.
 
     Raises:
         ConfigError: a label has two runs of one seed.
@@ -74,16 +74,16 @@ def entries(runs: Sequence[Run]) -> list[Entry]:
                 "labels or seeds"
             )
         owner = owners.get(label, label) if members[0].summary.local_only else label
-        colours.setdefault(owner, plot.kind_colour(len(colours)))
+        colours.setdefault(owner, plot.category_colour(len(colours)))
         found.append(Entry(label, tuple(members), colours[owner]))
     return found
 
 
 def pairs(entries: Sequence[Entry]) -> list[Pair]:
-    """Return each federated entry with its isolated twin, by the seeds of both.
+    """Return each federated entry with its local-only counterpart, by their seeds.
 
-    Both must meet hidden concepts in the same way: who has them all at once gains by
-    that, not by others.
+    Both must get hidden concepts in the same way: a client that has all at once gains
+    by that, not by the federation.
     """
     found = []
     for federated in entries:

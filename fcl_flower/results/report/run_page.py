@@ -45,14 +45,14 @@ def write_report(folder: Path) -> Path:
     """
     run = read_run(folder)
     summary = run.summary
-    count = numbers.plural(summary.tasks, summary.kind)
-    alone = ", isolated: no communication" if summary.local_only else ""
+    count = numbers.plural(summary.tasks, summary.full_noun)
+    local_only = ", local-only: no communication" if summary.local_only else ""
     return page.write_page(
         folder / "report.html",
         summary.label,
         f"{summary.strategy} on {summary.data}, model "
         f"{summary.model}, {numbers.plural(summary.clients, 'client')}, {count}, "
-        f"{summary.steps}, seed {summary.seed}{alone}",
+        f"{summary.steps}, seed {summary.seed}{local_only}",
         _body(run),
         f"Made from {_files(run)}.",
     )
@@ -89,7 +89,7 @@ def _body(run: Run) -> Iterator[Markup]:
 
 
 def _accuracy(run: Run) -> Iterator[Markup]:
-    """Yield what was learned, and what of it was kept."""
+    """Yield the sections on accuracy and catastrophic forgetting."""
     summary = run.summary
     if np.isnan(run.accuracy).all():
         yield page.section("No accuracy was measured", "No client was evaluated.")
@@ -112,7 +112,7 @@ def _rounds(rounds: list[Round]) -> Markup:
         over_rounds.Track("training loss", _track(r.loss for r in rounds), "var(--c1)"),
     ]
     known = [t for t in tracks if not np.isnan(t.values).all()]
-    troubled = [place + 1 for place, r in enumerate(rounds) if r.failed]
+    troubled = [r.round for r in rounds if r.failed]
     trouble = (
         f"in {numbers.plural(len(troubled), 'round')} a reply is missing"
         if troubled

@@ -23,7 +23,7 @@ Bytes = Annotated[int, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Index = Annotated[float, Field(ge=-1, le=1)]
-Kinds = dict[str, Bytes]
+BytesOfKind = dict[str, Bytes]
 NONE = -1
 """Number of the cluster, or of the concept model, of those that have none."""
 
@@ -35,14 +35,17 @@ class _Record(BaseModel):
 
 
 class BytesByKind(_Record):
-    """Bytes of the whole run by kind of knowledge, both directions."""
+    """Bytes of the whole run by kind of payload, both directions."""
 
-    up: Kinds
-    down: Kinds
+    up: BytesOfKind
+    down: BytesOfKind
 
 
 class Hidden(_Record):
-    """How clients meet hidden concepts (`fcl_flower.data.scenarios.concept_stream`)."""
+    """How clients get data of hidden concepts.
+
+    See `fcl_flower.data.scenarios.concept_stream`.
+    """
 
     window: int
     stay: Annotated[int, Field(ge=0)]
@@ -50,13 +53,20 @@ class Hidden(_Record):
 
 
 class Discovery(_Record):
-    """How well the server told hidden concepts apart; None where it did not try."""
+    """How well the server separates hidden concepts; None where it does not."""
 
     ari: Index | None = None
     ari_least: Index | None = None
     perfect_rounds: Fraction | None = None
     effectiveness: Fraction | None = None
     models: int | None = None
+
+
+class Environment(_Record):
+    """Under which versions, and when (ISO 8601), a run was made."""
+
+    date: str | None = None
+    versions: dict[str, str | None] = {}
 
 
 class Summary(_Record):
@@ -94,6 +104,7 @@ class Summary(_Record):
     hidden: Hidden | None = None
     concepts: Discovery = Discovery()
     remarks: dict[str, str] = {}
+    environment: Environment = Environment()
     command: str | None = None
     sample_accuracy: list[Fraction | None] = []
 
@@ -105,9 +116,9 @@ class Summary(_Record):
 
     @property
     def data(self) -> str:
-        """Return what it was learned from, in words."""
+        """Return the data sets and the scenario in words."""
         if not self.dataset:
-            return "the clients' own data"
+            return "the clients' local data"
         return f"{self.dataset} ({self.scenario})"
 
     @property
@@ -116,8 +127,8 @@ class Summary(_Record):
         return "task" if self.hidden is None else "concept"
 
     @property
-    def kind(self) -> str:
-        """Return the same at first mention, when a reader does not know of it."""
+    def full_noun(self) -> str:
+        """Return `noun` at its first mention on a page."""
         return "task" if self.hidden is None else "hidden concept"
 
 
@@ -130,8 +141,8 @@ class Round(_Record):
     failed: list[int]
     loss: float | None
     valid_accuracy: float | None
-    bytes_up: Kinds
-    bytes_down: Kinds
+    bytes_up: BytesOfKind
+    bytes_down: BytesOfKind
     nominal_bytes_up: Bytes
     nominal_bytes_down: Bytes
     seconds: float
@@ -171,7 +182,7 @@ class Candidate(_Record):
     """A finished task of another client whose adapter a new task could choose.
 
     ``same_classes`` is the fraction of the new task's classes that it has too; None
-    where nobody knows.
+    where it is not known.
     """
 
     client: int
@@ -197,13 +208,13 @@ class Clustering(_Record):
     Attributes:
         round: counted from 1.
         clients: that sent a model.
-        concept: the hidden concept of each client's data, of which nobody was told.
+        concept: the hidden concept of each client's data, known to neither side.
         cluster: of each client's model; `NONE`: noise.
         origin: the concept model that it seems to have started from.
         reached: the concept model that it went into, or `NONE`.
         map: two coordinates of it.
         ari: adjusted Rand index of ``cluster`` against ``concept``.
-        effectiveness: share of the clients whose model went back to its origin.
+        effectiveness: fraction of the clients whose model went back to its origin.
     """
 
     round: Annotated[int, Field(ge=1)]
@@ -232,8 +243,8 @@ class Clustering(_Record):
 class Task(_Record):
     """One task, or hidden concept, of one client.
 
-    ``train``, ``valid`` and ``test`` count examples. Of a client's own task nothing is
-    known but its name.
+    ``train``, ``valid`` and ``test`` count examples. Of a task of local data only
+    the name is known.
     """
 
     name: str
@@ -245,7 +256,7 @@ class Task(_Record):
 
 
 class Scenario(_Record):
-    """``scenario.json``: who learns what, in which order."""
+    """``scenario.json``: the tasks of every client in their order."""
 
     name: str
     seed: int

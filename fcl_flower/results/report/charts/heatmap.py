@@ -1,7 +1,4 @@
-"""The sides of a map of adapters: one row or column for each client and task.
-
-Heat maps: a matrix as coloured cells, with numbers where there is room.
-"""
+"""Heat maps: a matrix as coloured cells, with numbers where there is room."""
 
 import math
 from collections.abc import Callable, Collection, Sequence
@@ -16,16 +13,10 @@ from fcl_flower.results.report.charts.plot import CHARACTER
 from fcl_flower.results.report.html import numbers
 from fcl_flower.results.report.html.markup import Markup, join, tag
 
-LEGIBLE = 64
-"""Rows or columns up to which every single adapter is shown."""
-
-TaskId = tuple[int, int]
-"""A client and the number of one of its tasks."""
-
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """One row or column: its own short name, and the group that it belongs to."""
+    """One row or column: its short name, and the group that it belongs to."""
 
     name: str
     group: str = ""
@@ -64,7 +55,7 @@ class Look:
     legend: bool = True
 
     @property
-    def token_ids(self) -> bool:
+    def shows_numbers(self) -> bool:
         """Return whether a cell has room for a number such as ``0.512``."""
         return self.cell[0] >= 38 and self.cell[1] >= 16
 
@@ -83,8 +74,8 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Kinds:
-    """Colours for whole numbers that name something; below 0 stands for nothing.
+class Categories:
+    """Colours for numbers of categories, which have no order; below 0: none.
 
     Attributes:
         cell: width and height of a cell in pixels.
@@ -93,26 +84,26 @@ class Kinds:
     cell: tuple[float, float]
 
     @property
-    def token_ids(self) -> bool:
+    def shows_numbers(self) -> bool:
         """Return whether a cell has room for a number such as ``12``."""
         return self.cell[0] >= 16 and self.cell[1] >= 16
 
     def colour(self, value: float) -> str:
         """Return the colour of a cell."""
-        return plot.kind_colour(int(value))
+        return plot.category_colour(int(value))
 
     def number(self, value: float) -> tuple[str, str]:
         """Return the number in a cell, and the class of its ink."""
         if value < 0:
             return numbers.UNKNOWN, "on-cold"
-        return f"{value:.0f}", "on-kind"
+        return f"{value:.0f}", "on-category"
 
 
 def heat_map(
     values: Accuracy,
     rows: Axis,
     columns: Axis,
-    look: Look | Kinds,
+    look: Look | Categories,
     hint: Callable[[int, int], str],
     what: str,
     marked: Collection[tuple[int, int]] = (),
@@ -124,7 +115,7 @@ def heat_map(
         rows: from top to bottom.
         columns: from left to right.
         look: colours and sizes.
-        hint: what the pointer is told about a cell.
+        hint: text shown under the pointer on a cell, by row and column.
         what: description of the picture.
         marked: cells that bear a dot.
     """
@@ -151,22 +142,24 @@ def heat_map(
     return plot.drawing(max(right, room) + 8, foot + 4, parts, what)
 
 
-def _cell(value: float, x: float, y: float, look: Look | Kinds, hint: str) -> Markup:
+def _cell(
+    value: float, x: float, y: float, look: Look | Categories, hint: str
+) -> Markup:
     width, height = look.cell
     # The hairline between cells is left out where it would eat the cell.
     seam = 1 if width >= 10 else 0
     cell = plot.box(x, y, width - seam, height - seam, look.colour(value), hint)
-    if not look.token_ids:
+    if not look.shows_numbers:
         return cell
     shown, ink = look.number(float(value))
     middle = x + (width - seam) / 2
     return join([cell, plot.text(shown, middle, y + height / 2 + 4, "middle", ink)])
 
 
-def _mark(x: float, y: float, look: Look | Kinds) -> Markup:
+def _mark(x: float, y: float, look: Look | Categories) -> Markup:
     """Return a dot in the middle of a cell, or in its corner beside a number."""
     width, height = look.cell
-    if look.token_ids:
+    if look.shows_numbers:
         return tag("circle", cx=x + width - 5, cy=y + 4.5, r=3, class_="mark")
     return tag("circle", cx=x + width / 2, cy=y + height / 2, r=2.2, class_="mark")
 
@@ -248,14 +241,3 @@ def _legend(look: Look, x: float, top: float, bottom: float) -> Markup:
         plot.text(f"{look.low:.2f}", x + 18, top + steps * height, class_="tick")
     )
     return join(parts)
-
-
-def labels(places: Sequence[TaskId]) -> list[Label]:
-    """Return the number of each task, grouped by client."""
-    return [Label(str(task), f"client {client}") for client, task in places]
-
-
-def cell(columns: int) -> tuple[float, float]:
-    """Return width and height in pixels of a cell where there are so many columns."""
-    side = min(max(740 / columns, 7.0), 44.0)
-    return side, min(side, 26.0)

@@ -1,4 +1,4 @@
-"""A picture of means with their spread, and of the single values behind them."""
+"""A picture of means with their standard deviation, and of the single values."""
 
 import math
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from fcl_flower.results.report.html.markup import Markup, tag
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Interval:
-    """A mean with its spread, and the values it is the mean of, shape (units,)."""
+    """A mean, its standard deviation, and the values behind them, shape (units,)."""
 
     name: str
     mean: float
@@ -51,8 +51,8 @@ def intervals(rows: Sequence[Interval], title: str, what: str) -> Markup:
         )
         for value in values
     ]
-    for place, (row, width) in enumerate(zip(rows, widths, strict=True)):
-        y = 8 + pitch * (place + 0.5)
+    for index, (row, width) in enumerate(zip(rows, widths, strict=True)):
+        y = 8 + pitch * (index + 0.5)
         whisker = [(x(row.mean - width), y - 5), (x(row.mean + width), y - 5)]
         label = numbers.with_spread(numbers.signed(row.mean), row.spread)
         parts += [

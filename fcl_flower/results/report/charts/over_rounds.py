@@ -53,12 +53,12 @@ def lines_over_rounds(
     x = Scale(0.5, len(tasks) + 0.5, LEFT, WIDTH - 8)
     parts: list[str] = []
     panel = Panel(x, Scale(0, 1, 0, 0))
-    for place, track in enumerate(tracks):
-        bottom = TOP + height + place * (height + gap)
+    for index, track in enumerate(tracks):
+        bottom = TOP + height + index * (height + gap)
         known = np.append(track.values[~np.isnan(track.values)], track.holds)
         values = plot.ticks(float(known.min()), float(known.max()), 4)
         panel = Panel(x, Scale(values[0], values[-1], bottom, bottom - height))
-        parts.append(_task_bands(panel, tasks, named=place == 0))
+        parts.append(_task_bands(panel, tasks, named=index == 0))
         parts.append(panel.y_axis(values, plot.tick_decimals(values), track.title))
         points = [(x(i + 1), panel.y(value)) for i, value in enumerate(track.values)]
         parts.append(plot.path(points, track.colour, "line"))
@@ -132,10 +132,10 @@ def columns_over_rounds(
     width = (x(2) - x(1)) * (0.8 if rounds <= 120 else 1)
     parts: list[str] = []
     panel = Panel(x, Scale(0, 1, 0, 0))
-    for place, (title, kinds) in enumerate(panels.items()):
-        bottom = TOP + height + place * (height + gap)
+    for index, (title, kinds) in enumerate(panels.items()):
+        bottom = TOP + height + index * (height + gap)
         panel = Panel(x, Scale(0, values[-1], bottom, bottom - height))
-        parts.append(_task_bands(panel, tasks, named=place == 0))
+        parts.append(_task_bands(panel, tasks, named=index == 0))
         parts.append(panel.y_axis(values, plot.tick_sizes(values), title))
         base = np.zeros(rounds)
         for kind, sizes in kinds.items():
@@ -166,13 +166,13 @@ def _columns(
 def _hints(
     panel: Panel, kinds: Mapping[str, npt.NDArray[np.int64]], rounds: int
 ) -> Markup:
-    """Return unseen boxes, one per round, that tell the sizes under the pointer."""
+    """Return transparent boxes, one per round, with the sizes as hints."""
     width = panel.x(2) - panel.x(1)
     top, height = panel.y.end, panel.y.start - panel.y.end
     boxes = []
     for i in range(rounds):
-        told = [f"{kind} {numbers.size(n[i])}" for kind, n in kinds.items() if n[i]]
-        hint = f"round {i + 1}: {', '.join(told) or 'nothing'}"
+        shown = [f"{kind} {numbers.size(n[i])}" for kind, n in kinds.items() if n[i]]
+        hint = f"round {i + 1}: {', '.join(shown) or 'nothing'}"
         left = panel.x(i + 1) - width / 2
         boxes.append(plot.box(left, top, width, height, "transparent", hint))
     return join(boxes)

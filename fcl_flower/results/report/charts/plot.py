@@ -105,12 +105,12 @@ def short(name: str) -> str:
     )
 
 
-def kind_colour(kind: int) -> str:
+def category_colour(category: int) -> str:
     """Return one of eight colours for things without an order, in turn.
 
     A number below 0 stands for nothing and has the palest colour.
     """
-    return "var(--cold)" if kind < 0 else f"var(--c{kind % 8})"
+    return "var(--cold)" if category < 0 else f"var(--c{category % 8})"
 
 
 def text(
@@ -152,7 +152,7 @@ def path(points: Iterable[Point], colour: str, class_: str) -> Markup:
 
 
 def dot(x: float, y: float, colour: str, hint: str, radius: float = 3) -> Markup:
-    """Return a disc that tells ``hint`` when the pointer rests on it."""
+    """Return a disc with ``hint`` shown under the pointer."""
     return tag(
         "circle", tag("title", hint), cx=x, cy=y, r=radius, style=f"fill:{colour}"
     )

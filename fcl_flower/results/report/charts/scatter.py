@@ -14,7 +14,7 @@ from fcl_flower.results.report.html.markup import Markup, join, tag
 _SIDE = 360
 """Pixels from the first to the last point, in the direction where they lie widest."""
 
-Places = npt.NDArray[np.float64]
+Positions = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,15 +22,15 @@ class Point:
     """One point of a map.
 
     Attributes:
-        place: its two coordinates.
+        position: its two coordinates.
         number: written in it.
-        kind: what its colour stands for; below 0 for nothing.
-        hint: what the pointer is told.
+        category: what its colour stands for; below 0: none.
+        hint: text shown under the pointer.
     """
 
-    place: tuple[float, float]
+    position: tuple[float, float]
     number: int
-    kind: int
+    category: int
     hint: str
 
 
@@ -41,11 +41,11 @@ def scatter(points: Sequence[Point], what: str) -> Markup:
         points: at least one.
         what: description of the picture.
     """
-    places = np.array([point.place for point in points])
-    span = float(np.ptp(places, axis=0).max())
+    positions = np.array([point.position for point in points])
+    span = float(np.ptp(positions, axis=0).max())
     scale = _SIDE / span if span else 1.0
     radius = min(max(9 * math.sqrt(40 / len(points)), 5.0), 9.0)
-    pixels = _apart(places * (scale, -scale), 2 * radius)
+    pixels = _apart(positions * (scale, -scale), 2 * radius)
     pixels += radius + 10 - pixels.min(axis=0)
     width, height = (pixels.max(axis=0) + radius + 10).tolist()
     parts: list[str] = [
@@ -58,8 +58,8 @@ def scatter(points: Sequence[Point], what: str) -> Markup:
             cx=x,
             cy=y,
             r=radius - 0.5,
-            class_="noise" if point.kind < 0 else "point",
-            style=f"fill:{plot.kind_colour(point.kind)}",
+            class_="noise" if point.category < 0 else "point",
+            style=f"fill:{plot.category_colour(point.category)}",
         )
         number = tag(
             "text",
@@ -67,7 +67,7 @@ def scatter(points: Sequence[Point], what: str) -> Markup:
             x=x,
             y=y + 0.42 * radius,
             text_anchor="middle",
-            class_="on-cold" if point.kind < 0 else "on-kind",
+            class_="on-cold" if point.category < 0 else "on-category",
             style=f"font-size:{1.25 * radius:.1f}px",
         )
         parts += [disc, number]
@@ -76,8 +76,8 @@ def scatter(points: Sequence[Point], what: str) -> Markup:
     return plot.drawing(max(width, 120), height + 26, parts, what)
 
 
-def _apart(wanted: Places, gap: float) -> Places:
-    """Return places near the wanted ones, no two of them closer than ``gap``.
+def _apart(wanted: Positions, gap: float) -> Positions:
+    """Return positions near the wanted ones, no two of them closer than ``gap``.
 
     A point that would cover an earlier one goes to the nearest free place of a
     hexagonal grid around its own, of which each earlier one covers four at most.
@@ -88,8 +88,8 @@ def _apart(wanted: Places, gap: float) -> Places:
     grid = grid.reshape(-1, 2)
     grid = grid[np.argsort(np.hypot(*grid.T), kind="stable")]
     placed = np.empty((0, 2))
-    for place in wanted:
-        offered = place + grid[: 4 * len(placed) + 1]
+    for position in wanted:
+        offered = position + grid[: 4 * len(placed) + 1]
         free = (cdist(offered, placed) >= gap - 1e-6).all(axis=1)
         placed = np.vstack([placed, offered[np.argmax(free)]])
     return placed

@@ -66,11 +66,11 @@ svg .band { opacity: .14; }
 svg .trouble { fill: var(--bad); }
 svg .mark { fill: var(--mark); stroke: var(--paper); stroke-width: .6;
   pointer-events: none; }
-svg .on-hot, svg .on-cold, svg .on-kind { font-size: 11.5px;
+svg .on-hot, svg .on-cold, svg .on-category { font-size: 11.5px;
   font-variant-numeric: tabular-nums; pointer-events: none; }
 svg .on-hot { fill: var(--on-hot); }
 svg .on-cold { fill: var(--on-cold); }
-svg .on-kind { fill: var(--paper); }
+svg .on-category { fill: var(--paper); }
 svg .point { stroke: var(--paper); stroke-width: 1; }
 svg .noise { stroke: var(--muted); stroke-width: 1; }
 svg .bar { fill: none; stroke: var(--muted); stroke-width: 1.2; }

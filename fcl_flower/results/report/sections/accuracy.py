@@ -1,7 +1,4 @@
-"""The section on the accuracy over all classes seen, task by task.
-
-The sections on accuracy: over time, per task, per client.
-"""
+"""The sections on accuracy: over classes seen, over time, per task and per client."""
 
 import math
 
@@ -16,13 +13,20 @@ from fcl_flower.results.report.html.markup import Markup, tag
 from fcl_flower.results.report.reader import Run
 from fcl_flower.results.report.schema import Measurement, Summary
 
+_MULTIPLES = 10
+"""Clients up to which each gets a small matrix of its own, and a dot in the bars."""
+
+_NOTICEABLE = 0.0005
+"""A difference below this is 0.000 on the page and is not called one."""
+
 
 def classes_seen_section(summary: Summary) -> Markup:
-    """Return how well all classes so far were told apart after each task."""
+    """Return the accuracy over all classes so far, after each task."""
     seen = np.array(summary.sample_accuracy, np.float64)
     if np.isnan(seen).all():
         return page.section(
-            "The accuracy over all classes seen is not known", "Nobody was tested."
+            "The accuracy over all classes seen is not known",
+            "No client was evaluated.",
         )
     known = seen[~np.isnan(seen)]
     line = lines.Series(
@@ -31,21 +35,14 @@ def classes_seen_section(summary: Summary) -> Markup:
     return page.section(
         f"Over all classes seen, accuracy goes from {numbers.fraction(known[0])} to "
         f"{numbers.fraction(known[-1])}; mean over tasks {known.mean():.3f}",
-        "Share of right answers among the test samples of all classes so far, each "
-        "sample once, without being told the task.",
+        "Fraction of right answers among the test samples of all classes so far, each "
+        "sample once; the task of a sample is not given to the model.",
         lines.lines(
             [line],
             lines.over_tasks(len(seen)),
             "Accuracy over all classes seen, after each task",
         ),
     )
-
-
-_MULTIPLES = 10
-"""Clients up to which each gets a small matrix of its own, and a dot in the bars."""
-
-_NOTICEABLE = 0.0005
-"""A difference below this is 0.000 on the page and is not called one."""
 
 
 def accuracy_section(run: Run) -> Markup:
@@ -84,12 +81,13 @@ def accuracy_section(run: Run) -> Markup:
 
 
 def forgetting_section(run: Run) -> Markup:
-    """Return what of every task was forgotten by the end, client by client."""
+    """Return the catastrophic forgetting of every task, by client."""
     per_client = metrics.forgetting_per_task(run.accuracy)
     means = metrics.mean_measured(per_client, axis=0)
     if np.isnan(means).all():
         return page.section(
-            "Forgetting is not known", "No task was measured both early and at the end."
+            "Catastrophic forgetting is not known",
+            "No task was measured both early and at the end.",
         )
     # Above some ten clients the dots would merge into bars of their own.
     dots = per_client if len(per_client) <= _MULTIPLES else per_client[:0]
@@ -101,7 +99,8 @@ def forgetting_section(run: Run) -> Markup:
         )
     forgotten = int((means >= _NOTICEABLE).sum())
     return page.section(
-        f"Forgetting averages {numbers.fraction(run.summary.forgetting)}; {forgotten} "
+        f"Catastrophic forgetting averages "
+        f"{numbers.fraction(run.summary.forgetting)}; {forgotten} "
         f"of {numbers.plural(len(means), 'earlier task')} lost accuracy",
         "Best accuracy before the last task minus the final accuracy (Chaudhry et al., "
         "2018). Bars: mean over clients"

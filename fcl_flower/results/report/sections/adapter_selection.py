@@ -10,14 +10,33 @@ from collections.abc import Sequence
 import numpy as np
 
 from fcl_flower.results.metrics import Accuracy
-from fcl_flower.results.report.charts import heatmap
-from fcl_flower.results.report.charts.heatmap import Axis, Label, Look, TaskId, heat_map
 from fcl_flower.results.report.html import numbers, page
 from fcl_flower.results.report.html.markup import Markup, join, tag
 from fcl_flower.results.report.schema import Candidate, Overlap
+from fcl_flower.results.report.sections.adapter_matrix import (
+    Cell,
+    Wording,
+    adapter_matrix,
+)
 
 LISTED = 60
 """Rows up to which the table of choices is complete."""
+
+BY_TASK = Wording(
+    "new task (client, task)",
+    "finished task (task, client)",
+    "Overlap of each new task with the finished tasks of other clients",
+    "Overlap of the new task with each finished task of the other clients, as the "
+    "server scored it. A dot: chosen, that is, the client used its adapter. An empty "
+    "cell: not a candidate.",
+)
+BY_CLIENT = Wording(
+    "whose new tasks (client)",
+    "whose finished tasks (client)",
+    "Mean overlap of each client's new tasks with each other client's old ones",
+    "Mean overlap over all pairs of a new and a finished task: there are too many to "
+    "show each. An empty cell: no such pair was compared.",
+)
 
 
 def overlap_section(overlap: Sequence[Overlap]) -> Markup:
@@ -32,12 +51,13 @@ def overlap_section(overlap: Sequence[Overlap]) -> Markup:
             "No task had a candidate",
             "The strategy compares tasks, but no other client had finished one.",
         )
-    rows = sorted({(e.client, e.task) for e in entries})
-    columns = sorted({(c.client, c.task) for e in entries for c in e.candidates})
-    if max(len(rows), len(columns)) > heatmap.LEGIBLE:
-        picture, note = _by_client(entries)
-    else:
-        picture, note = _by_task(entries, rows, columns)
+    picture, note = adapter_matrix(
+        [_cell(entry, one) for entry in entries for one in entry.candidates],
+        BY_TASK,
+        BY_CLIENT,
+        _client_hint,
+        _colour_range,
+    )
     return page.section(_finding(entries), note, picture, *_choices(entries))
 
 
@@ -83,91 +103,33 @@ def _finding(entries: Sequence[Overlap]) -> str:
     )
 
 
-def _by_task(
-    entries: Sequence[Overlap], rows: Sequence[TaskId], columns: Sequence[TaskId]
-) -> tuple[Markup, str]:
-    values = np.full((len(rows), len(columns)), np.nan)
-    hints: dict[TaskId, str] = {}
-    marked = set()
-    for entry in entries:
-        row = rows.index((entry.client, entry.task))
-        for candidate in entry.candidates:
-            cell = (row, columns.index((candidate.client, candidate.task)))
-            values[cell] = candidate.overlap
-            hints[cell] = _hint(entry, candidate)
-            if candidate.chosen:
-                marked.add(cell)
-    picture = heat_map(
-        values,
-        Axis("new task (client, task)", heatmap.labels(rows)),
-        Axis("finished task (task, client)", heatmap.labels(columns)),
-        _look(values),
-        lambda r, c: hints[r, c],
-        "Overlap of each new task with the finished tasks of other clients",
-        marked,
-    )
-    return picture, (
-        "Overlap of the new task with each finished task of the other clients, as the "
-        "server scored it. A dot: chosen, that is, the client used its adapter. An "
-        "empty cell: not a candidate."
-    )
-
-
-def _hint(entry: Overlap, candidate: Candidate) -> str:
-    return (
+def _cell(entry: Overlap, candidate: Candidate) -> Cell:
+    shared = candidate.same_classes
+    return Cell(
+        (entry.client, entry.task),
+        (candidate.client, candidate.task),
+        candidate.overlap,
+        candidate.chosen,
         f"client {entry.client}, task {entry.task} ({entry.task_name}) and "
         f"client {candidate.client}, task {candidate.task} ({candidate.task_name}): "
         f"overlap {numbers.fraction(candidate.overlap)}, "
-        + (
-            ""
-            if candidate.same_classes is None
-            else f"{candidate.same_classes:.2f} of the classes shared, "
-        )
-        + ("chosen" if candidate.chosen else "not chosen")
+        + ("" if shared is None else f"{shared:.2f} of the classes shared, ")
+        + ("chosen" if candidate.chosen else "not chosen"),
     )
 
 
-def _by_client(entries: Sequence[Overlap]) -> tuple[Markup, str]:
-    clients = sorted(
-        {e.client for e in entries} | {c.client for e in entries for c in e.candidates}
-    )
-    offered: dict[TaskId, list[Candidate]] = {}
-    for entry in entries:
-        row = clients.index(entry.client)
-        for candidate in entry.candidates:
-            cell = (row, clients.index(candidate.client))
-            offered.setdefault(cell, []).append(candidate)
-    values = np.full((len(clients), len(clients)), np.nan)
-    for cell, candidates in offered.items():
-        values[cell] = np.mean([c.overlap for c in candidates])
-
-    def hint(row: int, column: int) -> str:
-        candidates = offered[row, column]
-        return (
-            f"client {clients[row]}, new tasks, and client {clients[column]}, finished "
-            f"ones: overlap {numbers.fraction(values[row, column])}, "
-            f"mean of {len(candidates)}; {sum(c.chosen for c in candidates)} chosen"
-        )
-
-    axis = [Label(str(client)) for client in clients]
-    picture = heat_map(
-        values,
-        Axis("whose new tasks (client)", axis),
-        Axis("whose finished tasks (client)", axis),
-        _look(values),
-        hint,
-        "Mean overlap of each client's new tasks with each other client's old ones",
-    )
-    return picture, (
-        "Mean overlap over all pairs of a new and a finished task: there are too many "
-        "to show each. An empty cell: no such pair was compared."
+def _client_hint(client: int, other: int, mean: float, cells: Sequence[Cell]) -> str:
+    return (
+        f"client {client}, new tasks, and client {other}, finished ones: overlap "
+        f"{numbers.fraction(mean)}, mean of {len(cells)}; "
+        f"{sum(cell.marked for cell in cells)} chosen"
     )
 
 
-def _look(values: Accuracy) -> Look:
-    """Return colours from lowest to highest: overlaps lie close to each other."""
-    low, high = float(np.nanmin(values)), float(np.nanmax(values))
-    return Look(low, high if high > low else low + 1, heatmap.cell(values.shape[1]))
+def _colour_range(overlaps: Accuracy) -> tuple[float, float]:
+    """Return the range from lowest to highest: overlaps lie close to each other."""
+    low, high = float(np.nanmin(overlaps)), float(np.nanmax(overlaps))
+    return low, high if high > low else low + 1
 
 
 def _choices(entries: Sequence[Overlap]) -> list[Markup]:

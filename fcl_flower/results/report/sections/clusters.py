@@ -1,4 +1,4 @@
-"""The sections on hidden concepts: how well the server told them apart, and where.
+"""The sections on hidden concepts: how well the server separates them.
 
 The measures are those of Concept Matching (Jiang et al., 2025, tables II and III).
 """
@@ -10,7 +10,7 @@ import numpy as np
 
 from fcl_flower.results.metrics import Accuracy
 from fcl_flower.results.report.charts import over_rounds, plot, scatter
-from fcl_flower.results.report.charts.heatmap import Axis, Kinds, Label, heat_map
+from fcl_flower.results.report.charts.heatmap import Axis, Categories, Label, heat_map
 from fcl_flower.results.report.html import numbers, page
 from fcl_flower.results.report.html.markup import Markup, tag
 from fcl_flower.results.report.reader import Run
@@ -37,8 +37,8 @@ def _measures_section(rounds: Sequence[Clustering], run: Run) -> Markup:
         f"{numbers.plural(len(rounds), 'round')}; {matched / updates:.0%} of the "
         "updates reached the concept model they started from",
         "Adjusted Rand index of the clusters against the hidden concepts: 1 is "
-        "perfect, 0 is what chance gives. Matching effectiveness: share of the updates "
-        "that went into the concept model which their client had started from.",
+        "perfect, 0 is what chance gives. Matching effectiveness: fraction of the "
+        "updates that went into the concept model which their client had started from.",
         over_rounds.lines_over_rounds(
             [
                 over_rounds.Track("adjusted Rand index", ari, "var(--c0)", (0, 1)),
@@ -68,25 +68,25 @@ def _models_section(
 
     def hint(concept: int, column: int) -> str:
         counts = reached[concept, column]
-        told = ", ".join(f"{_model(m)} by {n}" for m, n in sorted(counts.items()))
+        shown = ", ".join(f"{_model(m)} by {n}" for m, n in sorted(counts.items()))
         return (
-            f"round {column + 1}, {names[concept]}: {told} of "
+            f"round {column + 1}, {names[concept]}: {shown} of "
             f"{numbers.plural(counts.total(), 'client')}"
         )
 
     known = sorted({m for counts in reached.values() for m in counts})
-    look = Kinds((min(740 / total, 30.0), 24.0))
+    look = Categories((min(740 / total, 30.0), 24.0))
     note = (
         "The concept model that most of a concept's clients reached in each round. "
-        "Empty: no client met the concept."
+        "Empty: no client had data of the concept."
     )
     divided = {cell for cell, counts in reached.items() if len(counts) > 1}
-    if divided and look.token_ids:
+    if divided and look.shows_numbers:
         note += " A dot: some of its clients reached another one, or none."
     return page.section(
         _sharing(models, names),
         note,
-        page.legend((_model(m), plot.kind_colour(m)) for m in known),
+        page.legend((_model(m), plot.category_colour(m)) for m in known),
         heat_map(
             models,
             Axis("concept", [Label(plot.short(name)) for name in names]),
@@ -94,7 +94,7 @@ def _models_section(
             look,
             hint,
             "Concept model that each concept reached in each round",
-            divided if look.token_ids else (),
+            divided if look.shows_numbers else (),
         ),
     )
 
@@ -114,10 +114,12 @@ def _sharing(models: Accuracy, names: Sequence[str]) -> str:
     if not owners:
         return "No concept reached a concept model"
     if not shared:
-        met = sum(map(len, owners.values()))
-        if met == len(names):
+        reached = sum(map(len, owners.values()))
+        if reached == len(names):
             return "Every concept ends with a concept model of its own"
-        return f"{met} of {len(names)} concepts end with a concept model of their own"
+        return (
+            f"{reached} of {len(names)} concepts end with a concept model of their own"
+        )
     model, some = max(shared.items(), key=lambda item: len(item[1]))
     more = f", and {len(shared) - 1} more are shared" if len(shared) > 1 else ""
     return (
@@ -139,7 +141,7 @@ def _maps_section(rounds: Sequence[Clustering], names: Sequence[str]) -> Markup:
         f"{', '.join(f'{k} {name}' for k, name in enumerate(names))}. Points that "
         "would cover each other are moved apart. Each map has its own scale; the bar "
         "below it is a distance between weights.",
-        page.legend((_cluster(c), plot.kind_colour(c)) for c in clusters),
+        page.legend((_cluster(c), plot.category_colour(c)) for c in clusters),
         tag(
             "div",
             *(
@@ -166,19 +168,19 @@ def _purity(one: Clustering) -> str:
     mixed = sum(len(concepts) > 1 for concepts in members.values())
     if mixed:
         return f"{mixed} of them with more than one concept"
-    return "each of one concept, but not all that met it"
+    return "each of one concept, but not all of its clients"
 
 
 def _map(one: Clustering, names: Sequence[str]) -> Markup:
     points = [
         scatter.Point(
-            place,
+            position,
             concept,
             cluster,
             f"client {client}, {names[concept]}: {_cluster(cluster)}, started from "
             f"{_model(origin)}, reached {_model(reached)}",
         )
-        for client, concept, cluster, origin, reached, place in zip(
+        for client, concept, cluster, origin, reached, position in zip(
             one.clients,
             one.concept,
             one.cluster,

@@ -12,7 +12,9 @@ def concepts_accuracy_section(run: Run) -> Markup:
     """Return how the accuracy of every concept went, mean over clients."""
     found = evaluations(run)
     series = [
-        lines.Series(name, found.rounds, column, column * np.nan, plot.kind_colour(k))
+        lines.Series(
+            name, found.rounds, column, column * np.nan, plot.category_colour(k)
+        )
         for k, (name, column) in enumerate(
             zip(run.scenario.concepts, found.by_task.T, strict=True)
         )
@@ -28,7 +30,7 @@ def concepts_accuracy_section(run: Run) -> Markup:
     return page.section(
         heading,
         "One line per hidden concept, mean over clients, on test data. Each client is "
-        "tested on all concepts, whichever it met.",
+        "tested on all concepts.",
         lines.lines(
             series,
             lines.over_rounds(run.summary.total_rounds),

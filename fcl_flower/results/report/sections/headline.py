@@ -26,7 +26,7 @@ def _of_tasks(summary: Summary) -> list[Tile]:
             "of each task just after it was learned",
         ),
         (
-            "Forgetting",
+            "Catastrophic forgetting",
             numbers.fraction(summary.forgetting),
             "best earlier accuracy minus the final one; less is better",
         ),
@@ -40,30 +40,31 @@ def _of_tasks(summary: Summary) -> list[Tile]:
 
 def _of_concepts(summary: Summary) -> list[Tile]:
     """Return the same of hidden concepts, for which there is no time of learning."""
-    told = [
+    tiles = [
         (
             "Average accuracy",
             numbers.fraction(summary.average_accuracy),
             "mean over concepts and clients at the end",
         ),
         (
-            "Forgetting",
+            "Catastrophic forgetting",
             numbers.fraction(summary.forgetting),
             "best earlier evaluation of a concept minus the last; less is better",
         ),
     ]
     found = summary.concepts
     if found.effectiveness is not None:
-        told.append(
+        tiles.append(
             (
                 "Matching effectiveness",
                 numbers.fraction(found.effectiveness),
-                "share of updates that went into the concept model they started from",
+                "fraction of updates that went into the concept model they "
+                "started from",
             )
         )
     if found.ari is not None:
         perfect = found.perfect_rounds
-        told.append(
+        tiles.append(
             (
                 "Clustering",
                 numbers.fraction(found.ari),
@@ -71,7 +72,7 @@ def _of_concepts(summary: Summary) -> list[Tile]:
                 + ("" if perfect is None else f"; perfect in {perfect:.0%} of them"),
             )
         )
-    return told
+    return tiles
 
 
 def _costs(summary: Summary) -> list[Tile]:
@@ -79,12 +80,12 @@ def _costs(summary: Summary) -> list[Tile]:
         (
             "Sent up",
             numbers.size_exact(summary.bytes_up),
-            _papers(summary.nominal_bytes_up),
+            _nominal(summary.nominal_bytes_up),
         ),
         (
             "Sent down",
             numbers.size_exact(summary.bytes_down),
-            _papers(summary.nominal_bytes_down),
+            _nominal(summary.nominal_bytes_down),
         ),
         (
             "Model size",
@@ -94,16 +95,16 @@ def _costs(summary: Summary) -> list[Tile]:
         (
             "Time",
             numbers.duration(summary.seconds),
-            f"for {summary.steps}{_planted(summary.clock)}",
+            f"for {summary.steps}{_simulated_time(summary.clock)}",
         ),
     ]
 
 
-def _planted(clock: float | None) -> str:
-    """Return the time that the planted clock shows, if there is one."""
-    return "" if clock is None else f"; {clock:g} by the planted clock"
+def _simulated_time(clock: float | None) -> str:
+    """Return the time on the simulated clock, if there is one."""
+    return "" if clock is None else f"; {clock:g} on the simulated clock"
 
 
-def _papers(count: int) -> Markup:
-    """Return the count of FedWeIT's table 2, beside what really travels."""
-    return join(["as the papers count: ", numbers.size_exact(count)])
+def _nominal(count: int) -> Markup:
+    """Return nominal bytes (FedWeIT, table 2), beside those of the messages."""
+    return join([numbers.size_exact(count), " nominal: 4 bytes per non-zero parameter"])

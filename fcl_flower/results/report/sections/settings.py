@@ -1,11 +1,17 @@
-"""The sections on what was run: who has what, and every setting."""
+"""The sections on what was run: the tasks of every client, and every setting."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fcl_flower.results.report.html import numbers, page
 from fcl_flower.results.report.html.markup import Markup, join, tag
-from fcl_flower.results.report.schema import Hidden, Scenario, Summary, Task
+from fcl_flower.results.report.schema import (
+    Environment,
+    Hidden,
+    Scenario,
+    Summary,
+    Task,
+)
 
 _OPEN = 10
 """Clients up to which the table of tasks is shown without a click."""
@@ -16,7 +22,7 @@ _SPLITS = ("train", "valid", "test")
 def scenario_section(scenario: Scenario) -> Markup:
     """Return who learns which classes in which order, with counts of examples."""
     if not scenario.datasets:
-        return _own_section(scenario)
+        return _local_data_section(scenario)
     tasks = [task for stream in scenario.clients for task in stream]
     longest = max(map(len, scenario.clients))
     each = " each" if len(scenario.clients) > 1 else ""
@@ -43,21 +49,21 @@ def scenario_section(scenario: Scenario) -> Markup:
     )
 
 
-def _own_section(scenario: Scenario) -> Markup:
-    """Return what is known where clients have data of their own."""
+def _local_data_section(scenario: Scenario) -> Markup:
+    """Return what is known of clients' local data."""
     count = numbers.plural(len(scenario.clients[0]), "task")
     most = numbers.plural(scenario.classes_per_task or 0, "class").replace(
         "sss", "sses"
     )
     return page.section(
-        f"{numbers.plural(len(scenario.clients), 'client')} with {count} of their own",
+        f"{numbers.plural(len(scenario.clients), 'client')} with {count} of local data",
         f"A task has up to {most}. What is in the tasks, and how many examples, is "
-        "known to their client alone.",
+        "known to the client only.",
     )
 
 
 def concepts_section(scenario: Scenario, hidden: Hidden) -> Markup:
-    """Return what the hidden concepts are and how clients meet them."""
+    """Return what the hidden concepts are and when clients have their data."""
     tasks = [task for chunks in scenario.clients for task in chunks]
     rows = []
     for number, chunks in enumerate(zip(*scenario.clients, strict=True)):
@@ -66,31 +72,31 @@ def concepts_section(scenario: Scenario, hidden: Hidden) -> Markup:
         rows.append([str(number), name, classes, *(f"{count:,}" for count in counts)])
     count = numbers.plural(len(rows), "hidden concept")
     return page.section(
-        f"{numbers.plural(len(scenario.clients), 'client')} meet {count}, "
+        f"{numbers.plural(len(scenario.clients), 'client')} with {count}, "
         f"{_classes(tasks)}",
-        f"{_met(hidden)} {_drawn(scenario, tasks)} The counts are totals over clients; "
-        "no two clients have an example in common.",
+        f"{_stream(hidden)} {_drawn(scenario, tasks)} The counts are totals over "
+        "clients; no two clients have an example in common.",
         page.table(["concept", "name", "classes", *_SPLITS], rows, "concepts", 3),
     )
 
 
-def _met(hidden: Hidden) -> str:
-    """Return in words what a client meets in a round."""
+def _stream(hidden: Hidden) -> str:
+    """Return in words which data a client has in a round."""
     if not hidden.stay:
-        return "Each round a client meets all concepts at once, with all its examples."
+        return "Each round a client has all concepts at once, with all its examples."
     drawn = (
         "drawn anew each round"
         if hidden.stay == 1
         else f"drawn anew every {hidden.stay} rounds on average"
     )
-    told = (
-        "Client and server are told which."
+    ids = (
+        "Client and server know which."
         if hidden.ids
-        else "Neither client nor server is told which."
+        else "Neither client nor server knows which."
     )
     return (
-        f"Each round a client meets one concept, {drawn}, with up to {hidden.window:,} "
-        f"of its training examples of it. {told}"
+        f"Each round a client has one concept, {drawn}, with up to {hidden.window:,} "
+        f"of its training examples of it. {ids}"
     )
 
 
@@ -135,10 +141,11 @@ def settings_section(summary: Summary) -> Markup:
         *_flat(summary.training),
         *_flat(summary.params),
         *summary.remarks.items(),
+        *_environment(summary.environment),
     ]
     return page.section(
         "Settings",
-        "What summary.json says of how the run was made.",
+        "From summary.json: how the run was made.",
         *command,
         page.table(["setting", "value"], rows, "settings", words=2),
     )
@@ -155,6 +162,15 @@ def _extent(summary: Summary) -> list[tuple[str, str]]:
         ("window", str(summary.hidden.window)),
         ("stay", str(summary.hidden.stay)),
         ("concept ids", "given" if summary.hidden.ids else "not given"),
+    ]
+
+
+def _environment(environment: Environment) -> list[tuple[str, str]]:
+    """Return when and under which versions the run was made, where that is known."""
+    date = [] if environment.date is None else [("date", environment.date)]
+    return date + [
+        (f"version of {name}", _shown(version))
+        for name, version in environment.versions.items()
     ]
 
 

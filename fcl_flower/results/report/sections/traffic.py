@@ -1,4 +1,4 @@
-"""The section on bytes: how much travels, in which direction, and of which kind."""
+"""The section on bytes: how many, in which direction, and for which kind of payload."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ import numpy as np
 from fcl_flower.results.report.charts import over_rounds
 from fcl_flower.results.report.html import numbers, page
 from fcl_flower.results.report.html.markup import Markup
-from fcl_flower.results.report.schema import Kinds, Round, Summary
+from fcl_flower.results.report.schema import BytesOfKind, Round, Summary
 
 _COLOURS = {
     "base": "var(--c0)",
@@ -20,7 +20,7 @@ _FURTHER = ("var(--c4)", "var(--c5)", "var(--c6)")
 
 
 def traffic_section(summary: Summary, rounds: Sequence[Round]) -> Markup:
-    """Return bytes per round by kind, and their totals beside the papers' count."""
+    """Return bytes per round by kind of payload, and totals beside nominal bytes."""
     kinds = _kinds(summary, rounds)
     total = summary.bytes_up + summary.bytes_down
     if not total or not kinds:
@@ -48,7 +48,8 @@ def traffic_section(summary: Summary, rounds: Sequence[Round]) -> Markup:
         f"{numbers.size(total)} travelled; {by_kind[largest] / total:.0%} of it is "
         f"{largest}",
         "Bytes of the messages as they are sent, over all clients of a round. Both "
-        "panels have the same scale.",
+        "panels have the same scale. Nominal bytes are the papers' count: 4 for each "
+        "non-zero parameter, none for indices, masks and headers.",
         page.legend((kind, colours[kind]) for kind in kinds),
         over_rounds.columns_over_rounds(
             panels, colours, [r.task for r in rounds], "Bytes up and down in each round"
@@ -59,14 +60,14 @@ def traffic_section(summary: Summary, rounds: Sequence[Round]) -> Markup:
 
 def _kinds(summary: Summary, rounds: Sequence[Round]) -> list[str]:
     """Return the kinds that occur, the well-known ones first and in their order."""
-    ledgers = [summary.bytes_by_kind.up, summary.bytes_by_kind.down]
-    ledgers += [ledger for r in rounds for ledger in (r.bytes_up, r.bytes_down)]
-    present = {kind for ledger in ledgers for kind, n in ledger.items() if n}
+    counts = [summary.bytes_by_kind.up, summary.bytes_by_kind.down]
+    counts += [way for r in rounds for way in (r.bytes_up, r.bytes_down)]
+    present = {kind for count in counts for kind, n in count.items() if n}
     known = [kind for kind in _COLOURS if kind in present]
     return known + sorted(present.difference(known))
 
 
-def _sum(up: Kinds, down: Kinds, kind: str) -> int:
+def _sum(up: BytesOfKind, down: BytesOfKind, kind: str) -> int:
     return up.get(kind, 0) + down.get(kind, 0)
 
 
@@ -75,7 +76,7 @@ def _totals(summary: Summary, kinds: Sequence[str]) -> Markup:
     sizes = [(kind, up.get(kind, 0), down.get(kind, 0)) for kind in kinds]
     sizes += [
         ("all", summary.bytes_up, summary.bytes_down),
-        ("as the papers count", summary.nominal_bytes_up, summary.nominal_bytes_down),
+        ("nominal", summary.nominal_bytes_up, summary.nominal_bytes_down),
     ]
     return page.table(
         ["kind", "up", "down", "both"],

@@ -1,4 +1,4 @@
-"""The transfer gain: what a strategy's clients gained by talking to each other."""
+"""The transfer gain: what a strategy's clients gained by communication."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ _DOTS = 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pair:
-    """A federated method and its isolated counterpart, seed by seed.
+    """A federated run and its local-only counterpart, seed by seed.
 
     Attributes:
-        federated: label of the method.
-        isolated: label of the same strategy without communication.
+        federated: title of the federated run.
+        local_only: title of the same without communication.
         with_federation: for each seed, ``a``, shape (clients, tasks, tasks).
-        without: the same of the isolated runs.
-        colour: CSS colour of the method.
+        without: the same of the local-only runs.
+        colour: CSS colour of the federated run.
     """
 
     federated: str
@@ -100,7 +100,7 @@ def gain_sections(pairs: Sequence[Pair], noun: str) -> Iterator[Markup]:
     if not pairs:
         yield page.section(
             "What federation gained is not known",
-            "No run here has an isolated counterpart of the same strategy and seed; "
+            "No run here has a local-only counterpart of the same strategy and seed; "
             "without it a high accuracy says nothing about federation.",
         )
     gains = [(pair, pair.gain) for pair in pairs]
@@ -117,7 +117,7 @@ def _overall(gains: Sequence[tuple[Pair, TransferGain]]) -> Markup:
     count = numbers.plural(len(gains), "federated method")
     return page.section(
         f"The transfer gain is clearly above zero for {clear} of {count}",
-        "Final accuracy with federation minus that of the same strategy isolated. Disc "
+        "Final accuracy with federation minus that of its local-only run. Disc "
         "and whisker: mean and standard deviation over clients, or over seeds where "
         "there are several; dots: single clients or seeds.",
         intervals.intervals(
@@ -131,7 +131,7 @@ def _overall(gains: Sequence[tuple[Pair, TransferGain]]) -> Markup:
                 )
                 for pair, gain in gains
             ],
-            "transfer gain (federated minus isolated)",
+            "transfer gain (federated minus local-only)",
             "Transfer gain of every federated method",
         ),
     )
