@@ -1,7 +1,7 @@
 """MkDocs hook: files that lie elsewhere in the repository are pages of the site too.
 
-In ``docs/`` a link names the file where it lies, such as ``../CONTRIBUTING.md``, so that
-it works when the sources are read; here it becomes a link to the page.
+In ``docs/`` a link names the file where it lies, such as ``../CONTRIBUTING.md``, so
+that it works when the sources are read; here it becomes a link to the page.
 """
 
 import re
