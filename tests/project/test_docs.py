@@ -1,6 +1,8 @@
 """The manual says what the code does: names, keys, commands, links, numbers."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import click
@@ -8,6 +10,7 @@ import pytest
 
 from fcl_flower.algorithms.registry import algorithms
 from fcl_flower.cli.main import cli
+from fcl_flower.config.run_config import RunConfig
 from fcl_flower.data.scenarios.registry import SCENARIOS
 from fcl_flower.models.registry import MODELS
 
@@ -96,6 +99,56 @@ def test_every_scenario_stands_in_the_manual(name):
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_every_model_stands_in_the_manual(name):
     assert f"`{name}`" in page_of("models")
+
+
+def known_keys():
+    """Return every ``section.key`` that there is, parameters included."""
+    found = set(RunConfig().flat())
+    for section, kinds in (
+        ("strategy", [entry.params_type for entry in algorithms().values()]),
+        ("scenario", [entry.params for _, entry in SCENARIOS.items()]),
+        ("model", [entry.params for _, entry in MODELS.items()]),
+    ):
+        found |= {f"{section}.{key}" for kind in kinds for key in kind.model_fields}
+        found.add(f"{section}.params")
+    return found
+
+
+@pytest.mark.parametrize(
+    "path", [page for page in PAGES if page.name != "CONTRIBUTING.md"], ids=shown
+)
+def test_settings_that_a_page_names_are_there(path):
+    sections = "|".join(RunConfig.model_fields)
+    named = re.findall(
+        rf"(?:`|--set |\[?\b|^)((?:{sections})\.[a-z_0-9]+)(?=[`= ])", path.read_text()
+    )
+    files = {".py", ".md", ".json"}
+
+    unknown = {key for key in named if Path(key).suffix not in files} - known_keys()
+
+    assert not unknown
+
+
+@pytest.mark.parametrize("path", PAGES, ids=shown)
+def test_parameters_on_command_lines_are_there(path):
+    every = {key.removeprefix("strategy.") for key in known_keys()}
+    pairs = [
+        pair.partition("=")[0]
+        for line in commands(path.read_text())
+        for pair in re.findall(r"--set (\S+)", line)
+    ]
+
+    assert {key for key in pairs if key not in known_keys() | every} == set()
+
+
+def test_the_page_on_configuration_is_what_the_models_say():
+    made = subprocess.run(
+        [sys.executable, ROOT / "docs" / "generate.py", "--check"],
+        capture_output=True,
+        text=True,
+    )
+
+    assert made.returncode == 0, made.stderr
 
 
 # ---------------------------------------------------------------- links
