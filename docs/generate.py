@@ -6,12 +6,12 @@ python docs/generate.py --check    # is the page as the code would have it?
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from fcl_flower.algorithms.registry import algorithms
 from fcl_flower.config.describe import Setting, describe
-from fcl_flower.config.run_config import SHORT, RunConfig
+from fcl_flower.config.run_config import RunConfig
 from fcl_flower.data.scenarios.registry import SCENARIOS
 from fcl_flower.models.registry import MODELS
 
@@ -28,9 +28,11 @@ says what is taken. Settings are given
 - on the command line, as `--set SECTION.KEY=VALUE`, and the most frequent as flags
   (`fcl simulate --help`); parameters of the strategy without a section, as
   `--set lambda1=0.001`;
-- in Python, as `fcl.simulate("fedweit", clients=4, lr_patience=0)`, by the short names
-  in the tables; by `"section.key"`; or by a mapping for a section, as
-  `scenario={"name": "concepts", "window": 64}`;
+- in Python, as `fcl.simulate("fedweit", clients=4, lr_patience=0)`, by the last word of
+  the key, with `strategy`, `scenario` and `model` for their names, `dataset`,
+  `data_root`, `rounds` and `asynchronous` for `data.datasets`, `data.root`,
+  `federation.rounds_per_task` and `asynchronous.enabled`; by `"section.key"`; or by a
+  mapping for a section, as `scenario={"name": "concepts", "window": 64}`;
 - in a file, as a table for each section;
 - for plain Flower, as `flwr run . --run-config 'training.epochs=2'`.
 
@@ -45,24 +47,12 @@ def page() -> str:
 
 
 def _sections() -> Iterator[str]:
-    short = {long: name for name, long in SHORT.items()}
-    short |= {
-        f"{section}.name": section for section in ("strategy", "scenario", "model")
-    }
-    # A setting with two short names is shown with the one that is a flag.
-    short |= {"data.datasets": "dataset", "data.root": "data_root"}
-    short |= {"federation.rounds_per_task": "rounds"}
-    short |= {"asynchronous.enabled": "asynchronous"}
     for name, field in RunConfig.model_fields.items():
         kind = field.annotation
         assert isinstance(kind, type)
         yield f"## {name}\n"
         yield f"{(kind.__doc__ or '').splitlines()[0]}\n"
-        yield "| key | short name | type | range | default | meaning |"
-        yield "| --- | --- | --- | --- | --- | --- |"
-        for one in describe(kind):
-            key = f"{name}.{one.key}"
-            yield f"| `{key}` | `{short.get(key, key)}` {_cells(one)}"
+        yield from _table(name, describe(kind))
         yield ""
 
 
@@ -100,17 +90,18 @@ def _parameters() -> Iterator[str]:
                 yield f"Those of {named}{but}\n"
             if not settings:
                 continue
-            yield "| key | type | range | default | meaning |"
-            yield "| --- | --- | --- | --- | --- |"
-            for one in settings:
-                yield f"| `{section}.{one.key}` {_cells(one)}"
+            yield from _table(section, settings)
             yield ""
 
 
-def _cells(one: Setting) -> str:
-    cells = (one.type, one.range, f"`{one.default}`", one.help)
-    plain = (cell.replace("|", "\\|").replace("``", "`") for cell in cells)
-    return "".join(f"| {cell} " if cell else "| " for cell in plain) + "|"
+def _table(section: str, settings: Iterable[Setting]) -> Iterator[str]:
+    yield "| key | type | range | default | meaning |"
+    yield "| --- | --- | --- | --- | --- |"
+    for one in settings:
+        key = f"`{section}.{one.key}`"
+        cells = (key, one.type, one.range, f"`{one.default}`", one.help)
+        plain = (cell.replace("|", "\\|").replace("``", "`") for cell in cells)
+        yield "".join(f"| {cell} " if cell else "| " for cell in plain) + "|"
 
 
 def main() -> None:
