@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+DOCS_INSTALLED := $(VENV)/.docs-installed
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test check format clean
+.PHONY: help env demo test check format docs clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
@@ -31,6 +32,10 @@ format: $(INSTALLED) ## bring the code into the one format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+docs: $(DOCS_INSTALLED) ## build the manual as a site in build/site; broken links are errors
+	$(BIN)/python docs/generate.py --check
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 clean: ## remove what these commands made, but for the results in runs/
 	rm -rf $(VENV) build dist .coverage .hypothesis
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
@@ -46,4 +51,9 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@echo "installing into $(VENV), a few minutes the first time"
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[dev]' -c constraints.txt
+	@touch $@
+
+# What builds the manual is installed when it is first built.
+$(DOCS_INSTALLED): $(INSTALLED)
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[dev,docs]' -c constraints.txt
 	@touch $@

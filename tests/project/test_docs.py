@@ -1,0 +1,192 @@
+"""The manual says what the code does: names, keys, commands, links, numbers."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from fcl_flower.algorithms.registry import algorithms
+from fcl_flower.cli.main import cli
+from fcl_flower.config.run_config import RunConfig
+from fcl_flower.data.scenarios.registry import SCENARIOS
+from fcl_flower.models.registry import MODELS
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+MANUAL = sorted((ROOT / "docs").glob("*.md"))
+PAGES = [
+    README,
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    *MANUAL,
+    *sorted((ROOT / "experiments").glob("*/README.md")),
+    ROOT / "docker" / "README.md",
+]
+
+
+def shown(path):
+    return str(path.relative_to(ROOT))
+
+
+def anchors(text):
+    """Return the anchors of a page's headings, as MkDocs and code hosts make them."""
+    headings = re.findall(r"^#+ +(.+)$", text, re.MULTILINE)
+    plain = (re.sub(r"[^\w\s-]", "", heading).strip().lower() for heading in headings)
+    return {re.sub(r"[\s-]+", "-", heading) for heading in plain}
+
+
+def page_of(name):
+    return (ROOT / "docs" / f"{name}.md").read_text()
+
+
+def commands(text):
+    """Return the lines of code blocks that call fcl, continued ones joined."""
+    blocks = re.findall(r"^ *```[a-z]*\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL)
+    joined = re.sub(r" *\\\n\s*", " ", "\n".join(blocks))
+    lines = (line.split("  #")[0].strip() for line in joined.splitlines())
+    calls = (re.match(r"(?:.* )?\bfcl ([a-z].*)", line) for line in lines)
+    return [call[1] for call in calls if call]
+
+
+# ---------------------------------------------------------------- README
+
+
+def test_the_readme_is_read_to_the_end():
+    assert len(README.read_text().split()) <= 700
+
+
+@pytest.mark.parametrize("name", sorted(algorithms()))
+def test_every_strategy_stands_in_readme_and_manual(name):
+    assert f"`{name}`" in README.read_text()
+    assert f"`{name}`" in page_of("strategies")
+
+
+def test_the_readmes_numbers_are_those_of_the_study():
+    study = (ROOT / "experiments" / "overlapped_cifar100" / "README.md").read_text()
+    measured = {}
+    for line in study.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        measured.setdefault(cells[0], cells)
+    found = re.findall(
+        r"^\| `([\w-]+)`(?:, [\w ]+)? \| (0\..*) \|$", README.read_text(), re.M
+    )
+
+    assert len(found) >= 5
+    for name, row in found:
+        accuracy, forgetting, gain, sent = (cell.strip() for cell in row.split("|"))
+        assert [name, accuracy, forgetting, gain] == [
+            name,
+            *measured[name][2:5],
+        ]
+        number, unit = sent.split()
+        expected = float(measured[name][5].split()[0])
+        decimals = len(number.partition(".")[2])
+        shown_as = expected / 1000 if unit == "GB" else expected
+        assert number == f"{shown_as:.{decimals}f}"
+
+
+# ---------------------------------------------------------------- names
+
+
+@pytest.mark.parametrize("name", sorted(SCENARIOS))
+def test_every_scenario_stands_in_the_manual(name):
+    assert f"| `{name}` |" in page_of("scenarios")
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_every_model_stands_in_the_manual(name):
+    assert f"`{name}`" in page_of("models")
+
+
+def known_keys():
+    """Return every ``section.key`` that there is, parameters included."""
+    found = set(RunConfig().flat())
+    for section, kinds in (
+        ("strategy", [entry.params_type for entry in algorithms().values()]),
+        ("scenario", [entry.params for _, entry in SCENARIOS.items()]),
+        ("model", [entry.params for _, entry in MODELS.items()]),
+    ):
+        found |= {f"{section}.{key}" for kind in kinds for key in kind.model_fields}
+        found.add(f"{section}.params")
+    return found
+
+
+@pytest.mark.parametrize(
+    "path", [page for page in PAGES if page.name != "CONTRIBUTING.md"], ids=shown
+)
+def test_settings_that_a_page_names_are_there(path):
+    sections = "|".join(RunConfig.model_fields)
+    named = re.findall(
+        rf"(?:`|--set |\[?\b|^)((?:{sections})\.[a-z_0-9]+)(?=[`= ])", path.read_text()
+    )
+    files = {".py", ".md", ".json"}
+
+    unknown = {key for key in named if Path(key).suffix not in files} - known_keys()
+
+    assert not unknown
+
+
+@pytest.mark.parametrize("path", PAGES, ids=shown)
+def test_parameters_on_command_lines_are_there(path):
+    every = {key.removeprefix("strategy.") for key in known_keys()}
+    pairs = [
+        pair.partition("=")[0]
+        for line in commands(path.read_text())
+        for pair in re.findall(r"--set (\S+)", line)
+    ]
+
+    assert {key for key in pairs if key not in known_keys() | every} == set()
+
+
+def test_the_page_on_configuration_is_what_the_models_say():
+    made = subprocess.run(
+        [sys.executable, ROOT / "docs" / "generate.py", "--check"],
+        capture_output=True,
+        text=True,
+    )
+
+    assert made.returncode == 0, made.stderr
+
+
+# ---------------------------------------------------------------- links
+
+
+@pytest.mark.parametrize("path", PAGES, ids=shown)
+def test_links_lead_to_files_and_headings_that_exist(path):
+    broken = []
+    text = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if "://" in target:
+            continue
+        name, _, anchor = target.partition("#")
+        file = (path.parent / name).resolve() if name else path
+        if not file.exists() or (anchor and anchor not in anchors(file.read_text())):
+            broken.append(target)
+
+    assert not broken
+
+
+# ---------------------------------------------------------------- commands
+
+
+@pytest.mark.parametrize("path", PAGES, ids=shown)
+def test_commands_are_there_with_their_options(path):
+    wrong = []
+    for line in commands(path.read_text()):
+        words = line.split()
+        command = cli
+        while isinstance(command, click.Group) and words:
+            command = command.commands.get(words.pop(0))
+        if command is None:
+            wrong.append(line)
+            continue
+        known = {name for option in command.params for name in option.opts}
+        known |= {n for option in command.params for n in option.secondary_opts}
+        given = words[: words.index("--")] if "--" in words else words
+        options = {word.partition("=")[0] for word in given if word.startswith("--")}
+        wrong += [f"{line}: {option}" for option in options - known - {"--help"}]
+
+    assert not wrong
