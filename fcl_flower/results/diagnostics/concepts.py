@@ -47,7 +47,7 @@ class ConceptDiagnostics:
         clients = sorted(int(match[1]) for match in matches if match)
         if self._stream is None or not clients:
             return
-        met = [self._stream.concepts_met(client, server_round) for client in clients]
+        met = [self._stream.concepts_at(client, server_round) for client in clients]
         if any(len(concepts) > 1 for concepts in met):
             return  # all concepts at once: there is nothing to tell apart
         names = [*(f"{aspect}/{{}}" for aspect in ASPECTS), *COORDINATES]
