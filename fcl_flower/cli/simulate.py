@@ -64,7 +64,7 @@ def simulate(
     if folders:
         config = with_local_data(config, folders)
     run = resolve(config)
-    if run.scenario.own and not folders:
+    if run.scenario.local_data and not folders:
         raise refuse("data", "", "a folder for each client, for scenario local-data")
     validate(run)
     console = Console()

@@ -129,11 +129,11 @@ def concept_data(
     stream = scenario.stream
     if stream is None:
         raise ValueError(f"scenario {scenario.name} hides no concepts")
-    met = stream.concepts_met(client, server_round)
-    plans = [scenario.clients[client][concept] for concept in met]
+    concepts = stream.concepts_at(client, server_round)
+    plans = [scenario.clients[client][concept] for concept in concepts]
     windows = [
         stream.samples(client, server_round, concept, plan.train)
-        for concept, plan in zip(met, plans, strict=True)
+        for concept, plan in zip(concepts, plans, strict=True)
     ]
     train, valid, test = (
         concat(
@@ -192,8 +192,8 @@ def _examples(
     if form.single_head:
         # Of any class: a client may be tested on some that it never met.
         classes = range(source.num_classes)
-        places = [scenario.place(plan.dataset, label) for label in classes]
-        found = np.array(places, np.int64)[labels]
+        indices_in_head = [scenario.label_index(plan.dataset, n) for n in classes]
+        found = np.array(indices_in_head, np.int64)[labels]
     else:
         found = np.searchsorted(plan.classes, labels)
     y = torch.from_numpy(found)

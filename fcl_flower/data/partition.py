@@ -47,6 +47,21 @@ def split_in_turn(
     return [np.sort(by_class[part::parts]) for part in range(parts)]
 
 
+def at_most(labels: Indices, most: int, rng: np.random.Generator) -> Indices:
+    """Return sorted indices of ``most`` samples of each class, or all there are.
+
+    Args:
+        labels: shape (N,), the class of each sample.
+        most: at least 1.
+        rng: draws which samples these are.
+    """
+    chosen = [
+        rng.permutation(np.flatnonzero(labels == label))[:most]
+        for label in np.unique(labels)
+    ]
+    return np.sort(np.concatenate(chosen))
+
+
 def train_valid_split(
     labels: Indices, fraction: float, rng: np.random.Generator
 ) -> tuple[Indices, Indices]:

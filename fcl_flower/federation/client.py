@@ -69,7 +69,7 @@ def client_data(
         ConfigError: the client should have local data, but has not, or not as
             described; or word vectors are missing.
     """
-    if not plan.own:
+    if not plan.local_data:
         tokenizer = factory.build_tokenizer(run) or factory.build_word_vectors(run)
         single = run.config.model.head == "single"
         spec = InputSpec(run.data_root, run.input_shape, single, tokenizer)

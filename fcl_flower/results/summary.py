@@ -118,7 +118,7 @@ def _sample_accuracy(scenario: Scenario, accuracy: Array) -> list[float | None]:
 
     None where only the clients know how many samples there are.
     """
-    if scenario.own:
+    if scenario.local_data:
         return [None] * accuracy.shape[1]
     counts = [[len(task.test) for task in tasks] for tasks in scenario.clients]
     return _row(metrics.sample_accuracy(accuracy, np.array(counts)))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def has_local_data(config: RunConfig) -> bool:
     """Return whether each client of a run has data of its own."""
     name = config.scenario.name
-    return bool(name) and scenario_entry(name).own
+    return bool(name) and scenario_entry(name).local_data
 
 
 def check_choices(run: "ResolvedRun") -> None:
@@ -30,13 +30,13 @@ def check_choices(run: "ResolvedRun") -> None:
     one_at_a_time = config.scenario.params.get("mean_duration", 1) != 0
     for wrong, key, value, expected in (
         (
-            config.data.public_path and not (scenario.own and trains_on_server),
+            config.data.public_path and not (scenario.local_data and trains_on_server),
             "data.public_path",
             config.data.public_path,
             "none, but for a strategy that trains on the server, with local data",
         ),
         (
-            config.data.class_names and not scenario.own,
+            config.data.class_names and not scenario.local_data,
             "data.class_names",
             config.data.class_names,
             "none, since the data sets name their classes",
@@ -60,7 +60,7 @@ def check_choices(run: "ResolvedRun") -> None:
             "it with hidden concepts of which a client has one at a time",
         ),
         (
-            config.scenario.joint and (scenario.own or scenario.hidden),
+            config.scenario.joint and (scenario.local_data or scenario.hidden),
             "scenario.joint",
             True,
             f"false for scenario {name}, whose tasks are not shared out beforehand",

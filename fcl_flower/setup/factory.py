@@ -20,11 +20,6 @@ from fcl_flower.data.local.files import ENDINGS
 from fcl_flower.data.local.public import load_public_file
 from fcl_flower.data.local.task import LocalDataSpec
 from fcl_flower.data.scenarios.registry import Scenario, draw_scenario
-from fcl_flower.data.scenarios.spec import (
-    ClassIncrementalParams,
-    ConceptsParams,
-    Incremental,
-)
 from fcl_flower.data.text.tokenizers import EncoderTokenizer, encoder_tokenizer
 from fcl_flower.data.text.word_vectors import WordVectors, word_vectors
 from fcl_flower.models.registry import MultiHeadModel, create_model
@@ -56,11 +51,6 @@ def build_scenario(run: ResolvedRun) -> Scenario:
         ConfigError: a data set is missing or the scenario cannot be cut from it.
     """
     section, data = run.config.scenario, run.config.data
-    concepts = incremental = run.scenario_params
-    if not isinstance(concepts, ConceptsParams):
-        concepts = ConceptsParams()
-    if not isinstance(incremental, ClassIncrementalParams):
-        incremental = ClassIncrementalParams()
     return draw_scenario(
         section.name,
         datasets=data.names,
@@ -70,16 +60,11 @@ def build_scenario(run: ResolvedRun) -> Scenario:
         classes_per_task=section.classes_per_task or None,
         valid_fraction=section.valid_fraction,
         seed=run.config.run.seed,
-        window=concepts.window,
-        stay=concepts.mean_duration,
-        incremental=Incremental(
-            incremental.class_fraction,
-            data.public_fraction,
-            data.public_dataset,
-            incremental.merge_labels,
-            section.max_train_per_class,
-            section.max_test_per_class,
-        ),
+        params=run.scenario_params,
+        max_train_per_class=section.max_train_per_class,
+        max_test_per_class=section.max_test_per_class,
+        public_fraction=data.public_fraction,
+        public_dataset=data.public_dataset,
     )
 
 
@@ -95,7 +80,7 @@ def build_word_vectors(run: ResolvedRun) -> WordVectors | None:
     if run.modality != "text" or run.model.encoder:
         return None
     data = run.config.data
-    if run.scenario.own:
+    if run.scenario.local_data:
         width = run.config.model.num_features
         origin = f"each client's own file, {width} dimensions"
         none = np.zeros((1, width), np.float32)
@@ -164,7 +149,7 @@ def build_schedule(run: ResolvedRun, plan: Scenario) -> Schedule:
         seed=config.run.seed,
         evaluate_every=config.federation.evaluate_every,
         concepts=config.scenario.tasks if hidden else 0,
-        told=None if stream is None else stream.single_concept,
+        told=None if stream is None else stream.concept_at,
     )
 
 
@@ -266,6 +251,8 @@ def build_local_data_spec(run: ResolvedRun) -> LocalDataSpec:
         labels=config.data.classes,
         valid_fraction=config.scenario.valid_fraction,
         seed=config.run.seed,
+        max_train_per_class=config.scenario.max_train_per_class,
+        max_test_per_class=config.scenario.max_test_per_class,
     )
 
 

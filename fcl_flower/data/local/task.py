@@ -13,7 +13,7 @@ from fcl_flower.data.datasets.base import Dataset, Split
 from fcl_flower.data.local.files import read_samples
 from fcl_flower.data.local.layout import TaskFiles
 from fcl_flower.data.local.samples import FileSamples
-from fcl_flower.data.partition import Indices, train_valid_split
+from fcl_flower.data.partition import Indices, at_most, train_valid_split
 
 TEST_FRACTION = 0.2
 """Share of each class that is kept to test where a task brings no test samples."""
@@ -35,6 +35,9 @@ class LocalDataSpec:
             are numbered by themselves.
         valid_fraction: share of each class to validate where a task brings none.
         seed: the run's seed.
+        max_train_per_class: samples of each class in a task that are trained on or held
+            out of these to validate; 0 for all.
+        max_test_per_class: likewise to test.
     """
 
     kind: type[Dataset]
@@ -44,6 +47,8 @@ class LocalDataSpec:
     labels: tuple[str, ...]
     valid_fraction: float
     seed: int
+    max_train_per_class: int = 0
+    max_test_per_class: int = 0
 
     @property
     def logits(self) -> int:
@@ -114,25 +119,33 @@ def _loaded(
     order = wanted.labels or files.labels or train.names
     numbers = {label: place for place, label in enumerate(order)}
     rest = train.split(numbers)
-    held = []
-    for given, purpose, fraction in (
-        (test, "own-test", TEST_FRACTION),
-        (valid, "own-valid", wanted.valid_fraction),
-    ):
-        if given is None:
-            rng = np.random.default_rng(derive(wanted.seed, purpose, number))
-            kept, cut = train_valid_split(rest.y, fraction, rng)
-            held.append(_chosen(rest, cut))
-            rest = _chosen(rest, kept)
-        else:
-            held.append(given.split(numbers))
-    if not len(held[0].y):
+
+    def part(given: FileSamples | None, purpose: str, fraction: float) -> Split:
+        """Return samples of a file of their own, or else cut out of the rest."""
+        nonlocal rest
+        if given is not None:
+            return given.split(numbers)
+        rng = np.random.default_rng(derive(wanted.seed, purpose, number))
+        kept, cut = train_valid_split(rest.y, fraction, rng)
+        cut_out, rest = _chosen(rest, cut), _chosen(rest, kept)
+        return cut_out
+
+    def capped(split: Split, most: int, purpose: str) -> Split:
+        """Return at most so many samples of each class."""
+        rng = np.random.default_rng(derive(wanted.seed, purpose, number))
+        return _chosen(split, at_most(split.y, most, rng)) if most else split
+
+    tested = part(test, "own-test", TEST_FRACTION)
+    tested = capped(tested, wanted.max_test_per_class, "local-max-test")
+    rest = capped(rest, wanted.max_train_per_class, "local-max-train")
+    held = part(valid, "own-valid", wanted.valid_fraction)
+    if not len(tested.y):
         raise ConfigError(
             f"{train.where}: every class has a single sample, expected more, or a test "
             "file: there is nothing to test with."
         )
-    data = wanted.kind(files.name, rest, held[0], tuple(order))
-    return LocalTask(data, held[1], tuple(n for n in order if n in train.names))
+    data = wanted.kind(files.name, rest, tested, tuple(order))
+    return LocalTask(data, held, tuple(n for n in order if n in train.names))
 
 
 def _check_classes(train: FileSamples, files: TaskFiles, wanted: LocalDataSpec) -> None:

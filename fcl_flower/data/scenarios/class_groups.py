@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fcl_flower.core.errors import ConfigError
+from fcl_flower.core.errors import ConfigError, refuse
 from fcl_flower.core.seeds import derive
 from fcl_flower.data.datasets.base import Dataset
 from fcl_flower.data.partition import Indices, split_stratified, train_valid_split
@@ -58,6 +58,36 @@ class Group(NamedTuple):
     source: Dataset
     labels: tuple[int, ...]
 
+    def task(
+        self,
+        *,
+        train: Indices,
+        valid: Indices,
+        test: Indices,
+        number: int | None,
+        labels: tuple[int, ...] | None = None,
+    ) -> Task:
+        """Return a task that learns the group, or some ``labels`` of it.
+
+        Args:
+            train: samples, as `Task` has them.
+            valid: likewise.
+            test: likewise.
+            number: the same for tasks that learn the same classes.
+            labels: ascending; None for all of the group.
+        """
+        labels = self.labels if labels is None else labels
+        return Task(
+            name=self.name,
+            dataset=self.source.name,
+            classes=labels,
+            class_names=tuple(self.source.class_names[label] for label in labels),
+            train=train,
+            valid=valid,
+            test=test,
+            group=number,
+        )
+
 
 def drawn_groups(source: Dataset, size: int, rng: np.random.Generator) -> list[Group]:
     """Return disjoint groups of ``size`` classes; a remainder is left out."""
@@ -95,117 +125,98 @@ def superclass_groups(source: Dataset) -> list[Group]:
     ]
 
 
-def overlapped(draw: ScenarioSpec) -> TaskStreams:
+def overlapped(spec: ScenarioSpec) -> TaskStreams:
     """Give every client its own random choice of groups, in its own order."""
-    groups = _groups_of_one(draw, "overlapped")
+    groups = _groups_of_one(spec, "overlapped")
     streams = [
-        draw.rng("order", client).permutation(len(groups))[: draw.tasks].tolist()
-        for client in range(draw.clients)
+        spec.rng("order", client).permutation(len(groups))[: spec.tasks].tolist()
+        for client in range(spec.clients)
     ]
-    return _shared(draw, groups, streams)
+    return share_samples(spec, groups, streams)
 
 
-def classes(draw: ScenarioSpec) -> TaskStreams:
+def classes(spec: ScenarioSpec) -> TaskStreams:
     """Give every client the same groups, in its own order."""
-    groups = _groups_of_one(draw, "classes")
-    chosen = draw.rng("choice").permutation(len(groups))[: draw.tasks]
+    groups = _groups_of_one(spec, "classes")
+    chosen = spec.rng("choice").permutation(len(groups))[: spec.tasks]
     streams = [
-        draw.rng("order", client).permutation(chosen).tolist()
-        for client in range(draw.clients)
+        spec.rng("order", client).permutation(chosen).tolist()
+        for client in range(spec.clients)
     ]
-    return _shared(draw, groups, streams)
+    return share_samples(spec, groups, streams)
 
 
-def mixed(draw: ScenarioSpec) -> TaskStreams:
+def mixed(spec: ScenarioSpec) -> TaskStreams:
     """Deal the groups of all data sets so that no two clients share one."""
-    groups = []
-    for number, source in enumerate(draw.sources):
-        rng = draw.rng("groups", number)
-        drawn = drawn_groups(source, draw.classes_per_task, rng)
+    size, groups = spec.classes_per_task, []
+    for number, source in enumerate(spec.sources):
+        drawn = drawn_groups(source, size, spec.rng("groups", number))
         if not drawn:
-            raise ConfigError(
-                f"classes_per_task: got {draw.classes_per_task}, expected at most the "
-                f"{source.num_classes} classes of {source.name}."
-            )
+            expected = f"at most the {source.num_classes} classes of {source.name}"
+            raise refuse("classes_per_task", size, expected)
         groups += drawn
-    wanted = draw.clients * draw.tasks
+    wanted = spec.clients * spec.tasks
     if wanted > len(groups):
         raise ConfigError(
-            f"tasks: got {draw.tasks} for each of {draw.clients} clients, expected at "
-            f"most {len(groups)} in all, which is what {len(draw.sources)} data sets "
-            f"give at {draw.classes_per_task} classes a task."
+            f"tasks: got {spec.tasks} for each of {spec.clients} clients, expected at "
+            f"most {len(groups)} in all, which is what {len(spec.sources)} data sets "
+            f"give at {size} classes a task"
         )
-    order = draw.rng("order").permutation(len(groups))[:wanted]
-    return _shared(draw, groups, order.reshape(draw.clients, draw.tasks).tolist())
+    order = spec.rng("order").permutation(len(groups))[:wanted]
+    streams = order.reshape(spec.clients, spec.tasks).tolist()
+    return share_samples(spec, groups, streams)
 
 
-def _shared(
-    draw: ScenarioSpec, groups: Sequence[Group], streams: Sequence[Sequence[int]]
-) -> TaskStreams:
-    return share_samples(groups, streams, draw.valid_fraction, draw.seed)
-
-
-def only_source(sources: Sequence[Dataset], scenario: str) -> Dataset:
+def only_source(spec: ScenarioSpec, scenario: str) -> Dataset:
     """Return the data set of a scenario that takes one.
 
     Raises:
         ConfigError: there are several.
     """
-    if len(sources) > 1:
-        names = [source.name for source in sources]
-        raise ConfigError(
-            f"datasets: got {names}, expected one data set for scenario {scenario}."
-        )
-    return sources[0]
+    if len(spec.sources) > 1:
+        names = [source.name for source in spec.sources]
+        raise refuse("datasets", names, f"one data set for scenario {scenario}")
+    return spec.sources[0]
 
 
-def _groups_of_one(draw: ScenarioSpec, scenario: str) -> list[Group]:
+def _groups_of_one(spec: ScenarioSpec, scenario: str) -> list[Group]:
     """Return the groups of the only data set, at least as many as tasks."""
-    source = only_source(draw.sources, scenario)
-    groups = superclass_groups(source) if draw.classes_per_task == 5 else []
-    groups = groups or drawn_groups(source, draw.classes_per_task, draw.rng("groups"))
-    if draw.tasks > len(groups):
-        raise ConfigError(
-            f"tasks: got {draw.tasks}, expected at most the {len(groups)} groups of "
-            f"{draw.classes_per_task} classes that {source.name} gives."
+    source, size = only_source(spec, scenario), spec.classes_per_task
+    groups = superclass_groups(source) if size == 5 else []
+    groups = groups or drawn_groups(source, size, spec.rng("groups"))
+    if spec.tasks > len(groups):
+        raise refuse(
+            "tasks",
+            spec.tasks,
+            f"at most the {len(groups)} groups of {size} classes of {source.name}",
         )
     return groups
 
 
 def share_samples(
-    groups: Sequence[Group],
-    streams: Sequence[Sequence[int]],
-    valid_fraction: float,
-    seed: int,
-) -> tuple[tuple[Task, ...], ...]:
+    spec: ScenarioSpec, groups: Sequence[Group], streams: Sequence[Sequence[int]]
+) -> TaskStreams:
     """Return every client's tasks.
 
     No training sample goes to two clients: a group that several of them learn is
     cut, class by class, into nearly equal parts.
 
     Args:
+        spec: how many samples are used, and kept for validation.
         groups: the class groups, disjoint.
         streams: for each client the index of each task's group, no group twice.
-        valid_fraction: share of a task's training samples kept for validation.
-        seed: the run's seed.
 
     Raises:
         ConfigError: a class has fewer training samples than clients that learn it.
     """
     sharers = Counter(group for stream in streams for group in stream)
     parts = {
-        group: iter(_parts(groups[group], count, _rng(seed, "share", group)))
+        group: iter(_parts(spec, groups[group], group, count))
         for group, count in sharers.items()
     }
     return tuple(
         tuple(
-            _task(
-                groups[group],
-                group,
-                next(parts[group]),
-                valid_fraction,
-                _rng(seed, "valid", client, group),
-            )
+            _task(spec, groups[group], group, client, next(parts[group]))
             for group in stream
         )
         for client, stream in enumerate(streams)
@@ -216,37 +227,39 @@ def _rng(seed: int, purpose: str, *key: int) -> np.random.Generator:
     return np.random.default_rng(derive(seed, f"samples-{purpose}", *key))
 
 
-def _parts(group: Group, count: int, rng: np.random.Generator) -> list[Indices]:
+def _parts(spec: ScenarioSpec, group: Group, number: int, count: int) -> list[Indices]:
     """Return ``count`` disjoint parts of the group's training samples."""
-    y = group.source.train.y
+    members = spec.samples(group.source, "train", group.labels)
+    y = group.source.train.y[members]
     for label in group.labels:
-        samples = int(np.count_nonzero(y == label))
-        if samples < count:
-            raise ConfigError(
-                f"clients: got {count} clients that learn class "
-                f"{group.source.class_names[label]!r} of {group.source.name}, expected "
-                f"at most one for each of its {samples} training samples."
-            )
-    members = np.flatnonzero(np.isin(y, group.labels))
-    return [members[part] for part in split_stratified(y[members], count, rng)]
+        check_sharers(count, group.source, label, int(np.count_nonzero(y == label)))
+    rng = _rng(spec.seed, "share", number)
+    return [members[part] for part in split_stratified(y, count, rng)]
+
+
+def check_sharers(clients: int, source: Dataset, label: int, samples: int) -> None:
+    """Refuse a class that more clients learn than it has training samples.
+
+    Raises:
+        ConfigError: it is so.
+    """
+    if samples < clients:
+        raise ConfigError(
+            f"clients: got {clients} clients that learn class "
+            f"{source.class_names[label]!r} of {source.name}, expected at most one for "
+            f"each of its {samples} training samples"
+        )
 
 
 def _task(
-    group: Group,
-    number: int,
-    part: Indices,
-    valid_fraction: float,
-    rng: np.random.Generator,
+    spec: ScenarioSpec, group: Group, number: int, client: int, part: Indices
 ) -> Task:
     source = group.source
-    train, valid = train_valid_split(source.train.y[part], valid_fraction, rng)
-    return Task(
-        name=group.name,
-        dataset=source.name,
-        classes=group.labels,
-        class_names=tuple(source.class_names[label] for label in group.labels),
+    rng = _rng(spec.seed, "valid", client, number)
+    train, valid = train_valid_split(source.train.y[part], spec.valid_fraction, rng)
+    return group.task(
         train=part[train],
         valid=part[valid],
-        test=np.flatnonzero(np.isin(source.test.y, group.labels)),
-        group=number,
+        test=spec.samples(source, "test", group.labels),
+        number=number,
     )

@@ -7,10 +7,13 @@ data sets may be one class of the single head.
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import TypeAlias
 
 import numpy as np
+from pydantic import Field
 
-from fcl_flower.core.errors import ConfigError
+from fcl_flower.config.params import Params
+from fcl_flower.core.errors import refuse
 from fcl_flower.data.datasets.base import Dataset
 from fcl_flower.data.partition import (
     Indices,
@@ -18,14 +21,26 @@ from fcl_flower.data.partition import (
     split_stratified,
     train_valid_split,
 )
-from fcl_flower.data.scenarios.class_groups import Group
+from fcl_flower.data.scenarios.class_groups import Group, check_sharers
 from fcl_flower.data.scenarios.plan import Task, TaskStreams
 from fcl_flower.data.scenarios.spec import ScenarioSpec
 
 _NONE: Indices = np.empty(0, np.int64)
 
 
-def class_incremental_tasks(draw: ScenarioSpec) -> TaskStreams:
+class ClassIncrementalParams(Params):
+    """Settings of the scenario ``class-incremental``."""
+
+    class_fraction: float = Field(0.6, gt=0, le=1)
+    """Share of each task's classes that a client learns."""
+    merge_labels: str = ""
+    """Data sets whose classes of one name are one class, such as 'a=b=c,d=e'."""
+
+
+Spec: TypeAlias = ScenarioSpec[ClassIncrementalParams]
+
+
+def class_incremental_tasks(spec: Spec) -> TaskStreams:
     """Return every client's tasks, in the one order in which all learn them.
 
     A client draws its share of each task's classes. The training samples of a class
@@ -37,8 +52,8 @@ def class_incremental_tasks(draw: ScenarioSpec) -> TaskStreams:
         ConfigError: the classes do not suffice for the tasks, or the samples for the
             clients.
     """
-    groups = task_groups(draw)
-    drawn = [_drawn(draw, number, group) for number, group in enumerate(groups)]
+    groups = task_groups(spec)
+    drawn = [_drawn(spec, number, group) for number, group in enumerate(groups)]
     # Two clients that drew the same classes of a task learn the same.
     numbers: dict[tuple[int, tuple[int, ...]], int] = {}
     for labels in zip(*drawn, strict=True):
@@ -46,41 +61,45 @@ def class_incremental_tasks(draw: ScenarioSpec) -> TaskStreams:
             numbers.setdefault(key, len(numbers))
     by_task = []
     for number, (group, of_clients) in enumerate(zip(groups, drawn, strict=True)):
-        train = _train_parts(draw, group, of_clients)
-        test = _test_parts(draw, number, group)
+        train = _train_parts(spec, group, of_clients)
+        test = _test_parts(spec, number, group)
         tasks = []
         for client, labels in enumerate(of_clients):
-            part, rng = train[client], draw.rng("valid", client, number)
+            part, rng = train[client], spec.rng("valid", client, number)
             labelled = group.source.train.y[part]
-            kept, held = train_valid_split(labelled, draw.valid_fraction, rng)
-            same = numbers[number, labels]
-            tasks.append(
-                _task(group, labels, part[kept], part[held], test[client], same)
+            kept, held = train_valid_split(labelled, spec.valid_fraction, rng)
+            task = group.task(
+                train=part[kept],
+                valid=part[held],
+                test=test[client],
+                number=numbers[number, labels],
+                labels=labels,
             )
+            tasks.append(task)
         by_task.append(tasks)
     return tuple(zip(*by_task, strict=True))
 
 
-def public_tasks(draw: ScenarioSpec) -> tuple[Task, ...]:
+def public_tasks(spec: Spec) -> tuple[Task, ...]:
     """Return the server's own training samples: a task for each of their data sets."""
-    if (source := draw.public) is not None:
-        kept = [_training(draw, source, label) for label in range(source.num_classes)]
-        return (_public(source, range(source.num_classes), kept),)
-    if not draw.incremental.public_fraction:
+    if (source := spec.public) is not None:
+        labels = range(source.num_classes)
+        return (_public(source, labels, [spec.samples(source, "train", labels)]),)
+    if not spec.public_fraction:
         return ()
     found: dict[str, list[Group]] = {}
-    for group in task_groups(draw):
+    for group in task_groups(spec):
         found.setdefault(group.source.name, []).append(group)
     tasks = []
     for groups in found.values():
         source = groups[0].source
-        labels = sorted(label for group in groups for label in group.labels)
-        shares = [_dealt(draw, source, label)[0] for label in labels]
-        tasks.append(_public(source, labels, shares))
+        learned = sorted(label for group in groups for label in group.labels)
+        shares = [_dealt(spec, source, label)[0] for label in learned]
+        tasks.append(_public(source, learned, shares))
     return tuple(tasks)
 
 
-def same_labels(
+def merged_labels(
     text: str, sources: Sequence[Dataset]
 ) -> Mapping[tuple[str, int], tuple[str, int]]:
     """Return what (dataset, label id) pairs stand for, where it is not themselves.
@@ -105,50 +124,44 @@ def same_labels(
     names = [name for group in groups for name in group]
     for name in names:
         if name not in known:
-            raise _refused(
-                text, f"data sets of the run, not {name!r}: {', '.join(known)}"
-            )
+            expected = f"data sets of the run, not {name!r}: {', '.join(known)}"
+            raise refuse("merge_labels", text, expected)
     if len(set(names)) < len(names) or any(len(group) == 1 for group in groups):
-        raise _refused(text, "groups of two or more names, each of them once")
-    same = {}
+        expected = "groups of two or more names, each of them once"
+        raise refuse("merge_labels", text, expected)
+    merged = {}
     for group in groups:
         first: dict[str, tuple[str, int]] = {}
         for name in group:
             class_names = known[name].class_names
             if first and first.keys().isdisjoint(class_names):
-                raise _refused(
-                    text,
-                    f"a class name that {name!r} has in common with those before it",
-                )
+                expected = f"a class name that {name!r} has in common with those before"
+                raise refuse("merge_labels", text, expected)
             for label, class_name in enumerate(class_names):
                 one = first.setdefault(class_name, (name, label))
                 if one[0] != name:
-                    same[name, label] = one
-    return MappingProxyType(same)
+                    merged[name, label] = one
+    return MappingProxyType(merged)
 
 
-def _refused(text: str, expected: str) -> ConfigError:
-    return ConfigError(f"same-labels: got {text!r}, expected {expected}.")
-
-
-def task_groups(draw: ScenarioSpec) -> list[Group]:
+def task_groups(spec: Spec) -> list[Group]:
     """Return the classes of each task: of one data set in parts, or a data set each.
 
     Raises:
         ConfigError: there are not as many tasks as data sets, or too few classes.
     """
-    sources, tasks, size = draw.sources, draw.tasks, draw.classes_per_task
+    sources, tasks, size = spec.sources, spec.tasks, spec.classes_per_task
     if len(sources) > 1:
         if tasks != len(sources):
-            raise ConfigError(
-                f"tasks: got {tasks}, expected {len(sources)}, since each of the data "
-                f"sets {', '.join(source.name for source in sources)} is one task."
-            )
+            names = ", ".join(source.name for source in sources)
+            expected = f"{len(sources)}, since each of the data sets {names} is a task"
+            raise refuse("tasks", tasks, expected)
         if size:
-            raise ConfigError(
-                f"classes_per_task: got {size}, expected none, since each of "
-                f"{len(sources)} data sets is one task with all its classes."
+            expected = (
+                f"none, since each of {len(sources)} data sets is a task with all its "
+                "classes"
             )
+            raise refuse("classes_per_task", size, expected)
         return [
             Group(source.name, source, tuple(range(source.num_classes)))
             for source in sources
@@ -156,11 +169,13 @@ def task_groups(draw: ScenarioSpec) -> list[Group]:
     source = sources[0]
     most = source.num_classes // (size or 1)
     if tasks > most:
-        raise ConfigError(
-            f"tasks: got {tasks}, expected at most {most}, since {source.name} has "
-            f"{source.num_classes} classes, of which each task takes {size or 'some'}."
+        raise refuse(
+            "tasks",
+            tasks,
+            f"at most {most}, since {source.name} has {source.num_classes} classes, of "
+            f"which each task takes {size or 'some'}",
         )
-    order = draw.rng("classes").permutation(source.num_classes)
+    order = spec.rng("classes").permutation(source.num_classes)
     parts = np.array_split(order[: size * tasks or None], tasks)
     return [
         Group(f"{source.name}/{number}", source, tuple(sorted(part.tolist())))
@@ -168,101 +183,62 @@ def task_groups(draw: ScenarioSpec) -> list[Group]:
     ]
 
 
-def _drawn(draw: ScenarioSpec, number: int, group: Group) -> list[tuple[int, ...]]:
+def _drawn(spec: Spec, number: int, group: Group) -> list[tuple[int, ...]]:
     """Return which of a task's classes each client draws, ascending; all are drawn."""
-    rng = draw.rng("class-share", number)
-    count = max(1, round(draw.incremental.class_share * len(group.labels)))
+    rng = spec.rng("class-share", number)
+    count = max(1, round(spec.params.class_fraction * len(group.labels)))
     drawn = [
         set(rng.choice(group.labels, count, replace=False).tolist())
-        for _ in range(draw.clients)
+        for _ in range(spec.clients)
     ]
     left = [label for label in group.labels if not any(label in d for d in drawn)]
-    order = rng.permutation(draw.clients)
-    for place, label in enumerate(left):
-        drawn[order[place % len(order)]].add(label)
+    order = rng.permutation(spec.clients)
+    for index, label in enumerate(left):
+        drawn[order[index % len(order)]].add(label)
     return [tuple(sorted(labels)) for labels in drawn]
 
 
 def _train_parts(
-    draw: ScenarioSpec, group: Group, drawn: list[tuple[int, ...]]
+    spec: Spec, group: Group, drawn: list[tuple[int, ...]]
 ) -> list[Indices]:
     """Return each client's training samples of its classes."""
     shares: list[list[Indices]] = [[] for _ in drawn]
     for label in group.labels:
         sharers = [client for client, labels in enumerate(drawn) if label in labels]
-        samples = _dealt(draw, group.source, label)[1]
-        if len(samples) < len(sharers):
-            raise ConfigError(
-                f"clients: got {len(sharers)} clients that learn class "
-                f"{group.source.class_names[label]!r} of {group.source.name}, expected "
-                f"at most one for each of its {len(samples)} training samples."
-            )
-        rng = draw.rng(f"sharers/{group.source.name}", label)
+        samples = _dealt(spec, group.source, label)[1]
+        check_sharers(len(sharers), group.source, label, len(samples))
+        rng = spec.rng(f"sharers/{group.source.name}", label)
         parts = split_stratified(np.zeros(len(samples), np.int64), len(sharers), rng)
-        # Whoever comes first gets what is left over: not the same one each time.
+        # The first one gets what is left over: not the same client each time.
         for client, part in zip(rng.permutation(sharers), parts, strict=True):
             shares[client].append(samples[part])
     return [np.sort(np.concatenate(share)) for share in shares]
 
 
-def _dealt(draw: ScenarioSpec, source: Dataset, label: int) -> tuple[Indices, Indices]:
+def _dealt(spec: Spec, source: Dataset, label: int) -> tuple[Indices, Indices]:
     """Return the training samples of a class that the server has, and the clients'."""
-    samples = _training(draw, source, label)
-    fraction = 0.0 if draw.public else draw.incremental.public_fraction
+    samples = spec.shuffled_class(source, "train", label)
+    fraction = 0.0 if spec.public else spec.public_fraction
     count = max(1, round(fraction * len(samples))) if fraction else 0
     return samples[:count], samples[count:]
 
 
-def _training(draw: ScenarioSpec, source: Dataset, label: int) -> Indices:
-    """Return the training samples of a class that are used, in a shuffled order."""
-    return _shuffled(draw, source, "train", label, draw.incremental.train_samples)
-
-
-def _shuffled(
-    draw: ScenarioSpec, source: Dataset, split: str, label: int, most: int
-) -> Indices:
-    y = source.train.y if split == "train" else source.test.y
-    # By name, so that the samples are the same in whatever order data sets come.
-    rng = draw.rng(f"{split}/{source.name}", label)
-    return rng.permutation(np.flatnonzero(y == label))[: most or None]
-
-
-def _test_parts(draw: ScenarioSpec, number: int, group: Group) -> list[Indices]:
+def _test_parts(spec: Spec, number: int, group: Group) -> list[Indices]:
     """Return each client's test samples, of all classes of the task."""
-    most = draw.incremental.test_samples
-    chosen = [_shuffled(draw, group.source, "test", n, most) for n in group.labels]
-    samples = np.sort(np.concatenate(chosen))
-    if len(samples) < draw.clients:
-        raise ConfigError(
-            f"clients: got {draw.clients}, expected at most {len(samples)}, since task "
-            f"{group.name!r} has {len(samples)} test samples."
+    samples = spec.samples(group.source, "test", group.labels)
+    if len(samples) < spec.clients:
+        raise refuse(
+            "clients",
+            spec.clients,
+            f"at most {len(samples)}, since task {group.name!r} has that many test "
+            "samples",
         )
     labels = group.source.test.y[samples]
-    parts = split_in_turn(labels, draw.clients, draw.rng("test", number))
+    parts = split_in_turn(labels, spec.clients, spec.rng("test", number))
     return [samples[part] for part in parts]
 
 
 def _public(source: Dataset, labels: Sequence[int], samples: Sequence[Indices]) -> Task:
     group = Group(f"{source.name}/public", source, tuple(labels))
     train = np.sort(np.concatenate(samples))
-    return _task(group, group.labels, train, _NONE, _NONE, None)
-
-
-def _task(
-    group: Group,
-    labels: tuple[int, ...],
-    train: Indices,
-    valid: Indices,
-    test: Indices,
-    number: int | None,
-) -> Task:
-    return Task(
-        name=group.name,
-        dataset=group.source.name,
-        classes=labels,
-        class_names=tuple(group.source.class_names[label] for label in labels),
-        train=train,
-        valid=valid,
-        test=test,
-        group=number,
-    )
+    return group.task(train=train, valid=_NONE, test=_NONE, number=None)

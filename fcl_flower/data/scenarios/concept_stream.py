@@ -1,4 +1,4 @@
-"""Which hidden concept a client meets in a round, and with which of its samples."""
+"""Which hidden concept a client has in a round, and which of its samples."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -11,48 +11,48 @@ from fcl_flower.data.partition import Indices
 
 @dataclass(frozen=True, slots=True)
 class ConceptStream:
-    """The order in which clients meet concepts (Jiang et al., 2025, section V.A).
+    """The order in which clients have concepts (Jiang et al., 2025, section V.A).
 
-    Everything follows from the seed, the client and the round, so that server and
-    client know the same, whoever takes part and whoever fails.
+    All follows from the seed, the client and the round, so that server and client
+    know the same, whichever clients take part or fail.
 
     Attributes:
         concepts: how many there are, at least 1.
         window: training samples that a client has in a round, at least 2.
-        stay: with probability ``1 / stay`` a client's concept is drawn anew, so that
-            it stays so many draws on average: 1 is the paper's, more is drift that
-            lasts; 0 shows a client all concepts at once and all of its samples.
+        mean_duration: with probability ``1 / mean_duration`` a client's concept is
+            drawn anew, so that it lasts so many draws on average: 1 is the paper's;
+            0 gives a client all concepts at once and all of its samples.
         seed: the run's seed.
     """
 
     concepts: int
     window: int
-    stay: int
+    mean_duration: int
     seed: int
 
-    def concepts_met(self, client: int, server_round: int) -> tuple[int, ...]:
-        """Return the concepts that a client meets in a round, counted from 1."""
-        if not self.stay:
+    def concepts_at(self, client: int, server_round: int) -> tuple[int, ...]:
+        """Return the concepts of a client in a round, which is counted from 1."""
+        if not self.mean_duration:
             return tuple(range(self.concepts))
         return (_concept(self, client, server_round),)
 
-    def single_concept(self, client: int, server_round: int) -> int:
-        """Return the concept that a client meets in a round, if it meets one.
+    def concept_at(self, client: int, server_round: int) -> int:
+        """Return the only concept of a client in a round.
 
         Raises:
-            ValueError: it meets all at once.
+            ValueError: it has all at once.
         """
-        (concept,) = self.concepts_met(client, server_round)
+        (concept,) = self.concepts_at(client, server_round)
         return concept
 
     def samples(
         self, client: int, server_round: int, concept: int, chunk: Indices
     ) -> Indices:
-        """Return which of its ``chunk`` of a concept a client has in a round.
+        """Return what a client has in a round of its ``chunk`` of a concept.
 
         A cyclic window: each visit goes on behind the last one, in a shuffled order.
         """
-        if not self.stay:
+        if not self.mean_duration:
             return chunk
         size = min(self.window, len(chunk))
         earlier = sum(
@@ -60,19 +60,23 @@ class ConceptStream:
             for number in range(1, server_round)
         )
         shuffled = self._rng("order", client, concept).permutation(chunk)
-        places = (earlier * size + np.arange(size)) % len(chunk)
-        return np.sort(shuffled[places])
+        window = (earlier * size + np.arange(size)) % len(chunk)
+        return np.sort(shuffled[window])
 
     def describe(self) -> str:
-        """Return in words how a client meets concepts."""
-        if not self.stay:
+        """Return in words how concepts follow each other."""
+        if not self.mean_duration:
             return "all at once"
-        how = "one a round" if self.stay == 1 else f"one for {self.stay} rounds or so"
+        how = (
+            "one a round"
+            if self.mean_duration == 1
+            else f"one for {self.mean_duration} rounds or so"
+        )
         return f"{how}, {self.window} samples at a time"
 
     def to_dict(self) -> dict[str, int]:
         """Return what ``scenario.json`` holds of it."""
-        return {"window": self.window, "stay": self.stay}
+        return {"window": self.window, "stay": self.mean_duration}
 
     def _rng(self, purpose: str, *key: int) -> np.random.Generator:
         return np.random.default_rng(derive(self.seed, f"stream-{purpose}", *key))
@@ -80,13 +84,13 @@ class ConceptStream:
 
 @lru_cache(maxsize=100_000)
 def _concept(stream: ConceptStream, client: int, server_round: int) -> int:
-    # Back to the last round in which it was drawn; not by recursion, since a client
-    # may stay for more rounds than Python allows calls.
+    # Back to the last round in which it was drawn; not by recursion, since a concept
+    # may last for more rounds than Python allows calls.
     number = server_round
     while True:
         draw = np.random.default_rng(
             derive(stream.seed, "stream-concept", client, number)
         )
-        if number == 1 or draw.random() < 1 / stream.stay:
+        if number == 1 or draw.random() < 1 / stream.mean_duration:
             return int(draw.integers(stream.concepts))
         number -= 1

@@ -1,18 +1,52 @@
-"""Cutting data sets into concepts, and every concept into one chunk for each client."""
+"""Hidden concepts: data sets cut into concepts, and these into a chunk a client."""
 
 from collections.abc import Sequence
+from typing import Literal, TypeAlias
 
 import numpy as np
+from pydantic import Field
 
-from fcl_flower.core.errors import ConfigError
+from fcl_flower.config.params import Params
+from fcl_flower.core.errors import refuse
 from fcl_flower.core.seeds import derive
 from fcl_flower.data.datasets.base import Dataset
 from fcl_flower.data.partition import Indices, split_in_turn, train_valid_split
 from fcl_flower.data.scenarios.class_groups import Group
-from fcl_flower.data.scenarios.plan import Task
+from fcl_flower.data.scenarios.plan import Task, TaskStreams
+from fcl_flower.data.scenarios.spec import ScenarioSpec
 
-LEAST = 2
-"""Training samples of a concept that a client needs: one of them is held out."""
+FEWEST = {"train": 2, "test": 1}
+"""Samples of a concept that a client needs: one to train is held out to validate."""
+
+
+class ConceptsParams(Params):
+    """Settings of the scenario ``concepts``."""
+
+    window: int = Field(320, ge=2)
+    """Training samples that a client has in a round."""
+    mean_duration: int = Field(1, ge=0)
+    """Rounds that a client keeps a concept, on average; 0 for all concepts at once."""
+    reveal_ids: bool = False
+    """Let clients know which concept they have: for baselines with task ids."""
+
+
+Spec: TypeAlias = ScenarioSpec[ConceptsParams]
+
+
+def concept_tasks(spec: Spec) -> TaskStreams:
+    """Give every client a chunk of every concept.
+
+    Training and test samples alike are cut into disjoint parts of nearly equal size,
+    class by class, so that the clients' mean test accuracy is that of the whole test
+    set.
+
+    Raises:
+        ConfigError: there are more data sets than concepts, too few classes, or too few
+            samples of a concept for so many clients.
+    """
+    groups = concept_groups(spec.sources, spec.tasks, spec.seed)
+    by_concept = [_chunks(spec, group, number) for number, group in enumerate(groups)]
+    return tuple(zip(*by_concept, strict=True))
 
 
 def concept_groups(sources: Sequence[Dataset], concepts: int, seed: int) -> list[Group]:
@@ -31,10 +65,8 @@ def concept_groups(sources: Sequence[Dataset], concepts: int, seed: int) -> list
         ConfigError: there are more data sets than concepts, or too few classes.
     """
     if concepts < len(sources):
-        raise ConfigError(
-            f"tasks: got {concepts} concepts, expected at least one for each of the "
-            f"{len(sources)} data sets."
-        )
+        expected = f"at least one concept for each of the {len(sources)} data sets"
+        raise refuse("tasks", concepts, expected)
     parts = [1] * len(sources)
     for _ in range(concepts - len(sources)):
         shares = [s.num_classes / n for s, n in zip(sources, parts, strict=True)]
@@ -42,84 +74,49 @@ def concept_groups(sources: Sequence[Dataset], concepts: int, seed: int) -> list
     groups = []
     for number, (source, count) in enumerate(zip(sources, parts, strict=True)):
         if source.num_classes < count:
-            raise ConfigError(
-                f"tasks: got {concepts} concepts, expected at most one for each of "
-                f"the {sum(s.num_classes for s in sources)} classes."
-            )
+            total = sum(source.num_classes for source in sources)
+            expected = f"at most one concept for each of the {total} classes"
+            raise refuse("tasks", concepts, expected)
         labels = np.arange(source.num_classes)
         if count > 1:
             rng = np.random.default_rng(derive(seed, "concept-classes", number))
             labels = rng.permutation(labels)
-        for place, share in enumerate(np.array_split(labels, count)):
-            name = source.name if count == 1 else f"{source.name}/{place}"
+        for index, share in enumerate(np.array_split(labels, count)):
+            name = source.name if count == 1 else f"{source.name}/{index}"
             groups.append(Group(name, source, tuple(sorted(share.tolist()))))
     return groups
 
 
-def concept_chunks(
-    groups: Sequence[Group], clients: int, valid_fraction: float, seed: int
-) -> tuple[tuple[Task, ...], ...]:
-    """Return for every client its chunk of each concept.
-
-    Training and test samples alike are cut into disjoint parts of nearly equal size,
-    class by class, so that the clients' mean test accuracy is that of the whole test
-    set.
-
-    Args:
-        groups: the concepts.
-        clients: number of clients.
-        valid_fraction: share of a chunk's training samples kept for validation.
-        seed: the run's seed.
-
-    Raises:
-        ConfigError: a concept has too few samples for so many clients.
-    """
-    by_concept = [
-        _chunks(group, number, clients, valid_fraction, seed)
-        for number, group in enumerate(groups)
-    ]
-    return tuple(zip(*by_concept, strict=True))
-
-
-def _chunks(
-    group: Group, number: int, clients: int, valid_fraction: float, seed: int
-) -> list[Task]:
-    source = group.source
+def _chunks(spec: Spec, group: Group, number: int) -> list[Task]:
     train, test = (
-        _parts(group, split, clients, least, seed, number)
-        for split, least in (("train", LEAST), ("test", 1))
+        _parts(spec, group, number, "train"),
+        _parts(spec, group, number, "test"),
     )
     tasks = []
     for client, (mine, tested) in enumerate(zip(train, test, strict=True)):
-        rng = np.random.default_rng(derive(seed, "concept-valid", client, number))
+        rng = np.random.default_rng(derive(spec.seed, "concept-valid", client, number))
         # Not class by class, since a chunk may hold a single sample of some classes.
         kept, held = train_valid_split(
-            np.zeros(len(mine), np.int64), valid_fraction, rng
+            np.zeros(len(mine), np.int64), spec.valid_fraction, rng
         )
         tasks.append(
-            Task(
-                name=group.name,
-                dataset=source.name,
-                classes=group.labels,
-                class_names=tuple(source.class_names[label] for label in group.labels),
-                train=mine[kept],
-                valid=mine[held],
-                test=tested,
-                group=number,
-            )
+            group.task(train=mine[kept], valid=mine[held], test=tested, number=number)
         )
     return tasks
 
 
 def _parts(
-    group: Group, split: str, clients: int, least: int, seed: int, number: int
+    spec: Spec, group: Group, number: int, split: Literal["train", "test"]
 ) -> list[Indices]:
-    samples = group.source.train if split == "train" else group.source.test
-    members = np.flatnonzero(np.isin(samples.y, group.labels))
-    if len(members) < clients * least:
-        raise ConfigError(
-            f"clients: got {clients}, expected at most {len(members) // least}, since "
-            f"concept {group.name!r} has {len(members)} {split} samples."
+    members = spec.samples(group.source, split, group.labels)
+    most = len(members) // FEWEST[split]
+    if spec.clients > most:
+        raise refuse(
+            "clients",
+            spec.clients,
+            f"at most {most}, since concept {group.name!r} has {len(members)} {split} "
+            "samples",
         )
-    rng = np.random.default_rng(derive(seed, f"concept-{split}", number))
-    return [members[part] for part in split_in_turn(samples.y[members], clients, rng)]
+    y = (group.source.train if split == "train" else group.source.test).y[members]
+    rng = np.random.default_rng(derive(spec.seed, f"concept-{split}", number))
+    return [members[part] for part in split_in_turn(y, spec.clients, rng)]

@@ -21,7 +21,7 @@ class Task:
 
     Attributes:
         name: data set and group, such as ``cifar100/fish``.
-        dataset: name of the source; empty where it is the client's own, of which
+        dataset: name of the source; empty where it is local data, of which
             nothing else is known here.
         classes: label ids in the source, ascending, so that a group has the same
             order of labels at each client; those of its training samples.
@@ -31,7 +31,8 @@ class Task:
         test: int64 indices into the source's test split, ascending; with a single head
             also of classes that only other clients learn.
         group: number of the class group within the scenario; two clients with the
-            same number learn the same classes. None where nobody knows.
+            same number learn the same classes. None where
+            it is not known.
     """
 
     name: str
@@ -46,7 +47,7 @@ class Task:
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the indices, of which only a checksum is kept.
 
-        Of a client's own task there is no more than the name.
+        Of a task of local data there is no more than the name.
         """
         if not self.dataset:
             return {"name": self.name}
@@ -79,14 +80,14 @@ class Scenario:
     Attributes:
         name: key of the table of scenarios.
         seed: the seed it was drawn from.
-        datasets: names of the sources; none where clients have data of their own.
+        datasets: names of the sources; none where clients have local data.
         classes_per_task: the same for every task; or that of the largest.
         clients: for each client its tasks, in the order in which it learns them, or
             its chunk of each concept.
-        stream: where concepts are hidden, who meets which of them when.
+        stream: where concepts are hidden, which client has which of them when.
         public: the server's own training samples, a task for each data set; never a
             client's.
-        same: what (dataset, label id) pairs stand for in a single head, where it is
+        merged: what (dataset, label id) pairs stand for in a single head, where it is
             not themselves.
     """
 
@@ -97,7 +98,7 @@ class Scenario:
     clients: TaskStreams
     stream: ConceptStream | None = None
     public: tuple[Task, ...] = ()
-    same: Mapping[tuple[str, int], tuple[str, int]] = field(default_factory=dict)
+    merged: Mapping[tuple[str, int], tuple[str, int]] = field(default_factory=dict)
 
     @cached_property
     def labels(self) -> tuple[tuple[str, int], ...]:
@@ -108,7 +109,7 @@ class Scenario:
         return tuple(
             sorted(
                 {
-                    self.same.get((task.dataset, label), (task.dataset, label))
+                    self.merged.get((task.dataset, label), (task.dataset, label))
                     for tasks in self.clients
                     for task in tasks
                     for label in task.classes
@@ -117,17 +118,17 @@ class Scenario:
         )
 
     @cached_property
-    def _places(self) -> dict[tuple[str, int], int]:
-        return {pair: place for place, pair in enumerate(self.labels)}
+    def _indices(self) -> dict[tuple[str, int], int]:
+        return {pair: index for index, pair in enumerate(self.labels)}
 
-    def place(self, dataset: str, label: int) -> int:
-        """Return the position of a class in a single head; -1 where it has none."""
+    def label_index(self, dataset: str, label: int) -> int:
+        """Return the index of a class in a single head; -1 where it has none."""
         pair = (dataset, label)
-        return self._places.get(self.same.get(pair, pair), -1)
+        return self._indices.get(self.merged.get(pair, pair), -1)
 
     @property
-    def own(self) -> bool:
-        """Return whether the clients have data of their own, unknown to all others."""
+    def local_data(self) -> bool:
+        """Return whether the clients have local data, unknown to all others."""
         return not self.datasets
 
     @property
@@ -145,9 +146,9 @@ class Scenario:
 
         The column ``clients`` counts the clients that learn the same classes.
         """
-        if self.own:
+        if self.local_data:
             return (
-                f"{self.name}: {len(self.clients)} clients with data of their own, "
+                f"{self.name}: {len(self.clients)} clients with local data, "
                 f"{self.num_tasks} tasks of up to {self.classes_per_task} classes"
             )
         shared = Counter(

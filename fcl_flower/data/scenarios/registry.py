@@ -1,39 +1,28 @@
-"""The table of scenarios: one function and one line make a new one."""
+"""The scenarios by name: ours, and those of installed packages."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from fcl_flower.config.params import Params
-from fcl_flower.core.errors import ConfigError
-from fcl_flower.data.datasets.base import Dataset
+from fcl_flower.core.errors import ContractError, refuse
+from fcl_flower.core.registry import Registry
 from fcl_flower.data.datasets.registry import load_dataset
-from fcl_flower.data.scenarios.class_groups import (
-    classes,
-    mixed,
-    only_source,
-    overlapped,
-)
+from fcl_flower.data.scenarios.class_groups import classes, mixed, overlapped
 from fcl_flower.data.scenarios.class_incremental import (
+    ClassIncrementalParams,
     class_incremental_tasks,
+    merged_labels,
     public_tasks,
-    same_labels,
 )
 from fcl_flower.data.scenarios.concept_stream import ConceptStream
-from fcl_flower.data.scenarios.concepts import concept_chunks, concept_groups
+from fcl_flower.data.scenarios.concepts import ConceptsParams, concept_tasks
 from fcl_flower.data.scenarios.plan import Scenario, Task, TaskStreams
-from fcl_flower.data.scenarios.spec import (
-    USUAL,
-    ClassIncrementalParams,
-    ConceptsParams,
-    Incremental,
-    ScenarioSpec,
-)
-from fcl_flower.data.scenarios.text_pool import draw_tasks
+from fcl_flower.data.scenarios.spec import ScenarioSpec
+from fcl_flower.data.scenarios.text_pool import text_tasks
 
 __all__ = [
     "SCENARIOS",
@@ -44,33 +33,18 @@ __all__ = [
     "scenario_entry",
 ]
 
-
-def _text(draw: ScenarioSpec) -> TaskStreams:
-    """Draw the labels of every task by themselves, so that tasks may overlap."""
-    return draw_tasks(
-        only_source(draw.sources, "text"),
-        clients=draw.clients,
-        tasks=draw.tasks,
-        classes_per_task=draw.classes_per_task,
-        valid_fraction=draw.valid_fraction,
-        seed=draw.seed,
-    )
+PUBLIC_FRACTION = 0.1
+"""Share of each class's training samples that is the server's, where it has some."""
 
 
-def _concepts(draw: ScenarioSpec) -> TaskStreams:
-    """Give every client a chunk of every concept."""
-    groups = concept_groups(draw.sources, draw.tasks, draw.seed)
-    return concept_chunks(groups, draw.clients, draw.valid_fraction, draw.seed)
-
-
-def _own(draw: ScenarioSpec) -> TaskStreams:
+def _local_tasks(spec: ScenarioSpec) -> TaskStreams:
     """Count the tasks: what is in them only their client knows."""
     none = np.empty(0, np.int64)
     tasks = tuple(
         Task(f"task {number}", "", (), (), none, none, none, group=None)
-        for number in range(1, draw.tasks + 1)
+        for number in range(1, spec.tasks + 1)
     )
-    return (tasks,) * draw.clients
+    return (tasks,) * spec.clients
 
 
 def _five_or_two(classes: int) -> int:
@@ -86,27 +60,28 @@ def _all_shared_out(_: int) -> int:
 
 
 class ScenarioEntry(NamedTuple):
-    """How a scenario is drawn, and one line about it.
+    """How a scenario is drawn, and what suits it.
 
     Attributes:
-        draw: makes the plan.
+        draw: returns each client's tasks; of a `ScenarioSpec` with the entry's params.
         summary: one line for ``fcl list``.
+        params: the parameter model.
         classes_per_task: where the user gives none, by the classes there are in all;
             0 where tasks share them out.
-        hidden: its tasks are concepts that clients meet again and again, and nobody
-            who learns is told which.
-        incremental: its tasks bring new classes, some of which a client never meets,
-            and the server may have samples of its own.
+        hidden: its tasks are concepts that clients have again and again, and no
+            learner knows which. Its params are `ConceptsParams`.
+        incremental: its tasks bring new classes, some of which a client never has, and
+            the server may have samples. Its params are `ClassIncrementalParams`.
         head: one a task, or a single one, where the user names none.
         single: why no head a task will do; empty where it will.
         clients: of a simulation, where the user gives none.
         rounds: likewise.
-        own: the clients have data of their own, which nobody draws.
-        params: its parameters.
+        local_data: the clients have data of their own; none are drawn.
     """
 
-    draw: Callable[[ScenarioSpec], TaskStreams]
+    draw: Callable[[ScenarioSpec[Any]], TaskStreams]
     summary: str
+    params: type[Params] = Params
     classes_per_task: Callable[[int], int] = _five_or_two
     hidden: bool = False
     incremental: bool = False
@@ -114,11 +89,10 @@ class ScenarioEntry(NamedTuple):
     single: str = ""
     clients: int = 4
     rounds: int = 5
-    own: bool = False
-    params: type[Params] = Params
+    local_data: bool = False
 
 
-SCENARIOS: dict[str, ScenarioEntry] = {
+_SCENARIOS = {
     "overlapped": ScenarioEntry(
         overlapped,
         "one data set; each client draws its class groups, shared ones are split",
@@ -130,15 +104,15 @@ SCENARIOS: dict[str, ScenarioEntry] = {
         classes, "one data set; each client learns the same groups in its own order"
     ),
     "text": ScenarioEntry(
-        _text,
+        text_tasks,
         "one data set; each task draws its labels, tasks share documents of none",
-        _four_at_most,
+        classes_per_task=_four_at_most,
     ),
     "concepts": ScenarioEntry(
-        _concepts,
-        "hidden concepts: data sets, or classes of one; each round a client meets one",
+        concept_tasks,
+        "hidden concepts: data sets, or classes of one; each round a client has one",
+        ConceptsParams,
         hidden=True,
-        params=ConceptsParams,
         head="single",
         single="whose concepts are hidden",
         clients=12,
@@ -147,20 +121,24 @@ SCENARIOS: dict[str, ScenarioEntry] = {
     "class-incremental": ScenarioEntry(
         class_incremental_tasks,
         "all learn the same new classes in one order, each a share of them; one head",
-        _all_shared_out,
+        ClassIncrementalParams,
+        classes_per_task=_all_shared_out,
         incremental=True,
-        params=ClassIncrementalParams,
         head="single",
         single="where a sample's task is unknown",
         clients=4,
         rounds=2,
     ),
     "local-data": ScenarioEntry(
-        _own,
-        "each client's own data, in the folder that it was started with",
-        own=True,
+        _local_tasks,
+        "each client's local data, in the folder that it was started with",
+        local_data=True,
     ),
 }
+
+SCENARIOS = Registry("scenario", "fcl_flower.scenarios", ScenarioEntry, _SCENARIOS)
+"""All scenarios. Another package declares a `ScenarioEntry` under the entry point group
+``fcl_flower.scenarios``."""
 
 
 def scenario_entry(name: str) -> ScenarioEntry:
@@ -169,9 +147,6 @@ def scenario_entry(name: str) -> ScenarioEntry:
     Raises:
         ConfigError: the name is unknown.
     """
-    if name not in SCENARIOS:
-        known = ", ".join(sorted(SCENARIOS))
-        raise ConfigError(f"scenario: got {name!r}, expected one of {known}.")
     return SCENARIOS[name]
 
 
@@ -185,23 +160,25 @@ def draw_scenario(
     classes_per_task: int | None,
     valid_fraction: float,
     seed: int,
-    window: int = 320,
-    stay: int = 1,
-    incremental: Incremental = USUAL,
+    params: Params | None = None,
+    max_train_per_class: int = 0,
+    max_test_per_class: int = 0,
+    public_fraction: float = PUBLIC_FRACTION,
+    public_dataset: str = "",
 ) -> Scenario:
     """Return the plan of a federation; later calls return the same object.
 
     Training samples of a class group that several clients learn are cut, class by
     class, into disjoint parts of nearly equal size. Test samples are whole for
-    everyone, but dealt out in ``concepts`` and ``class-incremental``.
+    every client, but dealt out in ``concepts`` and ``class-incremental``.
 
     Args:
-        name: a key of `SCENARIOS`.
-        datasets: names for `load_dataset`, without repetition; none for ``own``.
+        name: one of `SCENARIOS`.
+        datasets: names for `load_dataset`, without repetition; none for local data.
         data_root: where files are looked for.
         clients: number of clients, at least 1.
         tasks: tasks per client, or concepts, at least 1.
-        classes_per_task: at least 2; not for ``concepts``, and for ``own`` the most
+        classes_per_task: at least 2; not for ``concepts``, and for local data the most
             that a task has. None means the scenario's default: 5 where the data sets
             have 25 or more classes in all, otherwise 2; for ``text`` 4, or as many as
             there are; for ``class-incremental`` all are shared out, or each data set
@@ -210,105 +187,109 @@ def draw_scenario(
             is kept for validation, in (0, 1). A class with a single sample keeps
             it for training.
         seed: the run's seed, at least 0.
-        window: training samples that a client has of a hidden concept in a round.
-        stay: rounds that it stays with one, on average; 0 for all at once.
-        incremental: for ``class-incremental`` only.
+        params: settings of the scenario, of its entry's type; None for the defaults.
+        max_train_per_class: training samples of each class that are used, before they
+            are shared out; drawn by the seed, for ``text`` with the pool. 0 for all.
+            Local data are capped by their clients.
+        max_test_per_class: likewise.
+        public_fraction: share of each class's training samples that are the server's,
+            in [0, 1), for ``class-incremental``.
+        public_dataset: name of a data set that the server has instead; empty for none.
 
     Raises:
         ConfigError: a value is out of range, a data set is missing, or the data
-            does not suffice for so many clients and tasks.
+            do not suffice for so many clients and tasks.
+        ContractError: ``params`` are those of another scenario.
     """
-    return _build(
-        name,
-        tuple(datasets),
-        data_root,
+    entry = scenario_entry(name)
+    params = entry.params() if params is None else params
+    if type(params) is not entry.params:
+        raise ContractError(
+            f"scenario {name}: got {type(params).__name__}, expected "
+            f"{entry.params.__name__}"
+        )
+    if bool(datasets) == entry.local_data or len(set(datasets)) < len(datasets):
+        expected = "none" if entry.local_data else "one or more different names"
+        raise refuse("datasets", list(datasets), expected)
+    for key, value, wrong, expected in (
+        ("clients", clients, clients < 1, "at least 1"),
+        ("tasks", tasks, tasks < 1, "at least 1"),
+        (
+            "valid_fraction",
+            valid_fraction,
+            not 0 < valid_fraction < 1,
+            "a number between 0 and 1",
+        ),
+        (
+            "classes_per_task",
+            classes_per_task,
+            entry.hidden and classes_per_task is not None,
+            f"none for scenario {name}, whose concepts share out all classes",
+        ),
+        (
+            "public_fraction",
+            public_fraction,
+            public_fraction != PUBLIC_FRACTION and not entry.incremental,
+            f"none for scenario {name}, which is not class-incremental",
+        ),
+        (
+            "public_dataset",
+            public_dataset,
+            public_dataset and not entry.incremental,
+            f"none for scenario {name}, which is not class-incremental",
+        ),
+        (
+            "public_dataset",
+            public_dataset,
+            public_dataset in datasets,
+            "a data set that no client learns",
+        ),
+    ):
+        if wrong:
+            raise refuse(key, value, expected)
+    sources = tuple(load_dataset(dataset, data_root) for dataset in datasets)
+    usual = entry.classes_per_task(sum(source.num_classes for source in sources))
+    size = usual if classes_per_task is None else classes_per_task
+    if size < 2 and (classes_per_task is not None or usual):
+        raise refuse("classes_per_task", size, "at least 2")
+    spec = ScenarioSpec(
+        sources,
         clients,
         tasks,
-        classes_per_task,
+        size,
         valid_fraction,
+        params,
+        max_train_per_class,
+        max_test_per_class,
+        public_fraction if entry.incremental else 0.0,
+        load_dataset(public_dataset, data_root) if public_dataset else None,
         seed,
-        window,
-        stay,
-        incremental,
     )
+    return _build(name, entry, spec)
 
 
+# By the data sets themselves: two of one name are different plans.
 @lru_cache(maxsize=8)
-def _build(
-    name: str,
-    datasets: tuple[str, ...],
-    data_root: Path,
-    clients: int,
-    tasks: int,
-    classes_per_task: int | None,
-    valid_fraction: float,
-    seed: int,
-    window: int,
-    stay: int,
-    incremental: Incremental,
-) -> Scenario:
-    entry = scenario_entry(name)
-    if bool(datasets) == entry.own or len(set(datasets)) < len(datasets):
-        expected = "none" if entry.own else "one or more different names"
-        raise ConfigError(f"datasets: got {list(datasets)}, expected {expected}.")
-    for key, value in (("clients", clients), ("tasks", tasks)):
-        if value < 1:
-            raise ConfigError(f"{key}: got {value}, expected at least 1.")
-    if not 0 < valid_fraction < 1:
-        raise ConfigError(
-            f"valid_fraction: got {valid_fraction}, expected a number between 0 and 1."
-        )
-    sources = tuple(load_dataset(dataset, data_root) for dataset in datasets)
-    if entry.hidden and classes_per_task is not None:
-        raise ConfigError(
-            f"classes_per_task: got {classes_per_task}, expected none for scenario "
-            f"{name}, whose concepts share out all classes."
-        )
-    total = sum(source.num_classes for source in sources)
-    given, usual = classes_per_task, entry.classes_per_task(total)
-    size = usual if given is None else given
-    if size < 2 and (given is not None or usual):
-        raise ConfigError(f"classes_per_task: got {size}, expected at least 2.")
-    public = _public_source(name, datasets, data_root, incremental)
-    draw = ScenarioSpec(
-        *(sources, clients, tasks, size, valid_fraction, window, stay),
-        *(incremental, public, seed),
-    )
-    plan = entry.draw(draw)
+def _build(name: str, entry: ScenarioEntry, spec: ScenarioSpec[Any]) -> Scenario:
+    plan = entry.draw(spec)
+    datasets = tuple(source.name for source in spec.sources)
     if not (entry.hidden or entry.incremental):
-        return Scenario(name, seed, datasets, size, plan)
+        return Scenario(name, spec.seed, datasets, spec.classes_per_task, plan)
     largest = max(
         len({label for task in of_all for label in task.classes})
         for of_all in zip(*plan, strict=True)
     )
-    if entry.hidden:
-        stream = ConceptStream(tasks, window, stay, seed)
-        return Scenario(name, seed, datasets, largest, plan, stream)
-    both = sources if public is None else (*sources, public)
-    return Scenario(
-        *(name, seed, datasets, largest, plan),
-        public=public_tasks(draw),
-        same=same_labels(incremental.same_labels, both),
-    )
-
-
-def _public_source(
-    name: str, datasets: Sequence[str], data_root: Path, given: Incremental
-) -> Dataset | None:
-    """Return the server's own data set, None for none; refuse what nobody would use."""
-    if not scenario_entry(name).incremental:
-        usual = asdict(USUAL)
-        for key, value in asdict(given).items():
-            if value != usual[key]:
-                raise ConfigError(
-                    f"{key}: got {value!r}, expected none for "
-                    f"scenario {name}, which is not class-incremental."
-                )
-    if given.public_dataset in datasets:
-        raise ConfigError(
-            f"public_dataset: got {given.public_dataset!r}, expected a data set that "
-            "no client learns."
+    params = spec.params
+    if isinstance(params, ConceptsParams):
+        stream = ConceptStream(
+            spec.tasks, params.window, params.mean_duration, spec.seed
         )
-    if not given.public_dataset:
-        return None
-    return load_dataset(given.public_dataset, data_root)
+        return Scenario(name, spec.seed, datasets, largest, plan, stream)
+    if not isinstance(params, ClassIncrementalParams):
+        raise ContractError(f"scenario {name}: its params are of no such scenario")
+    every = spec.sources if spec.public is None else (*spec.sources, spec.public)
+    return Scenario(
+        *(name, spec.seed, datasets, largest, plan),
+        public=public_tasks(spec),
+        merged=merged_labels(params.merge_labels, every),
+    )

@@ -60,8 +60,6 @@ class WordVectors:
         return padded
 
 
-# A table is tens of megabytes: kept for the few combinations that one run uses.
-@lru_cache(maxsize=4)
 def word_vectors(
     datasets: tuple[str, ...], data_root: Path, file: str, seed: int
 ) -> WordVectors:
@@ -86,16 +84,25 @@ def word_vectors(
         ConfigError: the file is missing, broken or knows none of the words, or a
             data set is missing or not of text.
     """
-    sets = [_text_set(name, data_root) for name in datasets]
+    sets = tuple(_text_set(name, data_root) for name in datasets)
+    return _vectors_of(sets, find_vectors(file, data_root) if file else None, seed)
+
+
+# A table is tens of megabytes: kept for the few combinations that one run uses. By the
+# data sets themselves, as two may have one name.
+@lru_cache(maxsize=4)
+def _vectors_of(
+    sets: tuple[TextDataset, ...], file: Path | None, seed: int
+) -> WordVectors:
     train = [words(text) for text_set in sets for text in text_set.train.x]
     test = (words(text) for text_set in sets for text in text_set.test.x)
     vocabulary = sorted(set(chain.from_iterable(chain(train, test))))
     if file:
-        return vectors_from(find_vectors(file, data_root), vocabulary, train, seed)
+        return vectors_from(file, vocabulary, train, seed)
     known = _trained(train, derive(seed, "word2vec"))
     origin = (
         f"Word2Vec trained here on the {len(train)} training documents of "
-        f"{', '.join(datasets)}, {_DIMENSIONS} dimensions"
+        f"{', '.join(text_set.name for text_set in sets)}, {_DIMENSIONS} dimensions"
     )
     return _numbered(known, vocabulary, seed, origin)
 

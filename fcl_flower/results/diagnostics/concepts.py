@@ -48,7 +48,7 @@ class ConceptDiagnostics:
         if self._stream is None or not clients:
             return
         concepts = [
-            self._stream.concepts_met(client, server_round) for client in clients
+            self._stream.concepts_at(client, server_round) for client in clients
         ]
         if any(len(at_once) > 1 for at_once in concepts):
             return  # all concepts at once: nothing to separate

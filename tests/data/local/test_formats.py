@@ -259,6 +259,32 @@ def test_what_the_task_brings_is_used_whole(write):
     assert shares(whole) == [40, 2, 1]
 
 
+def test_a_cap_leaves_so_many_samples_of_each_class(write):
+    one = {"input_shape": (1,), "valid_fraction": 0.25}
+    caps = {"max_train_per_class": 8, "max_test_per_class": 3}
+    whole = write(changes=one, train_csv=many())
+    few = write(changes={**one, **caps}, train_csv=many())
+    # Of 20 samples of each class 4 are to test and 16 to train, 2 of 8 to validate.
+    assert shares(whole) == [24, 8, 8]
+    assert shares(few) == [12, 4, 6]
+    for split, count in ((few.data.train, 6), (few.valid, 2), (few.data.test, 3)):
+        assert np.bincount(split.y).tolist() == [count, count]
+    trained = {x[0] for x, _ in everything(few)} - {x[0] for x in few.data.test.x}
+    assert trained.isdisjoint(x[0] for x in whole.data.test.x)
+    assert {x[0] for x in few.data.test.x} < {x[0] for x in whole.data.test.x}
+    again = write(changes={**one, **caps}, train_csv=many())
+    assert everything(again) == everything(few)
+    other = write(changes={**one, **caps, "seed": 1}, train_csv=many())
+    assert everything(other) != everything(few)
+
+
+def test_a_cap_holds_for_a_file_to_test_too(write):
+    one = {"input_shape": (1,), "valid_fraction": 0.25, "max_test_per_class": 5}
+    task = write(changes=one, train_csv=many(), test_csv=many())
+    assert shares(task) == [30, 10, 10]
+    assert np.bincount(task.data.test.y).tolist() == [5, 5]
+
+
 def test_labels_are_numbered_as_the_run_or_the_manifest_says(write, tmp_path):
     task = write(changes={"labels": ("ant", "dog", "cat")}, train_csv=CSV)
     assert task.data.class_names == ("ant", "dog", "cat")

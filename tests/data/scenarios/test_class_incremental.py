@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from text_sets import write_text_set
 
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.core.errors import ConfigError
+from fcl_flower.core.errors import ConfigError, ContractError
 from fcl_flower.data.datasets.registry import load_dataset
 from fcl_flower.data.examples import InputSpec, public_examples, task_data
 from fcl_flower.data.scenarios import registry
+from fcl_flower.data.scenarios.class_incremental import ClassIncrementalParams
+from fcl_flower.data.scenarios.concepts import ConceptsParams
 from fcl_flower.data.scenarios.registry import draw_scenario
-from fcl_flower.data.scenarios.spec import Incremental
 from fcl_flower.data.text.word_vectors import word_vectors
 from fcl_flower.setup import factory
 from fcl_flower.setup.resolve import resolve
@@ -39,11 +40,17 @@ def build(root=NOWHERE, incremental=None, **changes):
         "valid_fraction": 0.15,
         "seed": 7,
     }
+    given = {**values, **(incremental or {}), **changes}
+    params = {
+        key: given.pop(key)
+        for key in ClassIncrementalParams.model_fields
+        if key in given
+    }
     return draw_scenario(
         "class-incremental",
         data_root=root,
-        incremental=Incremental(**(incremental or {})),
-        **{**values, **changes},
+        params=ClassIncrementalParams(**params),
+        **given,
     )
 
 
@@ -81,24 +88,30 @@ def reviews(tmp_path):
 @given(
     clients=st.integers(1, 12),
     tasks=st.integers(1, 10),
-    class_share=st.floats(0.05, 1),
+    class_fraction=st.floats(0.05, 1),
     public_fraction=st.sampled_from([0.0, 0.01, 0.1, 0.5]),
-    train_samples=st.sampled_from([0, 40]),
-    test_samples=st.sampled_from([0, 15]),
+    max_train_per_class=st.sampled_from([0, 40]),
+    max_test_per_class=st.sampled_from([0, 15]),
     seed=st.integers(0, 2**32),
 )
 def test_every_sample_is_one_clients_or_the_servers(
-    clients, tasks, class_share, public_fraction, train_samples, test_samples, seed
+    clients,
+    tasks,
+    class_fraction,
+    public_fraction,
+    max_train_per_class,
+    max_test_per_class,
+    seed,
 ):
     plan = build(
         clients=clients,
         tasks=tasks,
         seed=seed,
         incremental={
-            "class_share": class_share,
+            "class_fraction": class_fraction,
             "public_fraction": public_fraction,
-            "train_samples": train_samples,
-            "test_samples": test_samples,
+            "max_train_per_class": max_train_per_class,
+            "max_test_per_class": max_test_per_class,
         },
     )
     source = load_dataset("digits", NOWHERE)
@@ -109,10 +122,10 @@ def test_every_sample_is_one_clients_or_the_servers(
     assert len(set(used)) == len(used)
     assert len(set(tested)) == len(tested)
     assert np.bincount(source.train.y[used]).tolist() == [
-        min(train_samples or n, n) for n in np.bincount(source.train.y).tolist()
+        min(max_train_per_class or n, n) for n in np.bincount(source.train.y).tolist()
     ]
     assert np.bincount(source.test.y[tested]).tolist() == [
-        min(test_samples or n, n) for n in np.bincount(source.test.y).tolist()
+        min(max_test_per_class or n, n) for n in np.bincount(source.test.y).tolist()
     ]
     for stream in plan.clients:
         for task in stream:
@@ -120,7 +133,7 @@ def test_every_sample_is_one_clients_or_the_servers(
 
 
 def test_parts_of_a_class_are_nearly_equal_and_each_sharer_validates():
-    plan = build(clients=5, incremental={"class_share": 1.0, "public_fraction": 0.0})
+    plan = build(clients=5, incremental={"class_fraction": 1.0, "public_fraction": 0.0})
     y = load_dataset("digits", NOWHERE).train.y
     for tasks in by_task(plan):
         for label in tasks[0].classes:
@@ -138,7 +151,7 @@ def test_what_is_left_over_of_classes_goes_to_different_clients(tmp_path):
         tmp_path,
         datasets=["many"],
         tasks=1,
-        incremental={"class_share": 1.0, "public_fraction": 0.0},
+        incremental={"class_fraction": 1.0, "public_fraction": 0.0},
     )
     y = load_dataset("many", tmp_path).train.y
     counts = np.array([np.bincount(y[learned(t)]) for t in by_task(plan)[0]])
@@ -148,7 +161,7 @@ def test_what_is_left_over_of_classes_goes_to_different_clients(tmp_path):
 
 
 def test_each_client_is_tested_on_all_classes_of_a_task_and_a_fair_share_of_samples():
-    plan = build(incremental={"class_share": 0.1})
+    plan = build(incremental={"class_fraction": 0.1})
     y = load_dataset("digits", NOWHERE).test.y
     for tasks in by_task(plan):
         classes = {label for task in tasks for label in task.classes}
@@ -164,7 +177,7 @@ def test_each_client_is_tested_on_all_classes_of_a_task_and_a_fair_share_of_samp
 def test_too_few_samples_for_the_clients_are_refused(tmp_path):
     write_images(tmp_path, "few", 2, per_class=4)
     settings = {"datasets": ["few"], "tasks": 1, "clients": 5}
-    whole = {"class_share": 1.0, "public_fraction": 0.0}
+    whole = {"class_fraction": 1.0, "public_fraction": 0.0}
     with pytest.raises(
         ConfigError,
         match=r"clients: got 5 clients that learn class '0' of few, "
@@ -174,7 +187,7 @@ def test_too_few_samples_for_the_clients_are_refused(tmp_path):
     with pytest.raises(
         ConfigError, match=r"clients: got 5, expected at most 4, since task 'few/0'"
     ):
-        build(tmp_path, {"class_share": 0.5, "test_samples": 2}, **settings)
+        build(tmp_path, {"class_fraction": 0.5, "max_test_per_class": 2}, **settings)
 
 
 # ---------------------------------------------------------------- which classes
@@ -187,14 +200,14 @@ def test_all_clients_learn_the_tasks_in_one_order():
 
 
 def test_classes_of_one_set_are_shared_out_in_an_order_that_the_seed_draws():
-    plan = build(tasks=3, incremental={"class_share": 1.0})
+    plan = build(tasks=3, incremental={"class_fraction": 1.0})
     groups = [tasks[0].classes for tasks in by_task(plan)]
     assert [len(group) for group in groups] == [4, 3, 3]
     assert sorted(label for group in groups for label in group) == list(range(10))
     assert plan.classes_per_task == 4
-    other = build(tasks=3, seed=8, incremental={"class_share": 1.0})
+    other = build(tasks=3, seed=8, incremental={"class_fraction": 1.0})
     assert groups != [tasks[0].classes for tasks in by_task(other)]
-    pairs = build(tasks=3, classes_per_task=2, incremental={"class_share": 1.0})
+    pairs = build(tasks=3, classes_per_task=2, incremental={"class_fraction": 1.0})
     assert [tasks[0].classes for tasks in by_task(pairs)] == [
         tuple(sorted(group))
         for group in np.array(_order(groups_of_ten(seed=7)))[:6].reshape(3, 2).tolist()
@@ -214,7 +227,7 @@ def _order(groups):
 
 def test_several_sets_are_tasks_in_the_order_given(reviews):
     plan = build(
-        reviews, datasets=["pets", "books", "food"], incremental={"class_share": 1.0}
+        reviews, datasets=["pets", "books", "food"], incremental={"class_fraction": 1.0}
     )
     assert [tasks[0].name for tasks in by_task(plan)] == ["pets", "books", "food"]
     assert [len(tasks[0].classes) for tasks in by_task(plan)] == [2, 4, 3]
@@ -224,7 +237,7 @@ def test_several_sets_are_tasks_in_the_order_given(reviews):
 
 @pytest.mark.parametrize(("share", "count"), [(0.6, 3), (0.01, 1), (0.3, 2), (1, 5)])
 def test_a_client_draws_its_share_of_each_tasks_classes(share, count):
-    plan = build(tasks=2, clients=6, incremental={"class_share": share})
+    plan = build(tasks=2, clients=6, incremental={"class_fraction": share})
     for tasks in by_task(plan):
         # 6 clients leave hardly a class to hand on, which would add one to somebody.
         sizes = sorted(len(task.classes) for task in tasks)
@@ -235,7 +248,7 @@ def test_a_client_draws_its_share_of_each_tasks_classes(share, count):
 
 
 def test_a_class_that_nobody_drew_goes_to_somebody():
-    plan = build(tasks=1, clients=3, incremental={"class_share": 0.01})
+    plan = build(tasks=1, clients=3, incremental={"class_fraction": 0.01})
     sizes = [len(task.classes) for task in by_task(plan)[0]]
     # Each draws one of ten; the seven or more that are left are handed on in turn.
     assert {label for task in by_task(plan)[0] for label in task.classes} == {
@@ -245,7 +258,7 @@ def test_a_class_that_nobody_drew_goes_to_somebody():
 
 
 def test_clients_that_drew_the_same_classes_learn_the_same():
-    plan = build(tasks=2, clients=12, incremental={"class_share": 0.2})
+    plan = build(tasks=2, clients=12, incremental={"class_fraction": 0.2})
     found = {}
     for stream in plan.clients:
         for task in stream:
@@ -265,7 +278,7 @@ def test_the_same_seed_gives_the_same_plan_and_another_one_another():
 
 def test_fewer_samples_are_some_of_more():
     few, many = (
-        build(incremental={"train_samples": n, "public_fraction": 0.0})
+        build(incremental={"max_train_per_class": n, "public_fraction": 0.0})
         for n in (20, 50)
     )
     of_few, of_many = (
@@ -344,7 +357,7 @@ def test_a_data_set_of_the_servers_own_leaves_the_clients_theirs(reviews):
 
 
 def test_a_data_set_that_clients_learn_is_not_the_servers(reviews):
-    with pytest.raises(ConfigError, match=r"public-dataset: got 'pets', expected a da"):
+    with pytest.raises(ConfigError, match=r"public_dataset: got 'pets', expected a da"):
         build(reviews, {"public_dataset": "pets"}, datasets=["pets"], tasks=1)
 
 
@@ -352,7 +365,7 @@ def test_public_samples_come_with_their_place_in_the_head_and_a_class_of_their_o
     reviews,
 ):
     """Grey levels tell which sample is which."""
-    same = {"same_labels": "food=books", "class_share": 1.0, "public_fraction": 0.1}
+    same = {"merge_labels": "food=books", "class_fraction": 1.0, "public_fraction": 0.1}
     plan = build(reviews, same, datasets=["food", "books"], tasks=2, clients=1)
     found = public_examples(plan, InputSpec(reviews, (1, 8, 8), True))
     levels = ((found.x[:, 0, 0, 0] / 4 + 0.5) * 255).round().long()
@@ -375,7 +388,7 @@ def test_classes_of_the_servers_own_that_nobody_learns_have_no_place(reviews):
     form = InputSpec(reviews, (1, 8, 8), True)
     apart = build(reviews, {"public_dataset": "books"}, **settings)
     assert set(public_examples(apart, form).y.tolist()) == {-1}
-    one = {"public_dataset": "books", "same_labels": "books=food"}
+    one = {"public_dataset": "books", "merge_labels": "books=food"}
     shared = public_examples(build(reviews, one, **settings), form)
     # Books call their classes 2, 1, 4, 3.
     pairs = set(zip(shared.own.tolist(), shared.y.tolist(), strict=True))
@@ -422,7 +435,7 @@ def test_without_public_samples_there_are_none_to_load():
 def test_classes_of_one_name_are_one_class_of_the_head(reviews):
     plan = build(
         reviews,
-        {"same_labels": "food = books", "class_share": 1.0},
+        {"merge_labels": "food = books", "class_fraction": 1.0},
         datasets=["books", "pets", "food"],
     )
     assert plan.labels == (
@@ -433,21 +446,21 @@ def test_classes_of_one_name_are_one_class_of_the_head(reviews):
         ("pets", 0),
         ("pets", 1),
     )
-    assert [plan.place("books", label) for label in range(4)] == [2, 1, 0, 3]
-    assert plan.place("food", 1) == 2
-    assert plan.place("elsewhere", 0) == -1
+    assert [plan.label_index("books", label) for label in range(4)] == [2, 1, 0, 3]
+    assert plan.label_index("food", 1) == 2
+    assert plan.label_index("elsewhere", 0) == -1
 
 
 def test_three_sets_share_what_any_two_of_them_have(reviews):
     write_images(reviews, "films", 2, names=["5", "4"])
     plan = build(
         reviews,
-        {"same_labels": "food=books=films", "public_fraction": 0.0},
+        {"merge_labels": "food=books=films", "public_fraction": 0.0},
         datasets=["food", "books", "films"],
     )
     # Stars 1 to 3 are food's, 4 is that of books, and 5 that of films.
     assert plan.num_labels == 5
-    assert plan.place("films", 1) == plan.place("books", 2)
+    assert plan.label_index("films", 1) == plan.label_index("books", 2)
 
 
 @pytest.mark.parametrize(
@@ -461,14 +474,14 @@ def test_three_sets_share_what_any_two_of_them_have(reviews):
     ],
 )
 def test_labels_that_cannot_be_the_same_are_refused(reviews, text, expected):
-    with pytest.raises(ConfigError, match=rf"same-labels: got '{text}', .*{expected}"):
-        build(reviews, {"same_labels": text}, datasets=["food", "books", "pets"])
+    with pytest.raises(ConfigError, match=rf"merge_labels: got '{text}', .*{expected}"):
+        build(reviews, {"merge_labels": text}, datasets=["food", "books", "pets"])
 
 
-def test_samples_are_labelled_by_their_place_in_the_head(reviews):
+def max_test_per_class_are_labelled_by_their_place_in_the_head(reviews):
     plan = build(
         reviews,
-        {"same_labels": "food=books", "class_share": 0.1, "public_fraction": 0.0},
+        {"merge_labels": "food=books", "class_fraction": 0.1, "public_fraction": 0.0},
         datasets=["food", "books"],
         tasks=2,
         clients=2,
@@ -512,15 +525,40 @@ def test_what_suits_the_scenario_is_filled_in():
 
 @pytest.mark.parametrize(
     "setting",
-    [{"train_samples": 5}, {"same_labels": "a=b"}, {"public_fraction": 0.2}],
+    [{"public_dataset": "pets"}, {"public_fraction": 0.2}],
 )
 def test_other_scenarios_refuse_what_they_would_not_use(setting):
     ((key, value),) = setting.items()
-    config = RunConfig(dataset="digits", clients=2, classes_per_task=2, **setting)
     with pytest.raises(
-        ConfigError, match=f"{key.replace('_', '-')}: got {value!r}, expec"
+        ConfigError, match=f"{key}: got {value!r}, expected none for sc"
     ):
-        factory.build_scenario(resolve(config))
+        draw_scenario(
+            "overlapped",
+            datasets=["digits"],
+            data_root=NOWHERE,
+            clients=2,
+            tasks=2,
+            classes_per_task=2,
+            valid_fraction=0.15,
+            seed=0,
+            **setting,
+        )
+
+
+@pytest.mark.parametrize("name", ["overlapped", "class-incremental"])
+def test_settings_of_another_scenario_are_refused(name):
+    with pytest.raises(ContractError, match=f"scenario {name}: got ConceptsParams, ex"):
+        draw_scenario(
+            name,
+            datasets=["digits"],
+            data_root=NOWHERE,
+            clients=2,
+            tasks=2,
+            classes_per_task=2,
+            valid_fraction=0.15,
+            seed=0,
+            params=ConceptsParams(),
+        )
 
 
 def test_public_data_of_another_kind_are_refused():

@@ -53,7 +53,7 @@ def test_the_schedule_knows_what_the_stream_knows(tmp_path):
     )
     for client in range(3):
         for number in range(1, 7):
-            expected = stream.concepts_met(client, number)
+            expected = stream.concepts_at(client, number)
             assert (plan.stage(number, client).task,) == expected
     assert (
         factory.build_schedule(
@@ -100,7 +100,7 @@ def test_a_client_is_told_of_its_concept_and_of_no_other(tmp_path):
             if stage.round != number:
                 continue
             now.append((client, stage.task))
-            assert (stage.task,) == stream.concepts_met(client, number)
+            assert (stage.task,) == stream.concepts_at(client, number)
             assert stage.ends_task
             assert stage.starts_task == (
                 stage.task not in met.setdefault(client, set())

@@ -15,8 +15,13 @@ from fcl_flower.data.datasets.arrays import Split
 from fcl_flower.data.datasets.registry import load_dataset
 from fcl_flower.data.examples import InputSpec, concept_data
 from fcl_flower.data.scenarios.concept_stream import ConceptStream
-from fcl_flower.data.scenarios.concepts import concept_chunks, concept_groups
+from fcl_flower.data.scenarios.concepts import (
+    ConceptsParams,
+    concept_groups,
+    concept_tasks,
+)
 from fcl_flower.data.scenarios.registry import draw_scenario
+from fcl_flower.data.scenarios.spec import ScenarioSpec
 from fcl_flower.federation.transport import messages
 from fcl_flower.results.diagnostics.concepts import ConceptDiagnostics
 from fcl_flower.setup import factory
@@ -38,8 +43,24 @@ class Source:
         )
 
 
+def spec(source, clients, valid_fraction, **values):
+    """Return what one concept of all of a source is drawn from."""
+    given = {"classes_per_task": 0, "params": ConceptsParams(), "seed": 1}
+    return ScenarioSpec(
+        sources=(source,),
+        clients=clients,
+        tasks=1,
+        valid_fraction=valid_fraction,
+        **{**given, **values},
+    )
+
+
 def plan(tmp_path, **values):
     given = {"datasets": ["digits"], "clients": 5, "tasks": 4, "seed": 3}
+    settings = {
+        key: values.pop(key) for key in ("window", "mean_duration") if key in values
+    }
+    given["params"] = ConceptsParams(**settings)
     return draw_scenario(
         "concepts",
         data_root=tmp_path,
@@ -72,12 +93,12 @@ def test_further_concepts_go_where_most_classes_are():
 
 
 def test_fewer_concepts_than_data_sets_are_refused():
-    with pytest.raises(ConfigError, match=r"tasks: got 1 concepts, expected at least"):
+    with pytest.raises(ConfigError, match=r"tasks: got 1, expected at least"):
         concept_groups([Source("a", 3, 4), Source("b", 2, 4)], 1, seed=0)
 
 
 def test_more_concepts_than_classes_are_refused():
-    with pytest.raises(ConfigError, match=r"tasks: got 4 .* each of the 3 classes"):
+    with pytest.raises(ConfigError, match=r"tasks: got 4, .* each of the 3 classes"):
         concept_groups([Source("a", 3, 4)], 4, seed=0)
 
 
@@ -86,8 +107,7 @@ def test_more_concepts_than_classes_are_refused():
 
 def test_chunks_share_out_every_sample_once_and_in_equal_parts():
     source = Source("a", 3, train_each=11, test_each=5)
-    groups = concept_groups([source], 1, seed=0)
-    clients = concept_chunks(groups, 4, 0.25, seed=1)
+    clients = concept_tasks(spec(source, 4, 0.25))
     tasks = [concepts[0] for concepts in clients]
     train = [np.concatenate([t.train, t.valid]) for t in tasks]
     for parts, total in ((train, 33), ([t.test for t in tasks], 15)):
@@ -101,29 +121,29 @@ def test_chunks_share_out_every_sample_once_and_in_equal_parts():
 
 
 def test_a_class_with_fewer_samples_than_clients_leaves_nobody_empty():
-    groups = concept_groups([Source("a", 2, train_each=10, test_each=5)], 1, seed=0)
-    clients = concept_chunks(groups, 10, 0.5, seed=1)
+    source = Source("a", 2, train_each=10, test_each=5)
+    clients = concept_tasks(spec(source, 10, 0.5))
     assert {len(c[0].train) for c in clients} == {1}
     assert {len(c[0].test) for c in clients} == {1}
 
 
 def test_too_many_clients_for_a_concept_are_refused():
-    groups = concept_groups([Source("a", 2, train_each=10, test_each=4)], 1, seed=0)
+    source = Source("a", 2, train_each=10, test_each=4)
     with pytest.raises(
         ConfigError, match=r"clients: got 9, expected at most 8, .* 'a'"
     ):
-        concept_chunks(groups, 9, 0.5, seed=1)
+        concept_tasks(spec(source, 9, 0.5))
 
 
 # ---- what a client meets when
 
 
 def test_each_round_a_concept_is_met_at_random():
-    stream = ConceptStream(concepts=4, window=10, stay=1, seed=5)
+    stream = ConceptStream(concepts=4, window=10, mean_duration=1, seed=5)
     met = np.array(
-        [[stream.concepts_met(c, r)[0] for r in range(1, 201)] for c in range(20)]
+        [[stream.concepts_at(c, r)[0] for r in range(1, 201)] for c in range(20)]
     )
-    assert stream.concepts_met(3, 7) == (met[3, 6],)
+    assert stream.concepts_at(3, 7) == (met[3, 6],)
     share = np.bincount(met.ravel(), minlength=4) / met.size
     np.testing.assert_allclose(share, 0.25, atol=0.03)
     kept = (met[:, 1:] == met[:, :-1]).mean()
@@ -132,9 +152,9 @@ def test_each_round_a_concept_is_met_at_random():
 
 
 def test_drift_keeps_a_client_with_its_concept():
-    stream = ConceptStream(concepts=4, window=10, stay=8, seed=5)
+    stream = ConceptStream(concepts=4, window=10, mean_duration=8, seed=5)
     met = np.array(
-        [[stream.concepts_met(c, r)[0] for r in range(1, 301)] for c in range(20)]
+        [[stream.concepts_at(c, r)[0] for r in range(1, 301)] for c in range(20)]
     )
     moved = (met[:, 1:] != met[:, :-1]).mean()
     # Drawn anew with probability 1/8, and then another one in three of four cases.
@@ -142,12 +162,12 @@ def test_drift_keeps_a_client_with_its_concept():
 
 
 def test_a_client_may_stay_for_thousands_of_rounds():
-    stream = ConceptStream(concepts=4, window=10, stay=10**9, seed=5)
-    assert stream.concepts_met(0, 3000) == stream.concepts_met(0, 1)
+    stream = ConceptStream(concepts=4, window=10, mean_duration=10**9, seed=5)
+    assert stream.concepts_at(0, 3000) == stream.concepts_at(0, 1)
 
 
 def test_the_window_goes_round_the_chunk_without_a_gap():
-    stream = ConceptStream(concepts=1, window=4, stay=1, seed=0)
+    stream = ConceptStream(concepts=1, window=4, mean_duration=1, seed=0)
     chunk = np.arange(100, 110)
     windows = [stream.samples(2, number, 0, chunk) for number in range(1, 6)]
     assert all(len(w) == 4 and len(set(w.tolist())) == 4 for w in windows)
@@ -157,22 +177,22 @@ def test_the_window_goes_round_the_chunk_without_a_gap():
 
 
 def test_the_window_waits_where_it_was_while_other_concepts_are_met():
-    stream = ConceptStream(concepts=3, window=5, stay=1, seed=9)
+    stream = ConceptStream(concepts=3, window=5, mean_duration=1, seed=9)
     chunk = np.arange(10)
-    visits = [r for r in range(1, 60) if stream.concepts_met(0, r) == (1,)]
+    visits = [r for r in range(1, 60) if stream.concepts_at(0, r) == (1,)]
     first, second, third = (stream.samples(0, r, 1, chunk) for r in visits[:3])
     assert sorted([*first.tolist(), *second.tolist()]) == chunk.tolist()
     assert first.tolist() == third.tolist()
 
 
 def test_a_chunk_smaller_than_the_window_is_had_whole():
-    stream = ConceptStream(concepts=1, window=320, stay=1, seed=0)
+    stream = ConceptStream(concepts=1, window=320, mean_duration=1, seed=0)
     assert stream.samples(0, 3, 0, np.arange(7)).tolist() == list(range(7))
 
 
 def test_all_concepts_at_once_are_all_samples():
-    stream = ConceptStream(concepts=3, window=2, stay=0, seed=0)
-    assert stream.concepts_met(4, 9) == (0, 1, 2)
+    stream = ConceptStream(concepts=3, window=2, mean_duration=0, seed=0)
+    assert stream.concepts_at(4, 9) == (0, 1, 2)
     assert stream.samples(4, 9, 1, np.arange(7)).tolist() == list(range(7))
 
 
@@ -182,7 +202,7 @@ def test_a_round_s_data_are_the_window_of_the_concept_with_labels_of_one_head(
     found = plan(tmp_path, window=10)
     form = InputSpec(tmp_path, (1, 8, 8), single_head=True)
     seen = concept_data(found, 2, 5, form)
-    (concept,) = found.stream.concepts_met(2, 5)
+    (concept,) = found.stream.concepts_at(2, 5)
     task = found.clients[2][concept]
     assert len(seen.train.y) == 10
     assert len(seen.valid.y) == len(task.valid)
@@ -194,7 +214,7 @@ def test_a_round_s_data_are_the_window_of_the_concept_with_labels_of_one_head(
 
 
 def test_static_data_are_all_chunks_together(tmp_path):
-    found = plan(tmp_path, stay=0)
+    found = plan(tmp_path, mean_duration=0)
     form = InputSpec(tmp_path, (1, 8, 8), single_head=True)
     seen = concept_data(found, 1, 1, form)
     chunks = found.clients[1]
@@ -227,14 +247,17 @@ def test_texts_of_different_lengths_are_padded_together(tmp_path):
 
 def test_the_plan_says_how_concepts_are_met(tmp_path):
     assert "4 hidden concepts, one a round, 320 samples" in plan(tmp_path).describe()
-    drift = plan(tmp_path, stay=8).describe()
+    drift = plan(tmp_path, mean_duration=8).describe()
     assert "one for 8 rounds or so" in drift
-    assert "all at once" in plan(tmp_path, stay=0).describe()
-    assert plan(tmp_path, stay=8).to_dict()["stream"] == {"window": 320, "stay": 8}
+    assert "all at once" in plan(tmp_path, mean_duration=0).describe()
+    assert plan(tmp_path, mean_duration=8).to_dict()["stream"] == {
+        "window": 320,
+        "stay": 8,
+    }
     # The same chunks, however they are met: rows of one table.
     assert (
-        plan(tmp_path, stay=0).to_dict()["clients"]
-        == (plan(tmp_path, stay=8).to_dict()["clients"])
+        plan(tmp_path, mean_duration=0).to_dict()["clients"]
+        == (plan(tmp_path, mean_duration=8).to_dict()["clients"])
     )
 
 
@@ -343,9 +366,9 @@ def said(clients, cluster, origin, reached):
 
 
 def test_clusters_are_judged_by_what_the_clients_had():
-    stream = ConceptStream(concepts=3, window=10, stay=1, seed=5)
+    stream = ConceptStream(concepts=3, window=10, mean_duration=1, seed=5)
     clients = [1, 3, 10]
-    truth = [stream.concepts_met(c, 4)[0] for c in clients]
+    truth = [stream.concepts_at(c, 4)[0] for c in clients]
     record = ConceptDiagnostics(stream)
     record.add_round(4, {}, said(clients, [0, 0, 1], [2, 2, 1], [2, 0, -1]))
     record.add_round(5, {}, said([3], [0], [1], [1]))
@@ -369,17 +392,23 @@ def test_without_clusters_or_hidden_concepts_there_is_nothing_to_judge():
     record = ConceptDiagnostics(None)
     record.add_round(1, {}, said([1], [0], [0], [0]))
     assert record.files() == {}
-    static = ConceptDiagnostics(ConceptStream(concepts=3, window=10, stay=0, seed=5))
+    static = ConceptDiagnostics(
+        ConceptStream(concepts=3, window=10, mean_duration=0, seed=5)
+    )
     static.add_round(1, {}, said([1], [0], [0], [0]))
     assert static.files() == {}
-    plain = ConceptDiagnostics(ConceptStream(concepts=3, window=10, stay=1, seed=5))
+    plain = ConceptDiagnostics(
+        ConceptStream(concepts=3, window=10, mean_duration=1, seed=5)
+    )
     plain.add_round(1, {}, {"overlap/0/1/2/3": 0.5})
     assert plain.files() == {}
     assert plain.summary() == {"concepts": {}}
 
 
 def test_a_cluster_without_its_companions_is_the_servers_fault():
-    record = ConceptDiagnostics(ConceptStream(concepts=3, window=10, stay=1, seed=5))
+    record = ConceptDiagnostics(
+        ConceptStream(concepts=3, window=10, mean_duration=1, seed=5)
+    )
     whole = said([1, 4], [0, 0], [1, 1], [1, 1])
     for name in ("origin/4", "reached/1", "map/4/y"):
         with pytest.raises(ContractError, match=name):

@@ -23,13 +23,14 @@ from fcl_flower.data.examples import (
     task_data,
     task_examples,
 )
+from fcl_flower.data.scenarios import registry
 from fcl_flower.data.scenarios.registry import SCENARIOS, draw_scenario
 
 NOWHERE = Path("no-such-folder")
 
 
 def build(name="overlapped", root=NOWHERE, **changes):
-    if SCENARIOS.get(name) and SCENARIOS[name].hidden:
+    if name in SCENARIOS and SCENARIOS[name].hidden:
         changes = {"classes_per_task": None, **changes}
     settings = {
         "datasets": ["digits"],
@@ -560,8 +561,8 @@ def test_as_many_tasks_as_documents_of_a_label_is_the_limit(tmp_path):
     with pytest.raises(ConfigError) as error:
         pool(root, clients=13, tasks=1)
     assert str(error.value) == (
-        "tasks: 13 tasks drew label 'label0' of tiny, expected at most one for each of "
-        "its 12 training documents: take fewer clients, tasks or classes per task."
+        "tasks: got 13 that drew label 'label0' of tiny, expected at most one for each "
+        "of its 12 training documents: take fewer clients, tasks or classes per task"
     )
 
 
@@ -570,7 +571,7 @@ def test_more_labels_than_there_are_cannot_be_drawn(tmp_path):
     with pytest.raises(ConfigError) as error:
         pool(root, classes_per_task=4)
     assert str(error.value) == (
-        "classes_per_task: got 4, expected at most the 3 classes of tiny."
+        "classes_per_task: got 4, expected at most the 3 classes of tiny"
     )
 
 
@@ -591,3 +592,98 @@ def test_images_are_drawn_alike():
 def test_clients_that_meet_the_same_labels_twice_count_once(tmp_path):
     lines = pool(text_root(tmp_path, (60, 60), (5, 5))).describe().splitlines()
     assert {line.split()[3] for line in lines[2:]} == {"3"}
+
+
+# ---- fewer samples of each class
+
+
+def used(scenario, split):
+    """Return the samples of one split that some client has, ascending."""
+    parts = [
+        np.concatenate([task.train, task.valid]) if split == "train" else task.test
+        for task in all_tasks(scenario)
+    ]
+    return np.unique(np.concatenate(parts))
+
+
+SIX = {"clients": 2, "tasks": 2, "classes_per_task": 2}
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("overlapped", SIX),
+        ("classes", SIX),
+        ("mixed", {**SIX, "clients": 1, "tasks": 3}),
+        ("text", {**SIX, "tasks": 6}),
+        ("concepts", {"clients": 3, "tasks": 3}),
+        ("class-incremental", {"clients": 2, "tasks": 3, "public_fraction": 0.0}),
+    ],
+)
+def test_a_cap_leaves_so_many_samples_of_each_class(tmp_path, name, settings):
+    # 20 training samples and as many test samples of each of 6 classes.
+    write_set(tmp_path, "letters", 6, per_class=20)
+    source = load_dataset("letters", tmp_path)
+
+    def capped(**changes):
+        given = {"datasets": ["letters"], "classes_per_task": None, **settings}
+        return build(name, tmp_path, **{**given, **changes})
+
+    few = capped(max_train_per_class=12, max_test_per_class=7)
+    learned = {label for task in all_tasks(few) for label in task.classes}
+    for split, most in (("train", 12), ("test", 7)):
+        y = getattr(source, split).y[used(few, split)]
+        assert np.bincount(y, minlength=6).tolist() == [
+            most if label in learned else 0 for label in range(6)
+        ]
+    # Drawn by the seed, some of more, and nothing but the samples changes.
+    registry._build.cache_clear()
+    again = capped(max_train_per_class=12, max_test_per_class=7)
+    assert again.to_dict() == few.to_dict()
+    more = capped(max_train_per_class=15, max_test_per_class=9)
+    assert set(used(few, "train")) < set(used(more, "train"))
+    assert set(used(few, "test")) < set(used(more, "test"))
+    whole = capped()
+    assert [t.classes for t in all_tasks(whole)] == [t.classes for t in all_tasks(few)]
+    assert capped(max_train_per_class=20, max_test_per_class=20).labels == whole.labels
+    assert len(used(capped(max_train_per_class=99), "train")) == 20 * len(learned)
+
+
+def test_which_samples_a_cap_leaves_is_drawn(tmp_path):
+    write_set(tmp_path, "letters", 6, per_class=20)
+    one, other = (
+        build(
+            "classes",
+            tmp_path,
+            datasets=["letters"],
+            tasks=3,
+            max_train_per_class=5,
+            seed=n,
+        )
+        for n in (1, 2)
+    )
+    assert used(one, "train").tolist() != used(other, "train").tolist()
+    # No runs of the file, whose samples of a class are 6 apart.
+    assert (np.diff(used(one, "train")) > 6).any()
+
+
+def test_a_capped_pool_of_texts_is_the_same_for_every_seed(tmp_path):
+    root = text_root(tmp_path)
+    plans = [
+        pool(root, seed=seed, max_train_per_class=30, max_test_per_class=4)
+        for seed in range(3)
+    ]
+    assert numbered(plans[0]) == numbered(plans[1]) == numbered(plans[2])
+
+
+def test_a_cap_below_the_number_of_sharers_is_refused(tmp_path):
+    write_set(tmp_path, "letters", 6, per_class=20)
+    with pytest.raises(ConfigError, match=r"clients: got 4 .* of its 3 training samp"):
+        build(
+            "classes",
+            tmp_path,
+            datasets=["letters"],
+            clients=4,
+            tasks=3,
+            max_train_per_class=3,
+        )

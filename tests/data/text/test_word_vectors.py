@@ -24,7 +24,6 @@ KNOWN = {"bee": [1.0, 2.0, 3.0], "cat": [-1.0, 0.5, 0.0], "zebra": [9.0, 9.0, 9.
 @pytest.fixture(autouse=True)
 def fresh_cache():
     load_dataset.cache_clear()
-    word_vectors.cache_clear()
 
 
 def write_set(root, name="pets", train=("cat cat bee", "ape"), test=("dog bee",)):
