@@ -58,10 +58,10 @@ class FedEt(ClientLearner[FedEtParams]):
     needs_single_head = True
 
     def __init__(
-        self, params: FedEtParams, model: MultiHeadModel, place: ClientContext
+        self, params: FedEtParams, model: MultiHeadModel, context: ClientContext
     ) -> None:
         """Keep what a fresh group looks like: the same for every task and client."""
-        super().__init__(params, model, place)
+        super().__init__(params, model, context)
         self._fresh = snapshot(model, model.shared_names())
 
     @override

@@ -34,23 +34,27 @@ class Replay(Sgd[ReplayParams]):
 
 
 def with_replay(
-    state: Payload, stage: TaskStage, data: TaskData, place: ClientContext
+    state: Payload, stage: TaskStage, data: TaskData, context: ClientContext
 ) -> TaskData:
     """Return the task's data with what is remembered of others to train on."""
-    old = replay_samples(state.get("memory", {}), place.device, without=stage.task)
+    old = replay_samples(state.get("memory", {}), context.device, without=stage.task)
     train = concat([data.train, old])
     return TaskData(train, data.valid, data.test, data.classes)
 
 
 def with_buffer(
-    state: Payload, stage: TaskStage, data: TaskData, gamma: float, place: ClientContext
+    state: Payload,
+    stage: TaskStage,
+    data: TaskData,
+    gamma: float,
+    context: ClientContext,
 ) -> Payload:
     """Return the state with the share ``gamma`` of the task's samples in memory.
 
     A task counts once: its samples stay the same over rounds, also where its first
     round was tried again, or the client was away then.
     """
-    seed = derive(place.seed, "sample-memory", place.client, stage.task)
+    seed = derive(context.seed, "sample-memory", context.client, stage.task)
     memory = state.get("memory", {})
     return {
         **state,
