@@ -71,7 +71,7 @@ class FedEt(ClientLearner[FedEtParams]):
         kept = {**state, **received}
         pool = self._pool(kept)
         seed = derive(self.context.seed, "fedet", self.context.client, stage.round)
-        share = self.params.gamma
+        share = self.params.buffer_fraction
         memory = add_to_buffer(
             kept.get("memory", {}), data.train, share, seed, task=stage.task
         )
