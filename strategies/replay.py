@@ -10,10 +10,14 @@ class ReplayParams(Params):
     """Hyper-parameters of replay.
 
     Attributes:
-        gamma: share of a task's training samples that is remembered, in (0, 1].
+        buffer_fraction: fraction of a task's training samples that is kept to be
+            replayed, in (0, 1] (the paper's gamma).
+        strength: weight of the L2 term that keeps the body's output near that of the
+            received model, at least 0; 0 is replay alone.
     """
 
-    gamma: float = Field(0.03, gt=0, le=1)
+    buffer_fraction: float = Field(0.03, gt=0, le=1)
+    strength: float = Field(0.0, ge=0)
 
 
 ALGORITHM = Algorithm(

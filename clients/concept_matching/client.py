@@ -11,6 +11,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from clients.fedavg import Sgd
+from fcl_flower.algorithms.hooks import SelectsModel
 from fcl_flower.core.seeds import derive
 from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData
@@ -19,7 +20,7 @@ from fcl_flower.training.tensors import load
 from strategies.concept_matching import ConceptMatchingParams
 
 
-class ConceptMatching(Sgd[ConceptMatchingParams]):
+class ConceptMatching(Sgd[ConceptMatchingParams], SelectsModel):
     """Choose, fine-tune, send one model; nothing says which one it was.
 
     State beside that of `Sgd`: ``chosen``, for each task that the client knows of the

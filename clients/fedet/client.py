@@ -58,10 +58,10 @@ class FedEt(ClientLearner[FedEtParams]):
     needs_single_head = True
 
     def __init__(
-        self, params: FedEtParams, model: MultiHeadModel, place: ClientContext
+        self, params: FedEtParams, model: MultiHeadModel, context: ClientContext
     ) -> None:
         """Keep what a fresh group looks like: the same for every task and client."""
-        super().__init__(params, model, place)
+        super().__init__(params, model, context)
         self._fresh = snapshot(model, model.shared_names())
 
     @override
@@ -71,7 +71,7 @@ class FedEt(ClientLearner[FedEtParams]):
         kept = {**state, **received}
         pool = self._pool(kept)
         seed = derive(self.context.seed, "fedet", self.context.client, stage.round)
-        share = self.params.gamma
+        share = self.params.buffer_fraction
         memory = add_to_buffer(
             kept.get("memory", {}), data.train, share, seed, task=stage.task
         )

@@ -44,10 +44,10 @@ class FedSeit(FedWeit[FedSeitParams]):
     """
 
     def __init__(
-        self, params: FedSeitParams, model: MultiHeadModel, place: ClientContext
+        self, params: FedSeitParams, model: MultiHeadModel, context: ClientContext
     ) -> None:
         """Refuse a model that is not for text."""
-        super().__init__(params, model, place)
+        super().__init__(params, model, context)
         if not isinstance(model.body, KimCnn):
             raise ConfigError(
                 f"model: {type(model.body).__name__} is refused: expected kim-cnn for "

@@ -32,6 +32,7 @@ from clients.fedweit.task_model import (
 )
 from clients.fedweit.task_summary import centres
 from fcl_flower.algorithms.base import ClientLearner
+from fcl_flower.algorithms.hooks import AnswersQueries
 from fcl_flower.core.seeds import derive
 from fcl_flower.core.sparse import SparseArray
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
@@ -44,7 +45,7 @@ from strategies.fedweit.decomposition import decomposed
 W = TypeVar("W", bound=FedWeitParams)
 
 
-class FedWeit(ClientLearner[W]):
+class FedWeit(ClientLearner[W], AnswersQueries):
     """Learn a task with its own adapter; keep old tasks as they were.
 
     State, with T the number of a task:

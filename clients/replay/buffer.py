@@ -1,13 +1,14 @@
-"""The samples that a client keeps of old tasks: FedET's Sample Memory Module S.
+"""Replay buffer: the samples that a client keeps of old tasks.
 
-Liu et al., IJCAI 2023, sections 2 and 4.1: a fraction gamma of what a client has seen,
-the same number for every class. Arrays of a memory, all of one length:
+FedET's Sample Memory Module S (Liu et al., IJCAI 2023, sections 2 and 4.1): a fraction
+gamma of the training samples, the same number for every class. Arrays of a buffer, all
+of one length:
 
 - ``x``: the samples; documents are padded with 0 to the width of the widest.
 - ``y``: their labels.
-- ``task``: the number of the task in which each of them was met.
+- ``task``: the number of each sample's task.
 
-Whole numbers are kept in the smallest type that holds them.
+Integers are kept in the smallest type that holds them.
 """
 
 import numpy as np
@@ -19,58 +20,58 @@ from fcl_flower.training.tensors import dense, to_numpy
 
 
 def add_to_buffer(
-    memory: Arrays, examples: Examples, fraction: float, seed: int, *, task: int
+    buffer: Arrays, examples: Examples, fraction: float, seed: int, *, task: int
 ) -> Arrays:
-    """Return the memory with a task's share of samples; the rest stays as it is.
+    """Return the buffer with a task's share of samples; the rest stays as it is.
 
-    The share is ``fraction`` of the examples to the nearest whole number, but at least
+    The share is ``fraction`` of the examples to the nearest integer, but at least
     one of each of their classes. Within it, two classes differ by at most one sample,
-    unless one of them has no more. A task that is in the memory is not added again:
-    then, and where there are no examples, the memory is returned itself.
+    unless one of them has no more. A task that is in the buffer is not added again:
+    then, and where there are no examples, the buffer is returned itself.
 
     Args:
-        memory: what was returned before; empty at the start.
+        buffer: of earlier tasks; empty at the start.
         examples: N training samples of the task.
         fraction: gamma, in (0, 1].
         seed: of the draw.
         task: its number.
     """
-    if contains(memory, task) or not len(examples.y):
-        return memory
+    if contains(buffer, task) or not len(examples.y):
+        return buffer
     y = to_numpy(examples.y)
-    chosen = _balanced(y, dense(memory["y"]) if memory else y[:0], fraction, seed)
+    chosen = _balanced(y, dense(buffer["y"]) if buffer else y[:0], fraction, seed)
     x = to_numpy(examples.x[torch.from_numpy(chosen)])
     new = {"x": x, "y": y[chosen], "task": np.full(len(chosen), task)}
-    if not memory:
+    if not buffer:
         return {name: _small(values) for name, values in new.items()}
-    old = {name: dense(memory[name]) for name in new}
+    old = {name: dense(buffer[name]) for name in new}
     widest = max(old["x"].shape[-1], x.shape[-1])
     old["x"], new["x"] = _padded(old["x"], widest), _padded(x, widest)
-    # Of two types of whole numbers NumPy takes the smallest that holds both.
+    # Of two types of integers NumPy takes the smallest that holds both.
     return {name: np.concatenate([old[name], _small(new[name])]) for name in new}
 
 
-def contains(memory: Arrays, task: int) -> bool:
-    """Return whether there are samples of ``task`` in the memory."""
-    return bool(memory) and task in dense(memory["task"])
+def contains(buffer: Arrays, task: int) -> bool:
+    """Return whether there are samples of ``task`` in the buffer."""
+    return bool(buffer) and task in dense(buffer["task"])
 
 
 def replay_samples(
-    memory: Arrays, device: str, *, without: int | None = None
+    buffer: Arrays, device: str, *, without: int | None = None
 ) -> Examples:
     """Return the samples as a learner takes them: labels and words are int64 again.
 
-    Where nothing is remembered, ``x`` has shape (0, 0), since nothing says what samples
-    look like; `fcl_flower.data.examples.concat` joins it with anything.
+    Of an empty buffer ``x`` has shape (0, 0), since the shape of samples is not known;
+    `fcl_flower.data.examples.concat` joins it with anything.
 
     Args:
-        memory: of `add_to_buffer`.
+        buffer: of `add_to_buffer`.
         device: torch device name.
         without: a task whose samples are left out.
     """
-    if not memory:
+    if not buffer:
         return Examples(torch.empty(0, 0), torch.empty(0, dtype=torch.int64))
-    x, y, tasks = (dense(memory[name]) for name in ("x", "y", "task"))
+    x, y, tasks = (dense(buffer[name]) for name in ("x", "y", "task"))
     if without is not None:
         x, y = x[tasks != without], y[tasks != without]
     if x.dtype.kind in "iu":
@@ -81,14 +82,14 @@ def replay_samples(
     )
 
 
-def _balanced(y: Array, known: Array, fraction: float, seed: int) -> Array:
+def _balanced(y: Array, present: Array, fraction: float, seed: int) -> Array:
     """Return positions of the samples to keep, ascending.
 
-    What does not divide evenly goes to the classes of which the memory knows least.
+    What does not divide evenly goes to the classes of which the buffer has least.
     """
     rng = np.random.default_rng(seed)
     labels = rng.permutation(np.unique(y))
-    held = np.array([np.count_nonzero(known == label) for label in labels])
+    held = np.array([np.count_nonzero(present == label) for label in labels])
     labels = labels[np.argsort(held, kind="stable")]
     places = [rng.permutation(np.flatnonzero(y == label)) for label in labels]
     wanted = max(round(fraction * len(y)), len(labels))
@@ -99,7 +100,7 @@ def _balanced(y: Array, known: Array, fraction: float, seed: int) -> Array:
 
 
 def _small(values: Array) -> Array:
-    """Return whole numbers in the smallest type that holds them; others as they are."""
+    """Return integers in the smallest type that holds them; others as they are."""
     if values.dtype.kind not in "iu":
         return values
     ends = (np.min_scalar_type(end) for end in (values.min(), values.max()))

@@ -1,23 +1,33 @@
 """Replay: a few samples of each old task are trained on again with every new one.
 
 De Masson d'Autume et al., NeurIPS 2019, https://arxiv.org/abs/1906.01076, as FedET
-(Liu et al., IJCAI 2023, section 4.1) federates it: every client keeps a share gamma of
-what it has seen.
+(Liu et al., IJCAI 2023, section 4.1) federates it: every client keeps a fraction gamma
+of its samples. With ``strength`` above 0 it is the baseline "regularization + replay"
+of Huang et al., NAACL 2021, https://arxiv.org/abs/2104.05489: an L2 term on the hidden
+state of the classifier, between the old and the new model. In a federation the old
+model is the one that the client received for the round.
 """
 
+import torch
+from torch import Tensor
 from typing_extensions import override
 
 from clients.fedavg import Sgd
 from clients.replay.buffer import add_to_buffer, replay_samples
-from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.core.seeds import derive
 from fcl_flower.core.types import Payload, TaskStage, Update
-from fcl_flower.data.examples import TaskData, concat
+from fcl_flower.data.examples import Examples, TaskData, batches, concat
+from fcl_flower.training.tensors import load
 from strategies.replay import ReplayParams
+
+CHUNK = 512
 
 
 class Replay(Sgd[ReplayParams]):
-    """Minimise the loss over the task's samples and the remembered ones together.
+    """Minimise the loss over the task's samples and those of the buffer together.
+
+    From a client's second task on ``strength * mean (h - h_received)^2`` is added,
+    where h is the body's output for a sample; the mean is over samples and features.
 
     State beside that of `Sgd`: ``memory``, see `clients.replay.buffer`.
     """
@@ -28,31 +38,31 @@ class Replay(Sgd[ReplayParams]):
     def train(
         self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
     ) -> tuple[Payload, Update]:
-        seen = with_replay(state, stage, data, self.context)
+        context = self.context
+        buffer = state.get("memory", {})
+        old = replay_samples(buffer, context.device, without=stage.task)
+        train = concat([data.train, old])
+        self._received: Tensor | None = None
+        if self.params.strength > 0 and stage.task > 0 and len(train.y):
+            load(self.model, received["base"])
+            self._received = self.hidden(train)
+        seen = TaskData(train, data.valid, data.test, data.classes)
         after, update = super().train(state, received, stage, seen)
-        return with_buffer(after, stage, data, self.params.gamma, self.context), update
+        # A task counts once: its samples stay the same over rounds, also where its
+        # first round was repeated, or the client did not take part in it.
+        seed = derive(context.seed, "sample-memory", context.client, stage.task)
+        fraction = self.params.buffer_fraction
+        buffer = add_to_buffer(buffer, data.train, fraction, seed, task=stage.task)
+        return {**after, "memory": buffer}, update
 
+    @override
+    def penalty(self, rows: Tensor, hidden: Tensor) -> Tensor | float:
+        if self._received is None:
+            return 0.0
+        return self.params.strength * (hidden - self._received[rows]).square().mean()
 
-def with_replay(
-    state: Payload, stage: TaskStage, data: TaskData, place: ClientContext
-) -> TaskData:
-    """Return the task's data with what is remembered of others to train on."""
-    old = replay_samples(state.get("memory", {}), place.device, without=stage.task)
-    train = concat([data.train, old])
-    return TaskData(train, data.valid, data.test, data.classes)
-
-
-def with_buffer(
-    state: Payload, stage: TaskStage, data: TaskData, gamma: float, place: ClientContext
-) -> Payload:
-    """Return the state with the share ``gamma`` of the task's samples in memory.
-
-    A task counts once: its samples stay the same over rounds, also where its first
-    round was tried again, or the client was away then.
-    """
-    seed = derive(place.seed, "sample-memory", place.client, stage.task)
-    memory = state.get("memory", {})
-    return {
-        **state,
-        "memory": add_to_buffer(memory, data.train, gamma, seed, task=stage.task),
-    }
+    def hidden(self, examples: Examples) -> Tensor:
+        """Return the body's output for all examples, (N, features), evaluating."""
+        self.model.eval()
+        with torch.no_grad():
+            return torch.cat([self.model.body(x) for x, _ in batches(examples, CHUNK)])

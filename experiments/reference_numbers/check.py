@@ -62,7 +62,9 @@ def main() -> None:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     wrong = []
     for name, expected in json.loads(NUMBERS.read_text()).items():
-        if not name.startswith(given.only) or (name in WHOLE_ENCODERS and not given.all):
+        if not name.startswith(given.only) or (
+            name in WHOLE_ENCODERS and not given.all
+        ):
             continue
         started = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:

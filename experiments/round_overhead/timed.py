@@ -16,6 +16,7 @@ from typing_extensions import override
 
 from clients.fedavg import Sgd
 from fcl_flower.algorithms.base import Params
+from fcl_flower.algorithms.hooks import Explains
 from fcl_flower.algorithms.registry import Algorithm
 from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData
@@ -31,7 +32,7 @@ def created() -> float:
     return time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - ticks)
 
 
-class TimedStrategy(FedAvg):
+class TimedStrategy(FedAvg, Explains):
     """The server side."""
 
     _asked = 0.0

@@ -1,8 +1,9 @@
-"""The two halves of an algorithm, side by side. Read this file first.
+"""The contracts of an algorithm's two sides. Read this file first.
 
-A new algorithm is one file with a `ServerStrategy`, one file with a `ClientLearner`,
-and one line in `fcl_flower.algorithms.registry`. State is passed as a value and
-returned as a value, so that a process may die between any two calls.
+An algorithm is a `ServerStrategy`, a `ClientLearner`, their hyper-parameters and a
+declaration (`fcl_flower.algorithms.registry`). What only some need is a mixin of
+`fcl_flower.algorithms.hooks`. State is passed as a value and returned as a value, so
+that a process may end between any two calls.
 """
 
 from abc import ABC, abstractmethod
@@ -11,45 +12,36 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from fcl_flower.config.params import Params as Params
-from fcl_flower.core.errors import ContractError
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fcl_flower.data.examples import Examples, TaskData
+    from fcl_flower.data.examples import TaskData
     from fcl_flower.models.registry import MultiHeadModel
     from fcl_flower.training.loop import Training
-    from fcl_flower.training.server_trainer import ServerTrainer
 
 
 P = TypeVar("P", bound=Params)
 
 
 class ServerStrategy(ABC, Generic[P]):
-    """Server half: NumPy in, NumPy out; knows neither Flower nor the clients.
-
-    Attributes:
-        bench: where it trains, if `trains` says that it does; set before `init`.
+    """Server side: NumPy in, NumPy out; knows neither Flower nor the client side.
 
     Class attributes:
-        personal: clients predict with what they keep themselves, so nothing is
-            sent to them for an evaluation.
-        averaged: the kinds of groups in the state that are means over clients. In an
-            asynchronous run one update moves them part of the way; all else that
+        evaluates_locally: clients predict with what they keep themselves, so nothing
+            is sent to them for an evaluation.
+        averaged_groups: the kinds of groups in the state that are means over clients.
+            In an asynchronous run one update moves them part of the way; all else that
             `aggregate_train` makes of it counts at once. Empty: the algorithm needs
             rounds.
-        trains: it needs a `ServerTrainer`.
     """
 
     evaluates_locally: ClassVar[bool] = False
     averaged_groups: ClassVar[tuple[str, ...]] = ("base",)
-    needs_public_data: ClassVar[bool] = False
-
-    trainer: "ServerTrainer"
 
     def __init__(self, params: P, seed: int) -> None:
-        """Keep the hyper-parameters; ``seed`` is the run's seed (see `seeds`)."""
+        """Keep the hyper-parameters; ``seed`` is the run's seed (see `core.seeds`)."""
         self.params = params
         self.seed = seed
 
@@ -61,33 +53,6 @@ class ServerStrategy(ABC, Generic[P]):
             model: the initial shared tensors by name; dense.
         """
 
-    def configure_query(
-        self, state: Payload, stage: TaskStage, client: int
-    ) -> Payload | None:
-        """Return a question for ``client`` before it trains; None asks nothing.
-
-        The learner's `answer` comes back through `check_query_reply` and
-        `aggregate_query`, before anything is broadcast in the round.
-        """
-        return None
-
-    def check_query_reply(self, state: Payload, answer: Payload) -> None:
-        """Refuse an answer that must not be used; non-finite ones are in any case.
-
-        Raises:
-            WireError: a group, name or shape is not what this strategy expects.
-        """
-        return
-
-    def aggregate_query(
-        self, state: Payload, stage: TaskStage, answers: Mapping[int, Payload]
-    ) -> Payload:
-        """Return the next server state, with the answers by client.
-
-        Called once for each task that those who answered begin; ``stage`` names it.
-        """
-        return state
-
     @abstractmethod
     def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
         """Return what ``client`` (its partition number) receives for this stage."""
@@ -95,8 +60,8 @@ class ServerStrategy(ABC, Generic[P]):
     def check_update(self, state: Payload, update: Update) -> None:
         """Refuse an update that must not be aggregated.
 
-        Called once per update before `aggregate_train`; what passes is then refused if
-        it holds non-finite values.
+        Called once per update before `aggregate_train`; non-finite values are refused
+        in any case.
 
         Raises:
             WireError: a group, name or shape is not what this strategy expects.
@@ -110,31 +75,15 @@ class ServerStrategy(ABC, Generic[P]):
         """Return the next server state.
 
         Args:
-            state: the state that was broadcast; must not be changed in place.
-            stage: of the round; ``first`` and ``last`` speak of the round's task.
+            state: of which `configure_train` sent parts; must not be changed in place.
+            stage: of the round; its task is the round's, whose start and end it names.
             updates: by client, in ascending order of client; never empty.
         """
-
-    def on_state_lost(self, state: Payload, client: int) -> Payload:
-        """Return the state after a client has lost its memory, and begins anew."""
-        return state
-
-    def diagnostics(self, state: Payload, stage: TaskStage) -> Mapping[str, float]:
-        """Return what the state says of the round, for the record and the report.
-
-        ``overlap/C/T/c/t`` is how much task T of client C, which begins in this
-        round, overlaps with task t of client c.
-        """
-        return {}
-
-    def remarks(self) -> Mapping[str, str]:
-        """Return what a reader of the results must know of this half, by subject."""
-        return {}
 
 
 @dataclass(frozen=True, slots=True)
 class ClientContext:
-    """What a learner is told about where it runs.
+    """Where a learner runs.
 
     Attributes:
         client: the client's partition number, counted from 0.
@@ -150,11 +99,11 @@ class ClientContext:
 
 
 class ClientLearner(ABC, Generic[P]):
-    """Client half: torch inside, NumPy at both ends; knows not the server half.
+    """Client side: torch inside, NumPy at both ends; knows not the server side.
 
     Class attributes:
-        rehearses: trains on samples of several tasks together, so that these need one
-            head for all and have to be told apart.
+        needs_single_head: trains on samples of several tasks together, so that these
+            need one head for all, and an identity.
         joint: trains in every round on the data of all tasks at once: a bound, not a
             method.
     """
@@ -163,26 +112,16 @@ class ClientLearner(ABC, Generic[P]):
     joint: ClassVar[bool] = False
 
     def __init__(
-        self, params: P, model: "MultiHeadModel", place: ClientContext
+        self, params: P, model: "MultiHeadModel", context: ClientContext
     ) -> None:
-        """Keep the hyper-parameters, a freshly initialised model and the place."""
+        """Keep the hyper-parameters, a freshly initialised model and the context."""
         self.params = params
         self.model = model
-        self.context = place
+        self.context = context
 
     def init(self) -> Payload:
         """Return the client's private state before its first task."""
         return {}
-
-    def answer_query(
-        self, state: Payload, question: Payload, stage: TaskStage, data: "TaskData"
-    ) -> Payload:
-        """Return what the strategy asks for before a task; ``state`` stays as it is.
-
-        Raises:
-            ContractError: this learner's strategy asks nothing.
-        """
-        raise ContractError(f"{type(self).__name__} answers no survey")
 
     @abstractmethod
     def train(
@@ -190,19 +129,9 @@ class ClientLearner(ABC, Generic[P]):
     ) -> tuple[Payload, Update]:
         """Train on the current task; return the next private state and the update.
 
-        Neither ``state`` nor ``received`` may be changed in place.
+        Neither ``state`` nor ``received`` may be changed in place; ``data.test`` must
+        not be used.
         """
-
-    def select_model(
-        self, state: Payload, received: Payload, recent: "Examples"
-    ) -> Payload:
-        """Return what of ``received`` suits data like ``recent``, for `predict`.
-
-        Called before an evaluation where nobody is told what the data are: all that a
-        client knows are a few labelled examples that it has just met. By default
-        everything suits everything.
-        """
-        return received
 
     @abstractmethod
     def predict(
@@ -212,8 +141,9 @@ class ClientLearner(ABC, Generic[P]):
 
         Args:
             state: the client's private state.
-            received: what the strategy broadcasts, or what `select_model` made of it;
-                empty for a personal strategy.
+            received: what the strategy sends for an evaluation, or what
+                `SelectsModel.select_model` made of it; empty for a strategy that
+                evaluates locally.
             task: index of the task that ``x`` belongs to; 0 where it is hidden.
             x: shape (batch, *input_shape).
         """

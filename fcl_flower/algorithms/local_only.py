@@ -1,7 +1,7 @@
-"""Any method with nobody to talk to: the yardstick for what federation gains.
+"""Any algorithm without communication: the reference for the gain of federation.
 
-The client runs the server half itself, as a federation of one. Nothing but the call
-to train and the scores travels. FedWeIT isolated is APD (Yoon et al., ICLR 2020).
+Each client runs the server side itself, as a federation of one. Nothing but the call
+to train and the scores travels. FedWeIT local-only is APD (Yoon et al., ICLR 2020).
 """
 
 from typing import TYPE_CHECKING, Any
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from fcl_flower.algorithms.base import ClientLearner, Params, ServerStrategy
+from fcl_flower.algorithms.hooks import SelectsModel
 from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.training.tensors import snapshot
 
@@ -20,13 +21,16 @@ if TYPE_CHECKING:
 SERVER = "server:"
 
 
-class LocalOnlyLearner(ClientLearner[Params]):
-    """Both halves of an algorithm in one client; the client is all clients."""
+class LocalOnlyLearner(ClientLearner[Params], SelectsModel):
+    """Both sides of an algorithm in one client; the server knows no other client.
+
+    State: that of the learner, and that of the server side in groups ``server:NAME``.
+    """
 
     def __init__(
         self, learner: ClientLearner[Any], strategy: ServerStrategy[Any]
     ) -> None:
-        """Wrap a learner and the server half that belongs to it."""
+        """Wrap a learner and the server side that belongs to it."""
         super().__init__(Params(), learner.model, learner.context)
         self._learner = learner
         self._strategy = strategy
@@ -42,8 +46,8 @@ class LocalOnlyLearner(ClientLearner[Params]):
     ) -> tuple[Payload, Update]:
         server, own = _split(state)
         client = self.context.client
-        encode_request = self._strategy.configure_train(server, stage, client)
-        own, update = self._learner.train(own, encode_request, stage, data)
+        request = self._strategy.configure_train(server, stage, client)
+        own, update = self._learner.train(own, request, stage, data)
         server = self._strategy.aggregate_train(server, stage, {client: update})
         return _join(server, own), Update({}, update.num_examples, update.metrics)
 
@@ -52,21 +56,24 @@ class LocalOnlyLearner(ClientLearner[Params]):
         self, state: Payload, received: Payload, recent: "Examples"
     ) -> Payload:
         server, own = _split(state)
-        return self._learner.select_model(own, self._downlink(server, task=0), recent)
+        request = self._request(server, task=0)
+        if isinstance(self._learner, SelectsModel):
+            return self._learner.select_model(own, request, recent)
+        return request
 
     @override
     def predict(
         self, state: Payload, received: Payload, task: int, x: "Tensor"
     ) -> "Tensor":
         server, own = _split(state)
-        known = received or self._downlink(server, task)
+        known = received or self._request(server, task)
         return self._learner.predict(own, known, task, x)
 
-    def _downlink(self, server: Payload, task: int) -> Payload:
-        """Return what the server half would send for an evaluation."""
+    def _request(self, server: Payload, task: int) -> Payload:
+        """Return what the server side would send for an evaluation."""
         # It follows a task's last round, where no task starts.
-        now = TaskStage(round=0, task=task, starts_task=False, ends_task=True)
-        return self._strategy.configure_train(server, now, self.context.client)
+        stage = TaskStage(round=0, task=task, starts_task=False, ends_task=True)
+        return self._strategy.configure_train(server, stage, self.context.client)
 
 
 def _join(server: Payload, own: Payload) -> Payload:

@@ -194,7 +194,7 @@ class AsynchronousStrategy(SynchronousStrategy):
         if kind_of_answer == "survey":
             stage = replace(own, round=federation.done + 1)
             self._failed |= federation.aggregate_query([answer], {client: stage})
-            self._insights |= federation.strategy.diagnostics(federation.state, stage)
+            self._insights |= federation.diagnostics(stage)
         else:
             updates, failed = federation.open([answer], federation.update)
             if failed:
@@ -233,7 +233,7 @@ class AsynchronousStrategy(SynchronousStrategy):
         timing = {"staleness": float(staleness), "weight": weight}
         if self._clock.enabled:
             timing["clock"] = self._clock.now
-        diagnostics = {**self._insights, **inner.diagnostics(federation.state, stage)}
+        diagnostics = {**self._insights, **federation.diagnostics(stage)}
         federation.close_round(
             asked.task, {client: update}, self._failed, diagnostics, timing
         )

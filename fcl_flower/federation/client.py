@@ -8,6 +8,7 @@ from typing import Any
 from flwr.app import Context
 
 from fcl_flower.algorithms.base import ClientLearner
+from fcl_flower.algorithms.hooks import SelectsModel
 from fcl_flower.config.node_config import NodeConfig
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError, refuse
@@ -171,7 +172,8 @@ class Client:
             if hidden and not self.config.scenario.params.get("reveal_ids"):
                 # As if the client met the concept now, with fresh examples of it.
                 recent = self._examples(task, "valid")
-                known = self.learner.select_model(state, received, recent)
+                if isinstance(self.learner, SelectsModel):
+                    known = self.learner.select_model(state, received, recent)
                 asked = stage.task
             predict = partial(self.learner.predict, state, known, asked)
             found.append(score(predict, self._examples(task, "test")).accuracy)

@@ -3,7 +3,9 @@
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from fcl_flower.algorithms.hooks import AnswersQueries
 from fcl_flower.config.node_config import NodeConfig
+from fcl_flower.core.errors import ContractError
 from fcl_flower.federation.client import Client
 from fcl_flower.federation.transport import messages
 
@@ -28,9 +30,13 @@ def survey(message: Message, context: Context) -> Message:
     client = Client(context, stage)
     question = messages.decode_payload(message.content, MAX_RECEIVED)
     data = client.data(stage)
-    answer = client.learner.answer_query(
-        client.state(stage.round), question, stage, data
-    )
+    learner = client.learner
+    if not isinstance(learner, AnswersQueries):
+        raise ContractError(
+            f"{type(learner).__name__}: got a query, expected none, as it is no "
+            "AnswersQueries"
+        )
+    answer = learner.answer_query(client.state(stage.round), question, stage, data)
     packer = messages.MessageEncoder(client.config.federation.wire_dtype)
     return Message(packer.payload(answer), reply_to=message)
 

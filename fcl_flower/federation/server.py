@@ -11,6 +11,7 @@ from flwr.app import Message, MessageType
 from flwr.common.logger import log
 
 from fcl_flower.algorithms.base import ServerStrategy
+from fcl_flower.algorithms.hooks import AsksClients, Explains, RestoresClients
 from fcl_flower.core import update_checks
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import (
@@ -119,6 +120,8 @@ class Server:
             stage: where it stands, in the server's count of rounds.
             own: where it stands in its own count, if that is another.
         """
+        if not isinstance(self.strategy, AsksClients):
+            return None
         question = self.strategy.configure_query(self.state, stage, client)
         if question is None:
             return None
@@ -177,6 +180,7 @@ class Server:
             replies: to what `configure_query` asked.
             stages: where the clients stand.
         """
+        assert isinstance(self.strategy, AsksClients)  # replies come to queries
         answers, failed = self.open(replies, self._answer)
         for task in sorted({stages[client].task for client in answers}):
             found = {c: a for c, a in answers.items() if stages[c].task == task}
@@ -192,7 +196,8 @@ class Server:
         """
         client = self.client(reply)
         if messages.reports_state_lost(reply.content):
-            self.state = self.strategy.on_state_lost(self.state, client)
+            if isinstance(self.strategy, RestoresClients):
+                self.state = self.strategy.on_state_lost(self.state, client)
             self._trained.pop(client, None)
             self._met = {pair for pair in self._met if pair[0] != client}
             raise WireError(FORGOTTEN)
@@ -258,6 +263,12 @@ class Server:
 
     # ---- the record
 
+    def diagnostics(self, stage: TaskStage) -> Mapping[str, float]:
+        """Return what the algorithm reports of a round."""
+        if isinstance(self.strategy, Explains):
+            return self.strategy.diagnostics(self.state, stage)
+        return {}
+
     def close_round(
         self,
         task: int,
@@ -303,6 +314,7 @@ class Server:
         Raises:
             WireError: it must not be.
         """
+        assert isinstance(self.strategy, AsksClients)
         answer = messages.decode_payload(reply.content)
         self.strategy.check_query_reply(self.state, answer)
         update_checks.finite(answer)

@@ -7,6 +7,7 @@ from flwr.app import ArrayRecord, Context
 from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
 
+from fcl_flower.algorithms.hooks import Explains
 from fcl_flower.algorithms.registry import local_only_counterpart
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import RoundError
@@ -48,7 +49,8 @@ def main(grid: Grid, context: Context) -> None:
     words = factory.build_word_vectors(run)
     inner = factory.build_strategy(run)
     notes = {} if words is None else {"word vectors": words.origin}
-    notes |= inner.remarks()
+    if isinstance(inner, Explains):
+        notes |= inner.remarks()
     for what, note in notes.items():
         log(INFO, "%s: %s", what, note)
     twin = local_only_counterpart(config)

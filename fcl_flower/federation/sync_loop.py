@@ -109,9 +109,7 @@ class SynchronousStrategy(FlowerBase):
                 self._schedule.task(number),
                 self._updates,
                 self._failed,
-                federation.strategy.diagnostics(
-                    federation.state, self._schedule.stage(number)
-                ),
+                federation.diagnostics(self._schedule.stage(number)),
                 self._clock.round(self._stages),
             )
         return result

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from fcl_flower.algorithms.base import ClientContext, ClientLearner, ServerStrategy
+from fcl_flower.algorithms.hooks import TrainsOnServer
 from fcl_flower.algorithms.local_only import LocalOnlyLearner
 from fcl_flower.algorithms.registry import algorithm
 from fcl_flower.core.errors import refuse
@@ -274,6 +275,6 @@ def find_device(name: str) -> str:
 
 def _server_side(run: ResolvedRun) -> ServerStrategy[Any]:
     made = run.algorithm.load_server()(run.params, run.config.run.seed)
-    if run.algorithm.trainer:
+    if isinstance(made, TrainsOnServer):
         made.trainer = build_trainer(run)
     return made

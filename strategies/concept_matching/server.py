@@ -12,6 +12,7 @@ import numpy.typing as npt
 from typing_extensions import override
 
 from fcl_flower.algorithms.base import ServerStrategy
+from fcl_flower.algorithms.hooks import Explains
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.seeds import derive
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
@@ -32,7 +33,7 @@ _MEDIAN_CELLS = 2**21
 _LARGEST = float(np.finfo(np.float32).max)
 
 
-class ConceptMatching(ServerStrategy[ConceptMatchingParams]):
+class ConceptMatching(ServerStrategy[ConceptMatchingParams], Explains):
     """Keep K concept models; each client receives all and sends one model back.
 
     State: ``base/0`` to ``base/K-1``; ``meta/record`` (``distance``, shape (K,): of

@@ -37,7 +37,8 @@ class FedEtParams(Params):
         entropy: likewise of the entropy; where it is withheld all clients weigh the
             same.
         noise: standard deviation of what is added to a share, or to the entropy.
-        gamma: share of the seen samples that are remembered, in (0, 1].
+        buffer_fraction: fraction of the samples that is kept in S, in (0, 1] (the
+            paper's gamma).
         copies: the most random variations of a remembered sample of an old class to
             distil on, at least 1; as many as bring the old classes to the number of the
             new ones.
@@ -61,7 +62,7 @@ class FedEtParams(Params):
     distribution: LabelStatistics = "exact"
     entropy: LabelStatistics = "exact"
     noise: float = Field(0.1, ge=0)
-    gamma: float = Field(0.03, gt=0, le=1)
+    buffer_fraction: float = Field(0.03, gt=0, le=1)
     copies: int = Field(20, ge=1)
     distil_epochs: int = Field(3, ge=1)
     distil_on: Literal["memory", "task"] = "task"

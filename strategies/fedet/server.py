@@ -11,6 +11,7 @@ import numpy as np
 from typing_extensions import override
 
 from fcl_flower.algorithms.base import ServerStrategy
+from fcl_flower.algorithms.hooks import Explains, RestoresClients, TrainsOnServer
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.seeds import derive
 from fcl_flower.core.types import AnyArray, Array, Arrays, Payload, TaskStage, Update
@@ -30,7 +31,7 @@ KNOWN, CHANGED, HELD = "meta/known", "meta/changed", "meta/held"
 _GROUP = re.compile(r"(enhancers|meta)/(0|[1-9][0-9]{0,5})")
 
 
-class FedEt(ServerStrategy[FedEtParams]):
+class FedEt(ServerStrategy[FedEtParams], RestoresClients, Explains, TrainsOnServer):
     """Keep J groups; a client receives those that changed since it last took part.
 
     State: ``enhancers/0`` to ``enhancers/J-1``; ``router`` (where J > 1);
@@ -40,7 +41,6 @@ class FedEt(ServerStrategy[FedEtParams]):
     """
 
     averaged_groups = ()
-    needs_public_data = True
 
     @override
     def init(self, model: Arrays) -> Payload:

@@ -12,6 +12,7 @@ import numpy as np
 from typing_extensions import override
 
 from fcl_flower.algorithms.base import ServerStrategy
+from fcl_flower.algorithms.hooks import AsksClients, Explains, RestoresClients
 from fcl_flower.core import update_checks
 from fcl_flower.core.errors import ConfigError, WireError
 from fcl_flower.core.sparse import SparseArray
@@ -31,7 +32,7 @@ SEEN = "meta/seen"
 P = TypeVar("P", bound=FedWeitParams)
 
 
-class FedWeit(ServerStrategy[P]):
+class FedWeit(ServerStrategy[P], AsksClients, RestoresClients, Explains):
     """Keep theta_G and every adapter handed in.
 
     State: ``base`` (theta_G, dense), ``adapters/C/T`` (sparse), and, so that a client

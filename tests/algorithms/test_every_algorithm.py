@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from types import new_class
 
 import pytest
 import torch
@@ -14,6 +15,14 @@ import strategies
 from clients.fedavg import Sgd
 from fcl_flower.algorithms import registry as table
 from fcl_flower.algorithms.base import Params
+from fcl_flower.algorithms.hooks import (
+    AnswersQueries,
+    AsksClients,
+    Explains,
+    RestoresClients,
+    SelectsModel,
+    TrainsOnServer,
+)
 from fcl_flower.algorithms.local_only import LocalOnlyLearner
 from fcl_flower.algorithms.registry import (
     Algorithm,
@@ -21,10 +30,11 @@ from fcl_flower.algorithms.registry import (
     algorithms,
     local_only_counterpart,
 )
-from fcl_flower.core.errors import ConfigError, ContractError
+from fcl_flower.core.errors import ConfigError, ContractError, RoundError
 from fcl_flower.federation.transport import messages
 from fcl_flower.setup import factory
 from fcl_flower.setup.resolve import resolve
+from fcl_flower.training.server_trainer import ServerTrainer
 from strategies.fedavg import FedAvg
 from strategies.fedweit import FedWeitParams
 
@@ -50,8 +60,17 @@ def after_travel(payload):
     return exact(messages.decode_payload(messages.MessageEncoder().payload(payload)))
 
 
+HOOKS = (AsksClients, RestoresClients, Explains, AnswersQueries, SelectsModel)
+
+
+def watched(kind, inner, problems):
+    """Return a watched side with the optional parts that ``inner`` has."""
+    hooks = tuple(hook for hook in HOOKS if isinstance(inner, hook))
+    return new_class(kind.__name__, (kind, *hooks))(inner, problems)
+
+
 class WatchedStrategy:
-    """Notes where a server half changes what it was given, or cannot travel."""
+    """Notes where a server side changes what it was given, or cannot travel."""
 
     def __init__(self, inner, problems):
         self.inner, self.problems = inner, problems
@@ -71,6 +90,9 @@ class WatchedStrategy:
         new = self.inner.aggregate_query(state, stage, answers)
         self.unchanged(before, state, "surveyed changed the state")
         return self.travels(new, "surveyed")
+
+    def on_state_lost(self, state, client):
+        return self.inner.on_state_lost(state, client)
 
     def diagnostics(self, state, stage):
         return self.inner.diagnostics(state, stage)
@@ -121,6 +143,9 @@ class WatchedLearner(WatchedStrategy):
         self.unchanged(before, state, "answer changed the state")
         return self.travels(answer, "answer")
 
+    def select_model(self, state, received, recent):
+        return self.inner.select_model(state, received, recent)
+
     def train(self, state, received, stage, data):
         before = exact(state), exact(received), data.train.x.clone()
         new, update = self.inner.train(state, received, stage, data)
@@ -154,12 +179,12 @@ def test_two_tasks_are_learned_and_nothing_is_changed_in_place(
     monkeypatch.setattr(
         factory,
         "build_strategy",
-        lambda config: WatchedStrategy(strategy(config), problems),
+        lambda config: watched(WatchedStrategy, strategy(config), problems),
     )
     monkeypatch.setattr(
         factory,
         "build_learner",
-        lambda *given: WatchedLearner(learner(*given), problems),
+        lambda *given: watched(WatchedLearner, learner(*given), problems),
     )
     given = {"strategy": name, "scenario": "overlapped", "head": head}
     given |= QUICK.get(name, {})
@@ -274,6 +299,16 @@ def test_an_algorithm_says_what_it_is(name):
     assert re.fullmatch(r"strategies\.[\w.]+:\w+", entry.server)
     assert re.fullmatch(r"clients\.[\w.]+:\w+", entry.client)
     assert entry.counterpart in {"", *NAMES}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_two_sides_and_the_declaration_fit_each_other(name):
+    entry = algorithm(name)
+    server, client = entry.load_server(), entry.load_client()
+    assert issubclass(server, AsksClients) == issubclass(client, AnswersQueries)
+    assert issubclass(server, TrainsOnServer) == bool(entry.trainer)
+    if entry.trainer:
+        assert entry.load_trainer() is ServerTrainer
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -414,6 +449,18 @@ def test_the_sides_may_be_classes():
     assert own.load_client() is Sgd
     assert own.federated
     assert own.params({}) == Params()
+
+
+def test_a_query_to_a_learner_that_answers_none_names_the_learner(
+    tmp_path, monkeypatch, caplog
+):
+    odd = replace(algorithm("fedseit"), name="odd", client="clients.fedavg:Sgd")
+    monkeypatch.setattr(table, "entry_points", lambda group: [Point("odd", odd)])
+    given = {"strategy.knowledge": "sit:1", "strategy.name": "odd"}
+    config = tiny(tmp_path, **given, tasks=1)
+    with pytest.raises(RoundError):  # it cannot train on what it receives, either
+        run_in_process(config)
+    assert "ContractError: Sgd: got a query, expected none" in caplog.text
 
 
 def test_the_settings_of_a_run_are_recorded(tmp_path):

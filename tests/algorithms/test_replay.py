@@ -8,12 +8,11 @@ from torch import nn
 
 from clients.fedavg import Sgd
 from clients.replay.client import Replay
-from clients.replay.regularized import ReplayReg
 from fcl_flower.algorithms.base import ClientContext, Params
 from fcl_flower.algorithms.registry import algorithm
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.core.types import TaskStage
-from fcl_flower.data.examples import Examples, TaskData
+from fcl_flower.data.examples import Examples, TaskData, concat
 from fcl_flower.federation.client import model_bytes
 from fcl_flower.models.registry import MultiHeadModel
 from fcl_flower.setup import factory
@@ -21,7 +20,6 @@ from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.loop import Training
 from fcl_flower.training.tensors import load, snapshot
 from strategies.replay import ReplayParams
-from strategies.replay_reg import ReplayRegParams
 
 FIRST = TaskStage(round=1, task=0, starts_task=True, ends_task=True)
 SECOND = TaskStage(round=2, task=1, starts_task=True, ends_task=False)
@@ -97,7 +95,7 @@ def test_the_first_task_is_plain_training():
 
 
 def test_a_later_task_is_trained_on_together_with_what_is_remembered():
-    learner = Replay(ReplayParams(gamma=0.2), model(), place())
+    learner = Replay(ReplayParams(buffer_fraction=0.2), model(), place())
     state, _ = learner.train({}, start(), FIRST, data(0))
     old = kept_of_first_task(state["memory"])
     received = moved(start())
@@ -112,7 +110,7 @@ def test_a_later_task_is_trained_on_together_with_what_is_remembered():
 
 
 def test_a_task_is_not_joined_with_its_own_samples_in_later_rounds():
-    learner = Replay(ReplayParams(gamma=0.2), model(), place())
+    learner = Replay(ReplayParams(buffer_fraction=0.2), model(), place())
     state, _ = learner.train({}, start(), FIRST, data(0))
     state, _ = learner.train(state, start(), SECOND, data(1))
     after, update = learner.train(state, start(), THIRD, data(1))
@@ -121,7 +119,7 @@ def test_a_task_is_not_joined_with_its_own_samples_in_later_rounds():
 
 
 def test_a_client_that_lost_its_memory_begins_anew_within_a_task():
-    learner = Replay(ReplayParams(gamma=0.2), model(), place())
+    learner = Replay(ReplayParams(buffer_fraction=0.2), model(), place())
     state, update = learner.train(learner.init(), start(), THIRD, data(1))
     assert update.num_examples == 20
     assert state["memory"]["task"].tolist() == [1] * 4
@@ -131,7 +129,7 @@ def test_clients_draw_their_samples_by_themselves():
     drawn = []
     for client in (0, 1):
         where = ClientContext(client=client, seed=0, training=place().training)
-        learner = Replay(ReplayParams(gamma=0.2), model(), where)
+        learner = Replay(ReplayParams(buffer_fraction=0.2), model(), where)
         state, _ = learner.train({}, start(), FIRST, data(0))
         drawn.append(state["memory"]["x"].tolist())
     assert drawn[0] != drawn[1]
@@ -148,7 +146,7 @@ def test_what_is_remembered_is_not_needed_to_predict():
 
 
 def test_the_hidden_states_are_held_near_those_of_the_received_model():
-    learner = ReplayReg(ReplayRegParams(gamma=0.2, strength=3.0), model(), place())
+    learner = Replay(ReplayParams(buffer_fraction=0.2, strength=3.0), model(), place())
     state, _ = learner.train({}, start(), FIRST, data(0))
     received = moved(start())
     learner.train(state, received, SECOND, data(1))
@@ -186,8 +184,8 @@ def test_the_penalty_takes_part_in_training():
     given = {"epochs": 6, "learning_rate": 0.05}
 
     def distance(strength):
-        params = ReplayRegParams(gamma=0.2, strength=strength)
-        learner = ReplayReg(params, model(), place(**given))
+        params = ReplayParams(buffer_fraction=0.2, strength=strength)
+        learner = Replay(params, model(), place(**given))
         state, _ = learner.train({}, start(), FIRST, data(0))
         received = moved(start())
         learner.train(state, received, SECOND, data(1))
@@ -198,24 +196,33 @@ def test_the_penalty_takes_part_in_training():
     assert distance(100.0) < 0.2 * distance(0.0)
 
 
-def test_without_strength_it_is_replay():
+def test_without_strength_it_is_training_on_the_task_and_the_buffer():
     given = {"epochs": 3, "batch_size": 7}
-    learners = (
-        Replay(ReplayParams(gamma=0.2), model(), place(**given)),
-        ReplayReg(ReplayRegParams(gamma=0.2, strength=0.0), model(), place(**given)),
-    )
-    found = []
-    for learner in learners:
-        state, _ = learner.train({}, start(), FIRST, data(0))
-        found.append(learner.train(state, start(), SECOND, data(1))[1])
-    for name, values in found[0].payload["base"].items():
-        np.testing.assert_array_equal(found[1].payload["base"][name], values)
-    assert found[1].num_examples == found[0].num_examples == 24
+    params = ReplayParams(buffer_fraction=0.2, strength=0.0)
+    learner = Replay(params, model(), place(**given))
+    state, _ = learner.train({}, start(), FIRST, data(0))
+    _, found = learner.train(state, start(), SECOND, data(1))
+    kept = (torch.from_numpy(state["memory"][name]) for name in "xy")
+    task = data(1)
+    both = concat([task.train, Examples(*kept)])
+    seen = TaskData(Examples(both.x, both.y.long()), task.valid, task.test, 4)
+    plain = Sgd(Params(), model(), place(**given))
+    _, expected = plain.train({}, start(), SECOND, seen)
+    for name, values in expected.payload["base"].items():
+        np.testing.assert_array_equal(found.payload["base"][name], values)
+    assert found.num_examples == expected.num_examples == 24
+
+
+def test_replay_reg_is_replay_with_a_strength_above_0():
+    assert algorithm("replay").params({}).strength == 0
+    assert algorithm("replay-reg").params({}).strength == 1
+    sides = {algorithm(name).client for name in ("replay", "replay-reg")}
+    assert sides == {"clients.replay.client:Replay"}
 
 
 def test_nothing_is_held_back_in_the_first_task():
     given = {"epochs": 3}
-    held = ReplayReg(ReplayRegParams(strength=1e3), model(), place(**given))
+    held = Replay(ReplayParams(strength=1e3), model(), place(**given))
     plain = Sgd(Params(), model(), place(**given))
     _, found = held.train({}, start(), FIRST, data(0))
     _, expected = plain.train({}, start(), FIRST, data(0))
@@ -227,10 +234,12 @@ def test_nothing_is_held_back_in_the_first_task():
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("gamma", 0.0), ("gamma", 1.5), ("strength", -1.0)]
+    ("key", "value"),
+    [("buffer_fraction", 0.0), ("buffer_fraction", 1.5), ("strength", -1.0)],
 )
 def test_a_parameter_out_of_range_is_refused(key, value):
-    with pytest.raises(ConfigError, match=f"set {key}: .* is refused"):
+    shown = key.replace("_", "[-_]")
+    with pytest.raises(ConfigError, match=f"set {shown}: .* is refused"):
         algorithm("replay-reg").params({key: value})
 
 
@@ -281,7 +290,9 @@ def first_task_at_the_end(folder, strategy):
         epochs=5,
         learning_rate=3e-3,
         seed=1,  # with which both clients learn in the same order
-        **{"strategy.params": "" if strategy == "finetune" else "gamma = 0.1"},
+        **{
+            "strategy.params": "" if strategy == "finetune" else "buffer_fraction = 0.1"
+        },
     )
     plan = factory.build_scenario(resolve(config))
     assert len({tuple(task.classes for task in tasks) for tasks in plan.clients}) == 1

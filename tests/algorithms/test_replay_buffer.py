@@ -59,7 +59,7 @@ def test_a_sample_keeps_its_label_and_comes_once():
     np.testing.assert_array_equal(memory["y"], given.y[drawn])
 
 
-def test_memory_stays_within_gamma_over_ten_tasks():
+def test_the_buffer_stays_within_its_fraction_over_ten_tasks():
     rng = np.random.default_rng(0)
     memory, seen, labels = {}, 0, 0
     for task in range(10):

@@ -60,7 +60,7 @@ def model(classes=CLASSES):
 
 
 def learner(training=None, classes=CLASSES, **params):
-    given = {"groups": 2, "gamma": 0.2, "copies": 2, "distil_epochs": 60}
+    given = {"groups": 2, "buffer_fraction": 0.2, "copies": 2, "distil_epochs": 60}
     given |= {"distil_on": "memory", "label_weight": 0.0, "start": "fresh"}
     given |= {"least_share": 0.0, **params}
     chosen = {"epochs": 40, "batch_size": 20, "learning_rate": 0.02} | (training or {})
@@ -388,7 +388,7 @@ def test_a_group_of_which_nothing_is_remembered_is_distilled_on_its_samples(
 ):
     # Of 40 samples of class 1 a single one is remembered, on the right of the border
     # through its middle; the memory of the group on the left is lost.
-    found, seen = learner({"epochs": 1}, gamma=0.01), []
+    found, seen = learner({"epochs": 1}, buffer_fraction=0.01), []
     tensors = snapshot(found.model, found.model.shared_names())
     received = sent(**ROUTERS["torn"])
     received |= {"enhancers/0": tensors, "enhancers/1": tensors, KNOWN: known([0], [3])}
@@ -486,8 +486,8 @@ def test_a_client_that_lost_its_memory_works_with_what_it_is_sent():
     assert update.metrics["distilled"] > 0
 
 
-def test_the_memory_stays_within_gamma_and_a_round_adds_nothing():
-    found = learner({"epochs": 1}, classes=20, gamma=0.05, distil_epochs=1)
+def test_the_buffer_stays_within_its_fraction_and_a_round_adds_nothing():
+    found = learner({"epochs": 1}, classes=20, buffer_fraction=0.05, distil_epochs=1)
     state, received, seen = {}, sent(classes=20), 0
     for n in range(10):
         data = task(2 * n, 2 * n + 1, classes=20)

@@ -52,7 +52,8 @@ def config(tmp_path, backbone, public, **values):
         "epochs": 12,
         "learning_rate": 0.01,
         "public_path": str(public),
-        "strategy.params": "groups = 2, gamma = 0.2, auxiliary = 32, server_epochs = 12",
+        "strategy.params": "groups = 2, buffer_fraction = 0.2, auxiliary = 32, "
+        "server_epochs = 12",
         "output": str(tmp_path / "run"),
     }
     return RunConfig.from_settings(**{**settings, **values})

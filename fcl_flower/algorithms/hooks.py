@@ -1,0 +1,105 @@
+"""Optional parts of an algorithm: a side has those from which it inherits.
+
+Mixins of a `ServerStrategy`: `AsksClients`, `RestoresClients`, `Explains` and
+`TrainsOnServer`. Mixins of a `ClientLearner`: `AnswersQueries` and `SelectsModel`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from fcl_flower.core.types import Payload, TaskStage
+
+if TYPE_CHECKING:
+    from fcl_flower.data.examples import Examples, TaskData
+    from fcl_flower.training.server_trainer import ServerTrainer
+
+
+class AsksClients(ABC):
+    """A strategy that queries clients before they train.
+
+    Its learners are `AnswersQueries`; each reply comes back through
+    `check_query_reply` and `aggregate_query`, before anything is sent in the round.
+    """
+
+    @abstractmethod
+    def configure_query(
+        self, state: Payload, stage: TaskStage, client: int
+    ) -> Payload | None:
+        """Return a query to ``client`` before it trains; None asks nothing."""
+
+    @abstractmethod
+    def check_query_reply(self, state: Payload, answer: Payload) -> None:
+        """Refuse a reply that must not be used; non-finite ones are in any case.
+
+        Raises:
+            WireError: a group, name or shape is not what this strategy expects.
+        """
+
+    @abstractmethod
+    def aggregate_query(
+        self, state: Payload, stage: TaskStage, answers: Mapping[int, Payload]
+    ) -> Payload:
+        """Return the next server state, with the replies by client.
+
+        Called once for each task that clients with a reply start; ``stage`` names it.
+        """
+
+
+class RestoresClients(ABC):
+    """A strategy whose state depends on what clients keep."""
+
+    @abstractmethod
+    def on_state_lost(self, state: Payload, client: int) -> Payload:
+        """Return the server state after a client has lost its own and starts anew."""
+
+
+class Explains:
+    """A strategy with something to report beside the accuracies."""
+
+    def diagnostics(self, state: Payload, stage: TaskStage) -> Mapping[str, float]:
+        """Return measurements of the round by name, for the record and the report.
+
+        By convention ``overlap/C/T/c/t`` is how much task T of client C, which starts
+        in this round, overlaps with task t of client c, and ``cluster/C`` the cluster
+        of client C.
+        """
+        return {}
+
+    def remarks(self) -> Mapping[str, str]:
+        """Return what a reader of the results must know, by subject."""
+        return {}
+
+
+class TrainsOnServer:
+    """A strategy that trains with the server's public data.
+
+    Attributes:
+        trainer: made by the class that the declaration names; set before `init`.
+    """
+
+    trainer: "ServerTrainer"
+
+
+class AnswersQueries(ABC):
+    """A learner whose strategy is `AsksClients`."""
+
+    @abstractmethod
+    def answer_query(
+        self, state: Payload, question: Payload, stage: TaskStage, data: "TaskData"
+    ) -> Payload:
+        """Return the reply to a query before a task; ``state`` stays as it is."""
+
+
+class SelectsModel(ABC):
+    """A learner that infers which of several received models suits its data."""
+
+    @abstractmethod
+    def select_model(
+        self, state: Payload, received: Payload, recent: "Examples"
+    ) -> Payload:
+        """Return what of ``received`` suits data like ``recent``, for `predict`.
+
+        Called before an evaluation without task identities: all that a client knows
+        are a few labelled examples of the present.
+        """
