@@ -25,9 +25,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from flwr.app import Context, Message
+from typing_extensions import override
 
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.sparse import SparseArray
+from fcl_flower.core.types import Array
 from fcl_flower.federation.transport.state_store import FolderStateStore
 from fcl_flower.results.run_folder import CHECKPOINT
 from fcl_flower.runtime import in_process
@@ -37,7 +40,7 @@ NUMBERS = Path(__file__).with_name("numbers.json")
 WHOLE_ENCODERS = ("finetune", "replay", "replay-reg", "mtl", "fedet")
 
 
-class Interrupted(Exception):
+class InterruptedRunError(Exception):
     """The server's process is gone."""
 
 
@@ -46,15 +49,17 @@ class MortalGrid(in_process.InProcessGrid):
 
     left = 0
 
-    def reply(self, message, context):
+    @override
+    def reply(self, message: Message, context: Context) -> Message:
         if message.metadata.message_type.startswith("train"):
             self.left -= 1
             if self.left < 0:
-                raise Interrupted
+                raise InterruptedRunError
         return super().reply(message, context)
 
 
 def main() -> None:
+    """Compare the cases that are asked for; exit with 1 where one differs."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--all", action="store_true", help="whole encoders, too")
     parser.add_argument("--only", default="", help="cases that begin with this")
@@ -94,7 +99,7 @@ def numbers(folder: Path, settings: Mapping[str, Any], stop: int) -> dict[str, A
         grid.left = stop
         try:
             in_process.run_apps(grid, config)
-        except Interrupted:
+        except InterruptedRunError:
             config = config.replace(resume=True)
     in_process.run_apps(in_process.InProcessGrid(nodes(config), config.flat()), config)
     summary = json.loads((folder / "summary.json").read_text())
@@ -109,6 +114,7 @@ def numbers(folder: Path, settings: Mapping[str, Any], stop: int) -> dict[str, A
 
 
 def nodes(config: RunConfig) -> range:
+    """Return a node for each client."""
     return range(101, 101 + config.scenario.clients)
 
 
@@ -125,7 +131,8 @@ def exact(value: object) -> Iterator[bytes]:
         yield repr(plain(np.asarray(value))).encode()
 
 
-def plain(array: Any) -> tuple[str, tuple[int, ...], bytes]:
+def plain(array: Array) -> tuple[str, tuple[int, ...], bytes]:
+    """Return all that an array consists of."""
     return array.dtype.name, array.shape, array.tobytes()
 
 
