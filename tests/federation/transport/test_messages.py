@@ -169,7 +169,7 @@ def test_scalars_under_another_kind_of_record_are_refused():
 
 
 @pytest.mark.parametrize(
-    "other", [{"round": 2}, {"task": 0}, {"first": True}, {"last": False}]
+    "other", [{"round": 2}, {"task": 0}, {"starts_task": True}, {"ends_task": False}]
 )
 def test_an_answer_to_something_else_is_refused(other):
     sent = messages.MessageEncoder().encode_update(
