@@ -1,301 +1,330 @@
-"""The loop without rounds: every client goes through its tasks at its own pace.
+"""The asynchronous loop: every client goes through its tasks at its own speed.
 
-FedWeIT (Yoon et al., ICML 2021, figure 9) compares it with the synchronous one. An
-update is folded in as it comes: what the algorithm averages over clients moves from x
-to (1 - w) x + w x', with x' what it makes of this update alone and
+FedWeIT (Yoon et al., ICML 2021, figure 9) compares it with the synchronous one. Each
+update is aggregated when it arrives: what the algorithm averages over clients moves
+from x to (1 - w) x + w x', with x' what it makes of this update alone and
 w = mixing * (1 + staleness) ** -exponent, the polynomial rule of FedAsync (Xie, Koyejo
 and Gupta, 2019, https://arxiv.org/abs/1903.03934, section 5.2). Staleness counts the
-updates of others that were folded in while the client was busy.
+updates of other clients that were aggregated while the client was busy.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from logging import INFO, WARNING
 
-import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.common.logger import log
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result
 from typing_extensions import override
 
+from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import RoundError
-from fcl_flower.core.schedule import Schedule
-from fcl_flower.core.types import Arrays, Payload, Update, group_kind
-from fcl_flower.federation.server import Server
-from fcl_flower.federation.simulated_clock import SimulatedClock
-from fcl_flower.federation.sync_loop import SynchronousStrategy
+from fcl_flower.core.types import Update
+from fcl_flower.federation.replies import Received
+from fcl_flower.federation.run import EvaluateFn, FederatedStrategy
+from fcl_flower.federation.transport.flower_records import (
+    evaluate_metrics,
+    to_array_record,
+    train_metrics,
+)
 from fcl_flower.federation.transport.mailbox import Mailbox, send_and_wait
 
 
 @dataclass
-class _Walk:
-    """One client's way through its stream.
+class _ClientProgress:
+    """How far one client is in its stream.
 
     Attributes:
-        done: its last round whose update is folded in, counted by itself.
-        waits_for: ``survey``, ``update`` or ``scores``; empty: for nothing.
-        due: when it answers, in the clock's time.
-        asked: the last round for which a survey was made.
-        misses: failures since its last success.
+        done: its last round whose update is aggregated, in its own count.
+        waits_for: ``query``, ``update`` or ``scores``; empty while nothing is asked.
+        due: when it replies, in simulated time.
+        queried: the last round before which a query was made.
+        failures: since its last update.
+        excused: one loss of its state since its last update was not counted.
         idle_since: since when nothing is asked of it, in seconds.
     """
 
     done: int
     waits_for: str = ""
     due: float = 0.0
-    asked: int = 0
-    misses: int = 0
+    queried: int = 0
+    failures: int = 0
+    excused: bool = False
     idle_since: float = 0.0
 
 
-class AsynchronousStrategy(SynchronousStrategy):
-    """Nobody waits for anybody; a client that fails is asked again."""
+class AsynchronousStrategy(FederatedStrategy):
+    """A Flower strategy for an algorithm of ours, without rounds.
 
-    def __init__(
-        self,
-        federation: Server,
-        schedule: Schedule,
-        clock: SimulatedClock,
-        *,
-        mixing: float,
-        exponent: float,
-        min_replies: int = 1,
-        attempts: int = 1,
-    ) -> None:
-        """Prepare a run.
+    Where Flower counts rounds, this counts updates. A client that fails is asked
+    again, and given up after ``attempts`` failures in a row.
+    """
 
-        Args:
-            federation: see `SynchronousStrategy`.
-            schedule: of each client by itself.
-            clock: see `SynchronousStrategy`.
-            mixing: w of an update without staleness, in (0, 1].
-            exponent: how fast w falls with the staleness, at least 0.
-            min_replies: clients that have to come to the end of their streams.
-            attempts: how often a client may fail in a row before it is given up.
-        """
-        super().__init__(
-            federation, schedule, clock, min_replies=min_replies, attempts=attempts
-        )
-        self._mixing = mixing
-        self._exponent = exponent
-        self._walks: dict[int, _Walk] = {}
-        self._insights: dict[str, float] = {}
+    def __init__(self, config: RunConfig) -> None:
+        """Prepare a strategy; nothing is loaded before `start`."""
+        super().__init__(config)
+        self._clients: dict[int, _ClientProgress] = {}
+        self._num_rounds = 0
+        self._timeout = 0.0
+        self._diagnostics: dict[str, float] = {}
+        self._ended_task: list[int] = []
+        self._failures: dict[int, str] = {}
         self._given_up: dict[int, str] = {}
 
     @override
-    def start(
-        self,
-        grid: Grid,
-        initial_arrays: ArrayRecord,
-        num_rounds: int = 3,
-        timeout: float = 3600,
-        train_config: ConfigRecord | None = None,
-        evaluate_config: ConfigRecord | None = None,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
-    ) -> Result:
-        """Lead every client through the ``num_rounds`` rounds of its own stream.
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """Return the next message, a query or a round of training, for idle clients.
 
         Args:
-            grid: connects to the nodes.
-            initial_arrays: not used; the federation has its state.
-            num_rounds: of each client.
-            timeout: seconds to wait for an answer, or for a client to return.
-            train_config: not used; a stage travels instead.
-            evaluate_config: not used.
-            evaluate_fn: not used; tests belong to the clients.
-
-        Raises:
-            RoundError: fewer clients than needed came to the end.
+            server_round: the number of the next update.
+            arrays: what `aggregate_train` returned last; the messages are made of the
+                server's state, which holds more.
+            config: empty.
+            grid: not asked, since the clients are known.
         """
-        self.summary()
-        federation, box = self._federation, Mailbox(grid, timeout)
-        federation.registry.refresh()
-        self._walks = {
-            client: _Walk(federation.last_round(client), idle_since=time.monotonic())
-            for client in range(self._schedule.clients)
+        connected = self.run.server.refresh_clients()
+        now = time.monotonic()
+        messages = []
+        for client in self._unfinished():
+            progress = self._clients[client]
+            if progress.waits_for:
+                continue
+            if client in connected:
+                messages.append(self._next_request(client))
+            elif now - progress.idle_since > self._timeout:
+                self._fail(client, "is not connected")
+        return messages
+
+    @override
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Aggregate the update in a reply, and close the round that it is.
+
+        Returns:
+            The global model, empty if there is none; the client's loss. None twice
+            where the update cannot be used.
+        """
+        server = self.run.server
+        received = server.receive(replies)
+        for client, why in received.failures.items():
+            self._fail(client, why, excused=client in received.state_lost)
+        for client, update in received.updates.items():
+            self._aggregate(client, update)
+            progress = self._clients[client]
+            progress.done += 1
+            progress.failures, progress.excused = 0, False
+            if self.run.schedule.stage(progress.done).ends_task:
+                self._ended_task.append(client)
+        self._record_scores(received)
+        if not received.updates:
+            return None, None
+        metrics = train_metrics(received.updates)
+        return to_array_record(server.global_model), metrics
+
+    @override
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """Return a message for the client of the last update, if it ended a task.
+
+        Args:
+            server_round: the number of the last update.
+            arrays: see `configure_train`.
+            config: empty.
+            grid: not asked, since the clients are known.
+        """
+        server, schedule = self.run.server, self.run.schedule
+        messages = []
+        for client in self._ended_task:
+            progress = self._clients[client]
+            if not server.evaluates_locally and client in server.clients:
+                stage = schedule.stage(progress.done)
+                tasks = schedule.evaluated(progress.done)
+                messages.append(server.evaluate_request(client, stage, tasks))
+                progress.waits_for, progress.due = "scores", self.run.clock.now
+        self._ended_task = []
+        return messages
+
+    @override
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Record the test accuracies of clients after a task of their own.
+
+        Returns:
+            Their means over clients, ``accuracy`` and by task; None without any.
+        """
+        return self._record_scores(self.run.server.receive(replies))
+
+    @override
+    def _loop(
+        self,
+        grid: Grid,
+        num_rounds: int,
+        timeout: float,
+        evaluate_fn: EvaluateFn | None,
+    ) -> None:
+        server, result = self.run.server, self._result
+        self._num_rounds, self._timeout = num_rounds, timeout
+        mailbox, inbox = Mailbox(grid, timeout), dict[int, Message]()
+        now = time.monotonic()
+        self._clients = {
+            client: _ClientProgress(server.last_round(client), idle_since=now)
+            for client in range(self.run.schedule.clients)
         }
-        inbox: dict[int, Message] = {}
-        while underway := self._underway(num_rounds):
-            federation.registry.refresh()
-            self._send(box, underway, timeout)
-            inbox |= {federation.client(answer): answer for answer in box.collect()}
-            client = self._next(inbox)
+        while self._unfinished():
+            if asked := self.configure_train(
+                server.done + 1, result.arrays, ConfigRecord(), grid
+            ):
+                mailbox.send(asked)
+            inbox |= {server.client(reply): reply for reply in mailbox.collect()}
+            client = self._next_client(inbox)
             if client is None:
-                box.pause()
-            else:
-                self._take(box, client, inbox.pop(client))
-        finished = sum(walk.done >= num_rounds for walk in self._walks.values())
-        if finished < self._min_replies:
+                mailbox.pause()
+                continue
+            self._take(client, inbox.pop(client), evaluate_fn)
+            if asked := self.configure_evaluate(
+                server.done, result.arrays, ConfigRecord(), grid
+            ):
+                mailbox.send(asked)
+        finished = sum(found.done >= num_rounds for found in self._clients.values())
+        if finished < self._min_updates:
             raise RoundError(
                 f"{finished} clients came to the end of their tasks, "
-                f"{self._min_replies} needed; given up: {self._given_up}"
+                f"{self._min_updates} needed; given up: {self._given_up}"
             )
-        self._test_everyone(grid, timeout)
-        return Result()
+        self._evaluate_finished(grid)
 
-    def _underway(self, num_rounds: int) -> list[int]:
+    def _unfinished(self) -> list[int]:
         """Return the clients that are neither at the end nor given up."""
         return [
             client
-            for client, walk in self._walks.items()
-            if walk.waits_for
-            or (walk.done < num_rounds and walk.misses < self._attempts)
+            for client, progress in self._clients.items()
+            if progress.waits_for
+            or (
+                progress.done < self._num_rounds
+                and progress.failures < self._max_attempts
+            )
         ]
 
-    def _send(self, box: Mailbox, underway: Sequence[int], timeout: float) -> None:
-        """Ask every client that is connected and has nothing to do."""
-        connected = self._federation.registry.clients
-        now = time.monotonic()
-        for client in underway:
-            walk = self._walks[client]
-            if walk.waits_for:
-                continue
-            if client in connected:
-                box.send([self._question(client)])
-            elif now - walk.idle_since > timeout:
-                self._miss(client, "is not connected")
+    def _next_request(self, client: int) -> Message:
+        """Return a query, or a round of training, for an idle client."""
+        server, schedule, clock = self.run.server, self.run.schedule, self.run.clock
+        progress = self._clients[client]
+        own = server.stage_for(client, schedule.stage(progress.done + 1))
+        stage = replace(own, round=server.done + 1)
+        if progress.queried < own.round:
+            progress.queried = own.round
+            query = server.query_request(client, stage, own)
+            if query is not None:
+                progress.waits_for, progress.due = "query", clock.now
+                return query
+        progress.waits_for = "update"
+        progress.due = clock.now + clock.duration(client)
+        with_scores = server.evaluates_locally and own.ends_task
+        tasks = schedule.evaluated(own.round) if with_scores else 0
+        return server.train_request(client, stage, tasks=tasks, client_stage=own)
 
-    def _question(self, client: int) -> Message:
-        """Return the next message for a client: a survey, or a round of training."""
-        federation, walk = self._federation, self._walks[client]
-        own = federation.stage_for(client, self._schedule.stage(walk.done + 1))
-        stage = replace(own, round=federation.done + 1)
-        if walk.asked < own.round:
-            walk.asked = own.round
-            survey = federation.configure_query(client, stage, own)
-            if survey is not None:
-                walk.waits_for, walk.due = "survey", self._clock.now
-                return survey
-        walk.waits_for = "update"
-        walk.due = self._clock.now + self._clock.duration(client)
-        tested = federation.strategy.evaluates_locally and own.ends_task
-        return federation.training(client, stage, evaluate=tested, own=own)
-
-    def _next(self, inbox: dict[int, Message]) -> int | None:
-        """Return whose answer is taken now, None if it is not there yet."""
-        if not self._clock.enabled:
+    def _next_client(self, inbox: dict[int, Message]) -> int | None:
+        """Return whose reply is used next, None while it is not there."""
+        if not self.run.clock.enabled:
             return next(iter(inbox), None)
-        waiting = {c: walk.due for c, walk in self._walks.items() if walk.waits_for}
-        client = min(waiting, key=lambda c: (waiting[c], c), default=None)
+        due = {c: found.due for c, found in self._clients.items() if found.waits_for}
+        client = min(due, key=lambda c: (due[c], c), default=None)
         return client if client in inbox else None
 
-    def _take(self, box: Mailbox, client: int, answer: Message) -> None:
-        """Use an answer, whatever it answers."""
-        federation, walk = self._federation, self._walks[client]
-        self._clock.now = max(self._clock.now, walk.due)
-        kind_of_answer, walk.waits_for = walk.waits_for, ""
-        walk.idle_since = time.monotonic()
-        if kind_of_answer == "scores":
-            self._score(client, walk.done, [answer])
-            return
-        own = self._schedule.stage(walk.done + 1)
-        if kind_of_answer == "survey":
-            stage = replace(own, round=federation.done + 1)
-            self._failed |= federation.aggregate_query([answer], {client: stage})
-            self._insights |= federation.diagnostics(stage)
+    def _take(
+        self, client: int, reply: Message, evaluate_fn: EvaluateFn | None
+    ) -> None:
+        """Use a reply, whatever it replies to."""
+        server, result, clock = self.run.server, self._result, self.run.clock
+        progress = self._clients[client]
+        clock.now = max(clock.now, progress.due)
+        waited_for, progress.waits_for = progress.waits_for, ""
+        progress.idle_since = time.monotonic()
+        if waited_for == "query":
+            self._aggregate_query(client, reply)
+        elif waited_for == "scores":
+            self.aggregate_evaluate(server.done, [reply])
         else:
-            updates, failed = federation.open([answer], federation.update)
-            if failed:
-                self._miss(client, failed[client])
-                return
-            self._fold(client, updates[client])
-            walk.done, walk.misses = own.round, 0
-            if own.ends_task and federation.strategy.evaluates_locally:
-                self._score(client, own.round, [answer], counted=True)
-            elif own.ends_task and client in federation.registry.clients:
-                walk.waits_for, walk.due = "scores", self._clock.now
-                box.send([federation.evaluation(client, own)])
+            arrays, metrics = self.aggregate_train(server.done + 1, [reply])
+            if arrays is not None and metrics is not None:
+                result.arrays = arrays
+                result.train_metrics_clientapp[server.done] = metrics
+                self._evaluate(server.done, evaluate_fn)
 
-    def _miss(self, client: int, why: str) -> None:
-        walk = self._walks[client]
-        walk.misses += 1
-        walk.idle_since = time.monotonic()
-        self._failed[client] = why
-        if walk.misses >= self._attempts:
-            log(WARNING, "client %d is given up after %d failures", client, walk.misses)
-            self._given_up[client] = why
+    def _aggregate_query(self, client: int, reply: Message) -> None:
+        server, schedule = self.run.server, self.run.schedule
+        received = server.receive([reply])
+        server.aggregate_query(received.query_replies)
+        for failed, why in received.failures.items():
+            self._failures[failed] = f"query: {why}"
+        stage = schedule.stage(self._clients[client].done + 1)
+        self._diagnostics |= server.diagnostics(replace(stage, round=server.done + 1))
 
-    def _fold(self, client: int, update: Update) -> None:
+    def _aggregate(self, client: int, update: Update) -> None:
         """Move the state towards what the algorithm makes of one update."""
-        federation = self._federation
-        number, asked = federation.done + 1, update.stage
-        assert asked is not None  # Federation.update says where a client stood
+        server, clock, asked = self.run.server, self.run.clock, update.stage
+        assert asked is not None  # Server.receive says what was asked for
+        number = server.done + 1
         staleness = number - asked.round
-        weight = self._mixing * (1 + staleness) ** -self._exponent
-        stage = replace(asked, round=number)
-        inner = federation.strategy
-        after = inner.aggregate_train(federation.state, stage, {client: update})
-        federation.state = interpolate(
-            federation.state, after, weight, inner.averaged_groups
+        weight = (
+            self._config.asynchronous.mixing
+            * (1 + staleness) ** -self._config.asynchronous.staleness_exponent
         )
+        stage = replace(asked, round=number)
+        server.aggregate(stage, {client: update}, weight)
         timing = {"staleness": float(staleness), "weight": weight}
-        if self._clock.enabled:
-            timing["clock"] = self._clock.now
-        diagnostics = {**self._insights, **federation.diagnostics(stage)}
-        federation.close_round(
-            asked.task, {client: update}, self._failed, diagnostics, timing
+        if clock.enabled:
+            timing["clock"] = clock.now
+        server.close_round(
+            stage, {client: update}, self._failures, timing, self._diagnostics
         )
         log(INFO, "update %d: client %d, task %d", number, client, asked.task + 1)
-        self._failed, self._insights = {}, {}
-        federation.recorder.progress(number, 0, 0)
+        self._failures, self._diagnostics = {}, {}
+        server.report_progress(number, 0, 0)
 
-    def _score(
-        self, client: int, step: int, answers: list[Message], *, counted: bool = False
-    ) -> None:
-        """Record what a client knows after a task of its own."""
-        federation = self._federation
-        tasks = self._schedule.evaluated(step)
-        scores, failed = federation.scores(answers, tasks, counted=counted)
-        if failed:
-            self._failed[client] = f"evaluation: {failed[client]}"
-        else:
-            federation.recorder.record_evaluation(federation.done, tasks - 1, scores)
-
-    def _test_everyone(self, grid: Grid, timeout: float) -> None:
-        """Test all with what there is when the slowest has come to the end."""
-        federation = self._federation
-        if federation.strategy.evaluates_locally:
+    def _fail(self, client: int, why: str, *, excused: bool = False) -> None:
+        """Count a failure; the first loss of a client's state is excused."""
+        progress = self._clients[client]
+        progress.idle_since = time.monotonic()
+        self._failures[client] = why
+        if excused and not progress.excused:
+            progress.excused = True
             return
-        stage = self._schedule.stage(self._schedule.num_rounds)
-        finished = [c for c, walk in self._walks.items() if walk.done >= stage.round]
+        progress.failures += 1
+        if progress.failures >= self._max_attempts:
+            log(WARNING, "client %d: %d failures, given up", client, progress.failures)
+            self._given_up[client] = why
+
+    def _record_scores(self, received: Received) -> MetricRecord | None:
+        """Record test accuracies after the last task of each client."""
+        server, schedule = self.run.server, self.run.schedule
+        for client, why in received.score_failures.items():
+            self._failures[client] = f"evaluation: {why}"
+        if not received.scores:
+            return None
+        # Of one client, or of all at the end: the same task.
+        (task,) = {schedule.task(self._clients[c].done) for c in received.scores}
+        server.record_evaluation(server.done, task, received.scores)
+        metrics = evaluate_metrics(received.scores)
+        self._result.evaluate_metrics_clientapp[server.done] = metrics
+        return metrics
+
+    def _evaluate_finished(self, grid: Grid) -> None:
+        """Score all clients with the final state, when the slowest has finished."""
+        server, schedule = self.run.server, self.run.schedule
+        if server.evaluates_locally:
+            return
+        stage = schedule.stage(self._num_rounds)
+        tasks = schedule.evaluated(self._num_rounds)
         asked = [
-            federation.evaluation(client, stage)
-            for client in federation.registry.clients
-            if client in finished
+            server.evaluate_request(client, stage, tasks)
+            for client in server.clients
+            if self._clients[client].done >= self._num_rounds
         ]
-        answers = list(send_and_wait(grid, asked, timeout))
-        scores, _ = federation.scores(answers, self._schedule.tasks)
-        federation.recorder.record_evaluation(
-            federation.done, self._schedule.tasks - 1, scores
-        )
-
-
-def interpolate(
-    before: Payload, after: Payload, weight: float, kinds: Sequence[str]
-) -> Payload:
-    """Return ``after``, with the groups of some kinds only part of the way there.
-
-    Args:
-        before: the state, with dense tensors in those groups.
-        after: what an algorithm makes of it.
-        weight: the part of the way, in (0, 1].
-        kinds: of the groups; a group that is new counts whole.
-    """
-    return {
-        group: _between(before[group], arrays, weight)
-        if group_kind(group) in kinds and group in before
-        else arrays
-        for group, arrays in after.items()
-    }
-
-
-def _between(before: Arrays, after: Arrays, weight: float) -> Arrays:
-    found = {}
-    for name, tensor in after.items():
-        old, new = np.asarray(before[name]), np.asarray(tensor)
-        between = old + weight * (new.astype(np.float64) - old)
-        whole = new.dtype.kind in "iu"  # BatchNorm counts its batches
-        found[name] = (np.rint(between) if whole else between).astype(new.dtype)
-    return found
+        self.aggregate_evaluate(server.done, send_and_wait(grid, asked, self._timeout))

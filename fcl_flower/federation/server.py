@@ -1,19 +1,17 @@
-"""The server's end of every message: what it asks for, and which answers it uses."""
+"""The server's side of every message, and the only writer of the server's state."""
 
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from logging import WARNING
-from typing import Any, TypeVar
+from logging import INFO
+from typing import Any
 
 from flwr.app import Message, MessageType
 from flwr.common.logger import log
 
 from fcl_flower.algorithms.base import ServerStrategy
 from fcl_flower.algorithms.hooks import AsksClients, Explains, RestoresClients
-from fcl_flower.core import update_checks
-from fcl_flower.core.errors import WireError
+from fcl_flower.core.interpolation import interpolate
 from fcl_flower.core.types import (
     Arrays,
     Evaluation,
@@ -22,304 +20,304 @@ from fcl_flower.core.types import (
     TaskStage,
     Update,
 )
+from fcl_flower.federation.replies import QUERY, Asked, Received, ReplyReader
 from fcl_flower.federation.transport import byte_counts, messages
 from fcl_flower.federation.transport.client_registry import ClientRegistry
-from fcl_flower.federation.transport.codec import Precision
-from fcl_flower.federation.transport.mailbox import decode_replies, is_gone
+from fcl_flower.federation.transport.codec import WireDtype
 from fcl_flower.federation.transport.state_store import StateStore
 from fcl_flower.results.recorder import Recorder
+from fcl_flower.results.report import write_report
 from fcl_flower.results.traffic import Traffic
-
-SURVEY = f"{MessageType.QUERY}.survey"
-UNUSED = "unused"
-"""The kind of all bytes of an answer that is left out."""
-
-FORGOTTEN = "has lost its memory, and starts anew when asked next"
-"""Why an answer cannot be used that is not the client's fault."""
-
-T = TypeVar("T")
 
 
 class Server:
-    """One algorithm's server half, and the clients that it speaks to.
+    """The server side of one algorithm: its state, its messages and its record.
 
-    An answer that fails, comes late or must not be used is left out, by client and with
-    a reason; it ends nothing. Rounds are numbered from 1; in an asynchronous run a
+    A reply that fails, comes late or must not be used is left out, by client and with
+    a reason; it never ends a run. Rounds are counted from 1; in an asynchronous run a
     round is one update.
-
-    Attributes:
-        inner: the algorithm's server half.
-        state: the algorithm's state.
-        roster: which node speaks for which client.
-        recorder: writes what happens.
-        done: the last finished round.
     """
 
     def __init__(
         self,
-        inner: ServerStrategy[Any],
-        roster: ClientRegistry,
+        strategy: ServerStrategy[Any],
+        registry: ClientRegistry,
         recorder: Recorder,
-        memory: StateStore,
+        store: StateStore,
         *,
-        precision: Precision = "float32",
-        norm_limit: float = 0.0,
+        wire_dtype: WireDtype = "float32",
+        max_update_norm: float = 0.0,
     ) -> None:
-        """Begin with no state; see `begin` and `resume`.
+        """Create a server without a state; call `begin` or `resume` next.
 
         Args:
-            inner: the algorithm's server half.
-            roster: which node speaks for which client.
-            recorder: writes what happens.
-            memory: keeps the state after every round.
-            precision: of float32 tensors on the wire.
-            norm_limit: how many times the norm of the server's own weights an update
-                may have; 0 for any.
+            strategy: the algorithm.
+            registry: maps clients to connected nodes.
+            recorder: writes the run folder.
+            store: keeps a checkpoint of the state after every round.
+            wire_dtype: dtype in which float32 tensors travel.
+            max_update_norm: largest norm of an update, in norms of the server's own
+                weights; 0 for no limit.
         """
-        self.strategy = inner
-        self.registry = roster
-        self.recorder = recorder
-        self.state: Payload = {}
-        self.done = 0
-        self._memory = memory
-        self._precision: Precision = precision
-        self._norm_limit = norm_limit
-        self._packer = messages.MessageEncoder(precision)
+        self._strategy = strategy
+        self._registry = registry
+        self._recorder = recorder
+        self._store = store
+        self._wire_dtype: WireDtype = wire_dtype
+        self._state: Payload = {}
+        self._done = 0
+        self._encoder = messages.MessageEncoder(wire_dtype)
         self._traffic = Traffic()
-        self._asked: dict[int, tuple[TaskStage, TaskStage]] = {}
-        self._trained: dict[int, TaskStage] = {}
-        self._met: set[tuple[int, int]] = set()
+        self._reader = ReplyReader(
+            strategy, registry, recorder.check_metrics, max_update_norm
+        )
+        self._last_stage: dict[int, TaskStage] = {}
+        self._tasks_trained: set[tuple[int, int]] = set()
 
     def begin(self, model: Arrays) -> None:
         """Start from the initial shared tensors."""
-        self.state = self.strategy.init(model)
+        self._state = self._strategy.init(model)
 
     def resume(self) -> bool:
-        """Go on after the last finished round; return whether there was any.
+        """Continue after the last finished round; return whether there is one.
 
         Raises:
-            WireError: what was kept is damaged.
+            WireError: the checkpoint or the journal is damaged.
         """
-        saved = self._memory.load(before=sys.maxsize)
+        saved = self._store.load(before=sys.maxsize)
         if saved is None:
             return False
-        self.state, self.done = saved.payload, saved.round
-        for stages in self.recorder.restore(saved.round):
-            self._note(stages)
+        self._state, self._done = saved.payload, saved.round
+        for stages in self._recorder.restore(saved.round):
+            self._note_trained(stages)
         return True
 
-    # ---- asking
+    # ---- what may be read
 
-    def configure_query(
-        self, client: int, stage: TaskStage, own: TaskStage | None = None
+    @property
+    def state(self) -> Payload:
+        """Return the algorithm's state, which must not be changed in place."""
+        return self._state
+
+    @property
+    def done(self) -> int:
+        """Return the last finished round, 0 before the first."""
+        return self._done
+
+    @property
+    def clients(self) -> tuple[int, ...]:
+        """Return the clients that are connected, ascending."""
+        return self._registry.clients
+
+    @property
+    def evaluates_locally(self) -> bool:
+        """Return whether clients predict with their private state alone."""
+        return self._strategy.evaluates_locally
+
+    @property
+    def global_model(self) -> Arrays | None:
+        """Return the tensors of the one model of all clients, None if there is none."""
+        if self._strategy.evaluates_locally or self._state.keys() != {"base"}:
+            return None
+        return self._state["base"]
+
+    def last_round(self, client: int) -> int:
+        """Return a client's last aggregated round in its own count; 0 for none."""
+        last = self._last_stage.get(client)
+        return 0 if last is None else last.round
+
+    def stage_for(self, client: int, stage: TaskStage) -> TaskStage:
+        """Return a stage that starts its task if no update of it was aggregated yet."""
+        new = (client, stage.task) not in self._tasks_trained
+        return replace(stage, starts_task=stage.starts_task or new)
+
+    def diagnostics(self, stage: TaskStage) -> dict[str, float]:
+        """Return the algorithm's diagnostics of a round."""
+        if isinstance(self._strategy, Explains):
+            return dict(self._strategy.diagnostics(self._state, stage))
+        return {}
+
+    def client(self, reply: Message) -> int:
+        """Return the client that a message was sent to, from the reply to it."""
+        return self._registry.client(reply.metadata.src_node_id)
+
+    def refresh_clients(self) -> tuple[int, ...]:
+        """Update and return the clients that are connected, ascending."""
+        self._registry.refresh()
+        return self._registry.clients
+
+    # ---- requests
+
+    def query_request(
+        self, client: int, stage: TaskStage, client_stage: TaskStage | None = None
     ) -> Message | None:
-        """Return the question that the algorithm has before a task, if it has any.
+        """Return the algorithm's query before a task, None if it has none.
 
         Args:
-            client: that is connected.
-            stage: where it stands, in the server's count of rounds.
-            own: where it stands in its own count, if that is another.
+            client: a connected client.
+            stage: of the client, in the server's count of rounds.
+            client_stage: the same in the client's own count, if that differs.
         """
-        if not isinstance(self.strategy, AsksClients):
+        if not isinstance(self._strategy, AsksClients):
             return None
-        question = self.strategy.configure_query(self.state, stage, client)
+        question = self._strategy.configure_query(self._state, stage, client)
         if question is None:
             return None
-        return self._message(client, SURVEY, question, Request(own or stage))
+        asked = Asked(stage, client_stage or stage)
+        self._reader.expect_update(client, asked)
+        return self._message(client, QUERY, question, Request(asked.client_stage))
 
-    def training(
+    def train_request(
         self,
         client: int,
         stage: TaskStage,
         *,
-        evaluate: bool,
-        own: TaskStage | None = None,
+        tasks: int = 0,
+        client_stage: TaskStage | None = None,
     ) -> Message:
-        """Return the message with which a client trains.
+        """Return the message that makes a client train.
 
         Args:
-            client: that is connected.
-            stage: where it stands, in the server's count of rounds.
-            evaluate: it shall be tested in the same message.
-            own: where it stands in its own count, if that is another.
+            client: a connected client.
+            stage: of the client, in the server's count of rounds.
+            tasks: how many test accuracies shall come with the update; 0 for none.
+            client_stage: the same in the client's own count, if that differs.
         """
-        own = own or stage
-        self._asked[client] = stage, own
-        payload = self.strategy.configure_train(self.state, stage, client)
+        asked = Asked(stage, client_stage or stage, tasks)
+        self._reader.expect_update(client, asked)
+        payload = self._strategy.configure_train(self._state, stage, client)
         self._traffic.nominal_down += byte_counts.nominal_bytes(payload)
-        request = Request(own, self.last_round(client), evaluate)
+        request = Request(asked.client_stage, self.last_round(client), tasks > 0)
         return self._message(client, MessageType.TRAIN, payload, request)
 
-    def evaluation(self, client: int, stage: TaskStage) -> Message:
-        """Return the message with which a client is tested; ``stage``: its own."""
+    def evaluate_request(self, client: int, stage: TaskStage, tasks: int) -> Message:
+        """Return the message that makes a client score its model.
+
+        Args:
+            client: a connected client.
+            stage: of the client, in its own count of rounds.
+            tasks: how many accuracies there have to be.
+        """
+        self._reader.expect_scores(client, tasks)
         payload = (
             {}
-            if self.strategy.evaluates_locally
-            else self.strategy.configure_train(self.state, stage, client)
+            if self.evaluates_locally
+            else self._strategy.configure_train(self._state, stage, client)
         )
         return self._message(client, MessageType.EVALUATE, payload, Request(stage))
 
-    def last_round(self, client: int) -> int:
-        """Return a client's last round that was used, in its own count; 0: none."""
-        last = self._trained.get(client)
-        return 0 if last is None else last.round
+    # ---- replies
 
-    def stage_for(self, client: int, stage: TaskStage) -> TaskStage:
-        """Return a stage that is ``first`` if no update of its task was ever used."""
-        new = (client, stage.task) not in self._met
-        return replace(stage, starts_task=stage.starts_task or new)
+    def receive(self, replies: Iterable[Message]) -> Received:
+        """Decode, check and count replies, at most one of each client.
 
-    # ---- answers
+        A client that reports the loss of its private state counts from now on as one
+        that has never trained.
+        """
+        received = self._reader.read(replies, self._state)
+        self._traffic.up += received.traffic
+        self._traffic.nominal_up += sum(
+            byte_counts.nominal_bytes(update.payload)
+            for update in received.updates.values()
+        )
+        for client in sorted(received.state_lost):
+            if isinstance(self._strategy, RestoresClients):
+                self._state = self._strategy.on_state_lost(self._state, client)
+            self._last_stage.pop(client, None)
+            self._tasks_trained = {p for p in self._tasks_trained if p[0] != client}
+        return received
 
-    def aggregate_query(
-        self, replies: Iterable[Message], stages: Mapping[int, TaskStage]
-    ) -> dict[int, str]:
-        """Give the algorithm the answers; return by client why there is none.
+    # ---- the state
+
+    def aggregate_query(self, replies: Mapping[int, Payload]) -> None:
+        """Let the algorithm use the answers to its queries, task by task."""
+        assert isinstance(self._strategy, AsksClients)  # replies come to queries
+        stages = {client: self._reader.asked(client).stage for client in replies}
+        for task in sorted({stage.task for stage in stages.values()}):
+            found = {c: reply for c, reply in replies.items() if stages[c].task == task}
+            stage = replace(stages[next(iter(found))], round=self._done + 1)
+            self._state = self._strategy.aggregate_query(self._state, stage, found)
+
+    def aggregate(
+        self, stage: TaskStage, updates: Mapping[int, Update], weight: float = 1.0
+    ) -> None:
+        """Move the state towards what the algorithm makes of the updates.
 
         Args:
-            replies: to what `configure_query` asked.
-            stages: where the clients stand.
+            stage: of the round.
+            updates: by client, not empty.
+            weight: how far the averaged groups go, in (0, 1]; see `interpolate`.
         """
-        assert isinstance(self.strategy, AsksClients)  # replies come to queries
-        answers, failed = self.open(replies, self._answer)
-        for task in sorted({stages[client].task for client in answers}):
-            found = {c: a for c, a in answers.items() if stages[c].task == task}
-            stage = stages[next(iter(found))]
-            self.state = self.strategy.aggregate_query(self.state, stage, found)
-        return {client: f"survey: {why}" for client, why in failed.items()}
-
-    def update(self, reply: Message) -> Update:
-        """Return an update that may be aggregated, with the stage of its client.
-
-        Raises:
-            WireError: it must not be used.
-        """
-        client = self.client(reply)
-        if messages.reports_state_lost(reply.content):
-            if isinstance(self.strategy, RestoresClients):
-                self.state = self.strategy.on_state_lost(self.state, client)
-            self._trained.pop(client, None)
-            self._met = {pair for pair in self._met if pair[0] != client}
-            raise WireError(FORGOTTEN)
-        stage, own = self._asked[client]
-        update = messages.decode_update(reply.content, own)
-        self.recorder.check_metrics(update.metrics)
-        # Shapes first: a few bytes may claim tensors whose values take long to read.
-        self.strategy.check_update(self.state, update)
-        update_checks.finite(update.payload)
-        if self._norm_limit:
-            update_checks.norm(update.payload, self.state, self._norm_limit)
-        self._traffic.nominal_up += byte_counts.nominal_bytes(update.payload)
-        return replace(update, stage=stage)
-
-    def open(
-        self,
-        replies: Iterable[Message],
-        open_one: Callable[[Message], T],
-        *,
-        counted: bool = False,
-    ) -> tuple[dict[int, T], dict[int, str]]:
-        """Return what can be used, and why the rest cannot, by ascending client.
-
-        ``counted``: the bytes of the replies have been counted already.
-        """
-
-        def count_and_open(reply: Message) -> T:
-            came = Counter() if counted else byte_counts.traffic(reply.content)
-            try:
-                found = open_one(reply)
-            except Exception:
-                # Not by kind: a peer may name its groups as it likes.
-                self._traffic.up += Counter({UNUSED: came.total()})
-                raise
-            self._traffic.up += came
-            return found
-
-        answers = list(replies)
-        for reply in answers:
-            if is_gone(reply):
-                self.registry.mark_gone(reply.metadata.src_node_id)
-        opened, failed = decode_replies(answers, count_and_open)
-        for node, why in failed.items():
-            log(WARNING, "client %d left out: %s", self.registry.client(node), why)
-        return self._by_client(opened), self._by_client(failed)
-
-    def scores(
-        self, replies: Iterable[Message], tasks: int, *, counted: bool = False
-    ) -> tuple[dict[int, Evaluation], dict[int, str]]:
-        """Return the scores of ``tasks`` tasks, and why some cannot be used, by client.
-
-        ``counted``: the bytes of the replies have been counted already.
-        """
-
-        def open_one(reply: Message) -> Evaluation:
-            return messages.decode_evaluation(reply.content, tasks)
-
-        return self.open(replies, open_one, counted=counted)
-
-    def client(self, reply: Message) -> int:
-        """Return the client that was asked."""
-        return self.registry.client(reply.metadata.src_node_id)
+        before, strategy = self._state, self._strategy
+        after = strategy.aggregate_train(before, stage, updates)
+        if weight != 1.0:
+            after = interpolate(before, after, weight, strategy.averaged_groups)
+        self._state = after
 
     # ---- the record
 
-    def diagnostics(self, stage: TaskStage) -> Mapping[str, float]:
-        """Return what the algorithm reports of a round."""
-        if isinstance(self.strategy, Explains):
-            return self.strategy.diagnostics(self.state, stage)
-        return {}
+    def report_progress(self, server_round: int, replied: int, asked: int) -> None:
+        """Write how many of the clients asked have replied in a round."""
+        self._recorder.progress(server_round, replied, asked)
+
+    def record_evaluation(
+        self, server_round: int, task: int, scores: Mapping[int, Evaluation]
+    ) -> None:
+        """Record test accuracies after ``task``, by client."""
+        self._recorder.record_evaluation(server_round, task, scores)
 
     def close_round(
         self,
-        task: int,
+        stage: TaskStage,
         updates: Mapping[int, Update],
-        failed: Mapping[int, str],
-        diagnostics: Mapping[str, float],
-        timing: Mapping[str, float] | None = None,
+        failures: Mapping[int, str],
+        timing: Mapping[str, float],
+        diagnostics: Mapping[str, float] = {},
     ) -> None:
-        """Record a round whose updates are in the state, and keep the state."""
-        self.done += 1
-        stages = {client: self._asked[client][1] for client in updates}
-        self.recorder.record_round(
-            self.done,
-            task,
-            {client: update.metrics for client, update in updates.items()},
-            dict(sorted(failed.items())),
-            self._traffic,
-            diagnostics,
-            stages=stages,
-            timing=timing or {},
-        )
-        self._memory.save(self.state, self.done)
-        self._note(stages)
-        self._traffic = Traffic()
-        # Held for one round only: it keeps every tensor that it has seen.
-        self._packer = messages.MessageEncoder(self._precision)
+        """Record a round whose updates are aggregated, and save a checkpoint.
 
-    def _note(self, stages: Mapping[int, TaskStage]) -> None:
-        self._trained.update(stages)
-        self._met.update((client, stage.task) for client, stage in stages.items())
+        Args:
+            stage: of the round, the one after `done`.
+            updates: by client.
+            failures: why an update or an evaluation is missing, by client.
+            timing: see `Recorder.record_round`.
+            diagnostics: more of them than `diagnostics` returns now.
+        """
+        self._done = stage.round
+        stages = {client: self._reader.asked(client).client_stage for client in updates}
+        self._recorder.record_round(
+            self._done,
+            stage.task,
+            {client: update.metrics for client, update in updates.items()},
+            dict(sorted(failures.items())),
+            self._traffic,
+            {**diagnostics, **self.diagnostics(stage)},
+            stages=stages,
+            timing=timing,
+        )
+        self._store.save(self._state, self._done)
+        self._note_trained(stages)
+        self._traffic = Traffic()
+        # Kept for one round only: it holds every tensor that it has encoded.
+        self._encoder = messages.MessageEncoder(self._wire_dtype)
+
+    def finish(self) -> None:
+        """Write the summary and the report; only then is the run shown as finished."""
+        self._recorder.finish()
+        write_report(self._recorder.folder)
+        log(INFO, "results and report.html: %s", self._recorder.folder.absolute())
+        self._recorder.progress(self._done, 0, 0, "finished")
+
+    # ---- helpers
 
     def _message(
-        self, client: int, kind: str, payload: Payload, request: Request
+        self, client: int, message_type: str, payload: Payload, request: Request
     ) -> Message:
-        records = self._packer.encode_request(payload, request)
+        records = self._encoder.encode_request(payload, request)
         self._traffic.down += byte_counts.traffic(records)
-        node = self.registry.node(client)
-        return Message(records, dst_node_id=node, message_type=kind)
+        node = self._registry.node(client)
+        return Message(records, dst_node_id=node, message_type=message_type)
 
-    def _answer(self, reply: Message) -> Payload:
-        """Return an answer to a survey that may be used.
-
-        Raises:
-            WireError: it must not be.
-        """
-        assert isinstance(self.strategy, AsksClients)
-        answer = messages.decode_payload(reply.content)
-        self.strategy.check_query_reply(self.state, answer)
-        update_checks.finite(answer)
-        return answer
-
-    def _by_client(self, values: Mapping[int, T]) -> dict[int, T]:
-        client = self.registry.client
-        return dict(sorted((client(node), value) for node, value in values.items()))
+    def _note_trained(self, stages: Mapping[int, TaskStage]) -> None:
+        self._last_stage.update(stages)
+        self._tasks_trained.update((c, stage.task) for c, stage in stages.items())

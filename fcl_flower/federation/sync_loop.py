@@ -1,273 +1,242 @@
-"""The synchronous loop: it drives a `ServerStrategy` over Flower's grid."""
+"""The synchronous loop: rounds in which all participants train at the same time."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from logging import INFO, WARNING
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.common.logger import log
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result
-from flwr.serverapp.strategy import Strategy as FlowerBase
 from typing_extensions import override
 
+from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import RoundError
-from fcl_flower.core.schedule import Schedule
 from fcl_flower.core.types import Evaluation, TaskStage, Update
-from fcl_flower.federation.server import FORGOTTEN, Server
-from fcl_flower.federation.simulated_clock import SimulatedClock
+from fcl_flower.federation.run import EvaluateFn, FederatedStrategy
+from fcl_flower.federation.transport.flower_records import (
+    evaluate_metrics,
+    to_array_record,
+    train_metrics,
+)
 from fcl_flower.federation.transport.mailbox import send_and_wait
 
 POLL_SECONDS = 0.1
 
 
-class SynchronousStrategy(FlowerBase):
-    """A Flower strategy that speaks for one of ours.
+class SynchronousStrategy(FederatedStrategy):
+    """A Flower strategy for an algorithm of ours, in rounds.
 
     Clients may vanish, return and join late: a round asks those of its participants
     that are connected, and is tried again where too few of them answer.
     """
 
-    def __init__(
-        self,
-        federation: Server,
-        schedule: Schedule,
-        clock: SimulatedClock,
-        *,
-        min_replies: int = 1,
-        attempts: int = 1,
-    ) -> None:
-        """Prepare a run.
-
-        Args:
-            federation: the algorithm and its clients; `Server.begin` or
-                `Server.resume` has been called.
-            schedule: which rounds belong to which task, and who takes part.
-            clock: how long clients take, where that is planted.
-            min_replies: usable replies that a round needs.
-            attempts: how often a round is tried before the run ends.
-        """
-        self._federation = federation
-        self._schedule = schedule
-        self._clock = clock
-        self._min_replies = min_replies
-        self._attempts = attempts
+    def __init__(self, config: RunConfig) -> None:
+        """Prepare a strategy; nothing is loaded before `start`."""
+        super().__init__(config)
         self._stages: dict[int, TaskStage] = {}
         self._updates: dict[int, Update] = {}
         self._scores: dict[int, Evaluation] = {}
-        self._failed: dict[int, str] = {}
-
-    @override
-    def summary(self) -> None:
-        """Log who takes part in what."""
-        log(
-            INFO,
-            "%s: %d clients, %d tasks of %d rounds",
-            type(self._federation.strategy).__name__,
-            self._schedule.clients,
-            self._schedule.tasks,
-            self._schedule.rounds_per_task,
-        )
-
-    @override
-    def start(
-        self,
-        grid: Grid,
-        initial_arrays: ArrayRecord,
-        num_rounds: int = 3,
-        timeout: float = 3600,
-        train_config: ConfigRecord | None = None,
-        evaluate_config: ConfigRecord | None = None,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
-    ) -> Result:
-        """Run the rounds up to ``num_rounds`` that are not done yet.
-
-        Args:
-            grid: connects to the nodes.
-            initial_arrays: not used; the federation has its state.
-            num_rounds: of the whole run.
-            timeout: seconds to wait for the replies of a round.
-            train_config: not used; a stage travels instead.
-            evaluate_config: not used.
-            evaluate_fn: not used; tests belong to the clients.
-
-        Raises:
-            RoundError: a round brought fewer usable replies than needed, as often as
-                it was tried.
-        """
-        self.summary()
-        federation, config, result = self._federation, ConfigRecord(), Result()
-        for number in range(federation.done + 1, num_rounds + 1):
-            metrics = self._trained(grid, number, initial_arrays, timeout)
-            result.train_metrics_clientapp[number] = metrics
-            asked = self.configure_evaluate(number, initial_arrays, config, grid)
-            replies = self._ask(grid, asked, number, timeout)
-            scores = self.aggregate_evaluate(number, replies)
-            if scores is not None:
-                result.evaluate_metrics_clientapp[number] = scores
-            federation.close_round(
-                self._schedule.task(number),
-                self._updates,
-                self._failed,
-                federation.diagnostics(self._schedule.stage(number)),
-                self._clock.round(self._stages),
-            )
-        return result
+        self._score_failures: dict[int, str] = {}
+        self._failures: dict[int, str] = {}
+        self._state_lost = frozenset[int]()
 
     @override
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Return one message for each connected client that takes part."""
-        tested = self._tested(server_round)
-        return [
-            self._federation.training(client, stage, evaluate=tested)
-            for client, stage in self._stages.items()
-        ]
+    ) -> list[Message]:
+        """Return one message for each connected participant of the round.
 
-    @override
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Return one message for each client whose scores are not there yet."""
-        if not self._schedule.evaluates(server_round):
-            return []
-        federation = self._federation
-        federation.registry.refresh()
+        Args:
+            server_round: counted from 1.
+            arrays: what `aggregate_train` returned last; the messages are made of the
+                server's state, which holds more.
+            config: empty.
+            grid: not asked, since the clients are known.
+        """
+        tasks = self._tasks_beside_update(server_round)
         return [
-            federation.evaluation(client, self._schedule.stage(server_round, client))
-            for client in federation.registry.clients
-            if client not in self._scores
+            self.run.server.train_request(client, stage, tasks=tasks)
+            for client, stage in self._stages.items()
         ]
 
     @override
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Fold the usable updates into the state; say who was left out, and why.
+    ) -> tuple[ArrayRecord, MetricRecord]:
+        """Aggregate the usable updates.
+
+        Returns:
+            The global model, empty if there is none; mean loss and number of clients.
 
         Raises:
-            RoundError: there are too few.
+            RoundError: there are too few updates.
         """
-        federation, answers = self._federation, list(replies)
-        stage = self._schedule.stage(server_round)
-        self._updates, failed = federation.open(answers, federation.update)
-        self._failed |= failed
-        if len(self._updates) < self._min_replies:
+        server, schedule = self.run.server, self.run.schedule
+        stage = schedule.stage(server_round)
+        received = server.receive(replies)
+        self._updates, self._scores = received.updates, received.scores
+        self._failures |= received.failures
+        self._score_failures = received.score_failures
+        self._state_lost = received.state_lost
+        if len(self._updates) < self._min_updates:
             raise RoundError(
                 f"round {server_round}: {len(self._updates)} usable replies, "
-                f"{self._min_replies} needed; left out: {self._failed}"
+                f"{self._min_updates} needed; left out: {self._failures}"
             )
-        if self._tested(server_round):
-            used = [r for r in answers if federation.client(r) in self._updates]
-            self._scores, _ = federation.scores(
-                used, self._schedule.evaluated(server_round), counted=True
-            )
-        federation.state = federation.strategy.aggregate_train(
-            federation.state, stage, self._updates
-        )
-        told = [update.metrics for update in self._updates.values()]
-        losses = [metrics["loss"] for metrics in told if "loss" in metrics]
-        loss = sum(losses) / len(losses) if losses else float("nan")
+        server.aggregate(stage, self._updates)
+        metrics = train_metrics(self._updates)
         log(
             INFO,
             "round %d of %d, task %d: %d clients, loss %.4f",
             server_round,
-            self._schedule.num_rounds,
+            schedule.num_rounds,
             stage.task + 1,
             len(self._updates),
-            loss,
+            metrics["loss"],
         )
-        return None, MetricRecord({"loss": loss, "clients": len(self._updates)})
+        return to_array_record(server.global_model), metrics
+
+    @override
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """Return one message for each connected client without scores yet.
+
+        Args:
+            server_round: counted from 1.
+            arrays: see `configure_train`.
+            config: empty.
+            grid: not asked, since the clients are known.
+        """
+        schedule, server = self.run.schedule, self.run.server
+        if not schedule.evaluates(server_round):
+            return []
+        tasks = schedule.evaluated(server_round)
+        return [
+            server.evaluate_request(client, schedule.stage(server_round, client), tasks)
+            for client in server.refresh_clients()
+            if client not in self._scores
+        ]
 
     @override
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Record every client's accuracies; return their mean by task."""
-        tasks = self._schedule.evaluated(server_round)
-        scores, failed = self._federation.scores(replies, tasks)
-        for client, why in failed.items():
-            self._failed.setdefault(client, f"evaluation: {why}")
-        scores = dict(sorted((self._scores | scores).items()))
+        """Record every client's test accuracies.
+
+        Returns:
+            Their means over clients, ``accuracy`` and by task; None without any.
+        """
+        received = self.run.server.receive(replies)
+        scores = dict(sorted((self._scores | received.scores).items()))
+        for client, why in (self._score_failures | received.score_failures).items():
+            if client not in scores:
+                self._failures.setdefault(client, f"evaluation: {why}")
         if not scores:
             return None
-        task = self._schedule.task(server_round)
-        self._federation.recorder.record_evaluation(server_round, task, scores)
-        rows = [found.accuracy for found in scores.values()]
-        means = [sum(column) / len(column) for column in zip(*rows, strict=True)]
-        log(INFO, "accuracy by task: %s", " ".join(f"{mean:.3f}" for mean in means))
-        return MetricRecord({f"task-{i}": mean for i, mean in enumerate(means)})
+        task = self.run.schedule.task(server_round)
+        self.run.server.record_evaluation(server_round, task, scores)
+        metrics = evaluate_metrics(scores)
+        log(INFO, "task %d: test accuracy %.3f", task + 1, metrics["accuracy"])
+        return metrics
 
-    def _trained(
-        self, grid: Grid, number: int, arrays: ArrayRecord, timeout: float
-    ) -> MetricRecord:
-        """Train and aggregate one round, as often as it takes.
+    @override
+    def _loop(
+        self,
+        grid: Grid,
+        num_rounds: int,
+        timeout: float,
+        evaluate_fn: EvaluateFn | None,
+    ) -> None:
+        server, schedule, result = self.run.server, self.run.schedule, self._result
+        for number in range(server.done + 1, num_rounds + 1):
+            self._train(grid, number, timeout)
+            asked = self.configure_evaluate(number, result.arrays, ConfigRecord(), grid)
+            replies = self._ask(grid, asked, number, timeout)
+            scores = self.aggregate_evaluate(number, replies)
+            if scores is not None:
+                result.evaluate_metrics_clientapp[number] = scores
+            server.close_round(
+                schedule.stage(number),
+                self._updates,
+                self._failures,
+                self.run.clock.round(self._stages),
+            )
+            self._evaluate(number, evaluate_fn)
 
-        An attempt does not count in which a client found its memory gone, once each.
+    def _train(self, grid: Grid, number: int, timeout: float) -> None:
+        """Train and aggregate one round, in as many attempts as are allowed.
+
+        An attempt does not count in which a client has lost its state, once each.
         """
         attempt, excused = 1, set[int]()
         while True:
-            self._meet(number, timeout)
-            self._survey(grid, number, timeout)
-            asked = self.configure_train(number, arrays, ConfigRecord(), grid)
+            self._select_participants(number, timeout)
+            self._query(grid, timeout)
+            asked = self.configure_train(
+                number, self._result.arrays, ConfigRecord(), grid
+            )
             replies = self._ask(grid, asked, number, timeout)
             try:
-                _, metrics = self.aggregate_train(number, replies)
+                arrays, metrics = self.aggregate_train(number, replies)
             except RoundError as error:
-                forgot = {c for c, why in self._failed.items() if why == FORGOTTEN}
-                if forgot <= excused:
-                    if attempt == self._attempts:
+                if self._state_lost <= excused:
+                    if attempt == self._max_attempts:
                         raise
                     attempt += 1
-                excused |= forgot
+                excused |= self._state_lost
                 log(WARNING, "%s; trying again: %d", error, attempt)
             else:
-                return metrics or MetricRecord()
+                self._result.arrays = arrays
+                self._result.train_metrics_clientapp[number] = metrics
+                return
 
-    def _meet(self, number: int, timeout: float) -> None:
-        """Note who takes part: of the round's participants those that are connected."""
-        roster, participants = self._federation.registry, self._schedule.participants
+    def _select_participants(self, number: int, timeout: float) -> None:
+        """Note the stages of the round's participants that are connected."""
+        server, schedule = self.run.server, self.run.schedule
+        participants = set(schedule.participants(number))
         deadline = time.monotonic() + timeout
         while True:
-            roster.refresh()
-            here = set(roster.clients).intersection(participants(number))
-            if len(here) >= self._min_replies or time.monotonic() > deadline:
+            here = participants.intersection(server.refresh_clients())
+            if len(here) >= self._min_updates or time.monotonic() > deadline:
                 break
             time.sleep(POLL_SECONDS)
-        stage, begins = self._schedule.stage, self._federation.stage_for
-        self._stages = {c: begins(c, stage(number, c)) for c in sorted(here)}
-        absent = set(participants(number)).difference(here)
-        self._failed = dict.fromkeys(sorted(absent), "is not connected")
-        self._scores = {}
+        self._stages = {
+            client: server.stage_for(client, schedule.stage(number, client))
+            for client in sorted(here)
+        }
+        absent = sorted(participants.difference(here))
+        self._failures = dict.fromkeys(absent, "is not connected")
 
-    def _survey(self, grid: Grid, number: int, timeout: float) -> None:
+    def _query(self, grid: Grid, timeout: float) -> None:
         """Ask what the algorithm wants to know before a task, if there is anything."""
-        federation = self._federation
-        questions = [
-            federation.configure_query(c, stage) for c, stage in self._stages.items()
-        ]
-        asked = [message for message in questions if message is not None]
+        server = self.run.server
+        queries = [server.query_request(c, stage) for c, stage in self._stages.items()]
+        asked = [message for message in queries if message is not None]
         if asked:
-            replies = send_and_wait(grid, asked, timeout)
-            self._failed |= federation.aggregate_query(replies, self._stages)
+            received = server.receive(send_and_wait(grid, asked, timeout))
+            server.aggregate_query(received.query_replies)
+            for client, why in received.failures.items():
+                self._failures[client] = f"query: {why}"
 
     def _ask(
-        self, grid: Grid, messages: Iterable[Message], number: int, timeout: float
+        self, grid: Grid, asked: list[Message], number: int, timeout: float
     ) -> list[Message]:
-        """Return one answer for each message; tell the progress as they arrive."""
-        asked, replies = list(messages), list[Message]()
+        """Return one reply to each message; report the progress as they arrive."""
+        replies = list[Message]()
         if asked:
-            self._federation.recorder.progress(number, 0, len(asked))
+            self.run.server.report_progress(number, 0, len(asked))
         for reply in send_and_wait(grid, asked, timeout):
             replies.append(reply)
-            self._federation.recorder.progress(number, len(replies), len(asked))
+            self.run.server.report_progress(number, len(replies), len(asked))
         return replies
 
-    def _tested(self, server_round: int) -> bool:
-        """Return whether clients are tested in the message that trains them.
+    def _tasks_beside_update(self, server_round: int) -> int:
+        """Return how many accuracies come with the updates of a round; 0 for none.
 
-        What a client keeps does not change between its training and its test.
+        Private state does not change between a client's training and its test.
         """
-        personal = self._federation.strategy.evaluates_locally
-        return personal and self._schedule.evaluates(server_round)
+        schedule = self.run.schedule
+        if self.run.server.evaluates_locally and schedule.evaluates(server_round):
+            return schedule.evaluated(server_round)
+        return 0

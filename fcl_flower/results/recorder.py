@@ -29,7 +29,11 @@ COLUMNS = ("round", "task_learned", "client", "task", "task_name", "accuracy")
 
 
 class Recorder:
-    """Keeps the history of one run, and its files up to date; used by the server."""
+    """Keeps the history of one run, and its files up to date; used by the server.
+
+    Attributes:
+        folder: where the files are.
+    """
 
     def __init__(
         self,
@@ -52,7 +56,7 @@ class Recorder:
                 there is none.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        self._folder, self._config, self._scenario = folder, config, scenario
+        self.folder, self._config, self._scenario = folder, config, scenario
         self._diagnostics = diagnostics
         self._remarks = dict(remarks)
         self._counterpart = counterpart
@@ -92,7 +96,7 @@ class Recorder:
         history, rounds = self._history, total_rounds(self._config, self._scenario)
         tasks = 1 if self._scenario.stream is not None else self._config.scenario.tasks
         _write_json(
-            self._folder / "progress.json",
+            self.folder / "progress.json",
             {
                 "state": state,
                 "round": server_round,
@@ -190,13 +194,13 @@ class Recorder:
         remarks = dict(self._remarks)
         for diagnostics in self._diagnostics:
             for name, content in diagnostics.files().items():
-                _write_json(self._folder / name, content)
+                _write_json(self.folder / name, content)
             summary |= diagnostics.summary()
             remarks |= diagnostics.remarks()
         summary["remarks"] = remarks
         summary["seconds"] = time.monotonic() - self._started
         summary["environment"] = environment()
-        _write_json(self._folder / "summary.json", summary)
+        _write_json(self.folder / "summary.json", summary)
         return summary
 
     def _add_evaluation(
@@ -206,7 +210,7 @@ class Recorder:
         self._history.add_evaluation(
             self._config.scenario.tasks - 1 if hidden else task, scores
         )
-        with (self._folder / "accuracy.csv").open("a", newline="") as file:
+        with (self.folder / "accuracy.csv").open("a", newline="") as file:
             lines = csv.writer(file)
             for client, found in scores.items():
                 for i, value in enumerate(found.accuracy):
@@ -218,7 +222,7 @@ class Recorder:
         by_task = record.metrics_by_task()
         for diagnostics in self._diagnostics:
             diagnostics.add_round(record.round, by_task, record.diagnostics)
-        with (self._folder / "rounds.jsonl").open("a") as file:
+        with (self.folder / "rounds.jsonl").open("a") as file:
             file.write(json.dumps(record.line()) + "\n")
 
 

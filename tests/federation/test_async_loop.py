@@ -8,7 +8,7 @@ from fakes import failure, rounds_of, run_in_process, summary_of, tiny
 from text_sets import write_topics
 
 from fcl_flower.core.errors import ConfigError, RoundError
-from fcl_flower.federation.async_loop import interpolate
+from fcl_flower.core.interpolation import interpolate
 from fcl_flower.federation.simulated_clock import SimulatedClock
 from fcl_flower.federation.transport import messages
 from fcl_flower.results.run_folder import CHECKPOINT

@@ -293,7 +293,7 @@ def test_a_client_that_lost_its_memory_is_given_everything_again(tmp_path):
     grid = run_in_process(config, tamper=wipe)
     rows = rounds_of(tmp_path / "run")
     assert [row["clients"] for row in rows[:3]] == [[0, 1], [0], [0, 1]]
-    assert "lost its memory" in rows[1]["reasons"]["1"]
+    assert "lost its state" in rows[1]["reasons"]["1"]
     first, third = (
         next(m for c, m in grid.asked if c == 1 and is_round(m, number))
         for number in (1, 3)
@@ -331,7 +331,7 @@ def test_a_lost_memory_costs_no_attempt_but_once(tmp_path, always):
 
     config = tiny(tmp_path / "run", strategy="fedavg", **shape)
     if always:
-        with pytest.raises(RoundError, match="has lost its memory"):
+        with pytest.raises(RoundError, match="has lost its state"):
             run_in_process(config, tamper=wipe)
         assert sum(is_round(message, 2) for message in lost) == 2
     else:

@@ -170,7 +170,7 @@ def test_a_client_that_raises_is_left_out_by_name_and_the_run_goes_on(
     train = Sgd.train
 
     def breaks(self, state, received, stage, data):
-        if (self.place.client, stage.round) == (1, 2):
+        if (self.context.client, stage.round) == (1, 2):
             raise ValueError("no space\nleft <b>on</b> device")
         return train(self, state, received, stage, data)
 
@@ -377,7 +377,9 @@ def test_the_record_adds_up(tmp_path):
                 kinds[kind] = kinds.get(kind, 0) + size
         assert found["bytes_by_kind"][way] == kinds
         assert found[f"bytes_{way}"] == sum(kinds.values())
-        assert found[f"paper_bytes_{way}"] == sum(r[f"paper_bytes_{way}"] for r in rows)
+        assert found[f"nominal_bytes_{way}"] == sum(
+            r[f"nominal_bytes_{way}"] for r in rows
+        )
     last = [matrix[-1] for matrix in found["client_accuracy"]]
     assert found["average_accuracy"] == pytest.approx(np.mean(last))
     assert (found["rounds"], found["total_rounds"]) == (2, 4)
@@ -398,14 +400,14 @@ def test_the_attention_of_each_task_is_recorded(tmp_path):
 
 
 def test_progress_is_finished_only_when_the_report_is_there(tmp_path, monkeypatch):
-    from fcl_flower.federation import server_app
+    from fcl_flower.federation import server
 
     states = []
 
     def noted(folder):
         states.append(json.loads((folder / "progress.json").read_text())["state"])
 
-    monkeypatch.setattr(server_app, "write_report", noted)
+    monkeypatch.setattr(server, "write_report", noted)
     run_in_process(tiny(tmp_path, strategy="local", tasks=1))
     assert states == ["training"]
     assert json.loads((tmp_path / "progress.json").read_text())["state"] == "finished"
@@ -528,7 +530,7 @@ def test_a_client_whose_survey_fails_is_named_and_trains_all_the_same(
     assert [row["clients"] for row in rows] == [[0, 1, 2]] * 2
     assert [row["failed"] for row in rows] == [[], [1]]
     assert rows[1]["reasons"].keys() == {"1"}
-    assert rows[1]["reasons"]["1"].startswith(f"survey: {why}")
+    assert rows[1]["reasons"]["1"].startswith(f"query: {why}")
     received = {
         client: [g for g in message.content.array_records if g.startswith("adapters/")]
         for client, message in grid.asked
@@ -545,7 +547,7 @@ def test_a_learner_that_raises_in_a_survey_is_left_out_of_it(tmp_path, monkeypat
     def breaks(self, state, question, stage, data):
         raise ValueError("no clusters today")
 
-    monkeypatch.setattr(FedWeit, "answer", breaks)
+    monkeypatch.setattr(FedWeit, "answer_query", breaks)
     survey_run(tmp_path)
     rows = rounds_of(tmp_path / "run")
     assert [row["clients"] for row in rows] == [[0, 1, 2]] * 2

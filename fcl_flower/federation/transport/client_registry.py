@@ -9,7 +9,7 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from fcl_flower.core.errors import RoundError, WireError
-from fcl_flower.federation.transport.mailbox import Mailbox, decode_replies, is_gone
+from fcl_flower.federation.transport import mailbox
 
 POLL_SECONDS = 0.1
 RETURN_SECONDS = 5.0
@@ -35,24 +35,24 @@ class ClientRegistry:
         """
         self._grid = grid
         self._clients = clients
-        self._here: dict[int, int] = {}
-        self._met: dict[int, int] = {}
-        self._box = Mailbox(grid, RETRY_SECONDS)
+        self._connected: dict[int, int] = {}
+        self._known: dict[int, int] = {}
+        self._mailbox = mailbox.Mailbox(grid, RETRY_SECONDS)
         self._asked: set[int] = set()
         self._not_before: dict[int, float] = {}
 
     @property
     def clients(self) -> tuple[int, ...]:
         """Return the clients that are connected, ascending."""
-        return tuple(sorted(self._here))
+        return tuple(sorted(self._connected))
 
     def node(self, client: int) -> int:
         """Return the node of a client that is connected."""
-        return self._here[client]
+        return self._connected[client]
 
     def client(self, node: int) -> int:
         """Return the client of a node that is, or was, connected."""
-        return self._met[node]
+        return self._known[node]
 
     def wait_for_clients(self, least: int, timeout: float) -> None:
         """Wait for all clients; after ``timeout`` seconds ``least`` are enough.
@@ -65,7 +65,7 @@ class ClientRegistry:
             taken = self.refresh()
             if taken:
                 raise RoundError(f"two nodes claim the same partition: {taken}")
-            here = len(self._here)
+            here = len(self._connected)
             if here >= max(self._clients, 1) and not self._asked:
                 break
             if time.monotonic() > deadline:
@@ -76,16 +76,16 @@ class ClientRegistry:
                     f"connected in time, expected at least {least}"
                 )
             time.sleep(POLL_SECONDS)
-        self._clients = self._clients or len(self._here)
+        self._clients = self._clients or len(self._connected)
 
     def mark_gone(self, node: int) -> None:
         """Note that a node is gone, though Flower still lists it; ask it again later.
 
         A node that comes back within Flower's patience keeps its number.
         """
-        for client in [c for c, known in self._here.items() if known == node]:
+        for client in [c for c, known in self._connected.items() if known == node]:
             log(WARNING, "client %d gives no sign of life", client)
-            del self._here[client]
+            del self._connected[client]
             self._not_before[node] = time.monotonic() + RETURN_SECONDS
 
     def refresh(self) -> tuple[int, ...]:
@@ -94,17 +94,17 @@ class ClientRegistry:
         A client whose number is taken stays out for as long as the other is there.
         """
         online = set(self._grid.get_node_ids())
-        for client in [c for c, node in self._here.items() if node not in online]:
+        for client in [c for c, node in self._connected.items() if node not in online]:
             log(WARNING, "client %d has disconnected", client)
-            del self._here[client]
+            del self._connected[client]
         now = time.monotonic()
         unknown = [
             node
-            for node in sorted(online.difference(self._here.values(), self._asked))
+            for node in sorted(online.difference(self._connected.values(), self._asked))
             if now >= self._not_before.get(node, 0)
         ]
         self._asked.update(unknown)
-        self._box.send(
+        self._mailbox.send(
             Message(RecordDict(), dst_node_id=node, message_type=MessageType.QUERY)
             for node in unknown
         )
@@ -112,31 +112,35 @@ class ClientRegistry:
 
     def _collect_ids(self, now: float) -> tuple[int, ...]:
         """Note who has said who it is; return the numbers that are taken."""
-        answers = self._box.collect()
-        told, failed = decode_replies(answers, _partition)
-        self._asked.difference_update(told, failed)
-        gone = {a.metadata.src_node_id for a in answers if is_gone(a)}
-        for node, why in failed.items():
-            log(WARNING, "node %d left out: %s", node, why)
-            later = RETURN_SECONDS if node in gone else RETRY_SECONDS
-            self._not_before[node] = now + later
+        claims: dict[int, int] = {}
+        for reply in self._mailbox.collect():
+            node = reply.metadata.src_node_id
+            self._asked.discard(node)
+            # A peer's content may break Flower's accessors in any way.
+            try:
+                claims[node] = _partition(mailbox.content(reply))
+            except Exception as error:
+                log(WARNING, "node %d left out: %s", node, mailbox.reason(error))
+                gone = mailbox.is_gone(reply)
+                later = RETURN_SECONDS if gone else RETRY_SECONDS
+                self._not_before[node] = now + later
         taken = []
-        for node, client in sorted(told.items()):
+        for node, client in sorted(claims.items()):
             if self._clients and client >= self._clients:
                 log(WARNING, "client %d is not one of %d", client, self._clients)
                 self._not_before[node] = math.inf
-            elif client in self._here:
+            elif client in self._connected:
                 log(WARNING, "client %d is here already; node %d waits", client, node)
                 self._not_before[node] = now + RETRY_SECONDS
                 taken.append(client)
             else:
                 log(INFO, "client %d has connected", client)
-                self._here[client], self._met[node] = node, client
+                self._connected[client], self._known[node] = node, client
         return tuple(taken)
 
 
-def _partition(reply: Message) -> int:
-    found = reply.content.config_records["who"]["partition"]
+def _partition(records: RecordDict) -> int:
+    found = records.config_records["who"]["partition"]
     if type(found) is not int or found < 0:  # True is an int, too
         raise WireError(f"who/partition: expected a number from 0, got {found!r}")
     return found

@@ -29,10 +29,10 @@ from fcl_flower.core.errors import ContractError, WireError
 from fcl_flower.core.sparse import SparseArray
 from fcl_flower.core.types import AnyArray, Array
 
-Precision: TypeAlias = Literal["float32", "float16", "bfloat16"]
+WireDtype: TypeAlias = Literal["float32", "float16", "bfloat16"]
 _Indices: TypeAlias = npt.NDArray[np.int64]
 
-_SUFFIXES: dict[Precision, str] = {
+_SUFFIXES: dict[WireDtype, str] = {
     "float32": "",
     "float16": "+float16",
     "bfloat16": "+bfloat16",
@@ -73,7 +73,7 @@ class Encoded:
     data: bytes
 
 
-def encode(tensor: AnyArray, precision: Precision = "float32") -> Encoded:
+def encode(tensor: AnyArray, precision: WireDtype = "float32") -> Encoded:
     """Return ``tensor`` in the smallest of the forms that can hold it.
 
     Args:
@@ -140,7 +140,7 @@ def decode(encoded: Encoded, max_bytes: int = 2**31) -> AnyArray:
     return sparse if kind == "fcl.sparse" else _read_only(sparse.to_dense())
 
 
-def _pack_sparse(tensor: SparseArray, precision: Precision) -> tuple[str, bytes]:
+def _pack_sparse(tensor: SparseArray, precision: WireDtype) -> tuple[str, bytes]:
     """Return the smallest layout of the present entries, and its bytes."""
     try:
         tensor.validate()
@@ -156,7 +156,7 @@ def _pack_sparse(tensor: SparseArray, precision: Precision) -> tuple[str, bytes]
     return layout, values.tobytes() + _pack_positions(layout, tensor.shape, where)
 
 
-def _pack_dense(tensor: Array, precision: Precision) -> tuple[str, bytes]:
+def _pack_dense(tensor: Array, precision: WireDtype) -> tuple[str, bytes]:
     """Return the smallest layout of the entries that are not zero, and its bytes."""
     flat = _to_wire(tensor.reshape(-1), precision)
     present = flat.view(_UNSIGNED[flat.itemsize]) != 0
@@ -302,14 +302,14 @@ def _check_shape(shape: tuple[int, ...], itemsize: int, max_bytes: int) -> None:
         raise WireError(f"the shape claims more than {limit} bytes")
 
 
-def _wire_dtype(dtype: np.dtype[Any], precision: Precision) -> np.dtype[Any]:
+def _wire_dtype(dtype: np.dtype[Any], precision: WireDtype) -> np.dtype[Any]:
     """Return the little-endian dtype in which values of ``dtype`` travel."""
     if dtype != np.float32 or precision == "float32":
         return dtype.newbyteorder("<")
     return np.dtype("<f2" if precision == "float16" else "<u2")
 
 
-def _to_wire(values: Array, precision: Precision) -> Array:
+def _to_wire(values: Array, precision: WireDtype) -> Array:
     """Return ``values``, shape (k,), as they travel; bfloat16 as its bits."""
     dtype = _DTYPES[values.dtype.name]
     native = values.astype(dtype, copy=False)
@@ -323,7 +323,7 @@ def _to_wire(values: Array, precision: Precision) -> Array:
     return np.where(np.isnan(native), high | 0x40, nearest).astype("<u2")
 
 
-def _from_wire(stored: Array, dtype: np.dtype[Any], precision: Precision) -> Array:
+def _from_wire(stored: Array, dtype: np.dtype[Any], precision: WireDtype) -> Array:
     """Return the values of ``dtype`` that `_to_wire` turned into ``stored``."""
     if dtype == np.bool_ and np.any(stored.view(np.uint8) > 1):
         raise WireError("a value of dtype bool must be the byte 0 or 1")

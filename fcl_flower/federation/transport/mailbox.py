@@ -1,10 +1,9 @@
 """Ask the clients and wait: one answer for everyone asked, whatever happens."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from collections.abc import Iterable, Iterator
 
-from flwr.app import Error, Message
+from flwr.app import Error, Message, RecordDict
 from flwr.serverapp import Grid
 
 from fcl_flower.core.errors import WireError
@@ -17,8 +16,6 @@ PATIENCE = 0.05
 """A share of what one has waited already: looking costs little, and delays little."""
 GRACE = 10.0
 MAX_REASON = 300
-
-T = TypeVar("T")
 
 
 class Mailbox:
@@ -108,27 +105,23 @@ def is_gone(reply: Message) -> bool:
     return reply.has_error() and reply.error.code == UNAVAILABLE
 
 
-def decode_replies(
-    replies: Iterable[Message], open_one: Callable[[Message], T]
-) -> tuple[dict[int, T], dict[int, str]]:
-    """Return what ``open_one`` makes of each answer, and why it could not, by node."""
-    opened: dict[int, T] = {}
-    failed: dict[int, str] = {}
-    for reply in replies:
-        node = reply.metadata.src_node_id
-        try:
-            if reply.has_error():
-                raise WireError(str(reply.error.reason))
-            opened[node] = open_one(reply)
-        # A peer's content may break Flower's accessors, or our checks, in any way.
-        except Exception as error:
-            text = str(error) if isinstance(error, WireError) else repr(error)
-            failed[node] = _one_line(text)
-    return opened, failed
+def content(reply: Message) -> RecordDict:
+    """Return what a reply holds.
+
+    Raises:
+        WireError: the client failed.
+    """
+    if reply.has_error():
+        raise WireError(str(reply.error.reason))
+    return reply.content
 
 
-def _one_line(text: str) -> str:
-    """Return a reason that is safe to print: a peer may have put in what it likes."""
+def reason(error: Exception) -> str:
+    """Return why a reply is not used, in one printable line.
+
+    A peer may have put into the message of an error what it likes.
+    """
+    text = str(error) if isinstance(error, WireError) else repr(error)
     line = " ".join(text.split())[:MAX_REASON]
     return "".join(sign if sign.isprintable() else "?" for sign in line)
 

@@ -16,7 +16,7 @@ from fcl_flower.core.types import (
     TaskStage,
     Update,
 )
-from fcl_flower.federation.transport.codec import Encoded, Precision, decode, encode
+from fcl_flower.federation.transport.codec import Encoded, WireDtype, decode, encode
 
 STAGE = "fcl.stage"
 METRICS = "fcl.metrics"
@@ -38,7 +38,7 @@ class MessageEncoder:
     tensors that it has seen.
     """
 
-    def __init__(self, precision: Precision = "float32") -> None:
+    def __init__(self, precision: WireDtype = "float32") -> None:
         """Encode float32 tensors at ``precision``; other dtypes keep theirs."""
         self._precision = precision
         self._seen: dict[int, tuple[AnyArray, Array]] = {}

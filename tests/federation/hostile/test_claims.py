@@ -75,7 +75,7 @@ def test_a_client_that_always_forgets_is_like_one_that_is_away(tmp_path, method)
     assert scores_of(tmp_path / "false", HONEST) == scores_of(tmp_path / "away", HONEST)
     assert scores_of(tmp_path / "false", HONEST)
     reasons = [r["reasons"].get("1", "") for r in rounds_of(tmp_path / "false")]
-    assert any("has lost its memory" in why for why in reasons)
+    assert any("has lost its state" in why for why in reasons)
 
 
 # ---- "I know more tasks than you ask for"

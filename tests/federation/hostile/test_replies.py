@@ -11,7 +11,7 @@ from fakes import (
     summary_of,
     tiny,
 )
-from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import Message, MetricRecord, RecordDict
 from mutants import (
     broken_arrays,
     broken_groups,
@@ -24,6 +24,7 @@ from mutants import (
     without_something,
 )
 
+from fcl_flower.federation.run import FederatedRun
 from fcl_flower.federation.server import Server
 from fcl_flower.federation.simulated_clock import SimulatedClock
 from fcl_flower.federation.sync_loop import SynchronousStrategy
@@ -92,27 +93,24 @@ class OneRound:
         self.together = self.play({})
 
     def start(self, grid):
+        resolved = resolve(self.config)
         recorder = Recorder(
             self.folder, self.config, self.plan, build_diagnostics(self.plan)
         )
-        roster = ClientRegistry(grid, len(NODES))
-        roster.wait_for_clients(len(NODES), timeout=5)
-        federation = Server(
-            factory.build_strategy(resolve(self.config)),
-            roster,
+        registry = ClientRegistry(grid, len(NODES))
+        registry.wait_for_clients(len(NODES), timeout=5)
+        server = Server(
+            factory.build_strategy(resolved),
+            registry,
             recorder,
             FolderStateStore(self.folder / "checkpoint", durable=False),
         )
-        federation.begin(snapshot(self.initial, self.initial.shared_names()))
-        loop = SynchronousStrategy(
-            federation,
-            factory.build_schedule(
-                resolve(self.config), factory.build_scenario(resolve(self.config))
-            ),
-            SimulatedClock(),
-        )
-        loop.start(grid, ArrayRecord(), num_rounds=1, timeout=5)
-        return exact(federation.state), rounds_of(self.folder)[0], recorder.accuracy
+        server.begin(snapshot(self.initial, self.initial.shared_names()))
+        schedule = factory.build_schedule(resolved, self.plan)
+        run = FederatedRun(server, schedule, SimulatedClock())
+        loop = SynchronousStrategy(self.config)
+        loop.run_rounds(run, grid, num_rounds=1, timeout=5)
+        return exact(server.state), rounds_of(self.folder)[0], recorder.accuracy
 
     def play(self, answers):
         usual = {key: answering(content) for key, content in self.honest.items()}

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 from fakes import InProcessGrid, exact, tiny
-from flwr.app import Array, ArrayRecord, Message, RecordDict
+from flwr.app import Array, Message, RecordDict
 from mutants import Mutants, over_the_network, with_array, with_scalars
 
 from fcl_flower.core.sparse import SparseArray
+from fcl_flower.federation.run import FederatedRun
 from fcl_flower.federation.server import Server
 from fcl_flower.federation.simulated_clock import SimulatedClock
 from fcl_flower.federation.sync_loop import SynchronousStrategy
@@ -67,26 +68,27 @@ class Waiting:
             return reply
 
         grid = InProcessGrid(NODES, config.flat(), tamper=keep)
-        roster = ClientRegistry(grid, len(NODES))
-        roster.wait_for_clients(len(NODES), timeout=5)
-        self.federation = Server(
-            factory.build_strategy(resolve(config)),
-            roster,
+        registry = ClientRegistry(grid, len(NODES))
+        registry.wait_for_clients(len(NODES), timeout=5)
+        self.strategy = factory.build_strategy(resolve(config))
+        self.server = Server(
+            self.strategy,
+            registry,
             Recorder(folder, config, plan, build_diagnostics(plan)),
             FolderStateStore(folder / "checkpoint", durable=False),
-            norm_limit=config.federation.max_update_norm,
+            max_update_norm=config.federation.max_update_norm,
         )
         model = factory.build_model(resolve(config), plan)
-        self.federation.begin(snapshot(model, model.shared_names()))
-        loop = SynchronousStrategy(self.federation, schedule, SimulatedClock())
-        loop.start(grid, ArrayRecord(), num_rounds=1, timeout=5)
+        self.server.begin(snapshot(model, model.shared_names()))
+        run = FederatedRun(self.server, schedule, SimulatedClock())
+        SynchronousStrategy(config).run_rounds(run, grid, num_rounds=1, timeout=5)
 
         self.norm_limit = config.federation.max_update_norm
         self.stage = schedule.stage(2)
         self.question, self.honest = {}, {}
         for client, node in enumerate(NODES):
             stage = schedule.stage(2, client)
-            asked = self.federation.training(client, stage, evaluate=False)
+            asked = self.server.train_request(client, stage)
             self.question[client] = asked
             self.honest[client] = grid.answer(asked, grid.contexts[node]).content
 
@@ -95,7 +97,8 @@ class Waiting:
         question = self.question[client]
         grid = Answering(lambda: Message(arrive(), reply_to=question))
         replies = list(send_and_wait(grid, [question], timeout=5))
-        return self.federation.open(replies, self.federation.update)
+        received = self.server.receive(replies)
+        return received.updates, received.failures
 
     def receive_honest(self):
         """Return both clients' own updates."""
@@ -107,9 +110,9 @@ class Waiting:
         return updates
 
     def aggregated(self):
-        federation = self.federation
+        """Return the next state, and leave the server in its own."""
         updates = self.receive_honest()
-        return federation.inner.aggregate_train(federation.state, self.stage, updates)
+        return self.strategy.aggregate_train(self.server.state, self.stage, updates)
 
     def mutants(self, seed):
         honest = self.honest[HOSTILE]
@@ -166,10 +169,10 @@ def entries(array):
     stored = data[: len(places) * width]
     if precision == "bfloat16":
         wide = b"".join(b"\0\0" + stored[i : i + 2] for i in range(0, len(stored), 2))
-        values = struct.decode_payload(f"<{len(places)}f", wide)
+        values = struct.unpack(f"<{len(places)}f", wide)
     else:
         letter = "e" if precision else "f"
-        values = struct.decode_payload(f"<{len(places)}{letter}", stored)
+        values = struct.unpack(f"<{len(places)}{letter}", stored)
     found = dict(zip(places, values, strict=True))
     return found if storage == "sparse" else dict.fromkeys(range(total), 0.0) | found
 
@@ -183,7 +186,7 @@ def possible(content, waiting):
 
     They are named ``group/name``, and given as index to value.
     """
-    base = waiting.federation.state["base"]
+    base = waiting.server.state["base"]
     sparse = "adapters" in waiting.honest[HOSTILE]
     groups = content.array_records
     fits = groups.keys() == {"base"} or (sparse and groups.keys() <= set(WEIT))
@@ -249,14 +252,14 @@ def test_the_oracle_reads_the_honest_updates_as_the_server_does(waiting):
     updates = waiting.receive_honest()
     for client, content in waiting.honest.items():
         assert possible(content, waiting) == opened(updates[client])
-    assert exact(waiting.aggregated()) != exact(waiting.federation.state)
+    assert exact(waiting.aggregated()) != exact(waiting.server.state)
 
 
 def test_ten_thousand_broken_updates_change_nothing(waiting, caplog):
     caplog.set_level("ERROR")
-    federation = waiting.federation
-    before, expected = exact(federation.state), exact(waiting.aggregated())
-    done = federation.done, federation.last_round(HONEST)
+    server = waiting.server
+    before, expected = exact(server.state), exact(waiting.aggregated())
+    done = server.done, server.last_round(HONEST)
     mutants = waiting.mutants(seed=1)
     drawn, survived, reasons = Counter(), 0, set()
     forget_peak()
@@ -288,10 +291,10 @@ def test_ten_thousand_broken_updates_change_nothing(waiting, caplog):
     assert min(drawn[kind] for kind in Mutants.SHARES) > MUTANTS / 20
     assert len(reasons) > 100
     assert 0 < survived < MUTANTS / 40
-    after = exact(federation.state)
+    after = exact(server.state)
     before.get("meta/seen", {}).pop(str(HOSTILE), None)  # it said: forgotten
     assert after == before
-    assert (federation.done, federation.last_round(HONEST)) == done
+    assert (server.done, server.last_round(HONEST)) == done
     assert exact(waiting.aggregated()) == expected
 
 
@@ -301,10 +304,10 @@ def test_nothing_of_a_mutant_gets_into_the_record(waiting):
     for _, content in mutants.contents:
         _, why = waiting.receive(HOSTILE, lambda c=content: over_the_network(c))
         failed |= why
-    federation, folder = waiting.federation, waiting.folder
+    server, folder = waiting.server, waiting.folder
     files = {path: path.stat().st_size for path in folder.glob("*.*")}
     updates = waiting.receive_honest()
-    federation.close_round(1, updates, failed, {})
+    server.close_round(waiting.stage, updates, failed, {})
     *_, last = (folder / "rounds.jsonl").read_text().splitlines()
     kinds = json.loads(last)["bytes_up"].keys()
     assert kinds == {*waiting.honest[HOSTILE].array_records, "meta", "unused"}

@@ -1,0 +1,197 @@
+"""What clients reply: decode it, check it, and say why the rest is left out."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from logging import WARNING
+from typing import Any, TypeVar
+
+from flwr.app import Message, MessageType, RecordDict
+from flwr.common.logger import log
+
+from fcl_flower.algorithms.base import ServerStrategy
+from fcl_flower.algorithms.hooks import AsksClients
+from fcl_flower.core import update_checks
+from fcl_flower.core.errors import WireError
+from fcl_flower.core.types import Evaluation, Payload, TaskStage, Update
+from fcl_flower.federation.transport import byte_counts, mailbox, messages
+from fcl_flower.federation.transport.client_registry import ClientRegistry
+
+QUERY = f"{MessageType.QUERY}.survey"
+"""The message type of a query before training."""
+
+UNUSED = "unused"
+"""The group kind under which all bytes of a refused reply are counted."""
+
+STATE_LOST = "has lost its state and starts anew when asked next"
+"""Why the update of a client without its private state is not used."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a client was asked to train.
+
+    Attributes:
+        stage: where it stands, in the server's count of rounds.
+        client_stage: the same in the client's own count, as it travels.
+        tasks: how many accuracies its reply has to hold; 0 for none.
+    """
+
+    stage: TaskStage
+    client_stage: TaskStage
+    tasks: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """What replies hold, by ascending client.
+
+    Attributes:
+        updates: those that may be aggregated, with the stage that was asked for.
+        scores: test accuracies, in a reply of their own or beside an update.
+        query_replies: answers to queries.
+        failures: why a reply is not used.
+        score_failures: why there are no scores although they were asked for.
+        state_lost: clients without the private state of their last update; their
+            replies are among the failures.
+        traffic: bytes by group kind.
+    """
+
+    updates: dict[int, Update] = field(default_factory=dict)
+    scores: dict[int, Evaluation] = field(default_factory=dict)
+    query_replies: dict[int, Payload] = field(default_factory=dict)
+    failures: dict[int, str] = field(default_factory=dict)
+    score_failures: dict[int, str] = field(default_factory=dict)
+    state_lost: frozenset[int] = frozenset()
+    traffic: Counter[str] = field(default_factory=Counter)
+
+
+class ReplyReader:
+    """Reads replies to what clients were asked last; trusts none of them."""
+
+    def __init__(
+        self,
+        strategy: ServerStrategy[Any],
+        registry: ClientRegistry,
+        check_metrics: Callable[[Mapping[str, float]], None],
+        max_update_norm: float,
+    ) -> None:
+        """Keep what replies are checked with.
+
+        Args:
+            strategy: checks names and shapes.
+            registry: maps nodes to clients.
+            check_metrics: raises `WireError` for scalars that cannot be recorded.
+            max_update_norm: see `Server`.
+        """
+        self._strategy = strategy
+        self._registry = registry
+        self._check_metrics = check_metrics
+        self._max_update_norm = max_update_norm
+        self._asked: dict[int, Asked] = {}
+        self._tasks: dict[int, int] = {}
+
+    def expect_update(self, client: int, asked: Asked) -> None:
+        """Note what a client is asked to train."""
+        self._asked[client] = asked
+
+    def expect_scores(self, client: int, tasks: int) -> None:
+        """Note how many accuracies a client is asked for in a message of its own."""
+        self._tasks[client] = tasks
+
+    def asked(self, client: int) -> Asked:
+        """Return what a client was asked to train last."""
+        return self._asked[client]
+
+    def read(self, replies: Iterable[Message], state: Payload) -> Received:
+        """Return what replies hold, at most one of each client.
+
+        Args:
+            replies: to messages of one type or of several.
+            state: the server's, which updates have to fit.
+        """
+        found = Received()
+        lost = set[int]()
+        for reply in replies:
+            node = reply.metadata.src_node_id
+            client = self._registry.client(node)
+            if mailbox.is_gone(reply):
+                self._registry.mark_gone(node)
+            scores = reply.metadata.message_type == MessageType.EVALUATE
+            traffic = Counter[str]()
+            # A peer's content may break Flower's accessors, or our checks, in any way.
+            try:
+                records = mailbox.content(reply)
+                traffic = byte_counts.traffic(records)
+                if scores:
+                    found.scores[client] = messages.decode_evaluation(
+                        records, self._tasks[client]
+                    )
+                elif reply.metadata.message_type == QUERY:
+                    found.query_replies[client] = self._query_reply(records, state)
+                elif messages.reports_state_lost(records):
+                    lost.add(client)
+                    raise WireError(STATE_LOST)
+                else:
+                    found.updates[client] = self._update(client, records, state)
+            except Exception as error:
+                failures = found.score_failures if scores else found.failures
+                failures[client] = _left_out(client, error)
+                # Not by group kind: a peer may name its groups as it likes.
+                traffic = Counter({UNUSED: traffic.total()})
+            found.traffic.update(traffic)
+            if client in found.updates and (tasks := self._asked[client].tasks):
+                try:
+                    found.scores[client] = messages.decode_evaluation(records, tasks)
+                except Exception as error:
+                    found.score_failures[client] = _left_out(client, error)
+        return Received(
+            _by_client(found.updates),
+            _by_client(found.scores),
+            _by_client(found.query_replies),
+            _by_client(found.failures),
+            _by_client(found.score_failures),
+            frozenset(lost),
+            found.traffic,
+        )
+
+    def _update(self, client: int, records: RecordDict, state: Payload) -> Update:
+        """Return an update that may be aggregated.
+
+        Raises:
+            WireError: it must not be.
+        """
+        asked = self._asked[client]
+        update = messages.decode_update(records, asked.client_stage)
+        self._check_metrics(update.metrics)
+        # Shapes first: a few bytes may claim tensors whose values take long to read.
+        self._strategy.check_update(state, update)
+        update_checks.finite(update.payload)
+        if self._max_update_norm:
+            update_checks.norm(update.payload, state, self._max_update_norm)
+        return replace(update, stage=asked.stage)
+
+    def _query_reply(self, records: RecordDict, state: Payload) -> Payload:
+        """Return an answer to a query that may be used.
+
+        Raises:
+            WireError: it must not be.
+        """
+        assert isinstance(self._strategy, AsksClients)  # replies come to queries
+        answer = messages.decode_payload(records)
+        self._strategy.check_query_reply(state, answer)
+        update_checks.finite(answer)
+        return answer
+
+
+def _left_out(client: int, error: Exception) -> str:
+    """Log and return why something of a client is not used."""
+    why = mailbox.reason(error)
+    log(WARNING, "client %d left out: %s", client, why)
+    return why
+
+
+def _by_client(values: Mapping[int, T]) -> dict[int, T]:
+    return dict(sorted(values.items()))
