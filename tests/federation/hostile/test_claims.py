@@ -62,7 +62,9 @@ def scores_of(folder, client):
 # ---- "I have lost my memory"
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda m: "-".join(m.values()))
+@pytest.mark.parametrize(
+    "method", METHODS, ids=lambda m: "-".join(map(str, m.values()))
+)
 def test_a_client_that_always_forgets_is_like_one_that_is_away(tmp_path, method):
     def forgets(message, reply):
         return messages.state_lost(messages.decode_request(message.content).stage.round)
@@ -86,7 +88,9 @@ def with_scores(reply, accuracy):
     return RecordDict({**reply.content, messages.SCORES: record})
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda m: "-".join(m.values()))
+@pytest.mark.parametrize(
+    "method", METHODS, ids=lambda m: "-".join(map(str, m.values()))
+)
 def test_scores_of_tasks_that_nobody_asked_for_are_those_of_nobody(tmp_path, method):
     boast = answered_by("train", lambda m, reply: with_scores(reply, [1.0] * 9))
     boast_later = answered_by(
