@@ -70,12 +70,12 @@ def failure(message, reason):
 def tiny(folder, **values):
     """Return the smallest run worth the name, on real digits."""
     small = {"clients": 2, "tasks": 2, "rounds": 1, "classes_per_task": 2}
-    return RunConfig(**{**small, "output": str(folder), **values})
+    return RunConfig.from_settings(**{**small, "output": str(folder), **values})
 
 
 def run_in_process(config, nodes=None, **behaviour):
     """Run a RunConfig without Ray; return the grid with every node's context."""
-    nodes = nodes or [101 + 7 * i for i in range(config.clients)]
+    nodes = nodes or [101 + 7 * i for i in range(config.scenario.clients)]
     grid = InProcessGrid(nodes, config.flat(), **behaviour)
     in_process.run_apps(grid, config)
     return grid
