@@ -1,3 +1,80 @@
-"""Federated continual learning on Flower."""
+"""Federated continual learning on Flower.
+
+The names below are the public interface; each is loaded when it is used first, so that
+importing the package loads neither torch nor Flower.
+"""
+
+from typing import TYPE_CHECKING
+
+from fcl_flower.core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from fcl_flower import algorithms, models
+    from fcl_flower.algorithms.base import ClientLearner, Params, ServerStrategy
+    from fcl_flower.algorithms.registry import Algorithm
+    from fcl_flower.api import compare, simulate
+    from fcl_flower.config.run_config import RunConfig
+    from fcl_flower.core.errors import (
+        ConfigError,
+        ContractError,
+        FclError,
+        RoundError,
+        WireError,
+    )
+    from fcl_flower.core.sparse import SparseArray
+    from fcl_flower.core.types import TaskStage, Update
+    from fcl_flower.data import datasets, scenarios
+    from fcl_flower.data.examples import TaskData
+    from fcl_flower.results import metrics
+    from fcl_flower.results.result import Comparison, Result
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "Algorithm",
+    "ClientLearner",
+    "Comparison",
+    "ConfigError",
+    "ContractError",
+    "FclError",
+    "Params",
+    "Result",
+    "RoundError",
+    "RunConfig",
+    "ServerStrategy",
+    "SparseArray",
+    "TaskData",
+    "TaskStage",
+    "Update",
+    "WireError",
+    "__version__",
+    "algorithms",
+    "compare",
+    "datasets",
+    "metrics",
+    "models",
+    "scenarios",
+    "simulate",
+]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "api": "simulate compare",
+        "results.result": "Result Comparison",
+        "config.run_config": "RunConfig",
+        "algorithms.registry": "Algorithm",
+        "algorithms.base": "ServerStrategy ClientLearner Params",
+        "core.types": "Update TaskStage",
+        "data.examples": "TaskData",
+        "core.sparse": "SparseArray",
+        "core.errors": "FclError ConfigError ContractError WireError RoundError",
+    },
+    {
+        "algorithms": "algorithms",
+        "datasets": "data.datasets",
+        "models": "models",
+        "metrics": "results.metrics",
+        "scenarios": "data.scenarios",
+    },
+)

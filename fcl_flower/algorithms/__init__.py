@@ -1,1 +1,32 @@
 """What an algorithm is: its two sides, and the registry that finds it."""
+
+from typing import TYPE_CHECKING
+
+from fcl_flower.core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from fcl_flower.algorithms.base import (
+        ClientContext,
+        ClientLearner,
+        Params,
+        ServerStrategy,
+    )
+    from fcl_flower.algorithms.registry import Algorithm, algorithm, registered
+
+__all__ = [
+    "Algorithm",
+    "ClientContext",
+    "ClientLearner",
+    "Params",
+    "ServerStrategy",
+    "algorithm",
+    "registered",
+]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "base": "ServerStrategy ClientLearner ClientContext Params",
+        "registry": "Algorithm algorithm registered",
+    },
+)

@@ -6,7 +6,8 @@ package by an entry point. Nothing else names it.
 """
 
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from fcl_flower.algorithms.base import ClientLearner, Params, ServerStrategy
 from fcl_flower.config.parsing import Scalar, validate_params
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.core.errors import ContractError, unknown
+from fcl_flower.core.errors import ContractError, refuse, unknown
 
 if TYPE_CHECKING:
     from fcl_flower.training.server_trainer import ServerTrainer
@@ -154,6 +155,8 @@ def algorithm(name: str) -> Algorithm:
         ConfigError: there is none of that name; the message lists all.
         ContractError: its declaration is none.
     """
+    if name in _of_this_process:
+        return _of_this_process[name]
     module = name.replace("-", "_")
     if module in _modules():
         found = _declared(module)
@@ -179,7 +182,26 @@ def algorithms() -> Mapping[str, Algorithm]:
                 "expected a name of its own"
             )
         found[point.name] = _registered(point)
-    return MappingProxyType(found)
+    return MappingProxyType({**found, **_of_this_process})
+
+
+_of_this_process: dict[str, Algorithm] = {}
+
+
+@contextmanager
+def registered(own: Algorithm) -> Iterator[None]:
+    """Let this process, and no other, find an algorithm by its name for a while.
+
+    Raises:
+        ConfigError: another algorithm has the name.
+    """
+    if own.name in algorithms():
+        raise refuse("algorithm", own.name, "a name that no other algorithm has")
+    _of_this_process[own.name] = own
+    try:
+        yield
+    finally:
+        del _of_this_process[own.name]
 
 
 def _modules() -> set[str]:

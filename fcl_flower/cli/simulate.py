@@ -210,7 +210,7 @@ class _Runner:
 
     def __call__(self, run: "ResolvedRun", folder: Path) -> Mapping[str, Any]:
         from fcl_flower.cli.progress import Display
-        from fcl_flower.runtime.backends import run_on
+        from fcl_flower.runtime.simulation import run_on
 
         try:
             folder.mkdir(parents=True, exist_ok=True)

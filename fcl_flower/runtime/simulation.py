@@ -1,13 +1,14 @@
-"""Many clients on one machine, through Flower's own simulation runtime.
+"""Many clients on one machine: in this process, or in Flower's simulation runtime.
 
-A run gets a Flower app folder of its own, a SuperLink on a free port and a private
-``FLWR_HOME``, all below its output folder, and then goes the public way: ``flwr run``.
-Nothing outlives it, and it meets no other Flower on the machine.
+In Flower's runtime a run gets a Flower app folder of its own, a SuperLink on a free
+port and a private ``FLWR_HOME``, all below its output folder, and then goes the public
+way: ``flwr run``. Nothing outlives it, and it shares nothing with any other Flower.
 """
 
 import contextlib
+import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -29,6 +30,45 @@ from fcl_flower.runtime.processes import (
     stop,
 )
 from fcl_flower.setup import resolve
+from fcl_flower.setup.resolve import ResolvedRun
+
+
+def run_on(
+    backend: str,
+    run: ResolvedRun,
+    folder: Path,
+    *,
+    workers: int | None = None,
+    gpus_per_client: float = 0.0,
+    local_data: Sequence[Path] = (),
+    watch: Callable[[Progress], None] = lambda progress: None,
+) -> dict[str, Any]:
+    """Run one configuration into a folder; return its summary.
+
+    Args:
+        backend: ``in-process`` or ``flower``; the numbers are the same.
+        run: resolved.
+        folder: exists and can be written.
+        workers: of Flower's runtime, clients that train at the same time; None for one
+            a CPU core.
+        gpus_per_client: of Flower's runtime.
+        local_data: in this process, the folder of each client's local data.
+        watch: called with the progress when it changes.
+
+    Raises:
+        RoundError: the run failed.
+    """
+    if backend == "in-process":
+        from fcl_flower.runtime.in_process import run_in_process
+
+        return run_in_process(run.config, folder, local_data=local_data, watch=watch)
+    return simulate(
+        run.config,
+        folder,
+        workers=workers or len(os.sched_getaffinity(0)),
+        gpus_per_client=gpus_per_client,
+        watch=watch,
+    )
 
 
 def simulate(

@@ -174,7 +174,7 @@ def run_study(
     runs = [resolve(config) for config in study.runs()]
     for one in runs:  # a scenario may fail for one seed alone
         validate(one)
-    folders = {_folder(folder, one.config): one for one in runs}
+    folders = {run_folder(folder, one.config): one for one in runs}
     kept = {place: _finished(place, one.config) for place, one in folders.items()}
     for place, one in folders.items():
         if kept[place] is None and wanted(one.config):
@@ -184,7 +184,8 @@ def run_study(
     return _write_tables(folder, kept)
 
 
-def _folder(folder: Path, config: RunConfig) -> Path:
+def run_folder(folder: Path, config: RunConfig) -> Path:
+    """Return the folder of one run below that of its study."""
     return folder / f"{config.title.replace(' ', '-')}-seed{config.run.seed}"
 
 

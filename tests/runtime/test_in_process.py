@@ -133,6 +133,6 @@ def test_a_client_that_fails_is_named_with_its_reason(run, monkeypatch, tmp_path
 
     monkeypatch.setattr(Sgd, "train", broken)
     with pytest.raises(RoundError, match="no gradient today"):
-        run("run", strategy="fedavg", attempts=1)
+        run("run", strategy="fedavg", max_attempts=1)
     log = (tmp_path / "run" / "flower.log").read_text()
     assert "in broken" in log  # the traceback, for who wrote the client

@@ -2,6 +2,8 @@
 
 import re
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from importlib.metadata import distribution
 from pathlib import Path
@@ -27,6 +29,7 @@ __all__ = ["Dataset", "known_datasets", "load_dataset"]
 
 _DIGITS = "sklearn/datasets/data/digits.csv.gz"
 _HUB = "hub:"
+_registered: dict[str, Dataset] = {}
 
 
 @lru_cache(maxsize=16)
@@ -61,8 +64,26 @@ def load_dataset(name: str, data_root: Path) -> Dataset:
     return _load(name, data_root)
 
 
+@contextmanager
+def registered(dataset: Dataset) -> Iterator[None]:
+    """Let `load_dataset` find a data set by its name, in this process, for a while.
+
+    Args:
+        dataset: its name stands for these samples and no others, as scenarios are
+            kept by the names of their data sets.
+    """
+    _registered[dataset.name] = dataset
+    try:
+        yield
+    finally:
+        del _registered[dataset.name]
+        load_dataset.cache_clear()
+
+
 def _load(name: str, data_root: Path) -> Dataset:
     """Return a data set that is no union."""
+    if name in _registered:
+        return _registered[name]
     if name.startswith(_HUB):
         return load_hub(name, name.removeprefix(_HUB))
     if not re.fullmatch(r"\w[\w.-]*(:\w+)?", name):

@@ -10,8 +10,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from sklearn.metrics import adjusted_rand_score
-
 from fcl_flower.core.errors import ContractError
 from fcl_flower.data.scenarios.concept_stream import ConceptStream
 from fcl_flower.results.diagnostics.base import Scalars, TaskId
@@ -47,6 +45,9 @@ class ConceptDiagnostics:
         clients = sorted(int(match[1]) for match in matches if match)
         if self._stream is None or not clients:
             return
+        # Imported here since it takes a second, and most runs have no clusters.
+        from sklearn.metrics import adjusted_rand_score
+
         concepts = [
             self._stream.concepts_at(client, server_round) for client in clients
         ]

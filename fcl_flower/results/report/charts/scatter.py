@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.spatial.distance import cdist
 
 from fcl_flower.results.report.charts import plot
 from fcl_flower.results.report.html.markup import Markup, join, tag
@@ -82,6 +81,8 @@ def _apart(wanted: Positions, gap: float) -> Positions:
     A point that would cover an earlier one goes to the nearest free place of a
     hexagonal grid around its own, of which each earlier one covers four at most.
     """
+    from scipy.spatial.distance import cdist  # few runs have a map
+
     steps = math.ceil(math.sqrt(len(wanted)))
     row, column = np.mgrid[-steps : steps + 1, -steps : steps + 1]
     grid = gap * np.stack([column + row % 2 / 2, row * math.sqrt(0.75)], axis=-1)

@@ -1,0 +1,304 @@
+"""The Python interface: run a federation, or compare several."""
+
+import hashlib
+import re
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from rich.console import Console
+from torch import nn
+
+from fcl_flower.algorithms import registry as algorithm_registry
+from fcl_flower.algorithms.registry import DATASET, Algorithm
+from fcl_flower.cli.progress import Display
+from fcl_flower.config.run_config import RunConfig, long_keys
+from fcl_flower.core.errors import RoundError, refuse, unknown
+from fcl_flower.data.datasets import registry as dataset_registry
+from fcl_flower.data.datasets.arrays import from_arrays
+from fcl_flower.data.datasets.base import Dataset
+from fcl_flower.models.entry import ModelEntry, from_module
+from fcl_flower.models.registry import MODELS
+from fcl_flower.results.result import Comparison, Result
+from fcl_flower.runtime.simulation import run_on
+from fcl_flower.runtime.study import Study, run_folder, run_study, variants_of
+from fcl_flower.setup.factory import validate
+from fcl_flower.setup.resolve import ResolvedRun, data_root, resolve
+
+Backend: TypeAlias = Literal["in-process", "flower"]
+BACKENDS = ("in-process", "flower")
+
+Data: TypeAlias = Dataset | Sequence[Any]
+Model: TypeAlias = str | Mapping[str, object] | ModelEntry | Callable[..., nn.Module]
+
+
+def simulate(
+    algorithm: str | Algorithm | RunConfig = "fedweit",
+    *,
+    backend: Backend = "in-process",
+    output: Path | str | None = None,
+    workers: int | None = None,
+    progress: bool = True,
+    data: Data | None = None,
+    model: Model | None = None,
+    **settings: object,
+) -> Result:
+    """Run one federation on this machine.
+
+    Args:
+        algorithm: a name (``fcl list``), an algorithm of your own, or a whole
+            configuration.
+        backend: ``in-process``, or ``flower`` for Flower's simulation runtime, in
+            which clients train in parallel; the numbers are the same.
+        output: folder for the results; None for a temporary one that is kept as long
+            as the result.
+        workers: with ``flower``, clients that train at the same time.
+        progress: show how far the run is.
+        data: a data set, or the arrays that `from_arrays` takes; None for the data
+            set that the setting ``dataset`` names.
+        model: a name, a mapping with a name and parameters, or a body of your own: a
+            module from (batch, *input_shape) to (batch, features), a callable without
+            arguments that makes one, or a `ModelEntry`.
+        settings: as in `RunConfig.from_settings`, such as ``clients=4``, ``rounds=5``,
+            ``scenario="concepts"`` or ``strategy={"lambda1": 0.001}``.
+
+    Raises:
+        ConfigError: a setting is unknown or refused; the message names it.
+        RoundError: the run failed; the message says why.
+    """
+    runner = _Runner(backend, workers, progress=progress)
+    base = RunConfig()
+    if isinstance(algorithm, RunConfig):
+        base, algorithm = algorithm, algorithm.strategy.name
+    with _registered(backend, [algorithm], data, model, settings, base) as given:
+        (name,), named = given
+        run = resolve(base.replace(**{**named, "strategy.name": name}))
+        validate(run)
+        with _folder_for(output) as (folder, keeps):
+            if (folder / "summary.json").exists():
+                raise refuse("output", str(folder), "a folder without a finished run")
+            runner(run, folder)
+    return Result.load(folder, keeps)
+
+
+def compare(
+    algorithms: Sequence[str | Algorithm],
+    seeds: Sequence[int] = (0,),
+    *,
+    counterparts: bool = True,
+    backend: Backend = "in-process",
+    output: Path | str | None = None,
+    workers: int | None = None,
+    progress: bool = True,
+    data: Data | None = None,
+    model: Model | None = None,
+    **settings: object,
+) -> Comparison:
+    """Run several algorithms on the identical scenario, each with every seed.
+
+    Args:
+        algorithms: names, or algorithms of your own; a parameter in
+            ``strategy={...}`` goes to those that know it.
+        seeds: of the runs.
+        counterparts: also run each algorithm without communication.
+        backend: see `simulate`.
+        output: see `simulate`; runs that are finished in the folder are kept, and
+            interrupted ones are resumed.
+        workers: see `simulate`.
+        progress: see `simulate`.
+        data: see `simulate`.
+        model: see `simulate`.
+        settings: see `simulate`.
+
+    Raises:
+        ConfigError: a setting is unknown or refused; the message names it.
+        RoundError: a run failed; the message says why.
+    """
+    runner = _Runner(backend, workers, progress=progress)
+    if isinstance(algorithms, str) or not algorithms:
+        raise refuse("algorithms", algorithms, "a list of one or more")
+    if not seeds:
+        raise refuse("seeds", seeds, "one or more")
+    if "seed" in settings:
+        raise refuse("seed", settings["seed"], "none, as there are seeds")
+    base = RunConfig()
+    with _registered(backend, algorithms, data, model, settings, base) as given:
+        names, named = given
+        params = {k: v for k, v in named.items() if k.startswith("strategy.")}
+        shared = RunConfig.of({k: v for k, v in named.items() if k not in params})
+        variants = variants_of(names, shared, params, counterparts=counterparts)
+        study = Study(variants, tuple(seeds))
+        with _folder_for(output) as (folder, keeps):
+            run_study(study, folder, runner)
+    folders = dict.fromkeys(run_folder(folder, config) for config in study.runs())
+    results = tuple(Result.load(place, keeps) for place in folders)
+    return Comparison(folder, results, keeps)
+
+
+class _Runner:
+    """Runs one configuration into a folder, and shows how far it is."""
+
+    def __init__(self, backend: str, workers: int | None, *, progress: bool) -> None:
+        if backend not in BACKENDS:
+            raise unknown("backend", backend, BACKENDS)
+        if workers is not None and backend != "flower":
+            raise refuse("workers", workers, "none but with backend flower")
+        self._backend, self._workers, self._progress = backend, workers, progress
+
+    def __call__(self, run: ResolvedRun, folder: Path) -> dict[str, Any]:
+        _make(folder)
+        title = f"{run.config.title} seed {run.config.run.seed}"
+        display = Display(Console(), title) if self._progress else nullcontext()
+        with display as shown:
+            return run_on(
+                self._backend,
+                run,
+                folder,
+                workers=self._workers,
+                watch=shown.show if shown else lambda progress: None,
+            )
+
+
+# ---- objects of this process, which a configuration can only name
+
+
+@contextmanager
+def _registered(
+    backend: str,
+    algorithms: Sequence[str | Algorithm],
+    data: Data | None,
+    model: Model | None,
+    settings: Mapping[str, object],
+    base: RunConfig,
+) -> Iterator[tuple[list[str], dict[str, object]]]:
+    """Give objects names while the context lasts.
+
+    Yields:
+        the names of the algorithms, and the settings by ``section.key``.
+    """
+    if isinstance(settings.get("strategy"), str):
+        expected = "only its parameters, as the algorithm is the first argument"
+        raise refuse("strategy", settings["strategy"], expected)
+    given = long_keys(settings)
+    with ExitStack() as stack:
+        names = []
+        for one in algorithms:
+            names.append(one if isinstance(one, str) else one.name)
+            if not isinstance(one, str) and not _is_known(one):
+                _only_in_process(backend, "algorithm")
+                stack.enter_context(algorithm_registry.registered(one))
+        if data is not None:
+            _only_in_process(backend, "data")
+            if "data.datasets" in given:
+                raise refuse(
+                    "dataset", given["data.datasets"], "none, as data is given"
+                )
+            source = _named(data if isinstance(data, Dataset) else from_arrays(*data))
+            stack.enter_context(dataset_registry.registered(source))
+            given["data.datasets"] = source.name
+        if isinstance(model, str | Mapping):
+            given |= long_keys({"model": model})
+        elif model is not None:
+            _only_in_process(backend, "model")
+            entry = model
+            if not isinstance(entry, ModelEntry):
+                dataset = _first_dataset(names, base.replace(**given))
+                entry = from_module(entry, _input_shape(dataset))
+            name = _free_name(model)
+            stack.enter_context(MODELS.registered(name, entry))
+            given["model.name"] = name
+        yield names, given
+
+
+def _is_known(own: Algorithm) -> bool:
+    return algorithm_registry.algorithms().get(own.name) is own
+
+
+def _only_in_process(backend: str, key: str) -> None:
+    if backend != "in-process":
+        raise refuse("backend", backend, f"in-process, as {key} is a Python object")
+
+
+def _named(dataset: Dataset) -> Dataset:
+    """Return the data set under a name that stands for its samples alone."""
+    digest = hashlib.sha256(repr((dataset.kind, dataset.class_names)).encode())
+    for split in (dataset.train, dataset.test):
+        for part in (split.x, split.y):
+            if isinstance(part, tuple):
+                digest.update("\0".join(part).encode())
+            else:
+                digest.update(f"{part.dtype}{part.shape}".encode() + part.tobytes())
+    stem = re.sub(r"[^\w.-]", "-", dataset.name)
+    return replace(dataset, name=f"{stem}-{digest.hexdigest()[:8]}")
+
+
+def _first_dataset(names: Sequence[str], config: RunConfig) -> Dataset:
+    """Return the data set whose samples a model of the user's own takes."""
+    own = (algorithm_registry.algorithm(name).dataset for name in names)
+    usual = next((name for name in own if name != DATASET), DATASET)
+    return dataset_registry.load_dataset(
+        next(iter(config.data.names), usual), data_root(config)
+    )
+
+
+def _input_shape(dataset: Dataset) -> tuple[int, ...]:
+    """Return the shape of one input of a model for a data set."""
+    if dataset.kind == "text":
+        raise refuse("model", "a module", "the name of a model, as the data are text")
+    shape: tuple[int, ...] = dataset.train.x.shape[1:]
+    if dataset.kind != "images":
+        return shape
+    return (1, *shape) if len(shape) == 2 else (shape[2], *shape[:2])
+
+
+def _free_name(model: object) -> str:
+    """Return a name for a model that no other has."""
+    own = type(model) if isinstance(model, nn.Module | ModelEntry) else model
+    name = getattr(own, "__name__", "")
+    name = name if name.isidentifier() and not isinstance(model, ModelEntry) else "own"
+    return f"{name}-model" if name in MODELS else name
+
+
+# ---- folders
+
+
+class _TemporaryFolder:
+    """A folder that is removed with this object, or when Python ends."""
+
+    def __init__(self) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="fcl-"))
+        self.keep = weakref.finalize(self, shutil.rmtree, self.path, True).detach
+
+
+@contextmanager
+def _folder_for(output: Path | str | None) -> Iterator[tuple[Path, object]]:
+    """Make the folder of a run; yield it with what keeps it in being.
+
+    A temporary folder of a run that fails stays, as its log says why.
+    """
+    if output is not None:
+        folder = Path(output).expanduser()
+        _make(folder)
+        yield folder, None
+        return
+    temporary = _TemporaryFolder()
+    try:
+        yield temporary.path, temporary
+    except RoundError as error:
+        temporary.keep()
+        error.add_note(f"the log and what there is of the run are in {temporary.path}")
+        raise
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "flower.log").touch()
+    except OSError as error:
+        expected = f"a folder that can be written ({error.strerror})"
+        raise refuse("output", str(folder), expected) from error

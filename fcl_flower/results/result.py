@@ -1,0 +1,239 @@
+"""Finished runs as Python objects: arrays, tables, and pages in a notebook."""
+
+import html
+import json
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from typing_extensions import override
+
+from fcl_flower.config.parsing import read_toml
+from fcl_flower.config.run_config import RunConfig
+from fcl_flower.core.errors import ConfigError, refuse
+from fcl_flower.core.types import Array
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PAGE_HEIGHT = 700
+"""Of a page that is shown in a notebook, in pixels."""
+
+
+class Table(list[dict[str, Any]]):
+    """Rows by column; prints as a table and shows as one in a notebook."""
+
+    def __init__(self, rows: Iterable[Mapping[str, Any]], text: str = "") -> None:
+        """Make a table.
+
+        Args:
+            rows: all with the same columns.
+            text: the table in Markdown; empty to make it of the rows.
+        """
+        super().__init__(dict(row) for row in rows)
+        self._text = text or _markdown(self)
+
+    @override
+    def __str__(self) -> str:
+        return self._text
+
+    def _repr_markdown_(self) -> str:
+        return self._text
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Result:
+    """A finished run, as its folder has it.
+
+    Attributes:
+        folder: of the run; where no output was named, a temporary one that is removed
+            with this object.
+        config: with every default decided.
+        summary: the content of ``summary.json``.
+    """
+
+    folder: Path
+    config: RunConfig
+    summary: Mapping[str, Any]
+    _keeps: object = field(default=None)
+
+    @classmethod
+    def load(cls, folder: Path | str, keeps: object = None) -> "Result":
+        """Return the result of a finished run.
+
+        Args:
+            folder: of the run.
+            keeps: lives at least as long as the result.
+
+        Raises:
+            ConfigError: the folder holds no finished run.
+        """
+        path = Path(folder)
+        if not (path / "summary.json").is_file():
+            raise refuse("folder", str(folder), "one with a finished run")
+        config = RunConfig.of(read_toml(path / "config.toml", "folder"))
+        summary = json.loads((path / "summary.json").read_text())
+        return cls(path, config, summary, keeps)
+
+    @property
+    def accuracy(self) -> Array:
+        """Test accuracy, shape (clients, tasks, tasks); NaN where not measured.
+
+        ``accuracy[c, t, i]`` is that of client c on its task i after task t.
+        """
+        return np.array(self.summary["client_accuracy"], np.float64)
+
+    @property
+    def average_accuracy(self) -> float:
+        """Test accuracy at the end, mean over clients and tasks; NaN if unknown."""
+        return _number(self.summary["average_accuracy"])
+
+    @property
+    def forgetting(self) -> float:
+        """Mean loss of accuracy since a task's best; NaN if unknown."""
+        return _number(self.summary["forgetting"])
+
+    @property
+    def backward_transfer(self) -> float:
+        """Mean change of accuracy since a task was learned; NaN if unknown."""
+        return _number(self.summary["backward_transfer"])
+
+    @property
+    def bytes_up(self) -> int:
+        """Bytes of all messages of clients to the server."""
+        return int(self.summary["bytes_up"])
+
+    @property
+    def bytes_down(self) -> int:
+        """Bytes of all messages of the server to clients."""
+        return int(self.summary["bytes_down"])
+
+    @property
+    def rounds(self) -> list[dict[str, Any]]:
+        """The record of each round in order, with its loss and its bytes."""
+        lines = (self.folder / "rounds.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines]
+
+    def table(self) -> Table:
+        """Return a row for each measured accuracy."""
+        return Table(
+            {"client": c, "after_task": t, "task": i, "accuracy": float(value)}
+            for (c, t, i), value in np.ndenumerate(self.accuracy)
+            if not np.isnan(value)
+        )
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """Return `table` as a data frame.
+
+        Raises:
+            ConfigError: pandas is not installed.
+        """
+        return _data_frame(self.table())
+
+    def report(self) -> Path:
+        """Return the run's page: one HTML file that loads nothing."""
+        return self.folder / "report.html"
+
+    def save(self, folder: Path | str) -> "Result":
+        """Copy the run to a new folder; return it from there.
+
+        Raises:
+            ConfigError: the folder exists.
+        """
+        if Path(folder).exists():
+            raise refuse("folder", str(folder), "one that does not exist yet")
+        shutil.copytree(self.folder, folder)
+        return Result.load(folder)
+
+    @override
+    def __repr__(self) -> str:
+        return (
+            f"<Result of {self.config.title}, seed {self.config.run.seed}: accuracy "
+            f"{self.average_accuracy:.3f}, forgetting {self.forgetting:.3f}>"
+        )
+
+    def _repr_html_(self) -> str:
+        return _framed(self.report())
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Comparison:
+    """Finished runs of several algorithms on identical scenarios.
+
+    Attributes:
+        folder: with a folder for each run; temporary as that of `Result`.
+        results: by seed, then in the order of the rows of the table.
+    """
+
+    folder: Path
+    results: tuple[Result, ...]
+    _keeps: object = field(default=None)
+
+    def table(self) -> Table:
+        """Return a row for each algorithm: mean and standard deviation over seeds."""
+        from fcl_flower.results import tables
+
+        summaries = [result.summary for result in self.results]
+        return Table(tables.rows(summaries), tables.table(summaries))
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """Return a data frame with a row for each run.
+
+        Raises:
+            ConfigError: pandas is not installed.
+        """
+        measures = ("average_accuracy", "forgetting", "backward_transfer")
+        keys = ("label", "seed", *measures, "bytes_up", "bytes_down", "seconds")
+        return _data_frame(
+            [{key: result.summary[key] for key in keys} for result in self.results]
+        )
+
+    def report(self) -> Path:
+        """Return the comparison's page: one HTML file that loads nothing."""
+        return self.folder / "comparison.html"
+
+    @override
+    def __repr__(self) -> str:
+        titles = dict.fromkeys(result.config.title for result in self.results)
+        return f"<Comparison of {', '.join(titles)}: {len(self.results)} runs>"
+
+    def _repr_html_(self) -> str:
+        return _framed(self.report())
+
+
+def _number(value: float | None) -> float:
+    return float("nan") if value is None else float(value)
+
+
+def _markdown(rows: list[dict[str, Any]]) -> str:
+    if not rows:
+        return ""
+    lines = [list(map(str, rows[0])), ["---"] * len(rows[0])]
+    lines += [
+        [f"{v:.3f}" if isinstance(v, float) else str(v) for v in row.values()]
+        for row in rows
+    ]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _data_frame(rows: list[dict[str, Any]]) -> "pd.DataFrame":
+    try:
+        import pandas as pd
+    except ImportError as error:
+        raise ConfigError(
+            "to_pandas: got no pandas, expected it installed (pip install pandas); "
+            "table() does without"
+        ) from error
+    return pd.DataFrame(rows)
+
+
+def _framed(page: Path) -> str:
+    """Return a page as part of another, which its style must not touch."""
+    content = html.escape(page.read_text(), quote=True)
+    return (
+        f'<iframe srcdoc="{content}" width="100%" height="{PAGE_HEIGHT}" '
+        'style="border: 0"></iframe>'
+    )
