@@ -10,10 +10,13 @@ from strategies import fedavg
 ALGORITHM = replace(
     fedavg.ALGORITHM,
     name="mtl",
-    client="clients.joint:Joint",
     summary="FedAvg on all tasks at once: the bound without forgetting",
     paper="-",
     counterpart="",
-    defaults={"data.datasets": "stdlib-docs", "scenario.name": "class-incremental"},
+    defaults={
+        "data.datasets": "stdlib-docs",
+        "scenario.name": "class-incremental",
+        "scenario.joint": True,
+    },
     models=("transformer",),
 )

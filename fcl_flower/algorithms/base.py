@@ -104,12 +104,9 @@ class ClientLearner(ABC, Generic[P]):
     Class attributes:
         needs_single_head: trains on samples of several tasks together, so that these
             need one head for all, and an identity.
-        joint: trains in every round on the data of all tasks at once: a bound, not a
-            method.
     """
 
     needs_single_head: ClassVar[bool] = False
-    joint: ClassVar[bool] = False
 
     def __init__(
         self, params: P, model: "MultiHeadModel", context: ClientContext

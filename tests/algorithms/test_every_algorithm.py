@@ -315,7 +315,7 @@ def test_the_two_sides_and_the_declaration_fit_each_other(name):
 def test_the_default_parameters_are_valid_and_unknown_ones_are_refused(name):
     entry = algorithm(name)
     assert type(entry.params({})) is entry.params_type
-    with pytest.raises(ConfigError, match="set lambda9: unknown key"):
+    with pytest.raises(ConfigError, match="strategy.lambda9: got 'lambda9', expected"):
         entry.params({"lambda9": 1})
 
 
@@ -343,12 +343,12 @@ def test_a_preset_has_parameters_of_its_own_which_a_user_may_change():
 @pytest.mark.parametrize(
     ("key", "value", "sentence"),
     [
-        ("kappa", 2, r"set kappa: 2 is refused: expected less than or equal to 1"),
-        ("kappa", 0, r"set kappa: 0 is refused: expected greater than 0"),
-        ("kappa", "x", r"set kappa: 'x' is refused: expected a valid number"),
-        ("kappa", True, r"set kappa: True is refused"),
-        ("gate", "tanh", r"set gate: 'tanh' is refused: expected 'sigmoid' or"),
-        ("knowledge", "sample:0", r"set knowledge: 'sample:0' is refused"),
+        ("kappa", 2, r"strategy.kappa: got 2, expected less than or equal to 1"),
+        ("kappa", 0, r"strategy.kappa: got 0, expected greater than 0"),
+        ("kappa", "x", r"strategy.kappa: got 'x', expected a valid number"),
+        ("kappa", True, r"strategy.kappa: got True, expected"),
+        ("gate", "tanh", r"strategy.gate: got 'tanh', expected 'sigmoid' or"),
+        ("knowledge", "sample:0", r"strategy.knowledge: got 'sample:0', expected"),
     ],
 )
 def test_a_parameter_that_is_refused_is_named(key, value, sentence):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from fakes import run_in_process, summary_of, tiny
 
-from clients.joint import Joint
+from clients.fedavg import Sgd
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.data.datasets.registry import load_dataset
 from fcl_flower.data.examples import Examples, concat
@@ -25,13 +25,13 @@ GIVEN = {
 @pytest.fixture
 def watched(monkeypatch):
     """What every client trained on: (client, stage, data)."""
-    calls, train = [], Joint.train
+    calls, train = [], Sgd.train
 
     def watch(self, state, received, stage, data):
         calls.append((self.context.client, stage, data))
         return train(self, state, received, stage, data)
 
-    monkeypatch.setattr(Joint, "train", watch)
+    monkeypatch.setattr(Sgd, "train", watch)
     return calls
 
 
@@ -40,8 +40,9 @@ def test_every_round_has_the_data_of_all_tasks(tmp_path, watched, local_only):
     config = tiny(tmp_path, **GIVEN, local_only=local_only)
     run_in_process(config)
 
-    plan = factory.build_scenario(resolve(config))
-    images = load_dataset("digits", resolve.data_root(config)).train
+    run = resolve(config)
+    plan = factory.build_scenario(run)
+    images = load_dataset("digits", run.data_root).train
     assert [(client, stage.task) for client, stage, _ in watched] == [
         (client, task) for task in range(3) for client in range(2)
     ]
@@ -65,17 +66,18 @@ def test_nothing_is_forgotten_where_nothing_is_old(tmp_path):
         assert min(matrix[2]) > 0.8
 
 
-def test_clients_own_data_is_refused(tmp_path):
+def test_local_data_are_refused(tmp_path):
     config = tiny(
         tmp_path,
         strategy="mtl",
-        scenario="own",
+        scenario="local-data",
         head="single",
         model="mlp",
         num_features=4,
         class_names="a,b,c",
     )
-    with pytest.raises(ConfigError, match=r"scenario: 'own' is refused: .* for mtl"):
+    wanted = "scenario.joint: got True, expected false for scenario local-data"
+    with pytest.raises(ConfigError, match=wanted):
         factory.validate(resolve(config))
     factory.validate(resolve(config.replace(strategy="replay")))
 

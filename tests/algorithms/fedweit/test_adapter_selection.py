@@ -403,7 +403,9 @@ def test_a_vector_of_length_1_survives_any_precision_of_the_wire(precision):
     ],
 )
 def test_what_is_no_policy_is_refused_with_one_sentence(strategy, value):
-    with pytest.raises(ConfigError, match=r"set knowledge: .* 'sit:K' with K above 0"):
+    with pytest.raises(
+        ConfigError, match=r"strategy.knowledge: got .* 'sit:K' with K above 0"
+    ):
         algorithm(strategy).params({"knowledge": value})
 
 
