@@ -129,7 +129,7 @@ def _listed(folder: Path) -> tuple[TaskFiles, ...]:
         where = f"{path}: task {number}:"
         if not isinstance(table, Mapping):
             raise ConfigError(f"{where} expected a table.")
-        entry = validate_params(_Entry, table, where)
+        entry = validate_params(_Entry, table, f"{where} ")
         if len(set(entry.labels)) < len(entry.labels):
             raise ConfigError(f"{where} labels: expected each label once.")
         found.append(

@@ -79,12 +79,16 @@ def test_the_width_of_the_model_is_that_of_the_data(save, tmp_path):
     save()
     config = RunConfig.from_settings(dataset="table", data_root=str(tmp_path), tasks=2)
     found = resolve(config)
-    assert (found.model, found.features) == ("mlp", 3)
-    assert resolve(found) == found
+    assert (found.config.model.name, found.config.model.num_features) == ("mlp", 3)
+    assert resolve(found.config) == found
     assert factory.build_model(found, factory.build_scenario(found)).input_shape == (3,)
-    with pytest.raises(ConfigError, match="features: 5 is refused: expected 3, as 'ta"):
+    with pytest.raises(
+        ConfigError, match=r"model.num_features: got 5, expected 3, as 'ta"
+    ):
         resolve(config.replace(num_features=5))
-    with pytest.raises(ConfigError, match="features: 5 is refused: expected none, as"):
+    with pytest.raises(
+        ConfigError, match=r"model.num_features: got 5, expected none, as"
+    ):
         resolve(RunConfig.from_settings(num_features=5))
 
 

@@ -40,7 +40,7 @@ def public(tmp_path):
 def config(tmp_path, backbone, public, **values):
     settings = {
         "strategy": "fedet",
-        "scenario": "own",
+        "scenario": "local-data",
         "model": "enhanced-vit",
         "model.encoder": backbone("vit"),
         "model.bottleneck": 4,
@@ -102,20 +102,31 @@ def test_a_file_that_is_missing_is_named(tmp_path, backbone):
 
 @pytest.mark.parametrize(
     "values",
-    [{"strategy": "fedet"}, {"strategy": "fedavg", "scenario": "own", "model": "mlp"}],
+    [
+        {"strategy": "fedet"},
+        {
+            "strategy": "fedavg",
+            "scenario": "local-data",
+            "model": "mlp",
+            "num_features": 2,
+            "classes_per_task": 2,
+        },
+    ],
 )
 def test_what_nobody_would_use_is_refused(values):
-    with pytest.raises(ConfigError, match="public-data: 'x' is refused: expected none"):
+    with pytest.raises(
+        ConfigError, match=r"data.public_path: got 'x', expected none, but f"
+    ):
         resolve(RunConfig.from_settings(public_path="x", **values))
 
 
 def test_texts_that_only_clients_can_number_are_refused():
     text = RunConfig.from_settings(
         strategy="fedet",
-        scenario="own",
+        scenario="local-data",
         model="kim-cnn",
         num_features=5,
         public_path="x",
     )
-    with pytest.raises(ConfigError, match=r"public-data: 'x' is refused.*word vectors"):
+    with pytest.raises(ConfigError, match=r"data.public_path: got 'x', .*word vectors"):
         resolve(text)

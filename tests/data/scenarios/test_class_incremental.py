@@ -404,7 +404,7 @@ def test_public_texts_are_numbered_as_the_clients_are(tmp_path):
     write_text_set(tmp_path, long, long[:4], "far")
     text = "1 2\n" + "".join(f"w{n} 1 2\n" for n in range(1)).replace("w0", "one")
     (tmp_path / "known.vec").write_text(text)
-    config = RunConfig(
+    config = RunConfig.from_settings(
         scenario="class-incremental",
         dataset="near",
         data_root=str(tmp_path),
@@ -508,19 +508,22 @@ def max_test_per_class_are_labelled_by_their_place_in_the_head(reviews):
 
 
 def test_a_head_a_task_is_refused():
-    config = RunConfig(scenario="class-incremental", dataset="digits", head="multi")
+    config = RunConfig.from_settings(
+        scenario="class-incremental", dataset="digits", head="multi"
+    )
     with pytest.raises(
         ConfigError,
-        match=r"head: 'multi' is refused: expected 'single' for scenario "
+        match=r"model.head: got 'multi', expected 'single' for scenario "
         r"class-incremental, where a sample's task is unknown",
     ):
         resolve(config)
 
 
 def test_what_suits_the_scenario_is_filled_in():
-    config = RunConfig(scenario="class-incremental", dataset="digits")
+    config = RunConfig.from_settings(scenario="class-incremental", dataset="digits")
     found = resolve(config)
-    assert (found.clients, found.rounds, found.head) == (4, 2, "single")
+    assert (found.config.scenario.clients, found.config.model.head) == (4, "single")
+    assert found.config.federation.rounds_per_task == 2
 
 
 @pytest.mark.parametrize(
@@ -562,11 +565,12 @@ def test_settings_of_another_scenario_are_refused(name):
 
 
 def test_public_data_of_another_kind_are_refused():
-    config = RunConfig(
+    config = RunConfig.from_settings(
         scenario="class-incremental", dataset="digits", public_dataset="stdlib-docs"
     )
     with pytest.raises(
-        ConfigError, match=r"dataset: 'digits,stdlib-docs' is refused: .* images and t"
+        ConfigError,
+        match=r"data.datasets: got 'digits,stdlib-docs', expected .* images and t",
     ):
         resolve(config)
 
@@ -578,10 +582,10 @@ def test_a_run_records_what_the_server_had_and_how_well_all_classes_are_known(tm
         strategy="fedavg",
         dataset="digits",
         clients=3,
-        class_share=0.5,
-        test_samples=10,
-        train_samples=20,
+        max_test_per_class=10,
+        max_train_per_class=20,
         public_fraction=0.1,
+        **{"scenario.class_fraction": 0.5},
     )
     run_in_process(config)
     plan = factory.build_scenario(resolve(config))
@@ -600,14 +604,14 @@ def test_a_run_records_what_the_server_had_and_how_well_all_classes_are_known(tm
 
 
 def test_a_model_has_one_output_for_each_class(reviews):
-    config = RunConfig(
+    config = RunConfig.from_settings(
         scenario="class-incremental",
         dataset="food,books",
-        same_labels="food=books",
         data_root=str(reviews),
         model="small",
         tasks=2,
         clients=2,
+        **{"scenario.merge_labels": "food=books"},
     )
     plan = factory.build_scenario(resolve(config))
     network = factory.build_model(resolve(config), plan)

@@ -31,15 +31,15 @@ def stages(grid, kind):
 @pytest.mark.parametrize(
     ("values", "why"),
     [
-        ({"scenario": "overlapped"}, "not with scenario overlapped and stay 1"),
+        ({"scenario": "overlapped"}, "'reveal_ids', expected none, as there are none"),
         (
             {"scenario": "concepts", "scenario.mean_duration": 0},
-            "not with scenario concepts and stay 0",
+            "True, expected it with hidden concepts of which a client has one at a",
         ),
     ],
 )
 def test_ids_are_refused_where_a_client_does_not_meet_one_hidden_concept(values, why):
-    with pytest.raises(ConfigError, match=f"concept-ids: True is refused: .*{why}"):
+    with pytest.raises(ConfigError, match=f"scenario.reveal_ids: got {why}"):
         resolve(RunConfig.from_settings(**{"scenario.reveal_ids": True}, **values))
 
 
@@ -73,7 +73,7 @@ def test_fedweit_learns_every_concept_that_it_is_told_of(tmp_path):
     # A concept has five classes.
     assert min(found["accuracy_matrix"][-1]) > 0.8
     assert found["hidden"] == {"window": 320, "stay": 1, "ids": True}
-    assert "concept-ids = true" in (tmp_path / "config.toml").read_text()
+    assert "reveal_ids = true" in (tmp_path / "config.toml").read_text()
     page = (tmp_path / "report.html").read_text()
     assert "Client and server are told which." in page
 

@@ -280,25 +280,27 @@ def test_classes_per_task_mean_nothing_to_concepts(tmp_path):
 
 def test_what_suits_hidden_concepts_is_filled_in():
     found = resolve(RunConfig.from_settings(strategy="concept-matching"))
-    assert (found.scenario, found.dataset, found.head) == (
-        "concepts",
-        "digits",
-        "single",
-    )
-    assert (found.clients, found.rounds, found.evaluate_every) == (12, 40, 2)
-    plan = factory.build_schedule(found)
+    config, rounds = found.config, found.config.federation
+    assert (config.scenario.name, config.data.datasets) == ("concepts", "digits")
+    assert (config.model.head, config.scenario.clients) == ("single", 12)
+    assert (rounds.rounds_per_task, rounds.evaluate_every) == (40, 2)
+    plan = factory.build_schedule(found, factory.build_scenario(found))
     assert (plan.num_rounds, plan.concepts, plan.evaluated(1)) == (40, 4, 4)
 
 
 def test_what_suits_task_streams_is_filled_in():
     found = resolve(RunConfig())
-    assert (found.scenario, found.head) == ("overlapped", "multi")
-    assert (found.clients, found.rounds, found.evaluate_every) == (4, 5, 0)
+    config, rounds = found.config, found.config.federation
+    assert (config.scenario.name, config.model.head) == ("overlapped", "multi")
+    assert config.scenario.clients == 4
+    assert (rounds.rounds_per_task, rounds.evaluate_every) == (5, 0)
 
 
 def test_a_head_for_each_hidden_concept_is_refused():
     config = RunConfig.from_settings(scenario="concepts", head="multi")
-    with pytest.raises(ConfigError, match=r"head: 'multi' is refused: .* 'single'"):
+    with pytest.raises(
+        ConfigError, match=r"model.head: got 'multi', expected 'single'"
+    ):
         resolve(config)
 
 
@@ -421,7 +423,8 @@ def test_a_cluster_without_its_companions_is_the_servers_fault():
 
 
 def matching(folder, **values):
-    given = {"clients": 6, "tasks": 3, "rounds": 6, "set": "concepts = 3"}
+    given = {"clients": 6, "tasks": 3, "rounds": 6}
+    given["strategy.params"] = "concepts = 3"
     return hidden(folder, **{**given, "strategy": "concept-matching", **values})
 
 
