@@ -13,6 +13,7 @@ import argparse
 import csv
 import json
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,7 +39,7 @@ class Score(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What is drawn of one run."""
+    """The scores of one run."""
 
     label: str
     seed: int
@@ -56,28 +57,37 @@ def main() -> None:
     for path in sorted(folder.glob("*/summary.json")):
         run = read(path.parent)
         runs[run.label].append(run)
+    print_table(runs)
+    write_figure(runs, folder)
+
+
+def print_table(runs: Mapping[str, list[Run]]) -> None:
+    """Print a row for each label, its runs being those of several seeds."""
     tasks = max(run.tasks for members in runs.values() for run in members)
     names = [f"task {task + 1}" for task in range(tasks)]
-    columns = ["method", "seeds", "fast end", "slow end", "accuracy", "slow", *names]
+    columns = ["run", "seeds", "fast end", "slow end", "accuracy", "slow", *names]
     print("|", " | ".join(columns), "|\n|", " | ".join("---" for _ in columns), "|")
     for label, members in runs.items():
-        cells = [label, ", ".join(str(run.seed) for run in members)]
-        cells += [
-            f"{max(ends(run, clients(run, slow=False))):g}" for run in members[:1]
+        first, last = members[0], [final(run) for run in members]
+        cells = [
+            label,
+            ", ".join(str(run.seed) for run in members),
+            f"{max(ends(first, clients(first, slow=False))):g}",
+            f"{max(ends(first, [SLOW])):g}",
+            format_mean_std(mean_and_std(float(one.mean()) for one in last)),
+            format_mean_std(mean_and_std(float(one[SLOW].mean()) for one in last)),
         ]
-        cells += [f"{max(ends(run, [SLOW])):g}" for run in members[:1]]
-        last = [final(run) for run in members]
-        cells.append(format_mean_std(mean_and_std(float(one.mean()) for one in last)))
-        cells.append(
-            format_mean_std(mean_and_std(float(one[SLOW].mean()) for one in last))
-        )
         by_task = zip(*(one.mean(0) for one in last), strict=True)
         cells += [
             format_mean_std(mean_and_std(map(float, values))) for values in by_task
         ]
         print("|", " | ".join(cells), "|")
+
+
+def write_figure(runs: Mapping[str, list[Run]], folder: Path) -> None:
+    """Write ``asynchronous.html`` into ``folder``."""
     end = int(
-        max(s.time for group in runs.values() for run in group for s in run.scores)
+        max(s.time for members in runs.values() for run in members for s in run.scores)
     )
     series = []
     for number, (label, members) in enumerate(runs.items()):
@@ -113,7 +123,7 @@ def main() -> None:
 
 
 def read(folder: Path) -> Run:
-    """Return what a run's folder says."""
+    """Return the scores in the folder of a run."""
     summary = json.loads((folder / "summary.json").read_text())
     times = {}
     for line in (folder / "rounds.jsonl").read_text().splitlines():

@@ -18,6 +18,7 @@ from pages import (
 )
 from run_folders import edit, make_run, nulled, summary_of, synthetic_scenario, write
 
+from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.results.report import write_report
 
@@ -375,10 +376,32 @@ def test_the_scenario_lists_classes_and_counts(run):
 def test_settings_are_flat_and_the_command_is_shown(run):
     page = parsed(write_report(run))
     rows = dict(table_of(page, "settings"))
-    assert rows["training.epochs"] == "1"
-    assert rows["training.lr"] == "none"
-    assert rows["local_only"] == "false"
+    assert rows["strategy.training.epochs"] == "1"
+    assert rows["strategy.training.lr"] == "none"
+    assert rows["strategy.local_only"] == "false"
     assert words(page.find(".//pre")) == "fcl run studies/overlapped.toml --seed 1"
+
+
+def test_settings_have_the_names_of_the_configuration(run):
+    training = {"epochs": 2, "lr_patience": 3, "client_fraction": 0.5, "head": "multi"}
+    edit(run, "summary.json", training=training)
+    rows = dict(table_of(parsed(write_report(run)), "settings"))
+    wanted = {
+        "strategy.name": "fedweit",
+        "strategy.kappa": "0.3",
+        "scenario.clients": "3",
+        "scenario.tasks": "3",
+        "data.datasets": "cifar100",
+        "model.name": "lenet",
+        "model.head": "multi",
+        "training.epochs": "2",
+        "training.lr_patience": "3",
+        "federation.rounds_per_task": "4",
+        "federation.client_fraction": "0.5",
+        "run.seed": "1",
+    }
+    assert wanted.items() <= rows.items()
+    assert wanted.keys() - {"strategy.kappa"} <= RunConfig().flat().keys()
 
 
 def test_each_remark_is_a_row_of_the_settings(run):

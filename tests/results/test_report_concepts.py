@@ -443,24 +443,22 @@ def test_the_scenario_says_when_clients_have_which_concept(tmp_path, stay, told)
     assert told in words(page)
     assert "6 clients with 3 hidden concepts, 6 different classes" in headings(page)
     settings = dict(table_of(page, "settings"))
-    assert settings["rounds"] == "8"
-    assert settings["window"] == "20"
-    assert settings["stay"] == str(stay)
+    assert settings["rounds in all"] == "8"
+    assert settings["scenario.window"] == "20"
+    assert settings["scenario.mean_duration"] == str(stay)
     assert settings["hidden concepts"] == "3"
 
 
 @pytest.mark.parametrize(
     ("ids", "setting", "told"),
     [
-        (False, "not given", "Neither client nor server knows which."),
-        (True, "given", "Client and server know which."),
+        (False, "false", "Neither client nor server knows which."),
+        (True, "true", "Client and server know which."),
     ],
 )
-def test_the_page_says_whether_clients_were_told_their_concepts(
-    tmp_path, ids, setting, told
-):
+def test_the_page_says_whether_concept_ids_were_given(tmp_path, ids, setting, told):
     page = parsed(write_report(make_concept_run(tmp_path / "run", ids=ids)))
-    assert dict(table_of(page, "settings"))["concept ids"] == setting
+    assert dict(table_of(page, "settings"))["scenario.reveal_ids"] == setting
     assert told in words(page)
 
 

@@ -92,6 +92,7 @@ th, td { padding: .35rem 1.1rem .35rem 0; text-align: left; vertical-align: top;
   border-bottom: 1px solid var(--rule); }
 th { font-weight: 600; }
 thead th { color: var(--muted); font-weight: 500; vertical-align: bottom; }
+td:has(> .swatch) { white-space: nowrap; }
 td.n, th.n { text-align: right; white-space: nowrap; }
 .scenario td { min-width: 8.5rem; }
 .scenario td:first-child { min-width: 0; }

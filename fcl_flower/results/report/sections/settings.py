@@ -16,6 +16,9 @@ from fcl_flower.results.report.schema import (
 _OPEN = 10
 """Clients up to which the table of tasks is shown without a click."""
 
+ELSEWHERE = {"head": "model", "client_fraction": "federation"}
+"""Sections of those keys of a summary's ``training`` that are of another one."""
+
 _SPLITS = ("train", "valid", "test")
 
 
@@ -130,38 +133,49 @@ def settings_section(summary: Summary) -> Markup:
             tag("pre", summary.command),
         ]
     rows = [
-        ("strategy", summary.strategy),
-        ("local_only", _shown(summary.local_only)),
-        ("scenario", summary.scenario),
-        ("dataset", summary.dataset),
-        ("model", summary.model),
-        ("clients", str(summary.clients)),
+        ("strategy.name", summary.strategy),
+        ("strategy.local_only", _shown(summary.local_only)),
+        *_flat(summary.params, "strategy."),
+        ("scenario.name", summary.scenario),
+        ("scenario.clients", str(summary.clients)),
         *_extent(summary),
-        ("seed", str(summary.seed)),
-        *_flat(summary.training),
-        *_flat(summary.params),
+        ("data.datasets", summary.dataset),
+        ("model.name", summary.model),
+        *_sorted_into_sections(summary.training),
+        ("run.seed", str(summary.seed)),
         *summary.remarks.items(),
         *_environment(summary.environment),
     ]
     return page.section(
         "Settings",
-        "From summary.json: how the run was made.",
+        "From summary.json: how the run was made, by the names of the configuration.",
         *command,
         page.table(["setting", "value"], rows, "settings", words=2),
     )
 
 
+def _sorted_into_sections(training: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the summary's ``training``, each setting with its section."""
+    for section in ("model", "training", "federation"):
+        for key, value in training.items():
+            if ELSEWHERE.get(key, "training") == section:
+                yield from _flat({key: value}, f"{section}.")
+
+
 def _extent(summary: Summary) -> list[tuple[str, str]]:
-    """Return how much there was to learn and how long it took."""
+    """Return how much there is to learn and how long the run is."""
     if summary.hidden is None:
-        rounds = f"{summary.total_rounds} ({summary.rounds} per task)"
-        return [("tasks", str(summary.tasks)), ("rounds", rounds)]
+        return [
+            ("scenario.tasks", str(summary.tasks)),
+            ("federation.rounds_per_task", str(summary.rounds)),
+            ("rounds in all", str(summary.total_rounds)),
+        ]
     return [
         ("hidden concepts", str(summary.tasks)),
-        ("rounds", str(summary.total_rounds)),
-        ("window", str(summary.hidden.window)),
-        ("stay", str(summary.hidden.stay)),
-        ("concept ids", "given" if summary.hidden.ids else "not given"),
+        ("rounds in all", str(summary.total_rounds)),
+        ("scenario.window", str(summary.hidden.window)),
+        ("scenario.mean_duration", str(summary.hidden.stay)),
+        ("scenario.reveal_ids", _shown(summary.hidden.ids)),
     ]
 
 

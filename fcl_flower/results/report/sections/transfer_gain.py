@@ -100,7 +100,7 @@ def gain_sections(pairs: Sequence[Pair], noun: str) -> Iterator[Markup]:
     if not pairs:
         yield page.section(
             "What federation gained is not known",
-            "No run here has a local-only counterpart of the same strategy and seed; "
+            "No run here has its local-only counterpart of the same seed beside it; "
             "without it a high accuracy says nothing about federation.",
         )
     gains = [(pair, pair.gain) for pair in pairs]
