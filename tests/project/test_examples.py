@@ -28,7 +28,9 @@ def environment():
 
 
 def test_every_script_among_the_examples_is_run():
-    assert {path.name for path in EXAMPLES.glob("*.py")} == ARGUMENTS.keys() | ELSEWHERE
+    scripts = {path.name for path in EXAMPLES.glob("*.py")}
+
+    assert scripts - ELSEWHERE == ARGUMENTS.keys()
 
 
 @pytest.mark.parametrize("name", sorted(ARGUMENTS))
