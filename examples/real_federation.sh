@@ -13,11 +13,18 @@ cd "$folder"
 
 started=()
 trap 'kill "${started[@]}" 2>/dev/null || true; wait' EXIT
+trap 'exit 143' TERM INT
 
 fcl certs certs --host localhost --clients 2
 
 fcl server --certs certs --port "$port" --control-port "$control" >server.log 2>&1 &
 started+=($!)
+
+# A client is let in once its key is registered.
+until grep -q "registered client-1" server.log; do
+    kill -0 "${started[0]}" || { cat server.log; exit 1; }
+    sleep 0.2
+done
 
 for number in 0 1; do
     fcl client --server "localhost:$port" --certs certs --number "$number" \

@@ -1,0 +1,98 @@
+"""Every example is run, with little work in each."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+ARGUMENTS = {
+    "compare.py": ["--rounds", "1", "--seeds", "1", "--output", "runs"],
+    "custom_algorithm.py": ["--rounds", "2"],
+    "custom_dataset.py": ["--rounds", "3"],
+    "custom_model.py": ["--rounds", "1"],
+}
+ELSEWHERE = {"foreign_server_app.py"}
+"""Tested beside what it shows."""
+
+
+def environment():
+    """Return one in which programs find this checkout and its commands."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}
+
+
+def test_every_script_among_the_examples_is_run():
+    scripts = {path.name for path in EXAMPLES.glob("*.py")}
+
+    assert scripts - ELSEWHERE == ARGUMENTS.keys()
+
+
+@pytest.mark.parametrize("name", sorted(ARGUMENTS))
+def test_a_script_ends_with_an_accuracy_above_chance(name, tmp_path):
+    ended = subprocess.run(
+        [sys.executable, EXAMPLES / name, *ARGUMENTS[name]],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+    assert ended.returncode == 0, ended.stderr
+    numbers = [float(w) for w in ended.stdout.split() if w[:2] in ("0.", "1.")]
+    assert max(numbers) > 0.5
+
+
+def test_the_notebook_runs_from_top_to_bottom(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    notebook = json.loads((EXAMPLES / "quickstart.ipynb").read_text())
+    cells = [
+        "".join(c["source"]) for c in notebook["cells"] if c["cell_type"] == "code"
+    ]
+    names = {}
+
+    for cell in cells:
+        exec(compile(cell, "quickstart.ipynb", "exec"), names)
+
+    assert names["result"].accuracy.shape == (4, 4, 4)
+    assert names["result"].average_accuracy > 0.5
+    assert "fedweit" in str(names["comparison"].table())
+    assert "<" in names["result"]._repr_html_()
+
+
+def test_the_notebook_is_kept_without_output():
+    notebook = json.loads((EXAMPLES / "quickstart.ipynb").read_text())
+
+    assert not any(cell.get("outputs") for cell in notebook["cells"])
+
+
+def free_ports(number):
+    """Return ports that no program uses at this moment."""
+    sockets = [socket.socket() for _ in range(number)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+def test_a_real_federation_learns(tmp_path):
+    port, control = map(str, free_ports(2))
+    ended = subprocess.run(
+        [EXAMPLES / "real_federation.sh", tmp_path / "federation"],
+        env={**environment(), "PORT": port, "CONTROL_PORT": control},
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
+
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    summary = tmp_path / "federation" / "results" / "summary.json"
+    assert json.loads(summary.read_text())["average_accuracy"] > 0.5
