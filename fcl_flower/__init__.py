@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from fcl_flower.core.types import TaskStage, Update
     from fcl_flower.data import datasets, scenarios
     from fcl_flower.data.examples import TaskData
+    from fcl_flower.federation.flower_strategy import flower_strategy
     from fcl_flower.results import metrics
     from fcl_flower.results.result import Comparison, Result
 
@@ -51,6 +52,7 @@ __all__ = [
     "algorithms",
     "compare",
     "datasets",
+    "flower_strategy",
     "metrics",
     "models",
     "scenarios",
@@ -61,6 +63,7 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "api": "simulate compare",
+        "federation.flower_strategy": "flower_strategy",
         "results.result": "Result Comparison",
         "config.run_config": "RunConfig",
         "algorithms.registry": "Algorithm",
