@@ -1,4 +1,4 @@
-"""What a client is told about the place where it runs: Flower's node configuration."""
+"""The configuration of a node: Flower's ``--node-config``, checked."""
 
 from collections.abc import Mapping
 

@@ -6,7 +6,7 @@ FclError
 ├── WireError       a message cannot be decoded or used (the peer can fix it)
 └── RoundError      too few usable replies in a round   (the operator can fix it)
 
-A wrong setting is told in one form, which `refuse` and `unknown` make::
+Errors about settings have one form, which `refuse` and `unknown` make::
 
     clients: got -1, expected at least 1
     strategy: got 'fedwiet', expected one of fedavg, fedweit; did you mean 'fedweit'?

@@ -25,8 +25,9 @@ class Schedule:
         concepts: how many are hidden behind the only task; 0 where tasks are known.
             Every round then is an experience of its own: it is the first and the last
             one in which a client trains on its data.
-        told: client and round to the concept that the client meets then, where it is
-            told; that concept is its task. None where concepts stay hidden.
+        concept_at: client and round to the concept that the client has then, where
+            concept ids are revealed; that concept is its task. None where they are
+            hidden.
     """
 
     clients: int
@@ -36,7 +37,7 @@ class Schedule:
     seed: int
     evaluate_every: int = 0
     concepts: int = 0
-    told: Callable[[int, int], int] | None = None
+    concept_at: Callable[[int, int], int] | None = None
 
     @property
     def num_rounds(self) -> int:
@@ -72,17 +73,17 @@ class Schedule:
 
         ``first`` and ``last`` speak of the rounds of the task in which the client
         takes part, so that a client that sits out the task's last round still hands
-        in its adapters. Where it is told its concept, it may come back to a task after
+        in its adapters. Where concept ids are revealed, it may return to a task after
         each ``last`` round; ``first`` is the round in which it met it first.
         """
         task = self.task(server_round)
-        if self.told and client is not None:
-            met = self.told(client, server_round)
+        if self.concept_at and client is not None:
+            concept = self.concept_at(client, server_round)
             known = any(
-                client in self.participants(r) and self.told(client, r) == met
+                client in self.participants(r) and self.concept_at(client, r) == concept
                 for r in range(1, server_round)
             )
-            return TaskStage(server_round, met, starts_task=not known, ends_task=True)
+            return TaskStage(server_round, concept, starts_task=not known, ends_task=True)
         if self.concepts:
             return TaskStage(server_round, task, starts_task=True, ends_task=True)
         start = task * self.rounds_per_task + 1

@@ -17,7 +17,7 @@ class SparseArray:
     An entry that is absent carries no information: an adapter reads it as zero,
     a receiver of base parameters leaves its own value alone.
 
-    The constructor trusts its caller; whoever builds one from received bytes calls
+    The constructor trusts its caller; code that decodes received bytes calls
     `validate`.
 
     Attributes:

@@ -14,11 +14,11 @@ Arrays: TypeAlias = Mapping[str, AnyArray]
 """Tensors by name. Read-only once received."""
 
 Payload: TypeAlias = Mapping[str, Arrays]
-"""Named groups of tensors: server state, downlink, uplink, client memory.
+"""Named groups of tensors: server state, requests, updates, client state.
 
 The first segment of a group's name (up to the first ``/``) says what kind of
-knowledge it carries: ``base``, ``adapters``, ``heads``, ``masks``. The ledger of
-bytes is kept by that kind.
+knowledge it carries: ``base``, ``adapters``, ``heads``, ``masks``. Bytes are counted
+by that kind.
 """
 
 
@@ -31,7 +31,7 @@ class TaskStage:
         task: index of the client's current task, counted from 0.
         starts_task: the client trains on this task for the first time.
         ends_task: the client trains on this task for the last time, or until it meets
-            it again: what it has learned of it is handed in.
+            it again; the server gets what it has learned of it.
     """
 
     round: int
@@ -48,9 +48,8 @@ class Update:
         payload: the tensors that travel.
         num_examples: number of training examples seen in one epoch, at least 0.
         metrics: scalars for the progress display, such as ``loss``.
-        stage: where the client stood when it was asked, in the server's count of
-            rounds; the server's loop says so, never the client. None: where the
-            round stands.
+        stage: the client's stage at the request, in the server's count of rounds; set
+            by the server, never by the client. None: the stage of the round.
     """
 
     payload: Payload

@@ -150,7 +150,7 @@ def build_schedule(run: ResolvedRun, plan: Scenario) -> Schedule:
         seed=config.run.seed,
         evaluate_every=config.federation.evaluate_every,
         concepts=config.scenario.tasks if hidden else 0,
-        told=None if stream is None else stream.concept_at,
+        concept_at=None if stream is None else stream.concept_at,
     )
 
 

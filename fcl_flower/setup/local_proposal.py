@@ -1,4 +1,4 @@
-"""Settings that suit local data: what a run must be told, read off the files."""
+"""Settings that suit local data, read off the files."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -36,10 +36,10 @@ def test_hidden_concepts_make_every_round_an_experience_of_its_own():
 
 def test_a_client_that_is_told_its_concept_has_it_for_a_task():
     met = {0: [2, 0, 2, 2, 0, 1], 1: [0, 0, 0, 0, 0, 0]}
-    plan = Schedule(2, 1, 6, 1.0, 0, concepts=3, told=lambda c, r: met[c][r - 1])
-    told = [plan.stage(number, 0) for number in range(1, 7)]
-    assert [stage.task for stage in told] == met[0]
-    assert [stage.starts_task for stage in told] == [
+    plan = Schedule(2, 1, 6, 1.0, 0, concepts=3, concept_at=lambda c, r: met[c][r - 1])
+    stages = [plan.stage(number, 0) for number in range(1, 7)]
+    assert [stage.task for stage in stages] == met[0]
+    assert [stage.starts_task for stage in stages] == [
         True,
         True,
         False,
@@ -47,7 +47,7 @@ def test_a_client_that_is_told_its_concept_has_it_for_a_task():
         False,
         True,
     ]
-    assert [stage.round for stage in told] == [1, 2, 3, 4, 5, 6]
+    assert [stage.round for stage in stages] == [1, 2, 3, 4, 5, 6]
     assert [plan.stage(r, 1).starts_task for r in range(1, 7)] == [True] + [False] * 5
     assert all(plan.stage(r, c).ends_task for r in range(1, 7) for c in (0, 1))
     assert plan.stage(4) == TaskStage(4, 0, starts_task=True, ends_task=True), (
@@ -58,10 +58,10 @@ def test_a_client_that_is_told_its_concept_has_it_for_a_task():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_concept_is_met_first_in_a_round_in_which_the_client_takes_part(seed):
-    def told(client, number):
+    def concept_at(client, number):
         return (client + number // 2) % 3
 
-    plan = Schedule(6, 1, 20, 0.4, seed, concepts=3, told=told)
+    plan = Schedule(6, 1, 20, 0.4, seed, concepts=3, concept_at=concept_at)
     for client in range(6):
         seen = set()
         for number in range(1, 21):

@@ -61,7 +61,7 @@ def test_the_schedule_knows_what_the_stream_knows(tmp_path):
             factory.build_scenario(
                 resolve(config.replace(**{"scenario.reveal_ids": False}))
             ),
-        ).told
+        ).concept_at
         is None
     )
 
