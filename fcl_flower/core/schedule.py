@@ -71,10 +71,10 @@ class Schedule:
     def stage(self, server_round: int, client: int | None = None) -> TaskStage:
         """Return where ``client`` stands, or where the round stands for None.
 
-        ``first`` and ``last`` speak of the rounds of the task in which the client
-        takes part, so that a client that sits out the task's last round still hands
-        in its adapters. Where concept ids are revealed, it may return to a task after
-        each ``last`` round; ``first`` is the round in which it met it first.
+        ``starts_task`` and ``ends_task`` count the rounds of the task in which the
+        client takes part, so that a client that sits out the task's last round still
+        uploads its adapters. Where concept ids are revealed, each round ends a task,
+        and the client may return to it; it starts in its first round of all.
         """
         task = self.task(server_round)
         if self.concept_at and client is not None:
@@ -83,7 +83,8 @@ class Schedule:
                 client in self.participants(r) and self.concept_at(client, r) == concept
                 for r in range(1, server_round)
             )
-            return TaskStage(server_round, concept, starts_task=not known, ends_task=True)
+            starts = not known
+            return TaskStage(server_round, concept, starts_task=starts, ends_task=True)
         if self.concepts:
             return TaskStage(server_round, task, starts_task=True, ends_task=True)
         start = task * self.rounds_per_task + 1
