@@ -103,9 +103,7 @@ def test_everybody_is_tested_after_each_task_of_its_own(tmp_path, strategy):
 
 
 def test_adapters_are_handed_out_as_soon_as_they_exist(tmp_path):
-    config = slow(
-        tmp_path, strategy="fedweit", **{"strategy.params": 'knowledge = "all"'}
-    )
+    config = slow(tmp_path, strategy="fedweit", **{"strategy.knowledge": "all"})
     grid = run_in_process(config)
     got = {
         (client, asked_in(message).stage.task): sorted(
@@ -189,7 +187,11 @@ def test_a_survey_is_made_for_each_client_as_it_begins(tmp_path):
             dataset="tiny",
             data_root=str(tmp_path),
             word_vectors="tiny.vec",
-            **{"strategy.params": 'knowledge = "sit:1", clusters = 3, members = 2'},
+            **{
+                "strategy.knowledge": "sit:1",
+                "strategy.clusters": 3,
+                "strategy.members": 2,
+            },
         )
     )
     scored = json.loads((tmp_path / "run" / "overlap.json").read_text())
@@ -231,14 +233,14 @@ def test_a_run_that_was_ended_goes_on(tmp_path, strategy):
 @pytest.mark.parametrize(
     ("values", "why"),
     [
-        ({"client_fraction": 0.5}, "fraction: 0.5 is refused: expected 1"),
+        ({"client_fraction": 0.5}, "client_fraction: got 0.5, expected 1"),
         (
             {"simulated_durations": "1,2"},
-            r"pace: '1,2' is refused: expected a number above 0 for each",
+            "simulated_durations: got '1,2', expected a number above 0 for each",
         ),
-        ({"simulated_durations": "1,2,0"}, "pace"),
-        ({"simulated_durations": "1,2,nan"}, "pace"),
-        ({"simulated_durations": "1,2,x"}, "pace"),
+        ({"simulated_durations": "1,2,0"}, "simulated_durations: got"),
+        ({"simulated_durations": "1,2,nan"}, "simulated_durations: got"),
+        ({"simulated_durations": "1,2,x"}, "simulated_durations: got"),
     ],
 )
 def test_impossible_settings_are_refused(tmp_path, values, why):
@@ -247,9 +249,12 @@ def test_impossible_settings_are_refused(tmp_path, values, why):
 
 
 def test_an_algorithm_that_needs_rounds_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="mode: 'asynchronous' is refused"):
-        factory.build_strategy(slow(tmp_path, strategy="concept-matching"))
-    with pytest.raises(ConfigError, match="mode: 'asynchronous' is refused"):
+    why = "asynchronous.enabled: got True, expected"
+    with pytest.raises(ConfigError, match=why):
+        factory.build_strategy(
+            resolve(slow(tmp_path, strategy="concept-matching", scenario="overlapped"))
+        )
+    with pytest.raises(ConfigError, match=why):
         resolve(
             slow(tmp_path, strategy="fedavg", scenario="concepts", classes_per_task=0)
         )

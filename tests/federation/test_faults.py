@@ -79,12 +79,12 @@ def ending(kind, number, client):
     ("strategy", "more"),
     [
         ("fedavg", {}),
-        ("fedweit", {"set": 'knowledge = "all"'}),
+        ("fedweit", {"strategy.knowledge": "all"}),
         ("ewc", {}),
         ("fedavg", {"local_only": True}),
         (
             "concept-matching",
-            {"scenario": "concepts", "strategy.params": "concepts = 2"},
+            {"scenario": "concepts", "strategy.concepts": 2},
         ),
     ],
 )

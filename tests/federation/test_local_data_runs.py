@@ -14,7 +14,7 @@ from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError, RoundError
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.local import client_data, task
-from fcl_flower.federation.client import Client, config_on_node
+from fcl_flower.federation.client import Client, resolve_on_node
 from fcl_flower.setup import factory
 from fcl_flower.setup.resolve import resolve
 
@@ -58,7 +58,7 @@ def places(tmp_path):
 def config(tmp_path, **values):
     settings = {
         "strategy": "fedavg",
-        "scenario": "own",
+        "scenario": "local-data",
         "model": "mlp",
         "num_features": 3,
         "classes_per_task": 3,
@@ -254,7 +254,7 @@ def text_config(tmp_path, **values):
     return config(tmp_path, **{"strategy": "fedavg", **texty, **values})
 
 
-SIT = 'knowledge = "sit:1", clusters = 1'
+SIT = {"strategy.knowledge": "sit:1", "strategy.clusters": 1}
 """With a single centre, the mean of all documents of a task."""
 
 
@@ -262,7 +262,7 @@ SIT = 'knowledge = "sit:1", clusters = 1'
 def test_texts_are_learned_by_vectors_that_only_the_clients_have(
     tmp_path, text_places, strategy
 ):
-    sets = {} if strategy == "fedavg" else {"set": SIT}
+    sets = {} if strategy == "fedavg" else SIT
     run = text_config(tmp_path, strategy=strategy, **sets)
     run_in_process(run, NODES, places=text_places)
     summary = summary_of(tmp_path / "run")
@@ -399,30 +399,28 @@ def test_a_node_that_is_misconfigured_is_told(values, words):
 
 def test_what_the_node_says_counts_more_than_what_the_run_says(tmp_path):
     run = config(tmp_path, clients=2, device="cuda:7", min_updates=2)
-    found = config_on_node(
-        run, NodeConfig(partition_id=0, device="cpu", word_vectors="x")
-    )
+    node = NodeConfig(partition_id=0, device="cpu", word_vectors="x")
+    found = resolve_on_node(run, node).config
     # The word vectors are left alone where the data are no texts.
-    assert (found.device, found.word_vectors) == ("cpu", "")
-    texty = config_on_node(
+    assert (found.training.device, found.data.word_vectors) == ("cpu", "")
+    texty = resolve_on_node(
         text_config(tmp_path, clients=2, word_vectors="run"),
         NodeConfig(partition_id=0, word_vectors="node"),
-    )
-    assert texty.word_vectors == "node"
-    assert config_on_node(run, NodeConfig(partition_id=0)).device == "cuda:7"
+    ).config
+    assert texty.data.word_vectors == "node"
+    alone = resolve_on_node(run, NodeConfig(partition_id=0)).config
+    assert alone.training.device == "cuda:7"
 
 
 def test_only_dealt_data_need_to_know_how_many_clients_there_are(tmp_path):
     alone = NodeConfig(partition_id=0)
-    assert config_on_node(config(tmp_path, min_updates=9), alone).scenario == "own"
-    with pytest.raises(ConfigError, match="node-config num-partitions: missing; expec"):
-        config_on_node(RunConfig(), alone)
-    assert (
-        config_on_node(
-            RunConfig(), NodeConfig(partition_id=0, num_partitions=7)
-        ).clients
-        == 7
-    )
+    found = resolve_on_node(config(tmp_path, min_updates=9), alone).config
+    assert found.scenario.name == "local-data"
+    unknown = RunConfig.from_settings(clients=0)
+    with pytest.raises(ConfigError, match="node-config num-partitions: missing, expec"):
+        resolve_on_node(unknown, alone)
+    node = NodeConfig(partition_id=0, num_partitions=7)
+    assert resolve_on_node(unknown, node).config.scenario.clients == 7
 
 
 # ---------------------------------------------------------------- fcl check-data

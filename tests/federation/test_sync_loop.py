@@ -154,8 +154,9 @@ def test_as_many_clients_as_there_are_nodes(tmp_path):
     run_in_process(config, nodes=[4, 5, 6])
     assert summary_of(tmp_path)["clients"] == 3
     recorded = tomllib.loads((tmp_path / "config.toml").read_text())
-    assert (recorded["clients"], recorded["model"]) == (3, "small")
-    assert (recorded["batch-size"], recorded["learning-rate"]) == (20, 1e-3)
+    assert (recorded["scenario"]["clients"], recorded["model"]["name"]) == (3, "small")
+    assert recorded["training"]["batch_size"] == 20
+    assert recorded["training"]["learning_rate"] == 1e-3
     left_to_us = {"clients": 0, "dataset": "", "scenario": "", "model": ""}
     left_to_us |= {"batch_size": 0, "learning_rate": 0.0, "head": ""}
     assert RunConfig.of(recorded).replace(**left_to_us) == config
@@ -350,7 +351,7 @@ def test_results_lie_under_a_speaking_name_and_never_on_top_of_others(
     config = RunConfig.from_settings(
         strategy="ewc", local_only=True, dataset="a/b,c", scenario="mixed", seed=3
     )
-    name = "runs/ewc-isolated-mixed-a_b+c-seed3"
+    name = "runs/ewc-local-only-mixed-a_b+c-seed3"
     for expected in (name, f"{name}-2", f"{name}-3"):
         assert str(free_folder(config)) == expected
         free_folder(config).mkdir(parents=True)
@@ -431,7 +432,9 @@ def survey_run(tmp_path, name="run", tamper=None, **changes):
         write_topics(tmp_path)
     values = {
         "strategy": "fedseit",
-        "strategy.params": 'knowledge = "sit:1", clusters = 3, members = 2',
+        "strategy.knowledge": "sit:1",
+        "strategy.clusters": 3,
+        "strategy.members": 2,
         "dataset": "tiny",
         "data_root": str(tmp_path),
         "word_vectors": "tiny.vec",
@@ -450,7 +453,7 @@ def surveys(grid):
 
 
 def test_a_survey_is_a_message_of_its_own_at_a_clients_first_round_of_a_task(tmp_path):
-    grid = survey_run(tmp_path, rounds=3, fraction=0.5, clients=4)
+    grid = survey_run(tmp_path, rounds=3, client_fraction=0.5, clients=4)
     asked = surveys(grid)
     begins = [
         (client, stage_of(message))
@@ -470,7 +473,7 @@ def test_a_survey_is_a_message_of_its_own_at_a_clients_first_round_of_a_task(tmp
 
 
 def test_nothing_is_asked_without_selective_transfer(tmp_path):
-    grid = survey_run(tmp_path, set='knowledge = "previous"')
+    grid = survey_run(tmp_path, **{"strategy.knowledge": "previous"})
     assert surveys(grid) == []
     assert not (tmp_path / "run" / "overlap.json").exists()
     assert "diagnostics" not in rounds_of(tmp_path / "run")[1]
