@@ -130,4 +130,5 @@ def first_complaint(
 
 def unknown_key(prefix: str, key: str, kind: type[BaseModel]) -> ConfigError:
     """Return the error for a key that a model does not have."""
-    return unknown(f"{prefix}{key}", key, sorted(kind.model_fields))
+    names = (field.alias or name for name, field in kind.model_fields.items())
+    return unknown(f"{prefix}{key}", key, sorted(names))
