@@ -121,7 +121,7 @@ def model_bytes(state: Payload, received: Payload) -> int:
 
 
 class Client:
-    """What one message needs: the learner, its memory and its data."""
+    """What one message needs: the learner, its private state and its data."""
 
     def __init__(self, context: Context, stage: TaskStage) -> None:
         node = NodeConfig.of(context.node_config)
@@ -132,18 +132,18 @@ class Client:
         self.learner: ClientLearner[Any] = factory.build_learner(
             run, self.scenario, node.partition_id, self.samples.vectors
         )
-        self.memory: StateStore = ContextStateStore(context)
+        self.store: StateStore = ContextStateStore(context)
         if config.run.client_state != "context":
             folder = Path(config.run.client_state) / f"client-{node.partition_id}"
-            self.memory = FolderStateStore(folder, durable=False)
+            self.store = FolderStateStore(folder, durable=False)
         if node.state_path:
             name = config.run.id or str(context.run_id)
             folder = Path(node.state_path) / name / f"client-{node.partition_id}"
-            self.memory = FolderStateStore(folder)
+            self.store = FolderStateStore(folder)
 
     def state(self, before: int) -> Payload:
-        """Return what the client knew before a round of its own."""
-        saved = self.memory.load(before)
+        """Return the private state from before a round of the client's own count."""
+        saved = self.store.load(before)
         return self.learner.init() if saved is None else saved.payload
 
     def evaluation(
@@ -170,7 +170,7 @@ class Client:
         for task in range(self.scenario.num_tasks if hidden else stage.task + 1):
             known, asked = received, task
             if hidden and not self.config.scenario.params.get("reveal_ids"):
-                # As if the client met the concept now, with fresh examples of it.
+                # As if the client saw the concept now, with fresh examples of it.
                 recent = self._examples(task, "valid")
                 if isinstance(self.learner, SelectsModel):
                     known = self.learner.select_model(state, received, recent)

@@ -17,14 +17,14 @@ app = ClientApp()
 
 @app.query()
 def who(message: Message, context: Context) -> Message:
-    """Tell the partition number, the client's name for good."""
+    """Reply with the partition number, which identifies the client."""
     node = NodeConfig.of(context.node_config)
     record = ConfigRecord({"partition": node.partition_id})
     return Message(RecordDict({"who": record}), reply_to=message)
 
 
 @app.query("survey")
-def survey(message: Message, context: Context) -> Message:
+def query(message: Message, context: Context) -> Message:
     """Answer the question that the strategy asks before a task."""
     stage = messages.decode_request(message.content).stage
     client = Client(context, stage)
@@ -37,8 +37,8 @@ def survey(message: Message, context: Context) -> Message:
             "AnswersQueries"
         )
     answer = learner.answer_query(client.state(stage.round), question, stage, data)
-    packer = messages.MessageEncoder(client.config.federation.wire_dtype)
-    return Message(packer.payload(answer), reply_to=message)
+    encoder = messages.MessageEncoder(client.config.federation.wire_dtype)
+    return Message(encoder.payload(answer), reply_to=message)
 
 
 @app.train()
@@ -47,18 +47,18 @@ def train(message: Message, context: Context) -> Message:
     request = messages.decode_request(message.content)
     stage = request.stage
     client = Client(context, stage)
-    saved = client.memory.load(before=stage.round)
+    saved = client.store.load(before=stage.round)
     if request.since > (0 if saved is None else saved.round):
         return Message(messages.state_lost(request.since), reply_to=message)
     state = client.learner.init() if saved is None else saved.payload
     data = client.data(stage)
     received = messages.decode_payload(message.content, MAX_RECEIVED)
     state, update = client.learner.train(state, received, stage, data)
-    client.memory.save(state, stage.round)
+    client.store.save(state, stage.round)
     # A strategy that wants this sends nothing for a test: what it sent is old by then.
     tested = client.evaluation(state, {}, stage) if request.evaluate else None
-    packer = messages.MessageEncoder(client.config.federation.wire_dtype)
-    return Message(packer.encode_update(update, stage, tested), reply_to=message)
+    encoder = messages.MessageEncoder(client.config.federation.wire_dtype)
+    return Message(encoder.encode_update(update, stage, tested), reply_to=message)
 
 
 @app.evaluate()

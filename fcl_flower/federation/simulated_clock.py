@@ -1,12 +1,12 @@
-"""How long clients take, where a simulation plants it."""
+"""Simulated time: how long clients train, where a run sets durations."""
 
 from collections.abc import Iterable, Sequence
 
 
 class SimulatedClock:
-    """Simulated time: whose answer comes when, the same on every machine.
+    """Decides whose reply arrives when, alike on every machine.
 
-    The unit is that of the planted durations. Without any, time is not told.
+    The unit of time is that of the durations. Without durations the clock is off.
     """
 
     def __init__(self, pace: Sequence[float] = (), now: float = 0.0) -> None:

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from fakes import failure, rounds_of, run_in_process, summary_of, tiny
+from flwr.app import Message
 from text_sets import write_topics
 
 from fcl_flower.core.errors import ConfigError, RoundError
@@ -38,7 +39,7 @@ def slow(folder, **values):
 # ---- by hand
 
 
-def test_what_is_averaged_moves_part_of_the_way_and_the_rest_counts_at_once():
+def test_averaged_groups_are_interpolated_and_all_others_replaced():
     before = {
         "base": {"w": np.float32([1, 2]), "n": np.array([10])},
         "adapters/0/0": {"w": np.float32([1])},
@@ -67,7 +68,7 @@ def test_a_round_takes_as_long_as_its_slowest_client():
 # ---- whole runs
 
 
-def test_updates_are_folded_in_by_the_planted_clock(tmp_path):
+def test_updates_are_aggregated_in_the_order_of_simulated_time(tmp_path):
     run_in_process(slow(tmp_path, strategy="fedavg"))
     rows = rounds_of(tmp_path)
     # Each has 4 rounds. 0 and 1 answer at 1, 2, 3, 4; 2 answers at 4, 8, 12, 16.
@@ -93,7 +94,7 @@ def test_synchronous_rounds_wait_for_the_slow_one(tmp_path):
 
 
 @pytest.mark.parametrize("strategy", ["fedavg", "fedweit", "ewc"])
-def test_everybody_is_tested_after_each_task_of_its_own(tmp_path, strategy):
+def test_each_client_is_evaluated_after_each_of_its_tasks(tmp_path, strategy):
     run_in_process(slow(tmp_path, strategy=strategy))
     found = np.array(summary_of(tmp_path)["client_accuracy"], dtype=float)
     assert not np.isnan(found[:, [0, 1, 1], [0, 0, 1]]).any()
@@ -102,7 +103,7 @@ def test_everybody_is_tested_after_each_task_of_its_own(tmp_path, strategy):
     assert (tmp_path / "report.html").exists()
 
 
-def test_adapters_are_handed_out_as_soon_as_they_exist(tmp_path):
+def test_adapters_are_sent_as_soon_as_they_exist(tmp_path):
     config = slow(tmp_path, strategy="fedweit", **{"strategy.knowledge": "all"})
     grid = run_in_process(config)
     got = {
@@ -136,7 +137,7 @@ def test_the_same_seed_gives_the_same_whatever_the_machines_do(tmp_path, strateg
     assert summary_of(tmp_path / "a") == summary_of(tmp_path / "b")
 
 
-def test_without_planted_times_updates_count_as_they_come(tmp_path):
+def test_without_simulated_durations_updates_are_aggregated_as_they_arrive(tmp_path):
     config = slow(tmp_path, strategy="fedavg", simulated_durations="")
     run_in_process(config, delay=lambda client: 3 * (client == 0))
     clients = [row["clients"][0] for row in rounds_of(tmp_path)]
@@ -165,6 +166,28 @@ def test_a_client_that_fails_is_asked_again_for_the_same(tmp_path):
     assert reasons == [{"1": "the client failed: a moment of weakness"}]
 
 
+def test_the_first_loss_of_a_clients_state_is_not_counted_as_a_failure(tmp_path):
+    lost = []
+
+    def loses(who, message, reply):
+        due = who == 1 and is_kind(message, "train") and len(lost) < times
+        if due and asked_in(message).stage.round == 2:
+            lost.append(message)
+            return Message(messages.state_lost(1), reply_to=message)
+        return reply
+
+    times = 1
+    run_in_process(
+        slow(tmp_path / "a", strategy="fedavg", max_attempts=1), tamper=loses
+    )
+    assert sum(row["clients"] == [1] for row in rounds_of(tmp_path / "a")) == 4
+    times, lost[:] = 2, []
+    run_in_process(
+        slow(tmp_path / "b", strategy="fedavg", max_attempts=1), tamper=loses
+    )
+    assert sum(row["clients"] == [1] for row in rounds_of(tmp_path / "b")) == 1
+
+
 def test_a_client_that_always_fails_is_given_up(tmp_path):
     def never(who, message, reply):
         broken = who == 1 and is_kind(message, "train")
@@ -178,7 +201,7 @@ def test_a_client_that_always_fails_is_given_up(tmp_path):
         run_in_process(config, tamper=never)
 
 
-def test_a_survey_is_made_for_each_client_as_it_begins(tmp_path):
+def test_each_client_is_queried_when_it_starts_a_task(tmp_path):
     write_topics(tmp_path)
     run_in_process(
         slow(

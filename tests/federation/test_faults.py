@@ -161,7 +161,7 @@ def test_a_damaged_journal_is_refused_by_name(tmp_path, damage):
         run_in_process(config.replace(resume=True))
 
 
-def test_half_a_line_at_the_end_of_the_journal_is_forgotten(tmp_path):
+def test_an_unfinished_line_at_the_end_of_the_journal_is_dropped(tmp_path):
     config = tiny(tmp_path, strategy="fedavg", rounds=2)
     with pytest.raises(PulledPlugError):
         run_in_process(config, tamper=ending("train", 3, client=0))
@@ -281,7 +281,7 @@ def test_a_round_is_tried_again_from_the_same_state(tmp_path):
     assert accuracy[0] == accuracy[1]
 
 
-def test_a_client_that_lost_its_memory_is_given_everything_again(tmp_path):
+def test_a_client_that_lost_its_state_receives_everything_again(tmp_path):
     memory = tmp_path / "m"
     config = tiny(tmp_path / "run", rounds=4, client_state=str(memory))
 
@@ -310,7 +310,7 @@ def test_a_client_that_lost_its_memory_is_given_everything_again(tmp_path):
 
 
 @pytest.mark.parametrize("always", [False, True])
-def test_a_lost_memory_costs_no_attempt_but_once(tmp_path, always):
+def test_the_first_loss_of_a_state_costs_no_attempt(tmp_path, always):
     memory = tmp_path / "m"
     shape = {
         "rounds": 3,

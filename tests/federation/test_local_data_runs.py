@@ -95,7 +95,9 @@ def test_the_server_writes_nothing_of_what_is_in_the_data(tmp_path, places):
     run_in_process(config(tmp_path, strategy="fedweit"), NODES, places=places)
     page = (tmp_path / "run" / "report.html").read_text()
     assert "2 clients with 2 tasks of local data" in page
-    assert "on the clients&#x27; local data, model mlp" in page.replace("&#39;", "&#x27;")
+    assert "on the clients&#x27; local data, model mlp" in page.replace(
+        "&#39;", "&#x27;"
+    )
     plan = json.loads((tmp_path / "run" / "scenario.json").read_text())
     assert plan["clients"] == [[{"name": "task 1"}, {"name": "task 2"}]] * 2
     told = "".join(
@@ -197,7 +199,7 @@ def test_a_single_head_needs_and_uses_the_labels_of_all(tmp_path, places):
     assert min(accuracy[0][1][1], accuracy[1][1][1]) > 0.8
 
 
-def test_an_isolated_run_works(tmp_path, places):
+def test_a_local_only_run_works(tmp_path, places):
     run = config(tmp_path, strategy="fedweit", local_only=True)
     run_in_process(run, NODES, places=places)
     assert summary_of(tmp_path / "run")["average_accuracy"] > 0.8
@@ -339,7 +341,7 @@ def test_vectors_that_are_missing_or_of_another_width_are_refused(
         ({"word_vectors": "x"}, "data.word_vectors: got 'x', expected none.*mlp"),
     ],
 )
-def test_a_setting_that_nobody_can_look_up_is_asked_for(tmp_path, change, words):
+def test_a_setting_that_only_clients_know_is_asked_for(tmp_path, change, words):
     with pytest.raises(ConfigError, match=words):
         factory.build_word_vectors(resolve(config(tmp_path, **change)))
 
@@ -350,7 +352,7 @@ def test_labels_are_refused_where_data_sets_name_their_classes():
         resolve(RunConfig.from_settings(class_names="a,b"))
 
 
-def test_the_plan_is_told_in_a_line(tmp_path):
+def test_the_scenario_is_described_in_a_line(tmp_path):
     plan = factory.build_scenario(resolve(config(tmp_path, clients=3)))
     assert plan.describe() == (
         "local-data: 3 clients with local data, 2 tasks of up to 3 classes"
@@ -403,7 +405,7 @@ def test_a_node_says_what_it_has():
         ),
     ],
 )
-def test_a_node_that_is_misconfigured_is_told(values, words):
+def test_a_misconfigured_node_is_refused_by_key(values, words):
     with pytest.raises(ConfigError, match=words):
         NodeConfig.of(values)
 
@@ -461,7 +463,7 @@ def test_a_client_can_look_at_its_data_before_a_run(tmp_path, places):
         assert cell in second
 
 
-def test_check_data_says_all_that_the_server_is_not_told(tmp_path, places):
+def test_check_data_names_what_is_wrong_in_a_file(tmp_path, places):
     path = tmp_path / "a" / "task-02" / "train.csv"
     path.write_text(path.read_text() + "1,dog,x,2\n")
     with pytest.raises(ConfigError, match=r"task-02/train\.csv: line 62: y is 'x'"):

@@ -76,7 +76,7 @@ def test_another_seed_gives_other_numbers(tmp_path, strategy):
     assert first["client_accuracy"] != second["client_accuracy"]
 
 
-def test_where_clients_keep_their_memory_changes_nothing(tmp_path):
+def test_where_clients_keep_their_state_changes_nothing(tmp_path):
     run_in_process(tiny(tmp_path / "a"))
     run_in_process(tiny(tmp_path / "b", client_state=str(tmp_path / "memory")))
     assert summary_of(tmp_path / "a") == summary_of(tmp_path / "b")
@@ -126,7 +126,7 @@ def test_exactly_the_scheduled_clients_take_part(tmp_path):
     assert evaluated == {(r, c) for r in (3, 6) for c in range(4)}
 
 
-def test_a_task_is_first_and_last_for_each_client_by_its_own_rounds(tmp_path):
+def test_starts_task_and_ends_task_follow_the_rounds_a_client_takes_part_in(tmp_path):
     grid = run_in_process(tiny(tmp_path, clients=4, rounds=3, client_fraction=0.5))
     stages = {client: [] for client in range(4)}
     for client, message in grid.asked:
@@ -357,7 +357,7 @@ def test_results_lie_under_a_speaking_name_and_never_on_top_of_others(
         free_folder(config).mkdir(parents=True)
 
 
-def test_a_run_that_is_told_no_folder_makes_its_own(tmp_path, monkeypatch):
+def test_a_run_without_an_output_folder_makes_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run_in_process(tiny("").replace(strategy="local"))
     assert [path.parent.name for path in tmp_path.glob("runs/*/report.html")] == [
@@ -426,7 +426,7 @@ def test_both_sides_are_built_from_the_same_model(tmp_path):
 # ---- what is asked before a task
 
 
-def survey_run(tmp_path, name="run", tamper=None, **changes):
+def query_run(tmp_path, name="run", tamper=None, **changes):
     """Run FedSeIT with selective transfer on a tiny text set; return the grid."""
     if not (tmp_path / "tiny").exists():
         write_topics(tmp_path)
@@ -444,7 +444,7 @@ def survey_run(tmp_path, name="run", tamper=None, **changes):
     return run_in_process(tiny(tmp_path / name, **values), tamper=tamper)
 
 
-def surveys(grid):
+def queries(grid):
     return [
         (client, stage_of(message))
         for client, message in grid.asked
@@ -452,9 +452,9 @@ def surveys(grid):
     ]
 
 
-def test_a_survey_is_a_message_of_its_own_at_a_clients_first_round_of_a_task(tmp_path):
-    grid = survey_run(tmp_path, rounds=3, client_fraction=0.5, clients=4)
-    asked = surveys(grid)
+def test_a_query_is_a_message_before_a_clients_first_round_of_a_task(tmp_path):
+    grid = query_run(tmp_path, rounds=3, client_fraction=0.5, clients=4)
+    asked = queries(grid)
     begins = [
         (client, stage_of(message))
         for client, message in grid.asked
@@ -473,13 +473,13 @@ def test_a_survey_is_a_message_of_its_own_at_a_clients_first_round_of_a_task(tmp
 
 
 def test_nothing_is_asked_without_selective_transfer(tmp_path):
-    grid = survey_run(tmp_path, **{"strategy.knowledge": "previous"})
-    assert surveys(grid) == []
+    grid = query_run(tmp_path, **{"strategy.knowledge": "previous"})
+    assert queries(grid) == []
     assert not (tmp_path / "run" / "overlap.json").exists()
     assert "diagnostics" not in rounds_of(tmp_path / "run")[1]
 
 
-def test_a_survey_counts_in_the_bytes_both_ways(tmp_path):
+def test_a_query_counts_in_the_bytes_both_ways(tmp_path):
     travelled = {}
 
     def weigh(client, message, reply):
@@ -489,7 +489,7 @@ def test_a_survey_counts_in_the_bytes_both_ways(tmp_path):
             way["up"] += sum(byte_counts.traffic(reply.content).values())
         return reply
 
-    survey_run(tmp_path, rounds=2, tamper=weigh)
+    query_run(tmp_path, rounds=2, tamper=weigh)
     rows = rounds_of(tmp_path / "run")
     for row in rows:
         for way in ("down", "up"):
@@ -524,11 +524,11 @@ def wide_answer(message, reply):
     ],
     ids=["error", "nan", "shape", "silence"],
 )
-def test_a_client_whose_survey_fails_is_named_and_trains_all_the_same(
+def test_a_client_whose_query_fails_is_named_and_trains_all_the_same(
     tmp_path, answer, why
 ):
     tamper = only(1, "query.survey", 2, answer)
-    grid = survey_run(tmp_path, tamper=tamper, timeout=0.5)
+    grid = query_run(tmp_path, tamper=tamper, timeout=0.5)
     rows = rounds_of(tmp_path / "run")
     assert [row["clients"] for row in rows] == [[0, 1, 2]] * 2
     assert [row["failed"] for row in rows] == [[], [1]]
@@ -546,12 +546,12 @@ def test_a_client_whose_survey_fails_is_named_and_trains_all_the_same(
     assert None not in summary_of(tmp_path / "run")["client_accuracy"][1][1]
 
 
-def test_a_learner_that_raises_in_a_survey_is_left_out_of_it(tmp_path, monkeypatch):
+def test_a_learner_that_raises_in_a_query_is_left_out_of_it(tmp_path, monkeypatch):
     def breaks(self, state, question, stage, data):
         raise ValueError("no clusters today")
 
     monkeypatch.setattr(FedWeit, "answer_query", breaks)
-    survey_run(tmp_path)
+    query_run(tmp_path)
     rows = rounds_of(tmp_path / "run")
     assert [row["clients"] for row in rows] == [[0, 1, 2]] * 2
     for row in rows:
@@ -560,7 +560,7 @@ def test_a_learner_that_raises_in_a_survey_is_left_out_of_it(tmp_path, monkeypat
 
 
 def test_scores_arrive_in_the_record_with_what_was_chosen(tmp_path):
-    survey_run(tmp_path)
+    query_run(tmp_path)
     first, second = rounds_of(tmp_path / "run")
     assert "diagnostics" not in first
     found = second["diagnostics"]

@@ -1,4 +1,4 @@
-"""What a message costs: the bytes that travel, and what the papers would count."""
+"""What a message costs: the bytes that travel, and the nominal bytes of papers."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -39,7 +39,7 @@ def traffic(records: RecordDict) -> Counter[str]:
 
 
 def nominal_bytes(payload: Payload) -> int:
-    """Return the papers' count: non-zero parameters times 4 bytes.
+    """Return the nominal bytes of papers: 4 for each non-zero parameter.
 
     FedWeIT, table 2: indices, masks of presence and headers are free there.
     """

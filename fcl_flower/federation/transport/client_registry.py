@@ -21,12 +21,12 @@ RETRY_SECONDS = 30.0
 class ClientRegistry:
     """Node ids are random; a client's name for good is its partition number.
 
-    A node is asked who it is when it connects, and nobody waits for its answer but
-    `wait_for_clients`, before the first round.
+    A node is asked for its partition when it connects. Only `wait_for_clients`, before
+    the first round, waits for the answer.
     """
 
     def __init__(self, grid: Grid, clients: int = 0) -> None:
-        """Begin with nobody.
+        """Create a registry without clients.
 
         Args:
             grid: connects to the nodes.

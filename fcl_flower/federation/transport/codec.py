@@ -334,6 +334,6 @@ def _from_wire(stored: Array, dtype: np.dtype[Any], precision: WireDtype) -> Arr
 
 
 def _read_only(array: Array) -> Array:
-    """Return ``array`` itself, which nobody may write to any more."""
+    """Return ``array`` itself, made read-only."""
     array.flags.writeable = False
     return array

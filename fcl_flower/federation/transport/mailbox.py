@@ -21,8 +21,8 @@ MAX_REASON = 300
 class Mailbox:
     """Questions that are on their way, each with its own deadline.
 
-    Answers are fetched one by one, so that nobody else's is lost with bytes that
-    Flower cannot open. ``src_node_id`` of an answer is the node that was asked,
+    Answers are fetched one by one, so that bytes that Flower
+    cannot open cost only one. ``src_node_id`` of an answer is the node that was asked,
     whatever the peer says of itself.
     """
 

@@ -21,7 +21,7 @@ from fcl_flower.federation.transport.codec import Encoded, WireDtype, decode, en
 STAGE = "fcl.stage"
 METRICS = "fcl.metrics"
 SCORES = "fcl.scores"
-FORGOTTEN = "fcl.forgotten"
+STATE_LOST = "fcl.forgotten"
 NUM_EXAMPLES = "num-examples"
 
 MAX_BYTES = 2**31
@@ -34,7 +34,7 @@ class MessageEncoder:
     """Encodes payloads; a tensor given twice becomes one and the same Array.
 
     Flower stores an object by its content, so that what all clients receive is
-    uploaded to the SuperLink once. Keep a packer for one round only: it holds the
+    uploaded to the SuperLink once. Keep an encoder for one round only: it holds the
     tensors that it has seen.
     """
 
@@ -135,13 +135,13 @@ def encode_evaluation(evaluation: Evaluation) -> MetricRecord:
 
 
 def state_lost(server_round: int) -> RecordDict:
-    """Return the reply of a client whose memory ends with an earlier round."""
-    return RecordDict({FORGOTTEN: ConfigRecord({"round": server_round})})
+    """Return the reply of a client without its state of round ``server_round``."""
+    return RecordDict({STATE_LOST: ConfigRecord({"round": server_round})})
 
 
 def reports_state_lost(records: RecordDict) -> bool:
-    """Return whether a client answers that its memory is gone."""
-    return FORGOTTEN in records.config_records
+    """Return whether a client reports that its private state is lost."""
+    return STATE_LOST in records.config_records
 
 
 def decode_request(records: RecordDict) -> Request:
@@ -188,9 +188,11 @@ def decode_update(records: RecordDict, asked: TaskStage) -> Update:
             scalar is a list or not finite, there are too many, or the number of
             examples is missing, negative or absurd.
     """
-    told = _stage(_fields(records, _STAGE))
-    if told != asked:
-        raise WireError(f"{STAGE}: expected an answer to {asked}, got one to {told}")
+    found_stage = _stage(_fields(records, _STAGE))
+    if found_stage != asked:
+        raise WireError(
+            f"{STAGE}: expected an answer to {asked}, got one to {found_stage}"
+        )
     found = records.metric_records.get(METRICS, MetricRecord())
     if (length := sum(map(len, found))) > MAX_NAMES:
         raise WireError(

@@ -1,4 +1,4 @@
-"""Where a payload lives between two messages, or two lives of a process.
+"""Where a state is kept between two messages, or two runs of a process.
 
 Both sides use it: a client for its private state, the server for its checkpoint.
 """
@@ -25,7 +25,7 @@ from fcl_flower.federation.transport.codec import Encoded, decode, encode
 
 MANIFEST = "manifest-"
 VERSIONS = 2
-"""So that whoever repeats a round finds the state from before it."""
+"""How many are kept: a round that is repeated starts from the state before it."""
 
 
 class Saved(NamedTuple):
@@ -49,7 +49,7 @@ class _Manifest(TypedDict):
 
 
 class StateStore(ABC):
-    """Remembers payloads, always at full precision."""
+    """Keeps payloads, always at full precision."""
 
     @abstractmethod
     def load(self, before: int) -> Saved | None:
@@ -60,7 +60,7 @@ class StateStore(ABC):
 
     @abstractmethod
     def save(self, payload: Payload, server_round: int) -> None:
-        """Remember; what was saved in this round or a later one is forgotten."""
+        """Save a state; those of this round and of later ones are dropped."""
 
 
 class ContextStateStore(StateStore):
@@ -72,7 +72,7 @@ class ContextStateStore(StateStore):
     """
 
     def __init__(self, context: Context) -> None:
-        """Remember in ``context``."""
+        """Keep states in ``context``."""
         self._context = context
 
     @override
@@ -104,7 +104,7 @@ class FolderStateStore(StateStore):
     """
 
     def __init__(self, folder: Path, *, durable: bool = True) -> None:
-        """Remember in ``folder``, which need not exist yet.
+        """Keep states in ``folder``, which need not exist yet.
 
         Args:
             folder: one client's own folder.
@@ -165,7 +165,9 @@ class FolderStateStore(StateStore):
             f"{MANIFEST}{number}", f"{zlib.crc32(text.encode())}\n{text}\n".encode()
         )
         self._entries, self._loaded = entries, dict(payload)
-        self._forget(old, server_round, {entry["file"] for entry in entries.values()})
+        self._drop_old_versions(
+            old, server_round, {entry["file"] for entry in entries.values()}
+        )
 
     def _manifests(self) -> list[Path]:
         """Return the manifests, oldest first."""
@@ -173,7 +175,9 @@ class FolderStateStore(StateStore):
         whole = [path for path in names if path.name[len(MANIFEST) :].isdecimal()]
         return sorted(whole, key=_number)
 
-    def _forget(self, old: list[Path], server_round: int, files: set[str]) -> None:
+    def _drop_old_versions(
+        self, old: list[Path], server_round: int, files: set[str]
+    ) -> None:
         """Remove all but the new version and the ones before it that are kept."""
         kept: list[Path] = []
         for path in reversed(old):
@@ -217,7 +221,7 @@ class _StoredArrays(Mapping[str, AnyArray]):
 
     def __init__(self, path: Path, entry: _Entry) -> None:
         if not path.exists():
-            raise WireError(f"memory: {path} is missing")
+            raise WireError(f"state: {path} is missing")
         self._path = path
         self._entry = entry
 
@@ -245,7 +249,7 @@ class _StoredArrays(Mapping[str, AnyArray]):
     def _arrays(self) -> dict[str, AnyArray]:
         content = self._path.read_bytes()
         if zlib.crc32(content) != self._entry["checksum"]:
-            raise WireError(f"memory: {self._path} is damaged")
+            raise WireError(f"state: {self._path} is damaged")
         arrays: dict[str, AnyArray] = {}
         start = 0
         for name, dtype, shape, form, size in self._entry["tensors"]:
@@ -262,7 +266,7 @@ def _number(manifest: Path) -> int:
 def _open_manifest(path: Path) -> _Manifest:
     checksum, _, text = path.read_bytes().partition(b"\n")
     if checksum != str(zlib.crc32(text.removesuffix(b"\n"))).encode():
-        raise WireError(f"memory: {path} is damaged")
+        raise WireError(f"state: {path} is damaged")
     found: _Manifest = json.loads(text)
     return found
 

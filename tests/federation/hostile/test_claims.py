@@ -65,7 +65,9 @@ def scores_of(folder, client):
 @pytest.mark.parametrize(
     "method", METHODS, ids=lambda m: "-".join(map(str, m.values()))
 )
-def test_a_client_that_always_forgets_is_like_one_that_is_away(tmp_path, method):
+def test_a_client_that_always_reports_a_lost_state_is_like_an_absent_one(
+    tmp_path, method
+):
     def forgets(message, reply):
         return messages.state_lost(messages.decode_request(message.content).stage.round)
 
@@ -91,7 +93,7 @@ def with_scores(reply, accuracy):
 @pytest.mark.parametrize(
     "method", METHODS, ids=lambda m: "-".join(map(str, m.values()))
 )
-def test_scores_of_tasks_that_nobody_asked_for_are_those_of_nobody(tmp_path, method):
+def test_scores_of_tasks_that_were_not_asked_for_are_not_recorded(tmp_path, method):
     boast = answered_by("train", lambda m, reply: with_scores(reply, [1.0] * 9))
     boast_later = answered_by(
         "evaluate", lambda m, reply: with_scores(reply, [1.0] * 9)
@@ -109,7 +111,7 @@ def test_scores_of_tasks_that_nobody_asked_for_are_those_of_nobody(tmp_path, met
     )
 
 
-def test_scores_beside_an_update_that_nobody_asked_for_are_ignored(tmp_path):
+def test_scores_beside_an_update_are_ignored_unless_asked_for(tmp_path):
     boast = answered_by("train", lambda m, reply: with_scores(reply, [1.0]))
     for name, tamper in (("honest", None), ("boast", boast)):
         run_in_process(tiny(tmp_path / name, strategy="fedavg"), tamper=tamper)
@@ -152,7 +154,7 @@ class Late(InProcessGrid):
     ("clients", "claimed"),
     [*[(2, number) for number in (0, 2, True, -1)], *[(0, 1), (0, 2), (0, 2**62)]],
 )
-def test_a_node_that_comes_late_gets_nobodys_place(tmp_path, clients, claimed):
+def test_a_late_node_cannot_take_the_partition_of_another(tmp_path, clients, claimed):
     run_in_process(tiny(tmp_path / "usual", strategy="fedavg", rounds=2))
     config = tiny(tmp_path / "late", strategy="fedavg", rounds=2, clients=clients)
     grid = Late(config, claimed)

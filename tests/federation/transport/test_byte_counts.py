@@ -116,7 +116,7 @@ def test_half_precision_halves_the_values():
     assert full - half == pytest.approx(20_000, abs=20)
 
 
-def test_the_papers_count_four_bytes_for_each_parameter_that_is_not_zero():
+def test_nominal_bytes_are_four_for_each_parameter_that_is_not_zero():
     payload = {
         "base": {
             "w": np.array([[0.0, 1.0], [2.0, 0.0]]),  # 2

@@ -78,7 +78,7 @@ def test_a_tensor_for_many_clients_is_encoded_once(monkeypatch):
     assert len({records["base"]["w"].object_id for records in made}) == 1
 
 
-def test_a_packer_never_takes_a_new_tensor_for_an_old_one():
+def test_an_encoder_never_takes_a_new_tensor_for_an_old_one():
     packer = messages.MessageEncoder()
     for value in range(200):  # the memory of the last tensor would be used again
         records = packer.payload({"g": {"x": np.full(3, value)}})
@@ -187,7 +187,7 @@ def test_scores_travel_with_an_update():
         messages.decode_evaluation(sent, tasks=3)
 
 
-def test_a_client_can_say_that_it_has_forgotten():
+def test_a_client_can_report_that_its_state_is_lost():
     assert messages.reports_state_lost(messages.state_lost(4))
     assert not messages.reports_state_lost(encode_update())
 
@@ -234,7 +234,7 @@ def test_dense_tensors_count_with_what_they_take():
         messages.decode_payload(records, max_bytes=800)
 
 
-def test_a_message_may_claim_two_gibibytes_unless_told_otherwise():
+def test_a_message_may_claim_two_gibibytes_by_default():
     half = absent(1024)
     messages.decode_payload(RecordDict({"g": ArrayRecord({"a": half, "b": half})}))
     with pytest.raises(WireError, match="h/c: "):

@@ -79,7 +79,7 @@ def test_a_context_gives_back_what_was_saved(payload):
     assert exact(ContextStateStore(kept).load(9).payload) == exact(payload)
 
 
-def test_nothing_is_remembered_before_the_first_time(tmp_path):
+def test_a_new_store_is_empty(tmp_path):
     assert FolderStateStore(tmp_path / "new").load(9) is None
     assert ContextStateStore(context()).load(9) is None
 
@@ -201,7 +201,7 @@ def test_stale_files_vanish(tmp_path):
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_a_group_that_nobody_looks_into_is_not_read(tmp_path, monkeypatch):
+def test_a_group_without_a_reader_is_not_read(tmp_path, monkeypatch):
     FolderStateStore(tmp_path).save(state(), 1)
     read = []
     plain = Path.read_bytes
@@ -223,7 +223,7 @@ def test_a_file_left_by_a_crash_is_never_taken_for_a_new_one(tmp_path):
     assert exact(FolderStateStore(tmp_path).load(9).payload) == exact(later())
 
 
-def test_a_durable_memory_reaches_the_disk_before_the_manifest_names_it(
+def test_a_durable_state_reaches_the_disk_before_the_manifest_names_it(
     tmp_path, monkeypatch
 ):
     events = []
