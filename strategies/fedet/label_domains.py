@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fcl_flower.core.errors import ConfigError
+from fcl_flower.core.errors import refuse
 from fcl_flower.core.types import Array
 
 # So that what hardly varies is not blown up (three of MiniLM's features are rounding
@@ -48,11 +48,12 @@ def domains(features: Array, classes: Array, count: int, seed: int) -> Array:
     """
     number = int(classes.max(initial=-1)) + 1
     if number < count:
-        raise ConfigError(
-            f"set groups: {count} is refused: expected at most the {number} classes of "
-            "the server's public data (public-fraction, public-dataset or, where "
-            "clients have data of their own, public-data), by which a "
-            "sample is sent to a group; or 1"
+        raise refuse(
+            "strategy.groups",
+            count,
+            f"1, or at most the {number} classes of the server's public data "
+            "(data.public_fraction, data.public_dataset or, with local data, "
+            "data.public_path), which route a sample to its group",
         )
     # Imported here since it takes a second, and a single group does without.
     from sklearn.cluster import KMeans

@@ -14,7 +14,7 @@ from typing_extensions import override
 from fcl_flower.algorithms.base import ServerStrategy
 from fcl_flower.algorithms.hooks import AsksClients, Explains, RestoresClients
 from fcl_flower.core import update_checks
-from fcl_flower.core.errors import ConfigError, WireError
+from fcl_flower.core.errors import WireError, refuse
 from fcl_flower.core.sparse import SparseArray
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
 from strategies.fedweit import FedWeitParams
@@ -56,9 +56,10 @@ class FedWeit(ServerStrategy[P], AsksClients, RestoresClients, Explains):
     def init(self, model: Arrays) -> Payload:
         base = decomposed(model)
         if self._knowledge.sit and any(weight.ndim != 3 for weight in base.values()):
-            raise ConfigError(
-                f"set knowledge: {self.params.knowledge!r} is refused: expected a "
-                f"network over word vectors, such as kim-cnn, for sit"
+            raise refuse(
+                "strategy.knowledge",
+                self.params.knowledge,
+                "a rule without sit, as the model is no network over word vectors",
             )
         changed = {name: np.zeros(len(v), np.int64) for name, v in base.items()}
         return {"base": base, CHANGED: changed, SEEN: {}}

@@ -39,9 +39,9 @@ def place(**training):
 
 def data(seed=0, count=12):
     draw = torch.Generator().manual_seed(seed)
-    x = torch.randn(count, 3, generator=draw)
-    examples = Examples(x, (x[:, 0] > 0).long())
-    return TaskData(examples, examples, examples, 2)
+    splits = [torch.randn(count, 3, generator=draw) for _ in range(3)]
+    parts = (Examples(x, (x[:, 0] > 0).long()) for x in splits)
+    return TaskData(*parts, classes=2)
 
 
 def penalty(learner):

@@ -1,9 +1,10 @@
-"""What holds for each algorithm of the table, whatever it does inside."""
+"""What holds for each algorithm, whatever it does inside."""
 
 import json
 import re
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from types import new_class
 
@@ -13,6 +14,7 @@ from fakes import exact, failure, rounds_of, run_in_process, summary_of, tiny
 
 import strategies
 from clients.fedavg import Sgd
+from clients.fedseit.client import FedSeit
 from fcl_flower.algorithms import registry as table
 from fcl_flower.algorithms.base import Params
 from fcl_flower.algorithms.hooks import (
@@ -31,6 +33,7 @@ from fcl_flower.algorithms.registry import (
     local_only_counterpart,
 )
 from fcl_flower.core.errors import ConfigError, ContractError, RoundError
+from fcl_flower.data.examples import TaskData
 from fcl_flower.federation.transport import messages
 from fcl_flower.setup import factory
 from fcl_flower.setup.resolve import resolve
@@ -46,11 +49,12 @@ QUICK = {
     for name in NAMES
     if algorithm(name).models
 }
-QUICK["fedet"]["set"] = "groups = 1"
+QUICK["fedet"]["strategy.groups"] = 1
 FEDERATED = [name for name in NAMES if algorithm(name).federated]
 HEADS = {
     name: ["single"]
     if algorithm(name).load_client().needs_single_head
+    or algorithm(name).defaults.get("scenario.joint")
     else ["multi", "single"]
     for name in NAMES
 }
@@ -197,7 +201,118 @@ def test_two_tasks_are_learned_and_nothing_is_changed_in_place(
     assert (tmp_path / "report.html").stat().st_size > 1000
 
 
-# ---- isolated
+# ---- test data
+
+
+class Sealed:
+    """Test examples; notes who looks at them, and shows them to none."""
+
+    def __init__(self, looks):
+        object.__setattr__(self, "looks", looks)
+
+    def __getattribute__(self, name):
+        object.__getattribute__(self, "looks").append(name)
+        raise AssertionError(f"test data: {name} was looked at")
+
+    def __iter__(self):
+        return self.x
+
+    def __len__(self):
+        return self.y
+
+    def __getitem__(self, key):
+        return self.x
+
+
+class Sealing:
+    """Passes all on to a learner but the test data."""
+
+    def __init__(self, inner, looks):
+        self.inner, self.looks = inner, looks
+        self.model, self.context = inner.model, inner.context
+
+    def init(self):
+        return self.inner.init()
+
+    def sealed(self, data):
+        return TaskData(data.train, data.valid, Sealed(self.looks), data.classes)
+
+    def answer_query(self, state, question, stage, data):
+        return self.inner.answer_query(state, question, stage, self.sealed(data))
+
+    def train(self, state, received, stage, data):
+        return self.inner.train(state, received, stage, self.sealed(data))
+
+    def select_model(self, state, received, recent):
+        return self.inner.select_model(state, received, recent)
+
+    def predict(self, state, received, task, x):
+        return self.inner.predict(state, received, task, x)
+
+
+def run_sealed(folder, monkeypatch, looks, **given):
+    """Run with test data that note in ``looks`` what a learner looks at."""
+    learner = factory.build_learner
+    monkeypatch.setattr(
+        factory,
+        "build_learner",
+        lambda *args: watched(Sealing, learner(*args), looks),
+    )
+    run_in_process(tiny(folder, **given))
+
+
+@pytest.mark.parametrize("name", [*NAMES, "fedseit with queries"])
+def test_no_learner_looks_at_test_data(tmp_path, monkeypatch, name):
+    name, _, queries = name.partition(" ")
+    given = {"strategy.name": name, "scenario": "overlapped", "head": HEADS[name][0]}
+    given |= QUICK.get(name, {})
+    given |= {"strategy.knowledge": "sit:1"} if queries else {}
+    looks = []
+    run_sealed(tmp_path, monkeypatch, looks, **given)
+    assert looks == []
+    assert [row["failed"] for row in rounds_of(tmp_path)] == [[], []]
+
+
+class TrainsOnTestData(Sgd):
+    def train(self, state, received, stage, data):
+        cheat = TaskData(data.test, data.valid, data.test, data.classes)
+        return super().train(state, received, stage, cheat)
+
+
+class StopsByTestData(Sgd):
+    def train(self, state, received, stage, data):
+        cheat = TaskData(data.train, data.test, data.test, data.classes)
+        return super().train(state, received, stage, cheat)
+
+
+class CountsTestData(Sgd):
+    def train(self, state, received, stage, data):
+        len(data.test)
+        return super().train(state, received, stage, data)
+
+
+class QueriesTestData(FedSeit):
+    def answer_query(self, state, question, stage, data):
+        cheat = TaskData(data.test, data.valid, data.test, data.classes)
+        return super().answer_query(state, question, stage, cheat)
+
+
+@pytest.mark.parametrize(
+    "cheat", [TrainsOnTestData, StopsByTestData, CountsTestData, QueriesTestData]
+)
+def test_a_learner_that_looks_at_test_data_is_found(tmp_path, monkeypatch, cheat):
+    honest = algorithm("fedseit" if issubclass(cheat, FedSeit) else "fedavg")
+    cheating = replace(honest, name="cheat", client=cheat)
+    monkeypatch.setattr(table, "entry_points", lambda group: [Point("cheat", cheating)])
+    given = {"strategy.name": "cheat", "scenario": "overlapped"}
+    given |= {"strategy.knowledge": "sit:1"} if honest.name == "fedseit" else {}
+    looks = []
+    with suppress(RoundError):
+        run_sealed(tmp_path, monkeypatch, looks, **given)
+    assert looks
+
+
+# ---- local-only
 
 
 def accuracies(folder, **values):
@@ -206,7 +321,7 @@ def accuracies(folder, **values):
 
 
 @pytest.mark.parametrize("head", ["multi", "single"])
-def test_fedavg_alone_is_sequential_local_training(tmp_path, head):
+def test_local_only_fedavg_is_sequential_local_training(tmp_path, head):
     given = {"head": head, "rounds": 2, "clients": 3}
     alone = accuracies(tmp_path / "a", strategy="fedavg", local_only=True, **given)
     local = accuracies(tmp_path / "b", strategy="local", **given)
@@ -216,7 +331,7 @@ def test_fedavg_alone_is_sequential_local_training(tmp_path, head):
 
 
 @pytest.mark.parametrize("name", ["ewc", "fedweit"])
-def test_isolated_clients_do_not_know_of_each_other(tmp_path, name):
+def test_local_only_clients_do_not_know_of_each_other(tmp_path, name):
     def without_others(who, message, reply):
         trains = message.metadata.message_type == "train"
         return failure(message, "absent") if who and trains else reply
@@ -238,7 +353,7 @@ def test_isolated_clients_do_not_know_of_each_other(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", FEDERATED)
-def test_isolated_clients_send_and_receive_no_tensor(tmp_path, name):
+def test_local_only_clients_send_and_receive_no_tensor(tmp_path, name):
     given = {"strategy": name, "scenario": "overlapped", "head": HEADS[name][0]}
     given |= QUICK.get(name, {})
     grid = run_in_process(tiny(tmp_path, **given, local_only=True))
@@ -250,7 +365,7 @@ def test_isolated_clients_send_and_receive_no_tensor(tmp_path, name):
     assert [row["failed"] for row in rounds_of(tmp_path)] == [[], []]
 
 
-def test_an_isolated_learner_keeps_both_halves_apart(tmp_path):
+def test_a_local_only_learner_keeps_the_state_of_both_sides_apart(tmp_path):
     config = tiny(tmp_path, strategy="fedweit", local_only=True)
     made = factory.build_learner(
         resolve(config), factory.build_scenario(resolve(config)), 1
@@ -261,17 +376,21 @@ def test_an_isolated_learner_keeps_both_halves_apart(tmp_path):
     assert "base" in state
 
 
-def test_twins_are_the_same_method_with_nobody_to_talk_to(tmp_path):
-    def twin(**values):
+def test_the_counterpart_is_the_same_algorithm_without_communication(tmp_path):
+    def counterpart(**values):
         found = local_only_counterpart(tiny(tmp_path, **values))
-        return found and (found.strategy, found.local_only, found.title)
+        return found and (found.strategy.name, found.strategy.local_only, found.title)
 
-    assert twin(strategy="fedavg") == ("local", False, "local")
-    assert twin(strategy="ewc") == ("ewc", True, "ewc isolated")
-    assert twin(strategy="ewc", title="EWC 10") == ("ewc", True, "EWC 10 isolated")
-    assert twin(strategy="ewc", local_only=True) is None
-    assert twin(strategy="local") is None
-    assert twin(strategy="stl") is None
+    assert counterpart(strategy="fedavg") == ("local", False, "local")
+    assert counterpart(strategy="ewc") == ("ewc", True, "ewc local-only")
+    assert counterpart(strategy="ewc", title="EWC 10") == (
+        "ewc",
+        True,
+        "EWC 10 local-only",
+    )
+    assert counterpart(strategy="ewc", local_only=True) is None
+    assert counterpart(strategy="local") is None
+    assert counterpart(strategy="stl") is None
 
 
 # ---- the table
@@ -315,7 +434,9 @@ def test_the_two_sides_and_the_declaration_fit_each_other(name):
 def test_the_default_parameters_are_valid_and_unknown_ones_are_refused(name):
     entry = algorithm(name)
     assert type(entry.params({})) is entry.params_type
-    with pytest.raises(ConfigError, match=r"strategy\.lambda9: got 'lambda9', expe"):
+    with pytest.raises(
+        ConfigError, match=r"strategy\.lambda9: got 'lambda9', expected"
+    ):
         entry.params({"lambda9": 1})
 
 
@@ -357,9 +478,8 @@ def test_a_parameter_that_is_refused_is_named(key, value, sentence):
 
 
 def test_parameters_that_are_no_toml_are_refused(tmp_path):
-    config = tiny(tmp_path, strategy="fedweit", **{"strategy.params": "kappa"})
-    with pytest.raises(ConfigError, match="set: 'kappa' is refused: expected 'key ="):
-        factory.build_strategy(resolve(config))
+    with pytest.raises(ConfigError, match=r"strategy\.params: got 'kappa', exp"):
+        tiny(tmp_path, strategy="fedweit", **{"strategy.params": "kappa"})
 
 
 class Point:
@@ -476,4 +596,4 @@ def test_the_settings_of_a_run_are_recorded(tmp_path):
     found = json.loads((tmp_path / "summary.json").read_text())
     assert found["params"] == {"mu": 0.5}
     assert (found["label"], found["strategy"]) == ("prox", "fedprox")
-    assert found["counterpart"] == "prox isolated"
+    assert found["counterpart"] == "prox local-only"

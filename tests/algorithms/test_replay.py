@@ -41,9 +41,9 @@ def place(**training):
 
 def data(task, count=20):
     draw = torch.Generator().manual_seed(task)
-    x = torch.randn(count, 3, generator=draw)
-    examples = Examples(x, (x[:, 0] > 0).long() + 2 * task)
-    return TaskData(examples, examples, examples, 4)
+    splits = [torch.randn(count, 3, generator=draw) for _ in range(3)]
+    parts = (Examples(x, (x[:, 0] > 0).long() + 2 * task) for x in splits)
+    return TaskData(*parts, classes=4)
 
 
 def start():
@@ -248,13 +248,20 @@ def test_a_head_for_each_task_is_refused(tmp_path, name):
         tmp_path, strategy=name, dataset="digits", scenario="classes", head="multi"
     )
     with pytest.raises(
-        ConfigError, match=f"head: 'multi' is refused: expected 'single' for {name}"
+        ConfigError, match=f"model.head: got 'multi', expected 'single' for {name}"
     ):
         factory.validate(resolve(config))
 
 
-@pytest.mark.parametrize("name", ["replay", "replay-reg", "mtl"])
-def test_tasks_that_nobody_tells_apart_are_refused(tmp_path, name):
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("replay", "scenario.name: got 'concepts', expected one whose tasks"),
+        ("replay-reg", "scenario.name: got 'concepts', expected one whose tasks"),
+        ("mtl", "scenario.joint: got True, expected false for scenario concepts"),
+    ],
+)
+def test_tasks_without_identities_are_refused(tmp_path, name, sentence):
     config = tiny(
         tmp_path,
         strategy=name,
@@ -262,11 +269,11 @@ def test_tasks_that_nobody_tells_apart_are_refused(tmp_path, name):
         scenario="concepts",
         classes_per_task=0,
     )
-    with pytest.raises(ConfigError, match="scenario: 'concepts' is refused"):
+    with pytest.raises(ConfigError, match=sentence):
         factory.validate(resolve(config))
 
 
-def test_concepts_that_are_told_can_be_replayed(tmp_path):
+def test_concepts_with_identities_can_be_replayed(tmp_path):
     config = tiny(
         tmp_path,
         strategy="replay",
@@ -275,7 +282,9 @@ def test_concepts_that_are_told_can_be_replayed(tmp_path):
         classes_per_task=0,
         **{"scenario.reveal_ids": True},
     )
-    assert factory.validate(resolve(config)).head == "single"
+    run = resolve(config)
+    factory.validate(run)
+    assert run.config.model.head == "single"
 
 
 def first_task_at_the_end(folder, strategy):

@@ -31,11 +31,13 @@ def learner(model=None, epochs=5, rate=0.02, **params):
 
 
 def data(seed, shape=(4,), count=40):
+    """Return a task: which side of a random hyperplane samples of N(0, 1) lie on."""
     draw = torch.Generator().manual_seed(seed)
     x = torch.randn(count, *shape, generator=draw)
     weights = torch.randn(x[0].numel(), generator=draw)
-    examples = Examples(x, (x.flatten(1) @ weights > 0).long())
-    return TaskData(examples, examples, examples, 2)
+    splits = [x, *(torch.randn(count, *shape, generator=draw) for _ in "vt")]
+    parts = (Examples(x, (x.flatten(1) @ weights > 0).long()) for x in splits)
+    return TaskData(*parts, classes=2)
 
 
 def stage(task, starts_task=True, ends_task=True):

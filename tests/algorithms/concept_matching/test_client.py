@@ -34,13 +34,14 @@ def expert(one, label):
     return arrays
 
 
-def examples(*labels):
-    x = torch.randn(len(labels), 1, 8, 8, generator=torch.Generator().manual_seed(0))
+def examples(*labels, seed=0):
+    draw = torch.Generator().manual_seed(seed)
+    x = torch.randn(len(labels), 1, 8, 8, generator=draw)
     return Examples(x, torch.tensor(labels))
 
 
 def task(*labels):
-    return TaskData(examples(*labels), examples(*labels), examples(*labels), 3)
+    return TaskData(*(examples(*labels, seed=seed) for seed in range(3)), classes=3)
 
 
 @pytest.fixture
@@ -119,7 +120,7 @@ def test_private_heads_take_part_in_the_choice():
     one = learner(single_head=False, tasks=2, classes=2)
     body = snapshot(one.model, one.model.shared_names())
     flipped = {name: -np.asarray(values) for name, values in body.items()}
-    data = TaskData(examples(0, 1), examples(0), examples(0), 2)
+    data = TaskData(examples(0, 1), examples(0, seed=1), examples(0, seed=2), 2)
     received = {"base/0": body, "base/1": flipped}
     state, _ = one.train({}, received, NOW, data)
     assert state["heads"].keys() == {"heads.0.weight", "heads.0.bias"}

@@ -419,8 +419,8 @@ def test_sit_is_refused_for_images(tmp_path, strategy):
     config = tiny(
         tmp_path, strategy=strategy, **{"strategy.params": 'knowledge = "sit:2"'}
     )
-    with pytest.raises(ConfigError, match="set knowledge: 'sit:2' is refused"):
+    with pytest.raises(ConfigError, match=r"strategy\.knowledge: got 'sit:2', exp"):
         run_in_process(config)
     for shape in ((3, 2), (3, 2, 4, 4)):
-        with pytest.raises(ConfigError, match="expected a network over word vectors"):
+        with pytest.raises(ConfigError, match="is no network over word vectors"):
             server("sit:2").init({W: np.ones(shape, np.float32)})

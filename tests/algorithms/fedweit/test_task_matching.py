@@ -89,10 +89,13 @@ def learner(kind=FedWeitMatch, params=None, client=0, **training):
 def rule(seed, number, count=200, flip=False):
     """Examples of one hidden linear rule; ``flip`` names its two classes otherwise."""
     weights = torch.randn(4, generator=torch.Generator().manual_seed(seed))
-    x = torch.randn(count, 4, generator=torch.Generator().manual_seed(1000 + number))
-    y = (x @ weights > 0).long()
-    examples = Examples(x, 1 - y if flip else y)
-    return TaskData(examples, examples, examples, 2)
+    parts = []
+    for split in (1000, 2000, 3000):
+        draw = torch.Generator().manual_seed(split + number)
+        x = torch.randn(count, 4, generator=draw)
+        y = (x @ weights > 0).long()
+        parts.append(Examples(x, 1 - y if flip else y))
+    return TaskData(*parts, classes=2)
 
 
 def trained(seed, number, client, flip=False):

@@ -151,8 +151,8 @@ def task(count, seed=0):
     x = rng.integers(1, len(TABLE), size=(count, 7))
     x[::2, 4:] = 0  # half of the documents are shorter
     train = Examples(torch.from_numpy(x), torch.zeros(count, dtype=torch.int64))
-    other = Examples(train.x[:1] * 0 + 1, train.y[:1])
-    return TaskData(train, other, other, 2)
+    valid, test = (Examples(train.x[:1] * 0 + n, train.y[:1]) for n in (1, 2))
+    return TaskData(train, valid, test, 2)
 
 
 def learner(client=0, seed=9, **params):
