@@ -1,5 +1,7 @@
 """The command ``fcl check-data``: validate a client's local data before a run."""
 
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from fcl_flower.cli.options import configured, run_options
+from fcl_flower.config.parsing import parse_pair, toml
+from fcl_flower.config.run_config import RunConfig
 
 
 @click.command()
@@ -24,7 +28,7 @@ def check_data(folder: Path, **given: Any) -> None:  # noqa: ANN401
     from fcl_flower.data.local.task import load_task
     from fcl_flower.federation.client import vector_file
     from fcl_flower.setup.factory import build_local_data_spec
-    from fcl_flower.setup.local_proposal import propose, with_local_data
+    from fcl_flower.setup.local_proposal import with_local_data
     from fcl_flower.setup.resolve import resolve
 
     config = with_local_data(configured(given), [folder])
@@ -40,6 +44,16 @@ def check_data(folder: Path, **given: Any) -> None:  # noqa: ANN401
     if file := vector_file(run):
         words = local_vectors(tasks, file, expected)
         click.echo(f"word vectors: {words.origin}")
-    flat = config.flat()
-    settings = [f"--set {key}={flat[key]}" for key in propose([folder], config)]
-    click.echo("settings: --scenario local-data " + " ".join(settings))
+    click.echo("settings: --scenario local-data " + " ".join(_options(config)))
+
+
+def _options(config: RunConfig) -> Iterator[str]:
+    """Yield the options that give what is no default, as one types them in a shell."""
+    blank = RunConfig().flat()
+    for key, value in config.flat().items():
+        if key in ("scenario.name", "scenario.clients") or blank.get(key) == value:
+            continue
+        pair = f"{key}={value}"
+        if parse_pair(pair) != (key, value):
+            pair = f"{key}={toml(value)}"
+        yield f"--set {shlex.quote(pair)}"

@@ -1,14 +1,18 @@
 """The commands ``fcl list`` and ``fcl config``: what there is, and how it is set."""
 
+import inspect
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 from pydantic import BaseModel
 from rich.console import Console
-from rich.table import Column, Table
+from rich.markup import escape
+from rich.padding import Padding
+from rich.table import Table
 
-from fcl_flower.config.describe import describe
+from fcl_flower.config.describe import Setting, describe
 from fcl_flower.config.parsing import read_toml
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.config.upgrade import is_flat, upgrade
@@ -39,7 +43,7 @@ def upgrade_(file: Path) -> None:
     """Print a config.toml or study FILE of an earlier version in today's sections."""
     values = read_toml(file, "file")
     if not is_flat(values):
-        raise refuse("file", str(file), "flat keys of an earlier version")
+        raise refuse("file", str(file), "keys of an earlier version, in no section")
     click.echo(upgrade(values), nl=False)
 
 
@@ -52,7 +56,7 @@ def _show_all(console: Console) -> None:
 
     table = Table("strategy", "what it does", "paper", title="Strategies")
     for name, entry in algorithms().items():
-        table.add_row(name, entry.summary, entry.paper)
+        table.add_row(name, escape(entry.summary), escape(entry.paper))
     console.print(table)
     for title, lines in (
         ("Scenarios", {n: s.summary for n, s in SCENARIOS.items()}),
@@ -62,7 +66,7 @@ def _show_all(console: Console) -> None:
     ):
         table = Table("name", "what it is", title=title)
         for name, line in lines.items():
-            table.add_row(name, line)
+            table.add_row(escape(name), escape(line))
         console.print(table)
     console.print("fcl list NAME shows the settings of a strategy, scenario or model.")
 
@@ -73,40 +77,56 @@ def _show_one(console: Console, name: str) -> None:
     Raises:
         ConfigError: nothing has it.
     """
-    found = [entry for entry in _described() if entry[1] == name]
+    everything = list(_described())
+    found = [one for one in everything if one.name == name]
     if not found:
-        raise unknown("name", name, sorted({entry[1] for entry in _described()}))
-    for section, _, summary, kind in found:
-        console.print(f"[bold]{name}[/bold]: {summary}", highlight=False)
-        settings = describe(kind)
-        if not settings:
+        raise unknown("name", name, sorted({one.name for one in everything}))
+    for one in found:
+        console.print(f"[bold]{escape(name)}[/bold]: {escape(one.summary)}")
+        if not one.settings:
             console.print("It has no parameters.")
             continue
-        table = Table(
-            Column("setting", no_wrap=True),
-            *("type", "range", "default", "what it is"),
-            show_lines=False,
-        )
-        for one in settings:
-            key = f"{section}.{one.key}"
-            table.add_row(key, one.type, one.range, one.default, one.help)
-        console.print(table)
+        for setting in one.settings:
+            kind = " ".join(filter(None, [setting.type, setting.range]))
+            default = f"default {setting.default}" if setting.default else "required"
+            head = f"{one.section}.{setting.key}"
+            console.print(f"\n[bold]{head}[/bold]  {escape(f'{kind}; {default}')}")
+            console.print(Padding(escape(setting.help), (0, 0, 0, 4)))
 
 
-def _described() -> Iterator[tuple[str, str, str, type[BaseModel]]]:
-    """Yield section, name, one sentence and parameters of all that has a name."""
-    from fcl_flower.algorithms.registry import algorithms
+class _Described(NamedTuple):
+    """What has a name, with one sentence and its settings in a section."""
+
+    section: str
+    name: str
+    summary: str
+    settings: list[Setting]
+
+
+def _described() -> Iterator[_Described]:
+    from fcl_flower.algorithms.registry import STRATEGY, algorithms
+    from fcl_flower.data.datasets.registry import known_datasets
     from fcl_flower.data.scenarios.registry import SCENARIOS
     from fcl_flower.models.registry import MODELS
+    from fcl_flower.setup.resolve import data_root
 
-    for name, algorithm in algorithms().items():
-        yield "strategy", name, algorithm.summary, algorithm.params_type
+    for name, entry in algorithms().items():
+        preset = {
+            key.removeprefix(STRATEGY): value
+            for key, value in entry.defaults.items()
+            if key.startswith(STRATEGY)
+        }
+        settings = describe(entry.params_type, preset)
+        yield _Described("strategy", name, entry.summary, settings)
     for name, scenario in SCENARIOS.items():
-        yield "scenario", name, scenario.summary, scenario.params
+        settings = describe(scenario.params)
+        yield _Described("scenario", name, scenario.summary, settings)
     for name, model in MODELS.items():
-        yield "model", name, model.summary, model.params
+        yield _Described("model", name, model.summary, describe(model.params))
     for name, kind in _sections():
-        yield name, name, _sentence(kind), kind
+        yield _Described(name, name, _sentence(kind), describe(kind))
+    for name, line in known_datasets(data_root(RunConfig())).items():
+        yield _Described("data", name, line, [])
 
 
 def _sections() -> Iterator[tuple[str, type[BaseModel]]]:
@@ -117,4 +137,4 @@ def _sections() -> Iterator[tuple[str, type[BaseModel]]]:
 
 
 def _sentence(kind: type[BaseModel]) -> str:
-    return (kind.__doc__ or "").strip().splitlines()[0]
+    return inspect.cleandoc(kind.__doc__ or "").partition("\n")[0]

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import click
 
 from fcl_flower.config.parsing import flatten, parse_pair, read_toml
-from fcl_flower.config.run_config import SHORT, RunConfig, long_keys
+from fcl_flower.config.run_config import RunConfig, long_keys
 from fcl_flower.config.upgrade import is_flat
 from fcl_flower.core.errors import ConfigError, refuse
 from fcl_flower.results.run_folder import CHECKPOINT
@@ -123,7 +123,7 @@ def configured(given: dict[str, Any]) -> RunConfig:
         config = read_config(path, "config")
         config = config.replace(output="", client_state="context", id="")
     flags = {key: value for key, value in given.items() if value is not None}
-    return config.replace(**long_keys(flags), **set_keys(pairs))
+    return config.replace(**{**long_keys(flags), **set_keys(pairs)})
 
 
 def set_keys(pairs: tuple[str, ...]) -> dict[str, object]:
@@ -170,6 +170,3 @@ def seeds_of(text: str) -> tuple[int, ...]:
         if not seed.isdecimal():
             raise refuse("seeds", text, "whole numbers separated by commas")
     return tuple(int(seed) for seed in found)
-
-
-assert all(name in {*SHORT, *RunConfig.model_fields} for name in FLAGS)

@@ -2,13 +2,15 @@
 
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Literal, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
 
 _ENTRY = re.compile(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
 _SIGNS = {Ge: ">=", Gt: ">", Le: "<=", Lt: "<"}
@@ -33,15 +35,24 @@ class Setting:
     help: str
 
 
-def describe(kind: type[BaseModel]) -> list[Setting]:
-    """Return the settings of a section, or the parameters of a thing, in order."""
+def describe(
+    kind: type[BaseModel], presets: Mapping[str, object] = MappingProxyType({})
+) -> list[Setting]:
+    """Return the settings of a section, or the parameters of a thing, in order.
+
+    Args:
+        kind: their model.
+        presets: defaults in the place of the model's.
+    """
     documented = dict(_attributes(kind))
     return [
         Setting(
             key=name,
             type=_type(field.annotation),
             range=", ".join(_bounds(field)),
-            default=_default(field),
+            default=_shown(
+                presets.get(name, field.get_default(call_default_factory=True))
+            ),
             help=" ".join(
                 (field.description or documented.get(name, ""))
                 .replace("``", "")
@@ -67,21 +78,19 @@ def _bounds(field: FieldInfo) -> Iterator[str]:
             yield f"{sign} {getattr(bound, type(bound).__name__.lower())}"
 
 
-def _default(field: FieldInfo) -> str:
-    value = field.get_default(call_default_factory=True)
+def _shown(value: object) -> str:
+    """Return a default as one would type it; empty where a value is required."""
     if isinstance(value, bool):
         return str(value).lower()
-    return "''" if value == "" else str(value)
+    if value is PydanticUndefined:
+        return ""
+    return str(value) or "''"
 
 
 def _attributes(kind: type[BaseModel]) -> Iterator[tuple[str, str]]:
     """Yield name and sentence of what a class's docstring, or a base's, lists."""
     for base in reversed(kind.__mro__):
         text = inspect.cleandoc(base.__doc__ or "")
-        _, found, listed = text.partition("Attributes:\n")
-        if not found:
-            continue
-        for match in re.finditer(
-            r"^ {4}(\w+): (.*(?:\n {8}.*)*)", listed, re.MULTILINE
-        ):
+        _, _, listed = text.partition("Attributes:\n")
+        for match in _ENTRY.finditer(listed):
             yield match[1], match[2]

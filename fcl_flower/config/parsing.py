@@ -1,6 +1,8 @@
 """Text and TOML <-> checked values: one clear sentence where something is wrong."""
 
 import json
+import math
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +16,8 @@ P = TypeVar("P", bound=BaseModel)
 
 Scalar: TypeAlias = bool | int | float | str
 """What a setting's value is; Flower's run configuration knows nothing else."""
+
+_KEY = re.compile(r"[a-z]\w*(\.[a-z]\w*)*", re.ASCII)
 
 
 def toml(value: Scalar) -> str:
@@ -49,9 +53,12 @@ def parse_inline(text: str, key: str = "params") -> dict[str, Any]:
         ConfigError: the text is none.
     """
     try:
-        found: dict[str, Any] = tomllib.loads(f"values = {{{text}}}")["values"]
+        document = tomllib.loads(f"values = {{{text}}}")
     except tomllib.TOMLDecodeError as error:
         raise refuse(key, text, f"'key = value, ...' in TOML ({error})") from error
+    if len(document) > 1:
+        raise refuse(key, text, "'key = value, ...' in TOML")
+    found: dict[str, Any] = document["values"]
     return found
 
 
@@ -65,7 +72,7 @@ def parse_pair(pair: str) -> tuple[str, Scalar]:
     """
     key, equals, text = (part.strip() for part in pair.partition("="))
     key = key.replace("-", "_")
-    if not (equals and key.replace("_", "").replace(".", "").isalnum() and text):
+    if not (equals and _KEY.fullmatch(key) and text):
         raise refuse("set", pair, "KEY=VALUE or SECTION.KEY=VALUE")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
@@ -111,8 +118,15 @@ def first_complaint(
 ) -> ConfigError:
     """Return the first complaint as one sentence with key, value, expectation."""
     first = error.errors()[0]
-    *parents, leaf = ["", *map(str, first["loc"])]
-    # Of a union pydantic names the member that complains last.
+    loc = [*map(str, first["loc"])]
+    if "params" in loc[:-1]:
+        # Pydantic goes on with the member of the union, of which it tries all.
+        at = loc.index("params")
+        value = first["input"]
+        finite = not isinstance(value, float) or math.isfinite(value)
+        expected = "a boolean, a number or text" if finite else "a finite number"
+        return refuse(where + ".".join([*loc[:at], loc[at + 1]]), value, expected)
+    *parents, leaf = ["", *loc]
     key = where + ".".join(part for part in [*parents, leaf] if part)
     if first["type"] == "extra_forbidden":
         known: Any = kind

@@ -6,11 +6,14 @@ from typing import Any, Final
 
 from fcl_flower.config.parsing import Scalar, parse_inline, toml
 from fcl_flower.config.run_config import RunConfig
+from fcl_flower.core.errors import refuse, unknown
 
 _KEYS: Final[Mapping[str, tuple[str, Scalar]]] = MappingProxyType(
     {
         "strategy": ("strategy.name", ""),
         "isolated": ("strategy.local_only", False),
+        "mode": ("asynchronous.enabled", "synchronous"),
+        "set": ("strategy.params", ""),
         "scenario": ("scenario.name", ""),
         "clients": ("scenario.clients", 0),
         "tasks": ("scenario.tasks", 4),
@@ -67,75 +70,131 @@ _KEYS: Final[Mapping[str, tuple[str, Scalar]]] = MappingProxyType(
 )
 """Today's key of each former one, and the default that it had."""
 
-_NAMES: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
+_PARAMS: Final = MappingProxyType({"gamma": "buffer_fraction"})
+"""Today's name of a parameter of a strategy, where it changed."""
+
+_ENCODERS: Final = ("transformer", "enhanced-transformer", "vit", "enhanced-vit")
+_RUN_KEYS: Final = frozenset({"seed", "output", "resume"})
+_MODELS: Final = MappingProxyType({"lenet-small": 0.8, "lenet-large": 1.2})
+"""Former names of LeNet, with its width."""
+
+_ONLY_OF: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
-        "scenario.name": {"own": "local-data"},
-        "strategy.gamma": {},
+        "scenario.window": ("concepts",),
+        "scenario.mean_duration": ("concepts",),
+        "scenario.reveal_ids": ("concepts",),
+        "scenario.class_fraction": ("class-incremental",),
+        "scenario.merge_labels": ("class-incremental",),
+        "model.encoder": _ENCODERS,
+        "model.max_tokens": _ENCODERS,
+        "model.bottleneck": _ENCODERS,
+        "model.placement": _ENCODERS,
+        "model.num_blocks": _ENCODERS,
+        "model.dtype": _ENCODERS,
     }
 )
-_MODELS: Final = MappingProxyType({"lenet-small": 0.8, "lenet-large": 1.2})
-_PARAMS: Final = MappingProxyType({"gamma": "buffer_fraction"})
+"""Parameters that the flat form held for all, and the names that have them."""
 
 
 def is_flat(values: Mapping[str, Any]) -> bool:
-    """Return whether a file is of an earlier version: no section, or a study's."""
-    tables = [values.get("run", {}), *values.get("variant", [])]
-    known = {*_KEYS, "set", "mode"}
-    if "variant" in values or "seeds" in values:
-        return any(key in known for t in tables for key in t if not _is_table(t[key]))
-    return any(key in known and not _is_table(values[key]) for key in values)
+    """Return whether a file is of an earlier version, with keys in no section."""
+    tables = [values]
+    if is_study(values):
+        tables = [values.get("run", {}), *_variants(values)]
+    return "isolated-twins" in values or any(
+        key in _KEYS and not isinstance(value, Mapping)
+        for table in tables
+        if isinstance(table, Mapping)
+        for key, value in table.items()
+    )
+
+
+def is_study(values: Mapping[str, Any]) -> bool:
+    """Return whether a file of an earlier version is a study, not one run."""
+    run = values.get("run")
+    flat_run = isinstance(run, Mapping) and {*run} & {*_KEYS} - {*_RUN_KEYS}
+    return bool({"variant", "seeds", "isolated-twins"} & {*values} or flat_run)
 
 
 def upgrade(values: Mapping[str, Any]) -> str:
     """Return a configuration or a study of an earlier version as today's TOML.
 
-    Values that were the default are left out, as are parameters that the thing named
-    never had: the flat form held them all.
+    Parameters that the scenario or model named does not have are left out, since the
+    flat form held those of all.
 
     Args:
         values: of a ``config.toml``, or of a study with ``run`` and ``variant``.
 
     Raises:
-        ConfigError: a value is refused.
+        ConfigError: a key is unknown, or a value refused.
     """
-    if not ("variant" in values or "seeds" in values):
-        return RunConfig.of(_upgraded(values)).to_toml()
+    if not is_study(values):
+        given = {k: v for k, v in values.items() if k not in _KEYS or v != _KEYS[k][1]}
+        return RunConfig.of(_in_sections(given)).to_toml()
+    known = ("seeds", "run", "variant", "isolated-twins")
+    for key in values:
+        if key not in known:
+            raise unknown(key, key, known)
+    run, variants = values.get("run", {}), _variants(values)
+    for table in (run, *variants):
+        if not isinstance(table, Mapping):
+            raise refuse("study", table, "tables, [run] and [[variant]]")
+    wanted = [_in_sections({**run, **variant}) for variant in variants]
+    # A variant replaced the algorithm's settings as a whole, and the model.
+    shared = {
+        key: value
+        for key, value in _in_sections(run).items()
+        if all(key in each for each in wanted)
+    }
     lines = [f"seeds = {values.get('seeds', [0])}"]
-    if not values.get("isolated-twins", values.get("local-only-counterparts", True)):
+    if not values.get("isolated-twins", True):
         lines.append("local_only_counterparts = false")
-    shared = _upgraded(values.get("run", {}))
     lines += ["", "[run]", *_lines(shared)]
-    for variant in values.get("variant", []):
-        lines += ["", "[[variant]]", *_lines(_upgraded(variant, keep_defaults=True))]
+    for each in wanted:
+        own = {k: v for k, v in each.items() if k not in shared or shared[k] != v}
+        lines += ["", "[[variant]]", *_lines(own)]
+    for each in wanted:
+        RunConfig.of(each)
     return "\n".join(lines) + "\n"
 
 
-def _upgraded(
-    values: Mapping[str, Any], *, keep_defaults: bool = False
-) -> dict[str, Scalar]:
+def _variants(values: Mapping[str, Any]) -> list[Any]:
+    found = values.get("variant", [{}])
+    return found if isinstance(found, list) else [found]
+
+
+def _in_sections(values: Mapping[str, Any]) -> dict[str, Scalar]:
+    """Return flat keys as keys of sections.
+
+    Raises:
+        ConfigError: a key is unknown, or the algorithm's settings are malformed.
+    """
     found: dict[str, Scalar] = {}
     for key, value in values.items():
+        if key not in _KEYS:
+            raise unknown(key, key, sorted(_KEYS))
+        if isinstance(value, Mapping):
+            raise refuse(key, dict(value), "a value, as in a file without sections")
         if key == "set":
-            params = parse_inline(value, "set")
+            params = parse_inline(str(value), "set")
             found |= {f"strategy.{_PARAMS.get(k, k)}": v for k, v in params.items()}
         elif key == "mode":
-            if keep_defaults or value == "asynchronous":
-                found["asynchronous.enabled"] = value == "asynchronous"
-        elif key in ("isolated", "local-only"):
-            if keep_defaults or value:
-                found["strategy.local_only"] = value
+            found["asynchronous.enabled"] = value == "asynchronous"
         else:
-            new, default = _KEYS[key]
-            if keep_defaults or value != default:
-                found[new] = _NAMES.get(new, {}).get(value, value)
+            found[_KEYS[key][0]] = value
+    if found.get("scenario.name") == "own":
+        found["scenario.name"] = "local-data"
     if (width := _MODELS.get(str(found.get("model.name")))) is not None:
         found |= {"model.name": "lenet", "model.width": width}
-    return found
+    return {key: value for key, value in found.items() if _applies(key, found)}
+
+
+def _applies(key: str, values: Mapping[str, Scalar]) -> bool:
+    """Return whether what a configuration names has a parameter, as far as is known."""
+    section, _, _ = key.partition(".")
+    name = values.get(f"{section}.name", "")
+    return not name or key not in _ONLY_OF or name in _ONLY_OF[key]
 
 
 def _lines(values: Mapping[str, Scalar]) -> list[str]:
     return [f"{key} = {toml(value)}" for key, value in values.items()]
-
-
-def _is_table(value: object) -> bool:
-    return isinstance(value, Mapping)

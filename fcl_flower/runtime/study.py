@@ -125,6 +125,8 @@ def read_study(path: Path) -> Study:
         )
     try:
         checked = validate_params(_StudyFile, found, f"study {path.name}: ")
+        for table in (checked.run, *checked.variant):
+            _check_sections(table)
     except ConfigError as error:
         raise ConfigError(f"{error}; this is {FORMAT}") from error
     variants = tuple(
@@ -138,6 +140,16 @@ def read_study(path: Path) -> Study:
     if checked.local_only_counterparts:
         variants = with_local_only(variants)
     return Study(variants, tuple(checked.seeds))
+
+
+def _check_sections(table: Mapping[str, object]) -> None:
+    """Refuse keys of a study's table that are in no section."""
+    for key, value in table.items():
+        section, dot, _ = key.partition(".")
+        if section not in RunConfig.model_fields:
+            raise unknown(key, section, RunConfig.model_fields)
+        if not (dot or isinstance(value, Mapping)):
+            raise refuse(key, value, "a table, as this is a section")
 
 
 class _StudyFile(BaseModel):

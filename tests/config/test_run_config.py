@@ -1,16 +1,12 @@
 import tomllib
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fcl_flower.config.parsing import inline, read_toml, settings, toml
-from fcl_flower.config.run_config import RunConfig
+from fcl_flower.config.parsing import flatten, parse_inline, parse_pair, read_toml, toml
+from fcl_flower.config.run_config import SHORT, RunConfig, long_keys
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.models.registry import create_model
-from fcl_flower.setup import factory
-from fcl_flower.setup.resolve import resolve
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 SCALARS = st.one_of(
@@ -19,6 +15,20 @@ SCALARS = st.one_of(
     st.floats(allow_nan=False, allow_infinity=False),
     TEXT,
 )
+PARAMS = st.dictionaries(
+    st.from_regex(r"p_[a-z0-9_]{1,8}", fullmatch=True), SCALARS, max_size=4
+)
+
+
+def sentence(act, *given, **named):
+    """Return the one sentence with which something is refused."""
+    with pytest.raises(ConfigError) as problem:
+        act(*given, **named)
+    (line,) = str(problem.value).splitlines()
+    return line
+
+
+# ---- values as text
 
 
 @given(SCALARS)
@@ -28,126 +38,54 @@ def test_a_scalar_comes_back_from_toml_as_it_was(value):
     assert type(found) is type(value)
 
 
-@given(st.dictionaries(st.from_regex(r"[a-z_]{1,8}", fullmatch=True), SCALARS))
-def test_settings_come_back_as_they_were(values):
-    assert settings(inline(values)) == values
-
-
-@given(
-    label=TEXT,
-    dataset=TEXT,
-    rate=st.floats(1e-12, 1e12),
-    seed=st.integers(0, 2**62),
-    local_only=st.booleans(),
-    head=st.sampled_from(["multi", "single"]),
-)
-def test_a_configuration_comes_back_from_its_file_as_it_was(
-    label, dataset, rate, seed, local_only, head
-):
-    config = RunConfig.from_settings(
-        title=label,
-        dataset=dataset,
-        learning_rate=rate,
-        seed=seed,
-        local_only=local_only,
-        head=head,
-        **{"strategy.params": 'knowledge = "sample:10"'},
-    )
-    assert RunConfig.of(tomllib.loads(config.to_toml())) == config
-
-
-def test_keys_are_the_fields_with_hyphens():
-    flat = RunConfig.from_settings(classes_per_task=3).flat()
-    assert flat["classes-per-task"] == 3
-    assert all("_" not in key for key in flat)
-    assert all(type(value) in (bool, int, float, str) for value in flat.values())
-    assert RunConfig.of(flat) == RunConfig.from_settings(classes_per_task=3)
-
-
-def test_a_configuration_cannot_change():
-    with pytest.raises(ValueError, match="frozen"):
-        RunConfig().seed = 3
-    assert RunConfig().replace(seed=3).seed == 3
-
-
-def test_every_setting_is_explained():
-    for name, field in RunConfig.model_fields.items():
-        assert field.description, name
-
-
-def test_a_whole_number_will_do_for_a_fraction():
-    assert RunConfig.of({"learning_rate": 1}).learning_rate == 1.0
+@given(PARAMS)
+def test_parameters_come_back_from_an_inline_table_as_they_were(values):
+    text = ", ".join(f"{key} = {toml(value)}" for key, value in values.items())
+    assert parse_inline(text) == values
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "expected"),
+    "text", ["a", "a = ", "a = 1, a = 2", "a = 1\nb = 2", "}", "a = 1}\nb = {c = 2"]
+)
+def test_parameters_that_are_no_inline_table_are_refused(text):
+    found = sentence(parse_inline, text, "strategy.params")
+    expected = f"strategy.params: got {text!r}, expected 'key = value, ...' in TOML"
+    assert found.startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("pair", "expected"),
     [
-        ("clients", -1, "greater than or equal to 0"),
-        ("clients", "4", "a valid integer"),
-        ("clients", True, "a valid integer"),
-        ("clients", 2.5, "a valid integer"),
-        ("tasks", 0, "greater than or equal to 1"),
-        ("classes-per-task", -2, "greater than or equal to 0"),
-        ("valid-fraction", 0, "greater than 0"),
-        ("valid-fraction", 1, "less than 1"),
-        ("rounds", -1, "greater than or equal to 0"),
-        ("evaluate-every", -1, "greater than or equal to 0"),
-        ("window", 1, "greater than or equal to 2"),
-        ("stay", -1, "greater than or equal to 0"),
-        ("epochs", 0, "greater than or equal to 1"),
-        ("batch-size", -1, "greater than or equal to 0"),
-        ("learning-rate", -0.1, "greater than or equal to 0"),
-        ("learning-rate", float("inf"), "a finite number"),
-        ("learning-rate", float("nan"), "a finite number"),
-        ("patience", -1, "greater than or equal to 0"),
-        ("fraction", 0, "greater than 0"),
-        ("fraction", 1.5, "less than or equal to 1"),
-        ("min-replies", 0, "greater than or equal to 1"),
-        ("timeout", 0, "greater than 0"),
-        ("seed", -1, "greater than or equal to 0"),
-        ("threads", 0, "greater than or equal to 1"),
-        ("head", "many", "'', 'multi' or 'single'"),
-        ("precision", "float64", "'float32', 'float16' or 'bfloat16'"),
-        ("local_only", 1, "a valid boolean"),
-        ("strategy", 3, "a valid string"),
+        ("lambda1=0.5", ("lambda1", 0.5)),
+        (" mu = 1 ", ("mu", 1)),
+        ("scenario.mean-duration=8", ("scenario.mean_duration", 8)),
+        ("dls=true", ("dls", True)),
+        ('gate="identity"', ("gate", "identity")),
+        ("knowledge=sample:3", ("knowledge", "sample:3")),
+        ("run.title=a = b", ("run.title", "a = b")),
+        ("lambda1=[1]", ("lambda1", "[1]")),
     ],
 )
-def test_a_value_that_is_refused_is_named_with_what_was_expected(key, value, expected):
-    with pytest.raises(ConfigError) as problem:
-        RunConfig.of({key: value})
-    assert str(problem.value) == f"{key}: {value!r} is refused: expected {expected}"
-
-
-def test_an_unknown_key_is_answered_with_the_known_ones():
-    with pytest.raises(ConfigError, match="client: unknown key; expected one of at"):
-        RunConfig.of({"client": 4})
+def test_a_pair_is_a_key_and_a_toml_value_or_a_word(pair, expected):
+    key, value = parse_pair(pair)
+    assert (key, value) == expected
+    assert type(value) is type(expected[1])
 
 
 @pytest.mark.parametrize(
-    ("clients", "fraction", "most"), [(4, 1.0, 4), (4, 0.5, 2), (4, 0.1, 1), (0, 1, 99)]
+    "pair", ["a", "=1", "a=", "a b=1", "λ=1", ".a=1", "a.=1", "a..b=1", "1=1", ""]
 )
-def test_no_more_replies_can_be_needed_than_clients_are_asked(clients, fraction, most):
-    given = {"clients": clients, "client_fraction": fraction}
-    assert RunConfig.of({**given, "min_updates": most}).min_replies == most
-    if clients:
-        with pytest.raises(ConfigError, match=f"min-replies: {most + 1} is refused"):
-            RunConfig.of({**given, "min_updates": most + 1})
+def test_a_pair_without_a_key_or_a_value_is_refused(pair):
+    expected = f"set: got {pair!r}, expected KEY=VALUE or SECTION.KEY=VALUE"
+    assert sentence(parse_pair, pair) == expected
 
 
-def test_several_data_sets_are_separated_by_commas():
-    assert RunConfig.from_settings(dataset=" a, b ,,hub:c/d ").datasets == (
-        "a",
-        "b",
-        "hub:c/d",
-    )
-
-
-def test_a_run_is_called_by_its_label_or_its_strategy():
-    assert RunConfig.from_settings(strategy="ewc").title == "ewc"
-    assert RunConfig.from_settings(strategy="ewc", title="EWC 5").title == "EWC 5"
-    assert (
-        RunConfig.from_settings(strategy="ewc", local_only=True).title == "ewc isolated"
-    )
+def test_nested_mappings_are_joined_by_dots():
+    assert flatten({"a": {"b": {"c": 1}, "d": 2}, "e.f": 3}) == {
+        "a.b.c": 1,
+        "a.d": 2,
+        "e.f": 3,
+    }
 
 
 def test_a_file_that_is_no_toml_is_named_with_the_key_it_was_given_for(tmp_path):
@@ -158,80 +96,330 @@ def test_a_file_that_is_no_toml_is_named_with_the_key_it_was_given_for(tmp_path)
         path.unlink()
         if content is not None:
             path.write_bytes(content)
-        with pytest.raises(ConfigError, match=r"^config: .*x\.toml' is refused"):
-            read_toml(path, "config")
-    with pytest.raises(ConfigError, match="config"):
-        read_toml(tmp_path, "config")
+        found = sentence(read_toml, path, "config")
+        assert found.startswith(f"config: got {str(path)!r}, expected a TOML file (")
+    assert sentence(read_toml, tmp_path, "config").startswith("config: got")
 
 
-@pytest.mark.parametrize("text", ["a", "a = ", "a = 1, a = 2", "a = 1\nb = 2", "}"])
-def test_settings_that_are_no_table_are_refused(text):
-    with pytest.raises(ConfigError, match=r"^set: .* is refused: expected 'key = v"):
-        settings(text)
+# ---- there and back
 
 
-def test_data_follow_from_the_strategy_and_a_model_from_the_data(tmp_path):
-    def completed(**values):
-        found = resolve(RunConfig.from_settings(data_root=str(tmp_path), **values))
-        return found.dataset, found.scenario, found.model
-
-    images = np.zeros((4, 6, 6), np.uint8)
-    arrays = {"x_train": images, "x_test": images}
-    labels = np.array([0, 0, 1, 1])
-    np.savez(tmp_path / "mine.npz", **arrays, y_train=labels, y_test=labels)
-    assert completed() == ("digits", "overlapped", "small")
-    assert completed(dataset="mine") == ("mine", "overlapped", "lenet")
-    assert completed(model="resnet18") == ("digits", "overlapped", "resnet18")
-    assert completed(scenario="classes") == ("digits", "classes", "small")
-    text = ("stdlib-docs", "text", "kim-cnn")
-    assert completed(strategy="fedseit") == text
-    assert completed(strategy="fedavg", dataset="stdlib-docs") == text
-    with pytest.raises(ConfigError, match="dataset: 'digits,stdlib-docs' is refused"):
-        completed(dataset="digits,stdlib-docs")
-
-
-def test_the_step_may_follow_from_the_model():
-    config = resolve(RunConfig.from_settings(model="lenet"))
-    assert (config.training.batch_size, config.training.learning_rate) == (50, 1e-3 / 3)
-    given = RunConfig.from_settings(batch_size=7, learning_rate=0.5)
-    assert resolve(given) == given.replace(
-        dataset="digits",
-        scenario="overlapped",
-        model="small",
-        head="multi",
-        clients=4,
-        rounds=5,
-    )
-
-
-def test_the_data_root_is_the_setting_or_the_environment(monkeypatch, tmp_path):
-    monkeypatch.setenv("FCL_DATA", str(tmp_path / "environment"))
-    assert resolve.data_root(RunConfig()) == tmp_path / "environment"
-    given = RunConfig.from_settings(data_root=str(tmp_path / "given"))
-    assert resolve.data_root(given) == tmp_path / "given"
-    monkeypatch.delenv("FCL_DATA")
-    monkeypatch.chdir(tmp_path)
-    assert resolve.data_root(RunConfig()) == tmp_path / "data"
-
-
-def test_a_device_that_is_not_there_is_refused():
-    assert factory.find_device("cpu") == "cpu"
-    assert factory.find_device("auto") in {"cpu", "cuda"}
-    for name in ("gpu", "cuda:97", ""):
-        with pytest.raises(ConfigError, match=f"device: {name!r} is refused"):
-            factory.find_device(name)
-
-
-def test_a_single_head_knows_all_labels(tmp_path):
+@given(
+    title=TEXT,
+    dataset=TEXT,
+    rate=st.floats(1e-12, 1e12),
+    seed=st.integers(0, 2**62),
+    local_only=st.booleans(),
+    head=st.sampled_from(["multi", "single"]),
+    params=PARAMS,
+    of_scenario=PARAMS,
+    of_model=PARAMS,
+)
+def test_a_configuration_comes_back_from_its_file_and_from_its_flat_form(
+    title, dataset, rate, seed, local_only, head, params, of_scenario, of_model
+):
     config = RunConfig.from_settings(
-        clients=2, tasks=2, classes_per_task=2, head="single"
+        title=title,
+        dataset=dataset,
+        learning_rate=rate,
+        seed=seed,
+        local_only=local_only,
+        head=head,
+        strategy=params,
+        scenario=of_scenario,
+        model=of_model,
     )
-    plan = factory.build_scenario(resolve(config))
-    network = factory.build_model(resolve(config), plan)
-    assert [head.out_features for head in network.heads] == [plan.num_labels]
-    multi = factory.build_model(resolve(config.replace(head="multi")), plan)
-    assert [head.out_features for head in multi.heads] == [2, 2]
-    expected = create_model(
-        "small", tasks=2, classes=2, single_head=False, seed=config.run.seed
+    assert dict(config.strategy.params) == params
+    assert RunConfig.of(tomllib.loads(config.to_toml())) == config
+    assert RunConfig.of(config.flat()) == config
+    below = tomllib.loads(config.to_toml("tool.app."))["tool"]["app"]
+    assert RunConfig.of(below) == config
+    types = {key: type(value) for key, value in config.flat().items()}
+    again = RunConfig.of(tomllib.loads(config.to_toml())).flat()
+    assert {key: type(value) for key, value in again.items()} == types
+
+
+def test_the_flat_form_has_a_section_before_each_key_and_no_hyphen():
+    flat = RunConfig.of({"scenario.classes_per_task": 3, "strategy.mu": 0.5}).flat()
+    assert flat["scenario.classes_per_task"] == 3
+    assert flat["strategy.mu"] == 0.5
+    assert not any(key.endswith(".params") or "-" in key for key in flat)
+    assert {key.partition(".")[0] for key in flat} == {*RunConfig.model_fields}
+    assert all(type(value) in (bool, int, float, str) for value in flat.values())
+
+
+def test_sections_may_be_nested_or_dotted_or_both():
+    nested = {"scenario": {"clients": 3, "window": 64}, "run": {"seed": 1}}
+    dotted = {"scenario.clients": 3, "scenario.window": 64, "run.seed": 1}
+    both = {"scenario": {"clients": 3}, "scenario.window": 64, "run.seed": 1}
+    assert RunConfig.of(nested) == RunConfig.of(dotted) == RunConfig.of(both)
+
+
+@pytest.mark.parametrize("section", ["strategy", "scenario", "model"])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"{}.a": 1, "{}.b": "x"},
+        {"{}": {"a": 1, "b": "x"}},
+        {"{}.params": 'a = 1, b = "x"'},
+        {"{}.params.a": 1, "{}.params.b": "x"},
+        {"{}": {"params": {"a": 1, "b": "x"}}},
+        {"{}.params": 'a = 2, b = "x"', "{}.a": 1},
+    ],
+)
+def test_what_is_no_key_of_a_named_section_is_a_parameter(section, given):
+    config = RunConfig.of({key.format(section): v for key, v in given.items()})
+    assert getattr(config, section).params == {"a": 1, "b": "x"}
+    flat = config.flat()
+    assert (flat[f"{section}.a"], flat[f"{section}.b"]) == (1, "x")
+
+
+def test_a_configuration_cannot_change():
+    config = RunConfig()
+    with pytest.raises(ValueError, match="frozen"):
+        config.run = config.run
+    with pytest.raises(ValueError, match="frozen"):
+        config.run.seed = 3
+    assert config.replace(seed=3).run.seed == 3
+    assert config.run.seed == 0
+
+
+def test_a_whole_number_will_do_for_a_fraction():
+    found = RunConfig.of({"training.learning_rate": 1}).training.learning_rate
+    assert (found, type(found)) == (1.0, float)
+
+
+# ---- short names
+
+
+def test_short_names_are_the_keys_without_their_section():
+    config = RunConfig.from_settings(
+        strategy="ewc",
+        scenario="concepts",
+        model="lenet",
+        dataset="mnist",
+        data_root="there",
+        rounds=7,
+        clients=3,
+        epochs=2,
+        asynchronous=True,
+        title="mine",
     )
-    assert multi.state_dict().keys() == expected.state_dict().keys()
+    assert (config.strategy.name, config.scenario.name) == ("ewc", "concepts")
+    assert (config.model.name, config.data.datasets) == ("lenet", "mnist")
+    assert (config.data.root, config.federation.rounds_per_task) == ("there", 7)
+    assert (config.scenario.clients, config.training.epochs) == (3, 2)
+    assert (config.asynchronous.enabled, config.run.title) == (True, "mine")
+
+
+def test_every_key_has_a_short_name_of_its_own():
+    keys = {*RunConfig().flat()} - {f"{s}.name" for s in ("strategy", "scenario")}
+    assert {*SHORT.values()} == keys - {"model.name"}
+    assert not {*SHORT} & ({*RunConfig.model_fields} - {"asynchronous"})
+
+
+def test_a_section_may_be_given_whole():
+    given = {"name": "concepts", "clients": 3, "window": 64}
+    config = RunConfig.from_settings(scenario=given, **{"run.seed": 4})
+    assert (config.scenario.name, config.scenario.clients) == ("concepts", 3)
+    assert config.scenario.params == {"window": 64}
+    assert config.run.seed == 4
+
+
+def test_a_replaced_configuration_keeps_the_rest():
+    config = RunConfig.from_settings(
+        strategy={"name": "fedweit", "lambda1": 0.5}, clients=3
+    )
+    found = config.replace(clients=4, **{"strategy.kappa": 1.0})
+    assert found.scenario.clients == 4
+    assert found.strategy.params == {"lambda1": 0.5, "kappa": 1.0}
+    assert config.strategy.params == {"lambda1": 0.5}
+    assert found.replace(clients=3, strategy={"kappa": 0.2}).strategy.params == {
+        "lambda1": 0.5,
+        "kappa": 0.2,
+    }
+
+
+@pytest.mark.parametrize(
+    ("settings", "start"),
+    [
+        ({"client": 3}, "client: got 'client', expected one of "),
+        ({"training": 3}, "training: got 3, expected a mapping, as this is a section"),
+        ({"run": "x"}, "run: got 'x', expected a mapping, as this is a section"),
+    ],
+)
+def test_a_short_name_that_is_wrong_is_refused(settings, start):
+    assert sentence(long_keys, settings).startswith(start)
+    assert sentence(RunConfig().replace, **settings).startswith(start)
+
+
+def test_a_short_name_that_is_misspelt_is_answered_with_the_nearest():
+    found = sentence(RunConfig.from_settings, client=3)
+    assert found.endswith("; did you mean 'clients'?")
+
+
+# ---- what is refused
+
+
+def bounds(key, *, least=None, above=None, most=None, below=None):
+    """Yield values beyond the bounds of a number, with what is expected."""
+    whole = isinstance(RunConfig().flat()[key], int)
+    step = 1 if whole else 1e-6
+    for bound, value, words in (
+        (least, lambda b: b - step, "greater than or equal to"),
+        (above, lambda b: b, "greater than"),
+        (most, lambda b: b + step, "less than or equal to"),
+        (below, lambda b: b, "less than"),
+    ):
+        if bound is not None:
+            yield key, value(bound), f"{words} {bound}"
+    yield key, "4", "a valid integer" if whole else "a valid number"
+    yield key, True, "a valid integer" if whole else "a valid number"
+    if whole:
+        yield key, 2.5, "a valid integer"
+    else:
+        yield key, float("inf"), "a finite number"
+        yield key, float("nan"), "a finite number"
+
+
+REFUSED = [
+    *bounds("scenario.clients", least=0),
+    *bounds("scenario.tasks", least=1),
+    *bounds("scenario.classes_per_task", least=0),
+    *bounds("scenario.valid_fraction", above=0, below=1),
+    *bounds("scenario.max_train_per_class", least=0),
+    *bounds("scenario.max_test_per_class", least=0),
+    *bounds("data.public_fraction", least=0, below=1),
+    *bounds("model.num_features", least=0),
+    *bounds("training.epochs", least=1),
+    *bounds("training.batch_size", least=0),
+    *bounds("training.learning_rate", least=0),
+    *bounds("training.lr_patience", least=0),
+    *bounds("training.early_stopping_patience", least=0),
+    *bounds("training.threads", least=1),
+    *bounds("federation.rounds_per_task", least=0),
+    *bounds("federation.evaluate_every", least=0),
+    *bounds("federation.client_fraction", above=0, most=1),
+    *bounds("federation.min_updates", least=1),
+    *bounds("federation.max_attempts", least=1),
+    *bounds("federation.timeout", above=0),
+    *bounds("federation.max_update_norm", least=0),
+    *bounds("asynchronous.mixing", above=0, most=1),
+    *bounds("asynchronous.staleness_exponent", least=0),
+    *bounds("run.seed", least=0),
+    ("model.head", "many", "'', 'multi' or 'single'"),
+    ("federation.wire_dtype", "float64", "'float32', 'float16' or 'bfloat16'"),
+    ("strategy.params", 3, "a valid dictionary"),
+    ("strategy.name", 3, "a valid string"),
+    *(
+        (key, 1, "a valid boolean")
+        for key, value in RunConfig().flat().items()
+        if isinstance(value, bool)
+    ),
+    *(
+        ("strategy.x", value, "a boolean, a number or text")
+        for value in ([1], None, (2,), b"x")
+    ),
+    ("scenario.x", float("nan"), "a finite number"),
+    ("model.x", float("inf"), "a finite number"),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "expected"), REFUSED, ids=str)
+def test_a_value_that_is_refused_is_named_with_what_was_expected(key, value, expected):
+    found = sentence(RunConfig.of, {key: value})
+    assert found == f"{key}: got {value!r}, expected {expected}"
+
+
+def test_every_number_has_a_range_that_is_tested():
+    numbers = {
+        key
+        for key, value in RunConfig().flat().items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }
+    assert numbers <= {key for key, _, _ in REFUSED}
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (
+            {"runn.seed": 4},
+            "runn.seed: got 'runn', expected one of strategy, scenario, data, model, "
+            "training, federation, asynchronous, run; did you mean 'run'?",
+        ),
+        (
+            {"asynchronous": {"mixin": 0.5}},
+            "asynchronous.mixin: got 'mixin', expected one of enabled, mixing, "
+            "simulated_durations, staleness_exponent; did you mean 'mixing'?",
+        ),
+        ({"run": 3}, "run: got 3, expected a table, as this is a section"),
+        ({"strategy": "ewc"}, "strategy: got 'ewc', expected a table, as this is a "
+         "section"),
+    ],
+)  # fmt: skip
+def test_an_unknown_key_is_answered_with_the_known_ones(values, expected):
+    assert sentence(RunConfig.of, values) == expected
+
+
+@pytest.mark.parametrize(
+    ("clients", "fraction", "most"), [(4, 1.0, 4), (4, 0.5, 2), (4, 0.1, 1), (0, 1, 99)]
+)
+def test_no_more_updates_can_be_needed_than_clients_are_asked(clients, fraction, most):
+    given = {"clients": clients, "client_fraction": fraction}
+    config = RunConfig.from_settings(**given, min_updates=most)
+    assert config.federation.min_updates == most
+    if clients:
+        assert sentence(RunConfig.from_settings, **given, min_updates=most + 1) == (
+            f"federation.min_updates: got {most + 1}, expected at most the clients of "
+            f"a round ({clients} x {fraction})"
+        )
+
+
+def test_an_asynchronous_run_has_all_clients():
+    assert RunConfig.from_settings(asynchronous=True).asynchronous.enabled
+    found = sentence(RunConfig.from_settings, asynchronous=True, client_fraction=0.5)
+    assert found == (
+        "federation.client_fraction: got 0.5, expected 1 in an asynchronous run, which "
+        "has no rounds"
+    )
+
+
+def test_simulated_durations_are_a_number_for_each_client():
+    config = RunConfig.from_settings(clients=3, simulated_durations="1, 2.5,4")
+    assert config.asynchronous.durations == (1.0, 2.5, 4.0)
+    assert RunConfig().asynchronous.durations == ()
+
+
+@pytest.mark.parametrize(
+    "text", ["1,2", "1,2,3,4", "1,2,x", "1,2,0", "1,2,-1", "1,2,inf", "1,2,nan", ","]
+)
+def test_other_simulated_durations_are_refused(text):
+    assert sentence(RunConfig.from_settings, clients=3, simulated_durations=text) == (
+        f"asynchronous.simulated_durations: got {text!r}, expected a number above 0 "
+        "for each of scenario.clients (3), separated by commas"
+    )
+
+
+# ---- what is derived
+
+
+def test_several_data_sets_are_separated_by_commas():
+    data = RunConfig.from_settings(dataset=" a, b ,,hub:c/d ").data
+    assert data.names == data.all_names == ("a", "b", "hub:c/d")
+    data = RunConfig.from_settings(dataset="a", public_dataset="p").data
+    assert (data.names, data.all_names) == (("a",), ("a", "p"))
+    assert RunConfig.from_settings(class_names="x, y").data.classes == ("x", "y")
+
+
+@pytest.mark.parametrize(
+    ("settings", "title"),
+    [
+        ({"strategy": "ewc"}, "ewc"),
+        ({"strategy": "ewc", "title": "EWC 5"}, "EWC 5"),
+        ({"strategy": "ewc", "local_only": True}, "ewc local-only"),
+        ({"title": "EWC 5", "local_only": True}, "EWC 5 local-only"),
+    ],
+)
+def test_a_run_is_called_by_its_title_or_its_strategy(settings, title):
+    assert RunConfig.from_settings(**settings).title == title

@@ -1,0 +1,183 @@
+import pytest
+
+from fcl_flower.config.run_config import RunConfig
+from fcl_flower.core.errors import ConfigError
+from fcl_flower.setup import factory
+from fcl_flower.setup.compatibility import has_local_data
+from fcl_flower.setup.resolve import resolve
+
+
+def refusal(**settings):
+    """Return the sentence with which settings are refused, before anything is run."""
+    with pytest.raises(ConfigError) as problem:
+        factory.validate(resolve(RunConfig.from_settings(**settings)))
+    (line,) = str(problem.value).splitlines()
+    return line
+
+
+CONCEPTS = {"name": "concepts"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (
+            {"public_path": "p.npz"},
+            "data.public_path: got 'p.npz', expected none, but for a strategy that "
+            "trains on the server, with local data",
+        ),
+        (
+            {"class_names": "a,b"},
+            "data.class_names: got 'a,b', expected none, since the data sets name "
+            "their classes",
+        ),
+        (
+            {"scenario": "concepts", "head": "multi"},
+            "model.head: got 'multi', expected 'single' for scenario concepts, whose "
+            "concepts are hidden",
+        ),
+        (
+            {"scenario": "class-incremental", "head": "multi"},
+            "model.head: got 'multi', expected 'single' for scenario "
+            "class-incremental, where a sample's task is unknown",
+        ),
+        (
+            {"scenario": "concepts", "asynchronous": True},
+            "asynchronous.enabled: got True, expected false for scenario concepts, in "
+            "which clients meet concepts by rounds",
+        ),
+        (
+            {"scenario": {**CONCEPTS, "reveal_ids": True, "mean_duration": 0}},
+            "scenario.reveal_ids: got True, expected it with hidden concepts of which "
+            "a client has one at a time",
+        ),
+        (
+            {"scenario": {"reveal_ids": True}},
+            "scenario.reveal_ids: got 'reveal_ids', expected none, as there are none",
+        ),
+        (
+            {"scenario": {**CONCEPTS, "joint": True}},
+            "scenario.joint: got True, expected false for scenario concepts, whose "
+            "tasks are not shared out beforehand",
+        ),
+        (
+            {"word_vectors": "w.txt"},
+            "data.word_vectors: got 'w.txt', expected none, as model small needs none",
+        ),
+        (
+            {
+                "dataset": "stdlib-docs",
+                "model": "transformer",
+                "word_vectors": "w.txt",
+            },
+            "data.word_vectors: got 'w.txt', expected none, as model transformer needs "
+            "none",
+        ),
+        (
+            {"strategy": "replay", "dataset": "digits", "scenario": "overlapped"},
+            "model.head: got 'multi', expected 'single' for replay, which trains on "
+            "samples of several tasks together",
+        ),
+        (
+            {"strategy": "replay", "dataset": "digits", "scenario": "concepts"},
+            "scenario.name: got 'concepts', expected one whose tasks are told apart, "
+            "for replay, which trains on samples of several tasks together",
+        ),
+    ],
+    ids=str,
+)
+def test_settings_that_do_not_go_together_are_refused(settings, expected):
+    assert refusal(**settings) == expected
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"scenario": {**CONCEPTS, "reveal_ids": True, "mean_duration": 8}},
+        {"strategy": "fedavg", "scenario": "class-incremental"},
+        {"strategy": "fedweit", "asynchronous": True},
+        {
+            "strategy": "replay",
+            "dataset": "digits",
+            "scenario": {**CONCEPTS, "reveal_ids": True},
+        },
+    ],
+    ids=str,
+)
+def test_settings_that_do_are_not(settings):
+    factory.validate(resolve(RunConfig.from_settings(**settings)))
+
+
+LOCAL = {
+    "strategy": "fedavg",
+    "scenario": "local-data",
+    "model": "mlp",
+    "num_features": 3,
+    "classes_per_task": 2,
+}
+TEXTS = {**LOCAL, "model": "kim-cnn"}
+NAMES = "different names of all classes, for a single head to number them alike"
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({**LOCAL, "dataset": "digits"}, "data.datasets: got 'digits', expected none"),
+        (
+            {**LOCAL, "model": ""},
+            "model.name: got '', expected the name of a network that suits the data",
+        ),
+        (
+            {**LOCAL, "num_features": 0},
+            "model.num_features: got 0, expected the numbers in a sample, or in a word "
+            "vector",
+        ),
+        (
+            {**LOCAL, "model": "lenet"},
+            "model.num_features: got 3, expected 0",
+        ),
+        (
+            {**LOCAL, "class_names": "a,b"},
+            "data.class_names: got 'a,b', expected none but with a single head",
+        ),
+        (
+            {**LOCAL, "head": "single"},
+            f"data.class_names: got '', expected {NAMES}",
+        ),
+        (
+            {**LOCAL, "head": "single", "class_names": "a,b,a"},
+            f"data.class_names: got 'a,b,a', expected {NAMES}",
+        ),
+        (
+            {**LOCAL, "classes_per_task": 1},
+            "scenario.classes_per_task: got 1, expected at least 2, the most classes "
+            "that any task has",
+        ),
+        (
+            {**TEXTS, "strategy": "fedet", "public_path": "p.jsonl"},
+            "data.public_path: got 'p.jsonl', expected none with word vectors, which "
+            "only clients have",
+        ),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_looked_up_must_be_said_with_local_data(settings, expected):
+    assert refusal(**settings) == f"{expected}, for scenario local-data"
+
+
+@pytest.mark.parametrize(
+    "settings", [LOCAL, TEXTS, {**LOCAL, "head": "single", "class_names": "a,b,c"}]
+)
+def test_local_data_with_all_that_is_asked_are_not_refused(settings):
+    assert has_local_data(RunConfig.from_settings(**settings))
+    run = resolve(RunConfig.from_settings(**settings, clients=2))
+    factory.validate(run)
+    names = run.config.data.classes
+    assert run.config.scenario.classes_per_task == 2
+    spec = factory.build_local_data_spec(run)
+    assert spec.logits == (len(names) or 2)
+
+
+def test_other_scenarios_have_no_local_data():
+    assert not has_local_data(RunConfig())
+    assert not has_local_data(RunConfig.from_settings(scenario="concepts"))

@@ -1,0 +1,131 @@
+import numpy as np
+import pytest
+from PIL import Image
+
+from fcl_flower.config.run_config import RunConfig
+from fcl_flower.core.errors import ConfigError
+from fcl_flower.setup.local_proposal import propose, with_local_data
+
+
+def client(folder, *tasks):
+    """Write the training samples of some tasks, each by a function of a path."""
+    for number, write in enumerate(tasks, 1):
+        task = folder / f"task-{number:02}"
+        task.mkdir(parents=True)
+        write(task)
+    return folder
+
+
+def table(*classes):
+    lines = ["x,label,y,z", *(f"1,{name},2,3" for name in classes for _ in range(3))]
+    return lambda task: (task / "train.csv").write_text("\n".join(lines) + "\n")
+
+
+def arrays(x):
+    y = np.arange(len(x)) % 2
+    return lambda task: np.savez(task / "train.npz", x=x, y=y)
+
+
+def images(task):
+    for name in ("cat", "dog", "emu"):
+        (task / "train" / name).mkdir(parents=True)
+        picture = Image.fromarray(np.zeros((5, 5, 3), np.uint8))
+        picture.save(task / "train" / name / "1.png")
+
+
+def texts_as_table(task):
+    (task / "train.csv").write_text("text,label\na b,x\nc d,y\n")
+
+
+def texts_as_lines(task):
+    lines = [f'{{"text": "a b", "label": "{name}"}}\n' for name in "xyz"]
+    (task / "train.jsonl").write_text("".join(lines))
+
+
+@pytest.mark.parametrize(
+    ("write", "model", "classes", "columns"),
+    [
+        (table("a", "b", "c"), "mlp", 3, 3),
+        (arrays(np.zeros((4, 7))), "mlp", 2, 7),
+        (arrays(np.zeros((4, 6, 6), np.uint8)), "lenet", 2, None),
+        (arrays(np.zeros((4, 6, 6, 3))), "lenet", 2, None),
+        (arrays(np.full((4, 9, 128), 3.5)), "har-cnn", 2, None),
+        (images, "lenet", 3, None),
+        (texts_as_table, "transformer", 2, None),
+        (texts_as_lines, "transformer", 3, None),
+    ],
+)
+def test_the_settings_are_read_off_the_files(tmp_path, write, model, classes, columns):
+    expected = {
+        "scenario.tasks": 1,
+        "model.name": model,
+        "scenario.classes_per_task": classes,
+    }
+    if columns:
+        expected["model.num_features"] = columns
+    assert propose([client(tmp_path / "a", write)]) == expected
+
+
+def test_all_clients_have_the_tasks_and_the_classes_fit_all(tmp_path):
+    first = client(tmp_path / "a", table("a", "b"), table("c", "d", "e"), table("f"))
+    second = client(tmp_path / "b", table("a", "b", "c", "d"), table("g"))
+    found = propose([first, second])
+    assert found["scenario.tasks"] == 2
+    assert found["scenario.classes_per_task"] == 4
+
+
+def test_a_task_of_one_class_has_a_head_of_two(tmp_path):
+    found = propose([client(tmp_path / "a", table("a"))])
+    assert found["scenario.classes_per_task"] == 2
+
+
+def test_what_the_user_says_stays(tmp_path):
+    folder = client(tmp_path / "a", images)
+    given = RunConfig.from_settings(model="resnet18", classes_per_task=7, clients=9)
+    config = with_local_data(given, [folder, folder])
+    assert config.model.name == "resnet18"
+    assert config.scenario.classes_per_task == 7
+    assert (config.scenario.name, config.scenario.clients) == ("local-data", 2)
+    assert config.scenario.tasks == 1
+
+
+def test_a_single_head_is_told_its_classes_by_the_user(tmp_path):
+    given = RunConfig.from_settings(head="single", class_names="a,b")
+    folder = client(tmp_path / "a", table("a", "b"))
+    config = with_local_data(given, [folder])
+    assert config.scenario.classes_per_task == 0
+    assert config.data.classes == ("a", "b")
+
+
+def refusal(*folders, **settings):
+    with pytest.raises(ConfigError) as problem:
+        propose(folders, RunConfig.from_settings(**settings))
+    (line,) = str(problem.value).splitlines()
+    return line
+
+
+def test_a_folder_without_tasks_is_refused(tmp_path):
+    (tmp_path / "empty").mkdir()
+    folder = tmp_path / "empty"
+    assert (
+        refusal(folder) == f"data-path: got {str(folder)!r}, expected at least one task"
+    )
+    good = client(tmp_path / "good", table("a"))
+    assert refusal(good, folder).startswith(f"data-path: got {str(folder)!r}")
+    assert "nowhere" in refusal(tmp_path / "nowhere")
+
+
+def test_series_that_no_network_takes_ask_for_one(tmp_path):
+    folder = client(tmp_path / "a", arrays(np.full((4, 3, 10), 2.5)))
+    assert refusal(folder) == (
+        "model.name: got '', expected a network of your own for series of shape "
+        "(3, 10), since none of ours takes them"
+    )
+    assert refusal(folder, model="har-cnn").endswith(
+        "samples have shape (3, 10), expected (9, 128), which the model takes."
+    )
+
+
+def test_a_model_that_is_unknown_is_refused(tmp_path):
+    folder = client(tmp_path / "a", images)
+    assert refusal(folder, model="lenet5").endswith("did you mean 'lenet'?")
