@@ -121,6 +121,22 @@ def test_python_on_the_first_pages_runs(tmp_path, monkeypatch):
     assert names["result"].average_accuracy > 0.5
 
 
+def test_parameters_stand_under_the_strategy_that_has_them():
+    sections = re.split(r"^## ", page_of("strategies"), flags=re.MULTILINE)[1:]
+    checked = 0
+    for section in sections:
+        name = re.match(r".*`([\w-]+)`\n", section)
+        listed = re.search(r"\*Parameters\*:(.*?)(?:\.\s|\.$)", section, re.DOTALL)
+        if name is None or listed is None:
+            continue
+        known = algorithms()[name[1]].params_type.model_fields.keys()
+        named = set(re.findall(r"`(\w+)`", listed[1]))
+        assert named <= known
+        checked += 1
+
+    assert checked == 8
+
+
 @pytest.mark.parametrize("name", sorted(SCENARIOS))
 def test_every_scenario_stands_in_the_manual(name):
     assert f"| `{name}` |" in page_of("scenarios")
