@@ -11,6 +11,7 @@ from pathlib import Path
 
 from fcl_flower.algorithms.registry import algorithms
 from fcl_flower.config.describe import Setting, describe
+from fcl_flower.config.parsing import toml
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.data.scenarios.registry import SCENARIOS
 from fcl_flower.models.registry import MODELS
@@ -80,6 +81,7 @@ def _parameters() -> Iterator[str]:
             }
             settings = [one for one in describe(kind) if known.get(one.key) != one]
             yield f"### {', '.join(names)}\n"
+            yield from _presets(names if section == "strategy" else [])
             if not describe(kind):
                 yield "None.\n"
                 continue
@@ -92,6 +94,15 @@ def _parameters() -> Iterator[str]:
                 continue
             yield from _table(section, settings)
             yield ""
+
+
+def _presets(names: Iterable[str]) -> Iterator[str]:
+    """Yield a sentence for each strategy that has defaults of its own."""
+    for name in names:
+        defaults = algorithms()[name].defaults
+        if defaults:
+            given = ", ".join(f"`{key} = {toml(v)}`" for key, v in defaults.items())
+            yield f"Unless other values are given, `{name}` has {given}.\n"
 
 
 def _table(section: str, settings: Iterable[Setting]) -> Iterator[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
+import fcl_flower as fcl
 from fcl_flower.algorithms.registry import algorithms
 from fcl_flower.cli.main import cli
 from fcl_flower.config.run_config import RunConfig
@@ -89,6 +90,51 @@ def test_the_readmes_numbers_are_those_of_the_study():
 
 
 # ---------------------------------------------------------------- names
+
+
+def test_the_page_on_the_python_api_has_the_public_names():
+    table = page_of("api").partition("## Names")[2].partition("\n## ")[0]
+    cells = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
+
+    assert set(re.findall(r"`(\w+)`", " ".join(cells))) == set(fcl.__all__)
+
+
+@pytest.mark.parametrize("kind", [fcl.Result, fcl.Comparison])
+def test_what_results_have_stands_on_the_page(kind):
+    fields = {name for name in kind.__dataclass_fields__ if not name.startswith("_")}
+    methods = {name for name in vars(kind) if not name.startswith("_")}
+
+    assert all(
+        f"`{n}" in page_of("api") or f".{n}(" in page_of("api")
+        for n in fields | methods
+    )
+
+
+def test_python_on_the_first_pages_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    names = {}
+
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), names)
+
+    assert names["result"].average_accuracy > 0.5
+
+
+def test_parameters_stand_under_the_strategy_that_has_them():
+    sections = re.split(r"^## ", page_of("strategies"), flags=re.MULTILINE)[1:]
+    checked = 0
+    for section in sections:
+        name = re.match(r".*`([\w-]+)`\n", section)
+        listed = re.search(r"\*Parameters\*:(.*?)(?:\.\s|\.$)", section, re.DOTALL)
+        if name is None or listed is None:
+            continue
+        known = algorithms()[name[1]].params_type.model_fields.keys()
+        named = set(re.findall(r"`(\w+)`", listed[1]))
+        assert named <= known
+        checked += 1
+
+    assert checked == 8
 
 
 @pytest.mark.parametrize("name", sorted(SCENARIOS))

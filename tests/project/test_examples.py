@@ -16,6 +16,7 @@ ARGUMENTS = {
     "custom_algorithm.py": ["--rounds", "2"],
     "custom_dataset.py": ["--rounds", "3"],
     "custom_model.py": ["--rounds", "1"],
+    "custom_scenario.py": ["--rounds", "1"],
 }
 ELSEWHERE = {"foreign_server_app.py"}
 """Tested beside what it shows."""
