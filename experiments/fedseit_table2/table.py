@@ -14,7 +14,7 @@ from typing import Any
 DATA = ("r8", "tmn", "trec", "trec:fine", "subj")
 NAMES = ("R8", "TMN", "TREC6", "TREC50", "SUBJ")
 ROWS = {
-    "fedweit isolated": "alone",
+    "fedweit local-only": "alone",
     "fedweit": "FedWeIT",
     "fedweit sit-3": "FedWeIT + SIT, K = 3",
     "fedseit": "FedSeIT",
