@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from importlib.metadata import distribution
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 
@@ -66,7 +67,7 @@ _ABOUT = {
 }
 
 DATASETS = Registry[Callable[[], Dataset]](
-    "dataset", "fcl_flower.datasets", Callable, _BUILT_IN
+    "dataset", "fcl_flower.datasets", cast(type[Any], Callable), _BUILT_IN
 )
 """The data sets that are no files. Another package declares a callable that returns a
 `Dataset` under the entry point group ``fcl_flower.datasets``."""
