@@ -171,8 +171,8 @@ def _check_name(name: str) -> None:
 def known_datasets(data_root: Path) -> dict[str, str]:
     """Return what `load_dataset` takes, by name, with one line about each."""
     found = {
-        name: " and ".join(map(str, places))
-        for name, places in sorted(_found(data_root).items())
+        name: " and ".join(map(str, paths))
+        for name, paths in sorted(_found(data_root).items())
     }
     return {
         **{name: _ABOUT.get(name, "of an installed package") for name in DATASETS},
