@@ -226,7 +226,7 @@ def _only_in_process(backend: str, key: str) -> None:
 
 def _named(dataset: Dataset) -> Dataset:
     """Return the data set under a name that stands for its samples alone."""
-    digest = hashlib.sha256(repr((dataset.kind, dataset.class_names)).encode())
+    digest = hashlib.sha256(repr((dataset.modality, dataset.class_names)).encode())
     for split in (dataset.train, dataset.test):
         for part in (split.x, split.y):
             if isinstance(part, tuple):
@@ -248,10 +248,10 @@ def _first_dataset(names: Sequence[str], config: RunConfig) -> Dataset:
 
 def _input_shape(dataset: Dataset) -> tuple[int, ...]:
     """Return the shape of one input of a model for a data set."""
-    if dataset.kind == "text":
+    if dataset.modality == "text":
         raise refuse("model", "a module", "the name of a model, as the data are text")
     shape: tuple[int, ...] = dataset.train.x.shape[1:]
-    if dataset.kind != "images":
+    if dataset.modality != "images":
         return shape
     return (1, *shape) if len(shape) == 2 else (shape[2], *shape[:2])
 

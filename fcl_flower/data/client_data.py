@@ -1,4 +1,4 @@
-"""Where a client's samples come from: a scenario deals them, or they are its own."""
+"""Where a client's samples come from: shared out by a scenario, or local."""
 
 from typing import Protocol
 

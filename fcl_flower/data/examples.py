@@ -34,19 +34,19 @@ class Examples(NamedTuple):
 
 
 class PublicExamples(NamedTuple):
-    """The server's own samples; not to be changed in place.
+    """The server's public samples; not to be changed in place.
 
     Attributes:
         x: as in `Examples`.
-        y: int64, shape (N,): places in the single head, -1 for classes that are none
+        y: int64, shape (N,): indices in the single head, -1 for classes that are none
             of its.
-        own: int64, shape (N,): the samples' classes, counted over all classes of all
-            public data sets by themselves, shared or not.
+        classes: int64, shape (N,): the samples' classes, counted over all classes of
+            all public data sets by themselves, shared or not.
     """
 
     x: torch.Tensor
     y: torch.Tensor
-    own: torch.Tensor
+    classes: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -154,7 +154,7 @@ def concept_data(
 # A server has one scenario, and comes back to its samples every round.
 @lru_cache(maxsize=2)
 def public_examples(scenario: Scenario, form: InputSpec) -> PublicExamples:
-    """Return the server's own training samples.
+    """Return the server's public training samples.
 
     Where it has none, ``x`` has shape (0, 0).
 
@@ -171,12 +171,12 @@ def public_examples(scenario: Scenario, form: InputSpec) -> PublicExamples:
             for plan in scenario.public
         ]
     )
-    own, before = [], 0
+    classes, before = [], 0
     for plan in scenario.public:
         labels = load_dataset(plan.dataset, form.data_root).train.y[plan.train]
-        own.append(before + np.searchsorted(plan.classes, labels))
+        classes.append(before + np.searchsorted(plan.classes, labels))
         before += len(plan.classes)
-    return PublicExamples(x, y, torch.from_numpy(np.concatenate(own)))
+    return PublicExamples(x, y, torch.from_numpy(np.concatenate(classes)))
 
 
 def _examples(
@@ -190,7 +190,7 @@ def _examples(
     samples = source.test if split == "test" else source.train
     labels = samples.y[indices]
     if form.single_head:
-        # Of any class: a client may be tested on some that it never met.
+        # Of any class: a client may be tested on some that it never had.
         classes = range(source.num_classes)
         indices_in_head = [scenario.label_index(plan.dataset, n) for n in classes]
         found = np.array(indices_in_head, np.int64)[labels]

@@ -1,4 +1,4 @@
-"""Samples of any kind as the tensors that a model takes."""
+"""Samples of any modality as the tensors that a model takes."""
 
 import torch
 
@@ -57,6 +57,6 @@ def check_shape(
     shape = source.train.x.shape[1:]
     if shape != input_shape:
         raise ConfigError(
-            f"model: got input shape {input_shape}, expected {shape} for the "
-            f"{source.kind} of {source.name!r}."
+            f"model: got input shape {input_shape}, expected {shape} for the samples "
+            f"of {source.name!r}"
         )

@@ -48,11 +48,11 @@ class ModelEntry:
     encoder: str = ""
 
     @property
-    def kind(self) -> str:
-        """Return what it takes: ``text``, ``features``, ``series`` or ``images``."""
+    def modality(self) -> str:
+        """Return ``images``, ``time-series``, ``tabular`` or ``text``."""
         if self.input_shape == TEXT:
             return "text"
-        return ("features", "series", "images")[len(self.input_shape) - 1]
+        return ("tabular", "time-series", "images")[len(self.input_shape) - 1]
 
 
 def from_module(

@@ -1,4 +1,4 @@
-"""Two hidden layers for plain numbers, such as the columns of a table."""
+"""Two hidden layers for tabular data."""
 
 import torch
 from torch import nn
@@ -8,21 +8,21 @@ HIDDEN = 128
 
 
 class Mlp(nn.Module):
-    """Body from (batch, numbers) to (batch, 128).
+    """Body from (batch, columns) to (batch, 128).
 
     Each layer is normalised over its outputs of one sample: it learns at the same pace
-    whatever the unit of the numbers, and there are no running statistics, which would
+    whatever the unit of the columns, and there are no running statistics, which would
     differ from client to client and must not be averaged.
     """
 
-    def __init__(self, numbers: int) -> None:
+    def __init__(self, columns: int) -> None:
         """Initialise with torch's defaults.
 
         Args:
-            numbers: in a sample, at least 1.
+            columns: of the table, at least 1.
         """
         super().__init__()
-        self.fc1 = nn.Linear(numbers, HIDDEN)
+        self.fc1 = nn.Linear(columns, HIDDEN)
         self.norm1 = nn.LayerNorm(HIDDEN)
         self.fc2 = nn.Linear(HIDDEN, HIDDEN)
         self.norm2 = nn.LayerNorm(HIDDEN)

@@ -55,7 +55,7 @@ class MultiHeadModel(nn.Module):
     def shared_names(self) -> tuple[str, ...]:
         """Return the names of the parameters and buffers that clients share.
 
-        Frozen parameters are not among them: everybody has the same.
+        Frozen parameters are not among them: they are the same everywhere.
         """
         frozen = {n for n, p in self.named_parameters() if not p.requires_grad}
         return tuple(

@@ -21,7 +21,7 @@ __all__ = [
     "TEXT",
     "ModelEntry",
     "MultiHeadModel",
-    "check_kind",
+    "check_modality",
     "create_model",
     "from_module",
     "model_entry",
@@ -152,19 +152,19 @@ def model_entry(name: str) -> ModelEntry:
     return MODELS[name]
 
 
-def check_kind(name: str, kind: str) -> None:
+def check_modality(name: str, modality: str) -> None:
     """Refuse a model that does not take the data.
 
     Args:
         name: of the model.
-        kind: of the data: ``text``, ``features``, ``series`` or ``images``.
+        modality: of the data: ``images``, ``time-series``, ``tabular`` or ``text``.
 
     Raises:
         ConfigError: the name is unknown, or the model takes something else.
     """
-    if model_entry(name).kind != kind:
-        fitting = [known for known, entry in MODELS.items() if entry.kind == kind]
-        raise refuse("model", name, f"one for {kind}: {', '.join(fitting)}")
+    if model_entry(name).modality != modality:
+        fitting = [n for n, entry in MODELS.items() if entry.modality == modality]
+        raise refuse("model", name, f"one for {modality}: {', '.join(fitting)}")
 
 
 def create_model(
@@ -227,16 +227,16 @@ def _body(
     if entry.encoder:
         pass
     elif table is not None:
-        check_kind(name, "text")
+        check_modality(name, "text")
         arguments.append(table)
     elif columns:
-        check_kind(name, "features")
+        check_modality(name, "tabular")
         if entry.input_shape == TABULAR:
             arguments.append(columns)
         elif entry.input_shape != (columns,):
             raise refuse("model", name, f"one for {columns} columns")
     elif entry.input_shape in (TEXT, TABULAR):
-        check_kind(name, "images")
+        check_modality(name, "images")
     if entry.params.model_fields:
         arguments.append(params)
     if not isinstance(entry.body, str):

@@ -83,9 +83,9 @@ def check_local_data(config: RunConfig) -> None:
         ConfigError: one sentence names the setting, and what was expected.
     """
     entry = model_entry(config.model.name) if config.model.name else None
-    modality = "" if entry is None else entry.kind
+    modality = "" if entry is None else entry.modality
     encoder = entry is not None and entry.encoder != ""
-    counted = modality in ("features", "text") and not encoder
+    counted = modality in ("tabular", "text") and not encoder
     single, names = config.model.head == "single", config.data.classes
     features, data = config.model.num_features, config.data
     for wrong, key, value, expected in (

@@ -133,7 +133,7 @@ def build_model(
         single_head=single,
         seed=config.run.seed,
         table=None if words is None else words.table,
-        columns=config.model.num_features if run.modality == "features" else 0,
+        columns=config.model.num_features if run.modality == "tabular" else 0,
     )
 
 
@@ -242,10 +242,10 @@ def build_training(run: ResolvedRun) -> Training:
 
 def build_local_data_spec(run: ResolvedRun) -> LocalDataSpec:
     """Return what a run expects of a client's local data."""
-    datasets = {kind.kind: kind for kind in ENDINGS}
-    config, modality = run.config, run.model.kind
+    datasets = {one.modality: one for one in ENDINGS}
+    config, modality = run.config, run.model.modality
     return LocalDataSpec(
-        kind=datasets[modality],
+        dataset_type=datasets[modality],
         input_shape=run.input_shape,
         width=config.model.num_features if modality == "text" else 0,
         classes=config.scenario.classes_per_task,

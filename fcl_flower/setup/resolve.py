@@ -15,7 +15,7 @@ from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import refuse
 from fcl_flower.data.datasets.registry import load_dataset
 from fcl_flower.data.scenarios.registry import ScenarioEntry, scenario_entry
-from fcl_flower.models.registry import ModelEntry, check_kind, model_entry
+from fcl_flower.models.registry import ModelEntry, check_modality, model_entry
 from fcl_flower.models.transformer.pretrained import MINILM, EncoderParams, image_shape
 from fcl_flower.setup.compatibility import (
     check_choices,
@@ -25,8 +25,8 @@ from fcl_flower.setup.compatibility import (
 
 _SUITS = {
     "images": "lenet",
-    "series": "har-cnn",
-    "features": "mlp",
+    "time-series": "har-cnn",
+    "tabular": "mlp",
     "text": "kim-cnn",
 }
 """The model for each modality."""
@@ -44,7 +44,7 @@ class ResolvedRun:
         scenario_params: parameters of the scenario.
         model: entry of the registry.
         model_params: parameters of the model's family.
-        modality: what is learned from: ``text``, ``features``, ``series``, ``images``.
+        modality: of the data: ``images``, ``time-series``, ``tabular``, ``text``.
         data_root: folder with data sets.
     """
 
@@ -61,9 +61,12 @@ class ResolvedRun:
     @property
     def input_shape(self) -> tuple[int, ...]:
         """Return the shape of one input of the model."""
-        if isinstance(self.model_params, EncoderParams) and self.model.kind == "images":
+        if (
+            isinstance(self.model_params, EncoderParams)
+            and self.model.modality == "images"
+        ):
             return image_shape(self.model_params.encoder)
-        if self.model.kind == "features":
+        if self.model.modality == "tabular":
             return (self.config.model.num_features,)
         return self.model.input_shape
 
@@ -91,7 +94,7 @@ def resolve(config: RunConfig) -> ResolvedRun:
     usual = "text" if modality == "text" else "overlapped"
     scenario_name = config.scenario.name or usual
     model_name = config.model.name or _suitable(method, config, modality)
-    check_kind(model_name, modality)
+    check_modality(model_name, modality)
     model, scenario = model_entry(model_name), scenario_entry(scenario_name)
     model_params = validate_params(model.params, config.model.params, "model.")
     if isinstance(model_params, EncoderParams) and modality == "text":
@@ -156,7 +159,7 @@ def _unset(config: RunConfig, defaults: Mapping[str, Scalar]) -> dict[str, Scala
 def _suitable(method: Algorithm, config: RunConfig, modality: str) -> str:
     """Return the model that suits an algorithm and its data."""
     for name in method.models:
-        if model_entry(name).kind == modality:
+        if model_entry(name).modality == modality:
             return name
     return "small" if config.data.names == ("digits",) else _SUITS[modality]
 
@@ -172,7 +175,7 @@ def _num_features(
     if local_data:
         return config.model.num_features
     source = load_dataset(config.data.names[0], root)
-    found = source.train.x.shape[1] if modality == "features" else 0
+    found = source.train.x.shape[1] if modality == "tabular" else 0
     if config.model.num_features not in (0, found):
         raise refuse(
             "model.num_features",
@@ -189,13 +192,13 @@ def _modality(config: RunConfig, root: Path, *, local_data: bool) -> str:
         ConfigError: a data set is missing, or modalities are mixed.
     """
     if local_data:
-        return model_entry(config.model.name).kind
+        return model_entry(config.model.name).modality
     names = config.data.all_names
-    kinds = {load_dataset(name, root).kind for name in names}
-    if len(kinds) > 1:
+    modalities = {load_dataset(name, root).modality for name in names}
+    if len(modalities) > 1:
         raise refuse(
             "data.datasets",
             ",".join(names),
-            f"data sets of one modality, not {' and '.join(sorted(kinds))}",
+            f"data sets of one modality, not {' and '.join(sorted(modalities))}",
         )
-    return kinds.pop()
+    return modalities.pop()

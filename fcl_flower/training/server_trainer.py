@@ -44,7 +44,7 @@ class ServerTrainer:
         self._training, self._seed = training, seed
         self._prepared: torch.Tensor | None = None
         self.labels = to_numpy(public.y)
-        self.classes = to_numpy(public.own)
+        self.classes = to_numpy(public.classes)
 
     def features(self) -> Array:
         """Return what the untrained model knows of the public samples, (N, D)."""

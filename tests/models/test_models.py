@@ -16,7 +16,13 @@ from fcl_flower.models.convolutional.grey_cnn import GreyCnn
 from fcl_flower.models.convolutional.har_cnn import HarCnn
 from fcl_flower.models.convolutional.lenet import LeNet, LeNetParams, ResponseNorm
 from fcl_flower.models.convolutional.resnet import ResNet18
-from fcl_flower.models.registry import MODELS, TABULAR, TEXT, check_kind, create_model
+from fcl_flower.models.registry import (
+    MODELS,
+    TABULAR,
+    TEXT,
+    check_modality,
+    create_model,
+)
 from fcl_flower.models.transformer.encoder import Transformer
 from fcl_flower.models.transformer.pretrained import EncoderParams
 
@@ -47,7 +53,7 @@ def build(name="small", **changes):
     settings = {"tasks": 3, "classes": 5, "single_head": False, "seed": 7}
     entry = MODELS[name]
     if entry.encoder:
-        settings["params"] = EncoderParams(encoder=ENCODERS[entry.kind])
+        settings["params"] = EncoderParams(encoder=ENCODERS[entry.modality])
     elif entry.input_shape == TEXT:
         settings["table"] = WORDS
     elif entry.input_shape == TABULAR:
@@ -128,23 +134,25 @@ def test_an_unknown_model_is_refused_with_the_known_ones():
     with pytest.raises(ConfigError, match=r"got 'vgg', expected one of eff.*kim-"):
         build("vgg")
     with pytest.raises(ConfigError, match=r"model: got 'lenett', .*you mean 'lenet'\?"):
-        check_kind("lenett", "images")
+        check_modality("lenett", "images")
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "fitting"),
+    ("name", "modality", "fitting"),
     [
-        ("lenet", "series", r"har-cnn$"),
-        ("kim-cnn", "series", r"har-cnn$"),
+        ("lenet", "time-series", r"har-cnn$"),
+        ("kim-cnn", "time-series", r"har-cnn$"),
         ("har-cnn", "text", r"kim-cnn, transformer, enhanced-transformer$"),
         ("har-cnn", "images", "small, grey-cnn, lenet, .*resnet18"),
     ],
 )
-def test_a_model_for_another_kind_is_refused_with_those_that_fit(name, kind, fitting):
-    sentence = f"^model: got '{name}', expected one for {kind}: {fitting}"
+def test_a_model_for_another_modality_is_refused_with_those_that_fit(
+    name, modality, fitting
+):
+    sentence = f"^model: got '{name}', expected one for {modality}: {fitting}"
     with pytest.raises(ConfigError, match=sentence):
-        check_kind(name, kind)
-    check_kind(name, MODELS[name].kind)
+        check_modality(name, modality)
+    check_modality(name, MODELS[name].modality)
 
 
 def test_word_vectors_and_a_model_for_words_go_together():

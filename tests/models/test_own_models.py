@@ -28,7 +28,7 @@ def weights(model):
 
 def test_the_width_of_a_module_is_found_by_running_it():
     entry = from_module(small, SHAPE)
-    assert (entry.features, entry.kind, entry.input_shape) == (5, "images", SHAPE)
+    assert (entry.features, entry.modality, entry.input_shape) == (5, "images", SHAPE)
     model = build(entry)
     assert model(torch.zeros(2, *SHAPE), 1).shape == (2, 3)
     assert model.heads[0].in_features == 5
@@ -67,7 +67,7 @@ def test_trying_a_module_leaves_no_trace():
 
 def test_a_table_needs_as_many_columns_as_the_module_takes():
     entry = from_module(lambda: nn.Linear(6, 4), (6,))
-    assert entry.kind == "features"
+    assert entry.modality == "tabular"
     assert build(entry, columns=6)(torch.zeros(2, 6), 0).shape == (2, 3)
     with pytest.raises(ConfigError, match="model: got 'mine', expected one for 7 col"):
         build(entry, columns=7)

@@ -25,19 +25,19 @@ ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 class ImageDataset(Dataset[Images]):
     """Images of one shape, at least one of each class in each split."""
 
-    kind = "images"
+    modality = "images"
 
 
 class TimeSeriesDataset(Dataset[Floats]):
     """Series of one shape, at least one of each class in each split."""
 
-    kind = "series"
+    modality = "time-series"
 
 
 class TabularDataset(Dataset[Floats]):
     """Rows of equally many columns, at least one of each class in each split."""
 
-    kind = "features"
+    modality = "tabular"
 
 
 def from_arrays(

@@ -1,4 +1,4 @@
-"""A data set in memory: samples of one kind, each with a label."""
+"""A data set in memory: samples of one modality, each with a label."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic
@@ -28,18 +28,18 @@ class Split(Generic[X_co]):
 class Dataset(Generic[X_co]):
     """A data set with its own split into training and test samples.
 
-    Its kinds are `ImageDataset`, `TimeSeriesDataset`, `TabularDataset` and
-    `TextDataset`; whoever needs to know asks with ``isinstance``.
+    There are `ImageDataset`, `TimeSeriesDataset`, `TabularDataset` and `TextDataset`,
+    told apart with ``isinstance``.
 
     Attributes:
-        kind: what the samples are, in one word for people.
+        modality: ``images``, ``time-series``, ``tabular`` or ``text``.
         name: as the user wrote it.
         train: the training split, with at least one sample of each class.
         test: the test split.
         class_names: name of each label.
     """
 
-    kind: ClassVar[str]
+    modality: ClassVar[str]
 
     name: str
     train: Split[X_co]

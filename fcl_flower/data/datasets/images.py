@@ -29,7 +29,7 @@ def to_tensor(x: npt.NDArray[Any], input_shape: tuple[int, ...]) -> torch.Tensor
     """
     if len(input_shape) != 3:
         raise ConfigError(
-            f"model: got input shape {input_shape}, expected (C, H, W) for images."
+            f"model: got input shape {input_shape}, expected (C, H, W) for images"
         )
     channels, height, width = input_shape
     images = _channels_first(x)
@@ -38,7 +38,7 @@ def to_tensor(x: npt.NDArray[Any], input_shape: tuple[int, ...]) -> torch.Tensor
     elif images.shape[1] not in (1, channels):
         raise ConfigError(
             f"model: got input shape {input_shape}, expected 1 or 3 channels for RGB "
-            "images."
+            "images"
         )
     if not len(images):
         return torch.empty(0, *input_shape)

@@ -69,10 +69,10 @@ def rows_of(path: Path, field: str) -> Iterator[tuple[str, str]]:
     except (OSError, EOFError, zlib.error) as error:
         raise ConfigError(
             f"{path}: cannot be read after line {number} ({error}), expected "
-            f"{'a gzip file with ' if packed else ''}one JSON object a line."
+            f"{'a gzip file with ' if packed else ''}one JSON object a line"
         ) from error
     if not number:
-        raise ConfigError(f"{path} is empty, expected one JSON object a line.")
+        raise ConfigError(f"{path} is empty, expected one JSON object a line")
 
 
 def _row(line: bytes, field: str, where: str) -> tuple[str, str]:
@@ -82,23 +82,23 @@ def _row(line: bytes, field: str, where: str) -> tuple[str, str]:
     # ValueError is bad UTF-8, bad JSON or an endless number; then brackets in brackets.
     except (ValueError, RecursionError) as error:
         raise ConfigError(
-            f"{where} cannot be read ({error}), expected a JSON object in UTF-8."
+            f"{where} cannot be read ({error}), expected a JSON object in UTF-8"
         ) from error
     if not isinstance(row, dict):
         raise ConfigError(
             f"{where} is a {type(row).__name__}, expected a JSON object with the keys "
-            f"text and {field}."
+            f"text and {field}"
         )
     text = _value(row, "text", where)
     if not isinstance(text, str):
-        raise ConfigError(f"{where}: text is {text!r:.60}, expected a text.")
+        raise ConfigError(f"{where}: text is {text!r:.60}, expected a text")
     label = _value(row, field, where)
     # True is a whole number to Python, and class names have to be printed.
     name = str(label) if type(label) in (str, int) else ""
     if not name or not name.isprintable():
         raise ConfigError(
             f"{where}: {field} is {label!r:.60}, expected a printable text or a whole "
-            "number."
+            "number"
         )
     return text, name
 
@@ -108,6 +108,6 @@ def _value(row: dict[str, Any], key: str, where: str) -> Any:  # noqa: ANN401 - 
     if key not in row:
         raise ConfigError(
             f"{where}: got no {key}, but {', '.join(row) or 'nothing'}, expected "
-            f"the key {key}."
+            f"the key {key}"
         )
     return row[key]

@@ -46,14 +46,12 @@ def read_arrays(
     arrays = _read(path, (*keys, "class_names"))
     for key in keys:
         if key not in arrays:
-            raise ConfigError(
-                f"{path}: got no array {key}, expected {', '.join(keys)}."
-            )
+            raise ConfigError(f"{path}: got no array {key}, expected {', '.join(keys)}")
     names = arrays.pop("class_names", np.empty(0, str))
     if names.ndim != 1 or names.dtype.kind != "U":
         raise ConfigError(
             f"{path}: class_names has shape {names.shape} and dtype {names.dtype}, "
-            "expected one text for each class."
+            "expected one text for each class"
         )
     return arrays, tuple(names.tolist())
 
@@ -66,5 +64,5 @@ def _read(path: Path, wanted: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
     # A damaged file makes zipfile, zlib and NumPy raise a dozen unrelated types.
     except Exception as error:
         raise ConfigError(
-            f"{path}: cannot be read ({error}), expected an .npz file of plain arrays."
+            f"{path}: cannot be read ({error}), expected an .npz file of plain arrays"
         ) from error

@@ -1,21 +1,24 @@
-"""Whole data sets by name: those without a download, files, and the Hub."""
+"""Whole data sets by name: without a download, of files, packages, and the Hub."""
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from importlib.metadata import distribution
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 
-from fcl_flower.core.errors import ConfigError
+from fcl_flower.core.errors import ConfigError, ContractError, unknown
+from fcl_flower.core.registry import Registry
 from fcl_flower.data.datasets.arrays import (
     ARRAYS,
     ImageDataset,
     array_dataset,
     array_split,
+    from_arrays,
 )
 from fcl_flower.data.datasets.base import Dataset
 from fcl_flower.data.datasets.hub import load_hub
@@ -25,11 +28,66 @@ from fcl_flower.data.datasets.stdlib_docs import load_stdlib_docs
 from fcl_flower.data.datasets.union import united
 from fcl_flower.data.partition import train_valid_split
 
-__all__ = ["Dataset", "known_datasets", "load_dataset"]
+__all__ = [
+    "DATASETS",
+    "Dataset",
+    "from_arrays",
+    "known_datasets",
+    "load_dataset",
+    "registered",
+]
 
-_DIGITS = "sklearn/datasets/data/digits.csv.gz"
+_DIGITS_FILE = "sklearn/datasets/data/digits.csv.gz"
 _HUB = "hub:"
-_registered: dict[str, Dataset] = {}
+
+
+def _digits() -> ImageDataset:
+    """Return scikit-learn's digits, a quarter of each class as test images."""
+    # Its file, since its loader imports all of scikit-learn: a second and more, in
+    # every process that a SuperNode starts, which is one for each message.
+    path = distribution("scikit-learn").locate_file(_DIGITS_FILE)
+    rows = np.loadtxt(str(path), delimiter=",", dtype=np.int64)
+    x = np.rint(rows[:, :-1].reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
+    y = rows[:, -1]
+    # The split is part of the data set: the same whatever the run's seed.
+    train, test = (
+        array_split(ImageDataset, x[chosen], y[chosen], "x", "y")
+        for chosen in train_valid_split(y, 0.25, np.random.default_rng(0))
+    )
+    return array_dataset(ImageDataset, "digits", "digits", train, test, ())
+
+
+_BUILT_IN: dict[str, Callable[[], Dataset]] = {
+    "digits": _digits,
+    "stdlib-docs": load_stdlib_docs,
+}
+_ABOUT = {
+    "digits": "1,797 real 8x8 images, comes with scikit-learn",
+    "stdlib-docs": "docstrings of Python's standard library: text, 16 classes",
+}
+
+DATASETS = Registry[Callable[[], Dataset]](
+    "dataset", "fcl_flower.datasets", cast(type[Any], Callable), _BUILT_IN
+)
+"""The data sets that are no files. Another package declares a callable that returns a
+`Dataset` under the entry point group ``fcl_flower.datasets``."""
+
+
+@contextmanager
+def registered(dataset: Dataset) -> Iterator[None]:
+    """Let this process load a data set in memory by its name, for a while.
+
+    Raises:
+        ConfigError: the name is taken, or has other characters than letters, digits,
+            ``_``, ``-`` and dots.
+    """
+    _check_name(dataset.name)
+    with DATASETS.registered(dataset.name, lambda: dataset):
+        try:
+            load_dataset.cache_clear()
+            yield
+        finally:
+            load_dataset.cache_clear()
 
 
 @lru_cache(maxsize=16)
@@ -41,11 +99,11 @@ def load_dataset(name: str, data_root: Path) -> Dataset:
 
             - ``digits``: 1,797 real 8x8 images, no download;
             - ``stdlib-docs``: docstrings of Python's own modules, no download;
+            - the name of a data set of an installed package, or one that is
+              `registered` in this process;
             - ``NAME``: arrays in a file ``NAME.npz``, or texts in a folder ``NAME``
-              (see `load_jsonl`), in ``data_root`` or a folder directly in it. Arrays
-              of two dimensions are plain numbers (N, numbers). Three-dimensional ones
-              in floating point are series (N, channels, steps) if some value lies
-              outside [0, 1]; both stay as they are. All others are images;
+              (see `load_jsonl`), in ``data_root`` or a folder directly in it; arrays
+              are told apart as by `from_arrays`;
             - ``NAME:FIELD``: texts with the label called ``FIELD`` instead of
               ``label``, such as ``trec:fine``;
             - ``hub:NAME``: the Hugging Face Hub or a local folder;
@@ -64,67 +122,60 @@ def load_dataset(name: str, data_root: Path) -> Dataset:
     return _load(name, data_root)
 
 
-@contextmanager
-def registered(dataset: Dataset) -> Iterator[None]:
-    """Let `load_dataset` find a data set by its name, in this process, for a while.
-
-    Args:
-        dataset: its name stands for these samples and no others, as scenarios are
-            kept by the names of their data sets.
-    """
-    _registered[dataset.name] = dataset
-    try:
-        yield
-    finally:
-        del _registered[dataset.name]
-        load_dataset.cache_clear()
-
-
 def _load(name: str, data_root: Path) -> Dataset:
     """Return a data set that is no union."""
-    if name in _registered:
-        return _registered[name]
     if name.startswith(_HUB):
         return load_hub(name, name.removeprefix(_HUB))
-    if not re.fullmatch(r"\w[\w.-]*(:\w+)?", name):
-        raise ConfigError(
-            f"dataset: got {name!r}, expected digits, stdlib-docs, a file's name "
-            "without folder and .npz, a folder's name, FOLDER:FIELD, or hub:NAME."
-        )
-    if name == "digits":
-        return _digits()
-    if name == "stdlib-docs":
-        return load_stdlib_docs()
+    _check_name(name)
+    if name in _BUILT_IN:
+        return _BUILT_IN[name]()
     stem, _, field = name.partition(":")
     found = _found(data_root)
     # Images have no second label that a field could mean.
-    places = [place for place in found.get(stem, []) if place.is_dir() or not field]
-    if len(places) > 1:
+    paths = [path for path in found.get(stem, []) if path.is_dir() or not field]
+    known = name in DATASETS
+    if len(paths) + known > 1:
+        here = ["a data set of that name that is no file"] * known
         raise ConfigError(
             f"dataset: got {name!r}, expected one of that name, but there are "
-            f"{' and '.join(map(str, places))}."
+            f"{' and '.join([*here, *map(str, paths)])}"
         )
-    if not places:
+    if known:
+        made = DATASETS[name]()
+        if not isinstance(made, Dataset):
+            raise ContractError(
+                f"data set {name}: got a {type(made).__name__}, expected a Dataset"
+            )
+        return made
+    if not paths:
+        names = sorted({*DATASETS, *found})
+        hint = unknown("dataset", name, names)
         raise ConfigError(
-            f"dataset: got {name!r}, expected digits, stdlib-docs, hub:NAME, a file "
-            f"{stem}.npz with the arrays {', '.join(ARRAYS)}, or a folder {stem} with "
-            f"{TRAIN}, in {data_root} or a folder directly in it (set --data-root or "
-            f"$FCL_DATA); found there: {', '.join(sorted(found)) or 'none'}."
+            f"{hint}; or hub:NAME, or a file {stem}.npz with the arrays "
+            f"{', '.join(ARRAYS)}, or a folder {stem} with {TRAIN}, in {data_root} or "
+            "a folder directly in it (set --data-root or $FCL_DATA)"
         )
-    if places[0].is_dir():
-        return load_jsonl(name, places[0], field or "label")
-    return load_npz(name, places[0])
+    if paths[0].is_dir():
+        return load_jsonl(name, paths[0], field or "label")
+    return load_npz(name, paths[0])
+
+
+def _check_name(name: str) -> None:
+    if not re.fullmatch(r"\w[\w.-]*(:\w+)?", name):
+        raise ConfigError(
+            f"dataset: got {name!r}, expected digits, stdlib-docs, a file's name "
+            "without folder and .npz, a folder's name, FOLDER:FIELD, or hub:NAME"
+        )
 
 
 def known_datasets(data_root: Path) -> dict[str, str]:
     """Return what `load_dataset` takes, by name, with one line about each."""
     found = {
-        name: " and ".join(map(str, places))
-        for name, places in sorted(_found(data_root).items())
+        name: " and ".join(map(str, paths))
+        for name, paths in sorted(_found(data_root).items())
     }
     return {
-        "digits": "1,797 real 8x8 images, comes with scikit-learn",
-        "stdlib-docs": "docstrings of Python's standard library: text, 16 classes",
+        **{name: _ABOUT.get(name, "of an installed package") for name in DATASETS},
         **found,
         "NAME": f"{', '.join(ARRAYS)} of NAME.npz in {data_root} or a folder in it; or "
         f"text and label of NAME/{TRAIN} and NAME/test.jsonl.gz there",
@@ -143,19 +194,3 @@ def _found(data_root: Path) -> dict[str, list[Path]]:
         for path in sorted(data_root.glob(f"{folder}*/{TRAIN}")):
             found[path.parent.name].append(path.parent)
     return found
-
-
-def _digits() -> ImageDataset:
-    """Return scikit-learn's digits, a quarter of each class as test images."""
-    # Its file, since its loader imports all of scikit-learn: a second and more, in
-    # every process that a SuperNode starts, which is one for each message.
-    path = distribution("scikit-learn").locate_file(_DIGITS)
-    rows = np.loadtxt(str(path), delimiter=",", dtype=np.int64)
-    x = np.rint(rows[:, :-1].reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
-    y = rows[:, -1]
-    # The split is part of the data set: the same whatever the run's seed.
-    train, test = (
-        array_split(ImageDataset, x[chosen], y[chosen], "x", "y")
-        for chosen in train_valid_split(y, 0.25, np.random.default_rng(0))
-    )
-    return array_dataset(ImageDataset, "digits", "digits", train, test, ())

@@ -70,7 +70,7 @@ def load_stdlib_docs() -> TextDataset:
             f"dataset: got stdlib-docs with {counts.min()} docstrings of "
             f"{_MODULES[counts.argmin()]} in {folder}, expected at least "
             f"{_FEWEST_TEXTS}: a standard library with its .py files, not zipped or "
-            "stripped."
+            "stripped"
         )
     # The split is part of the data set: the same whatever the run's seed.
     train, test = (

@@ -16,7 +16,7 @@ _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*|[?!]")
 
 
 Documents: TypeAlias = tuple[str, ...]
-"""Texts as read; whoever numbers them splits them, into `words` or otherwise."""
+"""Texts as read; a tokenizer splits them, into `words` or otherwise."""
 
 
 class TextDataset(Dataset[Documents]):
@@ -26,7 +26,7 @@ class TextDataset(Dataset[Documents]):
     official split.
     """
 
-    kind = "text"
+    modality = "text"
 
 
 def words(text: str) -> tuple[str, ...]:
@@ -51,7 +51,7 @@ def text_split(texts: Iterable[str], labels: Sequence[int]) -> Split[Documents]:
 def label_numbers(
     labels: Iterable[str], class_names: Sequence[str], where: str
 ) -> list[int]:
-    """Return each label's place in ``class_names``.
+    """Return each label's index in ``class_names``.
 
     Args:
         labels: as read.
@@ -61,15 +61,15 @@ def label_numbers(
     Raises:
         ConfigError: a label is not among ``class_names``.
     """
-    places = {name: place for place, name in enumerate(class_names)}
+    indices = {name: index for index, name in enumerate(class_names)}
     numbers = []
     for at, label in enumerate(labels, 1):
-        if label not in places:
+        if label not in indices:
             raise ConfigError(
                 f"{where} {at}: got label {label!r}, expected one of the "
-                f"{len(places)} labels of the training documents."
+                f"{len(indices)} labels of the training documents"
             )
-        numbers.append(places[label])
+        numbers.append(indices[label])
     return numbers
 
 
@@ -95,18 +95,18 @@ def text_dataset(
     """
     for key, split in (("train", train), ("test", test)):
         if not split.x:
-            raise ConfigError(f"{where}: {key} is empty, expected documents.")
+            raise ConfigError(f"{where}: {key} is empty, expected documents")
         low, high = split.y.min(), split.y.max()
         if low < 0 or high >= len(class_names):
             raise ConfigError(
                 f"{where}: {key} has labels {low}..{high}, expected "
-                f"0..{len(class_names) - 1}."
+                f"0..{len(class_names) - 1}"
             )
     counts = np.bincount(train.y, minlength=len(class_names))
     if not counts.all():
         missing = class_names[int(counts.argmin())]
         raise ConfigError(
             f"{where}: train has no document of class {missing!r}, expected at least "
-            f"one of each of the {len(class_names)} classes."
+            f"one of each of the {len(class_names)} classes"
         )
     return TextDataset(name, train, test, class_names)

@@ -24,12 +24,12 @@ def united(name: str, members: Sequence[Dataset]) -> Dataset:
         members: at least one, all images, all series of one shape, or all texts.
 
     Raises:
-        ConfigError: a member is there twice, or they are not of one kind or shape.
+        ConfigError: a member is there twice, or they are not of one modality or shape.
     """
     names = [member.name for member in members]
     if len(set(names)) < len(names):
-        raise ConfigError(f"dataset: got {name!r}, expected different names.")
-    _refuse_unlike(name, {member.name: member.kind for member in members})
+        raise ConfigError(f"dataset: got {name!r}, expected different names")
+    _refuse_unlike(name, {member.name: member.modality for member in members})
     first = members[0]
     if not isinstance(first, TextDataset | ImageDataset):
         shapes = {m.name: f"shape {m.train.x.shape[1:]}" for m in members}
@@ -47,7 +47,7 @@ def _refuse_unlike(name: str, found: dict[str, str]) -> None:
     if len(set(found.values())) > 1:
         said = " and ".join(f"{what} in {member!r}" for member, what in found.items())
         raise ConfigError(
-            f"dataset: got {name!r} with {said}, expected the same in all of them."
+            f"dataset: got {name!r} with {said}, expected the same in all of them"
         )
 
 

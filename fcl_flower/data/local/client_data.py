@@ -1,4 +1,4 @@
-"""The tasks in a client's own folder, as they are when a message arrives."""
+"""A client's local data: the tasks in its folder when a message arrives."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,7 +25,7 @@ from fcl_flower.data.text.word_vectors import WordVectors, vectors_from
 
 
 class LocalData(ClientData):
-    """A client's own data.
+    """A client's local data.
 
     What is wrong with them stays here: the errors raised name no more than the task,
     since they travel to the server. Their cause names file, line and value.
@@ -55,7 +55,7 @@ class LocalData(ClientData):
             self._files = find_tasks(folder, tasks)
         if len(self._files) < tasks:
             raise ConfigError(
-                f"task {tasks} is not there yet: the client has {len(self._files)}."
+                f"task {tasks} is not there yet: the client has {len(self._files)}"
             )
 
     @cached_property
@@ -107,7 +107,7 @@ def local_vectors(
     if (width := found.table.shape[1]) != wanted.width:
         raise ConfigError(
             f"word-vectors: {path} has vectors of {width} numbers, expected "
-            f"{wanted.width}, the features of the run."
+            f"{wanted.width}, the features of the run"
         )
     return found
 
@@ -137,5 +137,5 @@ def _discreet(what: str) -> Iterator[None]:
         yield
     except ConfigError as error:
         raise ConfigError(
-            f"{what} cannot be used; the client's own log says why."
+            f"{what} cannot be used; the client's own log says why"
         ) from error

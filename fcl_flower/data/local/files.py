@@ -1,4 +1,4 @@
-"""Files of a client's own data, in any of the formats that suit a kind of data."""
+"""Files of local data, in any of the formats that suit a modality."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ ENDINGS: dict[type[Dataset], tuple[str, ...]] = {
 
 
 def ending(path: Path) -> str:
-    """Return which ending a file, or `FOLDER`, has; empty for one that nobody reads."""
+    """Return which ending a file, or `FOLDER`, has; empty for an unknown one."""
     if path.is_dir():
         return FOLDER
     known = {end for ends in ENDINGS.values() for end in ends}
@@ -39,40 +39,40 @@ def ending(path: Path) -> str:
 
 
 def read_samples(
-    path: Path, kind: type[Dataset], input_shape: tuple[int, ...]
+    path: Path, dataset_type: type[Dataset], input_shape: tuple[int, ...]
 ) -> FileSamples:
     """Return what a file holds.
 
     Args:
         path: of a file, or of a folder of images.
-        kind: what the model takes.
+        dataset_type: what the model takes.
         input_shape: of the model.
 
     Raises:
-        ConfigError: the file is missing, has an ending that does not suit the kind, or
+        ConfigError: the file is missing, has an ending that does not suit the data, or
             is not as expected; one sentence names file and line, array or image.
     """
     if not path.exists():
-        raise ConfigError(f"{path} is missing, expected a file, or a folder of images.")
+        raise ConfigError(f"{path} is missing, expected a file, or a folder of images")
     end = ending(path)
-    if end not in ENDINGS[kind]:
+    if end not in ENDINGS[dataset_type]:
         expected = " or ".join(
-            "a folder of images" if e == FOLDER else e for e in ENDINGS[kind]
+            "a folder of images" if e == FOLDER else e for e in ENDINGS[dataset_type]
         )
-        raise ConfigError(f"{path}: expected {expected} for {kind.kind}.")
+        raise ConfigError(f"{path}: expected {expected} for {dataset_type.modality}")
     if end == FOLDER:
         return read_pictures(path, input_shape)
     if end == ".npz":
-        found = _from_npz(path, kind)
+        found = _from_npz(path, dataset_type)
     elif end == ".csv":
-        found = read_texts(path) if kind is TextDataset else read_numbers(path)
+        found = read_texts(path) if dataset_type is TextDataset else read_numbers(path)
     else:
         found = _from_jsonl(path)
     shape = getattr(found.x, "shape", ())[1:]
-    if kind in (TabularDataset, TimeSeriesDataset) and shape != input_shape:
+    if dataset_type in (TabularDataset, TimeSeriesDataset) and shape != input_shape:
         raise ConfigError(
             f"{path}: samples have shape {shape}, expected {input_shape}, which the "
-            "model takes."
+            "model takes"
         )
     return found
 
@@ -86,11 +86,13 @@ def _from_jsonl(path: Path) -> FileSamples:
     )
 
 
-def _from_npz(path: Path, kind: type[Dataset]) -> FileSamples:
+def _from_npz(path: Path, dataset_type: type[Dataset]) -> FileSamples:
     """Return the arrays ``x`` and ``y``; labels are ``class_names`` or the numbers."""
     arrays, names = read_arrays(path, ("x", "y"))
-    split = array_split(kind, arrays["x"], arrays["y"], f"{path}: x", f"{path}: y")
-    numbers, codes = np.unique(split.y, return_inverse=True)
+    split = array_split(
+        dataset_type, arrays["x"], arrays["y"], f"{path}: x", f"{path}: y"
+    )
+    numbers, number_codes = np.unique(split.y, return_inverse=True)
     end = len(names) if names else np.inf
     for number in numbers[(numbers < 0) | (numbers >= end)]:
         raise ConfigError(
@@ -99,7 +101,12 @@ def _from_npz(path: Path, kind: type[Dataset]) -> FileSamples:
         )
     labels = [names[n] if names else str(n) for n in numbers.tolist()]
     found = [checked_label(label, f"{path}: class_names") for label in labels]
-    order, places = coded(found)
+    order, codes = coded(found)
     return FileSamples(
-        str(path), split.x, order, places[codes], "y at index", range(len(split.y))
+        str(path),
+        split.x,
+        order,
+        codes[number_codes],
+        "y at index",
+        range(len(split.y)),
     )

@@ -30,7 +30,7 @@ def read_pictures(folder: Path, input_shape: tuple[int, ...]) -> FileSamples:
     files = [(label, file) for label in _visible(folder) for file in _images_in(label)]
     if not files:
         raise ConfigError(
-            f"{folder} is empty, expected folders of images, named by label."
+            f"{folder} is empty, expected folders of images, named by label"
         )
     mode = "L" if channels == 1 else "RGB"
     x = np.empty((len(files), *size, *[3] * (mode == "RGB")), np.uint8)
@@ -44,11 +44,11 @@ def read_pictures(folder: Path, input_shape: tuple[int, ...]) -> FileSamples:
 
 def _images_in(label: Path) -> list[Path]:
     if not label.is_dir():
-        raise ConfigError(f"{label} is a file, expected a folder named by a label.")
+        raise ConfigError(f"{label} is a file, expected a folder named by a label")
     files = _visible(label)
     for file in files:
         if file.suffix.lower() not in SUFFIXES:
-            raise ConfigError(f"{file} is no image, expected {', '.join(SUFFIXES)}.")
+            raise ConfigError(f"{file} is no image, expected {', '.join(SUFFIXES)}")
     return files
 
 
@@ -62,7 +62,7 @@ def _pixels(file: Path, mode: str, size: tuple[int, int]) -> npt.NDArray[Any]:
         from PIL import Image
     except ImportError as error:
         raise ConfigError(
-            f'{file} needs Pillow: pip install "fcl-flower[images]".'
+            f'{file} needs Pillow: pip install "fcl-flower[images]"'
         ) from error
     try:
         with Image.open(file) as image:
@@ -72,6 +72,6 @@ def _pixels(file: Path, mode: str, size: tuple[int, int]) -> npt.NDArray[Any]:
     # A damaged file makes Pillow raise many unrelated types.
     except Exception as error:
         raise ConfigError(
-            f"{file} cannot be read ({error}), expected an image of 8 bits a channel."
+            f"{file} cannot be read ({error}), expected an image of 8 bits a channel"
         ) from error
     return np.asarray(pixels)

@@ -1,4 +1,4 @@
-"""The folder with a client's own data: which tasks there are, and in which files."""
+"""The folder with a client's local data: which tasks there are, and in which files."""
 
 import re
 from collections.abc import Mapping
@@ -82,15 +82,15 @@ def _numbered(folder: Path, names: list[str]) -> list[Path]:
         if match is None or not (folder / name).is_dir():
             raise ConfigError(
                 f"{folder / name}: expected nothing but folders task-01, task-02, ..., "
-                f"or a file {MANIFEST} that lists the tasks."
+                f"or a file {MANIFEST} that lists the tasks"
             )
         if (other := found.setdefault(int(match[1]), folder / name)).name != name:
-            raise ConfigError(f"{folder / name} has the number of {other.name} too.")
+            raise ConfigError(f"{folder / name} has the number of {other.name} too")
     for expected, number in enumerate(sorted(found), 1):
         if number != expected:
             raise ConfigError(
                 f"{found[number]} comes without a task {expected}, expected all "
-                "numbers from 1."
+                "numbers from 1"
             )
     return [found[number] for number in sorted(found)]
 
@@ -106,14 +106,14 @@ def _in_folder(task: Path) -> TaskFiles:
         if not end or split not in SPLITS:
             raise ConfigError(
                 f"{path}: expected nothing but train, valid and test, each as .csv, "
-                ".jsonl, .jsonl.gz, .npz or a folder of images."
+                ".jsonl, .jsonl.gz, .npz or a folder of images"
             )
         if (other := files.setdefault(split, path)) != path:
             raise ConfigError(
-                f"{path}: expected one {split}, but {other.name} is there."
+                f"{path}: expected one {split}, but {other.name} is there"
             )
     if "train" not in files:
-        raise ConfigError(f"{task} has no train, expected train.csv or the like.")
+        raise ConfigError(f"{task} has no train, expected train.csv or the like")
     return TaskFiles(task.name, files["train"], files.get("valid"), files.get("test"))
 
 
@@ -123,15 +123,15 @@ def _listed(folder: Path) -> tuple[TaskFiles, ...]:
     values = read_toml(path, "data-path")
     tables = values.get("task")
     if values.keys() != {"task"} or not isinstance(tables, list):
-        raise ConfigError(f"{path}: expected tables [[task]] and nothing else.")
+        raise ConfigError(f"{path}: expected tables [[task]] and nothing else")
     found: list[TaskFiles] = []
     for number, table in enumerate(tables, 1):
         where = f"{path}: task {number}:"
         if not isinstance(table, Mapping):
-            raise ConfigError(f"{where} expected a table.")
+            raise ConfigError(f"{where} expected a table")
         entry = validate_params(_Entry, table, f"{where} ")
         if len(set(entry.labels)) < len(entry.labels):
-            raise ConfigError(f"{where} labels: expected each label once.")
+            raise ConfigError(f"{where} labels: expected each label once")
         found.append(
             TaskFiles(
                 entry.name,
@@ -142,7 +142,7 @@ def _listed(folder: Path) -> tuple[TaskFiles, ...]:
             )
         )
     if len({task.name for task in found}) < len(found):
-        raise ConfigError(f"{path}: expected a different name for each task.")
+        raise ConfigError(f"{path}: expected a different name for each task")
     return tuple(found)
 
 
@@ -152,9 +152,9 @@ def _inside(folder: Path, name: str, where: str) -> Path:
     try:
         safe = path.resolve().is_relative_to(folder.resolve())
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{where} {name!r:.80} is no path ({error}).") from error
+        raise ConfigError(f"{where} {name!r:.80} is no path ({error})") from error
     if not safe:
         raise ConfigError(
-            f"{where} {name!r:.80} is refused: expected a path inside of {folder}."
+            f"{where} {name!r:.80} is refused: expected a path inside of {folder}"
         )
     return path

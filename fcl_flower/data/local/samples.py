@@ -19,9 +19,9 @@ class FileSamples:
         where: what an error calls the file.
         x: the samples, as a `Split` has them.
         names: the labels that occur, sorted.
-        codes: int64, shape (N,), place of each sample's label in ``names``.
+        codes: int64, shape (N,), index of each sample's label in ``names``.
         unit: what a sample is in the file, such as ``line``.
-        places: which of them each sample is.
+        locations: which of them each sample is.
         columns: names of the numbers of a sample, sorted; empty where they have none.
     """
 
@@ -30,13 +30,13 @@ class FileSamples:
     names: tuple[str, ...]
     codes: npt.NDArray[np.int64]
     unit: str
-    places: Sequence[object]
+    locations: Sequence[object]
     columns: tuple[str, ...] = ()
 
-    def place(self, label: str) -> str:
+    def location(self, label: str) -> str:
         """Return where the first sample of a label that occurs stands."""
         first = int(np.argmax(self.codes == self.names.index(label)))
-        return f"{self.where}: {self.unit} {self.places[first]}"
+        return f"{self.where}: {self.unit} {self.locations[first]}"
 
     def split(self, numbers: Mapping[str, int]) -> Split:
         """Return the samples with numbers for labels; knows all that occur."""
@@ -46,7 +46,7 @@ class FileSamples:
 
 
 def coded(labels: Sequence[str]) -> tuple[tuple[str, ...], npt.NDArray[np.int64]]:
-    """Return the labels that occur, sorted, and the place of each label in them."""
+    """Return the labels that occur, sorted, and the index of each label in them."""
     names = tuple(sorted(set(labels)))
     codes = {name: code for code, name in enumerate(names)}
     return names, np.array([codes[label] for label in labels], np.int64)
@@ -63,7 +63,5 @@ def checked_label(label: str, where: str) -> str:
         ConfigError: it is empty, or has characters that cannot be printed.
     """
     if not label or not label.isprintable():
-        raise ConfigError(
-            f"{where}: label is {label!r:.60}, expected a printable text."
-        )
+        raise ConfigError(f"{where}: label is {label!r:.60}, expected a printable text")
     return label

@@ -54,7 +54,7 @@ def read_numbers(path: Path) -> FileSamples:
     columns = sorted(set(header) - {LABEL})
     if not columns:
         raise ConfigError(
-            f"{path}: line 1 names no column but label, expected columns of numbers."
+            f"{path}: line 1 names no column but label, expected columns of numbers"
         )
     order = [header.index(name) for name in columns]
     numbers, labels, lines = array("f"), [], array("q")
@@ -62,7 +62,7 @@ def read_numbers(path: Path) -> FileSamples:
         labels.append(checked_label(cells[label], f"{path}: line {line}"))
         lines.append(line)
         try:
-            numbers.extend([float(cells[place]) for place in order])
+            numbers.extend([float(cells[index]) for index in order])
         except ValueError:
             _refuse_cell(cells, order, columns, f"{path}: line {line}")
     _not_empty(lines, path)
@@ -72,7 +72,7 @@ def read_numbers(path: Path) -> FileSamples:
         row, column = np.argwhere(~finite)[0]
         raise ConfigError(
             f"{path}: line {lines[row]}: {columns[column]} is no finite number of "
-            "float32, expected one."
+            "float32, expected one"
         )
     return FileSamples(
         str(path), x, *coded(labels), "line", lines, columns=tuple(columns)
@@ -103,7 +103,7 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
                 if cells and len(cells) != len(header):
                     raise ConfigError(
                         f"{path}: line {line + 1} has {len(cells)} cells, expected "
-                        f"{len(header)}, one for each column."
+                        f"{len(header)}, one for each column"
                     )
                 if cells:
                     yield line + 1, cells
@@ -112,19 +112,17 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(
             f"{path}: cannot be read after line {line} ({error}), expected "
-            "comma-separated values in UTF-8."
+            "comma-separated values in UTF-8"
         ) from error
 
 
 def _check_header(header: list[str], path: Path) -> None:
     if not header:
-        raise ConfigError(
-            f"{path}: line 1 is empty, expected the names of the columns."
-        )
+        raise ConfigError(f"{path}: line 1 is empty, expected the names of the columns")
     if len(set(header)) < len(header):
         twice = next(name for name in header if header.count(name) > 1)
         raise ConfigError(
-            f"{path}: line 1 names column {twice!r} twice, expected different names."
+            f"{path}: line 1 names column {twice!r} twice, expected different names"
         )
 
 
@@ -132,7 +130,7 @@ def _column(header: list[str], name: str, path: Path) -> int:
     if name not in header:
         raise ConfigError(
             f"{path}: line 1 names no column {name}, but "
-            f"{', '.join(map(repr, header))}, expected one."
+            f"{', '.join(map(repr, header))}, expected one"
         )
     return header.index(name)
 
@@ -141,15 +139,15 @@ def _refuse_cell(
     cells: list[str], order: list[int], columns: list[str], where: str
 ) -> None:
     """Name the first cell that holds no number."""
-    for place, name in zip(order, columns, strict=True):
+    for index, name in zip(order, columns, strict=True):
         try:
-            float(cells[place])
+            float(cells[index])
         except ValueError as error:
             raise ConfigError(
-                f"{where}: {name} is {cells[place]!r:.60}, expected a number."
+                f"{where}: {name} is {cells[index]!r:.60}, expected a number"
             ) from error
 
 
 def _not_empty(lines: "array[int]", path: Path) -> None:
     if not lines:
-        raise ConfigError(f"{path} has no line below the first, expected samples.")
+        raise ConfigError(f"{path} has no line below the first, expected samples")

@@ -1,4 +1,4 @@
-"""One task of a client's own data: read, checked, numbered and cut."""
+"""One task of local data: read, checked, numbered and cut."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,10 +24,10 @@ Stamp = tuple[str, int, int]
 
 @dataclass(frozen=True, slots=True)
 class LocalDataSpec:
-    """What a run expects of a client's own data.
+    """What a run expects of local data.
 
     Attributes:
-        kind: what the model takes.
+        dataset_type: what the model takes.
         input_shape: of the model.
         width: numbers in a word's vector, where the data are text; 0 elsewhere.
         classes: the most classes that a task may have.
@@ -40,7 +40,7 @@ class LocalDataSpec:
         max_test_per_class: likewise to test.
     """
 
-    kind: type[Dataset]
+    dataset_type: type[Dataset]
     input_shape: tuple[int, ...]
     width: int
     classes: int
@@ -97,7 +97,7 @@ def _stamps(path: Path) -> Iterator[Stamp]:
     except OSError as error:
         raise ConfigError(
             f"{path} cannot be read ({error.strerror}), expected a file, or a folder "
-            "of images."
+            "of images"
         ) from error
 
 
@@ -107,7 +107,7 @@ def _loaded(
     files: TaskFiles, number: int, wanted: LocalDataSpec, stamps: tuple[Stamp, ...]
 ) -> LocalTask:
     def read(path: Path) -> FileSamples:
-        return read_samples(path, wanted.kind, wanted.input_shape)
+        return read_samples(path, wanted.dataset_type, wanted.input_shape)
 
     train = read(files.train)
     valid = None if files.valid is None else read(files.valid)
@@ -117,7 +117,7 @@ def _loaded(
         if other is not None:
             _check_against(train, other)
     order = wanted.labels or files.labels or train.names
-    numbers = {label: place for place, label in enumerate(order)}
+    numbers = {label: index for index, label in enumerate(order)}
     rest = train.split(numbers)
 
     def part(given: FileSamples | None, purpose: str, fraction: float) -> Split:
@@ -142,9 +142,9 @@ def _loaded(
     if not len(tested.y):
         raise ConfigError(
             f"{train.where}: every class has a single sample, expected more, or a test "
-            "file: there is nothing to test with."
+            "file: there is nothing to test with"
         )
-    data = wanted.kind(files.name, rest, tested, tuple(order))
+    data = wanted.dataset_type(files.name, rest, tested, tuple(order))
     return LocalTask(data, held, tuple(n for n in order if n in train.names))
 
 
@@ -153,24 +153,24 @@ def _check_classes(train: FileSamples, files: TaskFiles, wanted: LocalDataSpec) 
     if len(names) < 2:
         raise ConfigError(
             f"{train.where}: every label is {names[0]!r:.60}, expected at least two "
-            "classes."
+            "classes"
         )
     if len(names) > wanted.classes:
         raise ConfigError(
             f"{train.where}: has {len(names)} classes, expected at most the "
-            f"{wanted.classes} that the run has room for."
+            f"{wanted.classes} that the run has room for"
         )
     for label in names:
         if wanted.labels and label not in wanted.labels:
             raise ConfigError(
-                f"{train.place(label)}: label is {label!r:.60}, expected one of the "
-                f"run's labels: {', '.join(wanted.labels)}."
+                f"{train.location(label)}: label is {label!r:.60}, expected one of the "
+                f"run's labels: {', '.join(wanted.labels)}"
             )
     if files.labels and {*files.labels} != {*names}:
         odd = sorted({*files.labels} ^ {*names})[0]
         raise ConfigError(
             f"{train.where}: label {odd!r:.60} is only here or only in the labels that "
-            f"the manifest gives for {files.name!r}, expected it in both."
+            f"the manifest gives for {files.name!r}, expected it in both"
         )
 
 
@@ -179,22 +179,22 @@ def _check_against(train: FileSamples, other: FileSamples) -> None:
     for label in other.names:
         if label not in train.names:
             raise ConfigError(
-                f"{other.place(label)}: label is {label!r:.60}, expected one of those "
-                f"in {train.where}."
+                f"{other.location(label)}: label is {label!r:.60}, expected one of "
+                f"those in {train.where}"
             )
     if other.columns != train.columns:
         odd = sorted({*other.columns} ^ {*train.columns})
         raise ConfigError(
             f"{other.where}: column {odd[0]!r} is only here or only in {train.where}, "
-            "expected it in both."
+            "expected it in both"
         )
 
 
-def _chosen(split: Split, places: Indices) -> Split:
+def _chosen(split: Split, indices: Indices) -> Split:
     """Return some of the samples."""
     x = split.x
-    some = tuple(x[i] for i in places) if isinstance(x, tuple) else x[places]
-    y = split.y[places]
+    some = tuple(x[i] for i in indices) if isinstance(x, tuple) else x[indices]
+    y = split.y[indices]
     for array in (some, y):
         if isinstance(array, np.ndarray):
             array.setflags(write=False)

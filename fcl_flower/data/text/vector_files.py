@@ -19,19 +19,19 @@ def find_vectors(file: str, data_root: Path) -> Path:
     """Return where the file is: as given, in ``data_root``, or in ``wordvectors``.
 
     Raises:
-        ConfigError: it is in none of these places.
+        ConfigError: it is nowhere there.
     """
     # An absolute path is itself in every folder.
-    places = [
+    paths = [
         folder / Path(file).expanduser()
         for folder in (Path(), data_root, data_root / "wordvectors")
     ]
-    for place in places:
-        if place.is_file():
-            return place
+    for path in paths:
+        if path.is_file():
+            return path
     raise ConfigError(
         f"word-vectors: got {file!r}, expected a file of word vectors, but there is "
-        f"none at {' or '.join(dict.fromkeys(map(str, places)))}."
+        f"none at {' or '.join(dict.fromkeys(map(str, paths)))}"
     )
 
 
@@ -63,16 +63,16 @@ def read_vectors(path: Path, vocabulary: Sequence[str]) -> Vectors:
         raise ConfigError(
             f"word-vectors: {path} cannot be read ({error}), expected a .kv file of "
             "gensim, a .bin file of word2vec, or a text with a word and its numbers "
-            "on each line."
+            "on each line"
         ) from error
     if not known:
         raise ConfigError(
             f"word-vectors: {path} has none of the {len(vocabulary)} words of the "
-            "data sets, expected vectors of words in lower case."
+            "data sets, expected vectors of words in lower case"
         )
     if not all(np.isfinite(vector).all() for vector in known.values()):
         raise ConfigError(
-            f"word-vectors: {path} has values that are not finite, expected numbers."
+            f"word-vectors: {path} has values that are not finite, expected numbers"
         )
     return known
 

@@ -141,8 +141,8 @@ def _text_set(name: str, data_root: Path) -> TextDataset:
     source = load_dataset(name, data_root)
     if not isinstance(source, TextDataset):
         raise ConfigError(
-            f"dataset: got {name!r}, a set of {source.kind}, expected a set of texts "
-            "for word vectors."
+            f"dataset: got {name!r}, of {source.modality}, expected texts "
+            "for word vectors"
         )
     return source
 

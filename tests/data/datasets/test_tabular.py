@@ -103,7 +103,7 @@ def test_data_sets_of_different_width_cannot_share_a_model(save, tmp_path):
         tasks=1,
     )
     plan = factory.build_scenario(resolve(config))
-    with pytest.raises(ConfigError, match=r"expected \(5,\) for the features of 'wide"):
+    with pytest.raises(ConfigError, match=r"expected \(5,\) for the samples of 'wide"):
         factory.build_model(resolve(config), plan)
 
 
@@ -127,7 +127,7 @@ def test_the_network_is_two_normalised_layers():
 def test_a_model_for_numbers_needs_numbers():
     with pytest.raises(ConfigError, match="got 'mlp', expected one for images"):
         create_model("mlp", tasks=1, classes=2, single_head=False, seed=0)
-    with pytest.raises(ConfigError, match="got 'small', expected one for features: m"):
+    with pytest.raises(ConfigError, match="got 'small', expected one for tabular: m"):
         create_model("small", tasks=1, classes=2, single_head=False, seed=0, columns=3)
 
 

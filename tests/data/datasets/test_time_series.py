@@ -105,7 +105,7 @@ def test_a_model_for_another_shape_is_refused(load, shape):
     motion = load()
     with pytest.raises(ConfigError, match=r"model: got .* expected \(3, 5\)"):
         to_inputs(motion, motion.train, np.array([0]), shape, None)
-    with pytest.raises(ConfigError, match="for the series of 'motion'"):
+    with pytest.raises(ConfigError, match="for the samples of 'motion'"):
         check_shape(motion, shape)
 
 

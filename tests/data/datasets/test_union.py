@@ -138,7 +138,7 @@ def test_kinds_do_not_mix(tmp_path):
     save(tmp_path, "motion", (3, 5), 2, np.float32)
     for pair, words in (
         ("digits+news", "images in 'digits' and text in 'news'"),
-        ("motion+digits", "series in 'motion' and images in 'digits'"),
+        ("motion+digits", "time-series in 'motion' and images in 'digits'"),
     ):
         with pytest.raises(ConfigError, match=words):
             load_dataset(pair, tmp_path)

@@ -42,7 +42,7 @@ def wanted(kind=TabularDataset, **changes):
         TimeSeriesDataset: (3, 5),
     }
     settings = {
-        "kind": kind,
+        "dataset_type": kind,
         "input_shape": shape[kind],
         "width": 0,
         "classes": 3,
@@ -454,8 +454,8 @@ def test_a_label_that_the_run_does_not_know_is_refused(write):
     ("kind", "end", "expected"),
     [
         (TextDataset, "npz", r"\.csv or \.jsonl or \.jsonl\.gz for text"),
-        (TabularDataset, "jsonl", r"\.csv or \.npz for features"),
-        (TimeSeriesDataset, "csv", r"\.npz for series"),
+        (TabularDataset, "jsonl", r"\.csv or \.npz for tabular"),
+        (TimeSeriesDataset, "csv", r"\.npz for time-series"),
         (ImageDataset, "csv", r"a folder of images or \.npz for images"),
     ],
 )

@@ -379,8 +379,8 @@ def test_public_samples_come_with_their_place_in_the_head_and_a_class_of_their_o
             pairs = {0: ("food", 1), 1: ("food", 0), 2: ("books", 2), 3: ("food", 2)}
             place = plan.labels.index(pairs[label])
             expected.append((place, 3 + label))
-    assert list(zip(found.y.tolist(), found.own.tolist(), strict=True)) == expected
-    assert sorted(set(found.own.tolist())) == list(range(7))
+    assert list(zip(found.y.tolist(), found.classes.tolist(), strict=True)) == expected
+    assert sorted(set(found.classes.tolist())) == list(range(7))
 
 
 def test_classes_of_the_servers_own_that_nobody_learns_have_no_place(reviews):
@@ -391,7 +391,7 @@ def test_classes_of_the_servers_own_that_nobody_learns_have_no_place(reviews):
     one = {"public_dataset": "books", "merge_labels": "books=food"}
     shared = public_examples(build(reviews, one, **settings), form)
     # Books call their classes 2, 1, 4, 3.
-    pairs = set(zip(shared.own.tolist(), shared.y.tolist(), strict=True))
+    pairs = set(zip(shared.classes.tolist(), shared.y.tolist(), strict=True))
     plan = build(reviews, one, **settings)
     assert plan.labels == (("books", 0), ("books", 1), ("books", 3))
     assert pairs == {(0, 0), (1, 1), (2, -1), (3, 2)}
@@ -426,7 +426,7 @@ def test_without_public_samples_there_are_none_to_load():
     plan = build(incremental={"public_fraction": 0.0})
     found = public_examples(plan, InputSpec(NOWHERE, (1, 8, 8), True))
     assert [len(part) for part in found] == [0, 0, 0]
-    assert found.y.dtype == found.own.dtype == torch.int64
+    assert found.y.dtype == found.classes.dtype == torch.int64
 
 
 # ---------------------------------------------------------------- what is one class

@@ -75,7 +75,7 @@ def test_fedweit_learns_every_concept_that_it_is_told_of(tmp_path):
     assert found["hidden"] == {"window": 320, "stay": 1, "ids": True}
     assert "reveal_ids = true" in (tmp_path / "config.toml").read_text()
     page = (tmp_path / "report.html").read_text()
-    assert "Client and server are told which." in page
+    assert "Client and server know which." in page
 
 
 def test_a_client_is_told_of_its_concept_and_of_no_other(tmp_path):
@@ -154,7 +154,7 @@ def test_methods_with_one_model_have_no_use_for_ids(tmp_path):
     assert found["hidden"]["ids"] is True
     assert expected["hidden"]["ids"] is False
     page = (tmp_path / "b" / "report.html").read_text()
-    assert "Neither client nor server is told which." in page
+    assert "Neither client nor server knows which." in page
 
 
 @pytest.mark.parametrize(

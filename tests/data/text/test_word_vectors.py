@@ -254,7 +254,7 @@ def test_a_kv_file_without_its_table_is_refused(root):
 
 
 def test_images_have_no_word_vectors(root):
-    with pytest.raises(ConfigError, match="got 'digits', a set of images"):
+    with pytest.raises(ConfigError, match="got 'digits', of images"):
         word_vectors(("pets", "digits"), root, "", 0)
 
 
