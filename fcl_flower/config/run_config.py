@@ -73,7 +73,7 @@ class RunConfig(Section):
     def title(self) -> str:
         """Return what tables call the run."""
         suffix = " local-only" if self.strategy.local_only else ""
-        return self.run.title or self.strategy.name + suffix
+        return (self.run.title or self.strategy.name) + suffix
 
     @classmethod
     def of(cls, values: Mapping[str, object]) -> Self:

@@ -79,7 +79,9 @@ _PARAMS: Final = MappingProxyType({"gamma": "buffer_fraction"})
 
 def is_flat(values: Mapping[str, Any]) -> bool:
     """Return whether a file is of an earlier version: no section, or a study's."""
-    tables = [values.get("run", {}), *values.get("variant", [])]
+    tables = [
+        t for t in (values.get("run"), *values.get("variant", [])) if _is_table(t)
+    ]
     known = {*_KEYS, "set", "mode"}
     if "variant" in values or "seeds" in values:
         return any(key in known for t in tables for key in t if not _is_table(t[key]))
