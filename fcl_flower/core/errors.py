@@ -12,7 +12,8 @@ Errors about settings have one form, which `refuse` and `unknown` make::
     strategy: got 'fedwiet', expected one of fedavg, fedweit; did you mean 'fedweit'?
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 
 
@@ -60,3 +61,23 @@ def unknown(key: str, value: str, known: Iterable[str]) -> ConfigError:
     hint = f"; did you mean {near[0]!r}?" if near else ""
     expected = f"one of {', '.join(names)}" if names else "none, as there are none"
     return ConfigError(f"{key}: got {value!r}, expected {expected}{hint}")
+
+
+@contextmanager
+def extra(name: str, need: str) -> Iterator[None]:
+    """Say what to install where an import in this context fails.
+
+    Args:
+        name: the extra of this package that has what is imported.
+        need: what it is for, such as ``word vectors``.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise ConfigError(
+            f"{need}: got no package {error.name}, expected it installed: pip install "
+            f"'fcl-flower[{name}]'"
+        ) from error

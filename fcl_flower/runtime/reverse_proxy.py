@@ -18,10 +18,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import httpx
-import uvicorn
+from fcl_flower.core.errors import ConfigError, extra
 
-from fcl_flower.core.errors import ConfigError
+with extra("deploy", "the server's reverse proxy"):
+    import httpx
+    import uvicorn
 
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 Send = Callable[[Mapping[str, Any]], Awaitable[None]]

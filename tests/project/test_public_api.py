@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 DOCUMENTED = {
     *("simulate", "compare", "Result", "Comparison"),
     *("RunConfig", "Algorithm", "ServerStrategy", "ClientLearner", "Params"),
+    "flower_strategy",
     *("Update", "TaskStage", "TaskData", "SparseArray"),
     *("algorithms", "datasets", "models", "metrics", "scenarios"),
     *("FclError", "ConfigError", "ContractError", "WireError", "RoundError"),

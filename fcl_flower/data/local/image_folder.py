@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fcl_flower.core.errors import ConfigError
+from fcl_flower.core.errors import ConfigError, extra
 from fcl_flower.data.local.samples import FileSamples, checked_label, coded
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
@@ -58,12 +58,8 @@ def _visible(folder: Path) -> list[Path]:
 
 def _pixels(file: Path, mode: str, size: tuple[int, int]) -> npt.NDArray[Any]:
     """Return one image, shape (H, W) or (H, W, 3)."""
-    try:
+    with extra("images", str(file)):
         from PIL import Image
-    except ImportError as error:
-        raise ConfigError(
-            f'{file} needs Pillow: pip install "fcl-flower[images]"'
-        ) from error
     try:
         with Image.open(file) as image:
             if image.mode not in _MODES:

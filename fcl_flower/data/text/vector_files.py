@@ -9,7 +9,7 @@ from typing import BinaryIO, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
-from fcl_flower.core.errors import ConfigError
+from fcl_flower.core.errors import ConfigError, extra
 
 Vectors: TypeAlias = Mapping[str, npt.NDArray[np.float32]]
 """Of each word, shape (D,), all of the same D."""
@@ -58,6 +58,8 @@ def read_vectors(path: Path, vocabulary: Sequence[str]) -> Vectors:
     """
     try:
         known = _reader(path)(path, vocabulary)
+    except ConfigError:
+        raise
     # A damaged file makes gensim, zlib, pickle and NumPy raise many unrelated types.
     except Exception as error:
         raise ConfigError(
@@ -87,7 +89,8 @@ def _reader(path: Path) -> Callable[[Path, Sequence[str]], Vectors]:
 def _from_gensim(path: Path, vocabulary: Sequence[str]) -> Vectors:
     """Return the rows of the vocabulary; the rest of the table is let go."""
     # Imported here since it takes a second, and the other formats do without.
-    from gensim.models import KeyedVectors
+    with extra("text", f"word vectors of {path.name}"):
+        from gensim.models import KeyedVectors
 
     if path.suffix == ".kv":
         loaded = KeyedVectors.load(str(path), mmap="r")

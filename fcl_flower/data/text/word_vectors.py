@@ -11,7 +11,7 @@ from types import MappingProxyType
 import numpy as np
 import numpy.typing as npt
 
-from fcl_flower.core.errors import ConfigError
+from fcl_flower.core.errors import ConfigError, extra
 from fcl_flower.core.seeds import derive
 from fcl_flower.data.datasets.registry import load_dataset
 from fcl_flower.data.datasets.text import TextDataset, words
@@ -181,7 +181,8 @@ def _coverage(known: Vectors, vocabulary: Sequence[str], train: Documents) -> st
 def _trained(train: Documents, seed: int) -> Vectors:
     """Return vectors of all words of the training documents."""
     # Imported here since it takes a second, and sets of images do without.
-    from gensim.models import Word2Vec
+    with extra("text", "word vectors"):
+        from gensim.models import Word2Vec
 
     fewest, most = _EPOCHS
     epochs = round(_RUNNING_WORDS / sum(map(len, train)))

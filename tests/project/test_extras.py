@@ -1,0 +1,78 @@
+"""What is not needed for a simulation is an extra, and named where it is missing."""
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from fcl_flower.core.errors import ConfigError
+from fcl_flower.data.text.vector_files import read_vectors
+from fcl_flower.data.text.word_vectors import word_vectors
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def names(requirements):
+    return {line.partition(">")[0] for line in requirements}
+
+
+def test_deployment_and_word_vectors_are_extras_and_developers_have_them():
+    extras = PROJECT["optional-dependencies"]
+    optional = names(extras["deploy"] + extras["text"])
+
+    assert optional == {"cryptography", "httpx", "uvicorn", "gensim"}
+    assert not optional & names(PROJECT["dependencies"])
+    assert set(extras["deploy"] + extras["text"]) <= set(extras["dev"])
+
+
+@pytest.mark.parametrize(
+    ("command", "package", "need"),
+    [
+        (["certs", "x", "--host", "localhost"], "cryptography", "certificates"),
+        (["server", "--insecure"], "cryptography", "certificates"),
+        (["server", "--insecure"], "httpx", "the server's reverse proxy"),
+        (["server", "--insecure"], "uvicorn", "the server's reverse proxy"),
+    ],
+    ids=str,
+)
+def test_a_command_without_its_packages_says_what_to_install(
+    tmp_path, command, package, need
+):
+    program = (
+        f"import sys; sys.modules[{package!r}] = None; sys.argv = ['fcl', *{command}]\n"
+        "from fcl_flower.cli.main import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        f"fcl: {need}: got no package {package}, expected it installed: pip install "
+        "'fcl-flower[deploy]'\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda folder: word_vectors(("stdlib-docs",), folder, "", 987_654),
+        lambda folder: read_vectors(folder / "some.kv", ["word"]),
+        lambda folder: read_vectors(folder / "some.bin", ["word"]),
+    ],
+    ids=["training", "kv", "bin"],
+)
+def test_word_vectors_without_gensim_say_what_to_install(tmp_path, monkeypatch, make):
+    for name in ("gensim", "gensim.models"):
+        monkeypatch.setitem(sys.modules, name, None)
+    message = r"^word vectors.*: got no package gensim.*'fcl-flower\[text\]'$"
+    with pytest.raises(ConfigError, match=message):
+        make(tmp_path)
