@@ -1,4 +1,4 @@
-"""Plain local training from the received model: the client half of FedAvg.
+"""Plain local training from the received model: the client side of FedAvg.
 
 McMahan et al., AISTATS 2017, https://arxiv.org/abs/1602.05629, Algorithm 1,
 ClientUpdate; with Adam in place of plain SGD, as in the FedWeIT paper.

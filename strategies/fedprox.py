@@ -10,13 +10,10 @@ from fcl_flower.algorithms.registry import Algorithm
 
 
 class FedProxParams(Params):
-    """Hyper-parameters of FedProx.
-
-    Attributes:
-        mu: weight of the proximal term, at least 0; 0 is FedAvg.
-    """
+    """Hyper-parameters of FedProx."""
 
     mu: float = Field(0.01, ge=0)
+    """Weight of the proximal term, at least 0; 0 is FedAvg."""
 
 
 ALGORITHM = Algorithm(

@@ -7,17 +7,14 @@ from fcl_flower.algorithms.registry import Algorithm
 
 
 class ReplayParams(Params):
-    """Hyper-parameters of replay.
-
-    Attributes:
-        buffer_fraction: fraction of a task's training samples that is kept to be
-            replayed, in (0, 1] (the paper's gamma).
-        strength: weight of the L2 term that keeps the body's output near that of the
-            received model, at least 0; 0 is replay alone.
-    """
+    """Hyper-parameters of replay."""
 
     buffer_fraction: float = Field(0.03, gt=0, le=1)
+    """Fraction of a task's training samples that is kept to be replayed, in (0, 1] (the
+    paper's gamma)."""
     strength: float = Field(0.0, ge=0)
+    """Weight of the L2 term that keeps the body's output near that of the received
+    model, at least 0; 0 is replay alone."""
 
 
 ALGORITHM = Algorithm(

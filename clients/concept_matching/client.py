@@ -1,4 +1,4 @@
-"""Concept Matching, client half: fine-tune the concept model that fits best.
+"""Concept Matching, client side: fine-tune the concept model that fits best.
 
 Jiang, Sen and Borcea, 2025, "Federated Continual Learning Using Concept Matching",
 section IV. Symbols: w_k is the group ``base/k`` of what is received, theta_n the

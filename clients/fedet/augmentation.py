@@ -27,7 +27,7 @@ NOISE: Final = 0.1
 def augmented(examples: Examples, copies: int, seed: int) -> Examples:
     """Return the samples, and then ``copies`` times as many variations of them.
 
-    - Documents, whole numbers (N, words): each word but the first and the last of the
+    - Documents, integers (N, words): each word but the first and the last of the
       document is left out with probability 0.1, and what follows moves up.
     - Images (N, C, H, W): moved by up to an eighth of the size in each direction, with
       the edge repeated, and mirrored left to right with probability 1/2.

@@ -1,4 +1,4 @@
-"""FedET, client half: an Enhancer Group learns new classes and keeps its old ones.
+"""FedET, client side: an Enhancer Group learns new classes and keeps its old ones.
 
 Liu et al., IJCAI 2023, section 3.1, algorithm 1 and equations 1 to 5. A group H^j is
 all that is trained of the model: Enhancers and head. Symbols: H_old is ``enhancers/j``
@@ -83,15 +83,15 @@ class FedEt(ClientLearner[FedEtParams]):
         knows = torch.from_numpy(pool.known).T.to(train_router.device, copy=True)
         knows[data.train.y, train_router] = True
         again = pool.router.scores(samples.x) if len(samples.y) else scores[:0]
-        remembered_for = assign_group(again, knows[samples.y])
+        replayed_for = assign_group(again, knows[samples.y])
         payload: dict[str, Arrays] = {}
-        told: dict[str, float] = {}
+        metrics: dict[str, float] = {}
         for j in torch.unique(train_router).tolist():
             part = _at(data.train, train_router == j)
             new = torch.unique(part.y)
             known = torch.from_numpy(np.flatnonzero(pool.known[j])).to(new.device)
             kept_classes = known[~torch.isin(known, new)]
-            mine = _at(samples, (remembered_for == j) & knows[samples.y, j])
+            mine = _at(samples, (replayed_for == j) & knows[samples.y, j])
             start = pool.groups.get(j, {})
             load(self.model, start if start and self._warm else self._fresh)
             lesson = concat([part, _at(old, torch.isin(old.y, new))])
@@ -105,7 +105,7 @@ class FedEt(ClientLearner[FedEtParams]):
                 error = self._consolidate(start, used, kept_classes, new, order)
                 scalars["distilled"] = error
             for name, value in scalars.items():
-                told[name] = told.get(name, 0.0) + value * len(part.y) / len(
+                metrics[name] = metrics.get(name, 0.0) + value * len(part.y) / len(
                     train_router
                 )
             payload[f"enhancers/{j}"] = snapshot(self.model, self._fresh)
@@ -118,7 +118,7 @@ class FedEt(ClientLearner[FedEtParams]):
                 noise=self.params.noise,
                 seed=derive(seed, "disclosed", j),
             )
-        return {**kept, "memory": memory}, Update(payload, len(data.train.y), told)
+        return {**kept, "memory": memory}, Update(payload, len(data.train.y), metrics)
 
     @override
     def predict(

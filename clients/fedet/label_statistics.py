@@ -1,4 +1,4 @@
-"""What a client tells the server of its labels, and how exactly.
+"""Label statistics that a client sends to the server, exact or with noise.
 
 Liu et al., IJCAI 2023, section 3.2: the label distribution P_y and the information
 entropy H of the new classes. Noise here blurs a number; it is no differential privacy.
@@ -38,18 +38,18 @@ def label_statistics(
         trained: labels of the samples that the group was trained and distilled on.
         new: labels of those of the new classes.
         classes: of the head.
-        distribution: how exactly the shares of ``trained`` are told.
+        distribution: how exactly the shares of ``trained`` are sent.
         entropy: likewise for the entropy of ``new``.
         noise: standard deviation of the Gaussian noise on each share, which is then cut
             at 0 and brought to the sum 1, and on the entropy, cut at 0 as well.
         seed: of the noise.
 
     Returns:
-        ``classes`` (int64, the new ones, ascending) and, if they are told,
+        ``classes`` (int64, the new ones, ascending) and, if they are sent,
         ``distribution`` (float32, shape (classes,)) and ``entropy`` (float32, ()).
     """
     rng = np.random.default_rng(seed)
-    told = {"classes": np.unique(new).astype(np.int64)}
+    statistics = {"classes": np.unique(new).astype(np.int64)}
     if distribution != "withheld":
         known = class_frequencies(trained, classes)
         if distribution == "noised":
@@ -57,10 +57,10 @@ def label_statistics(
             known = (
                 known / known.sum() if known.any() else np.full(classes, 1 / classes)
             )
-        told["distribution"] = known.astype(np.float32)
+        statistics["distribution"] = known.astype(np.float32)
     if entropy != "withheld":
         found = information_entropy(class_frequencies(new, classes))
         if entropy == "noised":
             found = max(0.0, found + float(rng.normal(0, noise)))
-        told["entropy"] = np.asarray(found, np.float32)
-    return told
+        statistics["entropy"] = np.asarray(found, np.float32)
+    return statistics

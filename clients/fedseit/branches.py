@@ -206,7 +206,7 @@ class BranchedWorkspace(TaskModel):
         Args:
             extremes: largest and smallest responses by name, (2, documents, K, F).
             rows: which of the documents, shape (batch,).
-            head: the head times the foreign half of W_c, shape (classes, features).
+            head: the head times the foreign part of W_c, shape (classes, features).
         """
         widths = [len(self.tensors.base[name]) for name in self.branches.names]
         added = []

@@ -1,4 +1,4 @@
-"""FedSeIT, client half: foreign adapters are branches, not summands of the weights.
+"""FedSeIT, client side: foreign adapters are branches, not summands of the weights.
 
 Chaudhary et al., Findings of EMNLP 2022, algorithm 1. The local branch is FedWeIT's
 theta = B * g(m) + A (equation 1). Symbols: alpha and the biases of the branches are the
@@ -164,7 +164,7 @@ def initial_projections(base: Arrays, count: int, seed: int) -> dict[str, Array]
     """Return W_c and W_f at the start of a task, the same for every client.
 
     W_c begins as [I, 0], so that a task begins as its local model; W_f is uniform
-    (Glorot), so that the foreign half of W_c has a gradient.
+    (Glorot), so that the foreign part of W_c has a gradient.
 
     Args:
         base: the filters of each layer, (F, D, width) by name.

@@ -1,4 +1,4 @@
-"""FedWeIT, client half: a gated base, one sparse adapter a task, foreign adapters.
+"""FedWeIT, client side: a gated base, one sparse adapter a task, foreign adapters.
 
 Yoon et al., ICML 2021, https://arxiv.org/abs/2003.03196, algorithm 1. Per decomposed
 tensor: theta = B * g(m) + A + sum_j alpha_j A_j. B is shared with the server; m, A,

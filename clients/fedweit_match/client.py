@@ -82,7 +82,7 @@ class FedWeitMatch(FedWeit[FedWeitMatchParams]):
         own_head = f"heads.{self.model.head_index(task)}."
         return {
             "base": self.sent_base(state, task),
-            # Relative to the base that everybody started with: what a client has
+            # Relative to the base that every client started with: what a client has
             # learned lies in its B as well, and no other client has that.
             "adapters": {
                 name: SparseArray.of_nonzero(

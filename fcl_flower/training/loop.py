@@ -1,4 +1,4 @@
-"""The one local training loop, used by every algorithm's client half."""
+"""The one local training loop, used by every algorithm's client side."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -34,7 +34,7 @@ class TextRcnn(nn.Module):
     """
 
     def __init__(self, width: int, groups: int) -> None:
-        """Make one for vectors of ``width`` numbers."""
+        """Build the network for word vectors of length ``width``."""
         super().__init__()
         self.context = nn.GRU(width, _WIDTH, batch_first=True, bidirectional=True)
         self.middle = nn.Linear(2 * _WIDTH + width, 2 * _WIDTH)
@@ -61,7 +61,7 @@ class TextRcnn(nn.Module):
 class RouterNetwork(nn.Module):
     """A trained router; its weights are all that travels.
 
-    The word vectors are those of the model's frozen encoder, which everybody has.
+    The word vectors are those of the model's frozen encoder, which every client has.
     """
 
     def __init__(self, model: MultiHeadModel, groups: int, seed: int) -> None:

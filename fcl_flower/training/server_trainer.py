@@ -1,4 +1,4 @@
-"""Where a server half trains: the run's model, and the public data that it has."""
+"""Where a server side trains: the run's model, and the public data that it has."""
 
 import numpy as np
 import torch

@@ -42,9 +42,9 @@ def cluster(
 ) -> tuple[Labels, float]:
     """Return the cluster of each model, and the mean silhouette of the choice.
 
-    ``k-means``, ``agglomerative`` (Ward) and ``birch`` are told a number of clusters:
+    ``k-means``, ``agglomerative`` (Ward) and ``birch`` are given a number of clusters:
     the one with the largest silhouette (Rousseeuw 1987) from 2 up, or 1 if that is
-    below ``separation``. ``dbscan`` is told a radius: likewise, where the silhouette
+    below ``separation``. ``dbscan`` is given a radius: likewise, where the silhouette
     counts by the share of models that are not noise; or the largest radius. Concepts
     whose clients started from one model lie much nearer to each other than to the rest,
     so that this finds them as one cluster: it is divided again if its parts are
@@ -57,8 +57,8 @@ def cluster(
             neighbour is the unit of all thresholds.
         origin: shape (N,), the concept model that each probably started from.
         method: the algorithm.
-        at_most: clusters, for the methods that are told a number; and DBSCAN divides no
-            cluster again beyond it; at least 1.
+        at_most: clusters, for the methods that are given a number; and DBSCAN divides
+            no cluster again beyond it; at least 1.
         separation: in [-1, 1].
         subdivision: least silhouette of the parts of a cluster, among themselves, in
             units of that of the clusters; at least 0.

@@ -1,4 +1,4 @@
-"""Concept Matching, server half: one model for each concept hidden in the data.
+"""Concept Matching, server side: one model for each concept hidden in the data.
 
 Jiang, Sen and Borcea 2025, section III.C and algorithm 1. Symbols: w_1 to w_K are the
 groups ``base/0`` to ``base/K-1``, theta_n is what client n sends in ``base``, w'_j the
@@ -52,11 +52,11 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams], Explains):
         concepts = [model] * count
         if self.params.initial == "independent":
             concepts[1:] = [self._shuffled(model, k) for k in range(1, count)]
-        nobody = np.zeros(0, np.int64)
+        none = np.zeros(0, np.int64)
         return {
             **{f"base/{k}": concept for k, concept in enumerate(concepts)},
             RECORD: {"distance": np.full(count, np.inf)},
-            ROUND: _told(nobody, nobody, nobody, nobody, np.zeros((0, 2)), np.nan),
+            ROUND: _round_record(none, none, none, none, np.zeros((0, 2)), np.nan),
         }
 
     @override
@@ -116,7 +116,7 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams], Explains):
             **state,
             **{f"base/{k}": merged[j] for j, k in enumerate(taken) if k != NONE},
             RECORD: {"distance": record},
-            ROUND: _told(clients, labels, origin, reached, plane, silhouette),
+            ROUND: _round_record(clients, labels, origin, reached, plane, silhouette),
         }
 
     @override
@@ -128,23 +128,23 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams], Explains):
         ``updated`` (concept models), ``refused`` (clusters that updated none) and
         ``kept``, the share of clustered clients whose cluster reached their origin.
         """
-        told = {name: np.asarray(values) for name, values in state[ROUND].items()}
+        last = {name: np.asarray(values) for name, values in state[ROUND].items()}
         found: dict[str, float] = {}
-        for row, client in enumerate(told["client"].tolist()):
+        for row, client in enumerate(last["client"].tolist()):
             for name in ("cluster", "origin", "reached"):
-                found[f"{name}/{client}"] = float(told[name][row])
+                found[f"{name}/{client}"] = float(last[name][row])
             for axis, name in enumerate("xy"):
-                found[f"map/{client}/{name}"] = float(told["map"][row, axis])
-        grouped = told["cluster"] != NOISE
-        clusters = len(np.unique(told["cluster"][grouped]))
-        updated = len(np.unique(told["reached"][told["reached"] != NONE]))
+                found[f"map/{client}/{name}"] = float(last["map"][row, axis])
+        grouped = last["cluster"] != NOISE
+        clusters = len(np.unique(last["cluster"][grouped]))
+        updated = len(np.unique(last["reached"][last["reached"] != NONE]))
         found["clusters"] = float(clusters)
         found["updated"] = float(updated)
         found["refused"] = float(clusters - updated)
-        if np.isfinite(told["silhouette"]):
-            found["silhouette"] = float(told["silhouette"])
+        if np.isfinite(last["silhouette"]):
+            found["silhouette"] = float(last["silhouette"])
         if grouped.any():
-            kept = told["reached"] == told["origin"]
+            kept = last["reached"] == last["origin"]
             found["kept"] = float(kept[grouped].mean())
         return found
 
@@ -207,7 +207,7 @@ def _median(flat: Sequence[Array]) -> Array:
     return median
 
 
-def _told(
+def _round_record(
     client: Array,
     cluster: Array,
     origin: Array,

@@ -72,10 +72,10 @@ def wanted_distribution(
     as is their share among the classes.
     """
     even: Array = np.where(kept | new, 1.0, 0.0) / (kept | new).sum()
-    told = [u.distribution for u in uploads if u.distribution is not None]
-    if not told:
+    known = [u.distribution for u in uploads if u.distribution is not None]
+    if not known:
         return even
-    spread = np.mean(told, axis=0)
+    spread = np.mean(known, axis=0)
     if spread.sum() <= 0:
         return even
     old = np.where(kept, even, 0.0)

@@ -1,4 +1,4 @@
-"""FedET, server half: groups that several clients changed are consolidated into one.
+"""FedET, server side: groups that several clients changed are consolidated into one.
 
 Liu et al., IJCAI 2023, section 3.2, equations 6 to 8. A round is the paper's "server
 waiting time": what arrives within ``--timeout`` is distilled together.
@@ -95,7 +95,7 @@ class FedEt(ServerStrategy[FedEtParams], RestoresClients, Explains, TrainsOnServ
                 odd = sorted(tensors.keys() ^ expected.keys())
                 raise WireError(f"enhancers/{j}: tensors {odd} are missing or unknown")
             fits(f"enhancers/{j}", tensors, expected, sparse=False)
-            self._check_told(f"meta/{j}", payload[f"meta/{j}"], classes)
+            self._check_statistics(f"meta/{j}", payload[f"meta/{j}"], classes)
 
     @override
     def aggregate_train(
@@ -138,28 +138,30 @@ class FedEt(ServerStrategy[FedEtParams], RestoresClients, Explains, TrainsOnServ
     def remarks(self) -> Mapping[str, str]:
         public, params = len(self.trainer.labels), self.params
         labelled = bool((self.trainer.labels >= 0).any())
-        told = {}
+        found = {}
         if params.consolidation == "mean" or not public:
             why = "" if public else ", since there are no public data"
-            told["consolidation"] = f"mean of the tensors, by entropy{why}"
+            found["consolidation"] = f"mean of the tensors, by entropy{why}"
         else:
             and_labels = " and their labels" * (labelled and params.label_weight > 0)
-            told["consolidation"] = (
+            found["consolidation"] = (
                 f"distillation on {public} public samples{and_labels}"
             )
             if params.distribution == "withheld":
-                told["distribution"] = "withheld: auxiliary data are drawn evenly"
+                found["distribution"] = "withheld: auxiliary data are drawn evenly"
             elif not labelled:
-                told["distribution"] = "of no use: no public sample is of a known class"
+                found["distribution"] = (
+                    "of no use: no public sample is of a known class"
+                )
         if params.distribution == "noised":
-            told["distribution"] = "noised"
+            found["distribution"] = "noised"
         if params.entropy != "exact":
-            told["entropy"] = (
+            found["entropy"] = (
                 "withheld: all clients weigh the same"
                 if params.entropy == "withheld"
                 else "noised"
             )
-        return told
+        return found
 
     def _router(self) -> Arrays:
         """Return what sends samples to groups, made of the public data."""
@@ -215,39 +217,44 @@ class FedEt(ServerStrategy[FedEtParams], RestoresClients, Explains, TrainsOnServ
             self.params.label_weight,
         )
 
-    def _check_told(self, group: str, told: Arrays, classes: int) -> None:
+    def _check_statistics(self, group: str, statistics: Arrays, classes: int) -> None:
         expected: dict[str, AnyArray] = {"classes": np.zeros(0, np.int64)}
         if self.params.distribution != "withheld":
             expected["distribution"] = np.zeros(classes, np.float32)
         if self.params.entropy != "withheld":
             expected["entropy"] = np.zeros((), np.float32)
-        if told.keys() != expected.keys():
-            odd = sorted(told.keys() ^ expected.keys())
+        if statistics.keys() != expected.keys():
+            odd = sorted(statistics.keys() ^ expected.keys())
             raise WireError(f"{group}: tensors {odd} are missing or unknown")
-        rest = {name: tensor for name, tensor in told.items() if name != "classes"}
+        rest = {
+            name: tensor for name, tensor in statistics.items() if name != "classes"
+        }
         fits(group, rest, expected, sparse=False)
-        found = told["classes"]
-        plain = isinstance(found, np.ndarray) and found.dtype == np.int64
-        if not plain or found.ndim != 1 or not 0 < found.size <= classes:  # type: ignore[union-attr]
-            raise WireError(f"{group}/classes: expected 1 to {classes} whole numbers")
+        found = statistics["classes"]
+        dense = isinstance(found, np.ndarray) and found.dtype == np.int64
+        if not dense or found.ndim != 1 or not 0 < found.size <= classes:  # type: ignore[union-attr]
+            raise WireError(f"{group}/classes: expected 1 to {classes} integers")
         values = np.asarray(found)
         if values.min() < 0 or values.max() >= classes or (np.diff(values) <= 0).any():
             raise WireError(f"{group}/classes: expected ascending places of the head")
-        if "distribution" in told:
-            shares = np.asarray(told["distribution"])
+        if "distribution" in statistics:
+            shares = np.asarray(statistics["distribution"])
             if not (shares >= 0).all() or not abs(float(shares.sum()) - 1) < 1e-3:
                 raise WireError(f"{group}/distribution: expected shares that sum to 1")
-        if "entropy" in told and not 0 <= float(np.asarray(told["entropy"])) <= 100:
+        if (
+            "entropy" in statistics
+            and not 0 <= float(np.asarray(statistics["entropy"])) <= 100
+        ):
             raise WireError(f"{group}/entropy: expected a number from 0 to 100")
 
 
 def _upload(payload: Payload, j: int) -> GroupUpdate:
-    told = payload[f"meta/{j}"]
-    distribution = told.get("distribution")
-    entropy = told.get("entropy")
+    statistics = payload[f"meta/{j}"]
+    distribution = statistics.get("distribution")
+    entropy = statistics.get("entropy")
     return GroupUpdate(
         payload[f"enhancers/{j}"],
-        np.asarray(told["classes"]),
+        np.asarray(statistics["classes"]),
         None if distribution is None else np.asarray(distribution).astype(np.float64),
         None if entropy is None else float(np.asarray(entropy)),
     )

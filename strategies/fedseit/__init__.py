@@ -15,24 +15,20 @@ CacheType: TypeAlias = Literal["float32", "float16"]
 
 
 class FedSeitParams(FedWeitParams):
-    """Hyper-parameters beside those of FedWeIT.
-
-    Attributes:
-        knowledge: the latest adapter of each client by default.
-        dls: dense layer sharing: the clients' projections W_c and W_f are averaged
-            and handed out (FedSeIT+DLS, the paper's ablation).
-        initial_attention: alpha of every branch at the start of a task.
-        cache: how the extremes of the documents are kept during a task; float16
-            halves the memory and rounds them to 11 bits.
-        cache_megabytes: that they may take; a task that needs more computes them
-            anew in each step.
-    """
+    """Hyper-parameters beside those of FedWeIT."""
 
     knowledge: SelectionRule = "previous"
+    """The latest adapter of each client by default."""
     dls: bool = False
+    """Dense layer sharing: the clients' projections W_c and W_f are averaged and handed
+    out (FedSeIT+DLS, the paper's ablation)."""
     initial_attention: float = 1.0
+    """Alpha of every branch at the start of a task."""
     cache: CacheType = "float32"
+    """How the extremes of the documents are kept during a task; float16 halves the
+    memory and rounds them to 11 bits."""
     cache_megabytes: int = Field(256, ge=0)
+    """That they may take; a task that needs more computes them anew in each step."""
 
 
 ALGORITHM = Algorithm(

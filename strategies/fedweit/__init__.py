@@ -17,53 +17,50 @@ Clustering: TypeAlias = Literal["k-means", "gaussian-mixture"]
 
 
 class FedWeitParams(Params):
-    """Hyper-parameters of FedWeIT.
-
-    Attributes:
-        aggregation: ``masked-mean``: mean over the clients that sent a channel;
-            ``literal``: the paper's 1/C sum of B * g(m), in which a channel that was
-            not sent counts as zero, so that the base shrinks in every round.
-        knowledge: which adapters of other clients a client receives when it starts
-            a task: ``previous`` (each client's one of the highest number), ``sample:K``
-            (K drawn from all finished ones, algorithm 1 line 3), ``sit:K`` (the K of
-            the most similar tasks; text only), ``all``, or ``none``.
-        overlap: how ``sit`` compares tasks, and so what a client sends of a task:
-            ``mean-cosine`` (one vector) or ``thresholded`` (all cluster centres).
-        overlap_threshold: the cosine that ``thresholded`` must exceed.
-        clustering: how the documents of a task are clustered for ``sit``.
-        clusters: Q, the most centres, at least 1.
-        members: documents that a centre must stand for, at least 1.
-        kappa: share of the output channels whose base is sent up, in (0, 1].
-        lambda1: weight of the sparsity of masks and adapters, at least 0.
-        lambda2: weight of keeping old tasks where they were, at least 0.
-        threshold: an adapter's entries up to this magnitude are dropped when its
-            task ends, at least 0.
-        gate: g in theta = B * g(m) + ...
-        initial_gate: raw value m of a new task's mask.
-        initial_adapter: A of a new task starts as this multiple of the initial base.
-        base_rate: factor on the learning rate for B, at least 0.
-        attention_rate: factor on the learning rate for alpha, at least 0.
-        solver: how old adapters follow the base: ``closed`` (once, exactly, given
-            the base) or ``gradient`` (trained along in every step, as printed).
-    """
+    """Hyper-parameters of FedWeIT."""
 
     aggregation: Literal["masked-mean", "literal"] = "masked-mean"
+    """``masked-mean``: mean over the clients that sent a channel; ``literal``: the
+    paper's 1/C sum of B * g(m), in which a channel that was not sent counts as zero, so
+    that the base shrinks in every round."""
     knowledge: SelectionRule = "sample:5"
+    """Which adapters of other clients a client receives when it starts a task:
+    ``previous`` (each client's one of the highest number), ``sample:K`` (K drawn from
+    all finished ones, algorithm 1 line 3), ``sit:K`` (the K of the most similar tasks;
+    text only), ``all``, or ``none``."""
     overlap: Overlap = "mean-cosine"
+    """How ``sit`` compares tasks, and so what a client sends of a task: ``mean-cosine``
+    (one vector) or ``thresholded`` (all cluster centres)."""
     overlap_threshold: float = Field(0.7, ge=-1, le=1)
+    """The cosine that ``thresholded`` must exceed."""
     clustering: Clustering = "k-means"
+    """How the documents of a task are clustered for ``sit``."""
     clusters: int = Field(200, ge=1)
+    """Q, the most centres, at least 1."""
     members: int = Field(5, ge=1)
+    """Documents that a centre must stand for, at least 1."""
     kappa: float = Field(0.3, gt=0, le=1)
+    """Share of the output channels whose base is sent up, in (0, 1]."""
     lambda1: float = Field(1e-3, ge=0)
+    """Weight of the sparsity of masks and adapters, at least 0."""
     lambda2: float = Field(100.0, ge=0)
+    """Weight of keeping old tasks where they were, at least 0."""
     threshold: float = Field(1e-3, ge=0)
+    """An adapter's entries up to this magnitude are dropped when its task ends, at
+    least 0."""
     gate: Gate = "sigmoid"
+    """The function g in theta = B * g(m) + A."""
     initial_gate: float = 2.0
+    """Raw value m of a new task's mask."""
     initial_adapter: float = 0.0
+    """A of a new task starts as this multiple of the initial base."""
     base_rate: float = Field(1.0, ge=0)
+    """Factor on the learning rate for B, at least 0."""
     attention_rate: float = Field(30.0, ge=0)
+    """Factor on the learning rate for alpha, at least 0."""
     solver: Literal["closed", "gradient"] = "closed"
+    """How old adapters follow the base: ``closed`` (once, exactly, given the base) or
+    ``gradient`` (trained along in every step, as printed)."""
 
 
 ALGORITHM = Algorithm(

@@ -1,4 +1,4 @@
-"""FedWeIT, server half: a sparse common base and a knowledge base of adapters.
+"""FedWeIT, server side: a sparse common base and a knowledge base of adapters.
 
 Yoon et al., ICML 2021, https://arxiv.org/abs/2003.03196, algorithm 1 and section 3.4.
 Symbols: theta_G is the group ``base``, A_i^(j) is ``adapters/i/j``, kappa is the share
@@ -39,7 +39,7 @@ class FedWeit(ServerStrategy[P], AsksClients, RestoresClients, Explains):
     receives only the channels that changed since its last round, ``meta/changed``
     (round of the last change by channel) and ``meta/seen`` (by client, the last round
     whose broadcast reached it for certain).
-    What SIT adds is told by `AdapterSelection`.
+    `AdapterSelection` describes what SIT adds.
     """
 
     evaluates_locally = True

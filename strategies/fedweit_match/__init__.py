@@ -8,17 +8,14 @@ from strategies.fedweit.adapter_selection import SelectionRule
 
 
 class FedWeitMatchParams(FedWeitParams):
-    """Hyper-parameters beside those of FedWeIT.
-
-    Attributes:
-        knowledge: all finished tasks by default, among which a client chooses.
-        kappa: all channels by default, since the base travels once a task.
-        match_examples: training examples that candidates are tried on, at least 1.
-    """
+    """Hyper-parameters beside those of FedWeIT."""
 
     knowledge: SelectionRule = "all"
+    """All finished tasks by default, among which a client chooses."""
     kappa: float = Field(1.0, gt=0, le=1)
+    """All channels by default, since the base travels once a task."""
     match_examples: int = Field(200, ge=1)
+    """Training examples that candidates are tried on, at least 1."""
 
 
 ALGORITHM = Algorithm(

@@ -1,6 +1,6 @@
-"""FedWeIT with whole tasks in the knowledge base, server half.
+"""FedWeIT with whole tasks in the knowledge base, server side.
 
-Ours; see the client half for what they are good for. The base travels between tasks
+Ours; see the client side for what they are good for. The base travels between tasks
 only: down in full when a client starts one, up when it ends one.
 """
 
@@ -34,8 +34,8 @@ class FedWeitMatch(FedWeit[FedWeitMatchParams]):
     def check_update(self, state: Payload, update: Update) -> None:
         """Refuse what does not fit; private tensors are checked by who uses them."""
         payload = update.payload
-        plain = {g: a for g, a in payload.items() if g not in {"masks", "heads"}}
-        super().check_update(state, Update(plain, update.num_examples))
+        rest = {g: a for g, a in payload.items() if g not in {"masks", "heads"}}
+        super().check_update(state, Update(rest, update.num_examples))
         given = payload.keys() & set(self.uploaded_groups)
         if given and len(given) < len(self.uploaded_groups):
             raise WireError(f"groups {sorted(given)}: a task is handed in whole")
@@ -52,5 +52,5 @@ class FedWeitMatch(FedWeit[FedWeitMatchParams]):
             if isinstance(tensor, SparseArray):
                 raise WireError(f"heads/{name}: expected a dense tensor")
         size = sum(np.asarray(tensor).nbytes for tensor in heads.values())
-        if size > MAX_HEADS:  # they are kept, and sent to everybody
+        if size > MAX_HEADS:  # they are kept, and sent to every client
             raise WireError(f"heads: expected at most {MAX_HEADS} bytes, got {size}")
