@@ -91,7 +91,9 @@ def test_groups_are_made_and_distilled_of_the_servers_samples(
 
 
 def test_without_them_several_groups_are_refused_by_name(tmp_path, backbone):
-    with pytest.raises(ConfigError, match=r"set groups: 2 is refused.*public-data\)"):
+    with pytest.raises(
+        ConfigError, match=r"strategy.groups: got 2, .*data.public_path\)"
+    ):
         factory.validate(resolve(config(tmp_path, backbone, "")))
 
 
