@@ -25,6 +25,7 @@ from fcl_flower.data.datasets.base import Dataset
 from fcl_flower.models.entry import ModelEntry, from_module
 from fcl_flower.models.registry import MODELS
 from fcl_flower.results.result import Comparison, Result
+from fcl_flower.runtime.processes import make_folder
 from fcl_flower.runtime.simulation import run_on
 from fcl_flower.runtime.study import Study, run_folder, run_study, variants_of
 from fcl_flower.setup.factory import validate
@@ -151,7 +152,7 @@ class _Runner:
         self._backend, self._workers, self._progress = backend, workers, progress
 
     def __call__(self, run: ResolvedRun, folder: Path) -> dict[str, Any]:
-        _make(folder)
+        make_folder(folder, "output")
         title = f"{run.config.title} seed {run.config.run.seed}"
         display = Display(Console(), title) if self._progress else nullcontext()
         with display as shown:
@@ -283,7 +284,7 @@ def _folder_for(output: Path | str | None) -> Iterator[tuple[Path, object]]:
     """
     if output is not None:
         folder = Path(output).expanduser()
-        _make(folder)
+        make_folder(folder, "output")
         yield folder, None
         return
     temporary = _TemporaryFolder()
@@ -293,12 +294,3 @@ def _folder_for(output: Path | str | None) -> Iterator[tuple[Path, object]]:
         temporary.keep()
         error.add_note(f"the log and what there is of the run are in {temporary.path}")
         raise
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "flower.log").touch()
-    except OSError as error:
-        expected = f"a folder that can be written ({error.strerror})"
-        raise refuse("output", str(folder), expected) from error

@@ -9,7 +9,7 @@ import click
 from rich.console import Console
 
 from fcl_flower.cli.options import configured, resume_option, resumed, run_options
-from fcl_flower.core.errors import ConfigError
+from fcl_flower.core.errors import refuse
 from fcl_flower.results.run_folder import free_folder
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ certs_option = click.option(
 insecure_option = click.option(
     "--insecure",
     is_flag=True,
-    help="No TLS, and anybody is believed to be a client: to try things out.",
+    help="Without TLS and authentication of clients: to try things out.",
 )
 more_arguments = click.argument("more", nargs=-1, type=click.UNPROCESSED)
 
@@ -54,7 +54,7 @@ more_arguments = click.argument("more", nargs=-1, type=click.UNPROCESSED)
     show_default=True,
     help="Until the server's certificate expires.",
 )
-@click.option("--overwrite", is_flag=True, help="Make anew what is there.")
+@click.option("--overwrite", is_flag=True, help="Replace what is there.")
 def certs(
     folder: Path, hosts: tuple[str, ...], clients: int, days: int, overwrite: bool
 ) -> None:
@@ -68,7 +68,7 @@ def certs(
         f"to the server: all of {folder} but ca.key and clients/*.key; "
         f"of a new client its .pub\n"
         f"to client N:   ca.crt and clients/client-N.key, in folders of these names\n"
-        f"to nobody:     ca.key, which only certifies other servers"
+        f"keep secret:   ca.key, which is only needed to certify other servers"
     )
 
 
@@ -90,7 +90,7 @@ def certs(
     type=click.Path(path_type=Path),
     default=Path("federation/server"),
     show_default=True,
-    help="Folder for what a restart must know.",
+    help="Folder for what a restart needs.",
 )
 @insecure_option
 @more_arguments
@@ -103,14 +103,14 @@ def server(
     insecure: bool,
     more: tuple[str, ...],
 ) -> None:
-    """Run the server of a federation until it is told to end.
+    """Run the server of a federation until it is stopped.
 
     What follows -- goes to flower-superlink.
     """
     from fcl_flower.runtime.superlink import Addresses, run_superlink
 
     addresses = Addresses(host, port, control_port)
-    run_superlink(_certificates(certs, insecure), state, addresses, more, _say)
+    run_superlink(_certificates(certs, insecure), state, addresses, more, _print)
 
 
 @click.command()
@@ -120,16 +120,18 @@ def server(
     "--number",
     required=True,
     type=click.IntRange(min=0),
-    help="The client's, from 0 on: its key's, and its place in a run.",
+    help="Of the client, from 0 on: that of its key, and its index in a run.",
 )
-@click.option("--data", type=click.Path(path_type=Path), help="Folder of its own data.")
 @click.option(
-    "--word-vectors", type=click.Path(path_type=Path), help="Its own file of them."
+    "--data", type=click.Path(path_type=Path), help="Folder of its local data."
+)
+@click.option(
+    "--word-vectors", type=click.Path(path_type=Path), help="Its file of word vectors."
 )
 @click.option(
     "--state",
     type=click.Path(path_type=Path),
-    help="Folder for what a restart must know.  [default: federation/client-NUMBER]",
+    help="Folder for what a restart needs.  [default: federation/client-NUMBER]",
 )
 @click.option(
     "--device",
@@ -149,7 +151,7 @@ def client(
     insecure: bool,
     more: tuple[str, ...],
 ) -> None:
-    """Run one client of a federation until it is told to end.
+    """Run one client of a federation until it is stopped.
 
     What follows -- goes to flower-supernode.
     """
@@ -163,7 +165,7 @@ def client(
         node["device"] = _device(device)
     certificates = _certificates(certs, insecure)
     place = state or Path(f"federation/client-{number}")
-    run_supernode(_address(server), certificates, node, place, more, _say)
+    run_supernode(_address(server), certificates, node, place, more, _print)
 
 
 @click.command()
@@ -191,7 +193,7 @@ def run(
     resume: Path | None,
     **given: Any,  # noqa: ANN401
 ) -> None:
-    """Run one method in a federation whose server and clients are up.
+    """Run one strategy in a federation whose server and clients are up.
 
     Without --clients, all that are connected take part. The server writes the results,
     so that --output names a folder of its machine, even where this is typed on another.
@@ -206,36 +208,35 @@ def run(
     authority = certificates and _present(certificates.authority, "certs")
     console = Console(soft_wrap=True, highlight=False)
 
-    def say(line: str) -> None:
+    def show(line: str) -> None:
         console.print(line, markup=False)
 
     with SuperLink(_address(server), authority) as superlink:
         if not config.scenario.clients:
             connected = superlink.connected()
             if not connected:
-                raise ConfigError(
-                    f"clients: none is connected to the server at {server}: expected "
-                    f"some, or --clients with the number to wait for"
+                expected = (
+                    f"connected ones at the server at {server}, or --clients with the "
+                    "number to wait for"
                 )
+                raise refuse("clients", 0, expected)
             config = config.replace(clients=connected)
         resolved = resolve(config)
         validate(resolved)
         config = resolved.config
         folder = (resume or output or free_folder(config)).absolute()
         if (folder / "summary.json").exists():
-            raise ConfigError(
-                f"output: {str(folder)!r} holds a finished run; expected another folder"
-            )
+            raise refuse("output", str(folder), "a folder without a finished run")
         (folder / "progress.json").unlink(missing_ok=True)
-        # The folder's name is for people; another run may have had it before.
+        # The folder's name is for people; an earlier run may have had it.
         name = config.run.id or f"{folder.name}-{secrets.token_hex(4)}"
         config = config.replace(output=str(folder), id=name)
         with Display(console, f"{config.title} seed {config.run.seed}") as display:
-            superlink.run(config, say=say, watch=display.show)
-    say(f"results and report.html on the server: {folder}")
+            superlink.run(config, report=show, watch=display.show)
+    show(f"results and report.html on the server: {folder}")
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     click.echo(f"fcl: {line}")
 
 
@@ -243,36 +244,32 @@ def _certificates(folder: Path | None, insecure: bool) -> "Certificates | None":
     from fcl_flower.runtime.certificates import Certificates
 
     if folder is None and not insecure:
-        raise ConfigError(
-            "certs: none are given: expected --certs with a folder made by fcl certs, "
-            "or --insecure to do without"
-        )
+        expected = "a folder made by fcl certs, or --insecure to do without"
+        raise refuse("certs", "", expected)
     if folder is not None and insecure:
-        raise ConfigError(
-            f"certs: {str(folder)!r} is refused: expected none with --insecure"
-        )
+        raise refuse("certs", str(folder), "none with --insecure")
     return None if folder is None else Certificates(folder.absolute())
 
 
 def _address(text: str) -> str:
     found = _ADDRESS.fullmatch(text)
     if found is None or not 0 < int(found[2]) < 65536:
-        raise ConfigError(f"server: {text!r} is refused: expected HOST:PORT")
+        raise refuse("server", text, "HOST:PORT")
     return text
 
 
 def _present(path: Path, key: str) -> Path:
     if not path.exists():
-        raise ConfigError(f"{key}: {str(path)!r} is refused: expected what is there")
+        raise refuse(key, str(path), "an existing path")
     return path.absolute()
 
 
 def _device(wanted: str) -> str:
-    """Return the device of a client; the CPU, and a word, where there is no other."""
+    """Return a client's device: the CPU, with a warning, where there is no other."""
     if wanted == "cuda":
         import torch
 
         if not torch.cuda.is_available():
-            _say("device: 'cuda' is not there for torch; the CPU is used instead")
+            _print("device: torch finds no 'cuda'; the CPU is used instead")
             return "cpu"
     return wanted

@@ -210,14 +210,10 @@ class _Runner:
 
     def __call__(self, run: "ResolvedRun", folder: Path) -> Mapping[str, Any]:
         from fcl_flower.cli.progress import Display
+        from fcl_flower.runtime.processes import make_folder
         from fcl_flower.runtime.simulation import run_on
 
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / "flower.log").touch()
-        except OSError as error:
-            expected = f"a folder that can be written ({error.strerror})"
-            raise refuse("output", str(folder), expected) from error
+        make_folder(folder, "output")
         title = f"{run.config.title} seed {run.config.run.seed}"
         with Display(self.console, title) as display:
             return run_on(

@@ -1,8 +1,8 @@
 """Who is who in a federation: an authority, the server's certificate, clients' keys.
 
 Clients know the server by a certificate of an authority of our own (TLS). The server
-knows a client by its key (Flower's SuperNode authentication), of which it is given the
-public half; the authority has no part in that.
+knows a client by its public key (Flower's SuperNode authentication); the authority has
+no part in that.
 """
 
 import datetime
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from fcl_flower.core.errors import ConfigError, extra
+from fcl_flower.core.errors import extra, refuse
 
 with extra("deploy", "certificates"):
     from cryptography import x509
@@ -41,12 +41,12 @@ class Certificates(NamedTuple):
 
     @property
     def authority(self) -> Path:
-        """What everybody needs to know the server; no secret."""
+        """Certificate of the authority, by which clients know the server; no secret."""
         return self.folder / "ca.crt"
 
     @property
     def authority_key(self) -> Path:
-        """What certifies servers; only to make another certificate."""
+        """Key of the authority; needed to make another certificate alone."""
         return self.folder / "ca.key"
 
     @property
@@ -56,7 +56,7 @@ class Certificates(NamedTuple):
 
     @property
     def server_key(self) -> Path:
-        """What only the server has."""
+        """Key of the server; a secret."""
         return self.folder / "server.key"
 
     @property
@@ -65,7 +65,7 @@ class Certificates(NamedTuple):
         return self.folder / "clients"
 
     def client_key(self, number: int) -> Path:
-        """What only this client has; the public half lies beside it."""
+        """Key of a client; a secret. Its public key lies beside it."""
         return self.clients / f"client-{number}.key"
 
 
@@ -89,15 +89,11 @@ def make_certificates(
     files = Certificates(folder)
     certified = files.server.exists() and not overwrite
     if certified and hosts:
-        raise ConfigError(
-            f"host: {', '.join(hosts)} is refused: expected none, since {files.server} "
-            f"is there (--overwrite replaces it)"
-        )
+        expected = f"none, as {files.server} is there (--overwrite replaces it)"
+        raise refuse("host", ", ".join(hosts), expected)
     if not certified and not hosts:
-        raise ConfigError(
-            "host: none is given: expected --host with the name or the address by "
-            "which clients reach the server"
-        )
+        expected = "the name or the address by which clients reach the server"
+        raise refuse("host", "", expected)
     made: list[Path] = []
     try:
         files.clients.mkdir(parents=True, exist_ok=True)
@@ -108,10 +104,8 @@ def make_certificates(
             if overwrite or not key.exists():
                 made += _client_key(key)
     except OSError as error:
-        raise ConfigError(
-            f"certs: {str(folder)!r} is refused: expected a folder that can be written "
-            f"({error.strerror})"
-        ) from error
+        expected = f"a folder that can be written ({error.strerror})"
+        raise refuse("certs", str(folder), expected) from error
     return made
 
 
@@ -162,15 +156,12 @@ def _authority(
         key = load_pem_private_key(files.authority_key.read_bytes(), None)
         found = x509.load_pem_x509_certificate(files.authority.read_bytes())
     except (OSError, ValueError, TypeError) as error:
-        raise ConfigError(
-            f"certs: {files.authority_key} and {files.authority} cannot be used: "
-            f"expected the key and the certificate of an authority ({error})"
-        ) from error
+        given = f"{files.authority_key} and {files.authority}"
+        expected = f"the key and the certificate of an authority ({error})"
+        raise refuse("certs", given, expected) from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise ConfigError(
-            f"certs: {files.authority_key} is refused: expected a key on an elliptic "
-            f"curve, as fcl certs makes it"
-        )
+        expected = "a key on an elliptic curve, as fcl certs makes it"
+        raise refuse("certs", str(files.authority_key), expected)
     return key, found
 
 
@@ -214,10 +205,8 @@ def _general_name(host: str) -> x509.GeneralName:
     except ValueError:
         pass
     if not _DNS_NAME.fullmatch(host):
-        raise ConfigError(
-            f"host: {host!r} is refused: expected a name such as fl.example.org or an "
-            f"IP address, without a port"
-        )
+        expected = "a name such as fl.example.org or an IP address, without a port"
+        raise refuse("host", host, expected)
     return x509.DNSName(host)
 
 
@@ -238,7 +227,7 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _write_secret(path: Path, content: bytes) -> None:
-    """Write a file that nobody else could ever open, not even for a moment."""
+    """Write a file that was never readable by other users, not even for a moment."""
     path.unlink(missing_ok=True)
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(handle, "wb") as file:

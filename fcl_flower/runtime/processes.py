@@ -2,19 +2,25 @@
 
 import contextlib
 import json
+import shlex
 import socket
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from fcl_flower.core.errors import RoundError
+from fcl_flower.core.errors import RoundError, refuse
 
 STARTUP_SECONDS = 60.0
+POLL_SECONDS = 0.2
+
+Progress = dict[str, Any]
+"""What ``progress.json`` holds."""
 
 
 def program(name: str) -> str:
@@ -24,17 +30,17 @@ def program(name: str) -> str:
 
 
 def free_port() -> int:
-    """Return a port of this machine that nobody listens on now."""
+    """Return a port of this machine on which no program listens now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def await_port(process: subprocess.Popen[bytes], port: int) -> None:
-    """Wait until somebody listens on a port of this machine.
+    """Wait until a program listens on a port of this machine.
 
     Args:
-        process: Flower's SuperLink, which is to listen there.
+        process: Flower's SuperLink, which should listen there.
         port: of 127.0.0.1.
 
     Raises:
@@ -57,7 +63,7 @@ def stop(process: subprocess.Popen[bytes]) -> None:
     A SuperLink starts the simulation in a session of its own, and Ray its workers
     below that: none of them would hear a signal to the SuperLink.
     """
-    # One that has ended and was waited for: its number may be somebody else's by now.
+    # Of a process that has ended the number may be another's by now.
     if process.poll() is not None:
         return
     family = [psutil.Process(process.pid)]
@@ -72,10 +78,56 @@ def stop(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-POLL_SECONDS = 0.2
+def make_folder(folder: Path, key: str) -> None:
+    """Make a folder if it is not there.
+
+    Args:
+        folder: to be made, with those above it.
+        key: the setting that names it, for the message of an error.
+
+    Raises:
+        ConfigError: it cannot be made, or cannot be written to.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        expected = f"a folder that can be written ({error.strerror})"
+        raise refuse(key, str(folder), expected) from error
 
 
-Progress = dict[str, Any]
+@contextlib.contextmanager
+def lasting_process(
+    name: str,
+    command: Sequence[str],
+    env: Mapping[str, str],
+    report: Callable[[str], None],
+    *,
+    hint: str = "",
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a program for as long as the context lasts, which it is to outlive.
+
+    Args:
+        name: what an error calls it.
+        command: the program with its arguments.
+        env: its environment.
+        report: called with the command line.
+        hint: why it may have ended, for the message of the error.
+
+    Raises:
+        RoundError: it ended by itself: the context was left without an error.
+    """
+    report(shlex.join(command))
+    # A session of its own: an interrupt at the terminal is ours to pass on.
+    process = subprocess.Popen(command, env=env, start_new_session=True)
+    try:
+        yield process
+    finally:
+        stop(process)
+    raise RoundError(
+        f"the {name} ended by itself, with code {process.returncode}{hint}"
+    )
 
 
 def follow(
@@ -85,7 +137,7 @@ def follow(
 
     Args:
         run: the command that runs it.
-        path: of ``progress.json``, where a run tells how far it is.
+        path: of ``progress.json``, where a run says how far it is.
         watch: called with the file's contents when they change.
     """
     seen: Progress = {}

@@ -1,4 +1,4 @@
-"""A run in a federation that is up: hand it in, show its log, take it back if asked."""
+"""A run in a federation that is up: submit it, show its log, stop it if asked."""
 
 import json
 import re
@@ -60,14 +60,14 @@ class SuperLink:
         self,
         config: RunConfig,
         *,
-        say: Callable[[str], None],
+        report: Callable[[str], None],
         watch: Callable[[Progress], None],
     ) -> None:
         """Run ``config`` to its end.
 
         Args:
             config: with a number of clients and an absolute ``output``.
-            say: given each line of the run's log, and what a user wants to know.
+            report: called with each line of the run's log and for the user.
             watch: called with the contents of ``progress.json`` when they change,
                 where the output folder is on this machine.
 
@@ -77,7 +77,7 @@ class SuperLink:
         app = Path(self._folder.name) / "app"
         write_app(app, config)
         command = [program("flwr"), "run", str(app), SUPERLINK, "--stream"]
-        say(shlex.join(command))
+        report(shlex.join(command))
         # A session of its own: an interrupt at the terminal is ours to pass on.
         process = subprocess.Popen(
             command,
@@ -88,21 +88,21 @@ class SuperLink:
         )
         started: list[str] = []
         assert process.stdout is not None  # it is a pipe
-        reader = threading.Thread(target=_read, args=(process.stdout, say, started))
+        reader = threading.Thread(target=_read, args=(process.stdout, report, started))
         reader.start()
         try:
             follow(process, Path(config.run.output) / "progress.json", watch)
             process.wait()
-        except BaseException:  # an interrupt above all: nobody waits for it now
+        except BaseException:  # an interrupt above all
             if started:
-                say(f"stopping run {started[0]}")
+                report(f"stopping run {started[0]}")
                 self._flwr("stop", started[0])
             raise
         finally:
             stop(process)
             reader.join()
         if not started:
-            raise RoundError("the run could not be started; the reason stands above")
+            raise RoundError("the run could not be started; the reason is above")
         (run,) = self._ask("list", "--run-id", started[0])["runs"]
         if run["status"] != "finished:completed":
             raise RoundError(
@@ -119,10 +119,10 @@ class SuperLink:
         except ValueError:
             found = {}
         if done.returncode or not found.get("success"):
-            said = found.get("error-message") or (done.stdout + done.stderr)
+            answer = found.get("error-message") or (done.stdout + done.stderr)
             raise RoundError(
-                f"the server at {self._address} cannot be asked: "
-                f"{' '.join(str(said).split())}"
+                f"the server at {self._address} does not answer as expected: "
+                f"{' '.join(str(answer).split())}"
             )
         return found
 
@@ -136,11 +136,11 @@ class SuperLink:
         )
 
 
-def _read(log: IO[bytes], say: Callable[[str], None], runs: list[str]) -> None:
-    """Pass on the log; add the number of the run when Flower tells it."""
+def _read(log: IO[bytes], report: Callable[[str], None], runs: list[str]) -> None:
+    """Pass on the log; add the number of the run when Flower names it."""
     with log:
         for line in log:
             text = line.decode(errors="replace").rstrip()
-            say(text)
+            report(text)
             if found := _STARTED.search(text):
                 runs.append(found[1])

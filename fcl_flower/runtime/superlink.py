@@ -1,16 +1,20 @@
-"""The server of a federation: Flower's SuperLink, behind a gate, with known clients."""
+"""The server of a federation: a SuperLink behind a reverse proxy."""
 
-import shlex
 import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from fcl_flower.core.errors import ConfigError, RoundError
+from fcl_flower.core.errors import refuse
 from fcl_flower.runtime.certificates import Certificates
 from fcl_flower.runtime.flower_project import SUPERLINK, environment, write_superlink
-from fcl_flower.runtime.processes import await_port, program, stop
+from fcl_flower.runtime.processes import (
+    await_port,
+    lasting_process,
+    make_folder,
+    program,
+)
 from fcl_flower.runtime.reverse_proxy import ServerFiles, run_proxy
 
 LOOK_SECONDS = 1.0
@@ -25,7 +29,7 @@ class Addresses(NamedTuple):
 
     @property
     def control(self) -> str:
-        """What starts runs and registers clients; this machine alone reaches it."""
+        """Where runs are started and keys registered, from this machine alone."""
         return f"127.0.0.1:{self.control_port}"
 
 
@@ -34,34 +38,27 @@ def run_superlink(
     state: Path,
     addresses: Addresses,
     more: Sequence[str],
-    say: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> None:
-    """Run the server of a federation until it is told to end.
+    """Run the server of a federation until it is stopped.
 
     Args:
         certificates: of the server, with the public keys of the clients; None for a
-            server without TLS, which takes anybody for a client.
-        state: folder for what a restart must know.
+            server without TLS, which any program may join as a client.
+        state: folder for what a restart needs.
         addresses: where clients, and where runs come in.
         more: arguments for flower-superlink.
-        say: told what a user wants to know.
+        report: called with each line for the user.
 
     Raises:
-        ConfigError: a certificate is missing, or a folder or an address cannot be had.
+        ConfigError: a certificate is missing, the folder cannot be written, or the
+            address is taken.
         RoundError: the SuperLink did not start, or ended by itself.
     """
     files = None if certificates is None else _server_files(certificates)
     home = state / "flower"
-    try:
-        state.mkdir(parents=True, exist_ok=True)
-        write_superlink(
-            home, addresses.control, certificates and certificates.authority
-        )
-    except OSError as error:
-        raise ConfigError(
-            f"state: {str(state)!r} is refused: expected a folder that can be written "
-            f"({error.strerror})"
-        ) from error
+    make_folder(state, "state")
+    write_superlink(home, addresses.control, certificates and certificates.authority)
     command = [
         program("flower-superlink"),
         *("--host", "127.0.0.1", "--port", str(addresses.control_port)),
@@ -69,22 +66,16 @@ def run_superlink(
         *_security(files),
         *more,
     ]
-    say(shlex.join(command))
-    with run_proxy(addresses.host, addresses.port, addresses.control, files):
-        # A session of its own: an interrupt at the terminal is ours to pass on.
-        superlink = subprocess.Popen(
-            command, env=environment(home), start_new_session=True
+    with (
+        run_proxy(addresses.host, addresses.port, addresses.control, files),
+        lasting_process("SuperLink", command, environment(home), report) as superlink,
+    ):
+        await_port(superlink, addresses.control_port)
+        report(
+            f"clients reach this server at {addresses.host}:{addresses.port}, "
+            f"fcl run at {addresses.control} from this machine"
         )
-        try:
-            await_port(superlink, addresses.control_port)
-            say(
-                f"clients reach this server at {addresses.host}:{addresses.port}, "
-                f"fcl run at {addresses.control} from this machine"
-            )
-            _attend(superlink, certificates, home, say)
-        finally:
-            stop(superlink)
-    raise RoundError(f"the SuperLink ended by itself, with code {superlink.returncode}")
+        _register_keys(superlink, certificates, home, report)
 
 
 def _security(files: ServerFiles | None) -> list[str]:
@@ -104,32 +95,30 @@ def _server_files(certificates: Certificates) -> ServerFiles:
     )
     for path in files:
         if not path.is_file():
-            raise ConfigError(
-                f"certs: {str(certificates.folder)!r} is refused: expected a folder "
-                f"with {path.name}, as fcl certs makes it"
-            )
+            expected = f"a folder with {path.name}, as fcl certs makes it"
+            raise refuse("certs", str(certificates.folder), expected)
     return files
 
 
-def _attend(
+def _register_keys(
     superlink: subprocess.Popen[bytes],
     certificates: Certificates | None,
     home: Path,
-    say: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> None:
-    """Make each client known whose public key lies there, or is put there later."""
+    """Register the public keys in the folder, and those added later, until the end."""
     seen: set[Path] = set()
     while superlink.poll() is None:
         if certificates is not None:
             keys = set(certificates.clients.glob("*.pub")) - seen
             for key in sorted(keys):
-                say(_register(key, home))
+                report(_register(key, home))
             seen |= keys
         time.sleep(LOOK_SECONDS)
 
 
 def _register(key: Path, home: Path) -> str:
-    """Make a client known to the SuperLink; return what came of it."""
+    """Register a client's public key at the SuperLink; return what came of it."""
     done = subprocess.run(
         [program("flwr"), "supernode", "register", str(key), SUPERLINK],
         env=environment(home),
@@ -137,9 +126,9 @@ def _register(key: Path, home: Path) -> str:
         text=True,
         check=False,
     )
-    said = " ".join((done.stdout + done.stderr).split())
+    answer = " ".join((done.stdout + done.stderr).split())
     if done.returncode == 0:
         return f"registered {key.name}"
-    if "already in use" in said:
+    if "already in use" in answer:
         return f"registered {key.name} before"
-    return f"could not register {key.name}: {said}"
+    return f"could not register {key.name}: {answer}"

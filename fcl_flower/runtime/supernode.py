@@ -1,15 +1,18 @@
-"""A client of a federation: Flower's SuperNode, with its key and what is its own."""
+"""A client of a federation: a SuperNode with its key, its data and its device."""
 
-import shlex
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from fcl_flower.config.parsing import toml
-from fcl_flower.core.errors import ConfigError, RoundError
+from fcl_flower.core.errors import refuse
 from fcl_flower.runtime.certificates import Certificates
 from fcl_flower.runtime.flower_project import environment
-from fcl_flower.runtime.processes import free_port, program, stop
+from fcl_flower.runtime.processes import (
+    free_port,
+    lasting_process,
+    make_folder,
+    program,
+)
 
 
 def run_supernode(
@@ -18,19 +21,19 @@ def run_supernode(
     node: Mapping[str, int | str],
     state: Path,
     more: Sequence[str],
-    say: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> None:
-    """Run one client of a federation until it is told to end.
+    """Run one client of a federation until it is stopped.
 
     Args:
         server: HOST:PORT.
         certificates: with the authority of the server and this client's key; None
-            without TLS, where nobody proves who he is.
-        node: what the client app is to know: ``partition-id``, and what is given of
+            without TLS, where clients are not authenticated.
+        node: configuration for the client app: ``partition-id``, and what is given of
             ``data-path``, ``word-vectors`` and ``device``.
-        state: folder for what a restart must know.
+        state: folder for what a restart needs.
         more: arguments for flower-supernode.
-        say: told what a user wants to know.
+        report: called with each line for the user.
 
     Raises:
         ConfigError: a file is missing, or the folder cannot be written.
@@ -38,39 +41,29 @@ def run_supernode(
             does not know.
     """
     security = _security(certificates, int(node["partition-id"]))
-    memory = (state / "memory").absolute()
-    try:
-        memory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(
-            f"state: {str(state)!r} is refused: expected a folder that can be written "
-            f"({error.strerror})"
-        ) from error
+    # Of this name since the first version: a client finds its state again.
+    states = (state / "memory").absolute()
+    make_folder(states, "state")
     command = [
         program("flower-supernode"),
         *("--superlink", server),
         *security,
-        *("--node-config", node_config({**node, "state-path": str(memory)})),
+        *("--node-config", node_config({**node, "state-path": str(states)})),
         # Where its own client app reaches it: another for each client of a machine.
         *("--host", "127.0.0.1", "--port", str(free_port())),
         *more,
     ]
-    say(shlex.join(command))
-    supernode = subprocess.Popen(
-        command, env=environment(state / "flower"), start_new_session=True
+    hint = (
+        "; of one whose key the server does not know the log says 'Failed to activate "
+        "SuperNode'"
     )
-    try:
+    env = environment(state / "flower")
+    with lasting_process("SuperNode", command, env, report, hint=hint) as supernode:
         supernode.wait()
-    finally:
-        stop(supernode)
-    raise RoundError(
-        f"the SuperNode ended by itself, with code {supernode.returncode}; one whose "
-        f"key the server does not know is told 'Failed to activate SuperNode'"
-    )
 
 
 def node_config(values: Mapping[str, int | str]) -> str:
-    """Return the text of ``--node-config`` that gives these values back, whatever.
+    """Return the text of ``--node-config`` that Flower reads as these values.
 
     Flower cuts it at spaces and equals signs outside of quotes, knows no escaped quote
     while it does so, and reads each piece as TOML, which knows quotes by number.
@@ -90,10 +83,9 @@ def _security(certificates: Certificates | None, number: int) -> list[str]:
     key = certificates.client_key(number)
     for path in (certificates.authority, key):
         if not path.is_file():
-            raise ConfigError(
-                f"certs: {str(certificates.folder)!r} is refused: expected a folder "
-                f"with {path.relative_to(certificates.folder)}, as fcl certs makes it"
-            )
+            name = path.relative_to(certificates.folder)
+            expected = f"a folder with {name}, as fcl certs makes it"
+            raise refuse("certs", str(certificates.folder), expected)
     return [
         *("--root-certificates", str(certificates.authority)),
         *("--auth-supernode-private-key", str(key)),

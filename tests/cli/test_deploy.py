@@ -125,7 +125,7 @@ def test_a_server_starts_a_superlink_for_this_machine_alone(flower, tmp_path):
 
     helper = threading.Thread(target=later)
     helper.start()
-    with pytest.raises(RoundError, match="ended by itself, with code 0"):
+    with pytest.raises(RoundError, match="the SuperLink ended by itself, with code 0"):
         run_superlink(
             files, tmp_path / "state", ports, ["--log-file", "x"], said.append
         )
@@ -144,9 +144,9 @@ def test_a_server_starts_a_superlink_for_this_machine_alone(flower, tmp_path):
     assert env["FLWR_TELEMETRY_ENABLED"] == "0"
     assert env["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] == "1"
     assert env["FLWR_DISABLE_UPDATE_CHECK"] == "1"
-    told = (tmp_path / "state" / "flower" / "config.toml").read_text()
-    assert f'address = "127.0.0.1:{ports.control_port}"' in told
-    assert str(files.authority) in told
+    written = (tmp_path / "state" / "flower" / "config.toml").read_text()
+    assert f'address = "127.0.0.1:{ports.control_port}"' in written
+    assert str(files.authority) in written
     assert shlex.split(said[0])[1:] == arguments
     # Each key once; one that is there later, too; a bad one ends nothing.
     keys = [call[2] for call, _ in flower.calls("flwr")]
@@ -159,7 +159,7 @@ def test_a_server_starts_a_superlink_for_this_machine_alone(flower, tmp_path):
     ]
 
 
-def test_a_server_without_certificates_takes_anybody(flower, tmp_path):
+def test_a_server_without_certificates_authenticates_no_client(flower, tmp_path):
     flower.install(flower_superlink=LISTENS)
     (tmp_path / "end").touch()
     ports = Addresses("127.0.0.1", free_port(), free_port())
@@ -186,7 +186,7 @@ def test_a_server_without_one_of_its_files_is_refused(flower, tmp_path, missing)
 # ---- fcl client
 
 
-def test_a_client_starts_a_supernode_that_knows_what_is_its_own(flower, tmp_path):
+def test_a_client_starts_a_supernode_with_its_key_data_and_device(flower, tmp_path):
     flower.install(flower_supernode="sys.exit(3)")
     files = certificates(tmp_path / "certs")
     said = []
@@ -254,7 +254,7 @@ def submit(flower, tmp_path):
         said, seen = [], []
         with SuperLink("127.0.0.1:9093", tmp_path / "ca.crt") as superlink:
             config = tiny(tmp_path / "results")
-            superlink.run(config, say=said.append, watch=seen.append)
+            superlink.run(config, report=said.append, watch=seen.append)
         return said, seen
 
     return run
@@ -268,7 +268,7 @@ PROGRESS = """
 """
 
 
-def test_a_run_is_handed_in_and_followed_to_its_end(submit, flower, tmp_path):
+def test_a_run_is_submitted_and_followed_to_its_end(submit, flower, tmp_path):
     said, seen = submit(run=PROGRESS.strip())
 
     (arguments, env), (asked, _) = flower.calls("flwr")
@@ -295,7 +295,7 @@ def test_a_run_that_does_not_start_is_an_error(flower, submit, tmp_path):
         pytest.raises(RoundError, match="could not be started"),
         SuperLink("127.0.0.1:9093", None) as superlink,
     ):
-        superlink.run(tiny(tmp_path), say=said.append, watch=print)
+        superlink.run(tiny(tmp_path), report=said.append, watch=print)
     assert said[-1] == "refused"
 
 
@@ -303,7 +303,9 @@ def test_a_server_that_does_not_answer_is_an_error(flower):
     flower.install(flwr="sys.exit('Connection refused')")
 
     with (
-        pytest.raises(RoundError, match=r"127.0.0.1:1 cannot be asked: .*refused"),
+        pytest.raises(
+            RoundError, match=r"127.0.0.1:1 does not answer as expected: .*refused"
+        ),
         SuperLink("127.0.0.1:1", None) as superlink,
     ):
         superlink.connected()
@@ -316,7 +318,7 @@ def test_the_clients_that_are_connected_are_counted(flower):
         assert superlink.connected() == 1
 
 
-def test_an_interrupt_takes_the_run_back(flower, tmp_path):
+def test_an_interrupt_stops_the_run(flower, tmp_path):
     flower.install(flwr=flwr(run="time.sleep(600)"))
     main = threading.get_ident()
 
@@ -332,7 +334,7 @@ def test_an_interrupt_takes_the_run_back(flower, tmp_path):
         pytest.raises(KeyboardInterrupt),
         SuperLink("127.0.0.1:1", None) as superlink,
     ):
-        superlink.run(tiny(tmp_path), say=said.append, watch=print)
+        superlink.run(tiny(tmp_path), report=said.append, watch=print)
     helper.join()
 
     assert said[-1] == "stopping run 123"
@@ -360,28 +362,37 @@ def fcl(monkeypatch, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
-        (["server"], ["certs: none are given", "--insecure"]),
-        (["client", "--server", "a:1", "--number", "0"], ["certs: none are given"]),
-        (["run"], ["certs: none are given"]),
+        (["server"], ["certs: got '', expected a folder", "--insecure"]),
+        (
+            ["client", "--server", "a:1", "--number", "0"],
+            ["certs: got '', expected a folder made by fcl certs"],
+        ),
+        (["run"], ["certs: got '', expected a folder made by fcl certs"]),
         (["server", "--certs", "x", "--insecure"], ["certs:", "with --insecure"]),
         (["server", "--certs", "x"], ["certs: ", "ca.crt", "fcl certs"]),
         (["server", "--port", "0", "--insecure"], ["--port"]),
         (["client", "--number", "0", "--insecure"], ["--server"]),
         (["client", "--server", "a:1", "--insecure"], ["--number"]),
-        (["client", "--server", "a", "--number", "0", "--insecure"], ["server: 'a'"]),
+        (
+            ["client", "--server", "a", "--number", "0", "--insecure"],
+            ["server: got 'a'"],
+        ),
         (
             ["client", "--server", "a:70000", "--number", "0", "--insecure"],
-            ["server: 'a:70000' is refused: expected HOST:PORT"],
+            ["server: got 'a:70000', expected HOST:PORT"],
         ),
         (["client", "--server", "a:1", "--number", "-1"], ["--number"]),
         (
             ["client", "--server", "a:1", "--number", "0", "--data", "x"],
-            ["data-path: 'x' is refused"],
+            ["data-path: got 'x', expected an existing path"],
         ),
         (["run", "--certs", "x"], ["certs: ", "x/ca.crt"]),
-        (["run", "--server", "x", "--insecure"], ["server: 'x'"]),
-        (["run", "--insecure", "--tasks", "0"], ["tasks: 0 is refused"]),
-        (["certs", "x"], ["host: none is given"]),
+        (
+            ["run", "--server", "x", "--insecure"],
+            ["server: got 'x', expected HOST:PORT"],
+        ),
+        (["run", "--insecure", "--tasks", "0"], ["scenario.tasks: got 0, expected"]),
+        (["certs", "x"], ["host: got '', expected the name"]),
         (["certs", "x", "--clients", "-1"], ["--clients"]),
     ],
     ids=str,
@@ -401,7 +412,7 @@ def superlink(monkeypatch):
     ran = []
     monkeypatch.setattr(SuperLink, "connected", lambda self: 2)
     monkeypatch.setattr(
-        SuperLink, "run", lambda self, config, say, watch: ran.append(config)
+        SuperLink, "run", lambda self, config, report, watch: ran.append(config)
     )
     return ran
 
@@ -425,17 +436,18 @@ def test_all_that_are_connected_take_part(fcl, superlink, tmp_path):
 def test_a_run_may_wait_for_more_clients_than_are_connected(fcl, superlink):
     fcl("run", "--insecure", "--clients", "3", "--output", "here")
 
-    assert superlink[0].clients == 3
+    assert superlink[0].scenario.clients == 3
 
 
 def test_clients_without_data_of_the_servers_take_part(fcl, superlink):
     code, _, err = fcl(
-        *("run", "--insecure", "--scenario", "own", "--model", "mlp"),
-        *("--features", "4", "--classes-per-task", "2"),
+        *("run", "--insecure", "--scenario", "local-data", "--model", "mlp"),
+        *("--set", "model.num_features=4", "--classes-per-task", "2"),
     )
 
     assert (code, err) == (0, "")
-    assert (superlink[0].scenario, superlink[0].clients) == ("own", 2)
+    scenario = superlink[0].scenario
+    assert (scenario.name, scenario.clients) == ("local-data", 2)
 
 
 def test_what_clients_remember_of_a_run_has_a_name_that_no_other_has(fcl, superlink):
@@ -457,21 +469,22 @@ def test_a_run_that_was_ended_goes_on_under_its_name(fcl, superlink, tmp_path):
     code, _, err = fcl("run", "--insecure", "--resume", "here", "--seed", "6")
 
     (again,) = superlink
-    assert (again.resume, again.name, again.seed, again.clients) == (
-        *(True, "here-1f", 5, 3),
-    )
-    assert again.output == str(folder)
+    found = (again.run.resume, again.run.id, again.run.seed, again.scenario.clients)
+    assert found == (True, "here-1f", 5, 3)
+    assert again.run.output == str(folder)
     assert code == 2
-    assert "seed: 6 is refused" in err
+    assert "seed: got 6, expected no settings beside resume" in err
 
 
-def test_a_run_without_anybody_is_refused(fcl, superlink, monkeypatch):
+def test_a_run_without_clients_is_refused(fcl, superlink, monkeypatch):
     monkeypatch.setattr(SuperLink, "connected", lambda self: 0)
 
     code, _, err = fcl("run", "--insecure")
 
     assert code == 2
-    assert "clients: none is connected to the server at 127.0.0.1:9093" in err
+    assert (
+        "clients: got 0, expected connected ones at the server at 127.0.0.1:9093" in err
+    )
     assert superlink == []
 
 
@@ -484,22 +497,20 @@ def test_a_run_in_a_federation_does_not_replace_a_finished_one(
     code, _, err = fcl("run", "--insecure", "--output", "here")
 
     assert code == 2
-    assert "here' holds a finished run" in err
+    assert "here', expected a folder without a finished run" in err
     assert superlink == []
 
 
 def test_a_client_without_the_wanted_accelerator_uses_the_cpu(fcl, monkeypatch):
     joined = []
-    monkeypatch.setattr(supernode, "join", lambda *given: joined.append(given))
+    monkeypatch.setattr(supernode, "run_supernode", lambda *given: joined.append(given))
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     join_as = ("client", "--server", "a:1", "--insecure", "--number", "4", "--device")
 
     _, out, _ = fcl(*join_as, "cuda")
     assert fcl(*join_as, "auto")[1] == ""
 
-    assert out == (
-        "fcl: device: 'cuda' is not there for torch; the CPU is used instead\n"
-    )
+    assert out == ("fcl: device: torch finds no 'cuda'; the CPU is used instead\n")
     nodes = [node for _, _, node, *_ in joined]
     assert nodes == [
         {"partition-id": 4, "device": "cpu"},
@@ -509,7 +520,7 @@ def test_a_client_without_the_wanted_accelerator_uses_the_cpu(fcl, monkeypatch):
 
 def test_a_client_has_a_place_of_its_own_and_its_own_data(fcl, monkeypatch, tmp_path):
     joined = []
-    monkeypatch.setattr(supernode, "join", lambda *given: joined.append(given))
+    monkeypatch.setattr(supernode, "run_supernode", lambda *given: joined.append(given))
     (tmp_path / "of mine").mkdir()
 
     fcl(
@@ -523,7 +534,7 @@ def test_a_client_has_a_place_of_its_own_and_its_own_data(fcl, monkeypatch, tmp_
     assert (str(state), more) == ("federation/client-4", ("--max-retries", "1"))
 
 
-def test_the_keys_that_are_made_are_told_with_where_they_go(fcl, tmp_path):
+def test_new_keys_are_listed_with_where_they_go(fcl, tmp_path):
     code, out, _ = fcl("certs", "here", "--host", "localhost", "--clients", "1")
 
     assert code == 0

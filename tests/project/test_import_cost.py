@@ -1,4 +1,4 @@
-"""A SuperNode starts a process for each message: what it need not load, it does not."""
+"""What is imported: a process that need not load something does not."""
 
 import subprocess
 import sys
@@ -8,49 +8,61 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 HEAVY = {
-    "scipy",
-    "sklearn",
-    "gensim",
-    "ray",
-    "datasets",
-    "pandas",
-    "PIL",
+    *("scipy", "sklearn", "gensim", "ray", "datasets", "pandas", "PIL"),
     "transformers",
 }
 
 
-@pytest.mark.parametrize("strategy", ["fedavg", "fedweit"])
-def test_a_client_that_is_ready_has_loaded_torch_and_flower_and_no_other(strategy):
-    program = f"""
-import sys
-import fcl_flower.client_app
-from fcl_flower import assembly
-from fcl_flower.config import RunConfig
-config = RunConfig(strategy={strategy!r}, clients=2, tasks=2, classes_per_task=2)
-assembly.learner(config, assembly.scenario(config), 0).init()
-print(*sys.modules)
-"""
+def loaded_by(program):
     done = subprocess.run(
-        [sys.executable, "-c", program],
+        [sys.executable, "-c", f"{program}\nimport sys; print(*sys.modules)"],
         cwd=ROOT,
         check=True,
         capture_output=True,
         text=True,
     )
-    loaded = set(done.stdout.split())
+    return set(done.stdout.splitlines()[-1].split())
+
+
+@pytest.mark.parametrize("strategy", ["fedavg", "fedweit"])
+def test_a_client_that_is_ready_has_loaded_torch_and_flower_and_no_other(strategy):
+    """A SuperNode starts a process for each message."""
+    loaded = loaded_by(
+        f"""
+import fcl_flower.federation.client_app
+from fcl_flower.config.run_config import RunConfig
+from fcl_flower.setup.factory import build_learner, build_scenario
+from fcl_flower.setup.resolve import resolve
+run = resolve(
+    RunConfig.from_settings(
+        strategy={strategy!r}, clients=2, tasks=2, classes_per_task=2
+    )
+)
+build_learner(run, build_scenario(run), 0).init()
+"""
+    )
 
     assert {"torch", "flwr"} <= loaded
     assert not HEAVY & loaded
 
 
-def test_help_loads_neither_torch_nor_flower():
-    program = "import sys; import fcl_flower.cli.main; print(*sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-        text=True,
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["simulate", "--help"], ["run", "--help"], ["server", "--help"]],
+    ids=" ".join,
+)
+def test_help_loads_neither_torch_nor_flower(arguments):
+    loaded = loaded_by(
+        f"""
+import sys
+from fcl_flower.cli.main import main
+sys.argv = ["fcl", *{arguments!r}]
+try:
+    main()
+except SystemExit as ended:
+    assert not ended.code
+"""
     )
 
-    assert not {"torch", "flwr", "httpx", "uvicorn"} & set(done.stdout.split())
+    assert "click" in loaded
+    assert not {"torch", "flwr", "httpx", "uvicorn", "cryptography", *HEAVY} & loaded

@@ -136,7 +136,7 @@ def lab(tmp_path_factory):
         lab.start(
             "second",
             *("run", "--server", f"127.0.0.1:{control}", "--certs", "of-user"),
-            *("--strategy", "fedavg", "--mode", "asynchronous", "--tasks", 2),
+            *("--strategy", "fedavg", "--asynchronous", "--tasks", 2),
             *("--rounds", 1, "--classes-per-task", 2, "--output", "second-results"),
         )
         lab.codes["second"] = lab.code("second")
@@ -169,7 +169,7 @@ def test_a_run_shows_its_command_its_log_and_how_far_it_is(lab):
     assert (lab.folder / "results" / "report.html").exists()
 
 
-def test_nobody_waits_for_anybody_in_an_asynchronous_run(lab):
+def test_no_client_waits_for_another_in_an_asynchronous_run(lab):
     assert lab.codes["second"] == 0, lab.tails()
     rows = rounds_of(lab.folder / "second-results")
     assert sorted(row["clients"][0] for row in rows) == [0, 0, 1, 1]
@@ -190,7 +190,7 @@ def test_a_client_leaves_a_server_that_it_cannot_trust(lab):
     assert "SuperNode ID" not in lab.said("deceived")
 
 
-def test_nobody_but_the_two_was_taken_in(lab):
+def test_no_client_but_the_two_was_registered(lab):
     taken = set(re.findall(r"Activated node_id=(\d+)", lab.said("server")))
     known = {
         re.search(r"SuperNode ID: (\d+)", lab.said(f"client-{number}"))[1]
@@ -200,7 +200,7 @@ def test_nobody_but_the_two_was_taken_in(lab):
     assert all(row["failed"] == [] for row in rounds_of(lab.folder / "results"))
 
 
-def test_only_the_gate_is_reached_from_outside(lab):
+def test_only_the_reverse_proxy_is_reached_from_outside(lab):
     assert ("127.0.0.1", lab.port) in lab.ports
     assert ("127.0.0.1", lab.control) in lab.ports
     assert {ip for ip, _ in lab.ports} == {"127.0.0.1"}

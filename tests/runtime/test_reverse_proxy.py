@@ -1,4 +1,4 @@
-"""The gate before a server of our own that notes what gets through."""
+"""The reverse proxy before a server of our own that notes what gets through."""
 
 import http.client
 import socket
@@ -28,7 +28,7 @@ class Handler(BaseHTTPRequestHandler):
             size = int(self.headers.get("content-length", 0))
             body = self.rfile.read(size)
             if len(body) < size:
-                return  # whoever sent it was cut off
+                return  # the sender was cut off
         self.server.seen.append((self.command, self.path, dict(self.headers), body))
         answer = b"answer to " + body[:10]
         self.send_response(418)
@@ -58,7 +58,7 @@ def superlink():
 
 @pytest.fixture
 def door(superlink):
-    """The port of a gate before the SuperLink."""
+    """The port of a reverse proxy before the SuperLink."""
     port = free_port()
     with reverse_proxy.run_proxy(
         "127.0.0.1", port, f"127.0.0.1:{superlink.server_port}", None
@@ -100,7 +100,7 @@ def test_a_call_of_unknown_length_passes(superlink, door):
     assert superlink.seen[0][3] == b"abcd"
 
 
-def test_whoever_watches_may_ask_whether_the_server_is_well(superlink, door):
+def test_the_health_check_passes(superlink, door):
     assert ask(door, "GET", "/health")[0] == 418
     assert ask(door, "HEAD", "/health")[0] == 418
     assert ask(door, "POST", "/health")[0] == 404
@@ -161,7 +161,7 @@ def test_a_superlink_that_is_away_is_no_crash():
 
 def test_an_address_that_is_taken_is_named(superlink):
     place = f"127.0.0.1:{superlink.server_port}"
-    expected = f"port: {place} is refused: expected an address"
+    expected = f"port: got '{place}', expected an address"
 
     with (
         pytest.raises(ConfigError, match=expected),
@@ -177,13 +177,15 @@ def test_a_key_of_another_certificate_is_refused(tmp_path):
     files = reverse_proxy.ServerFiles(one.authority, one.server, other.server_key)
 
     with (
-        pytest.raises(ConfigError, match=r"certs: .*other/server\.key are refused"),
+        pytest.raises(
+            ConfigError, match=r"certs: .*other/server\.key', expected certificates"
+        ),
         reverse_proxy.run_proxy("127.0.0.1", free_port(), "127.0.0.1:1", files),
     ):
         pass
 
 
-def test_the_gate_closes():
+def test_the_proxy_closes():
     port = free_port()
     with reverse_proxy.run_proxy("127.0.0.1", port, "127.0.0.1:1", None):
         pass
@@ -192,7 +194,7 @@ def test_the_gate_closes():
         socket.create_connection(("127.0.0.1", port))
 
 
-def test_the_gate_proves_who_it_is_and_asks_the_superlink_to(superlink, tmp_path):
+def test_both_ends_of_the_proxy_are_authenticated(superlink, tmp_path):
     make_certificates(tmp_path, ["localhost"], 0, 1, overwrite=False)
     files = Certificates(tmp_path)
     of_superlink = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

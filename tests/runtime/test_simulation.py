@@ -1,5 +1,7 @@
-"""Three real runs in Flower's simulation runtime; the rest with programs of our own."""
+"""Three real runs in Flower's simulation runtime; the rest with our own programs."""
 
+import contextlib
+import io
 import json
 import os
 import shutil
@@ -15,6 +17,7 @@ from encoders import saved, saved_tokenizer
 from fakes import rounds_of, summary_of, tiny
 from text_sets import write_topics
 
+from fcl_flower.api import simulate
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import RoundError
 from fcl_flower.runtime import processes, simulation
@@ -24,6 +27,7 @@ PATIENCE = 300  # the machine may be busy
 RUN = [
     *("simulate", "--strategy", "fedweit", "--clients", "3", "--tasks", "2"),
     *("--rounds", "1", "--classes-per-task", "2", "--seed", "7"),
+    *("--backend", "flower"),
 ]
 
 
@@ -64,17 +68,24 @@ def vanished(home):
 
 @pytest.fixture(scope="module")
 def real_runs(tmp_path_factory):
-    """The same run with one worker and with two; yields folder and output of each."""
-    runs = {}
-    for workers in (1, 2):
-        folder = tmp_path_factory.mktemp("real") / "run"
-        process = fcl(*RUN, "--workers", workers, "--output", folder)
-        out, err = process.communicate(timeout=PATIENCE)
-        log = folder / "flower.log"
-        said = log.read_text() if log.exists() else ""
-        assert process.returncode == 0, f"{out}\n{err}\n{said[-3000:]}"
-        runs[workers] = folder, out
-    return runs
+    """The same run by the command with one worker, and from Python with two.
+
+    Returns folder and output of each by its workers.
+    """
+    folder = tmp_path_factory.mktemp("real") / "run"
+    process = fcl(*RUN, "--workers", 1, "--output", folder)
+    out, err = process.communicate(timeout=PATIENCE)
+    log = folder / "flower.log"
+    said = log.read_text() if log.exists() else ""
+    assert process.returncode == 0, f"{out}\n{err}\n{said[-3000:]}"
+    with contextlib.redirect_stdout(io.StringIO()) as shown:
+        result = simulate(
+            tiny("", clients=3, seed=7),
+            backend="flower",
+            workers=2,
+            output=tmp_path_factory.mktemp("real") / "run",
+        )
+    return {1: (folder, out), 2: (result.folder, shown.getvalue())}
 
 
 def test_the_number_of_workers_changes_nothing(real_runs):
@@ -97,7 +108,12 @@ def test_a_real_run_gives_the_numbers_of_the_same_run_in_one_process(
 
 
 def test_a_real_run_leaves_a_complete_folder_and_nothing_else(real_runs):
-    for folder, out in real_runs.values():
+    command, python = (out.splitlines() for _, out in real_runs.values())
+    assert command[-1].endswith(f"report: {real_runs[1][0] / 'report.html'}")
+    for lines in (command[:-1], python):
+        assert lines[0].endswith("starting")
+        assert "finished in" in lines[-1]
+    for folder, _ in real_runs.values():
         assert {path.name for path in folder.iterdir()} == {
             *("accuracy.csv", "attention.json", "config.toml", "flower.log"),
             *("progress.json", "report.html", "rounds.jsonl", "scenario.json"),
@@ -105,11 +121,8 @@ def test_a_real_run_leaves_a_complete_folder_and_nothing_else(real_runs):
         }
         assert len(rounds_of(folder)) == 2
         assert "</html>" in (folder / "report.html").read_text()
-        lines = out.splitlines()
-        assert lines[0].endswith("starting")
-        assert lines[-1].endswith(f"report: {folder / 'report.html'}")
         recorded = tomllib.loads((folder / "config.toml").read_text())
-        assert recorded["clients"] == 3
+        assert recorded["scenario"]["clients"] == 3
 
 
 def test_no_process_outlives_a_real_run(real_runs):
@@ -125,8 +138,9 @@ def test_fedet_sends_groups_of_enhancers_and_what_it_says_of_them(tmp_path):
     process = fcl(
         *("simulate", "--strategy", "fedet", "--clients", 2, "--tasks", 2),
         *("--rounds", 1, "--dataset", "tiny", "--data-root", tmp_path),
-        *("--backbone", encoder, "--max-tokens", 12, "--set", "groups=2"),
-        *("--set", "auxiliary=8", "--output", tmp_path / "run"),
+        *("--set", f"model.encoder={encoder}", "--set", "model.max_tokens=12"),
+        *("--set", "groups=2", "--set", "auxiliary=8", "--backend", "flower"),
+        *("--output", tmp_path / "run"),
     )
     out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, f"{out}\n{err}"
@@ -163,7 +177,7 @@ import json, os, pathlib, sys, time, tomllib
 app = pathlib.Path(sys.argv[2])
 project = tomllib.loads((app / "pyproject.toml").read_text())
 config = project["tool"]["flwr"]["app"]["config"]
-folder = pathlib.Path(config["output"])
+folder = pathlib.Path(config["run"]["output"])
 (folder / "asked.json").write_text(json.dumps([sys.argv, project]))
 def progress(**values):
     new = folder / "progress.new"
@@ -177,7 +191,7 @@ progress(state="training", round=1)
 time.sleep(0.5)
 (folder / "summary.json").write_text('{"average_accuracy": 0.5}')
 progress(state="finished", round=1)
-time.sleep(600)  # Flower takes its time to end: nobody waits for it
+time.sleep(600)  # Flower takes its time to end, which is not waited for
 """
 CRASHES = """
 progress(state="training", round=1)
@@ -236,7 +250,7 @@ def test_a_run_ends_when_its_report_is_there_not_when_flower_ends(programs, tmp_
     assert not (tmp_path / "run" / ".flower").exists()
 
 
-def test_flower_is_told_the_whole_configuration_and_the_resources(programs, tmp_path):
+def test_flower_gets_the_whole_configuration_and_the_resources(programs, tmp_path):
     programs(GOES_WELL)
     command, project = json.loads((tmp_path / "run" / "asked.json").read_text())
     assert command[1] == "run"
@@ -295,7 +309,7 @@ def test_the_leftovers_of_a_crash_are_cleared_away(programs, tmp_path):
     assert not (tmp_path / "run" / ".flower").exists()
 
 
-def test_a_command_that_is_told_to_end_takes_its_processes_along(tmp_path):
+def test_a_command_that_is_stopped_stops_its_processes(tmp_path):
     """The whole command, with our own programs found beside a link to Python."""
     place = tmp_path / "bin"
     place.mkdir()
@@ -307,9 +321,10 @@ def test_a_command_that_is_told_to_end_takes_its_processes_along(tmp_path):
         (place / name).chmod(0o755)
     folder = tmp_path / "run"
     start = (
-        f"import sys; from fcl_flower import cli, simulation;"
+        f"import sys; from fcl_flower.cli.main import main;"
+        f"from fcl_flower.runtime import simulation;"
         f"simulation.program = lambda name: {str(place)!r} + '/' + name;"
-        f"sys.argv = ['fcl', *{[*RUN, '--output', str(folder)]!r}]; cli.main()"
+        f"sys.argv = ['fcl', *{[*RUN, '--output', str(folder)]!r}]; main()"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", start],
