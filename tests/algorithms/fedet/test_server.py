@@ -453,7 +453,10 @@ def spoiled(**changes):
         (update(model(), spoiled(classes=np.array([-1]))), "ascending places"),
         (update(model(), spoiled(classes=np.array([4]))), "ascending places"),
         (update(model(), spoiled(classes=np.zeros(0, np.int64))), "1 to 4 integers"),
-        (update(model(), spoiled(classes=np.zeros((1, 1), np.int64))), "1 to 4 integers"),
+        (
+            update(model(), spoiled(classes=np.zeros((1, 1), np.int64))),
+            "1 to 4 integers",
+        ),
         (update(model(), spoiled(classes=np.array([1.0]))), "1 to 4 integers"),
         (
             update(model(), spoiled(distribution=np.ones(4, np.float32))),
