@@ -65,7 +65,7 @@ def summarize(
         if scenario.stream is None
         else {
             **scenario.stream.to_dict(),
-            "ids": bool(config.scenario.params.get("reveal_ids")),
+            "reveal_ids": bool(config.scenario.params.get("reveal_ids")),
         },
         "command": "fcl simulate --config config.toml",
     }

@@ -104,7 +104,7 @@ SIZES = [
     {"clients": 14, "concepts": 5, "rounds": 40, "every": 3, "mistakes": 0.2},
     {"clients": 60, "concepts": 10, "rounds": 120, "every": 10, "mistakes": 0.1},
     {"mistakes": 1.0},
-    {"strategy": "fedavg", "clustered": False, "stay": 0},
+    {"strategy": "fedavg", "clustered": False, "mean_duration": 0},
     {"local_only": True, "clustered": False},
 ]
 
@@ -431,33 +431,41 @@ def test_the_heading_of_the_map_says_how_clusters_and_concepts_agree(
 
 
 @pytest.mark.parametrize(
-    ("stay", "told"),
+    ("mean_duration", "told"),
     [
         (0, "has all concepts at once, with all its examples"),
         (1, "has one concept, drawn anew each round, with up to 20 of its"),
         (5, "has one concept, drawn anew every 5 rounds on average"),
     ],
 )
-def test_the_scenario_says_when_clients_have_which_concept(tmp_path, stay, told):
-    page = parsed(write_report(make_concept_run(tmp_path / "run", stay=stay)))
+def test_the_scenario_says_when_clients_have_which_concept(
+    tmp_path, mean_duration, told
+):
+    page = parsed(
+        write_report(make_concept_run(tmp_path / "run", mean_duration=mean_duration))
+    )
     assert told in words(page)
     assert "6 clients with 3 hidden concepts, 6 different classes" in headings(page)
     settings = dict(table_of(page, "settings"))
     assert settings["rounds in all"] == "8"
     assert settings["scenario.window"] == "20"
-    assert settings["scenario.mean_duration"] == str(stay)
+    assert settings["scenario.mean_duration"] == str(mean_duration)
     assert settings["hidden concepts"] == "3"
 
 
 @pytest.mark.parametrize(
-    ("ids", "setting", "told"),
+    ("reveal_ids", "setting", "told"),
     [
         (False, "false", "Neither client nor server knows which."),
         (True, "true", "Client and server know which."),
     ],
 )
-def test_the_page_says_whether_concept_ids_were_given(tmp_path, ids, setting, told):
-    page = parsed(write_report(make_concept_run(tmp_path / "run", ids=ids)))
+def test_the_page_says_whether_concept_ids_were_given(
+    tmp_path, reveal_ids, setting, told
+):
+    page = parsed(
+        write_report(make_concept_run(tmp_path / "run", reveal_ids=reveal_ids))
+    )
     assert dict(table_of(page, "settings"))["scenario.reveal_ids"] == setting
     assert told in words(page)
 
@@ -524,7 +532,7 @@ def test_runs_with_concept_ids_are_named(
     _, page = compared(
         tmp_path,
         matching={},
-        weit={"strategy": "fedweit", "label": "with ids", "ids": True},
+        weit={"strategy": "fedweit", "label": "with ids", "reveal_ids": True},
     )
     assert "Concept ids given to clients and server: with ids." in words(page)
     _, page = compared(tmp_path / "other", matching={})
@@ -631,7 +639,7 @@ def test_other_files_must_fit_the_summary_too(run):
 def test_static_data_are_not_paired_with_a_stream(tmp_path):
     _, page = compared(
         tmp_path,
-        matching={"gain": 0.1, "stay": 0},
-        alone={"local_only": True, "clustered": False, "stay": 8},
+        matching={"gain": 0.1, "mean_duration": 0},
+        alone={"local_only": True, "clustered": False, "mean_duration": 8},
     )
     assert not any("Transfer gain" in name for name in pictures(page))

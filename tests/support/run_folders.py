@@ -304,8 +304,8 @@ def make_concept_run(
     label=None,
     mistakes=0.0,
     clustered=True,
-    stay=1,
-    ids=False,
+    mean_duration=1,
+    reveal_ids=False,
 ):
     """Write a believable run folder with hidden concepts."""
     rng = np.random.default_rng([seed, local_only])
@@ -342,7 +342,11 @@ def make_concept_run(
         "client_accuracy": nulled(final.tolist()),
         **costs(trained),
         "params": {},
-        "hidden": {"window": 20, "stay": stay, "ids": ids},
+        "hidden": {
+            "window": 20,
+            "mean_duration": mean_duration,
+            "reveal_ids": reveal_ids,
+        },
         "concepts": told if clustered else {},
     }
     scenario = synthetic_concepts(clients, concepts)

@@ -76,7 +76,7 @@ class ConceptStream:
 
     def to_dict(self) -> dict[str, int]:
         """Return what ``scenario.json`` holds of it."""
-        return {"window": self.window, "stay": self.mean_duration}
+        return {"window": self.window, "mean_duration": self.mean_duration}
 
     def _rng(self, purpose: str, *key: int) -> np.random.Generator:
         return np.random.default_rng(derive(self.seed, f"stream-{purpose}", *key))

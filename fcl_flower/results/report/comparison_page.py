@@ -91,7 +91,7 @@ def _side_by_side(rows: Sequence[Entry]) -> Markup:
             "went into the concept model which they had started from."
         )
     hidden = {entry.label: entry.runs[0].summary.hidden for entry in rows}
-    if given := [label for label, how in hidden.items() if how and how.ids]:
+    if given := [label for label, how in hidden.items() if how and how.reveal_ids]:
         note += f" Concept ids given to clients and server: {', '.join(given)}."
     best = max(rows, key=lambda entry: np.nan_to_num(_mean(entry, "average_accuracy")))
     final = numbers.fraction(_mean(best, "average_accuracy"))

@@ -48,8 +48,8 @@ class Hidden(_Record):
     """
 
     window: int
-    stay: Annotated[int, Field(ge=0)]
-    ids: bool = False
+    mean_duration: Annotated[int, Field(ge=0)]
+    reveal_ids: bool = False
 
 
 class Discovery(_Record):

@@ -72,7 +72,7 @@ def test_fedweit_learns_every_concept_that_it_is_told_of(tmp_path):
     assert [row["failed"] for row in rounds_of(tmp_path)] == [[]] * 6
     # A concept has five classes.
     assert min(found["accuracy_matrix"][-1]) > 0.8
-    assert found["hidden"] == {"window": 320, "stay": 1, "ids": True}
+    assert found["hidden"] == {"window": 320, "mean_duration": 1, "reveal_ids": True}
     assert "reveal_ids = true" in (tmp_path / "config.toml").read_text()
     page = (tmp_path / "report.html").read_text()
     assert "Client and server know which." in page
@@ -151,8 +151,8 @@ def test_methods_with_one_model_have_no_use_for_ids(tmp_path):
         run_in_process(told(tmp_path / name, **{"scenario.reveal_ids": ids}, **given))
     found, expected = (summary_of(tmp_path / name) for name in "ab")
     assert found["client_accuracy"] == expected["client_accuracy"]
-    assert found["hidden"]["ids"] is True
-    assert expected["hidden"]["ids"] is False
+    assert found["hidden"]["reveal_ids"] is True
+    assert expected["hidden"]["reveal_ids"] is False
     page = (tmp_path / "b" / "report.html").read_text()
     assert "Neither client nor server knows which." in page
 

@@ -252,7 +252,7 @@ def test_the_plan_says_how_concepts_are_met(tmp_path):
     assert "all at once" in plan(tmp_path, mean_duration=0).describe()
     assert plan(tmp_path, mean_duration=8).to_dict()["stream"] == {
         "window": 320,
-        "stay": 8,
+        "mean_duration": 8,
     }
     # The same chunks, however they are met: rows of one table.
     assert (
@@ -328,7 +328,7 @@ def test_a_run_is_evaluated_on_every_concept_all_along(tmp_path):
     means = np.array([float(r.split(",")[-1]) for r in rows]).reshape(3, 2, 2).mean(1)
     lost = (means[:2].max(0) - means[2]).mean()
     assert found["forgetting"] == pytest.approx(lost)
-    assert found["hidden"] == {"window": 320, "stay": 1, "ids": False}
+    assert found["hidden"] == {"window": 320, "mean_duration": 1, "reveal_ids": False}
     assert found["concepts"] == {}
     assert not (tmp_path / "concepts.json").exists()
 

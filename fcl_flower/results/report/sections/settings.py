@@ -85,16 +85,16 @@ def concepts_section(scenario: Scenario, hidden: Hidden) -> Markup:
 
 def _stream(hidden: Hidden) -> str:
     """Return in words which data a client has in a round."""
-    if not hidden.stay:
+    if not hidden.mean_duration:
         return "Each round a client has all concepts at once, with all its examples."
     drawn = (
         "drawn anew each round"
-        if hidden.stay == 1
-        else f"drawn anew every {hidden.stay} rounds on average"
+        if hidden.mean_duration == 1
+        else f"drawn anew every {hidden.mean_duration} rounds on average"
     )
     ids = (
         "Client and server know which."
-        if hidden.ids
+        if hidden.reveal_ids
         else "Neither client nor server knows which."
     )
     return (
@@ -174,8 +174,8 @@ def _extent(summary: Summary) -> list[tuple[str, str]]:
         ("hidden concepts", str(summary.tasks)),
         ("rounds in all", str(summary.total_rounds)),
         ("scenario.window", str(summary.hidden.window)),
-        ("scenario.mean_duration", str(summary.hidden.stay)),
-        ("scenario.reveal_ids", _shown(summary.hidden.ids)),
+        ("scenario.mean_duration", str(summary.hidden.mean_duration)),
+        ("scenario.reveal_ids", _shown(summary.hidden.reveal_ids)),
     ]
 
 
