@@ -249,13 +249,19 @@ def test_counterparts_can_be_declined(tmp_path):
             "is a study's file: ",
         ),
         ("seeds = 3", "study study.toml: seeds: got 3, expected a valid list"),
-        ("seeds = []", "study study.toml: seeds: got [], expected List should have at least 1"),
+        (
+            "seeds = []",
+            "study study.toml: seeds: got [], expected List should have at least 1",
+        ),
         ("seeds = [-1]", "study study.toml: seeds.0: got -1, expected greater than or"),
         ('seeds = ["0"]', "study study.toml: seeds.0: got '0', expected a valid int"),
         ("run = 3", "study study.toml: run: got 3, expected a valid dictionary"),
         ("variant = 1", "study study.toml: variant: got 1, expected a valid list"),
         ("variant = [1]", "study study.toml: variant.0: got 1, expected a valid dict"),
-        ("variant = []", "study study.toml: variant: got [], expected List should have at least 1"),
+        (
+            "variant = []",
+            "study study.toml: variant: got [], expected List should have at least 1",
+        ),
         (
             "local_only_counterparts = 1",
             "study study.toml: local_only_counterparts: got 1, expected a valid bool",
