@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from fcl_flower.algorithms.base import ClientLearner, Params, ServerStrategy
 from fcl_flower.config.parsing import Scalar, validate_params
 from fcl_flower.config.run_config import RunConfig
+from fcl_flower.config.sections import StrategySection
 from fcl_flower.core.errors import ContractError, refuse, unknown
 
 if TYPE_CHECKING:
@@ -134,7 +135,9 @@ class Algorithm:
             for key, value in self.defaults.items()
             if key.startswith(STRATEGY)
         }
-        return validate_params(self.params_type, {**preset, **values}, STRATEGY)
+        known = StrategySection.keys()
+        given = {**preset, **values}
+        return validate_params(self.params_type, given, STRATEGY, known)
 
 
 def load(path: object) -> object:

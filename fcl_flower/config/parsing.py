@@ -4,7 +4,7 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -94,7 +94,12 @@ def flatten(values: Mapping[str, object]) -> dict[str, object]:
     return flat
 
 
-def validate_params(kind: type[P], values: Mapping[str, Any], where: str = "") -> P:
+def validate_params(
+    kind: type[P],
+    values: Mapping[str, Any],
+    where: str = "",
+    beside: Iterable[str] = (),
+) -> P:
     """Return ``values``, such as an algorithm's hyper-parameters, as a ``kind``.
 
     Args:
@@ -102,6 +107,7 @@ def validate_params(kind: type[P], values: Mapping[str, Any], where: str = "") -
         values: by key.
         where: what stands in front of a key in the message of an error, such as
             ``strategy.``.
+        beside: keys that are known there too, for the message of an unknown one.
 
     Raises:
         ConfigError: a key is unknown, or a value has the wrong type or lies out of
@@ -110,11 +116,14 @@ def validate_params(kind: type[P], values: Mapping[str, Any], where: str = "") -
     try:
         return kind.model_validate(dict(values))
     except ValidationError as error:
-        raise first_complaint(kind, error, where) from error
+        raise first_complaint(kind, error, where, beside) from error
 
 
 def first_complaint(
-    kind: type[BaseModel], error: ValidationError, where: str = ""
+    kind: type[BaseModel],
+    error: ValidationError,
+    where: str = "",
+    beside: Iterable[str] = (),
 ) -> ConfigError:
     """Return the first complaint as one sentence with key, value, expectation."""
     first = error.errors()[0]
@@ -132,17 +141,11 @@ def first_complaint(
         known: Any = kind
         for part in filter(None, parents):
             known = known.model_fields[part].annotation
-        prefix = key.removesuffix(leaf)
-        return unknown_key(prefix, leaf, known)
+        names = {field.alias or name for name, field in known.model_fields.items()}
+        return unknown(key, leaf, sorted({*names, *beside}))
     if first["type"] == "missing":
         return ConfigError(f"{key}: missing, expected a value")
     message = first["msg"].removeprefix("Value error, ")
     if not leaf:
         return ConfigError(message)
     return refuse(key, first["input"], message.removeprefix("Input should be "))
-
-
-def unknown_key(prefix: str, key: str, kind: type[BaseModel]) -> ConfigError:
-    """Return the error for a key that a model does not have."""
-    names = (field.alias or name for name, field in kind.model_fields.items())
-    return unknown(f"{prefix}{key}", key, sorted(names))

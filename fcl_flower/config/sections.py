@@ -38,6 +38,11 @@ class NamedSection(Section):
     params: Mapping[str, Scalar] = Field({})
     """Parameters of what is named; text is the inside of a TOML inline table."""
 
+    @classmethod
+    def keys(cls) -> set[str]:
+        """Return the keys that are no parameters."""
+        return {*cls.model_fields} - {"params"}
+
     @model_validator(mode="before")
     @classmethod
     def _gather_params(cls, values: Any) -> Any:  # noqa: ANN401

@@ -102,7 +102,7 @@ def is_flat(values: Mapping[str, Any]) -> bool:
     if is_study(values):
         tables = [values.get("run", {}), *_variants(values)]
     return "isolated-twins" in values or any(
-        key in _KEYS and not isinstance(value, Mapping)
+        key in _KEYS and isinstance(value, bool | int | float | str)
         for table in tables
         if isinstance(table, Mapping)
         for key, value in table.items()

@@ -12,6 +12,7 @@ from fcl_flower.algorithms.registry import Algorithm, algorithm
 from fcl_flower.config.params import Params
 from fcl_flower.config.parsing import Scalar, validate_params
 from fcl_flower.config.run_config import RunConfig
+from fcl_flower.config.sections import ModelSection, ScenarioSection
 from fcl_flower.core.errors import refuse
 from fcl_flower.data.datasets.registry import load_dataset
 from fcl_flower.data.scenarios.registry import ScenarioEntry, scenario_entry
@@ -96,7 +97,9 @@ def resolve(config: RunConfig) -> ResolvedRun:
     model_name = config.model.name or _suitable(method, config, modality)
     check_modality(model_name, modality)
     model, scenario = model_entry(model_name), scenario_entry(scenario_name)
-    model_params = validate_params(model.params, config.model.params, "model.")
+    model_params = validate_params(
+        model.params, config.model.params, "model.", ModelSection.keys()
+    )
     if isinstance(model_params, EncoderParams) and modality == "text":
         chosen = model_params.encoder or MINILM
         model_params = model_params.model_copy(update={"encoder": chosen})
@@ -127,7 +130,10 @@ def resolve(config: RunConfig) -> ResolvedRun:
         params=method.params(complete.strategy.params),
         scenario=scenario,
         scenario_params=validate_params(
-            scenario.params, complete.scenario.params, "scenario."
+            scenario.params,
+            complete.scenario.params,
+            "scenario.",
+            ScenarioSection.keys(),
         ),
         model=model,
         model_params=model_params,

@@ -325,6 +325,7 @@ def test_a_former_study_without_variants_is_one_run():
         ("run = 3\nseeds = [1]", False),
         ("variant = [1]", False),
         ("client = 3", False),
+        ("seed = [0]", False),
     ],
 )
 def test_a_file_of_an_earlier_version_is_told_from_todays(text, flat):

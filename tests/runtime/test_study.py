@@ -4,8 +4,12 @@ from pathlib import Path
 import pytest
 from fakes import run_in_process, summary_of, tiny
 
+from fcl_flower.algorithms.registry import algorithm
+from fcl_flower.config.parsing import validate_params
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError
+from fcl_flower.data.scenarios.registry import SCENARIOS
+from fcl_flower.models.registry import MODELS
 from fcl_flower.results.tables import rows, table
 from fcl_flower.runtime.study import (
     Study,
@@ -22,15 +26,15 @@ class Runner:
         self.ran = []
         self.stop_at = stop_at
 
-    def __call__(self, run, place):
+    def __call__(self, run, folder):
         if len(self.ran) == self.stop_at:
             raise KeyboardInterrupt
         self.ran.append((run.config.title, run.config.run.seed))
-        run_in_process(run.config.replace(output=str(place)))
-        return json.loads((place / "summary.json").read_text())
+        run_in_process(run.config.replace(output=str(folder)))
+        return json.loads((folder / "summary.json").read_text())
 
 
-def never(run, place):
+def never(run, folder):
     raise AssertionError(f"{run.config.title} ran again")
 
 
@@ -74,7 +78,7 @@ def test_runs_go_seed_by_seed():
     ]
 
 
-def test_only_federated_algorithms_get_a_local_only_counterpart():
+def test_only_federated_strategies_get_a_local_only_counterpart():
     names = ("fedprox", "ewc", "stl", "local")
     variants = tuple(RunConfig.from_settings(strategy=name) for name in names)
     assert [variant.title for variant in with_local_only(variants)] == [
@@ -138,7 +142,7 @@ def test_a_run_that_was_stopped_in_the_middle_is_run_again(tmp_path):
         {"epochs": 2},
         {"clients": 3},
         {"model": "lenet"},
-        {"strategy.mu": 0.5},
+        {"strategy": {"name": "fedprox", "mu": 0.5}},
         {"rounds": 2},
         {"classes_per_task": 3},
         {"wire_dtype": "float16"},
@@ -149,8 +153,14 @@ def test_a_run_that_was_stopped_in_the_middle_is_run_again(tmp_path):
 def test_a_folder_with_other_settings_is_refused(tmp_path, changed):
     run_study(study_of("fedprox", seeds=(0,)), tmp_path, Runner())
     kept = summary_of(tmp_path / "fedprox-seed0")
-    with pytest.raises(ConfigError, match=r"^output: .*fedprox-seed0.* other settings"):
-        run_study(study_of("fedprox", seeds=(0,), **changed), tmp_path, never)
+    other = study_of("fedprox", seeds=(0,))
+    other = Study(tuple(v.replace(**changed) for v in other.variants), other.seeds)
+    with pytest.raises(ConfigError) as problem:
+        run_study(other, tmp_path, never)
+    assert str(problem.value) == (
+        f"output: got {str(tmp_path / 'fedprox-seed0')!r} with a run of other "
+        "settings, expected an empty folder or one of the same study"
+    )
     assert summary_of(tmp_path / "fedprox-seed0") == kept
 
 
@@ -189,16 +199,17 @@ def test_a_file_describes_a_study(tmp_path):
             tmp_path,
             """
             seeds = [3, 1]
-            [run.scenario]
-            clients = 5
-            [run.training]
-            learning_rate = 1
+            [run]
+            scenario.clients = 5
+            training.learning_rate = 1
+            [run.data]
+            datasets = "digits"
             [[variant]]
             strategy.name = "fedavg"
             [[variant]]
             strategy.name = "ewc"
             strategy.strength = 5
-            scenario.clients = 6
+            scenario = { clients = 6, tasks = 2 }
             run.title = "EWC 5"
             """,
         )
@@ -212,6 +223,12 @@ def test_a_file_describes_a_study(tmp_path):
         ("EWC 5", 6, 1.0),
         ("EWC 5 local-only", 6, 1.0),
     ]
+    assert {v.data.datasets for v in study.variants} == {"digits"}
+    assert [dict(v.strategy.params) for v in study.variants] == [
+        *({}, {}),
+        *([{"strength": 5}] * 2),
+    ]
+    assert [v.scenario.tasks for v in study.variants] == [4, 4, 2, 2]
 
 
 def test_counterparts_can_be_declined(tmp_path):
@@ -222,35 +239,68 @@ def test_counterparts_can_be_declined(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("text", "start"),
     [
-        ("seeds = [0", r"study: got '.*study\.toml', expected a TOML file"),
-        ("seeds = [0]\nsed = 1", r"study study\.toml: sed: got 'sed', expected one of"),
-        ("seeds = 3", r"study study\.toml: seeds: got 3, expected a valid list"),
-        ("seeds = []", r"study study\.toml: seeds: got \[\], expected .* at least 1"),
-        ("seeds = [-1]", r"seeds\.0: got -1, expected greater than or equal to 0"),
-        ('seeds = ["0"]', r"seeds\.0: got '0', expected a valid integer"),
-        ("run = 3", r"study study\.toml: run: got 3, expected a valid dictionary"),
-        ("variant = [1]", r"variant\.0: got 1, expected a valid dictionary"),
-        ("variant = []", r"variant: got \[\], expected .* at least 1"),
+        ("seeds = [0", "study: got '{path}', expected a TOML file ("),
+        (
+            "seed = [0]",
+            "study study.toml: seed: got 'seed', expected one of "
+            "local_only_counterparts, run, seeds, variant; did you mean 'seeds'?; this "
+            "is a study's file: ",
+        ),
+        ("seeds = 3", "study study.toml: seeds: got 3, expected a valid list"),
+        (
+            "seeds = []",
+            "study study.toml: seeds: got [], expected List should have at least 1",
+        ),
+        ("seeds = [-1]", "study study.toml: seeds.0: got -1, expected greater than or"),
+        ('seeds = ["0"]', "study study.toml: seeds.0: got '0', expected a valid int"),
+        ("run = 3", "study study.toml: run: got 3, expected a valid dictionary"),
+        ("variant = 1", "study study.toml: variant: got 1, expected a valid list"),
+        ("variant = [1]", "study study.toml: variant.0: got 1, expected a valid dict"),
+        (
+            "variant = []",
+            "study study.toml: variant: got [], expected List should have at least 1",
+        ),
         (
             "local_only_counterparts = 1",
-            r"local_only_counterparts: got 1, expected a valid boolean",
+            "study study.toml: local_only_counterparts: got 1, expected a valid bool",
         ),
-        ("[run]\ntraining.epoch = 3", r"training\.epoch: .* did you mean 'epochs'"),
-        ("[run]\nscenario.clients = -3", r"scenario\.clients: got -3, expected"),
-        ('[[variant]]\nstrategy.name = "x"', r"strategy: got 'x', expected one of"),
+        ("[run]\nclient = 3", "client: got 'client', expected one of strategy, "),
+        ("[run]\ntraining = 3", "training: got 3, expected a table, as this is a sec"),
+        ("[run]\nscenario.clients = -3", "scenario.clients: got -3, expected greater"),
+        ("[run]\ntraining.epoch = 3", "training.epoch: got 'epoch', expected one of "),
+        ('[[variant]]\nstrategy.name = "x"', "strategy: got 'x', expected one of "),
         (
             '[[variant]]\nrun.title = "a, b"',
-            r"run\.title: got 'a, b', expected one without a comma",
+            "run.title: got 'a, b', expected one without a comma, which separates the "
+            "rows of --only",
         ),
-        ('[[variant]]\nlabel = "a"', r"of an earlier version, .*fcl config upgrade"),
+        (
+            '[[variant]]\nstrategy = "ewc"',
+            "study: got '{path}' of an earlier version, expected sections; fcl config "
+            "upgrade {path} prints it so",
+        ),
+        ("[run]\nclients = 3\n[[variant]]", "study: got '{path}' of an earlier versi"),
     ],
 )
-def test_a_file_that_is_wrong_is_answered_with_one_sentence(tmp_path, text, sentence):
-    with pytest.raises(ConfigError, match=sentence) as problem:
-        read_study(written(tmp_path, text))
+def test_a_file_that_is_wrong_is_answered_with_one_sentence(tmp_path, text, start):
+    path = written(tmp_path, text)
+    with pytest.raises(ConfigError) as problem:
+        read_study(path)
+    assert str(problem.value).startswith(start.replace("{path}", str(path)))
     assert "\n" not in str(problem.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["seed = [0]", "run = 3", "[run]\nclient = 3", "[[variant]]\nrun = 3"]
+)
+def test_a_key_in_the_wrong_place_is_answered_with_the_format(tmp_path, text):
+    with pytest.raises(ConfigError) as problem:
+        read_study(written(tmp_path, text))
+    _, _, form = str(problem.value).partition("; this is a study's file: ")
+    for part in ("seeds = [1, 2]", "[run]", "[[variant]]", 'strategy.name = "fedavg"'):
+        assert part in form
 
 
 def test_a_file_that_is_missing_or_no_text_is_named(tmp_path):
@@ -268,6 +318,15 @@ def test_the_studies_of_this_repository_can_be_read():
         study = read_study(file)
         titles = [variant.title for variant in study.variants]
         assert len(set(titles)) == len(titles)
+        for variant in study.variants:
+            entry = algorithm(variant.strategy.name)
+            entry.params(variant.strategy.params)
+            for section, known in (
+                (variant.scenario, SCENARIOS),
+                (variant.model, MODELS),
+            ):
+                if section.name:
+                    validate_params(known[section.name].params, section.params)
 
 
 # ---- tables

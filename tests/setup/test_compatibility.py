@@ -52,10 +52,6 @@ CONCEPTS = {"name": "concepts"}
             "a client has one at a time",
         ),
         (
-            {"scenario": {"reveal_ids": True}},
-            "scenario.reveal_ids: got 'reveal_ids', expected none, as there are none",
-        ),
-        (
             {"scenario": {**CONCEPTS, "joint": True}},
             "scenario.joint: got True, expected false for scenario concepts, whose "
             "tasks are not shared out beforehand",

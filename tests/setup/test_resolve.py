@@ -176,12 +176,14 @@ def test_a_text_encoder_is_minilm_where_none_is_named(resolved):
         ),
         (
             {"scenario": {"name": "concepts", "windo": 1}},
-            "scenario.windo: got 'windo', expected one of mean_duration, reveal_ids, "
-            "window; did you mean 'window'?",
+            "scenario.windo: got 'windo', expected one of classes_per_task, clients, "
+            "joint, max_test_per_class, max_train_per_class, mean_duration, name, "
+            "reveal_ids, tasks, valid_fraction, window; did you mean 'window'?",
         ),
         (
             {"scenario": {"window": 64}},
-            "scenario.window: got 'window', expected none, as there are none",
+            "scenario.window: got 'window', expected one of classes_per_task, clients, "
+            "joint, max_test_per_class, max_train_per_class, name, tasks, valid_",
         ),
         (
             {"model": {"name": "lenet", "width": 0.0}},
@@ -189,7 +191,7 @@ def test_a_text_encoder_is_minilm_where_none_is_named(resolved):
         ),
         (
             {"model": {"name": "resnet18", "encoder": "minilm"}},
-            "model.encoder: got 'encoder', expected none, as there are none",
+            "model.encoder: got 'encoder', expected one of head, name, num_features",
         ),
         (
             {"dataset": "rows", "num_features": 5},
@@ -216,6 +218,9 @@ def test_what_cannot_be_resolved_is_refused_in_one_sentence(resolved, settings, 
         ({"scenario": "overlaped"}, "overlapped"),
         ({"model": "lenet5"}, "lenet"),
         ({"strategy": {"lamda1": 1.0}}, "lambda1"),
+        ({"strategy": {"local-only": True}}, "local_only"),
+        ({"scenario": {"client": 4}}, "clients"),
+        ({"model": {"heads": "single"}}, "head"),
     ],
     ids=str,
 )

@@ -1,0 +1,93 @@
+"""The command in this process, and runs that are recorded or forbidden."""
+
+import signal
+import sys
+from dataclasses import dataclass
+
+import pytest
+
+from fcl_flower.cli import main
+from fcl_flower.runtime import simulation
+
+
+@dataclass
+class Answer:
+    """What a command printed, and its exit code."""
+
+    code: int
+    out: str
+    err: str
+
+    def is_refusal(self, *parts):
+        """Assert that it is one sentence with these parts."""
+        assert self.code == 2, self.err
+        (line,) = self.err.splitlines()
+        assert line.startswith("fcl: ")
+        assert not line.endswith(".."), "a sentence within a sentence"
+        for part in parts:
+            assert part in line, line
+        assert "Traceback" not in self.err + self.out
+
+
+@dataclass
+class Run:
+    """What a command asked to be run."""
+
+    config: object
+    folder: object
+    backend: str
+    workers: int | None
+    gpus_per_client: float
+    local_data: tuple
+
+
+@pytest.fixture
+def fcl(monkeypatch, capsys, tmp_path):
+    """Call the command in this process; return its exit code and what it printed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FCL_DATA", raising=False)
+    monkeypatch.setenv("COLUMNS", "300")
+    before = signal.getsignal(signal.SIGTERM)
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["fcl", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main.main()
+        shown = capsys.readouterr()
+        return Answer(ended.value.code or 0, shown.out, shown.err)
+
+    yield call
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture
+def ran(monkeypatch):
+    """Record what is run; everything runs in this process."""
+    runs, run_on = [], simulation.run_on
+
+    def record(backend, run, folder, *, workers, gpus_per_client, local_data, watch):
+        runs.append(
+            Run(run.config, folder, backend, workers, gpus_per_client, local_data)
+        )
+        return run_on("in-process", run, folder, local_data=local_data, watch=watch)
+
+    monkeypatch.setattr(simulation, "run_on", record)
+    return runs
+
+
+@pytest.fixture
+def run_fails(monkeypatch):
+    """Let every run do something else."""
+
+    def fail_by(act):
+        monkeypatch.setattr(simulation, "run_on", lambda *given, **named: act())
+
+    return fail_by
+
+
+@pytest.fixture
+def nothing_runs(run_fails):
+    def refuse():
+        raise AssertionError("a run began")
+
+    run_fails(refuse)

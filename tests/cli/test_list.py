@@ -1,0 +1,88 @@
+import tomllib
+
+import numpy as np
+import pytest
+
+from fcl_flower.algorithms.registry import algorithms
+from fcl_flower.config.describe import describe
+from fcl_flower.config.run_config import RunConfig
+from fcl_flower.data.scenarios.registry import SCENARIOS
+from fcl_flower.models.registry import MODELS
+
+
+def test_the_list_shows_all_there_is(fcl, tmp_path):
+    folder = tmp_path / "data" / "images"
+    folder.mkdir(parents=True)
+    np.savez(folder / "clothes.npz", x_train=np.zeros(1))
+    answer = fcl("list")
+    assert (answer.code, answer.err) == (0, "")
+    for name, entry in algorithms().items():
+        assert name in answer.out
+        assert entry.summary in answer.out
+        assert entry.paper in answer.out
+    for name in (*SCENARIOS, *MODELS, *RunConfig.model_fields):
+        assert name in answer.out
+    for name in ("digits", "hub:NAME", "clothes"):
+        assert name in answer.out
+
+
+NAMED = {
+    **{name: ("strategy", a.params_type) for name, a in algorithms().items()},
+    **{name: ("scenario", entry.params) for name, entry in SCENARIOS.items()},
+    **{name: ("model", entry.params) for name, entry in MODELS.items()},
+    **{name: (name, f.annotation) for name, f in RunConfig.model_fields.items()},
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("columns", ["80", "200"])
+def test_a_name_shows_its_settings_whole(fcl, monkeypatch, name, columns):
+    monkeypatch.setenv("COLUMNS", columns)
+    answer = fcl("list", name)
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out.startswith(f"{name}: ")
+    assert max(map(len, answer.out.splitlines())) <= int(columns)
+    text = " ".join(answer.out.split())
+    section, kind = NAMED[name]
+    for one in describe(kind):
+        assert f"{section}.{one.key} " in text
+        assert one.help in text
+        assert one.type in text
+        assert one.range in text
+    assert ("It has no parameters." in text) is not bool(describe(kind))
+
+
+def test_a_preset_shows_its_own_default(fcl):
+    plain, preset = (fcl("list", name).out for name in ("replay", "replay-reg"))
+    assert "strategy.strength  float >= 0; default 0.0\n" in plain
+    assert "strategy.strength  float >= 0; default 1.0\n" in preset
+
+
+def test_a_data_set_has_a_line(fcl):
+    answer = fcl("list", "digits")
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out.startswith("digits: 1,797 real 8x8 images")
+
+
+def test_a_former_file_is_printed_in_sections(fcl, tmp_path):
+    (tmp_path / "old.toml").write_text('strategy = "ewc"\nclients = 3\nseed = 2\n')
+    answer = fcl("config", "upgrade", "old.toml")
+    assert (answer.code, answer.err) == (0, "")
+    found = RunConfig.of(tomllib.loads(answer.out))
+    assert found == RunConfig.from_settings(strategy="ewc", clients=3, seed=2)
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("[run]\nseed = 1\n", ["file: got 'x.toml'", "of an earlier version"]),
+        (
+            "clients = 3\nclient = 3",
+            ["client: got 'client'", "did you mean 'clients'?"],
+        ),
+        ("clients = -3", ["scenario.clients: got -3"]),
+    ],
+)
+def test_a_file_that_cannot_be_upgraded_is_refused(fcl, tmp_path, text, parts):
+    (tmp_path / "x.toml").write_text(text)
+    fcl("config", "upgrade", "x.toml").is_refusal(*parts)
