@@ -17,6 +17,8 @@ P = TypeVar("P", bound=BaseModel)
 Scalar: TypeAlias = bool | int | float | str
 """What a setting's value is; Flower's run configuration knows nothing else."""
 
+_PYDANTIC = re.compile(r"^\w+ should (be|have) | after validation, not \d+$")
+"""What its messages have around what is expected."""
 _KEY = re.compile(r"[a-z]\w*(\.[a-z]\w*)*", re.ASCII)
 
 
@@ -148,4 +150,4 @@ def first_complaint(
     message = first["msg"].removeprefix("Value error, ")
     if not leaf:
         return ConfigError(message)
-    return refuse(key, first["input"], message.removeprefix("Input should be "))
+    return refuse(key, first["input"], _PYDANTIC.sub("", message))

@@ -186,7 +186,7 @@ def _num_features(
         raise refuse(
             "model.num_features",
             config.model.num_features,
-            f"{found or 'none'}, as {source.name!r} has {modality}",
+            f"{found or 'none'}, as the samples of {source.name!r} are {modality}",
         )
     return found
 

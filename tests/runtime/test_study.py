@@ -251,7 +251,7 @@ def test_counterparts_can_be_declined(tmp_path):
         ("seeds = 3", "study study.toml: seeds: got 3, expected a valid list"),
         (
             "seeds = []",
-            "study study.toml: seeds: got [], expected List should have at least 1",
+            "study study.toml: seeds: got [], expected at least 1 item; th",
         ),
         ("seeds = [-1]", "study study.toml: seeds.0: got -1, expected greater than or"),
         ('seeds = ["0"]', "study study.toml: seeds.0: got '0', expected a valid int"),
@@ -260,7 +260,7 @@ def test_counterparts_can_be_declined(tmp_path):
         ("variant = [1]", "study study.toml: variant.0: got 1, expected a valid dict"),
         (
             "variant = []",
-            "study study.toml: variant: got [], expected List should have at least 1",
+            "study study.toml: variant: got [], expected at least 1 item; th",
         ),
         (
             "local_only_counterparts = 1",

@@ -122,7 +122,7 @@ def test_series_that_no_network_takes_ask_for_one(tmp_path):
         "(3, 10), since none of ours takes them"
     )
     assert refusal(folder, model="har-cnn").endswith(
-        "samples have shape (3, 10), expected (9, 128), which the model takes."
+        "samples have shape (3, 10), expected (9, 128), which the model takes"
     )
 
 

@@ -195,11 +195,11 @@ def test_a_text_encoder_is_minilm_where_none_is_named(resolved):
         ),
         (
             {"dataset": "rows", "num_features": 5},
-            "model.num_features: got 5, expected 3, as 'rows' has features",
+            "model.num_features: got 5, expected 3, as the samples of 'rows' are tabular",
         ),
         (
             {"num_features": 5},
-            "model.num_features: got 5, expected none, as 'digits' has images",
+            "model.num_features: got 5, expected none, as the samples of 'digits' are images",
         ),
     ],
     ids=str,
@@ -253,4 +253,4 @@ def test_local_data_have_no_data_set_however_the_strategy_is_used_to(resolved):
     )
     assert run.config.data.datasets == ""
     assert run.scenario.local_data
-    assert (run.modality, run.input_shape) == ("features", (3,))
+    assert (run.modality, run.input_shape) == ("tabular", (3,))
