@@ -3,7 +3,7 @@
 python experiments/concept_matching/tables.py --data-root DIR --output DIR2
 
 Computes what ``fcl study experiments/concept_matching/clusterings.toml`` computes, in
-less time: two rows differ in their server halves alone, so that clients have to train
+less time: two rows differ in their server sides alone, so that clients have to train
 only once for all servers that have sent them the same concept models. All servers start
 together; those whose models part, in a single bit, go on by themselves. Each seed is a
 file of DIR2 as soon as it is done, and is not computed again.
@@ -18,22 +18,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import numpy as np
 
-from fcl_flower.algorithms.base import ClientLearner, ServerStrategy
+from clients.concept_matching.client import ConceptMatching as ConceptMatchingLearner
 from fcl_flower.config.node_config import NodeConfig
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.types import Payload, TaskStage
 from fcl_flower.data.client_data import ClientData
-from fcl_flower.federation.client import client_data, config_on_node
+from fcl_flower.federation.client import client_data
 from fcl_flower.results.diagnostics.concepts import ConceptDiagnostics
 from fcl_flower.results.tables import format_mean_std, mean_and_std
 from fcl_flower.runtime.study import read_study
 from fcl_flower.setup import factory
+from fcl_flower.setup.resolve import ResolvedRun, resolve
 from fcl_flower.training.loop import score
 from fcl_flower.training.tensors import snapshot
+from strategies.concept_matching.server import ConceptMatching
 
 STUDY = Path(__file__).with_name("clusterings.toml")
 COLUMNS = {
@@ -47,9 +49,9 @@ COLUMNS = {
 
 @dataclass
 class Client:
-    """One client half with its samples; what it remembers is kept by the branches."""
+    """One client side with its samples; its state is kept by the branches."""
 
-    learner: ClientLearner[Any]
+    learner: ConceptMatchingLearner
     samples: ClientData
 
 
@@ -57,17 +59,17 @@ class Client:
 class Server:
     """One row of the tables."""
 
-    half: ServerStrategy[Any]
+    strategy: ConceptMatching
     state: Payload
     record: ConceptDiagnostics
 
 
 @dataclass
 class Branch:
-    """Servers whose clients cannot tell them apart, and what these remember."""
+    """Servers whose clients cannot tell them apart, and the state of these."""
 
     servers: dict[str, Server]
-    memories: Mapping[int, Payload]
+    states: Mapping[int, Payload]
 
 
 def main() -> None:
@@ -89,12 +91,13 @@ def main() -> None:
             )
             for row in read_study(STUDY).variants
         ]
-        done = asked.output / f"rounds-{rows[0].rounds}-seed-{seed}.json"
+        rounds = rows[0].federation.rounds_per_task
+        done = asked.output / f"rounds-{rounds}-seed-{seed}.json"
         if not done.exists():
             done.write_text(json.dumps(one_seed(rows), indent=1), encoding="utf-8")
         for label, measures in json.loads(done.read_text(encoding="utf-8")).items():
             found[label].append(measures)
-    print("| method |", " | ".join(COLUMNS.values()), "|")
+    print("| row |", " | ".join(COLUMNS.values()), "|")
     print("| --- |", " | ".join("---" for _ in COLUMNS), "|")
     for label, runs in found.items():
         cells = [
@@ -105,28 +108,29 @@ def main() -> None:
 
 def one_seed(rows: list[RunConfig]) -> dict[str, dict[str, float]]:
     """Return by row what a run's summary says of it."""
-    clients, found = all_clients(rows[0]), {}
-    for number, branch in enumerate(run(rows, clients)):
-        accuracy = evaluated(rows[0], clients, branch)
+    runs = [resolve(row) for row in rows]
+    clients, found = all_clients(runs[0]), {}
+    for number, branch in enumerate(run_rounds(runs, clients)):
+        accuracy = mean_accuracy(runs[0], clients, branch)
         for label, server in branch.servers.items():
             measures = {"accuracy": accuracy, "run": number, **server.record.measures()}
             found[label] = measures
     return {row.run.title: found[row.run.title] for row in rows}
 
 
-def run(rows: list[RunConfig], clients: dict[int, Client]) -> list[Branch]:
+def run_rounds(runs: list[ResolvedRun], clients: dict[int, Client]) -> list[Branch]:
     """Return the servers after the last round, by what they would send."""
-    first = factory.validate(rows[0])
-    plan, schedule = factory.build_scenario(first), factory.build_schedule(first)
-    network = factory.build_model(first, plan)
+    plan = factory.build_scenario(runs[0])
+    schedule = factory.build_schedule(runs[0], plan)
+    network = factory.build_model(runs[0], plan)
     start = snapshot(network, network.shared_names())
     servers = {}
-    for row in rows:
-        half = factory.build_strategy(row)
+    for run in runs:
+        strategy = cast(ConceptMatching, factory.build_strategy(run))
         record = ConceptDiagnostics(plan.stream)
-        servers[row.run.title] = Server(half, half.init(start), record)
-    memories = {number: one.learner.init() for number, one in clients.items()}
-    branches = parted(Branch(servers, memories), schedule.stage(1))
+        servers[run.config.title] = Server(strategy, strategy.init(start), record)
+    states = {number: one.learner.init() for number, one in clients.items()}
+    branches = split(Branch(servers, states), schedule.stage(1))
     for number in range(1, schedule.num_rounds + 1):
         stages = {
             client: schedule.stage(number, client)
@@ -134,26 +138,25 @@ def run(rows: list[RunConfig], clients: dict[int, Client]) -> list[Branch]:
         }
         after = []
         for branch in branches:
-            trained(branch, clients, stages, schedule.stage(number))
-            after += parted(branch, schedule.stage(number))
+            train_round(branch, clients, stages, schedule.stage(number))
+            after += split(branch, schedule.stage(number))
         branches = after
         print(f"round {number}: {len(branches)} different runs", flush=True)
     return branches
 
 
-def all_clients(config: RunConfig) -> dict[int, Client]:
+def all_clients(run: ResolvedRun) -> dict[int, Client]:
     """Return every client of the run."""
     found = {}
-    plan = factory.build_scenario(config)
-    for number in range(config.scenario.clients):
-        node = NodeConfig(partition_id=number, num_partitions=config.scenario.clients)
-        here = config_on_node(config, node)
-        samples = client_data(here, plan, node, tasks=1)
-        found[number] = Client(factory.build_learner(here, plan, number), samples)
+    plan = factory.build_scenario(run)
+    for number in range(run.config.scenario.clients):
+        samples = client_data(run, plan, NodeConfig(partition_id=number), tasks=1)
+        learner = factory.build_learner(run, plan, number)
+        found[number] = Client(cast(ConceptMatchingLearner, learner), samples)
     return found
 
 
-def trained(
+def train_round(
     branch: Branch,
     clients: dict[int, Client],
     stages: dict[int, TaskStage],
@@ -161,14 +164,14 @@ def trained(
 ) -> None:
     """Train one round, and let every server of the branch answer."""
     one = next(iter(branch.servers.values()))
-    memories, updates = dict(branch.memories), {}
+    states, updates = dict(branch.states), {}
     for number, at in stages.items():
         client = clients[number]
         received = one.strategy.configure_train(one.state, at, number)
-        memories[number], updates[number] = client.learner.train(
-            memories[number], received, at, client.samples.training(at)
+        states[number], updates[number] = client.learner.train(
+            states[number], received, at, client.samples.training(at)
         )
-    branch.memories = memories
+    branch.states = states
     for server in branch.servers.values():
         for update in updates.values():
             server.strategy.check_update(server.state, update)
@@ -177,14 +180,14 @@ def trained(
         server.record.add_round(stage.round, {}, told)
 
 
-def parted(branch: Branch, stage: TaskStage) -> list[Branch]:
+def split(branch: Branch, stage: TaskStage) -> list[Branch]:
     """Return a branch for each of the different payloads that servers would send."""
     apart: dict[str, Branch] = {}
     for label, server in branch.servers.items():
         sent = fingerprint(
             server.strategy.configure_train(server.state, stage, client=0)
         )
-        own = apart.setdefault(sent, Branch({}, branch.memories))
+        own = apart.setdefault(sent, Branch({}, branch.states))
         own.servers[label] = server
     return list(apart.values())
 
@@ -199,16 +202,18 @@ def fingerprint(payload: Payload) -> str:
     return digest.hexdigest()
 
 
-def evaluated(config: RunConfig, clients: dict[int, Client], branch: Branch) -> float:
+def mean_accuracy(
+    run: ResolvedRun, clients: dict[int, Client], branch: Branch
+) -> float:
     """Return the mean accuracy over clients and concepts, as a run tests them."""
-    schedule = factory.build_schedule(config)
+    schedule = factory.build_schedule(run, factory.build_scenario(run))
     stage = schedule.stage(schedule.num_rounds)
     one = next(iter(branch.servers.values()))
     found = []
     for number, client in clients.items():
         sent = one.strategy.configure_train(one.state, stage, number)
-        state = branch.memories[number]
-        for concept in range(config.scenario.tasks):
+        state = branch.states[number]
+        for concept in range(run.config.scenario.tasks):
             recent = client.samples.examples(concept, "valid")
             known = client.learner.select_model(state, sent, recent)
             predict = partial(client.learner.predict, state, known, stage.task)

@@ -70,25 +70,25 @@ def main() -> None:
     parser.add_argument("--file", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.side:
-        print(json.dumps(measured(given.side, int(given.scenario.clients), given.file)))
+        print(json.dumps(measured(given.side, int(given.clients), given.file)))
         return
     print(
         "| clients | models | seconds: ours | plain | ratio | above the models: ours "
         "| plain | ratio | peak: ours | plain | ARI: ours | plain |\n"
         f"|{' --- |' * 12}"
     )
-    for clients in map(int, given.scenario.clients.split(",")):
+    for clients in map(int, given.clients.split(",")):
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "models"
-            enabled(file, clients)
-            ours = in_a_process("ours", clients, file, given.training.threads)
+            write_models(file, clients)
+            ours = in_a_process("ours", clients, file, given.threads)
             plain = None
             if clients <= given.plain_limit:
-                plain = in_a_process("plain", clients, file, given.training.threads)
+                plain = in_a_process("plain", clients, file, given.threads)
         print(line(clients, ours, plain), flush=True)
 
 
-def enabled(file: Path, clients: int) -> None:
+def write_models(file: Path, clients: int) -> None:
     """Write a row for each client and a last one for the network they started from."""
     rng = np.random.default_rng(0)
 

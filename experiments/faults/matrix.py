@@ -36,7 +36,8 @@ MOMENTS = ("before training", "during training", "after training", "aggregation"
 VICTIMS = ("client app", "SuperNode", "server app", "SuperLink")
 RUN = [
     *("--strategy", "paused", "--clients", 2, "--tasks", 1, "--rounds", 3),
-    *("--classes-per-task", 2, "--seed", 1, "--timeout", 60, "--min-replies", 2),
+    *("--classes-per-task", 2, "--seed", 1),
+    *("--set", "federation.timeout=60", "--set", "federation.min_updates=2"),
 ]
 
 

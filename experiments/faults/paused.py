@@ -71,7 +71,7 @@ class PausedLearner(FedWeitLearner[FedWeitParams]):
     def predict(
         self, state: Payload, received: Payload, task: int, x: Tensor
     ) -> Tensor:
-        # It is tested when its memory is on the disk, and before it answers.
+        # It is evaluated when its state is on the disk, and before it answers.
         self._reach("after training", self._round)
         return super().predict(state, received, task, x)
 

@@ -4,10 +4,10 @@ python experiments/fedet_cifar100/pretrain.py train --data-root DIR --output FOL
 python experiments/fedet_cifar100/pretrain.py probe --data-root DIR --backbone FOLDER
 
 `train` learns to tell the classes of CIFAR-10 and TinyImageNet apart, from the tokens'
-mean, and leaves the encoder in FOLDER for `--backbone FOLDER`. Half of the patches are
-left out of each training step (Liu et al., "PatchDropout", WACV 2023), which halves its
-cost as well. It goes on behind the last whole epoch where it was stopped, to the same
-result.
+mean, and leaves the encoder in FOLDER for `--set model.encoder=FOLDER`. Half of the
+patches are left out of each training step (Liu et al., "PatchDropout", WACV 2023),
+which halves its cost as well. It goes on behind the last whole epoch where it was
+stopped, to the same result.
 
 `probe` fits a logistic regression to frozen features of classes that were not seen, and
 does the same with an untrained encoder and with plain pixels.
@@ -95,19 +95,16 @@ def untrained(seed: int) -> Transformer:
 
 def train(given: argparse.Namespace) -> None:
     """Pre-train, and print loss and test accuracy after each epoch."""
-    data = load_dataset(given.data.datasets, given.data.root)
+    data = load_dataset(given.dataset, given.data_root)
     x, y = to_tensor(data.train.x, SHAPE), torch.tensor(data.train.y)
     test_x, test_y = to_tensor(data.test.x, SHAPE), torch.tensor(data.test.y)
-    body = untrained(given.run.seed)
+    body = untrained(given.seed)
     model = nn.ModuleDict({"body": body, "head": nn.Linear(WIDTH, data.num_classes)})
     optimizer = torch.optim.AdamW(
-        model.parameters(),
-        lr=given.training.learning_rate,
-        weight_decay=DECAY,
-        fused=True,
+        model.parameters(), lr=given.learning_rate, weight_decay=DECAY, fused=True
     )
     wanted = {name: getattr(given, name) for name in SETTINGS}
-    state = given.run.output / STATE
+    state = given.output / STATE
     done = 0
     if state.exists():
         found = torch.load(state)
@@ -116,18 +113,18 @@ def train(given: argparse.Namespace) -> None:
         model.load_state_dict(found["model"])
         optimizer.load_state_dict(found["optimizer"])
         done = found["epochs"]
-    given.run.output.mkdir(parents=True, exist_ok=True)
-    steps = math.ceil(len(y) / given.training.batch_size)
+    given.output.mkdir(parents=True, exist_ok=True)
+    steps = math.ceil(len(y) / given.batch_size)
     print(f"{len(y)} images, {data.num_classes} classes, {steps} steps an epoch")
-    for epoch in range(done, given.training.epochs):
+    for epoch in range(done, given.epochs):
         started, total = time.process_time(), 0.0
-        rng = np.random.default_rng(derive(given.run.seed, "pretraining", epoch))
-        torch.manual_seed(derive(given.run.seed, "pretraining", epoch))
+        rng = np.random.default_rng(derive(given.seed, "pretraining", epoch))
+        torch.manual_seed(derive(given.seed, "pretraining", epoch))
         model.train()
-        for step, chosen in enumerate(_batches(len(y), given.training.batch_size, rng)):
-            rate = _share(epoch * steps + step, given.training.epochs * steps)
+        for step, chosen in enumerate(_batches(len(y), given.batch_size, rng)):
+            rate = _share(epoch * steps + step, given.epochs * steps)
             for group in optimizer.param_groups:
-                group["lr"] = given.training.learning_rate * rate
+                group["lr"] = given.learning_rate * rate
             with torch.autocast("cpu", torch.bfloat16):
                 logits = model["head"](_features(body, _augmented(x[chosen], rng)))
             loss = cross_entropy(logits.float(), y[chosen], label_smoothing=SMOOTHING)
@@ -144,7 +141,7 @@ def train(given: argparse.Namespace) -> None:
             f"{hits.float().mean():.3f}, {time.process_time() - started:.0f} s",
             flush=True,
         )
-        body.encoder.save_pretrained(given.run.output)
+        body.encoder.save_pretrained(given.output)
         kept = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
         # Written aside first: a run that is stopped while it writes loses nothing.
         torch.save(
@@ -188,7 +185,7 @@ def _features(body: Transformer, x: Tensor) -> Tensor:
     order = torch.rand(count, tokens)
     order[:, 0] = -1
     chosen = order.argsort(1)[:, :kept, None].expand(-1, -1, width)
-    hidden = Hidden(values.wait_for_clients(1, chosen), torch.ones(count, kept))
+    hidden = Hidden(values.gather(1, chosen), torch.ones(count, kept))
     return body.pool(body.run(hidden, 0, len(body.blocks)))
 
 
@@ -197,8 +194,8 @@ def _features(body: Transformer, x: Tensor) -> Tensor:
 
 def probe(given: argparse.Namespace) -> None:
     """Print the accuracy of a linear probe on three kinds of features."""
-    data = load_dataset(given.data.datasets, given.data.root)
-    rng = np.random.default_rng(derive(given.run.seed, "probe"))
+    data = load_dataset(given.dataset, given.data_root)
+    rng = np.random.default_rng(derive(given.seed, "probe"))
     chosen = np.concatenate(
         [
             rng.permutation(np.flatnonzero(data.train.y == label))[: given.images]
@@ -214,7 +211,7 @@ def probe(given: argparse.Namespace) -> None:
     )
     kinds = {
         "pre-trained": Transformer(EncoderParams(encoder=given.backbone)).eval().embed,
-        "untrained": untrained(given.run.seed).eval().embed,
+        "untrained": untrained(given.seed).eval().embed,
         "pixels": lambda x: x.flatten(1),
     }
     for name, features in kinds.items():

@@ -17,12 +17,11 @@ import numpy.typing as npt
 import torch
 
 from clients.fedet.client import KNOWN, NEVER, assign_group
-from fcl_flower.config.parsing import read_toml
-from fcl_flower.config.run_config import RunConfig
+from fcl_flower.cli.options import read_config
 from fcl_flower.data.examples import InputSpec, concat, task_examples
 from fcl_flower.federation.transport.state_store import FolderStateStore
 from fcl_flower.setup import factory
-from fcl_flower.setup.resolve import data_root, input_shape
+from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.distillation import predict_logits
 from fcl_flower.training.router import Router
 from fcl_flower.training.tensors import load
@@ -53,25 +52,24 @@ def main() -> None:
 
 def outcomes(folder: Path) -> list[Outcome]:
     """Return what becomes of the test samples of every task, in the order of tasks."""
-    config = factory.validate(RunConfig.of(read_toml(folder / "config.toml", "run")))
-    torch.set_num_threads(config.training.threads)
-    plan = factory.build_scenario(config)
+    run = resolve(read_config(folder / "config.toml", "run"))
+    torch.set_num_threads(run.config.training.threads)
+    plan = factory.build_scenario(run)
     saved = FolderStateStore(folder / "checkpoint").load(before=2**31)
     if saved is None:
         raise SystemExit(f"{folder}: no checkpoint")
     state = saved.payload
     known = torch.from_numpy(np.asarray(state[KNOWN]["classes"]).astype(bool))
-    form = InputSpec(
-        data_root(config), input_shape(config), True, factory.build_tokenizer(config)
-    )
-    model = factory.build_model(config, plan)
+    tokenizer = factory.build_tokenizer(run)
+    form = InputSpec(run.data_root, run.input_shape, True, tokenizer)
+    model = factory.build_model(run, plan)
     router = Router(model, state.get("router", {}), len(known))
     found = []
     for task in range(plan.num_tasks):
         tests = concat(
             [
                 task_examples(plan, client, task, "test", form)
-                for client in range(config.scenario.clients)
+                for client in range(run.config.scenario.clients)
             ]
         )
         scores = router.scores(tests.x)

@@ -5,7 +5,7 @@ python experiments/fedseit_epoch/benchmark.py [--dataset NAME --data-root DIR]
 One client, one task, one thread. Rounds of five epochs with every K follow each other
 in turn; a ratio is the median of the ratios within a turn, so that a noisy machine hits
 both sides alike. Seconds are those of the processor. A round is everything that a
-client does between two messages, but the reading of its memory; its seconds are divided
+client does between two messages, but the reading of its state; its seconds are divided
 by its epochs. The first round of each K, which computes the extremes of the documents,
 is reported by itself, and a second one is not counted. The last line is the same
 network without federation, written with torch's own convolutions over padded batches.
@@ -23,7 +23,8 @@ from fcl_flower.core.sparse import SparseArray
 from fcl_flower.core.types import Payload, TaskStage
 from fcl_flower.data.examples import InputSpec, TaskData, batches, task_data
 from fcl_flower.models.convolutional.kim_cnn import DROPOUT, FILTERS, WIDTHS
-from fcl_flower.setup import factory, resolve
+from fcl_flower.setup import factory
+from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.loop import score
 from fcl_flower.training.tensors import snapshot
 
@@ -40,14 +41,16 @@ def main() -> None:
     parser.add_argument("--data-root", default="")
     parser.add_argument("--word-vectors", default="")
     parser.add_argument("--turns", type=int, default=15)
-    parser.add_argument("--set", default="", help="settings of fedseit")
+    parser.add_argument(
+        "--set", default="", help="parameters of fedseit, as inside a TOML table"
+    )
     given = parser.parse_args()
-    config = resolve.resolve(
+    run = resolve(
         RunConfig.from_settings(
             strategy="fedseit",
-            dataset=given.data.datasets,
-            data_root=given.data.root,
-            word_vectors=given.data.word_vectors,
+            dataset=given.dataset,
+            data_root=given.data_root,
+            word_vectors=given.word_vectors,
             clients=3,
             tasks=5,
             epochs=EPOCHS,
@@ -56,22 +59,22 @@ def main() -> None:
             **{"strategy.params": given.set},
         )
     )
-    plan = factory.build_scenario(config)
-    learner = factory.build_learner(config, plan, 0)
+    plan = factory.build_scenario(run)
+    learner = factory.build_learner(run, plan, 0)
     form = InputSpec(
-        resolve.data_root(config),
+        run.data_root,
         learner.model.input_shape,
         single_head=False,
-        numbering=factory.build_word_vectors(config),
+        numbering=factory.build_word_vectors(run),
     )
     data = task_data(plan, 0, 0, form)
     words = (data.train.x != 0).sum(1).double()
     print(
-        f"{config.data.datasets}: {len(words)} documents of {words.mean():.1f} words, "
+        f"{given.dataset}: {len(words)} documents of {words.mean():.1f} words, "
         f"{learner.model.body.table.shape[1]} dimensions, batches of "
-        f"{config.training.batch_size}"
+        f"{run.config.training.batch_size}"
     )
-    server = factory.build_strategy(config)
+    server = factory.build_strategy(run)
     start = snapshot(learner.model, learner.model.shared_names())
     base = server.configure_train(server.init(start), TaskStage(1, 0, True, False), 0)
     rng = np.random.default_rng(0)
@@ -93,7 +96,7 @@ def main() -> None:
             states[count], _ = learner.train(states[count], {"base": {}}, stage, data)
             seconds[count].append((time.process_time() - begun) / EPOCHS)
         begun = time.process_time()
-        plain.epoch(data, config.training.batch_size, turn)
+        plain.epoch(data, run.config.training.batch_size, turn)
         seconds[PLAIN].append(time.process_time() - begun)
     seconds = {count: found[1:] for count, found in seconds.items()}
     print("| K | first round, s | epoch, s | ratio to K = 0 | range of the ratio |")

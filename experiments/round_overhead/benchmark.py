@@ -137,14 +137,15 @@ def lab(folder: Path) -> Iterator[Lab]:
 
 def ours(one: Lab, name: str, rounds: int) -> list[dict[str, Any]]:
     """Run our loop; return the moments of its rounds."""
-    flat = {**WORK.flat(), "rounds": rounds}
-    options = ("strategy", "clients", "tasks", "classes-per-task", "head")
-    chosen = [part for key in options for part in (f"--{key}", flat[key])]
+    blank = RunConfig().flat()
+    given = {
+        k: v for k, v in WORK.replace(rounds=rounds).flat().items() if v != blank[k]
+    }
+    settings = [part for k, v in given.items() for part in ("--set", f"{k}={toml(v)}")]
     one.fcl(
         name,
         *("run", "--server", f"127.0.0.1:{one.control}", "--certs", "certs"),
-        *(*chosen, "--rounds", rounds, "--min-replies", 2, "--seed", WORK.run.seed),
-        *("--output", name),
+        *(*settings, "--output", name),
     )
     one.ended()
     lines = (one.folder / name / "journal.jsonl").read_text().splitlines()
@@ -161,8 +162,7 @@ def flowers(one: Lab, name: str, rounds: int) -> list[dict[str, Any]]:
     """Run Flower's FedAvg; return the moments of its rounds."""
     app, output = one.folder / f"{name}-app", one.folder / f"{name}.json"
     app.mkdir()
-    flat = WORK.replace(rounds=rounds, output=str(output.absolute())).flat()
-    lines = "\n".join(f"{key} = {toml(value)}" for key, value in flat.items())
+    config = WORK.replace(rounds=rounds, output=str(output.absolute()))
     (app / "pyproject.toml").write_text(f"""[project]
 name = "plain"
 version = "1.0.0"
@@ -177,9 +177,7 @@ publisher = "fcl"
 serverapp = "plain:server_app"
 clientapp = "plain:client_app"
 
-[tool.flwr.app.config]
-{lines}
-""")
+{config.to_toml("tool.flwr.app.config.")}""")
     home = (one.folder / "flower-of-user").absolute()
     authority = (one.folder / "certs" / "ca.crt").absolute()
     write_superlink(home, f"127.0.0.1:{one.control}", authority)

@@ -28,8 +28,9 @@ from typing_extensions import override
 from fcl_flower.config.node_config import NodeConfig
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.types import TaskStage
-from fcl_flower.federation.client import client_data, config_on_node
-from fcl_flower.setup import factory, resolve
+from fcl_flower.federation.client import client_data, resolve_on_node
+from fcl_flower.setup import factory
+from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.tensors import snapshot
 
 MOMENTS = ("created", "began", "ended")
@@ -65,30 +66,30 @@ class Timed(FedAvg):
 @server_app.main()
 def serve(grid: Grid, context: Context) -> None:
     """Train for as many rounds as ours does; evaluate nothing."""
-    config = resolve.resolve(RunConfig.of(context.run_config))
-    model = factory.build_model(config, factory.build_scenario(config))
+    run = resolve(RunConfig.of(context.run_config))
+    model = factory.build_model(run, factory.build_scenario(run))
     first = snapshot(model, model.shared_names())
     strategy = Timed(fraction_evaluate=0.0)
     strategy.rounds = []
     strategy.start(
         grid,
         ArrayRecord({name: Array(np.asarray(value)) for name, value in first.items()}),
-        num_rounds=config.federation.rounds_per_task,
+        num_rounds=run.config.federation.rounds_per_task,
     )
-    Path(config.run.output).write_text(json.dumps(strategy.rounds))
+    Path(run.config.run.output).write_text(json.dumps(strategy.rounds))
 
 
 @client_app.train()
 def train(message: Message, context: Context) -> Message:
     """Train one epoch from the model that arrived."""
     node = NodeConfig.of(context.node_config)
-    config = config_on_node(RunConfig.of(context.run_config), node)
-    plan = factory.build_scenario(config)
+    run = resolve_on_node(RunConfig.of(context.run_config), node)
+    plan = factory.build_scenario(run)
     number = int(message.content.config_records["config"]["server-round"])  # type: ignore[arg-type]
     stage = TaskStage(number, 0, starts_task=True, ends_task=True)
-    data = client_data(config, plan, node, 1).training(stage)
+    data = client_data(run, plan, node, 1).training(stage)
     received = message.content.array_records["arrays"]
-    learner = factory.build_learner(config, plan, node.partition_id)
+    learner = factory.build_learner(run, plan, node.partition_id)
     base = {name: array.numpy() for name, array in received.items()}
     _, update = learner.train({}, {"base": base}, stage, data)
     arrays = {n: Array(np.asarray(v)) for n, v in update.payload["base"].items()}

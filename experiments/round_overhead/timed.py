@@ -47,7 +47,7 @@ class TimedStrategy(FedAvg, Explains):
     def aggregate_train(
         self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
     ) -> Payload:
-        # Now, since tests are asked for by a broadcast, too.
+        # Now, since `configure_train` is called for evaluations, too.
         self._moments = {"asked": self._asked, "answered": time.time()}
         return super().aggregate_train(state, stage, updates)
 

@@ -195,11 +195,13 @@ def test_a_text_encoder_is_minilm_where_none_is_named(resolved):
         ),
         (
             {"dataset": "rows", "num_features": 5},
-            "model.num_features: got 5, expected 3, as the samples of 'rows' are tabular",
+            "model.num_features: got 5, expected 3, as the samples of 'rows' are "
+            "tabular",
         ),
         (
             {"num_features": 5},
-            "model.num_features: got 5, expected none, as the samples of 'digits' are images",
+            "model.num_features: got 5, expected none, as the samples of 'digits' are "
+            "images",
         ),
     ],
     ids=str,
