@@ -10,7 +10,6 @@ from typing import Any, Literal, get_args, get_origin
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
 
 _ENTRY = re.compile(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
 _SIGNS = {Ge: ">=", Gt: ">", Le: "<=", Lt: "<"}
@@ -50,9 +49,7 @@ def describe(
             key=name,
             type=_type(field.annotation),
             range=", ".join(_bounds(field)),
-            default=_shown(
-                presets.get(name, field.get_default(call_default_factory=True))
-            ),
+            default=_shown(presets[name]) if name in presets else _default(field),
             help=" ".join(
                 (field.description or documented.get(name, ""))
                 .replace("``", "")
@@ -78,12 +75,17 @@ def _bounds(field: FieldInfo) -> Iterator[str]:
             yield f"{sign} {getattr(bound, type(bound).__name__.lower())}"
 
 
+def _default(field: FieldInfo) -> str:
+    """Return the default; empty where a value is required."""
+    if field.is_required():
+        return ""
+    return _shown(field.get_default(call_default_factory=True))
+
+
 def _shown(value: object) -> str:
-    """Return a default as one would type it; empty where a value is required."""
+    """Return a value as one would type it."""
     if isinstance(value, bool):
         return str(value).lower()
-    if value is PydanticUndefined:
-        return ""
     return str(value) or "''"
 
 

@@ -24,13 +24,17 @@ import fcl_flower
 import strategies
 from fcl_flower.algorithms.base import ServerStrategy
 from fcl_flower.algorithms.registry import algorithm, algorithms
+from fcl_flower.config.parsing import flatten
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.federation.transport import messages
 
 ROOT = Path(__file__).parents[2]
+CORE = ROOT / "fcl_flower"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PACKAGES = ("fcl_flower", "strategies", "clients")
 SOURCES = sorted(path for name in PACKAGES for path in (ROOT / name).rglob("*.py"))
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+FOLDERS = sorted({path.parent for path in SOURCES if path.is_relative_to(CORE)})
 DIRECT = [
     Requirement(text)
     for group in (
@@ -54,6 +58,47 @@ def test_a_file_is_short_and_says_what_it_is_for(path):
 
     assert len(text.splitlines()) <= 350
     assert ast.get_docstring(ast.parse(text))
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=shown)
+def test_a_folder_has_ten_modules_at_most(folder):
+    modules = {path.name for path in folder.glob("*.py")} - {"__init__.py"}
+
+    assert len(modules) <= 10
+
+
+@pytest.mark.parametrize("path", [*SOURCES, *TESTS], ids=shown)
+def test_what_is_left_to_do_says_where_it_is_kept(path):
+    bare = re.compile(r"\b(TODO|FIXME|XXX)\b(?!\(#\d+\))")
+
+    assert path == Path(__file__) or not bare.findall(path.read_text())
+
+
+def calls(path, name):
+    """Return how often a file calls a function by its bare name or as an attribute."""
+    found = 0
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call):
+            own = isinstance(node.func, ast.Name) and node.func.id == name
+            # `path.resolve()` of pathlib takes no argument.
+            other = isinstance(node.func, ast.Attribute) and node.func.attr == name
+            found += own or (other and bool(node.args))
+    return found
+
+
+def test_a_configuration_is_resolved_where_it_enters_a_program():
+    found = {shown(path): calls(path, "resolve") for path in SOURCES}
+
+    assert {name: count for name, count in found.items() if count} == {
+        "fcl_flower/api.py": 1,
+        "fcl_flower/cli/check_data.py": 1,
+        "fcl_flower/cli/deploy.py": 1,
+        "fcl_flower/cli/main.py": 1,
+        "fcl_flower/cli/simulate.py": 1,
+        "fcl_flower/federation/client.py": 1,
+        "fcl_flower/federation/run.py": 2,
+        "fcl_flower/runtime/study.py": 1,
+    }
 
 
 def test_nothing_names_a_place_on_somebodys_machine():
@@ -87,7 +132,17 @@ def test_the_version_is_the_same_everywhere():
 def test_flower_is_told_every_setting_with_its_default():
     app = PROJECT["tool"]["flwr"]["app"]
 
-    assert app["config"] == RunConfig.from_settings(clients=0).flat()
+    # Flower refuses keys that are not here: parameters come as the text of `params`.
+    params = {f"{section}.params": "" for section in ("strategy", "scenario", "model")}
+    assert flatten(app["config"]) == RunConfig().flat() | params
+
+
+def test_flowers_defaults_are_those_of_an_empty_configuration():
+    config = flatten(PROJECT["tool"]["flwr"]["app"]["config"])
+
+    assert RunConfig.of(config) == RunConfig()
+    config["strategy.params"] = "lambda1 = 0.01"
+    assert RunConfig.of(config).strategy.params == {"lambda1": 0.01}
 
 
 def test_flowers_bundle_holds_every_file_that_the_app_needs(tmp_path):
