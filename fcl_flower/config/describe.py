@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, get_args, get_origin
 
-from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 _ENTRY = re.compile(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
-_SIGNS = {Ge: ">=", Gt: ">", Le: "<=", Lt: "<"}
+_SIGNS = {"Ge": ">=", "Gt": ">", "Le": "<=", "Lt": "<"}
+"""What stands for the bounds that pydantic keeps as metadata, by their class."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +71,9 @@ def _type(annotation: Any) -> str:  # noqa: ANN401
 
 def _bounds(field: FieldInfo) -> Iterator[str]:
     for bound in field.metadata:
-        if (sign := _SIGNS.get(type(bound))) is not None:
-            yield f"{sign} {getattr(bound, type(bound).__name__.lower())}"
+        name = type(bound).__name__
+        if name in _SIGNS:
+            yield f"{_SIGNS[name]} {getattr(bound, name.lower())}"
 
 
 def _default(field: FieldInfo) -> str:

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from fcl_flower.config.parsing import read_toml
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.core.errors import ConfigError, refuse
+from fcl_flower.core.errors import extra, refuse
 from fcl_flower.core.types import Array
 
 if TYPE_CHECKING:
@@ -220,13 +220,8 @@ def _markdown(rows: list[dict[str, Any]]) -> str:
 
 
 def _data_frame(rows: list[dict[str, Any]]) -> "pd.DataFrame":
-    try:
+    with extra("pandas", "to_pandas"):
         import pandas as pd
-    except ImportError as error:
-        raise ConfigError(
-            "to_pandas: got no pandas, expected it installed (pip install pandas); "
-            "table() does without"
-        ) from error
     return pd.DataFrame(rows)
 
 

@@ -215,7 +215,7 @@ def test_without_pillow_one_sentence_says_what_to_install(
 ):
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(
-        ConfigError, match=r'0\.png needs Pillow: pip install "fcl-f.*s\]'
+        ConfigError, match=r"0\.png: got no package PIL.*pip install 'fcl-f.*images\]'"
     ):
         first_task(tmp_path)
 
