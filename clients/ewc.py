@@ -2,7 +2,7 @@
 
 Kirkpatrick et al., PNAS 2017, https://arxiv.org/abs/1612.00796, equation 3, with one
 running Fisher information and one anchor as in online EWC (Schwarz et al., ICML 2018,
-https://arxiv.org/abs/1805.06370, section 3.2), so that memory does not grow with the
+https://arxiv.org/abs/1805.06370, section 3.2), so that the state does not grow with the
 number of tasks.
 """
 

@@ -58,7 +58,7 @@ class Sgd(ClientLearner[P]):
     def fit(
         self, state: Payload, stage: TaskStage, data: TaskData
     ) -> tuple[Arrays, Arrays]:
-        """Train the model that is loaded; return all heads and the optimizer's memory.
+        """Train the model that is loaded; return all heads and the optimizer's state.
 
         Leaves the scalars for the progress display in ``metrics``.
         """
@@ -93,11 +93,11 @@ class Sgd(ClientLearner[P]):
             validate,
             numbered,
             self.context.training,
-            memory={} if stage.starts_task else state.get("optimizer", {}),
+            optimizer_state={} if stage.starts_task else state.get("optimizer", {}),
             seed=self.context.seed,
             client=self.context.client,
             stage=stage,
         )
         self.metrics = done.metrics()
         heads = {**state.get("heads", {}), **snapshot(model, sorted(own_head))}
-        return heads, done.memory
+        return heads, done.optimizer_state

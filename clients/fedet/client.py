@@ -191,7 +191,7 @@ class FedEt(ClientLearner[FedEtParams]):
             validate,
             inner,
             self.context.training,
-            memory={},
+            optimizer_state={},
             seed=self.context.seed,
             client=self.context.client,
             stage=stage,

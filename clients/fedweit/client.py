@@ -101,13 +101,13 @@ class FedWeit(ClientLearner[W], AnswersQueries):
             lambda: score(work.logits, seen.valid),
             seen.train,
             self.context.training,
-            memory=state["optimizer"],
+            optimizer_state=state["optimizer"],
             seed=self.context.seed,
             client=self.context.client,
             stage=stage,
             rates=work.rates,
         )
-        state = {**state, **self.changed(work, task), "optimizer": done.memory}
+        state = {**state, **self.changed(work, task), "optimizer": done.optimizer_state}
         metrics = done.metrics() | self.attention_weights(state)
         if stage.ends_task:
             state = self.finish(state, task, data)

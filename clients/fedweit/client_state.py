@@ -2,7 +2,7 @@
 
 In the client's state: ``meta/current`` is the task's number, ``received/C/S`` are the
 foreign adapters A_j that came for it, ``attention`` is alpha, one for each of them and
-tensor, ``optimizer`` is the memory of Adam. A client may come back to a task that it
+tensor, ``optimizer`` is the state of Adam. A client may come back to a task that it
 has finished; that is another visit, and nothing of the first one is left by then.
 """
 

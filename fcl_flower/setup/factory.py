@@ -235,8 +235,8 @@ def build_training(run: ResolvedRun) -> Training:
         epochs=section.epochs,
         batch_size=section.batch_size,
         learning_rate=section.learning_rate,
-        patience=section.lr_patience,
-        stop_after=section.early_stopping_patience,
+        lr_patience=section.lr_patience,
+        early_stopping_patience=section.early_stopping_patience,
     )
 
 

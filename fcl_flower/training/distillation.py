@@ -16,13 +16,13 @@ from fcl_flower.training.loop import Training, fit_once
 
 
 class DistillationSet(NamedTuple):
-    """What a model shall learn.
+    """Samples with the logits that a model is trained to give.
 
     Attributes:
         x: inputs, or what `MultiHeadModel.frozen_features` makes of them, N of them.
         targets: logits, shape (N, classes).
-        classes: int64, places of the logits that count.
-        labels: int64, shape (N,), places in the head; only used with a weight.
+        classes: int64, indices of the logits that count.
+        labels: int64, shape (N,), indices in the head; only used with a weight.
         weight: of the cross-entropy of the labels beside the squared error. It is over
             the classes that occur, so that no sample speaks against a class of which
             there is none.
@@ -42,7 +42,7 @@ def squared_error(logits: Tensor, targets: Tensor) -> Tensor:
 
 def distill(
     model: MultiHeadModel,
-    lesson: DistillationSet,
+    data: DistillationSet,
     training: Training,
     epochs: int,
     seed: int,
@@ -53,29 +53,29 @@ def distill(
 
     Args:
         model: with a single head; holds where training starts.
-        lesson: what to learn.
+        data: what to learn.
         training: batch size and rate.
-        epochs: passes over the lesson.
+        epochs: passes over the set.
         seed: of the order of the samples.
     """
     leaves = {n: p for n, p in model.named_parameters() if p.requires_grad}
-    targets = lesson.targets[:, lesson.classes]
-    present, labels = torch.unique(lesson.labels, return_inverse=True)
+    targets = data.targets[:, data.classes]
+    present, labels = torch.unique(data.labels, return_inverse=True)
 
     def objective(x: Tensor, which: Tensor) -> Tensor:
         model.train()
         logits = model(x, 0)
-        loss = squared_error(logits[:, lesson.classes], targets[which])
-        if lesson.weight:
+        loss = squared_error(logits[:, data.classes], targets[which])
+        if data.weight:
             entropy = cross_entropy(logits[:, present], labels[which])
-            loss = loss + lesson.weight * entropy
+            loss = loss + data.weight * entropy
         return loss
 
-    numbers = torch.arange(len(lesson.x), device=lesson.x.device)
+    numbers = torch.arange(len(data.x), device=data.x.device)
     return fit_once(
         leaves,
         objective,
-        Examples(lesson.x, numbers),
+        Examples(data.x, numbers),
         replace(training, epochs=epochs),
         seed,
     )

@@ -19,27 +19,28 @@ MINIMUM_RATE = 1e-7
 class Training:
     """How a client trains, the same for every algorithm of a comparison.
 
-    The optimizer is Adam. Its rate is divided by ``decay`` after ``patience``
+    The optimizer is Adam. Its rate is divided by ``decay`` after ``lr_patience``
     epochs without a new lowest validation loss, and a task's training stops for
     good below 1e-7 (FedWeIT, appendix B; the released code never stops). A round
-    may end early: after ``stop_after`` epochs without a validation loss below the
-    lowest of the round (FedSeIT, table 4).
+    may end early: after ``early_stopping_patience`` epochs without a validation loss
+    below the lowest of the round (FedSeIT, table 4).
 
     Attributes:
         epochs: passes over the task's training data in a round, at least 1.
         batch_size: examples a step, at least 1.
         learning_rate: Adam's rate at the start of each task, above 0.
-        patience: stagnating epochs before the rate falls; 0 for a constant rate.
+        lr_patience: stagnating epochs before the rate falls; 0 for a constant rate.
         decay: divisor of the rate, above 1.
-        stop_after: stagnating epochs that end a round's training; 0 for never.
+        early_stopping_patience: stagnating epochs that end a round's training; 0 for
+            never.
     """
 
     epochs: int
     batch_size: int
     learning_rate: float
-    patience: int = 3
+    lr_patience: int = 3
     decay: float = 3.0
-    stop_after: int = 0
+    early_stopping_patience: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +53,16 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class FitResult:
-    """What a round of local training leaves behind.
+    """Result of one round of local training.
 
     Attributes:
-        memory: optimizer moments and the state of the rate; hand it to the next
-            round of the same task.
+        optimizer_state: optimizer moments and the state of the rate; hand it to the
+            next round of the same task.
         loss: mean training loss over the last epoch, NaN if nothing was trained.
         valid: the score on the validation examples after the last epoch.
     """
 
-    memory: Arrays
+    optimizer_state: Arrays
     loss: float
     valid: Score
 
@@ -93,7 +94,7 @@ def fit(
     examples: Examples,
     training: Training,
     *,
-    memory: Arrays,
+    optimizer_state: Arrays,
     seed: int,
     client: int,
     stage: TaskStage,
@@ -108,22 +109,22 @@ def fit(
         validate: the score on the validation examples, for the learning rate.
         examples: the task's training examples.
         training: epochs, batch size and rate.
-        memory: `FitResult.memory` of the last round of the same task; empty at its
-            start.
+        optimizer_state: `FitResult.optimizer_state` of the last round of the same task;
+            empty at its start.
         seed: of the run; the order of the examples depends on it, client and round.
         client: the client's partition number.
         stage: where the client stands.
         rates: factors on the learning rate by parameter name; 1 where absent.
         after_step: called after each step with the current rate (proximal steps).
     """
-    rate = _scalar(memory, "rate", training.learning_rate)
+    rate = _scalar(optimizer_state, "rate", training.learning_rate)
     of_task = _Patience(
-        training.patience,
-        _scalar(memory, "best", np.inf),
-        _scalar(memory, "stale", 0.0),
+        training.lr_patience,
+        _scalar(optimizer_state, "best", np.inf),
+        _scalar(optimizer_state, "stale", 0.0),
     )
     # The base has changed since the last round: a round is compared with itself.
-    of_round = _Patience(training.stop_after)
+    of_round = _Patience(training.early_stopping_patience)
     factors = rates or {}
     optimizer = torch.optim.Adam(
         [
@@ -133,7 +134,7 @@ def fit(
         lr=rate,
         fused=True,
     )
-    _restore(optimizer, parameters, memory)
+    _restore(optimizer, parameters, optimizer_state)
     loss, valid = np.nan, None
     for epoch in range(training.epochs):
         if rate < MINIMUM_RATE:
@@ -188,7 +189,7 @@ def fit_once(
         lambda: Score(np.nan, np.nan),
         examples,
         training,
-        memory={},
+        optimizer_state={},
         seed=seed,
         client=0,
         stage=TaskStage(0, 0, starts_task=True, ends_task=True),
@@ -247,22 +248,24 @@ def _epoch(
     return total / len(examples.y) if len(examples.y) else float("nan")
 
 
-def _scalar(memory: Arrays, name: str, default: float) -> float:
-    return float(np.asarray(memory[name])) if name in memory else default
+def _scalar(optimizer_state: Arrays, name: str, default: float) -> float:
+    return (
+        float(np.asarray(optimizer_state[name])) if name in optimizer_state else default
+    )
 
 
 def _restore(
     optimizer: torch.optim.Adam,
     parameters: Mapping[str, torch.nn.Parameter],
-    memory: Arrays,
+    optimizer_state: Arrays,
 ) -> None:
     for name, parameter in parameters.items():
-        if f"step/{name}" in memory:
+        if f"step/{name}" in optimizer_state:
             device = str(parameter.device)  # also of the step: the update is fused
             optimizer.state[parameter] = {
-                "step": to_torch(memory[f"step/{name}"], device),
-                "exp_avg": to_torch(memory[f"mean/{name}"], device),
-                "exp_avg_sq": to_torch(memory[f"square/{name}"], device),
+                "step": to_torch(optimizer_state[f"step/{name}"], device),
+                "exp_avg": to_torch(optimizer_state[f"mean/{name}"], device),
+                "exp_avg_sq": to_torch(optimizer_state[f"square/{name}"], device),
             }
 
 

@@ -65,7 +65,7 @@ def test_all_settings_of_the_training_reach_it():
     )
     found = factory.build_training(run)
     assert (found.epochs, found.batch_size, found.learning_rate) == (3, 7, 0.25)
-    assert (found.patience, found.stop_after) == (2, 5)
+    assert (found.lr_patience, found.early_stopping_patience) == (2, 5)
 
 
 def test_all_settings_of_the_rounds_reach_the_schedule():

@@ -71,7 +71,7 @@ def test_the_loss_is_the_error_and_the_weighted_cross_entropy(toy, weight):
 
     errors, entropies = [], []
     for logits, targets, label in zip(
-        before, given.targets.tolist(), given.data.class_names.tolist(), strict=True
+        before, given.targets.tolist(), given.labels.tolist(), strict=True
     ):
         errors += [(logits[c] - targets[c]) ** 2 for c in (0, 2)]
         total = math.exp(logits[0]) + math.exp(logits[2])

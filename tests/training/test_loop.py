@@ -46,7 +46,7 @@ def always(value):
     return lambda: Score(value, 0.5)
 
 
-def train(leaves, examples, validate=None, number=1, memory=None, **given):
+def train(leaves, examples, validate=None, number=1, optimizer_state=None, **given):
     training = {"epochs": 2, "batch_size": 5, "learning_rate": 0.01}
     known = {key: given.pop(key) for key in list(given) if key in Training.__slots__}
     arguments = {"seed": 3, "client": 1, **given}
@@ -56,7 +56,7 @@ def train(leaves, examples, validate=None, number=1, memory=None, **given):
         validate or iter_scores(range(1000, 0, -1)),
         examples,
         Training(**{**training, **known}),
-        memory=memory or {},
+        optimizer_state=optimizer_state or {},
         stage=stage(number),
         **arguments,
     )
@@ -79,11 +79,13 @@ def orders(number, epochs=2, seed=3, client=1):
 
 def test_two_rounds_are_one_unbroken_run_of_adam(examples):
     leaves = linear()
-    memory = {}
+    optimizer_state = {}
     for number in (1, 2):
-        # A new process: only the values and the memory remain.
+        # A new process: only the values and the optimizer_state remain.
         leaves = {n: torch.nn.Parameter(p.detach().clone()) for n, p in leaves.items()}
-        memory = train(leaves, examples, number=number, memory=memory).memory
+        optimizer_state = train(
+            leaves, examples, number=number, optimizer_state=optimizer_state
+        ).optimizer_state
 
     plain = linear()
     adam = torch.optim.Adam(plain.values(), lr=0.01, fused=True)
@@ -97,9 +99,10 @@ def test_two_rounds_are_one_unbroken_run_of_adam(examples):
     for name in plain:
         assert torch.equal(leaves[name], plain[name]), name
         np.testing.assert_array_equal(
-            memory[f"square/{name}"], adam.state[plain[name]]["exp_avg_sq"].numpy()
+            optimizer_state[f"square/{name}"],
+            adam.state[plain[name]]["exp_avg_sq"].numpy(),
         )
-    assert memory["step/w"] == 2 * 2 * math.ceil(COUNT / 5)
+    assert optimizer_state["step/w"] == 2 * 2 * math.ceil(COUNT / 5)
 
 
 def test_the_optimizer_is_adam_as_published(examples):
@@ -137,7 +140,7 @@ def test_without_memory_a_task_starts_afresh(examples):
     done = train(linear(), examples)
     leaves, again = linear(), linear()
     train(leaves, examples, number=2)
-    train(again, examples, number=2, memory=done.memory)
+    train(again, examples, number=2, optimizer_state=done.optimizer_state)
     assert not torch.equal(leaves["w"], again["w"])
 
 
@@ -145,21 +148,21 @@ def test_the_rate_falls_by_three_after_patience_stagnating_validations(examples)
     losses = [1.0, 0.9, 0.9, 0.95, 0.9, 0.8, 0.8, 0.8, 0.8, 0.7]
     #         new  new  1    2     3:/3 new  1    2    3:/3 new
     rates = []
-    leaves, memory, validate = linear(), {}, iter_scores(losses)
+    leaves, optimizer_state, validate = linear(), {}, iter_scores(losses)
     for number in range(1, len(losses) + 1):
-        memory = train(
-            leaves, examples, validate, number, memory, epochs=1, patience=3
-        ).memory
-        rates.append(float(memory["rate"]))
+        optimizer_state = train(
+            leaves, examples, validate, number, optimizer_state, epochs=1, lr_patience=3
+        ).optimizer_state
+        rates.append(float(optimizer_state["rate"]))
     expected = [0.01] * 4 + [0.01 / 3] * 4 + [0.01 / 9] * 2
     np.testing.assert_allclose(rates, expected, rtol=1e-12)
-    assert float(memory["best"]) == 0.7
+    assert float(optimizer_state["best"]) == 0.7
 
 
 def test_rounds_and_epochs_count_alike_for_the_rate(examples):
-    done = train(linear(), examples, always(1.0), epochs=5, patience=2)
+    done = train(linear(), examples, always(1.0), epochs=5, lr_patience=2)
     # The first is a new best; then two stagnate, and two more.
-    assert float(done.memory["rate"]) == pytest.approx(0.01 / 9)
+    assert float(done.optimizer_state["rate"]) == pytest.approx(0.01 / 9)
 
 
 def test_the_falling_rate_is_used_at_once(examples):
@@ -169,7 +172,7 @@ def test_the_falling_rate_is_used_at_once(examples):
         examples,
         always(1.0),
         epochs=3,
-        patience=1,
+        lr_patience=1,
         batch_size=COUNT,
         after_step=seen.append,
     )
@@ -185,7 +188,13 @@ def test_training_stops_for_good_when_the_rate_is_too_small(examples):
     assert len(steps) == 2  # a new best, then one stagnation, then 6.7e-8
     before = {name: leaf.detach().clone() for name, leaf in leaves.items()}
     later = train(
-        leaves, examples, always(0.1), 2, done.memory, after_step=steps.append, **given
+        leaves,
+        examples,
+        always(0.1),
+        2,
+        done.optimizer_state,
+        after_step=steps.append,
+        **given,
     )
     assert len(steps) == 2
     assert all(torch.equal(leaves[name], before[name]) for name in leaves)
@@ -208,8 +217,8 @@ def test_a_rate_of_exactly_the_limit_still_trains(examples):
 
 
 def test_without_validation_examples_the_rate_stays(examples):
-    done = train(linear(), examples, always(math.nan), epochs=9, patience=1)
-    assert float(done.memory["rate"]) == 0.01
+    done = train(linear(), examples, always(math.nan), epochs=9, lr_patience=1)
+    assert float(done.optimizer_state["rate"]) == 0.01
     assert "valid_loss" not in done.metrics()
 
 
@@ -296,7 +305,7 @@ def test_a_client_without_training_examples_has_no_loss():
     done = train(linear(), nothing, epochs=1)
     assert math.isnan(done.loss)
     assert "loss" not in done.metrics()
-    assert "step/w" not in done.memory
+    assert "step/w" not in done.optimizer_state
 
 
 def test_a_score_is_a_mean_over_all_batches():
@@ -369,15 +378,15 @@ def test_a_tensor_that_does_not_fit_the_model_is_refused_by_name(name, shape):
 # ---- when a round ends early
 
 
-def epochs_of(examples, losses, memory=None, number=1, **given):
-    """Return how many epochs a round trains, with one step in each, and its memory."""
+def epochs_of(examples, losses, optimizer_state=None, number=1, **given):
+    """Return how many epochs a round trains, with one step in each, and its optimizer_state."""
     steps = []
     done = train(
         linear(),
         examples,
         iter_scores(losses),
         number,
-        memory,
+        optimizer_state,
         epochs=len(losses),
         batch_size=COUNT,
         after_step=steps.append,
@@ -396,20 +405,24 @@ def epochs_of(examples, losses, memory=None, number=1, **given):
     ],
 )
 def test_a_round_ends_after_so_many_stagnating_epochs(examples, losses, expected):
-    count, done = epochs_of(examples, losses, stop_after=2)
+    count, done = epochs_of(examples, losses, early_stopping_patience=2)
     assert count == expected
     assert done.valid.loss == losses[expected - 1]
 
 
 def test_a_round_is_compared_with_itself_and_counts_anew(examples):
-    count, done = epochs_of(examples, [1.0, 1.0, 1.0, 1.0], stop_after=2)
+    count, done = epochs_of(examples, [1.0, 1.0, 1.0, 1.0], early_stopping_patience=2)
     assert count == 3
     # Worse than all of the last round, but getting better.
     losses = [9.0, 8.0, 7.0, 6.0]
-    count, done = epochs_of(examples, losses, done.memory, 2, stop_after=2)
+    count, done = epochs_of(
+        examples, losses, done.optimizer_state, 2, early_stopping_patience=2
+    )
     assert count == 4
     # The first epoch of a round is its best so far.
-    count, _ = epochs_of(examples, [9.0] * 5, done.memory, 3, stop_after=2)
+    count, _ = epochs_of(
+        examples, [9.0] * 5, done.optimizer_state, 3, early_stopping_patience=2
+    )
     assert count == 3
 
 
@@ -418,19 +431,21 @@ def test_a_round_does_not_end_early_unless_asked(examples):
 
 
 def test_patience_0_keeps_the_rate(examples):
-    count, done = epochs_of(examples, [1.0] * 9, patience=0)
+    count, done = epochs_of(examples, [1.0] * 9, lr_patience=0)
     assert count == 9
-    assert float(done.memory["rate"]) == 0.01
+    assert float(done.optimizer_state["rate"]) == 0.01
 
 
 def test_the_rate_falls_in_the_epoch_that_ends_a_round(examples):
-    count, done = epochs_of(examples, [1.0] * 9, stop_after=2, patience=2)
+    count, done = epochs_of(
+        examples, [1.0] * 9, early_stopping_patience=2, lr_patience=2
+    )
     assert count == 3
-    assert float(done.memory["rate"]) == pytest.approx(0.01 / 3)
+    assert float(done.optimizer_state["rate"]) == pytest.approx(0.01 / 3)
 
 
 def test_without_validation_examples_a_round_never_ends_early(examples):
-    assert epochs_of(examples, [math.nan] * 9, stop_after=1)[0] == 9
+    assert epochs_of(examples, [math.nan] * 9, early_stopping_patience=1)[0] == 9
 
 
 # ---- dropout

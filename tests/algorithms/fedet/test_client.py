@@ -64,7 +64,7 @@ def learner(training=None, classes=CLASSES, **params):
     given |= {"distil_on": "memory", "label_weight": 0.0, "start": "fresh"}
     given |= {"least_share": 0.0, **params}
     chosen = {"epochs": 40, "batch_size": 20, "learning_rate": 0.02} | (training or {})
-    place = ClientContext(client=0, seed=0, training=Training(**chosen, patience=0))
+    place = ClientContext(client=0, seed=0, training=Training(**chosen, lr_patience=0))
     return FedEt(FedEtParams(**given), model(classes), place)
 
 
