@@ -108,7 +108,13 @@ def test_a_label_speaks_only_against_classes_that_occur(toy):
 
 
 def test_the_passes_are_those_asked_for_at_a_constant_rate(toy):
-    distill(toy, lesson(count=6), training(epochs=50, stop_after=1, patience=1), 4, 0)
+    distill(
+        toy,
+        lesson(count=6),
+        training(epochs=50, early_stopping_patience=1, lr_patience=1),
+        4,
+        0,
+    )
 
     assert Body.calls == [(True, 6)] * 4
 

@@ -379,7 +379,7 @@ def test_a_tensor_that_does_not_fit_the_model_is_refused_by_name(name, shape):
 
 
 def epochs_of(examples, losses, optimizer_state=None, number=1, **given):
-    """Return how many epochs a round trains, with one step in each, and its optimizer_state."""
+    """Return how many epochs a round trains, with one step in each, and the state."""
     steps = []
     done = train(
         linear(),

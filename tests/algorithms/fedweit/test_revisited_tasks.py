@@ -189,13 +189,13 @@ def test_with_a_base_that_stays_other_tasks_make_no_difference(solver):
     assert exact({g: between[g] for g in own}) == exact({g: state[g] for g in own})
 
 
-def test_a_visit_starts_without_a_memory_of_the_optimizer(monkeypatch):
+def test_a_visit_starts_without_the_optimizer_of_the_first_visit(monkeypatch):
     memories = []
     fit = client.fit
 
-    def watched(*given, memory, **named):
-        memories.append(dict(memory))
-        return fit(*given, memory=memory, **named)
+    def watched(*given, optimizer_state, **named):
+        memories.append(dict(optimizer_state))
+        return fit(*given, optimizer_state=optimizer_state, **named)
 
     monkeypatch.setattr(client, "fit", watched)
     weit = learner()
