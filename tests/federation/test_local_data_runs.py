@@ -136,7 +136,7 @@ def test_a_client_that_lacks_a_task_is_left_out_by_name_until_it_has_it(
     assert [row["clients"] for row in rows] == [[0, 1]] * 3 + [[0]] + [[0, 1]] * 2
     assert rows[3]["reasons"] == {
         "1": "the client failed: ConfigError: "
-        "task 2 is not there yet: the client has 1."
+        "task 2 is not there yet: the client has 1"
     }
     accuracy = summary_of(tmp_path / "run")["client_accuracy"]
     assert accuracy[1][1][1] > 0.8
@@ -149,7 +149,7 @@ def test_what_is_wrong_with_the_data_is_said_on_the_client_alone(tmp_path, place
     reasons = rounds_of(tmp_path / "run")[0]["reasons"]
     assert reasons == {
         "1": "the client failed: ConfigError: "
-        "task 1: the client's data cannot be used; the client's own log says why."
+        "task 1: the client's data cannot be used; the client's own log says why"
     }
     with pytest.raises(ConfigError) as caught:
         message_of(config(tmp_path, clients=2), places[1]).data(
