@@ -29,7 +29,8 @@ from fcl_flower.runtime.processes import make_folder
 from fcl_flower.runtime.simulation import run_on
 from fcl_flower.runtime.study import Study, run_folder, run_study, variants_of
 from fcl_flower.setup.factory import validate
-from fcl_flower.setup.resolve import ResolvedRun, data_root, resolve
+from fcl_flower.setup.resolve import data_root, resolve
+from fcl_flower.setup.resolved_run import ResolvedRun
 
 Backend: TypeAlias = Literal["in-process", "flower"]
 BACKENDS = ("in-process", "flower")

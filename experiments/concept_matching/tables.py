@@ -32,7 +32,8 @@ from fcl_flower.results.diagnostics.concepts import ConceptDiagnostics
 from fcl_flower.results.tables import format_mean_std, mean_and_std
 from fcl_flower.runtime.study import read_study
 from fcl_flower.setup import factory
-from fcl_flower.setup.resolve import ResolvedRun, resolve
+from fcl_flower.setup.resolve import resolve
+from fcl_flower.setup.resolved_run import ResolvedRun
 from fcl_flower.training.loop import score
 from fcl_flower.training.tensors import snapshot
 from strategies.concept_matching.server import ConceptMatching

@@ -26,7 +26,7 @@ from fcl_flower.core.errors import ConfigError, refuse, unknown
 if TYPE_CHECKING:
     from fcl_flower.config.run_config import RunConfig
     from fcl_flower.runtime.study import Study
-    from fcl_flower.setup.resolve import ResolvedRun
+    from fcl_flower.setup.resolved_run import ResolvedRun
 
 
 @click.command()

@@ -26,7 +26,8 @@ from fcl_flower.federation.transport.state_store import (
 )
 from fcl_flower.setup import factory
 from fcl_flower.setup.compatibility import has_local_data
-from fcl_flower.setup.resolve import ResolvedRun, resolve
+from fcl_flower.setup.resolve import resolve
+from fcl_flower.setup.resolved_run import ResolvedRun
 from fcl_flower.training.loop import score
 
 

@@ -31,7 +31,8 @@ from fcl_flower.results.diagnostics import build_diagnostics
 from fcl_flower.results.recorder import Recorder
 from fcl_flower.results.run_folder import CHECKPOINT, free_folder
 from fcl_flower.setup import factory
-from fcl_flower.setup.resolve import ResolvedRun, resolve
+from fcl_flower.setup.resolve import resolve
+from fcl_flower.setup.resolved_run import ResolvedRun
 from fcl_flower.training.tensors import snapshot
 
 EvaluateFn: TypeAlias = Callable[[int, ArrayRecord], MetricRecord | None]

@@ -30,7 +30,7 @@ from fcl_flower.runtime.processes import (
     stop,
 )
 from fcl_flower.setup import resolve
-from fcl_flower.setup.resolve import ResolvedRun
+from fcl_flower.setup.resolved_run import ResolvedRun
 
 
 def run_on(

@@ -17,7 +17,8 @@ from fcl_flower.results.report import write_comparison
 from fcl_flower.results.run_folder import resumable
 from fcl_flower.results.tables import Summary, rows, table
 from fcl_flower.setup.factory import validate
-from fcl_flower.setup.resolve import ResolvedRun, resolve
+from fcl_flower.setup.resolve import resolve
+from fcl_flower.setup.resolved_run import ResolvedRun
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,11 @@
 """What does not go together: settings of a run, and what an algorithm needs of it."""
 
-from typing import TYPE_CHECKING
-
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import refuse
 from fcl_flower.data.scenarios.plan import Scenario
 from fcl_flower.data.scenarios.registry import scenario_entry
 from fcl_flower.models.registry import model_entry
-
-if TYPE_CHECKING:
-    from fcl_flower.setup.resolve import ResolvedRun
+from fcl_flower.setup.resolved_run import ResolvedRun
 
 
 def has_local_data(config: RunConfig) -> bool:
@@ -18,7 +14,7 @@ def has_local_data(config: RunConfig) -> bool:
     return bool(name) and scenario_entry(name).local_data
 
 
-def check_choices(run: "ResolvedRun") -> None:
+def check_choices(run: ResolvedRun) -> None:
     """Refuse settings that do not go together, whatever the data are.
 
     Raises:
@@ -132,7 +128,7 @@ def check_local_data(config: RunConfig) -> None:
             raise refuse(key, value, f"{expected}, for scenario {config.scenario.name}")
 
 
-def check_single_head(run: "ResolvedRun", plan: Scenario) -> None:
+def check_single_head(run: ResolvedRun, plan: Scenario) -> None:
     """Refuse tasks that are trained on together, but have a head each or no identity.
 
     Raises:

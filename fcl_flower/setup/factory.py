@@ -26,7 +26,7 @@ from fcl_flower.data.text.word_vectors import WordVectors, word_vectors
 from fcl_flower.models.registry import MultiHeadModel, create_model
 from fcl_flower.models.transformer.pretrained import EncoderParams
 from fcl_flower.setup.compatibility import check_single_head
-from fcl_flower.setup.resolve import ResolvedRun
+from fcl_flower.setup.resolved_run import ResolvedRun
 from fcl_flower.training.loop import Training
 from fcl_flower.training.server_trainer import ServerTrainer
 from fcl_flower.training.tensors import snapshot

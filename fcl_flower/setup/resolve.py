@@ -5,24 +5,23 @@ Both sides of a federation resolve the same configuration and get the same resul
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from fcl_flower.algorithms.registry import Algorithm, algorithm
-from fcl_flower.config.params import Params
 from fcl_flower.config.parsing import Scalar, validate_params
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.config.sections import ModelSection, ScenarioSection
 from fcl_flower.core.errors import refuse
 from fcl_flower.data.datasets.registry import load_dataset
-from fcl_flower.data.scenarios.registry import ScenarioEntry, scenario_entry
-from fcl_flower.models.registry import ModelEntry, check_modality, model_entry
-from fcl_flower.models.transformer.pretrained import MINILM, EncoderParams, image_shape
+from fcl_flower.data.scenarios.registry import scenario_entry
+from fcl_flower.models.registry import check_modality, model_entry
+from fcl_flower.models.transformer.pretrained import MINILM, EncoderParams
 from fcl_flower.setup.compatibility import (
     check_choices,
     check_local_data,
     has_local_data,
 )
+from fcl_flower.setup.resolved_run import ResolvedRun
 
 _SUITS = {
     "images": "lenet",
@@ -31,45 +30,6 @@ _SUITS = {
     "text": "kim-cnn",
 }
 """The model for each modality."""
-
-
-@dataclass(frozen=True, slots=True)
-class ResolvedRun:
-    """A run with every default decided, and what its names stand for.
-
-    Attributes:
-        config: with nothing left open.
-        algorithm: entry of the registry.
-        params: its hyper-parameters.
-        scenario: entry of the registry.
-        scenario_params: parameters of the scenario.
-        model: entry of the registry.
-        model_params: parameters of the model's family.
-        modality: of the data: ``images``, ``time-series``, ``tabular``, ``text``.
-        data_root: folder with data sets.
-    """
-
-    config: RunConfig
-    algorithm: Algorithm
-    params: Params
-    scenario: ScenarioEntry
-    scenario_params: Params
-    model: ModelEntry
-    model_params: Params
-    modality: str
-    data_root: Path
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        """Return the shape of one input of the model."""
-        if (
-            isinstance(self.model_params, EncoderParams)
-            and self.model.modality == "images"
-        ):
-            return image_shape(self.model_params.encoder)
-        if self.model.modality == "tabular":
-            return (self.config.model.num_features,)
-        return self.model.input_shape
 
 
 def resolve(config: RunConfig) -> ResolvedRun:

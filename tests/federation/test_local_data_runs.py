@@ -135,8 +135,7 @@ def test_a_client_that_lacks_a_task_is_left_out_by_name_until_it_has_it(
     rows = rounds_of(tmp_path / "run")
     assert [row["clients"] for row in rows] == [[0, 1]] * 3 + [[0]] + [[0, 1]] * 2
     assert rows[3]["reasons"] == {
-        "1": "the client failed: ConfigError: "
-        "task 2 is not there yet: the client has 1"
+        "1": "the client failed: ConfigError: task 2 is not there yet: the client has 1"
     }
     accuracy = summary_of(tmp_path / "run")["client_accuracy"]
     assert accuracy[1][1][1] > 0.8

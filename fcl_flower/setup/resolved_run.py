@@ -1,0 +1,50 @@
+"""A run with every default decided: what all that builds or runs it takes."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from fcl_flower.algorithms.registry import Algorithm
+from fcl_flower.config.params import Params
+from fcl_flower.config.run_config import RunConfig
+from fcl_flower.data.scenarios.registry import ScenarioEntry
+from fcl_flower.models.entry import ModelEntry
+from fcl_flower.models.transformer.pretrained import EncoderParams, image_shape
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedRun:
+    """A run with every default decided, and what its names stand for.
+
+    Attributes:
+        config: with nothing left open.
+        algorithm: entry of the registry.
+        params: its hyper-parameters.
+        scenario: entry of the registry.
+        scenario_params: parameters of the scenario.
+        model: entry of the registry.
+        model_params: parameters of the model's family.
+        modality: of the data: ``images``, ``time-series``, ``tabular``, ``text``.
+        data_root: folder with data sets.
+    """
+
+    config: RunConfig
+    algorithm: Algorithm
+    params: Params
+    scenario: ScenarioEntry
+    scenario_params: Params
+    model: ModelEntry
+    model_params: Params
+    modality: str
+    data_root: Path
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Return the shape of one input of the model."""
+        if (
+            isinstance(self.model_params, EncoderParams)
+            and self.model.modality == "images"
+        ):
+            return image_shape(self.model_params.encoder)
+        if self.model.modality == "tabular":
+            return (self.config.model.num_features,)
+        return self.model.input_shape
