@@ -183,10 +183,10 @@ def _registered(
     Yields:
         the names of the algorithms, and the settings by ``section.key``.
     """
-    if isinstance(settings.get("strategy"), str):
-        expected = "only its parameters, as the algorithm is the first argument"
-        raise refuse("strategy", settings["strategy"], expected)
     given = long_keys(settings)
+    if "strategy.name" in given:
+        expected = "only its parameters, as the algorithm is the first argument"
+        raise refuse("strategy.name", given["strategy.name"], expected)
     with ExitStack() as stack:
         names = []
         for one in algorithms:

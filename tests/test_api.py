@@ -181,7 +181,7 @@ def test_progress_is_shown_unless_it_is_not_wanted(capsys):
     [
         ({"clinets": 3}, "clinets: .* did you mean 'clients'"),
         ({"algorithm": "fedavgg"}, "strategy: .* did you mean 'fedavg'"),
-        ({"strategy": "ewc"}, "strategy: got 'ewc', expected only its parameters"),
+        ({"strategy": "ewc"}, "strategy.name: got 'ewc', expected only its param"),
         ({"strategy": {"x": 1}}, "strategy.x"),
         ({"backend": "ray"}, "backend: got 'ray', expected one of in-process, flower"),
         ({"workers": 2}, "workers: got 2, expected none but with backend flower"),
@@ -285,7 +285,9 @@ def test_an_algorithm_of_ones_own_is_found_for_this_run_alone():
 
 
 def test_an_algorithm_of_ones_own_has_a_name_of_its_own():
-    with pytest.raises(fcl.ConfigError, match="algorithm: got 'ewc'"):
+    with pytest.raises(
+        fcl.ConfigError, match="strategy: got 'ewc', expected a name that is not taken"
+    ):
         simulate(fcl.Algorithm(name="ewc", server=FedAvg, client=Lazy))
 
 

@@ -7,18 +7,20 @@ package by an entry point. Nothing else names it.
 
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
+
+from typing_extensions import override
 
 from fcl_flower.algorithms.base import ClientLearner, Params, ServerStrategy
 from fcl_flower.config.parsing import Scalar, validate_params
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.config.sections import StrategySection
-from fcl_flower.core.errors import ContractError, refuse, unknown
+from fcl_flower.core.errors import ContractError
+from fcl_flower.core.registry import Registry
 
 if TYPE_CHECKING:
     from fcl_flower.training.server_trainer import ServerTrainer
@@ -148,7 +150,40 @@ def load(path: object) -> object:
     if not isinstance(path, str):
         return path
     module, _, name = path.partition(":")
-    return getattr(import_module(module), name, None)
+    try:
+        return getattr(import_module(module), name, None)
+    except ImportError as error:
+        raise ContractError(f"{path}: cannot be imported ({error})") from error
+
+
+class _Declared(Mapping[str, Algorithm]):
+    """Our algorithms by name; a declaration is imported when it is asked for."""
+
+    @override
+    def __getitem__(self, name: str) -> Algorithm:
+        if name not in set(self):
+            raise KeyError(name)
+        module = f"{PACKAGE}.{name.replace('-', '_')}"
+        found = getattr(import_module(module), "ALGORITHM", None)
+        if not isinstance(found, Algorithm) or found.name != name:
+            raise ContractError(
+                f"{module}: got {found!r}, expected ALGORITHM, an Algorithm of the "
+                f"name {name!r}"
+            )
+        return found
+
+    @override
+    def __iter__(self) -> Iterator[str]:
+        found = pkgutil.iter_modules(import_module(PACKAGE).__path__)
+        return iter(sorted(module.name.replace("_", "-") for module in found))
+
+    @override
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+ALGORITHMS: Final = Registry[Algorithm]("strategy", GROUP, Algorithm, _Declared())
+"""Ours, those of installed packages, and those of this process."""
 
 
 def algorithm(name: str) -> Algorithm:
@@ -156,81 +191,37 @@ def algorithm(name: str) -> Algorithm:
 
     Raises:
         ConfigError: there is none of that name; the message lists all.
-        ContractError: its declaration is none.
+        ContractError: its declaration cannot be loaded, or has another name.
     """
-    if name in _of_this_process:
-        return _of_this_process[name]
-    module = name.replace("-", "_")
-    if module in _modules():
-        found = _declared(module)
-        if found.name == name:
-            return found
-    for point in entry_points(group=GROUP):
-        if point.name == name:
-            return _registered(point)
-    raise unknown("strategy", name, algorithms())
+    return _under(name, ALGORITHMS[name])
 
 
 def algorithms() -> Mapping[str, Algorithm]:
     """Return all algorithms by name, ours and those of installed packages.
 
     Raises:
-        ContractError: a declaration is none, or two have one name.
+        ContractError: a declaration cannot be loaded, or has another name; or two have
+            one name.
     """
-    found = {a.name: a for a in map(_declared, sorted(_modules()))}
-    for point in entry_points(group=GROUP):
-        if point.name in found:
-            raise ContractError(
-                f"entry point {point.name}: got the name of another algorithm, "
-                "expected a name of its own"
-            )
-        found[point.name] = _registered(point)
-    return MappingProxyType({**found, **_of_this_process})
+    return MappingProxyType({k: _under(k, found) for k, found in ALGORITHMS.items()})
 
 
-_of_this_process: dict[str, Algorithm] = {}
-
-
-@contextmanager
-def registered(own: Algorithm) -> Iterator[None]:
-    """Let this process, and no other, find an algorithm by its name for a while.
-
-    Raises:
-        ConfigError: another algorithm has the name.
-    """
-    if own.name in algorithms():
-        raise refuse("algorithm", own.name, "a name that no other algorithm has")
-    _of_this_process[own.name] = own
-    try:
-        yield
-    finally:
-        del _of_this_process[own.name]
-
-
-def _modules() -> set[str]:
-    """Return the names of the modules that declare our algorithms."""
-    return {
-        found.name for found in pkgutil.iter_modules(import_module(PACKAGE).__path__)
-    }
-
-
-def _declared(module: str) -> Algorithm:
-    found = getattr(import_module(f"{PACKAGE}.{module}"), "ALGORITHM", None)
-    if not isinstance(found, Algorithm) or found.name.replace("-", "_") != module:
+def _under(name: str, found: Algorithm) -> Algorithm:
+    if found.name != name:
         raise ContractError(
-            f"{PACKAGE}.{module}: got {found!r}, expected ALGORITHM, an Algorithm of "
+            f"entry point {name}: got the algorithm {found.name!r}, expected one of "
             "that name"
         )
     return found
 
 
-def _registered(point: EntryPoint) -> Algorithm:
-    found = point.load()
-    if not isinstance(found, Algorithm):
-        raise ContractError(
-            f"entry point {point.name}: got {found!r}, expected an Algorithm"
-        )
-    return found
+def registered(own: Algorithm) -> AbstractContextManager[None]:
+    """Let this process, and no other, find an algorithm by its name for a while.
+
+    Raises:
+        ConfigError: another algorithm has the name.
+    """
+    return ALGORITHMS.registered(own.name, own)
 
 
 def local_only_counterpart(config: RunConfig) -> RunConfig | None:

@@ -63,9 +63,9 @@ def simulate(
     config = resumed(resume, given) if resume else configured(given)
     if folders:
         config = with_local_data(config, folders)
-    run = resolve(config)
-    if run.scenario.local_data and not folders:
+    elif config.scenario.name == "local-data":
         raise refuse("data", "", "a folder for each client, for scenario local-data")
+    run = resolve(config)
     validate(run)
     console = Console()
     folder = resume or output or free_folder(run.config)
@@ -80,6 +80,9 @@ def simulate(
         "unknown" if summary[key] is None else f"{summary[key]:.3f}"
         for key in ("average_accuracy", "forgetting")
     )
+    if summary["average_accuracy"] is None:
+        reasons = folder / "rounds.jsonl"
+        console.print(f"no client was evaluated: {reasons} says why", soft_wrap=True)
     console.print(
         f"accuracy {accuracy}, forgetting {forgetting}; "
         f"report: {folder / 'report.html'}",
@@ -210,21 +213,28 @@ class _Runner:
 
     def __call__(self, run: "ResolvedRun", folder: Path) -> Mapping[str, Any]:
         from fcl_flower.cli.progress import Display
+        from fcl_flower.results.run_folder import resumable
         from fcl_flower.runtime.processes import make_folder
         from fcl_flower.runtime.simulation import run_on
 
         make_folder(folder, "output")
         title = f"{run.config.title} seed {run.config.run.seed}"
-        with Display(self.console, title) as display:
-            return run_on(
-                self._backend,
-                run,
-                folder,
-                workers=self._workers,
-                gpus_per_client=self._gpus,
-                local_data=self._folders,
-                watch=display.show,
-            )
+        try:
+            with Display(self.console, title) as display:
+                return run_on(
+                    self._backend,
+                    run,
+                    folder,
+                    workers=self._workers,
+                    gpus_per_client=self._gpus,
+                    local_data=self._folders,
+                    watch=display.show,
+                )
+        except KeyboardInterrupt:
+            if resumable(folder):
+                resume = f"fcl simulate --resume {folder}"
+                click.echo(f"interrupted; {resume} goes on with this run", err=True)
+            raise
 
 
 def _study(

@@ -19,7 +19,7 @@ from fcl_flower.config.sections import (
     StrategySection,
     TrainingSection,
 )
-from fcl_flower.core.errors import refuse, unknown
+from fcl_flower.core.errors import ConfigError, refuse, unknown
 
 
 class RunConfig(Section):
@@ -175,7 +175,13 @@ def long_keys(settings: Mapping[str, object]) -> dict[str, object]:
             found[key] = value
         elif field is None:
             if key not in SHORT:
-                raise unknown(key, key, sorted({*SHORT, *RunConfig.model_fields}))
+                error = unknown(key, key, sorted({*SHORT, *RunConfig.model_fields}))
+                if "did you mean" in str(error):
+                    raise error
+                hint = (
+                    f"a parameter of the strategy is given as strategy={{{key!r}: ...}}"
+                )
+                raise ConfigError(f"{error}; {hint}")
             found[SHORT[key]] = value
         elif isinstance(value, Mapping):
             found |= flatten({key: value})

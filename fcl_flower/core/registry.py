@@ -57,7 +57,18 @@ class Registry(Generic[T]):
         return iter(dict.fromkeys(names))
 
     def items(self) -> Iterator[tuple[str, T]]:
-        """Yield all things by name; loads every entry point."""
+        """Yield all things by name; loads every entry point.
+
+        Raises:
+            ContractError: an entry point cannot be loaded, gives something else, or
+                has the name of what is built in.
+        """
+        for name in self._entry_points():
+            if name in self._built_in:
+                raise ContractError(
+                    f"entry point {name} of {self._group}: got the name of what is "
+                    "built in, expected a name of its own"
+                )
         return ((name, self[name]) for name in self)
 
     @contextmanager
@@ -81,9 +92,9 @@ class Registry(Generic[T]):
     def _load(self, point: EntryPoint) -> T:
         try:
             found = point.load()
-        except (ImportError, AttributeError) as error:
+        except Exception as error:  # a package of somebody else's: whatever it raises
             raise ContractError(
-                f"entry point {point.name} of {self._group} cannot be loaded: {error}"
+                f"entry point {point.name} of {self._group} cannot be loaded: {error!r}"
             ) from error
         if not isinstance(found, self._kind):
             raise ContractError(

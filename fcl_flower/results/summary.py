@@ -102,6 +102,8 @@ def measures(
         "client_accuracy": [_nested(matrix) for matrix in accuracy],
     }
     if scenario.stream is None:
+        if np.isnan(accuracy).all():  # nothing was evaluated, so nothing is known
+            return dict.fromkeys(MEASURES) | known
         return {
             n: _or_none(measure(accuracy)) for n, measure in MEASURES.items()
         } | known

@@ -184,6 +184,7 @@ def run_study(
         ConfigError: a configuration is refused, or a finished run in ``folder`` was
             made with other settings.
     """
+    _check_titles(study.variants)
     runs = [resolve(config) for config in study.runs()]
     for one in runs:  # a scenario may fail for one seed alone
         validate(one)
@@ -195,6 +196,14 @@ def run_study(
             kept[place] = run(replace(one, config=begun), place)
             _write_tables(folder, kept)
     return _write_tables(folder, kept)
+
+
+def _check_titles(variants: Sequence[RunConfig]) -> None:
+    """Refuse two rows of one title, of which one folder could hold but one."""
+    titles = [variant.title for variant in variants]
+    for title in titles:
+        if titles.count(title) > 1:
+            raise refuse("run.title", title, "another title for each row of a study")
 
 
 def run_folder(folder: Path, config: RunConfig) -> Path:

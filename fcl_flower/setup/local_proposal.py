@@ -37,6 +37,12 @@ def with_local_data(config: RunConfig, folders: Sequence[Path]) -> RunConfig:
     Raises:
         ConfigError: a folder is not as described, or its data suit no network.
     """
+    for key, value, wanted in (
+        ("scenario.name", config.scenario.name, "local-data"),
+        ("scenario.clients", config.scenario.clients, len(folders)),
+    ):
+        if value not in ("", 0, wanted):
+            raise refuse(key, value, f"{wanted!r} with {len(folders)} folders of data")
     proposed = propose(folders, config)
     blank = RunConfig().flat()
     open_keys = {

@@ -15,7 +15,6 @@ from fakes import exact, failure, rounds_of, run_in_process, summary_of, tiny
 import strategies
 from clients.fedavg import Sgd
 from clients.fedseit.client import FedSeit
-from fcl_flower.algorithms import registry as table
 from fcl_flower.algorithms.base import Params
 from fcl_flower.algorithms.hooks import (
     AnswersQueries,
@@ -32,6 +31,7 @@ from fcl_flower.algorithms.registry import (
     algorithms,
     local_only_counterpart,
 )
+from fcl_flower.core import registry as core_registry
 from fcl_flower.core.errors import ConfigError, ContractError, RoundError
 from fcl_flower.data.examples import TaskData
 from fcl_flower.federation.transport import messages
@@ -303,7 +303,9 @@ class QueriesTestData(FedSeit):
 def test_a_learner_that_looks_at_test_data_is_found(tmp_path, monkeypatch, cheat):
     honest = algorithm("fedseit" if issubclass(cheat, FedSeit) else "fedavg")
     cheating = replace(honest, name="cheat", client=cheat)
-    monkeypatch.setattr(table, "entry_points", lambda group: [Point("cheat", cheating)])
+    monkeypatch.setattr(
+        core_registry, "entry_points", lambda group: [Point("cheat", cheating)]
+    )
     given = {"strategy.name": "cheat", "scenario": "overlapped"}
     given |= {"strategy.knowledge": "sit:1"} if honest.name == "fedseit" else {}
     looks = []
@@ -495,7 +497,7 @@ class Point:
 def test_an_installed_package_may_add_an_algorithm(tmp_path, monkeypatch):
     theirs = replace(algorithm("fedavg"), name="theirs", summary="theirs")
     monkeypatch.setattr(
-        table,
+        core_registry,
         "entry_points",
         lambda group: [Point("theirs", theirs)] * (group == "fcl_flower.algorithms"),
     )
@@ -507,7 +509,7 @@ def test_an_installed_package_may_add_an_algorithm(tmp_path, monkeypatch):
 
 
 def test_an_entry_point_that_is_no_algorithm_is_named(monkeypatch):
-    monkeypatch.setattr(table, "entry_points", lambda group: [Point("odd", 3)])
+    monkeypatch.setattr(core_registry, "entry_points", lambda group: [Point("odd", 3)])
     with pytest.raises(ContractError, match="odd"):
         algorithms()
 
@@ -515,9 +517,11 @@ def test_an_entry_point_that_is_no_algorithm_is_named(monkeypatch):
 @pytest.mark.parametrize("name", ["fedavg", "replay-reg"])
 def test_an_entry_point_does_not_take_the_name_of_ours(monkeypatch, name):
     point = Point(name, replace(algorithm("ewc"), name=name))
-    monkeypatch.setattr(table, "entry_points", lambda group: [point])
+    monkeypatch.setattr(core_registry, "entry_points", lambda group: [point])
     assert algorithm(name).paper != point.value.paper
-    with pytest.raises(ContractError, match=f"entry point {name}: got the name of"):
+    with pytest.raises(
+        ContractError, match=f"entry point {name} of .*: got the name of"
+    ):
         algorithms()
 
 
@@ -575,7 +579,9 @@ def test_a_query_to_a_learner_that_answers_none_names_the_learner(
     tmp_path, monkeypatch, caplog
 ):
     odd = replace(algorithm("fedseit"), name="odd", client="clients.fedavg:Sgd")
-    monkeypatch.setattr(table, "entry_points", lambda group: [Point("odd", odd)])
+    monkeypatch.setattr(
+        core_registry, "entry_points", lambda group: [Point("odd", odd)]
+    )
     given = {"strategy.knowledge": "sit:1", "strategy.name": "odd"}
     config = tiny(tmp_path, **given, tasks=1)
     with pytest.raises(RoundError):  # it cannot train on what it receives, either

@@ -33,7 +33,7 @@ def test_a_package_is_loaded_when_its_thing_is_asked_for(words, monkeypatch, tmp
     install(monkeypatch, tmp_path, GROUP, {"three": "x"}, "x = 'THREE'\n")
     assert list(words) == ["one", "two", "three"]
     assert "three" in words
-    assert "my_package" not in sys.modules
+    assert "their_package" not in sys.modules
     assert words["three"] == "THREE"
     assert dict(words.items()) == {"one": "ONE", "two": "TWO", "three": "THREE"}
 

@@ -113,7 +113,7 @@ class Wide(nn.Sequential):
         self.features = 10 * params.width
         super().__init__(nn.Flatten(), nn.Linear(16, self.features))
 
-wide = ModelEntry("my_package:Wide", (1, 4, 4), 0, 8, 1e-2, "a wide one", WideParams)
+wide = ModelEntry("their_package:Wide", (1, 4, 4), 0, 8, 1e-2, "a wide one", WideParams)
 """
     install(monkeypatch, tmp_path, "fcl_flower.models", {"wide": "wide"}, source)
     entry = MODELS["wide"]

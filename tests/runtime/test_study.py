@@ -506,3 +506,14 @@ def test_other_scenarios_show_no_accuracy_over_all_classes_seen():
     other = summary("f", 0, 0.5, scenario="overlapped", sample_accuracy=[0.9, 0.6])
     assert "over samples" not in table([other])
     assert "Class-incremental" not in table([other])
+
+
+def test_two_rows_of_one_title_are_refused(tmp_path):
+    (tmp_path / "sweep.toml").write_text(
+        "local_only_counterparts = false\n"
+        '[[variant]]\nstrategy.name = "fedprox"\nstrategy.mu = 0.1\n'
+        '[[variant]]\nstrategy.name = "fedprox"\nstrategy.mu = 0.5\n'
+    )
+    with pytest.raises(ConfigError, match=r"run.title: got 'fedprox', expected anoth"):
+        run_study(read_study(tmp_path / "sweep.toml"), tmp_path / "out", None)
+    assert not (tmp_path / "out").exists()

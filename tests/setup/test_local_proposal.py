@@ -81,12 +81,25 @@ def test_a_task_of_one_class_has_a_head_of_two(tmp_path):
 
 def test_what_the_user_says_stays(tmp_path):
     folder = client(tmp_path / "a", images)
-    given = RunConfig.from_settings(model="resnet18", classes_per_task=7, clients=9)
+    given = RunConfig.from_settings(model="resnet18", classes_per_task=7, clients=2)
     config = with_local_data(given, [folder, folder])
     assert config.model.name == "resnet18"
     assert config.scenario.classes_per_task == 7
     assert (config.scenario.name, config.scenario.clients) == ("local-data", 2)
     assert config.scenario.tasks == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"clients": 9}, "scenario.clients: got 9, expected 2 with 2 folders"),
+        ({"scenario": "text"}, "scenario.name: got 'text', expected 'local-data' w"),
+    ],
+)
+def test_what_the_user_says_must_go_with_the_folders(tmp_path, settings, expected):
+    folder = client(tmp_path / "a", images)
+    with pytest.raises(ConfigError, match=expected):
+        with_local_data(RunConfig.from_settings(**settings), [folder, folder])
 
 
 def test_a_single_head_is_told_its_classes_by_the_user(tmp_path):

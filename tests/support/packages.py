@@ -4,7 +4,7 @@ import sys
 
 
 def install(monkeypatch, folder, group, points, source):
-    """Put a package ``my_package`` with one module on the path.
+    """Put a package ``their_package`` with one module on the path.
 
     Args:
         monkeypatch: undoes it.
@@ -13,11 +13,13 @@ def install(monkeypatch, folder, group, points, source):
         points: what of the module is declared, by the name of the entry point.
         source: text of the module.
     """
-    info = folder / "my_package-1.0.dist-info"
+    info = folder / "their_package-1.0.dist-info"
     info.mkdir()
-    (folder / "my_package.py").write_text(source)
-    lines = [f"{name} = my_package:{attribute}" for name, attribute in points.items()]
-    (info / "METADATA").write_text("Name: my-package\nVersion: 1.0\n")
+    (folder / "their_package.py").write_text(source)
+    lines = [
+        f"{name} = their_package:{attribute}" for name, attribute in points.items()
+    ]
+    (info / "METADATA").write_text("Name: their-package\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("\n".join([f"[{group}]", *lines, ""]))
     monkeypatch.syspath_prepend(folder)
-    monkeypatch.delitem(sys.modules, "my_package", raising=False)
+    monkeypatch.delitem(sys.modules, "their_package", raising=False)

@@ -83,7 +83,8 @@ def test_the_width_of_the_model_is_that_of_the_data(save, tmp_path):
     assert resolve(found.config) == found
     assert factory.build_model(found, factory.build_scenario(found)).input_shape == (3,)
     with pytest.raises(
-        ConfigError, match=r"model.num_features: got 5, expected 3, as 'ta"
+        ConfigError,
+        match=r"model.num_features: got 5, expected 3, as the sam",
     ):
         resolve(config.replace(num_features=5))
     with pytest.raises(

@@ -31,7 +31,10 @@ def stages(grid, kind):
 @pytest.mark.parametrize(
     ("values", "why"),
     [
-        ({"scenario": "overlapped"}, "'reveal_ids', expected none, as there are none"),
+        (
+            {"scenario": "overlapped"},
+            "'reveal_ids', expected one of classes_per_task",
+        ),
         (
             {"scenario": "concepts", "scenario.mean_duration": 0},
             "True, expected it with hidden concepts of which a client has one at a",
