@@ -61,10 +61,11 @@ class ServerMomentum(fcl.ServerStrategy[FedAvgMParams]):
         fedavg = FedAvg(fcl.Params(), self.seed)
         mean = fedavg.aggregate_train({"base": state["base"]}, stage, updates)["base"]
         base, velocity = {}, {}
-        for name, w in state["base"].items():
+        for name, old in state["base"].items():
+            m, w = np.asarray(mean[name], np.float64), np.asarray(old)
             step = self.params.beta * np.asarray(state["velocity"][name])
-            base[name] = np.asarray(mean[name] + step, w.dtype)
-            velocity[name] = np.subtract(mean[name], w, dtype=np.float64) + step
+            base[name] = (m + step).astype(w.dtype)
+            velocity[name] = m - w + step
         return {"base": base, "velocity": velocity}
 
 
