@@ -29,8 +29,10 @@ says what is taken. Settings are given
 - on the command line, as `--set SECTION.KEY=VALUE`, and the most frequent as flags
   (`fcl simulate --help`); parameters of the strategy without a section, as
   `--set lambda1=0.001`;
-- in Python, as `fcl.simulate("fedweit", clients=4, lr_patience=0)`, by the last word of
-  the key, with `strategy`, `scenario` and `model` for their names, `dataset`,
+- in Python, as `fcl.simulate("fedweit", clients=4, lr_patience=0)`: the strategy's name
+  is the first argument, its parameters are `strategy={"lambda1": 0.001}`, and
+  `strategy="ewc"` is refused; all else by the last word of the key, with `scenario` and
+  `model` for their names, `dataset`,
   `data_root`, `rounds` and `asynchronous` for `data.datasets`, `data.root`,
   `federation.rounds_per_task` and `asynchronous.enabled`; by `"section.key"`; or by a
   mapping for a section, as `scenario={"name": "concepts", "window": 64}`;
@@ -38,7 +40,8 @@ says what is taken. Settings are given
 - for plain Flower, as `flwr run . --run-config 'training.epochs=2'`.
 
 `fcl list NAME` shows the same for one section, strategy, scenario or model. A file of
-an earlier version is converted by `fcl config upgrade FILE`.
+an earlier version is converted by
+[`fcl config upgrade FILE`](command-line.md#files-of-an-earlier-version).
 """
 
 

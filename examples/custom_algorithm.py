@@ -15,28 +15,26 @@ from pydantic import Field
 
 import fcl_flower as fcl
 from fcl_flower.core.types import Arrays, Payload
+from fcl_flower.core.update_checks import same_tensors
 from strategies.fedavg import FedAvg
 
 
 class FedAvgMParams(fcl.Params):
-    """Parameters of both sides.
-
-    Attributes:
-        beta: momentum, in [0, 1); 0 is FedAvg.
-    """
+    """Parameters of both sides."""
 
     beta: float = Field(0.9, ge=0, lt=1)
+    """Momentum, in [0, 1); 0 is FedAvg, exactly."""
 
 
-class ServerMomentum(FedAvg):
+class ServerMomentum(fcl.ServerStrategy[FedAvgMParams]):
     """FedAvg's server with a velocity beside the model.
 
-    State: ``base``, the model, and ``velocity``, v; only ``base`` is sent.
+    State: ``base``, the model, and ``velocity``, v, in float64; only ``base`` is sent.
     """
 
     def init(self, model: Arrays) -> Payload:
         """Return the state before round 1."""
-        velocity = {name: np.zeros(w.shape, w.dtype) for name, w in model.items()}
+        velocity = {name: np.zeros(w.shape, np.float64) for name, w in model.items()}
         return {"base": model, "velocity": velocity}
 
     def configure_train(
@@ -47,7 +45,7 @@ class ServerMomentum(FedAvg):
 
     def check_update(self, state: Payload, update: fcl.Update) -> None:
         """Refuse an update that does not have the tensors of the model."""
-        super().check_update({"base": state["base"]}, update)
+        same_tensors(update.payload, {"base": state["base"]})
 
     def aggregate_train(
         self,
@@ -55,15 +53,19 @@ class ServerMomentum(FedAvg):
         stage: fcl.TaskStage,
         updates: Mapping[int, fcl.Update],
     ) -> Payload:
-        """Return the state after a round."""
-        old = state["base"]
-        mean = super().aggregate_train({"base": old}, stage, updates)["base"]
+        """Return the state after a round.
+
+        As d is the clients' mean minus w, the new model w + v is that mean plus
+        beta * v: in this order no rounding parts beta = 0 from FedAvg.
+        """
+        fedavg = FedAvg(fcl.Params(), self.seed)
+        mean = fedavg.aggregate_train({"base": state["base"]}, stage, updates)["base"]
         base, velocity = {}, {}
-        for name, w in old.items():
-            change = mean[name] - w
-            v = self.params.beta * state["velocity"][name] + change
-            velocity[name] = v.astype(w.dtype)
-            base[name] = (w + velocity[name]).astype(w.dtype)
+        for name, old in state["base"].items():
+            m, w = np.asarray(mean[name], np.float64), np.asarray(old)
+            step = self.params.beta * np.asarray(state["velocity"][name])
+            base[name] = (m + step).astype(w.dtype)
+            velocity[name] = m - w + step
         return {"base": base, "velocity": velocity}
 
 
