@@ -16,9 +16,7 @@ def install(monkeypatch, folder, group, points, source):
     info = folder / "their_package-1.0.dist-info"
     info.mkdir()
     (folder / "their_package.py").write_text(source)
-    lines = [
-        f"{name} = their_package:{attribute}" for name, attribute in points.items()
-    ]
+    lines = [f"{name} = their_package:{part}" for name, part in points.items()]
     (info / "METADATA").write_text("Name: their-package\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("\n".join([f"[{group}]", *lines, ""]))
     monkeypatch.syspath_prepend(folder)
