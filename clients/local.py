@@ -11,7 +11,7 @@ from fcl_flower.training.tensors import snapshot
 
 
 class Local(Sgd[Params]):
-    """`Sgd` whose received model is the one it kept; the same as FedAvg isolated.
+    """`Sgd` whose received model is the one it kept; as in local-only FedAvg.
 
     State beside that of `Sgd`: ``base``, the client's own model.
     """

@@ -55,7 +55,7 @@ class AdapterSelection(NamedTuple):
     """Who gets whose adapters, by a policy; it looks at the server's state.
 
     With SIT the state also has ``summaries/C/T``, ``meta/overlap/C/T`` (scores of that
-    task by candidate ``c/t``) and ``meta/begun`` (round of its survey by task ``C/T``).
+    task by candidate ``c/t``) and ``meta/begun`` (round of its query by task ``C/T``).
 
     Attributes:
         policy: such as ``previous`` or ``sit:3``.
@@ -201,7 +201,7 @@ def check_summary(kind: Overlap, answer: Payload, base: Arrays) -> None:
         return
     name = SUMMARY[kind]
     if answer.keys() != {"summary"} or answer["summary"].keys() != {name}:
-        raise WireError(f"survey: expected one group summary with {name}")
+        raise WireError(f"query: expected one group summary with {name}")
     summary = answer["summary"][name]
     if isinstance(summary, SparseArray) or summary.dtype != np.float32:
         raise WireError(f"summary/{name}: expected dense float32 values")
