@@ -92,8 +92,8 @@ class WatchedStrategy:
     def aggregate_query(self, state, stage, answers):
         before = exact(state)
         new = self.inner.aggregate_query(state, stage, answers)
-        self.unchanged(before, state, "surveyed changed the state")
-        return self.travels(new, "surveyed")
+        self.unchanged(before, state, "aggregate_query changed the state")
+        return self.travels(new, "aggregate_query")
 
     def on_state_lost(self, state, client):
         return self.inner.on_state_lost(state, client)

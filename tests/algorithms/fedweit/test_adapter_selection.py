@@ -71,7 +71,7 @@ def lived(strategy, *tasks):
 
 
 def begun(strategy, state, task, number=9, **answers):
-    """Return the state after the survey of a new task."""
+    """Return the state after the query of a new task."""
     heard = {int(name[1:]): told(where) for name, where in answers.items()}
     return strategy.aggregate_query(state, stage(number, task), heard)
 
@@ -183,7 +183,7 @@ def test_a_client_that_tells_nothing_gets_no_adapter():
     assert received(strategy, state, 2, 1) == [], "failed"
 
 
-def test_a_survey_is_asked_at_the_start_of_a_task_and_with_sit_only():
+def test_a_query_is_made_at_the_start_of_a_task_and_with_sit_only():
     state = start(server())
     assert server().configure_query(state, stage(1, 0), 0) == {}
     assert server().configure_query(state, stage(2, 0, starts_task=False), 0) is None
@@ -346,7 +346,7 @@ def hostile(kind):
 )
 def test_an_answer_that_is_no_summary_is_refused(kind, answer):
     strategy = server(overlap=kind)
-    with pytest.raises(WireError, match=r"^(survey|summary/)"):
+    with pytest.raises(WireError, match=r"^(query|summary/)"):
         strategy.check_query_reply(start(strategy), answer)
 
 
