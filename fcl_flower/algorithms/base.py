@@ -34,11 +34,15 @@ class ServerStrategy(ABC, Generic[P]):
         averaged_groups: the kinds of groups in the state that are means over clients.
             In an asynchronous run one update moves them part of the way; all else that
             `aggregate_train` makes of it counts at once. Empty: the algorithm needs
-            rounds.
+            rounds, unless it `adds_up`.
+        adds_up: the state follows from all updates so far, whatever their order and
+            however often one comes: a sum. It needs no rounds, an old update is as
+            good as a new one, and the strategy alone says how large one may be.
     """
 
     evaluates_locally: ClassVar[bool] = False
     averaged_groups: ClassVar[tuple[str, ...]] = ("base",)
+    adds_up: ClassVar[bool] = False
 
     def __init__(self, params: P, seed: int) -> None:
         """Keep the hyper-parameters; ``seed`` is the run's seed (see `core.seeds`)."""

@@ -1,7 +1,8 @@
 """Optional parts of an algorithm: a side has those from which it inherits.
 
-Mixins of a `ServerStrategy`: `AsksClients`, `RestoresClients`, `Explains` and
-`TrainsOnServer`. Mixins of a `ClientLearner`: `AnswersQueries` and `SelectsModel`.
+Mixins of a `ServerStrategy`: `AsksClients`, `RestoresClients`, `Forgets`, `Explains`,
+`KnowsModel` and `TrainsOnServer`. Mixins of a `ClientLearner`: `AnswersQueries` and
+`SelectsModel`.
 """
 
 from abc import ABC, abstractmethod
@@ -54,6 +55,23 @@ class RestoresClients(ABC):
         """Return the server state after a client has lost its own and starts anew."""
 
 
+class Forgets(ABC):
+    """A strategy that can take out again what a client has contributed."""
+
+    @abstractmethod
+    def forget(self, state: Payload, client: int, task: int | None) -> Payload:
+        """Return the state as if something had never been received.
+
+        Args:
+            state: must not be changed in place.
+            client: whose contributions are taken out.
+            task: of which of its tasks, counted from 0; None for all.
+
+        Raises:
+            ConfigError: there is nothing of it in the state.
+        """
+
+
 class Explains:
     """A strategy with something to report beside the accuracies."""
 
@@ -69,6 +87,20 @@ class Explains:
     def remarks(self) -> Mapping[str, str]:
         """Return what a reader of the results must know, by subject."""
         return {}
+
+
+class KnowsModel:
+    """A strategy that has to know more of the network than what clients share.
+
+    Attributes:
+        features: width of what the body returns; set before `init`, like the others.
+        classes: logits of a head.
+        single_head: one head serves every task.
+    """
+
+    features: int
+    classes: int
+    single_head: bool
 
 
 class TrainsOnServer:

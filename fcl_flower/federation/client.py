@@ -9,6 +9,7 @@ from flwr.app import Context
 
 from fcl_flower.algorithms.base import ClientLearner
 from fcl_flower.algorithms.hooks import SelectsModel
+from fcl_flower.algorithms.local_only import SERVER
 from fcl_flower.config.node_config import NodeConfig
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError, refuse
@@ -103,20 +104,20 @@ def vector_file(run: ResolvedRun) -> Path | None:
     return find_vectors(file, run.data_root)
 
 
-TRANSIENT = frozenset({"optimizer", "memory"})
+TRANSIENT = frozenset({"optimizer", "memory", "sums", "valid"})
 """Kinds of groups in a client's state that only training needs."""
 
 
 def model_bytes(state: Payload, received: Payload) -> int:
     """Return the bytes that a client needs in order to predict, as it stores them.
 
-    What only training needs (moments, samples of old tasks) is left out.
+    What only training needs (moments, samples of old tasks, sums) is left out.
     """
     return sum(
         len(encode(tensor).data)
         for payload in (state, received)
         for group, arrays in payload.items()
-        if group_kind(group) not in TRANSIENT
+        if group_kind(group.removeprefix(SERVER)) not in TRANSIENT
         for tensor in arrays.values()
     )
 

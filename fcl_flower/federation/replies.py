@@ -169,7 +169,7 @@ class ReplyReader:
         # Shapes first: a few bytes may claim tensors whose values take long to read.
         self._strategy.check_update(state, update)
         update_checks.finite(update.payload)
-        if self._max_update_norm:
+        if self._max_update_norm and not self._strategy.adds_up:
             update_checks.norm(update.payload, state, self._max_update_norm)
         return replace(update, stage=asked.stage)
 

@@ -45,6 +45,7 @@ class MultiHeadModel(nn.Module):
         self.body = body
         self.input_shape = input_shape
         self.single_head = single_head
+        self.features, self.classes = features, classes
         count = 1 if single_head else tasks
         self.heads = nn.ModuleList(nn.Linear(features, classes) for _ in range(count))
 

@@ -13,7 +13,7 @@ from fcl_flower.core.types import Array
 from fcl_flower.models.convolutional.lenet import LeNetParams
 from fcl_flower.models.entry import TABULAR, TEXT, ModelEntry, from_module
 from fcl_flower.models.multi_head import MultiHeadModel
-from fcl_flower.models.transformer.pretrained import EncoderParams
+from fcl_flower.models.transformer.pretrained import EncoderParams, FrozenParams
 
 __all__ = [
     "MODELS",
@@ -105,6 +105,16 @@ _MODELS = {
         EncoderParams,
         encoder="whole",
     ),
+    "frozen-transformer": ModelEntry(
+        f"{_HERE}.transformer.frozen:FrozenTransformer",
+        TEXT,
+        0,
+        16,
+        1e-3,
+        "the same frozen, with nothing to train but the head",
+        FrozenParams,
+        encoder="frozen",
+    ),
     "enhanced-transformer": ModelEntry(
         f"{_HERE}.transformer.enhancers:EnhancedTransformer",
         TEXT,
@@ -124,6 +134,16 @@ _MODELS = {
         "a pre-trained encoder of images, trained as a whole",
         EncoderParams,
         encoder="whole",
+    ),
+    "frozen-vit": ModelEntry(
+        f"{_HERE}.transformer.frozen:FrozenTransformer",
+        (3, 32, 32),
+        0,
+        32,
+        1e-3,
+        "the same frozen, with nothing to train but the head",
+        FrozenParams,
+        encoder="frozen",
     ),
     "enhanced-vit": ModelEntry(
         f"{_HERE}.transformer.enhancers:EnhancedTransformer",

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from fcl_flower.algorithms.base import ClientContext, ClientLearner, ServerStrategy
-from fcl_flower.algorithms.hooks import TrainsOnServer
+from fcl_flower.algorithms.hooks import KnowsModel, TrainsOnServer
 from fcl_flower.algorithms.local_only import LocalOnlyLearner
 from fcl_flower.algorithms.registry import algorithm
 from fcl_flower.core.errors import refuse
@@ -166,7 +166,8 @@ def build_strategy(run: ResolvedRun) -> ServerStrategy[Any]:
         made = silent.load_server()(silent.params_type(), run.config.run.seed)
     else:
         made = _server_side(run)
-    if run.config.asynchronous.enabled and not made.averaged_groups:
+    needs_rounds = not (made.averaged_groups or made.adds_up)
+    if run.config.asynchronous.enabled and needs_rounds:
         raise refuse(
             "asynchronous.enabled",
             True,
@@ -277,4 +278,9 @@ def _server_side(run: ResolvedRun) -> ServerStrategy[Any]:
     made = run.algorithm.load_server()(run.params, run.config.run.seed)
     if isinstance(made, TrainsOnServer):
         made.trainer = build_trainer(run)
+    if isinstance(made, KnowsModel):
+        network = build_model(run, build_scenario(run))
+        made.features = network.features
+        made.classes = network.classes
+        made.single_head = network.single_head
     return made

@@ -1,0 +1,138 @@
+"""Analytic learning, client side: sums over the features of a frozen encoder.
+
+AFL (He et al., CVPR 2025), AFCL (arXiv:2505.12245); the random projection of RanPAC
+(McDonnell et al., NeurIPS 2023), which STSA (arXiv:2506.01327) has, too.
+"""
+
+import hashlib
+
+import numpy as np
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from fcl_flower.algorithms.base import ClientContext, ClientLearner
+from fcl_flower.core.errors import refuse
+from fcl_flower.core.seeds import derive
+from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
+from fcl_flower.data.examples import Examples, TaskData, concat
+from fcl_flower.models.registry import MultiHeadModel
+from fcl_flower.training.tensors import to_numpy
+from strategies.analytic import AnalyticParams
+from strategies.analytic import sums as forms
+
+_CHUNK = 256
+
+
+class Analytic(ClientLearner[AnalyticParams]):
+    """Send the sums over a task once; predict with the head that comes back.
+
+    State: ``memory/sent`` (``data``: numbers of the data whose sums were sent).
+    """
+
+    def __init__(
+        self, params: AnalyticParams, model: MultiHeadModel, context: ClientContext
+    ) -> None:
+        """Draw the random projection, the same for every client."""
+        super().__init__(params, model, context)
+        self._projection: forms.Matrix | None = None
+        if params.lift == "relu":
+            rng = np.random.default_rng(derive(context.seed, "projection"))
+            shape = (model.features, params.width)
+            self._projection = rng.standard_normal(shape)
+
+    @override
+    def train(
+        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
+    ) -> tuple[Payload, Update]:
+        count = len(data.train.y)
+        number = _identity(data)
+        sent = np.asarray(state.get("memory/sent", {}).get("data", _NONE))
+        if not count or (number in sent and not stage.starts_task):
+            return state, Update({}, count)
+        if count < self.params.min_samples:
+            raise refuse(
+                "strategy.min_samples",
+                self.params.min_samples,
+                f"at most {count}, the training samples of task {stage.task}, if their "
+                "sum shall be sent: it shows features of so few",
+            )
+        payload: dict[str, Arrays] = {"meta": {"data": np.asarray(number)}}
+        seed = derive(
+            self.context.seed, "subsets", self.context.client, int(number) >> 1
+        )
+        rng = np.random.default_rng(seed)
+        known = data.train
+        if self.params.penalty:
+            # Nothing is to be chosen by validation samples.
+            known = concat([data.train, data.valid])
+        elif len(data.valid.y):
+            payload["valid"] = self._sums(data.valid, data.classes, rng)
+        payload["sums"] = self._sums(known, data.classes, rng)
+        kept = {**state, "memory/sent": {"data": np.append(sent, number)}}
+        return kept, Update(payload, count)
+
+    @override
+    def predict(
+        self, state: Payload, received: Payload, task: int, x: Tensor
+    ) -> Tensor:
+        """Return logits of the head of all classes, or of the task's own.
+
+        A class of which the server knows no sample has a very low one; without a head
+        all are 0.
+        """
+        head = received.get("head" if self.model.single_head else f"head/{task}")
+        if head is None:
+            return x.new_zeros(len(x), self.model.classes, dtype=torch.float32)
+        weight, bias = np.asarray(head["weight"]), np.asarray(head["bias"])
+        logits = self.features(x) @ weight.T.astype(np.float64) + bias
+        return torch.tensor(logits, dtype=torch.float32, device=x.device)
+
+    @torch.no_grad()
+    def features(self, x: Tensor) -> forms.Matrix:
+        """Return what is known of inputs, of length 1, shape (N, D).
+
+        Args:
+            x: inputs, shape (N, *input_shape).
+        """
+        self.model.eval()
+        parts = [
+            to_numpy(self.model.body(x[at : at + _CHUNK]))
+            for at in range(0, len(x), _CHUNK)
+        ]
+        h = _unit(np.concatenate([np.empty((0, self.model.features)), *parts]))
+        if self._projection is None:
+            return h
+        return _unit(np.maximum(h @ self._projection, 0.0))
+
+    def _sums(
+        self, examples: Examples, classes: int, rng: np.random.Generator
+    ) -> Arrays:
+        h, y = self.features(examples.x), to_numpy(examples.y)
+        params = self.params
+        if params.form == "gram":
+            return forms.gram(h, y, classes)
+        if params.form == "low-rank":
+            return forms.low_rank(h, y, classes, params.rank)
+        if params.form == "class-sums":
+            return forms.class_sums(h, y, classes, params.subsets, rng)
+        return forms.exact(h, y, classes)
+
+
+_NONE = np.empty(0, np.uint64)
+
+
+def _identity(data: TaskData) -> np.uint64:
+    """Return a number of the data, the same whenever a client meets them again."""
+    found = hashlib.blake2b(digest_size=8)
+    for part in (*data.train, *data.valid):
+        found.update(repr(part.shape).encode())
+        found.update(to_numpy(part).tobytes())
+    return np.uint64(int.from_bytes(found.digest(), "big"))
+
+
+def _unit(h: forms.Matrix) -> forms.Matrix:
+    """Return rows of length 1; those of zeros stay."""
+    length = np.linalg.norm(h, axis=1, keepdims=True)
+    found: forms.Matrix = h / np.where(length > 0, length, 1.0)
+    return found

@@ -1,0 +1,169 @@
+"""Analytic learning, server side: add up what clients know, and solve.
+
+AFL (He et al., CVPR 2025), AFCL (arXiv:2505.12245) and STSA (arXiv:2506.01327). What
+came of each client and task is kept by itself, so that it counts once however often it
+comes, and can be taken out again.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from typing_extensions import override
+
+from fcl_flower.algorithms.base import ServerStrategy
+from fcl_flower.algorithms.hooks import Explains, Forgets, KnowsModel
+from fcl_flower.core.errors import WireError, refuse
+from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
+from fcl_flower.core.update_checks import fits
+from strategies.analytic import AnalyticParams
+from strategies.analytic.heads import Head, Held, solve
+from strategies.analytic.sums import Sums, add_up, check
+
+SOLVED = "meta/solved"
+_KEY = re.compile(r"sums/(\d+)/(\d+)/([0-9a-f]{16})")
+
+
+class Analytic(ServerStrategy[AnalyticParams], Explains, Forgets, KnowsModel):
+    """Keep sums by client, task and data; send a head of the classes so far.
+
+    State: ``sums/C/T/ID`` and, where the penalty is to be chosen, ``valid/C/T/ID`` (see
+    `sums`), of the data ID of task T of client C; ``head``, or ``head/C/T`` where each
+    task has its own (`weight`, `bias`); ``meta/solved`` (`penalty`, `samples`).
+    """
+
+    averaged_groups = ()
+    adds_up = True
+
+    @override
+    def init(self, model: Arrays) -> Payload:
+        return {}
+
+    @override
+    def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
+        if self.single_head:
+            sent = {"head": state["head"]} if "head" in state else {}
+        else:
+            mine = f"head/{client}/"
+            sent = {
+                f"head/{group.removeprefix(mine)}": arrays
+                for group, arrays in state.items()
+                if group.startswith(mine)
+            }
+        # Kept in double precision, which predictions do not need.
+        return {
+            group: {n: np.asarray(a).astype(np.float32) for n, a in arrays.items()}
+            for group, arrays in sent.items()
+        }
+
+    @override
+    def check_update(self, state: Payload, update: Update) -> None:
+        payload = update.payload
+        if not payload:
+            return
+        groups = {"meta", "sums"} if self.params.penalty else {"meta", "sums", "valid"}
+        if not {"meta", "sums"} <= payload.keys() <= groups:
+            raise WireError(f"groups {sorted(payload)}: expected {sorted(groups)}")
+        if payload["meta"].keys() != {"data"}:
+            raise WireError(f"meta: got {sorted(payload['meta'])}, expected data alone")
+        number = {"data": np.zeros((), np.uint64)}
+        fits("meta", payload["meta"], number, sparse=False)
+        for group in groups & payload.keys() - {"meta"}:
+            arrays = payload[group]
+            check(group, arrays, self.params, self.classes, self._features)
+
+    @override
+    def aggregate_train(
+        self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
+    ) -> Payload:
+        new: dict[str, Arrays] = {}
+        for client, update in updates.items():
+            if not update.payload:
+                continue
+            task = (update.stage or stage).task
+            data = int(np.asarray(update.payload["meta"]["data"]))
+            for group in ("sums", "valid"):
+                if group in update.payload:
+                    key = f"{group}/{client}/{task}/{data:016x}"
+                    new[key] = update.payload[group]
+        if new.keys() <= state.keys():
+            return state
+        # What came before stays: the same data give the same sums.
+        return self._solved({**new, **_kept(state)})
+
+    @override
+    def forget(self, state: Payload, client: int, task: int | None) -> Payload:
+        gone = [
+            (of_client, of_task, data)
+            for of_client, of_task, data in _keys(state)
+            if of_client == client and task in (None, of_task)
+        ]
+        if not gone:
+            what = "client" if task is None else f"task {task} of client"
+            clients = sorted({key[0] for key in _keys(state)})
+            raise refuse(what, client, f"one that has sent sums: clients {clients}")
+        names = {f"{group}/{c}/{t}/{data}" for c, t, data in gone for group in _GROUPS}
+        left = {g: arrays for g, arrays in _kept(state).items() if g not in names}
+        return self._solved(left)
+
+    @override
+    def diagnostics(self, state: Payload, stage: TaskStage) -> Mapping[str, float]:
+        solved = state.get(SOLVED, {})
+        return {name: float(np.asarray(value)) for name, value in solved.items()}
+
+    @override
+    def remarks(self) -> Mapping[str, str]:
+        return {"features": "the network's own, which is not trained"}
+
+    @property
+    def _features(self) -> int:
+        return self.params.width if self.params.lift == "relu" else self.features
+
+    def _solved(self, kept: Payload) -> Payload:
+        """Return the state of these sums, in an order of their own."""
+        keys = _keys(kept)
+        if not keys:
+            return {}
+        by_head: dict[str, list[str]] = {}
+        for client, task, data in keys:
+            name = "head" if self.single_head else f"head/{client}/{task}"
+            by_head.setdefault(name, []).append(f"{client}/{task}/{data}")
+        held = {
+            name: Held(self._sums(kept, "sums", of), self._sums(kept, "valid", of))
+            for name, of in by_head.items()
+        }
+        heads, penalty = solve(held, self.params.head, self.params.penalty)
+        samples = sum(one.train.total + one.valid.total for one in held.values())
+        groups = [f"{group}/{c}/{t}/{data}" for group in _GROUPS for c, t, data in keys]
+        return {
+            **{group: kept[group] for group in groups if group in kept},
+            **{name: _arrays(head) for name, head in heads.items()},
+            SOLVED: {"penalty": np.asarray(penalty), "samples": np.asarray(samples)},
+        }
+
+    def _sums(self, kept: Payload, group: str, keys: Sequence[str]) -> Sums:
+        names = [f"{group}/{key}" for key in keys]
+        found = [kept[name] for name in names if name in kept]
+        return add_up(found, self.classes, self._features)
+
+
+_GROUPS = ("sums", "valid")
+
+
+def _keys(state: Payload) -> list[tuple[int, int, str]]:
+    """Return client, task and data of all sums, ascending: the order of adding up."""
+    found = [match for group in state if (match := _KEY.fullmatch(group))]
+    return sorted((int(m[1]), int(m[2]), m[3]) for m in found)
+
+
+def _kept(state: Payload) -> dict[str, Arrays]:
+    """Return what clients have sent, without what follows from it."""
+    return {
+        group: arrays
+        for group, arrays in state.items()
+        if group.startswith(tuple(f"{name}/" for name in _GROUPS))
+    }
+
+
+def _arrays(head: Head) -> Arrays:
+    return {"weight": head.weight, "bias": head.bias}

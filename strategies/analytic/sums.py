@@ -1,0 +1,319 @@
+"""The sums that a head is solved from, and the forms in which they travel.
+
+h in R^D is what is known of a sample, of length 1 at most, and y its class. Of samples
+there are the Gram matrix ``G = sum h h'`` and, for each class, the sum of h and the
+number of its samples. Both add up over clients and tasks, so that the order, and who
+has which sample, do not matter (AFL, arXiv:2405.16240; AFCL, arXiv:2505.12245).
+
+========  =====================  ===================================================
+tensor    shape                  what it is
+========  =====================  ===================================================
+cross     (C, D + 1)             by class the sum of h, and behind it the number
+gram      (D (D + 1) / 2,)       the upper triangle of G
+within    (rows, D)              F, with F'F the scatter of h about its class's mean
+parts     (S, C, D + 1)          ``cross`` of each of S random subsets
+========  =====================  ===================================================
+
+With ``cross`` comes one of ``gram`` and ``within``; ``parts`` come alone.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from fcl_flower.core.errors import WireError
+from fcl_flower.core.types import Arrays
+from fcl_flower.core.update_checks import fits
+from strategies.analytic import AnalyticParams
+
+Matrix: TypeAlias = npt.NDArray[np.float64]
+Labels: TypeAlias = npt.NDArray[np.int64]
+
+_SLACK = 1e-6
+"""How much longer than 1 a feature may be, which was rounded to float32."""
+_ROUNDING = 1e-12
+"""How far below zero an eigenvalue of N samples may be, in parts of N."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Sums over samples.
+
+    Attributes:
+        gram: G, shape (D, D), symmetric.
+        cross: by class the sum of h, and behind it the number, shape (C, D + 1).
+    """
+
+    gram: Matrix
+    cross: Matrix
+
+    @property
+    def counts(self) -> Matrix:
+        """Return the number of samples of each class, shape (C,)."""
+        return self.cross[:, -1]
+
+    @property
+    def total(self) -> float:
+        """Return the number of all samples."""
+        return float(self.counts.sum())
+
+    @property
+    def means(self) -> Matrix:
+        """Return the mean of each class, shape (C, D); zeros of one without samples."""
+        return self.cross[:, :-1] / np.maximum(self.counts, 1)[:, None]
+
+    @property
+    def within(self) -> Matrix:
+        """Return the scatter of h about the means of the classes, shape (D, D)."""
+        return self.gram - between(self.cross)
+
+    def plus(self, other: "Sums") -> "Sums":
+        """Return the sums over both sets of samples."""
+        return Sums(self.gram + other.gram, self.cross + other.cross)
+
+
+# ---- what a client makes of its samples
+
+
+def exact(h: Matrix, y: Labels, classes: int) -> Arrays:
+    """Return the smaller of two forms that lose nothing: ``gram`` and ``within``.
+
+    Args:
+        h: shape (N, D).
+        y: shape (N,), in 0..C-1.
+        classes: C.
+    """
+    count, width = h.shape
+    if 2 * count > width:
+        return gram(h, y, classes)
+    return low_rank(h, y, classes, count)
+
+
+def gram(h: Matrix, y: Labels, classes: int) -> Arrays:
+    """Return ``gram``, which is of the same shape for all clients.
+
+    Args:
+        h: shape (N, D).
+        y: shape (N,), in 0..C-1.
+        classes: C.
+    """
+    upper = (h.T @ h)[_upper(h.shape[1])]
+    return {"cross": _by_class(h, y, classes), "gram": upper}
+
+
+def low_rank(h: Matrix, y: Labels, classes: int, rank: int) -> Arrays:
+    """Return ``within`` from the largest eigenvalues of the scatter.
+
+    FedRAN (arXiv:2606.11480) sends those of G. Here the means of the classes stay
+    exact, so that a discriminant can be solved for, and the server adds up what comes
+    without cutting it again.
+
+    Args:
+        h: shape (N, D).
+        y: shape (N,), in 0..C-1.
+        classes: C.
+        rank: most rows of F; N loses nothing.
+    """
+    cross = _by_class(h, y, classes)
+    means = cross[:, :-1] / np.maximum(cross[:, -1:], 1)
+    triangle = np.linalg.qr(h - means[y], mode="r")
+    _, values, vectors = np.linalg.svd(triangle, full_matrices=False)
+    least = values.max(initial=0.0) * max(h.shape) * np.finfo(np.float64).eps
+    kept = min(rank, int((values > least).sum()))
+    return {"cross": cross, "within": values[:kept, None] * vectors[:kept]}
+
+
+def class_sums(
+    h: Matrix, y: Labels, classes: int, subsets: int, rng: np.random.Generator
+) -> Arrays:
+    """Return ``parts``, from which the server estimates G (STSA-E, arXiv:2506.01327).
+
+    Args:
+        h: shape (N, D).
+        y: shape (N,), in 0..C-1.
+        classes: C.
+        subsets: S, of nearly equal size in each class.
+        rng: deals the samples.
+    """
+    part = np.empty(len(y), np.int64)
+    for label in np.unique(y):
+        mine = np.flatnonzero(y == label)
+        part[rng.permutation(mine)] = np.arange(len(mine)) % subsets
+    found = [_by_class(h[part == s], y[part == s], classes) for s in range(subsets)]
+    return {"parts": np.stack(found)}
+
+
+# ---- what the server makes of them
+
+
+def add_up(received: Iterable[Arrays], classes: int, features: int) -> Sums:
+    """Return the sums over all samples behind what clients have sent.
+
+    Args:
+        received: in any of the forms; the order decides the last bits.
+        classes: C.
+        features: D.
+    """
+    total = np.zeros((features, features))
+    cross = np.zeros((classes, features + 1))
+    parts = []
+    for arrays in received:
+        if "parts" in arrays:
+            parts.append(np.asarray(arrays["parts"]))
+            continue
+        mine = np.asarray(arrays["cross"])
+        cross += mine
+        if "gram" in arrays:
+            total += _square(np.asarray(arrays["gram"]), features)
+        else:
+            factor = np.asarray(arrays["within"])
+            total += factor.T @ factor + between(mine)
+    if parts:
+        estimated = _estimated(np.concatenate(parts))
+        total += estimated.gram
+        cross += estimated.cross
+    return Sums(total, cross)
+
+
+def _estimated(parts: Matrix) -> Sums:
+    """Return the sums of which random subsets are known (STSA-E, arXiv:2506.01327).
+
+    Of a class with N samples in J subsets that have some, s_j their sums, m_j their
+    numbers and P the sum of all::
+
+        G ~ (N - 1) / (J - 1) sum_j s_j s_j' / m_j - (N - J) / ((J - 1) N) P P'
+
+    which is exact where each subset has one sample, and P P' / N where J is 1.
+    """
+    cross = parts.sum(0)
+    gram = np.zeros((parts.shape[2] - 1,) * 2)
+    for label, (*_, count) in enumerate(cross):
+        if not count:
+            continue
+        mine = parts[parts[:, label, -1] > 0, label]
+        subsets = len(mine)
+        scale = (count - 1) / (subsets - 1) if subsets > 1 else 0.0
+        roots = mine[:, :-1] / np.sqrt(mine[:, -1:])
+        whole = cross[label, :-1]
+        # The same as above, with what lies between the subsets kept together.
+        gram += scale * (roots.T @ roots)
+        gram += (1 - scale) / count * np.outer(whole, whole)
+    return Sums(gram, cross)
+
+
+# ---- what the server lets in
+
+
+def check(
+    group: str, arrays: Arrays, params: AnalyticParams, classes: int, features: int
+) -> None:
+    """Refuse what no samples can have made.
+
+    Args:
+        group: named in the message.
+        arrays: what came; its values may be anything.
+        params: what was asked for.
+        classes: C.
+        features: D.
+
+    Raises:
+        WireError: a tensor is missing, unknown or of another shape or dtype; numbers
+            of samples are none, or features are longer than 1.
+    """
+    expected = _expected(arrays, params, classes, features)
+    if arrays.keys() != expected.keys():
+        odd = sorted(arrays.keys() ^ expected.keys())
+        raise WireError(f"{group}: tensors {odd} are missing or unknown")
+    fits(group, arrays, expected, sparse=False)
+    name = "parts" if params.form == "class-sums" else "cross"
+    cross = np.asarray(arrays[name]).reshape(-1, features + 1)
+    counts = cross[:, -1]
+    if not np.isfinite(cross).all():
+        raise WireError(f"{group}/{name}: holds NaN or infinite values")
+    whole = (counts >= 0) & (counts == np.rint(counts)) & (counts <= 2**40)
+    if not whole.all() or not counts.any():
+        raise WireError(f"{group}/{name}: expected numbers of samples")
+    longest = (1 + _SLACK) * counts
+    if not (np.linalg.norm(cross[:, :-1], axis=1) <= longest).all():
+        raise WireError(f"{group}/{name}: expected features of length 1 at most")
+    if "within" in arrays:
+        # A square may be infinite where the value is not, and is too large, too.
+        with np.errstate(over="ignore"):
+            scatter = np.square(np.asarray(arrays["within"])).sum()
+        if not scatter <= longest.sum():
+            raise WireError(f"{group}/within: expected features of length 1 at most")
+    if "gram" in arrays:
+        _check_gram(f"{group}/gram", np.asarray(arrays["gram"]), cross)
+
+
+def _expected(
+    arrays: Arrays, params: AnalyticParams, classes: int, features: int
+) -> Mapping[str, Matrix]:
+    """Return tensors of the right names and shapes, without memory of their own."""
+    if params.form == "class-sums":
+        return {"parts": _shaped(params.subsets, classes, features + 1)}
+    expected = {"cross": _shaped(classes, features + 1)}
+    if params.form == "gram" or (params.form == "exact" and "within" not in arrays):
+        return {**expected, "gram": _shaped(features * (features + 1) // 2)}
+    factor = arrays.get("within")
+    rows = factor.shape[0] if factor is not None and factor.shape else 0
+    most = params.rank if params.form == "low-rank" else features // 2
+    return {**expected, "within": _shaped(min(rows, most), features)}
+
+
+def _shaped(*shape: int) -> Matrix:
+    return np.broadcast_to(np.zeros((), np.float64), shape)
+
+
+def _check_gram(name: str, upper: Matrix, cross: Matrix) -> None:
+    """Refuse a Gram matrix that does not go with the sums of the classes.
+
+    The scatter about the means of the classes has no negative eigenvalue; with one, the
+    server could not solve for anything.
+    """
+    features, total = cross.shape[1] - 1, cross[:, -1].sum()
+    full = _square(upper, features)
+    if not np.trace(full) <= (1 + _SLACK) * total:
+        raise WireError(f"{name}: expected features of length 1 at most")
+    within = full - between(cross)
+    within[np.diag_indices(features)] += _ROUNDING * total
+    try:
+        np.linalg.cholesky(within)
+    except np.linalg.LinAlgError as error:
+        raise WireError(f"{name}: no samples have this Gram matrix") from error
+
+
+def between(cross: Matrix) -> Matrix:
+    """Return ``sum_c n_c mean_c mean_c'``, shape (D, D).
+
+    Args:
+        cross: shape (C, D + 1).
+    """
+    roots = cross[:, :-1] / np.sqrt(np.maximum(cross[:, -1:], 1))
+    product: Matrix = roots.T @ roots
+    return product
+
+
+# ---- helpers
+
+
+def _by_class(h: Matrix, y: Labels, classes: int) -> Matrix:
+    found = np.zeros((classes, h.shape[1] + 1))
+    np.add.at(found, y, np.column_stack([h, np.ones(len(h))]))
+    return found
+
+
+def _square(upper: Matrix, features: int) -> Matrix:
+    """Return the symmetric matrix of an upper triangle."""
+    full = np.zeros((features, features))
+    full[_upper(features)] = upper
+    return full + np.triu(full, 1).T
+
+
+@lru_cache(maxsize=2)
+def _upper(features: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    return np.triu_indices(features)
