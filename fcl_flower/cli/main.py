@@ -10,6 +10,7 @@ import click
 from fcl_flower import __version__
 from fcl_flower.cli.check_data import check_data
 from fcl_flower.cli.deploy import certs, client, run, server
+from fcl_flower.cli.forget import forget
 from fcl_flower.cli.inspect import config, list_
 from fcl_flower.cli.options import configured, run_options
 from fcl_flower.cli.simulate import compare, simulate, study
@@ -19,7 +20,7 @@ from fcl_flower.core.errors import ConfigError, FclError, refuse
 @click.group(
     commands=[
         *(simulate, compare, study, list_, config),
-        *(check_data, certs, server, client, run),
+        *(forget, check_data, certs, server, client, run),
     ],
     invoke_without_command=True,
     context_settings={

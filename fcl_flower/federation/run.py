@@ -18,9 +18,9 @@ from fcl_flower.algorithms.registry import local_only_counterpart
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import RoundError, refuse
 from fcl_flower.core.schedule import Schedule
+from fcl_flower.core.simulated_clock import SimulatedClock
 from fcl_flower.core.types import Arrays
 from fcl_flower.federation.server import Server
-from fcl_flower.federation.simulated_clock import SimulatedClock
 from fcl_flower.federation.transport.client_registry import ClientRegistry
 from fcl_flower.federation.transport.flower_records import (
     from_array_record,

@@ -17,7 +17,7 @@ from strategies.analytic.sums import Matrix, Sums
 
 NEVER = -1e4
 """The logit of a class without samples; finite, so that losses are."""
-SHRINKAGES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.9)
+SHRINKAGES = (1e-5, 1e-4, 3e-4, 0.001, 0.003, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.9)
 PENALTIES = tuple(10 ** (k / 2) for k in range(-8, 5))
 UNKNOWN = 0.1
 """The penalty where there are no validation samples to choose one by."""

@@ -10,7 +10,7 @@ from text_sets import write_topics
 
 from fcl_flower.core.errors import ConfigError, RoundError
 from fcl_flower.core.interpolation import interpolate
-from fcl_flower.federation.simulated_clock import SimulatedClock
+from fcl_flower.core.simulated_clock import SimulatedClock
 from fcl_flower.federation.transport import messages
 from fcl_flower.results.run_folder import CHECKPOINT
 from fcl_flower.setup import factory

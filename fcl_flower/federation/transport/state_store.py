@@ -169,6 +169,12 @@ class FolderStateStore(StateStore):
             old, server_round, {entry["file"] for entry in entries.values()}
         )
 
+    def drop_earlier(self) -> None:
+        """Remove all versions but the last, and what only they hold."""
+        *old, last = self._manifests()
+        kept = {entry["file"] for entry in _open_manifest(last)["groups"].values()}
+        self._drop_old_versions(old, 0, kept)
+
     def _manifests(self) -> list[Path]:
         """Return the manifests, oldest first."""
         names = self._folder.glob(f"{MANIFEST}*")

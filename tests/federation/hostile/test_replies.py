@@ -24,9 +24,9 @@ from mutants import (
     without_something,
 )
 
+from fcl_flower.core.simulated_clock import SimulatedClock
 from fcl_flower.federation.run import FederatedRun
 from fcl_flower.federation.server import Server
-from fcl_flower.federation.simulated_clock import SimulatedClock
 from fcl_flower.federation.sync_loop import SynchronousStrategy
 from fcl_flower.federation.transport import messages
 from fcl_flower.federation.transport.client_registry import ClientRegistry

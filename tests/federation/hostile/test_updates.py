@@ -13,10 +13,10 @@ from fakes import InProcessGrid, exact, tiny
 from flwr.app import Array, Message, RecordDict
 from mutants import Mutants, over_the_network, with_array, with_scalars
 
+from fcl_flower.core.simulated_clock import SimulatedClock
 from fcl_flower.core.sparse import SparseArray
 from fcl_flower.federation.run import FederatedRun
 from fcl_flower.federation.server import Server
-from fcl_flower.federation.simulated_clock import SimulatedClock
 from fcl_flower.federation.sync_loop import SynchronousStrategy
 from fcl_flower.federation.transport import messages
 from fcl_flower.federation.transport.client_registry import ClientRegistry

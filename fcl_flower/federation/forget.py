@@ -1,0 +1,86 @@
+"""Take out of a run what a client has contributed, as if it had never come."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fcl_flower.algorithms.hooks import Explains, Forgets
+from fcl_flower.config.parsing import flatten, read_toml
+from fcl_flower.config.run_config import RunConfig
+from fcl_flower.core.errors import refuse
+from fcl_flower.core.types import Payload, TaskStage
+from fcl_flower.federation.transport.state_store import FolderStateStore
+from fcl_flower.results.run_folder import CHECKPOINT
+from fcl_flower.setup import factory
+from fcl_flower.setup.resolve import resolve
+
+REMAINS = (
+    "what clients received before",
+    "the accuracies in the record of the run",
+    "copies of the folder",
+)
+"""What no server can take back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """What has become of the state.
+
+    Attributes:
+        round: after which it stands, as before.
+        before: the strategy's diagnostics of the old state, by name.
+        after: of the new one.
+    """
+
+    round: int
+    before: Mapping[str, float]
+    after: Mapping[str, float]
+
+
+def forget(folder: Path, client: int, task: int | None = None) -> Forgotten:
+    """Take a client's contribution out of a run's checkpoint.
+
+    Earlier versions of the state, which still had it, are removed. No server may be
+    running in the folder. A run that is resumed goes on with what is left.
+
+    Args:
+        folder: of a run.
+        client: its number, counted from 0.
+        task: of which of its tasks, counted from 0; None for all.
+
+    Raises:
+        ConfigError: there is no such run, its strategy cannot forget, or the state has
+            nothing of the client.
+        WireError: the checkpoint is damaged.
+    """
+    file = folder / "config.toml"
+    if not (file.is_file() and (folder / CHECKPOINT).is_dir()):
+        expected = f"the folder of a run, with its config.toml and {CHECKPOINT}"
+        raise refuse("folder", str(folder), expected)
+    run = resolve(RunConfig.of(flatten(read_toml(file, "folder"))))
+    strategy = factory.build_strategy(run)
+    if not isinstance(strategy, Forgets):
+        raise refuse(
+            "strategy",
+            run.config.title,
+            "one that keeps what clients send apart, such as analytic: what was mixed "
+            "into a network cannot be taken out",
+        )
+    store = FolderStateStore(folder / CHECKPOINT)
+    saved = store.load(before=sys.maxsize)
+    if saved is None:
+        raise refuse("folder", str(folder), "that of a run that has finished a round")
+
+    left = strategy.forget(saved.payload, client, task)
+    store.save(left, saved.round)
+    store.drop_earlier()
+    before, after = (_described(strategy, s) for s in (saved.payload, left))
+    return Forgotten(saved.round, before, after)
+
+
+def _described(strategy: object, state: Payload) -> Mapping[str, float]:
+    if not isinstance(strategy, Explains):
+        return {}
+    stage = TaskStage(0, 0, starts_task=False, ends_task=False)
+    return strategy.diagnostics(state, stage)
