@@ -275,6 +275,8 @@ def _check_gram(name: str, upper: Matrix, cross: Matrix) -> None:
     The scatter about the means of the classes has no negative eigenvalue; with one, the
     server could not solve for anything.
     """
+    if not np.isfinite(upper).all():
+        raise WireError(f"{name}: holds NaN or infinite values")
     features, total = cross.shape[1] - 1, cross[:, -1].sum()
     full = _square(upper, features)
     if not np.trace(full) <= (1 + _SLACK) * total:

@@ -79,6 +79,7 @@ class WatchedStrategy:
     def __init__(self, inner, problems):
         self.inner, self.problems = inner, problems
         self.evaluates_locally = inner.evaluates_locally
+        self.adds_up = inner.adds_up
 
     def init(self, model):
         return self.travels(self.inner.init(model), "init")

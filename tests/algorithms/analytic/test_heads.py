@@ -1,0 +1,160 @@
+"""Heads in closed form, against scikit-learn on the samples themselves."""
+
+import numpy as np
+import pytest
+from analytic_cases import CLASSES, WIDTH, samples
+from scipy.stats import multivariate_normal
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.linear_model import Ridge
+
+from strategies.analytic.heads import (
+    NEVER,
+    PENALTIES,
+    SHRINKAGES,
+    UNKNOWN,
+    Held,
+    discriminants,
+    likelihoods,
+    ridges,
+    solve,
+    squared_errors,
+)
+from strategies.analytic.sums import add_up, gram
+
+
+def sums(h, y, classes=CLASSES):
+    found = [gram(h, y, classes)] if len(y) else []
+    return add_up(found, classes, WIDTH)
+
+
+def relative(found, expected):
+    return np.linalg.norm(found - expected) / np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("shrinkage", [0.001, 0.1, 0.9, 1.0])
+def test_a_discriminant_is_scikit_learns(shrinkage):
+    h, y = samples(80)
+    (head,) = discriminants([sums(h, y)], shrinkage)
+    theirs = LinearDiscriminantAnalysis(solver="lsqr", shrinkage=shrinkage).fit(h, y)
+    assert relative(head.weight, theirs.coef_) < 1e-9
+    assert relative(head.bias, theirs.intercept_) < 1e-9
+
+
+@pytest.mark.parametrize("penalty", [1e-3, 0.1, 10.0])
+def test_a_ridge_regression_is_scikit_learns(penalty):
+    h, y = samples(80)
+    centred = h - h.mean(0)
+    alpha = penalty * np.trace(centred.T @ centred) / WIDTH
+    (head,) = ridges([sums(h, y)], penalty)
+    theirs = Ridge(alpha=alpha).fit(h, np.eye(CLASSES)[y])
+    assert relative(head.weight, theirs.coef_) < 1e-9
+    assert relative(head.bias, theirs.intercept_) < 1e-9
+
+
+def test_a_class_without_samples_is_never_predicted():
+    h, y = samples(40)
+    y[y == 2] = 1
+    for head in (
+        discriminants([sums(h, y)], 0.1)[0],
+        ridges([sums(h, y)], 0.1)[0],
+    ):
+        assert head.bias[2] == NEVER
+        assert (head.weight[2] == 0).all()
+        assert ((h @ head.weight.T + head.bias).argmax(1) != 2).all()
+
+
+def test_one_sample_is_enough_for_a_head():
+    h, y = samples(1)
+    for kind in ("discriminant", "ridge"):
+        heads, _ = solve({"head": Held(sums(h, y), sums(h[:0], y[:0]))}, kind, 0.0)
+        logits = h @ heads["head"].weight.T + heads["head"].bias
+        assert logits.argmax() == y[0]
+        assert np.isfinite(logits).all()
+
+
+def test_the_likelihood_is_that_of_the_validation_samples_in_the_gaussians():
+    (h, y), (v, z) = samples(60), samples(30, seed=1)
+    train = sums(h, y)
+    found = likelihoods([Held(train, sums(v, z))], [0.01, 0.3])
+    for shrinkage, ours in zip([0.01, 0.3], found, strict=True):
+        covariance = (1 - shrinkage) * train.within / len(y)
+        covariance += (
+            shrinkage * np.trace(train.within) / len(y) / WIDTH * np.eye(WIDTH)
+        )
+        direct = np.mean(
+            [
+                multivariate_normal(train.means[label], covariance).logpdf(one)
+                for one, label in zip(v, z, strict=True)
+            ]
+        )
+        assert ours - WIDTH / 2 * np.log(2 * np.pi) == pytest.approx(direct)
+
+
+def test_the_squared_error_is_that_on_the_validation_samples_less_a_constant():
+    (h, y), (v, z) = samples(60), samples(30, seed=1)
+    penalties = [0.01, 0.1, 10.0]
+    found = squared_errors([Held(sums(h, y), sums(v, z))], penalties)
+    direct = []
+    for penalty in penalties:
+        (head,) = ridges([sums(h, y)], penalty)
+        direct.append(
+            np.square(v @ head.weight.T + head.bias - np.eye(CLASSES)[z]).sum()
+        )
+    np.testing.assert_allclose(np.diff(found), np.diff(direct), rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("kind", "judge", "candidates"),
+    [
+        ("discriminant", lambda h, c: [-v for v in likelihoods(h, c)], SHRINKAGES),
+        ("ridge", squared_errors, PENALTIES),
+    ],
+)
+def test_the_penalty_is_the_candidate_that_validation_samples_like_best(
+    kind, judge, candidates
+):
+    (h, y), (v, z) = samples(20), samples(200, seed=1)
+    stretch = np.array([1, 1, 0.5, 0.5, 0.1, 0.1])
+    held = Held(sums(h * stretch, y), sums(v * stretch, z))
+    _, penalty = solve({"head": held}, kind, 0.0)
+    scores = judge([held], candidates)
+    assert penalty == candidates[int(np.argmin(scores))]
+    # Neither end: there is something to choose.
+    assert candidates[0] < penalty < candidates[-1]
+
+
+@pytest.mark.parametrize("kind", ["discriminant", "ridge"])
+def test_the_head_is_of_validation_samples_too_once_the_penalty_is_chosen(kind):
+    (h, y), (v, z) = samples(40), samples(40, seed=1)
+    held = Held(sums(h, y), sums(v, z))
+    heads, penalty = solve({"head": held}, kind, 0.0)
+    both = sums(np.concatenate([h, v]), np.concatenate([y, z]))
+    one = discriminants if kind == "discriminant" else ridges
+    (expected,) = one([both], penalty)
+    np.testing.assert_allclose(heads["head"].weight, expected.weight, rtol=1e-9)
+
+
+def test_a_given_penalty_is_taken_and_without_validation_samples_a_usual_one():
+    h, y = samples(40)
+    alone = Held(sums(h, y), sums(h[:0], y[:0]))
+    assert solve({"head": alone}, "ridge", 0.25)[1] == 0.25
+    assert solve({"head": alone}, "ridge", 0.0)[1] == UNKNOWN
+
+
+def test_discriminants_of_several_heads_share_their_covariance_alone():
+    (h, y), (v, z) = samples(40), samples(12, seed=1)
+    heads = discriminants([sums(h, y), sums(v, z)], 0.1)
+    # As one discriminant in which the classes of the second head are others.
+    apart = sums(np.concatenate([h, v]), np.concatenate([y, z + CLASSES]), 2 * CLASSES)
+    (joint,) = discriminants([apart], 0.1)
+    np.testing.assert_allclose(heads[0].weight, joint.weight[:CLASSES], rtol=1e-9)
+    np.testing.assert_allclose(heads[1].weight, joint.weight[CLASSES:], rtol=1e-9)
+    # Each has its own shares of the classes.
+    shift = heads[1].bias - joint.bias[CLASSES:]
+    np.testing.assert_allclose(shift, np.log(52 / 12), rtol=1e-9)
+
+
+def test_ridge_regressions_of_several_heads_know_nothing_of_each_other():
+    (h, y), (v, z) = samples(40), samples(12, seed=1)
+    together, alone = ridges([sums(h, y), sums(v, z)], 0.1), ridges([sums(v, z)], 0.1)
+    np.testing.assert_array_equal(together[1].weight, alone[0].weight)
