@@ -77,8 +77,9 @@ def test_the_head_is_that_of_all_samples_whoever_has_them(data, owners, kind):
         known = np.unique(y)
     else:
         theirs = LinearDiscriminantAnalysis(solver="lsqr", shrinkage=0.1)
-        if len(np.unique(y)) < 3:
-            return  # scikit-learn has one row for two classes
+        counts = np.bincount(y, minlength=CLASSES)
+        if (counts > 0).sum() < 3 or (counts == 1).any():
+            return  # scikit-learn has one row for two classes, and warns of one sample
         theirs.fit(h, y)
         known = theirs.classes_
     weights = theirs.coef_[known] if kind == "ridge" else theirs.coef_
