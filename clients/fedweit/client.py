@@ -128,9 +128,11 @@ class FedWeit(ClientLearner[W], AnswersQueries):
 
     def fresh(self, task: int) -> Payload:
         """Return mask, adapter and private tensors of a task not yet trained."""
-        initial = snapshot(self.model, self.model.state_dict())
+        owned = {*self.model.shared_names(), *self.model.head_names(task)}
+        initial = snapshot(
+            self.model, [name for name in self.model.state_dict() if name in owned]
+        )
         weights = decomposed(initial)
-        heads = set(self.model.head_names(task))
         return {
             f"masks/{task}": {
                 name: np.full(len(v), self.params.initial_gate, v.dtype)
@@ -141,12 +143,7 @@ class FedWeit(ClientLearner[W], AnswersQueries):
                 for name, v in weights.items()
             },
             f"heads/{task}": {
-                name: values
-                for name, values in initial.items()
-                if name not in weights
-                and (
-                    self.model.single_head or name in heads or name.startswith("body.")
-                )
+                name: values for name, values in initial.items() if name not in weights
             },
         }
 

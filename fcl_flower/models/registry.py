@@ -10,6 +10,7 @@ from fcl_flower.core.errors import ContractError, refuse
 from fcl_flower.core.registry import Registry
 from fcl_flower.core.seeds import derive
 from fcl_flower.core.types import Array
+from fcl_flower.models.convolutional.efficientnet_lite import EfficientNetLiteParams
 from fcl_flower.models.convolutional.lenet import LeNetParams
 from fcl_flower.models.entry import TABULAR, TEXT, ModelEntry, from_module
 from fcl_flower.models.multi_head import MultiHeadModel
@@ -86,6 +87,15 @@ _MODELS = {
         50,
         1e-3,
         "a small EfficientNet, with group normalisation",
+    ),
+    "efficientnet-lite0": ModelEntry(
+        f"{_HERE}.convolutional.efficientnet_lite:EfficientNetLite",
+        (3, 32, 32),
+        1280,
+        50,
+        1e-3,
+        "EfficientNet-Lite0, pre-trained on ImageNet and frozen: only heads learn",
+        EfficientNetLiteParams,
     ),
     "resnet18": ModelEntry(
         f"{_HERE}.convolutional.resnet:ResNet18",

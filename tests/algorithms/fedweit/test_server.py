@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from fcl_flower.core.errors import WireError
+from fcl_flower.core.errors import ConfigError, WireError
 from fcl_flower.core.sparse import SparseArray
 from fcl_flower.core.types import TaskStage, Update
 from strategies.fedweit import FedWeitParams
@@ -43,6 +43,11 @@ def update(base=None, adapter=None):
 
 def test_only_weights_with_channels_are_common():
     assert set(start(server())["base"]) == {W}
+
+
+def test_a_model_without_anything_to_decompose_is_refused():
+    with pytest.raises(ConfigError, match=r"^model: got a body without trained weight"):
+        server().init({"heads.0.weight": np.zeros((2, 3), np.float32)})
 
 
 def test_masked_mean_averages_over_the_clients_that_sent_a_channel():
