@@ -65,5 +65,5 @@ ALGORITHM = Algorithm(
         "scenario.name": "class-incremental",
         "federation.rounds_per_task": 1,
     },
-    models=("frozen-transformer",),
+    models=("frozen-transformer", "efficientnet-lite0"),
 )
