@@ -27,7 +27,7 @@ from fcl_flower.core.sparse import SparseArray
 from fcl_flower.core.types import Arrays
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.models.convolutional.kim_cnn import KimCnn
-from fcl_flower.models.registry import MultiHeadModel
+from fcl_flower.models.multi_head import Head, MultiHeadModel
 from fcl_flower.training.tensors import to_numpy, to_torch
 from strategies.fedseit import CacheType
 from strategies.fedweit import FedWeitParams
@@ -184,7 +184,8 @@ class BranchedWorkspace(TaskModel):
         private = self.tensors.private
         local, foreign = (private[f"{name}.weight"] @ self.joined["local"]).chunk(2, 1)
         logits = linear(self.local(x), local, private[f"{name}.bias"])
-        return logits + self.foreign(extremes, rows, foreign)
+        head = cast(Head, self.model.heads[self.model.head_index(self.task)])
+        return head.hide(logits + self.foreign(extremes, rows, foreign))
 
     def local(self, x: Tensor) -> Tensor:
         """Return z_c, shape (batch, features): the network without branches."""

@@ -139,6 +139,9 @@ class ModelSection(NamedSection):
     head: Literal["", "multi", "single"] = ""
     """One head for each task, or a single one over all classes; empty for what suits
     the scenario."""
+    growing_head: bool = False
+    """Let a single head grow with the classes, in the scenario class-incremental:
+    losses and predictions know none of later tasks."""
     num_features: int = Field(0, ge=0)
     """Numbers in a sample of tabular data; 0 for those of the data set. With local
     texts: numbers in a word vector."""

@@ -1,4 +1,4 @@
-"""Stratified cuts: every class is cut by itself, so that shares stay balanced."""
+"""Cuts of samples into disjoint parts, class by class: balanced or skewed."""
 
 from typing import TypeAlias
 
@@ -45,6 +45,40 @@ def split_in_turn(
     shuffled = rng.permutation(len(labels))
     by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
     return [np.sort(by_class[part::parts]) for part in range(parts)]
+
+
+def split_dirichlet(
+    labels: Indices, parts: int, beta: float, rng: np.random.Generator
+) -> list[Indices]:
+    """Return ``parts`` disjoint, sorted index arrays that cover ``labels``, skewed.
+
+    Each class is cut in proportions of a symmetric Dirichlet distribution (Yurochkin et
+    al., ICML 2019, https://arxiv.org/abs/1905.12022, section 4). A part that has its
+    even share of all samples gets none of the classes that follow, as in the released
+    code of TARGET and LANDER: that bounds how far the sizes differ. Parts may stay
+    empty.
+
+    Args:
+        labels: shape (N,), the class of each sample; at least one sample.
+        parts: at least 1.
+        beta: concentration, in (0, 1e6]: near 0 a class goes to one part, far above 1
+            all parts are alike.
+        rng: draws the proportions, and which sample goes where.
+    """
+    shares: list[list[Indices]] = [[] for _ in range(parts)]
+    sizes = np.zeros(parts, np.int64)
+    for label in np.unique(labels):
+        shuffled = rng.permutation(np.flatnonzero(labels == label))
+        # Never none: together they have fewer than all samples as long as one is left.
+        # In any order, since what rounding gives or takes goes by the place.
+        short = rng.permutation(np.flatnonzero(sizes * parts < len(labels)))
+        # Proportions of some parts of a Dirichlet distribution are Dirichlet again.
+        ends = np.cumsum(rng.dirichlet(np.full(len(short), beta))) * len(shuffled)
+        cuts = np.rint(ends[:-1]).astype(np.int64)
+        for part, piece in zip(short, np.split(shuffled, cuts), strict=True):
+            shares[part].append(piece)
+            sizes[part] += len(piece)
+    return [np.sort(np.concatenate(share)) for share in shares]
 
 
 def at_most(labels: Indices, most: int, rng: np.random.Generator) -> Indices:

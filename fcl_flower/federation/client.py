@@ -134,6 +134,8 @@ class Client:
         self.learner: ClientLearner[Any] = factory.build_learner(
             run, self.scenario, node.partition_id, self.samples.vectors
         )
+        if config.model.growing_head:
+            self.learner.model.grow_head(self.scenario.labels_until(stage.task))
         self.store: StateStore = ContextStateStore(context)
         if config.run.client_state != "context":
             folder = Path(config.run.client_state) / f"client-{node.partition_id}"

@@ -1,10 +1,38 @@
 """A shared body with one linear head per task, or one for all."""
 
+from collections.abc import Sequence
+from typing import cast
+
 import torch
 from torch import nn
 from typing_extensions import override
 
 from fcl_flower.core.errors import ContractError
+
+CLOSED = -1e9
+"""Logit of a class that a growing head does not have yet: its probability and all its
+gradients are 0. Finite, since an infinite one would make 0 times infinity of them."""
+
+
+class Head(nn.Linear):
+    """A linear layer from features to logits, some of which may be closed.
+
+    Attributes:
+        closed: which logits are, bool, shape (classes,); None for none.
+    """
+
+    closed: torch.Tensor | None = None
+
+    @override
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return logits, shape (batch, classes)."""
+        return self.hide(super().forward(x))
+
+    def hide(self, logits: torch.Tensor) -> torch.Tensor:
+        """Return logits, shape (batch, classes), with `CLOSED` where they are."""
+        return (
+            logits if self.closed is None else logits.masked_fill(self.closed, CLOSED)
+        )
 
 
 class MultiHeadModel(nn.Module):
@@ -15,7 +43,7 @@ class MultiHeadModel(nn.Module):
 
     Attributes:
         body: maps ``(batch, *input_shape)`` to (batch, features).
-        heads: `nn.Linear` modules, one per task or exactly one.
+        heads: `Head` modules, one per task or exactly one.
         input_shape: shape of one input, such as (3, 32, 32); (-1,) for text.
         single_head: one head serves every task.
     """
@@ -47,11 +75,25 @@ class MultiHeadModel(nn.Module):
         self.single_head = single_head
         self.features, self.classes = features, classes
         count = 1 if single_head else tasks
-        self.heads = nn.ModuleList(nn.Linear(features, classes) for _ in range(count))
+        self.heads = nn.ModuleList(Head(features, classes) for _ in range(count))
 
     def head_index(self, task: int) -> int:
         """Return the index in ``heads`` that answers for ``task``."""
         return 0 if self.single_head else task
+
+    def grow_head(self, labels: Sequence[int]) -> None:
+        """Let the single head know nothing but some of its classes.
+
+        A row of weights waits as it was initialised until its class is among them, so
+        that this is a head to which rows are added.
+
+        Args:
+            labels: indices of the classes so far.
+        """
+        head = cast(Head, self.heads[0])
+        closed = torch.ones_like(head.bias, dtype=torch.bool)
+        closed[list(labels)] = False
+        head.closed = closed
 
     def shared_names(self) -> tuple[str, ...]:
         """Return the names of the parameters and buffers that clients share.

@@ -62,6 +62,26 @@ def check_choices(run: ResolvedRun) -> None:
             f"false for scenario {name}, whose tasks are not shared out beforehand",
         ),
         (
+            config.model.growing_head and not scenario.incremental,
+            "model.growing_head",
+            True,
+            f"false for scenario {name}, in which clients do not meet new classes "
+            "together",
+        ),
+        (
+            config.model.growing_head and config.scenario.joint,
+            "model.growing_head",
+            True,
+            "false with scenario.joint, by which all classes are there from the start",
+        ),
+        (
+            config.model.growing_head and trains_on_server,
+            "model.growing_head",
+            True,
+            f"false for {config.strategy.name}, which trains on the server on all "
+            "classes",
+        ),
+        (
             config.data.word_vectors and (run.modality != "text" or run.model.encoder),
             "data.word_vectors",
             config.data.word_vectors,

@@ -280,6 +280,16 @@ def test_the_version_is_shown(fcl):
     assert (answer.code, answer.out) == (0, f"fcl, version {__version__}\n")
 
 
+def test_how_samples_are_dealt_is_a_setting_of_the_scenario(fcl, nothing_runs):
+    told = ["scenario", "--scenario", "class-incremental", "--tasks", "2"]
+    answer = fcl(*told, "--set", "scenario.split=dirichlet:0.5")
+    assert answer.code == 0
+    assert answer.out != fcl(*told).out
+    fcl(*told, "--set", "scenario.split=dirichlet").is_refusal(
+        "scenario.split: got 'dirichlet'", "'iid' or 'dirichlet:BETA'"
+    )
+
+
 def test_a_scenario_is_shown_and_saved_without_running_anything(
     fcl, nothing_runs, tmp_path
 ):

@@ -16,6 +16,8 @@ def refusal(**settings):
 
 
 CONCEPTS = {"name": "concepts"}
+CLASSES = {"name": "class-incremental"}
+FEDET = {"strategy": "fedet", "dataset": "digits", "model": "small"}
 
 
 @pytest.mark.parametrize(
@@ -55,6 +57,21 @@ CONCEPTS = {"name": "concepts"}
             {"scenario": {**CONCEPTS, "joint": True}},
             "scenario.joint: got True, expected false for scenario concepts, whose "
             "tasks are not shared out beforehand",
+        ),
+        (
+            {"scenario": "overlapped", "head": "single", "growing_head": True},
+            "model.growing_head: got True, expected false for scenario overlapped, in "
+            "which clients do not meet new classes together",
+        ),
+        (
+            {"scenario": {**CLASSES, "joint": True}, "growing_head": True},
+            "model.growing_head: got True, expected false with scenario.joint, by "
+            "which all classes are there from the start",
+        ),
+        (
+            {"scenario": CLASSES, "growing_head": True, **FEDET},
+            "model.growing_head: got True, expected false for fedet, which trains on "
+            "the server on all classes",
         ),
         (
             {"word_vectors": "w.txt"},

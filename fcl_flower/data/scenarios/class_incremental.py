@@ -1,16 +1,18 @@
 """Class-incremental streams: clients meet new classes together, each some of them.
 
 The protocol of FedET (Liu et al., IJCAI 2023, section 4): every client knows a random
-share of the classes of each task, and is tested on all of them. Classes of different
-data sets may be one class of the single head.
+share of the classes of each task, and is tested on all of them. Or that of TARGET and
+LANDER: the samples of all of a task's classes are dealt to all clients, see
+`fcl_flower.data.scenarios.sample_splits`. Classes of different data sets may be one
+class of the single head.
 """
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from fcl_flower.config.params import Params
 from fcl_flower.core.errors import refuse
@@ -23,6 +25,7 @@ from fcl_flower.data.partition import (
 )
 from fcl_flower.data.scenarios.class_groups import Group, check_sharers
 from fcl_flower.data.scenarios.plan import Task, TaskStreams
+from fcl_flower.data.scenarios.sample_splits import BY_CLASS, SplitRule, deal_samples
 from fcl_flower.data.scenarios.spec import ScenarioSpec
 
 _NONE: Indices = np.empty(0, np.int64)
@@ -31,10 +34,23 @@ _NONE: Indices = np.empty(0, np.int64)
 class ClassIncrementalParams(Params):
     """Settings of the scenario ``class-incremental``."""
 
+    split: SplitRule = BY_CLASS
+    """How a task is shared out: classes (each client draws some), iid (all samples
+    evenly), or dirichlet:BETA (all samples, skewed by class, such as dirichlet:0.5)."""
     class_fraction: float = Field(0.6, gt=0, le=1)
-    """Share of each task's classes that a client learns."""
+    """Share of each task's classes that a client learns, where classes are drawn."""
     merge_labels: str = ""
     """Data sets whose classes of one name are one class, such as 'a=b=c,d=e'."""
+
+    @model_validator(mode="after")
+    def _class_fraction_is_used(self) -> Self:
+        usual = type(self).model_fields["class_fraction"].default
+        if self.split != BY_CLASS and self.class_fraction != usual:
+            raise ValueError(
+                f"scenario.class_fraction: got {self.class_fraction}, expected none "
+                f"with scenario.split {self.split!r}, by which no classes are drawn"
+            )
+        return self
 
 
 Spec: TypeAlias = ScenarioSpec[ClassIncrementalParams]
@@ -43,34 +59,40 @@ Spec: TypeAlias = ScenarioSpec[ClassIncrementalParams]
 def class_incremental_tasks(spec: Spec) -> TaskStreams:
     """Return every client's tasks, in the one order in which all learn them.
 
-    A client draws its share of each task's classes. The training samples of a class
-    are cut into disjoint parts of nearly equal size among those that drew it; the test
-    samples of all of the task's classes are dealt to all clients, class by class, so
-    that the clients together test every sample once.
+    Where classes are drawn, a client draws its share of each task's classes, and the
+    training samples of a class are cut into disjoint parts of nearly equal size among
+    those that drew it; otherwise the task's training samples are dealt to all clients,
+    and each learns the classes that it has samples of. The test samples of all of the
+    task's classes are dealt to all clients, class by class, so that the clients
+    together test every sample once.
 
     Raises:
         ConfigError: the classes do not suffice for the tasks, or the samples for the
             clients.
     """
     groups = task_groups(spec)
-    drawn = [_drawn(spec, number, group) for number, group in enumerate(groups)]
-    # Two clients that drew the same classes of a task learn the same.
+    dealt = [_train_parts(spec, number, group) for number, group in enumerate(groups)]
+    held = [
+        [_classes(group, part) for part in parts]
+        for group, parts in zip(groups, dealt, strict=True)
+    ]
+    # Two clients that have the same classes of a task learn the same.
     numbers: dict[tuple[int, tuple[int, ...]], int] = {}
-    for labels in zip(*drawn, strict=True):
-        for key in enumerate(labels):
+    for of_client in zip(*held, strict=True):
+        for key in enumerate(of_client):
             numbers.setdefault(key, len(numbers))
     by_task = []
-    for number, (group, of_clients) in enumerate(zip(groups, drawn, strict=True)):
-        train = _train_parts(spec, group, of_clients)
+    for number, (group, parts) in enumerate(zip(groups, dealt, strict=True)):
         test = _test_parts(spec, number, group)
         tasks = []
-        for client, labels in enumerate(of_clients):
-            part, rng = train[client], spec.rng("valid", client, number)
+        for client, part in enumerate(parts):
+            rng = spec.rng("valid", client, number)
             labelled = group.source.train.y[part]
-            kept, held = train_valid_split(labelled, spec.valid_fraction, rng)
+            kept, out = train_valid_split(labelled, spec.valid_fraction, rng)
+            labels = held[number][client]
             task = group.task(
                 train=part[kept],
-                valid=part[held],
+                valid=part[out],
                 test=test[client],
                 number=numbers[number, labels],
                 labels=labels,
@@ -198,10 +220,23 @@ def _drawn(spec: Spec, number: int, group: Group) -> list[tuple[int, ...]]:
     return [tuple(sorted(labels)) for labels in drawn]
 
 
-def _train_parts(
+def _train_parts(spec: Spec, number: int, group: Group) -> list[Indices]:
+    """Return each client's training samples of a task."""
+    if spec.params.split == BY_CLASS:
+        return _parts_of_drawn(spec, group, _drawn(spec, number, group))
+    samples = []
+    for label in group.labels:
+        found = _dealt(spec, group.source, label)[1]
+        check_sharers(1, group.source, label, len(found))
+        samples.append(found)
+    whole = np.sort(np.concatenate(samples))
+    return deal_samples(spec, spec.params.split, number, group, whole)
+
+
+def _parts_of_drawn(
     spec: Spec, group: Group, drawn: list[tuple[int, ...]]
 ) -> list[Indices]:
-    """Return each client's training samples of its classes."""
+    """Return each client's training samples of the classes that it drew."""
     shares: list[list[Indices]] = [[] for _ in drawn]
     for label in group.labels:
         sharers = [client for client, labels in enumerate(drawn) if label in labels]
@@ -213,6 +248,11 @@ def _train_parts(
         for client, part in zip(rng.permutation(sharers), parts, strict=True):
             shares[client].append(samples[part])
     return [np.sort(np.concatenate(share)) for share in shares]
+
+
+def _classes(group: Group, samples: Indices) -> tuple[int, ...]:
+    """Return the classes of some training samples, ascending."""
+    return tuple(np.unique(group.source.train.y[samples]).tolist())
 
 
 def _dealt(spec: Spec, source: Dataset, label: int) -> tuple[Indices, Indices]:

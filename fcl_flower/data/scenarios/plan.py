@@ -126,6 +126,16 @@ class Scenario:
         pair = (dataset, label)
         return self._indices.get(self.merged.get(pair, pair), -1)
 
+    def labels_until(self, task: int) -> tuple[int, ...]:
+        """Return the indices in a single head of all that clients learn by a task."""
+        found = {
+            self.label_index(one.dataset, label)
+            for tasks in self.clients
+            for one in tasks[: task + 1]
+            for label in one.classes
+        }
+        return tuple(sorted(found))
+
     @property
     def local_data(self) -> bool:
         """Return whether the clients have local data, unknown to all others."""

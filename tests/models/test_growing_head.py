@@ -1,0 +1,165 @@
+"""A single head that grows with the classes: later ones are not there yet."""
+
+import pytest
+import torch
+from fakes import rounds_of, run_in_process, tiny
+
+from fcl_flower.algorithms.registry import algorithm, algorithms
+from fcl_flower.core.types import TaskStage
+from fcl_flower.data.examples import InputSpec, task_data
+from fcl_flower.models.multi_head import CLOSED, Head, MultiHeadModel
+from fcl_flower.setup import factory
+from fcl_flower.setup.resolve import resolve
+
+ACCEPTED = [
+    name
+    for name, method in sorted(algorithms().items())
+    if not method.trainer and not method.defaults.get("scenario.joint")
+]
+CLASS_INCREMENTAL = {"name": "class-incremental", "split": "iid"}
+
+
+def network(labels=()):
+    torch.manual_seed(0)
+    made = MultiHeadModel(
+        torch.nn.Flatten(),
+        features=3,
+        input_shape=(3,),
+        tasks=2,
+        classes=5,
+        single_head=True,
+    )
+    if labels:
+        made.grow_head(labels)
+    return made
+
+
+def small(folder, name, **values):
+    known = {"dataset": "digits", "model": "small"}
+    if name == "fedseit":
+        known = {"dataset": "stdlib-docs", "model": "kim-cnn"}
+    return tiny(
+        folder,
+        **{
+            **known,
+            "scenario": CLASS_INCREMENTAL,
+            "strategy": name,
+            "public_fraction": 0.0,
+            "max_train_per_class": 12,
+            "max_test_per_class": 4,
+            "head": "single",
+            **values,
+        },
+    )
+
+
+def test_a_grown_head_answers_as_one_that_has_these_rows_alone():
+    x, whole, grown = torch.randn(7, 3), network(), network([1, 3, 4])
+    found = grown(x, 0)
+    assert torch.equal(found[:, [1, 3, 4]], whole(x, 0)[:, [1, 3, 4]])
+    assert (found[:, [0, 2]] == CLOSED).all()
+    assert (found.softmax(1)[:, [0, 2]] == 0).all()
+
+
+def test_the_loss_and_its_gradients_are_those_of_the_classes_so_far():
+    x, y = torch.randn(7, 3), torch.tensor([1, 3, 4, 1, 3, 4, 4])
+    grown, whole = network([1, 3, 4]), network()
+    loss = torch.nn.functional.cross_entropy(grown(x, 0), y)
+    loss.backward()
+    place = torch.tensor([-1, 0, -1, 1, 2])
+    oracle = torch.nn.functional.cross_entropy(whole(x, 0)[:, [1, 3, 4]], place[y])
+    oracle.backward()
+    assert loss.item() == pytest.approx(oracle.item())
+    found, expected = grown.heads[0].weight.grad, whole.heads[0].weight.grad
+    torch.testing.assert_close(found, expected)
+    assert not found[[0, 2]].any()
+
+
+def test_a_closed_class_does_not_make_a_distance_between_models_undefined():
+    logits = network([1])(torch.randn(2, 3), 0)
+    other = network([1, 2])(torch.randn(2, 3), 0)
+    distance = torch.nn.functional.kl_div(
+        logits.log_softmax(1), other.softmax(1), reduction="batchmean"
+    )
+    assert torch.isfinite(distance)
+
+
+def test_a_head_that_does_not_grow_is_a_linear_layer():
+    torch.manual_seed(0)
+    linear = torch.nn.Linear(3, 5)
+    torch.manual_seed(0)
+    head = Head(3, 5)
+    x = torch.randn(4, 3)
+    assert torch.equal(head(x), linear(x))
+    assert list(head.state_dict()) == list(linear.state_dict())
+
+
+def test_the_classes_until_a_task_are_those_of_all_clients(tmp_path):
+    run = resolve(small(tmp_path, "fedavg", tasks=3, classes_per_task=3))
+    plan = factory.build_scenario(run)
+    for task in range(3):
+        found = [plan.labels[index] for index in plan.labels_until(task)]
+        assert found == sorted(
+            {
+                ("digits", label)
+                for stream in plan.clients
+                for one in stream[: task + 1]
+                for label in one.classes
+            }
+        )
+    assert plan.labels_until(2) == tuple(range(9))
+
+
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_no_learner_answers_with_a_class_of_a_later_task(tmp_path, name):
+    run = resolve(small(tmp_path, name))
+    plan = factory.build_scenario(run)
+    strategy = factory.build_strategy(run)
+    learner = factory.build_learner(run, plan, client=0)
+    model = learner.model
+    model.grow_head(plan.labels_until(0))
+    words = factory.build_word_vectors(run)
+    form = InputSpec(run.data_root, run.input_shape, True, words)
+    data = task_data(plan, 0, 0, form)
+    stage = TaskStage(1, 0, starts_task=True, ends_task=True)
+    shared = factory.snapshot(model, model.shared_names())
+    server = strategy.init(shared)
+    received = strategy.configure_train(server, stage, 0)
+    state, update = learner.train(learner.init(), received, stage, data)
+    server = strategy.aggregate_train(server, stage, {0: update})
+    closed = sorted({*range(plan.num_labels)} - {*plan.labels_until(0)})
+    known = {} if strategy.evaluates_locally else received
+    with torch.no_grad():
+        logits = learner.predict(state, known, 0, data.test.x)
+    assert len(closed) == 2
+    assert (logits[:, closed] == CLOSED).all()
+    assert (logits.argmax(1) != CLOSED).all()
+
+
+def test_each_task_opens_its_classes_and_a_run_without_the_setting_none(
+    tmp_path, monkeypatch
+):
+    opened = []
+    grow = MultiHeadModel.grow_head
+
+    def noted(self, labels):
+        opened.append(tuple(labels))
+        grow(self, labels)
+
+    monkeypatch.setattr(MultiHeadModel, "grow_head", noted)
+    run_in_process(small(tmp_path / "usual", "fedavg"))
+    assert not opened
+    config = small(tmp_path / "grown", "fedavg", growing_head=True)
+    run_in_process(config)
+    plan = factory.build_scenario(resolve(config))
+    assert {*opened} == {plan.labels_until(0), plan.labels_until(1)}
+    assert opened[0] == plan.labels_until(0)
+    usual, grown = (rounds_of(tmp_path / kind) for kind in ("usual", "grown"))
+    # Untrained, the loss is the logarithm of the number of classes: four, or two.
+    assert usual[0]["loss"] > 1.2 > 0.8 > grown[0]["loss"]
+
+
+def test_every_algorithm_that_is_left_out_says_why():
+    left = {*algorithms()} - {*ACCEPTED}
+    assert left == {"fedet", "mtl"}
+    assert algorithm("fedet").trainer
