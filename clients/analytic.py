@@ -17,6 +17,7 @@ from fcl_flower.core.seeds import derive
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData, concat
 from fcl_flower.models.registry import MultiHeadModel
+from fcl_flower.training.feature_cache import FEATURES
 from fcl_flower.training.tensors import to_numpy
 from strategies.analytic import AnalyticParams
 from strategies.analytic import sums as forms
@@ -96,14 +97,16 @@ class Analytic(ClientLearner[AnalyticParams]):
             x: inputs, shape (N, *input_shape).
         """
         self.model.eval()
-        parts = [
-            to_numpy(self.model.body(x[at : at + _CHUNK]))
-            for at in range(0, len(x), _CHUNK)
-        ]
-        h = _unit(np.concatenate([np.empty((0, self.model.features)), *parts]))
+        known = FEATURES.features(self.model.body, x, self._by_chunks)
+        h = _unit(to_numpy(known).astype(np.float64))
         if self._projection is None:
             return h
         return _unit(np.maximum(h @ self._projection, 0.0))
+
+    def _by_chunks(self, x: Tensor) -> Tensor:
+        body = self.model.body
+        parts = [body(x[at : at + _CHUNK]) for at in range(0, len(x), _CHUNK)]
+        return torch.cat([x.new_empty(0, self.model.features).float(), *parts])
 
     def _sums(
         self, examples: Examples, classes: int, rng: np.random.Generator

@@ -1,0 +1,77 @@
+"""Features of inputs, computed once in a process as long as they fit into memory.
+
+Whoever never trains a body meets the same inputs again: a task's training samples in
+every round, and its test samples in every evaluation.
+"""
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+import torch
+from torch import nn
+
+from fcl_flower.training.tensors import to_numpy
+
+_SAMPLED = 64
+_Key: TypeAlias = tuple[bytes, bytes, bytes]
+
+
+class FeatureCache:
+    """Features by the weights and inputs that made them; what is used least leaves."""
+
+    def __init__(self, limit: int) -> None:
+        """Make an empty cache for ``limit`` bytes of features."""
+        self._limit = limit
+        self._held: OrderedDict[_Key, torch.Tensor] = OrderedDict()
+        self._bytes = 0
+
+    def features(
+        self,
+        body: nn.Module,
+        x: torch.Tensor,
+        compute: Callable[[torch.Tensor], torch.Tensor],
+    ) -> torch.Tensor:
+        """Return ``compute(x)``, which must follow from the body's weights and ``x``.
+
+        Args:
+            body: in evaluation mode.
+            x: inputs, shape (N, *input_shape).
+            compute: from inputs to features; its result must not be changed in place.
+                Called with one input in any case.
+        """
+        # A setting that no weight shows, it shows in what becomes of one input.
+        probe = to_numpy(compute(x[:1])).tobytes()
+        key = (_of_weights(body), _of_inputs(x), probe)
+        if key in self._held:
+            self._held.move_to_end(key)
+            return self._held[key]
+        found = compute(x)
+        self._held[key] = found
+        self._bytes += found.nbytes
+        while self._bytes > self._limit:
+            _, gone = self._held.popitem(last=False)
+            self._bytes -= gone.nbytes
+        return found
+
+
+FEATURES: Final = FeatureCache(2**28)
+"""That of this process."""
+
+
+def _of_inputs(x: torch.Tensor) -> bytes:
+    found = hashlib.blake2b(repr((x.shape, x.dtype, str(x.device))).encode())
+    found.update(to_numpy(x).tobytes())
+    return found.digest()
+
+
+def _of_weights(body: nn.Module) -> bytes:
+    """Return what tells bodies apart: some values of every tensor, not all of them."""
+    found = hashlib.blake2b(repr(body).encode())
+    for name, tensor in body.state_dict().items():
+        flat = tensor.reshape(-1)
+        sampled = flat[:: max(1, len(flat) // _SAMPLED)]
+        found.update(f"{name}{tuple(tensor.shape)}".encode())
+        found.update(to_numpy(sampled.float()).tobytes())
+    return found.digest()
