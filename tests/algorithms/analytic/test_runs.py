@@ -3,6 +3,7 @@
 import json
 import sys
 
+import numpy as np
 import pytest
 from analytic_cases import start
 from fakes import exact as plain
@@ -143,3 +144,25 @@ def test_the_sizes_of_the_network_are_known_to_the_server(tmp_path, head, sizes)
     run = resolve(start(tmp_path, scenario=scenario, head=head))
     made = factory.build_strategy(run)
     assert (made.features, made.classes, made.single_head) == sizes
+
+
+def test_the_head_is_the_same_whatever_the_split_and_the_number_of_clients(tmp_path):
+    given = {
+        "strategy.penalty": 0.1,
+        "strategy.min_samples": 1,
+        "strategy.form": "gram",
+    }
+    heads = []
+    for number, (clients, split) in enumerate(
+        [(1, "iid"), (4, "iid"), (4, "dirichlet:0.1"), (7, "classes"), (2, "classes")]
+    ):
+        folder = tmp_path / str(number)
+        run_in_process(
+            start(folder, clients=clients, **{"scenario.split": split}, **given)
+        )
+        saved = FolderStateStore(folder / "checkpoint").load(before=sys.maxsize)
+        heads.append(saved.payload["head"])
+    for found in heads[1:]:
+        for name in ("weight", "bias"):
+            error = np.linalg.norm(found[name] - heads[0][name])
+            assert error / np.linalg.norm(heads[0][name]) < 1e-9
