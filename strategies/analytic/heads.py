@@ -173,7 +173,7 @@ def _covariance(sums: Sequence[Sums]) -> Matrix:
 def _mean_eigenvalue(matrix: Matrix) -> float:
     """Return it; 1 where all are 0, as of samples that do not differ."""
     mean = float(np.trace(matrix)) / len(matrix)
-    return mean if mean > np.finfo(np.float64).eps else 1.0
+    return mean if mean > 1e-9 else 1.0
 
 
 def _centred(sums: Sums) -> tuple[Matrix, Matrix]:
