@@ -34,8 +34,9 @@ class ModelEntry:
         learning_rate: Adam's rate at the start of a task, likewise.
         summary: one line for people.
         params: the parameter model of the family.
-        encoder: ``whole``, a pre-trained encoder that is trained on, or ``enhanced``,
-            a frozen one with Enhancers; empty for a network that is made from nothing.
+        encoder: ``whole``, a pre-trained encoder that is trained on, ``enhanced``, a
+            frozen one with Enhancers, or ``lora``, a frozen one with LoRA; empty for a
+            network that is made from nothing.
     """
 
     body: str | Callable[..., nn.Module]

@@ -142,7 +142,7 @@ def test_an_unknown_model_is_refused_with_the_known_ones():
     [
         ("lenet", "time-series", r"har-cnn$"),
         ("kim-cnn", "time-series", r"har-cnn$"),
-        ("har-cnn", "text", r"kim-cnn, transformer, enhanced-transformer$"),
+        ("har-cnn", "text", r"kim-cnn, transformer, .*, lora-transformer$"),
         ("har-cnn", "images", "small, grey-cnn, lenet, .*resnet18"),
     ],
 )
