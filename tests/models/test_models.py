@@ -24,7 +24,6 @@ from fcl_flower.models.registry import (
     create_model,
 )
 from fcl_flower.models.transformer.encoder import Transformer
-from fcl_flower.models.transformer.pretrained import EncoderParams
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -53,7 +52,7 @@ def build(name="small", **changes):
     settings = {"tasks": 3, "classes": 5, "single_head": False, "seed": 7}
     entry = MODELS[name]
     if entry.encoder:
-        settings["params"] = EncoderParams(encoder=ENCODERS[entry.modality])
+        settings["params"] = entry.params(encoder=ENCODERS[entry.modality])
     elif entry.input_shape == TEXT:
         settings["table"] = WORDS
     elif entry.input_shape == TABULAR:
