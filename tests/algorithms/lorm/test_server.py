@@ -147,6 +147,16 @@ def test_a_client_is_told_whose_turn_it_is_by_the_state_alone():
         assert trained_factor(sent) == ".down"
 
 
+def test_rounds_are_counted_that_were_aggregated_and_not_those_of_the_run():
+    server = strategy()
+    state, turns = server.init(model()), []
+    for number, factor in ((2, ".up"), (4, ".down"), (6, ".up")):
+        turns.append(trained_factor(state))
+        state = server.aggregate_train(state, stage(number), {0: update(factor)})
+
+    assert turns == [".up", ".down", ".up"]
+
+
 # ---------------------------------------------------------------- merging
 
 
