@@ -154,7 +154,8 @@ class Lorm(ClientLearner[LormParams]):
             model.eval()
             return score(lambda x: model(x, 0)[:, classes], held)
 
-        trained = {layer + factor for layer in self._layers} | {WEIGHT, BIAS}
+        factors = {layer + factor for layer in self._layers}
+        trained = {*factors, WEIGHT, BIAS}
         # The optimizer starts anew: what it has learned of one factor does not help
         # the other. Rows of other classes have no gradient, so that Adam keeps them.
         return fit(
@@ -167,6 +168,7 @@ class Lorm(ClientLearner[LormParams]):
             seed=self.context.seed,
             client=self.context.client,
             stage=stage,
+            rates=dict.fromkeys(factors, self.params.factor_rate),
         )
 
     def _grams(self, x: Tensor) -> Arrays:

@@ -19,6 +19,8 @@ class LormParams(Params):
     contrast: Literal["task", "own"] = "task"
     """Among which classes a client's loss is: all of the ``task`` that some client has
     told of in an earlier round, or its ``own``."""
+    factor_rate: float = Field(1.0, gt=0)
+    """Learning rate of the factors, as a multiple of that of the head, above 0."""
 
 
 ALGORITHM = Algorithm(

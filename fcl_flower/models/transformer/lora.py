@@ -24,7 +24,7 @@ class LoraParams(EncoderParams):
 
     num_blocks: int = Field(0, ge=0)
     """How many of the blocks, the last ones, have layers that learn; 0 for all."""
-    rank: int = Field(8, ge=1)
+    rank: int = Field(2, ge=1)
     """Rank of what a linear layer learns, at least 1."""
     layers: Literal["all", "attention"] = "all"
     """Which linear layers of a block learn: all, or those of queries and values."""

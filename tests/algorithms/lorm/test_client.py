@@ -122,22 +122,30 @@ def test_a_round_that_is_repeated_gives_the_same_update(learner, server):
     assert exact(one.payload) == exact(two.payload)
 
 
+@pytest.mark.parametrize("times", [1.0, 0.25])
 def test_one_step_is_adams_on_the_logits_of_the_tasks_classes(
-    learner, server, backbone
+    learner, server, backbone, times
 ):
     made, state = server
     data = task(1, 3, count=4)
     received = made.configure_train(state, stage(), 0)
 
-    _, update = learner().train({}, received, stage(), data)
+    found = learner(factor_rate=times)
+    _, update = found.train({}, received, stage(), data)
 
     # By torch alone: one batch of all eight texts, and one step.
     model = lora_model(backbone("bert"), blocks=1)
     start = {**received["adapters/now"], **received["heads"]}
     model.load_state_dict({n: torch.from_numpy(t) for n, t in start.items()}, False)
-    names = [n for n in start if n.endswith(".up")] + ["heads.0.weight", "heads.0.bias"]
     leaves = dict(model.named_parameters())
-    optimizer = torch.optim.Adam([leaves[n] for n in names], lr=0.01)
+    optimizer = torch.optim.Adam(
+        [
+            {"params": [leaves[n] for n in start if n.endswith(".up")], "lr": times},
+            {"params": list(model.heads.parameters()), "lr": 1},
+        ]
+    )
+    for group in optimizer.param_groups:
+        group["lr"] *= 0.01
     logits = model(data.train.x, 0)[:, [1, 3]]
     nn.functional.cross_entropy(logits, (data.train.y == 3).long()).backward()
     optimizer.step()
