@@ -35,8 +35,8 @@ class ModelEntry:
         summary: one line for people.
         params: the parameter model of the family.
         encoder: ``whole``, a pre-trained encoder that is trained on, ``enhanced``, a
-            frozen one with Enhancers, or ``frozen``, one alone; empty for a network
-            that is made from nothing.
+            frozen one with Enhancers, ``lora``, one with LoRA, or ``frozen``, one
+            alone; empty for a network that is made from nothing.
     """
 
     body: str | Callable[..., nn.Module]

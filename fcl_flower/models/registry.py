@@ -14,7 +14,9 @@ from fcl_flower.models.convolutional.efficientnet_lite import EfficientNetLitePa
 from fcl_flower.models.convolutional.lenet import LeNetParams
 from fcl_flower.models.entry import TABULAR, TEXT, ModelEntry, from_module
 from fcl_flower.models.multi_head import MultiHeadModel
-from fcl_flower.models.transformer.pretrained import EncoderParams, FrozenParams
+from fcl_flower.models.transformer.frozen import FrozenParams
+from fcl_flower.models.transformer.lora import LoraParams
+from fcl_flower.models.transformer.pretrained import EncoderParams
 
 __all__ = [
     "MODELS",
@@ -135,6 +137,16 @@ _MODELS = {
         EncoderParams,
         encoder="enhanced",
     ),
+    "lora-transformer": ModelEntry(
+        f"{_HERE}.transformer.lora:LoraTransformer",
+        TEXT,
+        0,
+        16,
+        3e-3,
+        "the same frozen, with changes of low rank (LoRA) in its linear layers",
+        LoraParams,
+        encoder="lora",
+    ),
     "vit": ModelEntry(
         f"{_HERE}.transformer.encoder:Transformer",
         (3, 32, 32),
@@ -164,6 +176,16 @@ _MODELS = {
         "the same frozen, with Enhancers that are trained instead",
         EncoderParams,
         encoder="enhanced",
+    ),
+    "lora-vit": ModelEntry(
+        f"{_HERE}.transformer.lora:LoraTransformer",
+        (3, 32, 32),
+        0,
+        32,
+        3e-3,
+        "the same frozen, with changes of low rank (LoRA) in its linear layers",
+        LoraParams,
+        encoder="lora",
     ),
 }
 

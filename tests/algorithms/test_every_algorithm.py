@@ -10,6 +10,7 @@ from types import new_class
 
 import pytest
 import torch
+from encoders import saved
 from fakes import exact, failure, rounds_of, run_in_process, summary_of, tiny
 
 import strategies
@@ -50,6 +51,7 @@ QUICK = {
     if algorithm(name).models
 }
 QUICK["fedet"]["strategy.groups"] = 1
+QUICK["lorm"]["model"] = "lora-vit"
 FEDERATED = [name for name in NAMES if algorithm(name).federated]
 HEADS = {
     name: ["single"]
@@ -58,6 +60,13 @@ HEADS = {
     else ["multi", "single"]
     for name in NAMES
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def encoder_of_digits(tmp_path_factory):
+    """LoRM changes a transformer: let it have one that reads digits."""
+    folder = tmp_path_factory.mktemp("digits")
+    QUICK["lorm"]["model.encoder"] = saved(folder, "vit", image_size=8, num_channels=1)
 
 
 def after_travel(payload):

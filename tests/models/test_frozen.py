@@ -7,8 +7,8 @@ from encoders import BLOCKS, KNOWN, WIDTH, inputs
 
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.models.registry import create_model
-from fcl_flower.models.transformer.frozen import FrozenTransformer
-from fcl_flower.models.transformer.pretrained import FrozenParams, load_encoder
+from fcl_flower.models.transformer.frozen import FrozenParams, FrozenTransformer
+from fcl_flower.models.transformer.pretrained import load_encoder
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

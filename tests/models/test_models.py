@@ -24,7 +24,6 @@ from fcl_flower.models.registry import (
     create_model,
 )
 from fcl_flower.models.transformer.encoder import Transformer
-from fcl_flower.models.transformer.pretrained import EncoderParams
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -53,7 +52,7 @@ def build(name="small", **changes):
     settings = {"tasks": 3, "classes": 5, "single_head": False, "seed": 7}
     entry = MODELS[name]
     if entry.encoder:
-        settings["params"] = EncoderParams(encoder=ENCODERS[entry.modality])
+        settings["params"] = entry.params(encoder=ENCODERS[entry.modality])
     elif entry.input_shape == TEXT:
         settings["table"] = WORDS
     elif entry.input_shape == TABULAR:
@@ -142,7 +141,7 @@ def test_an_unknown_model_is_refused_with_the_known_ones():
     [
         ("lenet", "time-series", r"har-cnn$"),
         ("kim-cnn", "time-series", r"har-cnn$"),
-        ("har-cnn", "text", r"kim-cnn, transformer, enhanced-transformer$"),
+        ("har-cnn", "text", r"kim-cnn, transformer, .*, lora-transformer$"),
         ("har-cnn", "images", "small, grey-cnn, lenet, .*resnet18"),
     ],
 )

@@ -49,6 +49,10 @@ def resolved(tmp_path):
             ("stdlib-docs", "class-incremental", "enhanced-transformer"),
         ),
         (
+            {"strategy": "lorm"},
+            ("stdlib-docs", "class-incremental", "lora-transformer"),
+        ),
+        (
             {"strategy": "replay", "dataset": "mine", "model": "lenet"},
             ("mine", "class-incremental", "lenet"),
         ),

@@ -10,10 +10,11 @@ from tokenizers.processors import TemplateProcessing
 from fcl_flower.models.registry import create_model
 from fcl_flower.models.transformer.encoder import Transformer
 from fcl_flower.models.transformer.enhancers import EnhancedTransformer
+from fcl_flower.models.transformer.lora import LoraParams, LoraTransformer
 from fcl_flower.models.transformer.pretrained import EncoderParams
 
 WIDTH, BLOCKS, WORDS = 16, 3, 40
-BOTTLENECK, CLASSES = 4, 5
+BOTTLENECK, CLASSES, RANK = 4, 5, 2
 
 # The usual range of initial weights would let a wrong block pass for a right one.
 _SIZE = {"num_hidden_layers": BLOCKS, "num_attention_heads": 2, "intermediate_size": 24}
@@ -107,6 +108,30 @@ def enhanced(backbone, placement="both", blocks=0, learned=False):
         for parameter in body.enhancers.parameters():
             parameter.data.normal_(0, 0.3, generator=generator)
     return body
+
+
+def lora(backbone, layers="all", blocks=0, learned=False):
+    """Return the same with changes of low rank, still 0 or of random weights."""
+    params = LoraParams(encoder=backbone, rank=RANK, layers=layers, num_blocks=blocks)
+    torch.manual_seed(2)
+    body = LoraTransformer(params).eval()
+    if learned:
+        for parameter in body.adapters.parameters():
+            parameter.data.normal_(0, 0.3)
+    return body
+
+
+def lora_model(backbone, blocks=0, classes=CLASSES):
+    """Return a network with a single head whose body has changes of low rank."""
+    params = LoraParams(encoder=backbone, rank=RANK, num_blocks=blocks)
+    return create_model(
+        "lora-transformer",
+        tasks=1,
+        classes=classes,
+        single_head=True,
+        seed=3,
+        params=params,
+    )
 
 
 def model(backbone, name="enhanced-transformer", single_head=True, blocks=0):

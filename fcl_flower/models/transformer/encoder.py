@@ -1,7 +1,7 @@
 """A pre-trained transformer as a body, whose blocks can be run one by one."""
 
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -52,6 +52,7 @@ class Transformer(nn.Module):
         self.encoder: PreTrainedModel = load_encoder(params.encoder)
         config = self.encoder.config
         self.first = 0
+        self._frozen = False
         self._half = False
         self.text = hasattr(config, "vocab_size")
         self._padding = int(getattr(config, "pad_token_id", None) or 0)
@@ -63,6 +64,33 @@ class Transformer(nn.Module):
     def blocks(self) -> nn.ModuleList:
         """Return the encoder's blocks, in order."""
         return cast(nn.ModuleList, _first(self.encoder, _LISTS))
+
+    def freeze(self, params: EncoderParams) -> None:
+        """Train none of the encoder; only its last blocks are ever computed again.
+
+        It stays in evaluation mode, so that what enters the first of these blocks is a
+        fixed function of the input.
+
+        Raises:
+            ConfigError: the encoder has fewer blocks.
+        """
+        count = len(self.blocks)
+        if params.num_blocks > count:
+            raise refuse(
+                "model.num_blocks",
+                params.num_blocks,
+                f"at most the {count} blocks of {params.encoder!r}",
+            )
+        self.encoder.requires_grad_(False)
+        self.first = count - params.num_blocks if params.num_blocks else 0
+        self._frozen = True
+
+    @override
+    def train(self, mode: bool = True) -> Self:
+        super().train(mode)
+        if self._frozen:
+            self.encoder.eval()  # type: ignore[no-untyped-call]
+        return self
 
     @override
     def forward(self, x: Tensor) -> Tensor:

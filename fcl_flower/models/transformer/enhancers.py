@@ -3,7 +3,7 @@
 Liu et al., "FedET", IJCAI 2023, section 3.1, after Houlsby et al., ICML 2019.
 """
 
-from typing import Self, cast
+from typing import cast
 
 from torch import Tensor, nn
 from typing_extensions import override
@@ -66,15 +66,7 @@ class EnhancedTransformer(Transformer):
                 here, or has fewer blocks.
         """
         super().__init__(params)
-        self.encoder.requires_grad_(False)
-        count = len(self.blocks)
-        if params.num_blocks > count:
-            raise refuse(
-                "model.num_blocks",
-                params.num_blocks,
-                f"at most the {count} blocks of {params.encoder!r}",
-            )
-        self.first = count - params.num_blocks if params.num_blocks else 0
+        self.freeze(params)
         wanted = {
             "both": (_AFTER_ATTENTION, _AFTER_FEED_FORWARD),
             "attention": (_AFTER_ATTENTION,),
@@ -107,12 +99,6 @@ class EnhancedTransformer(Transformer):
         finally:
             for enhancer in enhancers:
                 enhancer.idle = False
-
-    @override
-    def train(self, mode: bool = True) -> Self:
-        super().train(mode)
-        self.encoder.eval()  # type: ignore[no-untyped-call]
-        return self
 
 
 def _projection(block: nn.Module, names: tuple[str, ...], encoder: str) -> nn.Linear:

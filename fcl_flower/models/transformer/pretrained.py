@@ -45,14 +45,6 @@ class EncoderParams(Params):
     """Type in which the blocks compute; weights and results are float32."""
 
 
-class FrozenParams(EncoderParams):
-    """Settings of the models whose encoder is all frozen; Enhancers have none."""
-
-    pooled_blocks: int = Field(2, ge=1)
-    """From how many of the blocks, the last ones, the features are taken: the mean over
-    tokens of each, side by side."""
-
-
 def load_encoder(name: str) -> "PreTrainedModel":
     """Return a fresh copy of a pre-trained encoder, without a pooler, evaluating.
 

@@ -1,0 +1,1 @@
+"""LoRM, client side."""

@@ -1,0 +1,171 @@
+"""A frozen transformer whose linear layers learn a change of low rank (LoRA).
+
+Hu et al., ICLR 2022, https://arxiv.org/abs/2106.09685, section 4.1.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal, cast
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from typing_extensions import override
+
+from fcl_flower.core.errors import refuse
+from fcl_flower.models.transformer.encoder import Transformer
+from fcl_flower.models.transformer.pretrained import EncoderParams
+
+_QUERY_AND_VALUE = ("query", "value", "q_lin", "v_lin", "q_proj", "v_proj")
+
+
+class LoraParams(EncoderParams):
+    """Settings of a frozen encoder with LoRA."""
+
+    num_blocks: int = Field(0, ge=0)
+    """How many of the blocks, the last ones, have layers that learn; 0 for all."""
+    rank: int = Field(2, ge=1)
+    """Rank of what a linear layer learns, at least 1."""
+    layers: Literal["all", "attention"] = "all"
+    """Which linear layers of a block learn: all, or those of queries and values."""
+
+
+class Lora(nn.Module):
+    """A change of a linear layer's weights of low rank: ``dW = B A``.
+
+    It is 0 at the start, since B is. Nothing scales it.
+
+    Attributes:
+        down: A, shape (rank, inputs), uniform within one over the root of the inputs.
+        up: B, shape (outputs, rank).
+        merged: matrices (rank, inputs) and (outputs, rank) of any rank that act in
+            place of A and B, which keep their values; None for none.
+        idle: the layer is left as it is.
+    """
+
+    def __init__(self, inputs: int, outputs: int, rank: int) -> None:
+        """Make the change of a layer."""
+        super().__init__()
+        self.idle = False
+        self.merged: tuple[Tensor, Tensor] | None = None
+        width = inputs**-0.5
+        self.down = nn.Parameter(torch.empty(rank, inputs).uniform_(-width, width))
+        self.up = nn.Parameter(torch.zeros(outputs, rank))
+
+    @override
+    def forward(self, x: Tensor) -> Tensor:
+        """Return ``dW x``, shape (..., outputs), of ``x`` (..., inputs)."""
+        down, up = self.merged or (self.down, self.up)
+        return nn.functional.linear(nn.functional.linear(x, down), up)
+
+    def behind(
+        self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor
+    ) -> Tensor:
+        """Return the changed output of the layer."""
+        return output if self.idle else output + cast(Tensor, self(inputs[0]))
+
+
+class LayerInputs:
+    """What has entered the changed layers while it was looked at.
+
+    Attributes:
+        tokens: how many; all layers have seen the same.
+        squares: float64, shape (inputs,) for each layer: sums over these tokens of the
+            squared inputs, the diagonal of ``X^T X``.
+    """
+
+    def __init__(self, layers: list[nn.Linear]) -> None:
+        """Look at nothing yet."""
+        self.tokens = 0
+        self.squares = [
+            torch.zeros(layer.in_features, dtype=torch.float64) for layer in layers
+        ]
+        self._kept: Tensor | None = None
+
+    def at_block(self, block: nn.Module, inputs: tuple[Tensor | None, ...]) -> None:
+        """Note which of a block's tokens are none: those that attention leaves out."""
+        mask = inputs[1]
+        self._kept = None if mask is None else (mask[:, 0, 0] == 0)
+
+    def at_layer(self, place: int, inputs: tuple[Tensor, ...]) -> None:
+        """Add what enters a layer, shape (batch, tokens, inputs)."""
+        rows = inputs[0].detach().float()
+        rows = rows.flatten(0, -2) if self._kept is None else rows[self._kept]
+        self.squares[place] += rows.square().sum(0).double().cpu()
+        self.tokens += len(rows) if place == 0 else 0
+
+
+class LoraTransformer(Transformer):
+    """A transformer whose own parameters are frozen; low-rank changes are learned."""
+
+    def __init__(self, params: LoraParams) -> None:
+        """Load an encoder, freeze it and add changes that are still 0.
+
+        What the blocks before the first changed layer return is computed once a sample.
+
+        Raises:
+            ConfigError: there is no such encoder, or it is built unlike those known
+                here, or has fewer blocks.
+        """
+        super().__init__(params)
+        self.freeze(params)
+        self._layers = [
+            module
+            for block in self.blocks[self.first :]
+            for name, module in block.named_modules()
+            if isinstance(module, nn.Linear)
+            and (params.layers == "all" or name.endswith(_QUERY_AND_VALUE))
+        ]
+        if not self._layers:
+            raise refuse(
+                "encoder",
+                params.encoder,
+                "one whose blocks have linear layers"
+                + " of queries and values" * (params.layers == "attention"),
+            )
+        self.adapters = nn.ModuleList(
+            Lora(layer.in_features, layer.out_features, params.rank)
+            for layer in self._layers
+        )
+        for layer, adapter in zip(self._layers, self.changes, strict=True):
+            # A hook leaves the encoder's own names as they are, and short ones to us.
+            layer.register_forward_hook(adapter.behind)
+
+    @property
+    def changes(self) -> list[Lora]:
+        """Return the changes, in the order of their layers."""
+        return cast(list[Lora], list(self.adapters))
+
+    @contextmanager
+    def observed(self) -> Iterator[LayerInputs]:
+        """Look at what enters the changed layers as long as the context is open."""
+        found = LayerInputs(self._layers)
+        hooks = [
+            block.register_forward_pre_hook(found.at_block)
+            for block in self.blocks[self.first :]
+        ]
+        for place, layer in enumerate(self._layers):
+            hooks.append(
+                layer.register_forward_pre_hook(
+                    lambda _, inputs, place=place: found.at_layer(place, inputs)
+                )
+            )
+        try:
+            yield found
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    @override
+    def embed(self, x: Tensor) -> Tensor:
+        """Return what the encoder alone makes of inputs, shape (N, D).
+
+        It is the same whatever has been learned.
+        """
+        for adapter in self.changes:
+            adapter.idle = True
+        try:
+            return super().embed(x)
+        finally:
+            for adapter in self.changes:
+                adapter.idle = False

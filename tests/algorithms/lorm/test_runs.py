@@ -1,0 +1,87 @@
+"""LoRM in whole runs on digits: some clients at a time, hostile ones, an end."""
+
+import numpy as np
+import pytest
+from encoders import saved
+from fakes import failure, rounds_of, run_in_process, summary_of, tiny
+from flwr.app import Message
+from mutants import array_of, with_array
+
+from fcl_flower.federation.transport import messages
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory):
+    """Return settings of a run on a tiny encoder that reads digits."""
+    folder = tmp_path_factory.mktemp("encoder")
+    encoder = saved(folder, "vit", image_size=8, num_channels=1)
+    model = {"model": "lora-vit", "model.encoder": encoder, "model.num_blocks": 1}
+    data = {"dataset": "digits", "clients": 3, "rounds": 2}
+    return {"strategy": "lorm", **model, **data}
+
+
+def trains(message, number):
+    if message.metadata.message_type != "train":
+        return False
+    return messages.decode_request(message.content).stage.round == number
+
+
+def test_some_clients_at_a_time_are_enough(tmp_path, settings):
+    config = tiny(tmp_path, **settings, client_fraction=0.34)
+
+    run_in_process(config)
+
+    # Each round has one client; who missed a task can predict all the same.
+    assert [row["failed"] for row in rounds_of(tmp_path)] == [[]] * 4
+    for matrix in summary_of(tmp_path)["client_accuracy"]:
+        assert None not in matrix[1]
+    kinds = summary_of(tmp_path)["bytes_by_kind"]
+    assert kinds["up"].keys() == {"adapters", "grams", "heads", "meta"}
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_a_run_that_was_ended_and_resumed_ends_as_if_it_had_not_been(
+    tmp_path, settings, number
+):
+    class PulledPlugError(Exception):
+        pass
+
+    def tamper(who, message, reply):
+        if who == 1 and trains(message, number):
+            raise PulledPlugError
+        return reply
+
+    usual = tiny(tmp_path / "a", **settings, client_state=str(tmp_path / "ma"))
+    broken = tiny(tmp_path / "b", **settings, client_state=str(tmp_path / "mb"))
+    run_in_process(usual)
+    with pytest.raises(PulledPlugError):
+        run_in_process(broken, tamper=tamper)
+    run_in_process(broken.replace(resume=True))
+
+    assert summary_of(tmp_path / "b") == summary_of(tmp_path / "a")
+    assert rounds_of(tmp_path / "b") == rounds_of(tmp_path / "a")
+
+
+def test_a_hostile_gram_matrix_is_left_out_as_if_its_client_had_failed(
+    tmp_path, settings
+):
+    def negative(who, message, reply):
+        if who != 1 or not trains(message, 2):
+            return reply
+        head = messages.decode_payload(reply.content)["grams"]["head"]
+        bad = array_of(-np.asarray(head))
+        content = with_array(reply.content, "grams", "head", bad)
+        return Message(content, reply_to=message)
+
+    def absent(who, message, reply):
+        return failure(message, "gone") if who == 1 and trains(message, 2) else reply
+
+    run_in_process(tiny(tmp_path / "a", **settings), tamper=negative)
+    run_in_process(tiny(tmp_path / "b", **settings), tamper=absent)
+
+    rows = rounds_of(tmp_path / "a")
+    assert [row["failed"] for row in rows] == [[], [1], [], []]
+    found, expected = (summary_of(tmp_path / name) for name in "ab")
+    assert found["client_accuracy"] == expected["client_accuracy"]
