@@ -18,7 +18,8 @@ from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 from fcl_flower.core.update_checks import fits
 from strategies.analytic import AnalyticParams
 from strategies.analytic.heads import Head, Held, solve
-from strategies.analytic.sums import Sums, add_up, check
+from strategies.analytic.received import check
+from strategies.analytic.sums import Sums, add_up
 
 SOLVED = "meta/solved"
 _KEY = re.compile(r"sums/(\d+)/(\d+)/([0-9a-f]{16})")

@@ -14,7 +14,8 @@ from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.models.multi_head import MultiHeadModel
 from fcl_flower.training.loop import Training
 from strategies.analytic import AnalyticParams
-from strategies.analytic.sums import add_up, check
+from strategies.analytic.received import check
+from strategies.analytic.sums import add_up
 
 CLASSES, WIDTH = 3, 5
 

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from fcl_flower.core.errors import WireError
 from strategies.analytic import AnalyticParams
+from strategies.analytic.received import check
 from strategies.analytic.sums import (
     add_up,
-    check,
     class_sums,
     exact,
     gram,
