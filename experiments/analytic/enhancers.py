@@ -2,12 +2,13 @@
 
 python experiments/analytic/enhancers.py RUN...
 
-RUN is the folder of a finished run of FedET on texts, with MiniLM. An exact discriminant
-is solved from the training and validation samples of all clients and tasks, on features of the
-frozen encoder, of the run's Enhancers, or of both, and scored on all test samples. The
-Enhancers are the last ones, which have seen every task, and their features of old
-samples are computed anew: no federation could have these sums, so that the last two
-columns are a bound for what the Enhancers are worth. Prints FedET's own accuracy first.
+RUN is the folder of a finished run of FedET on texts, with MiniLM. An exact
+discriminant is solved from the training and validation samples of all clients and
+tasks, on features of the frozen encoder, of the run's Enhancers, or of both, and scored
+on all test samples. The Enhancers are the last ones, which have seen every task, and
+their features of old samples are computed anew: no federation could have these sums, so
+that the last two columns are a bound for what the Enhancers are worth. Prints FedET's
+own accuracy first.
 """
 
 import argparse
