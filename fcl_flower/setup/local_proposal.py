@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from fcl_flower.algorithms.registry import algorithm
 from fcl_flower.config.parsing import Scalar
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError, refuse
@@ -76,7 +77,7 @@ def propose(
     first = tasks[0][0].train
     kind = _kind(first)
     given = config.model.name if config is not None else ""
-    name = given or _suitable(kind, first)
+    name = given or _of_strategy(kind, config) or _suitable(kind, first)
     entry = model_entry(name)
     columns = _columns(first) if kind is TabularDataset else 0
     shape = (columns,) if columns else entry.input_shape
@@ -126,6 +127,13 @@ def _suitable(kind: type[Dataset], path: Path) -> str:
             )
         return fitting[0]
     return _USUAL[kind]
+
+
+def _of_strategy(kind: type[Dataset], config: RunConfig | None) -> str:
+    """Return the network that the user's strategy is for, empty where any will do."""
+    wanted = () if config is None else algorithm(config.strategy.name).models
+    fitting = [n for n in wanted if model_entry(n).modality == kind.modality]
+    return fitting[0] if fitting else ""
 
 
 def _columns(path: Path) -> int:

@@ -66,6 +66,22 @@ def test_the_settings_are_read_off_the_files(tmp_path, write, model, classes, co
     assert propose([client(tmp_path / "a", write)]) == expected
 
 
+@pytest.mark.parametrize(
+    ("strategy", "write", "model"),
+    [
+        ("analytic", texts_as_lines, "frozen-transformer"),
+        ("fedet", texts_as_lines, "enhanced-transformer"),
+        ("analytic", images, "efficientnet-lite0"),
+        ("analytic", table("a", "b"), "mlp"),
+        ("fedweit", texts_as_lines, "transformer"),
+    ],
+)
+def test_a_strategy_that_is_for_one_network_gets_it(tmp_path, strategy, write, model):
+    config = RunConfig.from_settings(strategy=strategy)
+    found = propose([client(tmp_path / "a", write)], config)
+    assert found["model.name"] == model
+
+
 def test_all_clients_have_the_tasks_and_the_classes_fit_all(tmp_path):
     first = client(tmp_path / "a", table("a", "b"), table("c", "d", "e"), table("f"))
     second = client(tmp_path / "b", table("a", "b", "c", "d"), table("g"))
