@@ -40,7 +40,9 @@ class AnalyticParams(Params):
     subsets: int = Field(5, ge=2)
     """Random subsets of a class whose sums are sent, with class-sums."""
     min_samples: int = Field(10, ge=1)
-    """Samples that a sum must be over: with fewer it would show them."""
+    """Training samples of a task without which no sums of it are sent: over fewer they
+    would show them. Those over its validation samples, which a given penalty does
+    without, are over fewer still."""
 
     @model_validator(mode="after")
     def _check_penalty(self) -> Self:
