@@ -1,11 +1,20 @@
 """What every test needs: an identity for Flower, and no way to a model hub."""
 
 import os
+import signal
 
 import pytest
 
 # Read once, when Hugging Face's library is imported.
 os.environ["HF_HUB_OFFLINE"] = "1"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interrupts():
+    """Let interrupts interrupt: shells make background commands deaf to them."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(autouse=True)
