@@ -83,7 +83,7 @@ class Analytic(ServerStrategy[AnalyticParams], Explains, Forgets, KnowsModel):
                 continue
             task = (update.stage or stage).task
             data = int(np.asarray(update.payload["meta"]["data"]))
-            for group in ("sums", "valid"):
+            for group in _GROUPS:
                 if group in update.payload:
                     key = f"{group}/{client}/{task}/{data:016x}"
                     new[key] = update.payload[group]

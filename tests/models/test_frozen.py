@@ -76,6 +76,12 @@ def test_frozen_features_are_taken_in_place_of_inputs(backbone, kind):
     np.testing.assert_array_equal(body(x), features)
 
 
+def test_training_changes_no_feature(backbone):
+    body, x = frozen(backbone("bert")), inputs("bert")
+    expected = body(x)
+    np.testing.assert_array_equal(body.train()(x), expected)
+
+
 def test_more_blocks_than_there_are_cannot_be_pooled(backbone):
     with pytest.raises(ConfigError, match=r"model\.pooled_blocks: got 4, expected at"):
         frozen(backbone("bert"), blocks=BLOCKS + 1)

@@ -65,24 +65,25 @@ class Transformer(nn.Module):
         """Return the encoder's blocks, in order."""
         return cast(nn.ModuleList, _first(self.encoder, _LISTS))
 
-    def freeze(self, params: EncoderParams) -> None:
+    def freeze(self, key: str, last: int, encoder: str) -> None:
         """Train none of the encoder; only its last blocks are ever computed again.
 
         It stays in evaluation mode, so that what enters the first of these blocks is a
         fixed function of the input.
 
+        Args:
+            key: the setting that says how many these are.
+            last: how many; 0 for all.
+            encoder: its name.
+
         Raises:
             ConfigError: the encoder has fewer blocks.
         """
         count = len(self.blocks)
-        if params.num_blocks > count:
-            raise refuse(
-                "model.num_blocks",
-                params.num_blocks,
-                f"at most the {count} blocks of {params.encoder!r}",
-            )
+        if last > count:
+            raise refuse(key, last, f"at most the {count} blocks of {encoder!r}")
         self.encoder.requires_grad_(False)
-        self.first = count - params.num_blocks if params.num_blocks else 0
+        self.first = count - last if last else 0
         self._frozen = True
 
     @override

@@ -66,7 +66,7 @@ class EnhancedTransformer(Transformer):
                 here, or has fewer blocks.
         """
         super().__init__(params)
-        self.freeze(params)
+        self.freeze("model.num_blocks", params.num_blocks, params.encoder)
         wanted = {
             "both": (_AFTER_ATTENTION, _AFTER_FEED_FORWARD),
             "attention": (_AFTER_ATTENTION,),

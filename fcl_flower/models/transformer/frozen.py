@@ -6,7 +6,6 @@ from torch import Tensor
 from torch.nn.functional import normalize
 from typing_extensions import override
 
-from fcl_flower.core.errors import refuse
 from fcl_flower.models.transformer.encoder import Transformer
 from fcl_flower.models.transformer.pretrained import EncoderParams
 
@@ -35,15 +34,7 @@ class FrozenTransformer(Transformer):
                 or it has fewer.
         """
         super().__init__(params)
-        count = len(self.blocks)
-        if params.pooled_blocks > count:
-            raise refuse(
-                "model.pooled_blocks",
-                params.pooled_blocks,
-                f"at most the {count} blocks of {params.encoder!r}",
-            )
-        self.encoder.requires_grad_(False)
-        self._first_pooled = count - params.pooled_blocks
+        self.freeze("model.pooled_blocks", params.pooled_blocks, params.encoder)
         self.features *= params.pooled_blocks
 
     @override
@@ -52,9 +43,9 @@ class FrozenTransformer(Transformer):
         """Return features, shape (batch, K D), of inputs or of such features."""
         if x.is_floating_point() and x.ndim == 2:
             return x
-        hidden = self.run(self.enter(x), 0, self._first_pooled)
+        hidden = self.run(self.enter(x), 0, self.first)
         pooled = []
-        for number in range(self._first_pooled, len(self.blocks)):
+        for number in range(self.first, len(self.blocks)):
             hidden = self.run(hidden, number, number + 1)
             pooled.append(normalize(self.pool(hidden)))
         found: Tensor = torch.cat(pooled, 1) / len(pooled) ** 0.5

@@ -108,7 +108,7 @@ class LoraTransformer(Transformer):
                 here, or has fewer blocks.
         """
         super().__init__(params)
-        self.freeze(params)
+        self.freeze("model.num_blocks", params.num_blocks, params.encoder)
         self._layers = [
             module
             for block in self.blocks[self.first :]
