@@ -92,7 +92,7 @@ def accuracies(folder: Path) -> list[float]:
             add_up([exact(h[s].astype(np.float64), y[s], size[0])], *size)
             for s in ("train", "valid")
         )
-        heads, _ = solve({"head": Held(train, valid)}, "discriminant", 0.0)
+        heads, *_ = solve({"head": Held(train, valid)}, "discriminant", 0.0)
         logits = h["test"] @ heads["head"].weight.T + heads["head"].bias
         found.append(float((logits.argmax(1) == y["test"]).mean()))
     return found

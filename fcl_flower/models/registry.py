@@ -12,6 +12,7 @@ from fcl_flower.core.seeds import derive
 from fcl_flower.core.types import Array
 from fcl_flower.models.convolutional.efficientnet_lite import EfficientNetLiteParams
 from fcl_flower.models.convolutional.lenet import LeNetParams
+from fcl_flower.models.convolutional.patch_filters import PatchFiltersParams
 from fcl_flower.models.entry import TABULAR, TEXT, ModelEntry, from_module
 from fcl_flower.models.multi_head import MultiHeadModel
 from fcl_flower.models.transformer.frozen import FrozenParams
@@ -98,6 +99,15 @@ _MODELS = {
         1e-3,
         "EfficientNet-Lite0, pre-trained on ImageNet and frozen: only heads learn",
         EfficientNetLiteParams,
+    ),
+    "patch-filters": ModelEntry(
+        f"{_HERE}.convolutional.patch_filters:PatchFilters",
+        (3, 32, 32),
+        0,
+        50,
+        1e-3,
+        "fixed filters of patches of photographs: only heads learn",
+        PatchFiltersParams,
     ),
     "resnet18": ModelEntry(
         f"{_HERE}.convolutional.resnet:ResNet18",

@@ -26,6 +26,10 @@ class AnalyticParams(Params):
     """Of the discriminant the shrinkage, at most 1; of the ridge regression the penalty
     in mean eigenvalues of the centred Gram matrix. 0 for what the sums over validation
     samples choose; otherwise these samples are trained on, too."""
+    matching: Literal["tested", "none"] = "tested"
+    """Where each task has a discriminant of its own: classes of different tasks whose
+    means are ``tested`` to be the same are learned from the samples of all, whoever
+    has them and whenever they come; with ``none`` tasks share the covariance alone."""
     lift: Literal["none", "relu"] = "none"
     """What is made of the encoder's features: nothing, or ``relu`` of a random
     projection, the same everywhere."""
@@ -67,5 +71,5 @@ ALGORITHM = Algorithm(
         "scenario.name": "class-incremental",
         "federation.rounds_per_task": 1,
     },
-    models=("frozen-transformer", "efficientnet-lite0"),
+    models=("frozen-transformer", "efficientnet-lite0", "patch-filters"),
 )

@@ -13,6 +13,7 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
 from strategies.analytic import HeadKind
+from strategies.analytic.same_classes import same_classes
 from strategies.analytic.sums import Matrix, Sums
 
 NEVER = -1e4
@@ -50,9 +51,9 @@ class Held(NamedTuple):
 
 
 def solve(
-    heads: Mapping[Key, Held], kind: HeadKind, penalty: float
-) -> tuple[dict[Key, Head], float]:
-    """Return every head, and the penalty that all of them have.
+    heads: Mapping[Key, Held], kind: HeadKind, penalty: float, *, matching: bool = False
+) -> tuple[dict[Key, Head], float, int]:
+    """Return every head, the penalty that all have, and how many classes were joined.
 
     The penalty is chosen on heads of the training samples; those that are returned are
     of all samples, validation included.
@@ -62,18 +63,33 @@ def solve(
             the samples of one head count for the others.
         kind: of the heads.
         penalty: 0 for what suits the validation samples.
+        matching: learn classes of different heads that are the same from the samples of
+            all; of discriminants alone.
+
+    Returns:
+        The heads, the penalty, and the pairs of classes of two heads that are the same.
     """
     held = list(heads.values())
     is_discriminant = kind == "discriminant"
     if not penalty and not any(one.valid.total for one in held):
         penalty = UNKNOWN
-    elif not penalty and is_discriminant:
+    elif not penalty and is_discriminant and len(held) == 1:
         penalty = SHRINKAGES[int(np.argmax(likelihoods(held, SHRINKAGES)))]
+    elif not penalty and is_discriminant:
+        penalty = SHRINKAGES[int(np.argmin(unexplained(held, SHRINKAGES)))]
     elif not penalty:
         penalty = PENALTIES[int(np.argmin(squared_errors(held, PENALTIES)))]
     sums = [train.plus(valid) for train, valid in held]
-    found = (discriminants if is_discriminant else ridges)(sums, penalty)
-    return dict(zip(heads, found, strict=True)), penalty
+    joined = 0
+    if not is_discriminant:
+        found = ridges(sums, penalty)
+    elif not matching or len(sums) < 2:
+        found = discriminants(sums, penalty)
+    else:
+        same = same_classes(sums)
+        joined = sum(len(pairs) for of_head in same for pairs in of_head.values()) // 2
+        found = joined_discriminants(sums, penalty, same)
+    return dict(zip(heads, found, strict=True)), penalty, joined
 
 
 def discriminants(sums: Sequence[Sums], shrinkage: float) -> list[Head]:
@@ -87,19 +103,36 @@ def discriminants(sums: Sequence[Sums], shrinkage: float) -> list[Head]:
         sums: of each head.
         shrinkage: s, in (0, 1].
     """
-    covariance = _covariance(sums)
-    width = len(covariance)
-    shrunk = (1 - shrinkage) * covariance
-    shrunk[np.diag_indices(width)] += shrinkage * _mean_eigenvalue(covariance)
-    factor = cho_factor(shrunk)
+    inverse = _inverse(_covariance(sums), shrinkage)
+    return [_discriminant(of_head.cross, inverse) for of_head in sums]
+
+
+def joined_discriminants(
+    sums: Sequence[Sums],
+    shrinkage: float,
+    same: Sequence[Mapping[int, Sequence[tuple[int, int]]]],
+) -> list[Head]:
+    """Return discriminants whose classes are learned from all of their samples.
+
+    Mean and number of a class are over all samples of it. The covariance of a head
+    lies halfway between that of the tasks that share a class with it, itself included,
+    and that of all tasks (Friedman, JASA 1989), and is shrunk as in `discriminants`.
+
+    Args:
+        sums: of each head.
+        shrinkage: s, in (0, 1].
+        same: what `same_classes` says of them.
+    """
+    common = _covariance(sums)
     heads = []
-    for of_head in sums:
-        known, means = of_head.counts > 0, of_head.means
-        weight = cho_solve(factor, means.T).T
-        bias = np.full(len(means), NEVER)
-        shares = of_head.counts[known] / of_head.total
-        bias[known] = np.log(shares) - (means * weight).sum(1)[known] / 2
-        heads.append(Head(weight, bias))
+    for mine, relatives in zip(sums, same, strict=True):
+        cross = mine.cross.copy()
+        for number, pairs in relatives.items():
+            for label, its in pairs:
+                cross[label] += sums[number].cross[its]
+        related = _covariance([mine, *(sums[number] for number in relatives)])
+        inverse = _inverse((related + common) / 2, shrinkage)
+        heads.append(_discriminant(cross, inverse))
     return heads
 
 
@@ -119,6 +152,38 @@ def likelihoods(held: Sequence[Held], shrinkages: Sequence[float]) -> list[float
     mean, values = _mean_eigenvalue(covariance), np.maximum(values, 0.0)
     shrunk = [(1 - s) * values + s * mean for s in shrinkages]
     return [-float((np.log(one) + along / one).sum()) / 2 for one in shrunk]
+
+
+def unexplained(held: Sequence[Held], shrinkages: Sequence[float]) -> list[float]:
+    """Return for each shrinkage how little the logits tell of the validation labels.
+
+    Where each task has a head, few samples stand for a class, and the likelihood, which
+    looks at every direction, asks for a shrinkage that is too small to tell classes
+    apart. This is ``1 - R^2`` of a regression of the one-hot labels on the logits, with
+    one slope for all classes of a head: the mean over heads by numbers of samples.
+    """
+    covariance = _covariance([train for train, _ in held])
+    values, vectors = np.linalg.eigh(covariance)
+    mean, values = _mean_eigenvalue(covariance), np.maximum(values, 0.0)
+    shrunk = [(1 - s) * values + s * mean for s in shrinkages]
+    missed = np.zeros(len(shrinkages))
+    for train, valid in held:
+        if not valid.total:
+            continue
+        middle = _mean(valid)
+        gram, target = _about(valid, middle, valid.counts / valid.total)
+        gram, target = vectors.T @ gram @ vectors, vectors.T @ target
+        spread = float((valid.counts * (1 - valid.counts / valid.total)).sum())
+        means = train.means[train.counts > 0]
+        away = np.zeros_like(train.means)
+        away[train.counts > 0] = (means - means.mean(0)) @ vectors
+        for place, one in enumerate(shrunk):
+            weight = (away / one).T
+            power = float(((gram @ weight) * weight).sum())
+            shared = max(0.0, float((target * weight).sum()))
+            known = shared**2 / (power * spread) if power * spread > 0 else 0.0
+            missed[place] += valid.total * (1 - known)
+    return [float(one) for one in missed / sum(v.total for _, v in held)]
 
 
 def ridges(sums: Sequence[Sums], penalty: float) -> list[Head]:
@@ -162,6 +227,25 @@ def squared_errors(held: Sequence[Held], penalties: Sequence[float]) -> list[flo
             weight = crossed / (values + gamma)[:, None]
             errors[place] += ((gram @ weight - 2 * target) * weight).sum()
     return [float(error) for error in errors]
+
+
+def _discriminant(cross: Matrix, inverse: tuple[Matrix, bool]) -> Head:
+    counts = cross[:, -1]
+    known = counts > 0
+    means = cross[:, :-1] / np.maximum(counts, 1)[:, None]
+    weight = cho_solve(inverse, means.T).T
+    bias = np.full(len(means), NEVER)
+    shares = counts[known] / counts.sum()
+    bias[known] = np.log(shares) - (means * weight).sum(1)[known] / 2
+    return Head(weight, bias)
+
+
+def _inverse(covariance: Matrix, shrinkage: float) -> tuple[Matrix, bool]:
+    """Return what `cho_solve` takes for the shrunk covariance."""
+    shrunk = (1 - shrinkage) * covariance
+    shrunk[np.diag_indices(len(shrunk))] += shrinkage * _mean_eigenvalue(covariance)
+    factor: tuple[Matrix, bool] = cho_factor(shrunk)
+    return factor
 
 
 def _covariance(sums: Sequence[Sums]) -> Matrix:

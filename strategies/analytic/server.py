@@ -30,7 +30,8 @@ class Analytic(ServerStrategy[AnalyticParams], Explains, Forgets, KnowsModel):
 
     State: ``sums/C/T/ID`` and, where the penalty is to be chosen, ``valid/C/T/ID`` (see
     `sums`), of the data ID of task T of client C; ``head``, or ``head/C/T`` where each
-    task has its own (`weight`, `bias`); ``meta/solved`` (`penalty`, `samples`).
+    task has its own (`weight`, `bias`); ``meta/solved`` (`penalty`,
+    `samples`, and `same_classes`: pairs of classes of two tasks that were joined).
     """
 
     averaged_groups = ()
@@ -133,13 +134,22 @@ class Analytic(ServerStrategy[AnalyticParams], Explains, Forgets, KnowsModel):
             name: Held(self._sums(kept, "sums", of), self._sums(kept, "valid", of))
             for name, of in by_head.items()
         }
-        heads, penalty = solve(held, self.params.head, self.params.penalty)
+        heads, penalty, joined = solve(
+            held,
+            self.params.head,
+            self.params.penalty,
+            matching=self.params.matching == "tested",
+        )
         samples = sum(one.train.total + one.valid.total for one in held.values())
         groups = [f"{group}/{c}/{t}/{data}" for group in _GROUPS for c, t, data in keys]
         return {
             **{group: kept[group] for group in groups if group in kept},
             **{name: _arrays(head) for name, head in heads.items()},
-            SOLVED: {"penalty": np.asarray(penalty), "samples": np.asarray(samples)},
+            SOLVED: {
+                "penalty": np.asarray(penalty),
+                "samples": np.asarray(samples),
+                "same_classes": np.asarray(joined),
+            },
         }
 
     def _sums(self, kept: Payload, group: str, keys: Sequence[str]) -> Sums:
