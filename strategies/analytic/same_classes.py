@@ -67,6 +67,8 @@ def same_classes(sums: Sequence[Sums]) -> list[dict[int, list[tuple[int, int]]]]
     return found
 
 
+_NOTHING = 1e-12
+"""A variance below it is rounding: features are of length 1 at most."""
 _Means = tuple[Matrix, Matrix]
 _NEVER = -1e9
 
@@ -104,7 +106,7 @@ def _space(sums: Sequence[Sums]) -> tuple[Matrix, Matrix, Matrix] | None:
     covariance = sum((one.within for one in sums), np.zeros_like(sums[0].gram)) / free
     width = len(covariance)
     mean = np.trace(covariance) / width
-    if not mean > 0:
+    if mean < _NOTHING:
         return None
     shrunk = (1 - _SHRINKAGE) * covariance
     shrunk[np.diag_indices(width)] += _SHRINKAGE * mean

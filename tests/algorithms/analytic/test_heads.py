@@ -66,7 +66,7 @@ def test_a_class_without_samples_is_never_predicted():
 def test_one_sample_is_enough_for_a_head():
     h, y = samples(1)
     for kind in ("discriminant", "ridge"):
-        heads, _ = solve({"head": Held(sums(h, y), sums(h[:0], y[:0]))}, kind, 0.0)
+        heads, *_ = solve({"head": Held(sums(h, y), sums(h[:0], y[:0]))}, kind, 0.0)
         logits = h @ heads["head"].weight.T + heads["head"].bias
         assert logits.argmax() == y[0]
         assert np.isfinite(logits).all()
@@ -116,7 +116,7 @@ def test_the_penalty_is_the_candidate_that_validation_samples_like_best(
     (h, y), (v, z) = samples(20), samples(200, seed=1)
     stretch = np.array([1, 1, 0.5, 0.5, 0.1, 0.1])
     held = Held(sums(h * stretch, y), sums(v * stretch, z))
-    _, penalty = solve({"head": held}, kind, 0.0)
+    _, penalty, _ = solve({"head": held}, kind, 0.0)
     scores = judge([held], candidates)
     assert penalty == candidates[int(np.argmin(scores))]
     # Neither end: there is something to choose.
@@ -127,7 +127,7 @@ def test_the_penalty_is_the_candidate_that_validation_samples_like_best(
 def test_the_head_is_of_validation_samples_too_once_the_penalty_is_chosen(kind):
     (h, y), (v, z) = samples(40), samples(40, seed=1)
     held = Held(sums(h, y), sums(v, z))
-    heads, penalty = solve({"head": held}, kind, 0.0)
+    heads, penalty, _ = solve({"head": held}, kind, 0.0)
     both = sums(np.concatenate([h, v]), np.concatenate([y, z]))
     one = discriminants if kind == "discriminant" else ridges
     (expected,) = one([both], penalty)

@@ -170,7 +170,11 @@ def test_the_record_says_what_was_solved():
     made = server(**TRAIN)
     assert made.diagnostics({}, stage()) == {}
     state = state_of(made, [(0, 0, update(*samples(12)))])
-    assert made.diagnostics(state, stage()) == {"penalty": 0.1, "samples": 12}
+    assert made.diagnostics(state, stage()) == {
+        "penalty": 0.1,
+        "samples": 12,
+        "same_classes": 0,
+    }
     assert made.remarks()
 
 

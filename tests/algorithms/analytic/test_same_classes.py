@@ -1,0 +1,234 @@
+"""Which classes of different tasks are the same, and what a head learns from that."""
+
+import numpy as np
+import pytest
+from analytic_cases import start
+from fakes import rounds_of, run_in_process, summary_of
+from scipy.stats import norm
+
+from strategies.analytic import same_classes as module
+from strategies.analytic.heads import (
+    SHRINKAGES,
+    Held,
+    joined_discriminants,
+    solve,
+    unexplained,
+)
+from strategies.analytic.same_classes import same_classes
+from strategies.analytic.sums import add_up, gram
+
+D, C = 12, 3
+MEANS = np.random.default_rng(5).standard_normal((9, D))
+"""Of the classes that there are; a task has three of them."""
+
+
+def draw(classes, each=40, seed=0, noise=0.7):
+    """Return samples of some classes about their means, and labels of a task."""
+    rng = np.random.default_rng(seed)
+    y = np.repeat(np.arange(len(classes)), each)
+    return MEANS[list(classes)][y] + noise * rng.standard_normal((len(y), D)), y
+
+
+def sums(h, y):
+    return add_up([gram(h, y, C)] if len(y) else [], C, D)
+
+
+def tasks(*of_task, each=40, noise=0.7):
+    return [sums(*draw(one, each, seed, noise)) for seed, one in enumerate(of_task)]
+
+
+def test_the_same_classes_are_found_in_whatever_order_they_stand():
+    found = same_classes(tasks((0, 1, 2), (3, 4, 5), (2, 0, 1), (5, 6, 7)))
+    assert found[0] == {2: [(0, 1), (1, 2), (2, 0)]}
+    assert found[1] == {3: [(2, 0)]}
+    assert {one: sorted(pairs) for one, pairs in found[2].items()} == {
+        0: [(0, 2), (1, 0), (2, 1)]
+    }
+    assert found[3] == {1: [(0, 2)]}
+
+
+def test_without_a_class_in_common_nothing_is_joined():
+    assert same_classes(tasks((0, 1, 2), (3, 4, 5), (6, 7, 8))) == [{}, {}, {}]
+
+
+def test_a_class_is_at_most_one_of_another_task():
+    """Two that are alike: with the nearest alone, both would be the same."""
+    h, y = draw((0, 0, 7), seed=9)
+    pairs = same_classes([*tasks((0, 1, 2), (3, 4, 5)), sums(h, y)])[2][0]
+    assert pairs in ([(0, 0)], [(1, 0)])
+
+
+def test_few_samples_say_nothing():
+    drawn = ((0, 1, 2), (3, 4, 5), (0, 1, 2))
+    assert same_classes(tasks(*drawn, each=2, noise=4.0)) == [{}, {}, {}]
+    assert same_classes(tasks(*drawn, each=400, noise=4.0))[0].keys() == {2}
+
+
+@pytest.mark.parametrize(
+    "of_task",
+    [
+        [],
+        tasks((0, 1, 2)),
+        [sums(*draw((one,))) for one in (0, 1, 0)],  # never two classes in a task
+        [sums(np.ones((6, D)), np.arange(6) % 3)] * 2,  # no variance at all
+        [sums(*draw((0, 1, 2), each=1))] * 2,  # none within classes
+    ],
+)
+def test_where_a_variance_is_unknown_classes_stand_alone(of_task):
+    assert same_classes(of_task) == [{} for _ in of_task]
+
+
+def test_a_class_without_samples_is_nobodys():
+    h, y = draw((0, 1), seed=3)
+    found = same_classes([*tasks((0, 1, 2), (3, 4, 5)), sums(h, y)])
+    assert found[2] == {0: [(0, 0), (1, 1)]}
+
+
+def test_the_evidence_is_the_ratio_of_two_gaussian_densities():
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((2, 3, 4))
+    n, m = np.array([5.0, 9.0, 0.0]), np.array([2.0, 30.0, 4.0])
+    within, between = rng.random((2, 4)) + 0.1
+    found = module._evidence((a, n), (b, m), within, between)
+    for row in range(2):
+        for column in range(3):
+            spread = within * (1 / n[row] + 1 / m[column])
+            away = a[row] - b[column]
+            one = norm.logpdf(away, scale=np.sqrt(spread)).sum()
+            two = norm.logpdf(away, scale=np.sqrt(spread + 2 * between)).sum()
+            assert found[row, column] == pytest.approx(one - two)
+    assert (found[2] == module._NEVER).all()
+
+
+def test_variances_are_those_that_the_samples_were_drawn_with():
+    """In its directions within is measured as it is, between without the noise."""
+    rng = np.random.default_rng(1)
+    of_task = []
+    spread = np.where(np.arange(D) < 2, 3.0, 0.0)  # classes differ in two directions
+    for _ in range(300):
+        y = np.repeat(np.arange(C), 10)
+        means = spread * rng.standard_normal((C, D))
+        of_task.append(sums(means[y] + rng.standard_normal((len(y), D)), y))
+    basis, within, between = module._space(of_task)
+    lengths = np.square(basis).sum(0)
+    np.testing.assert_allclose(within / lengths, 1.0, rtol=0.1)
+    order = np.argsort(between)[::-1]
+    np.testing.assert_allclose((between / lengths)[order[:2]], 9.0, rtol=0.15)
+    # What is left of the others is the accident of the sample: nothing, on average.
+    assert (between / lengths)[order[2:]].max(initial=0) < 0.05
+
+
+def test_a_joined_class_has_mean_and_number_of_all_its_samples():
+    pair = ((0, 1, 2), (2, 8, 7))
+    h, y = draw(pair[0], seed=0)
+    v, z = draw(pair[1], each=20, seed=1)
+    both = [sums(h, y), sums(v, z)]
+    first, second = joined_discriminants(both, 0.2, [{1: [(2, 0)]}, {}])
+
+    within = [one.within for one in both]
+    common = (within[0] + within[1]) / (len(y) + len(z))
+    last = np.concatenate([h[y == 2], v[z == 0]])
+    means = np.stack([h[y == 0].mean(0), h[y == 1].mean(0), last.mean(0)])
+    counts = np.array([40, 40, 60])
+    for head, covariance, mean, count in (
+        (first, common, means, counts),  # what is related is everything
+        (
+            second,
+            (within[1] / len(z) + common) / 2,
+            np.stack([v[z == c].mean(0) for c in range(C)]),
+            np.full(C, 20),
+        ),
+    ):
+        shrunk = 0.8 * covariance + 0.2 * np.trace(covariance) / D * np.eye(D)
+        weight = mean @ np.linalg.inv(shrunk)
+        np.testing.assert_allclose(head.weight, weight, rtol=1e-9)
+        bias = np.log(count / count.sum()) - (mean * weight).sum(1) / 2
+        np.testing.assert_allclose(head.bias, bias, rtol=1e-9)
+
+
+def test_what_the_logits_leave_unexplained_is_that_of_a_regression_on_them():
+    held, samples = [], []
+    for seed, one in enumerate([(0, 1, 2), (3, 4, 5)]):
+        (h, y), (v, z) = draw(one, seed=seed), draw(one, each=7, seed=seed + 10)
+        held.append(Held(sums(h, y), sums(v, z)))
+        samples.append((v, z))
+    (found,) = unexplained(held, [0.3])
+    covariance = sum(one.train.within for one in held) / 240
+    shrunk = 0.7 * covariance + 0.3 * np.trace(covariance) / D * np.eye(D)
+    shares = []
+    for (train, _), (v, z) in zip(held, samples, strict=True):
+        away = train.means - train.means.mean(0)
+        f = v @ np.linalg.solve(shrunk, away.T)
+        f = (f - f.mean(0)).ravel()
+        target = np.eye(C)[z]
+        target = (target - target.mean(0)).ravel()
+        slope = (f @ target) / (f @ f)
+        shares.append(np.square(target - slope * f).sum() / np.square(target).sum())
+    assert found == pytest.approx(np.mean(shares))
+
+
+def test_logits_that_point_the_wrong_way_explain_nothing():
+    h, y = draw((0, 1, 2))
+    turned = Held(sums(h, y), sums(*draw((1, 2, 0), seed=4)))
+    assert unexplained([turned, turned], [0.1]) == [1.0]
+
+
+def test_with_several_heads_the_shrinkage_leaves_least_unexplained():
+    held = {
+        seed: Held(sums(*draw(one, 4, seed)), sums(*draw(one, 9, seed + 10)))
+        for seed, one in enumerate([(0, 1, 2), (3, 4, 5), (0, 1, 2)])
+    }
+    scores = unexplained(list(held.values()), SHRINKAGES)
+    best = SHRINKAGES[int(np.argmin(scores))]
+    assert solve(held, "discriminant", 0.0)[1] == best
+    assert SHRINKAGES[0] < best
+
+
+def test_more_samples_of_the_same_classes_make_a_better_head():
+    """Averaged over draws: eight samples a class alone, and with those of others."""
+    right = {True: [], False: []}
+    for seed in range(20):
+        of_task = [(0, 1, 2), (0, 1, 2), (0, 1, 2), (3, 4, 5)]
+        held = {
+            place: Held(
+                sums(*draw(one, 8, 100 * seed + place, 1.4)), sums(*draw(one, 0))
+            )
+            for place, one in enumerate(of_task)
+        }
+        v, z = draw((0, 1, 2), each=100, seed=seed + 5000, noise=1.4)
+        for matching in right:
+            heads, _, joined = solve(held, "discriminant", 0.3, matching=matching)
+            logits = v @ heads[0].weight.T + heads[0].bias
+            right[matching].append(float((logits.argmax(1) == z).mean()))
+            assert matching or not joined
+    assert np.mean(right[True]) > np.mean(right[False]) + 0.01
+
+
+# ------------------------------------------------------------------------ runs
+
+
+def overlapped(folder, **values):
+    """Return a run whose clients learn the same groups of digits, each on its own."""
+    given = {"scenario": "overlapped", "clients": 3, "tasks": 2, "classes_per_task": 5}
+    return start(folder, **{**given, **values})
+
+
+def test_a_task_learns_from_those_that_others_finish_later(tmp_path):
+    run_in_process(overlapped(tmp_path / "tested"))
+    run_in_process(overlapped(tmp_path / "none", **{"strategy.matching": "none"}))
+    tested, none = (summary_of(tmp_path / one) for one in ("tested", "none"))
+    assert tested["average_accuracy"] > none["average_accuracy"]
+    joined = [
+        row["diagnostics"]["same_classes"] for row in rounds_of(tmp_path / "tested")
+    ]
+    assert joined == sorted(joined)
+    assert joined[-1] > 0
+    rows = rounds_of(tmp_path / "none")
+    assert [row["diagnostics"]["same_classes"] for row in rows] == [0, 0]
+    # It is the server's business: the same messages go up.
+    assert tested["bytes_up"] == none["bytes_up"]
+
+
+def test_a_ridge_regression_joins_nothing(tmp_path):
+    run_in_process(overlapped(tmp_path, **{"strategy.head": "ridge"}))
+    assert rounds_of(tmp_path)[-1]["diagnostics"]["same_classes"] == 0
