@@ -104,7 +104,7 @@ def discriminants(sums: Sequence[Sums], shrinkage: float) -> list[Head]:
         shrinkage: s, in (0, 1].
     """
     inverse = _inverse(_covariance(sums), shrinkage)
-    return [_discriminant(of_head.cross, inverse) for of_head in sums]
+    return [_discriminant(one.cross, inverse, one.counts) for one in sums]
 
 
 def joined_discriminants(
@@ -114,9 +114,12 @@ def joined_discriminants(
 ) -> list[Head]:
     """Return discriminants whose classes are learned from all of their samples.
 
-    Mean and number of a class are over all samples of it. The covariance of a head
-    lies halfway between that of the tasks that share a class with it, itself included,
-    and that of all tasks (Friedman, JASA 1989), and is shrunk as in `discriminants`.
+    The mean of a class is over all samples of it, its share is that in the task, since
+    others may have it more often or seldom. The covariance of a head
+    lies between that of the tasks that share a class with it, itself included, of N
+    samples, and that of all tasks (Friedman, JASA 1989), which counts as D samples
+    more: the mean of the posterior under an inverse Wishart prior of D degrees. It is
+    shrunk as in `discriminants`.
 
     Args:
         sums: of each head.
@@ -130,9 +133,12 @@ def joined_discriminants(
         for number, pairs in relatives.items():
             for label, its in pairs:
                 cross[label] += sums[number].cross[its]
-        related = _covariance([mine, *(sums[number] for number in relatives)])
-        inverse = _inverse((related + common) / 2, shrinkage)
-        heads.append(_discriminant(cross, inverse))
+        related = [mine, *(sums[number] for number in relatives)]
+        trust = sum(one.total for one in related)
+        trust /= trust + len(common)
+        covariance = trust * _covariance(related) + (1 - trust) * common
+        inverse = _inverse(covariance, shrinkage)
+        heads.append(_discriminant(cross, inverse, mine.counts))
     return heads
 
 
@@ -229,10 +235,10 @@ def squared_errors(held: Sequence[Held], penalties: Sequence[float]) -> list[flo
     return [float(error) for error in errors]
 
 
-def _discriminant(cross: Matrix, inverse: tuple[Matrix, bool]) -> Head:
-    counts = cross[:, -1]
+def _discriminant(cross: Matrix, inverse: tuple[Matrix, bool], counts: Matrix) -> Head:
+    """Return a head of the means in ``cross``, with the shares in ``counts``."""
     known = counts > 0
-    means = cross[:, :-1] / np.maximum(counts, 1)[:, None]
+    means = cross[:, :-1] / np.maximum(cross[:, -1:], 1)
     weight = cho_solve(inverse, means.T).T
     bias = np.full(len(means), NEVER)
     shares = counts[known] / counts.sum()

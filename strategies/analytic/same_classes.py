@@ -10,7 +10,8 @@ and large if they are of two, and with few samples neither is surprising::
 
 in each direction of a basis in which both Gaussians are independent, with
 ``v = w (1 / n_1 + 1 / n_2)``, w and b being the variances within and between classes.
-Classes of one task are different, which is where b is measured.
+Classes of one task are different, which is where b is measured; directions in which it
+could be noise are left out.
 """
 
 from collections.abc import Sequence
@@ -25,8 +26,6 @@ from strategies.analytic.sums import Matrix, Sums
 _SHRINKAGE = 0.5
 """Of the covariance within classes, towards a sphere; on the safe side, since noise in
 a direction of little variance would look like another class."""
-_DIRECTIONS = 30
-"""Most directions looked at: those in which classes differ most."""
 
 
 def same_classes(sums: Sequence[Sums]) -> list[dict[int, list[tuple[int, int]]]]:
@@ -120,13 +119,25 @@ def _space(sums: Sequence[Sums]) -> tuple[Matrix, Matrix, Matrix] | None:
         # What the means' own noise adds to it.
         chances += (len(means) - 1) * float((1 / one.counts[known]).mean())
     lower = cholesky(shrunk, lower=True)
-    half = solve_triangular(lower, scatter - chances * covariance, lower=True)
-    white = solve_triangular(lower, half.T, lower=True) / degrees
-    first = max(0, width - _DIRECTIONS)
-    values, vectors = eigh(white, subset_by_index=(first, width - 1))
-    basis = solve_triangular(lower, vectors[:, values > 0], trans="T", lower=True)
-    if not basis.shape[1]:
+    chance = chances / degrees
+    noise = _whitened(covariance, lower)
+    white = _whitened(scatter / degrees, lower) - chance * noise
+    values, vectors = eigh(white)
+    within = np.einsum("ij,ij->j", vectors, noise @ vectors)
+    # Directions in which means differ by more than the largest of pure noise would
+    # (Marchenko and Pastur 1967, for as many independent directions as there are).
+    (largest,) = eigh(noise, eigvals_only=True, subset_by_index=(width - 1, width - 1))
+    directions = np.trace(noise) / largest
+    edge = chance * largest * (1 + np.sqrt(directions / degrees)) ** 2
+    kept = values + chance * within > edge
+    if not kept.any():
         return None
-    within = np.einsum("ij,ij->j", basis, covariance @ basis)
-    kept = within > 0
-    return basis[:, kept], within[kept], values[values > 0][kept]
+    basis = solve_triangular(lower, vectors[:, kept], trans="T", lower=True)
+    return basis, within[kept], values[kept]
+
+
+def _whitened(matrix: Matrix, lower: Matrix) -> Matrix:
+    """Return ``L^-1 A L^-T``."""
+    half = solve_triangular(lower, matrix, lower=True)
+    found: Matrix = solve_triangular(lower, half.T, lower=True)
+    return found

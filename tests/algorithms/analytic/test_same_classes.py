@@ -118,7 +118,7 @@ def test_variances_are_those_that_the_samples_were_drawn_with():
     assert (between / lengths)[order[2:]].max(initial=0) < 0.05
 
 
-def test_a_joined_class_has_mean_and_number_of_all_its_samples():
+def test_a_joined_class_has_the_mean_of_all_its_samples_and_its_own_share():
     pair = ((0, 1, 2), (2, 8, 7))
     h, y = draw(pair[0], seed=0)
     v, z = draw(pair[1], each=20, seed=1)
@@ -129,12 +129,12 @@ def test_a_joined_class_has_mean_and_number_of_all_its_samples():
     common = (within[0] + within[1]) / (len(y) + len(z))
     last = np.concatenate([h[y == 2], v[z == 0]])
     means = np.stack([h[y == 0].mean(0), h[y == 1].mean(0), last.mean(0)])
-    counts = np.array([40, 40, 60])
+    counts = np.array([40, 40, 40])
     for head, covariance, mean, count in (
         (first, common, means, counts),  # what is related is everything
         (
             second,
-            (within[1] / len(z) + common) / 2,
+            (within[1] + D * common) / (len(z) + D),
             np.stack([v[z == c].mean(0) for c in range(C)]),
             np.full(C, 20),
         ),
@@ -209,7 +209,13 @@ def test_more_samples_of_the_same_classes_make_a_better_head():
 
 def overlapped(folder, **values):
     """Return a run whose clients learn the same groups of digits, each on its own."""
-    given = {"scenario": "overlapped", "clients": 3, "tasks": 2, "classes_per_task": 5}
+    given = {
+        "scenario": "overlapped",
+        "clients": 3,
+        "tasks": 2,
+        "classes_per_task": 5,
+        "max_train_per_class": 24,
+    }
     return start(folder, **{**given, **values})
 
 
