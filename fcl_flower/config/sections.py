@@ -156,7 +156,7 @@ class TrainingSection(Section):
     """Samples in a training step; 0 for what suits the model."""
     learning_rate: float = Field(0.0, ge=0)
     """Learning rate of Adam at the start of a task; 0 for what suits the model."""
-    lr_patience: int = Field(3, ge=0)
+    lr_patience: int = Field(5, ge=0)
     """Learning-rate patience: epochs without improvement before the rate is divided by
     three; 0 for a constant rate."""
     early_stopping_patience: int = Field(0, ge=0)

@@ -467,7 +467,7 @@ def test_a_preset_has_parameters_of_its_own_which_a_user_may_change():
     preset = replace(
         algorithm("fedprox"), defaults={"strategy.mu": 0.5, "scenario.name": "text"}
     )
-    assert algorithm("fedprox").params({}).mu == 0.01
+    assert algorithm("fedprox").params({}).mu == 0.005
     assert preset.params({}).mu == 0.5
     assert preset.params({"mu": 0.25}).mu == 0.25
     assert preset.scenario == "text"
