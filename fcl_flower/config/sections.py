@@ -175,6 +175,9 @@ class FederationSection(Section):
     0 for what suits the scenario."""
     evaluate_every: int = Field(0, ge=0)
     """Rounds between evaluations; 0 for the end of each task, or for what suits."""
+    evaluate_before_aggregation: bool = True
+    """Evaluate also what each client has trained itself, before the aggregation, where
+    clients predict with the aggregated model and all take part in every round."""
     client_fraction: float = Field(1.0, gt=0, le=1)
     """Client fraction: the fraction of the clients that take part in a round."""
     min_updates: int = Field(1, ge=1)

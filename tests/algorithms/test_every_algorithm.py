@@ -147,6 +147,7 @@ class WatchedLearner(WatchedStrategy):
     def __init__(self, inner, problems):
         self.inner, self.problems = inner, problems
         self.model, self.context = inner.model, inner.context
+        self.update_is_model = inner.update_is_model
 
     def init(self):
         return self.travels(self.inner.init(), "learner's init")
@@ -240,6 +241,7 @@ class Sealing:
     def __init__(self, inner, looks):
         self.inner, self.looks = inner, looks
         self.model, self.context = inner.model, inner.context
+        self.update_is_model = inner.update_is_model
 
     def init(self):
         return self.inner.init()
