@@ -134,6 +134,7 @@ class RunHistory:
         accuracy: with the models that clients would use.
         before_aggregation: with what each client has trained itself, before its update
             was aggregated.
+        trained: client and task of every update that was used.
         traffic: of the whole run.
         model_bytes: what each client must keep in order to predict.
         clock: simulated time at the end of the last round; 0 without any.
@@ -141,6 +142,7 @@ class RunHistory:
 
     accuracy: Accuracies
     before_aggregation: Accuracies
+    trained: set[TaskId] = field(default_factory=set)
     traffic: Traffic = field(default_factory=Traffic)
     model_bytes: dict[int, int] = field(default_factory=dict)
     clock: float = 0.0
@@ -161,6 +163,7 @@ class RunHistory:
     def add_round(self, record: RoundRecord) -> None:
         """Add a finished round."""
         self.traffic.add(record.traffic)
+        self.trained.update((c, stage.task) for c, stage in record.stages.items())
         self.clock = record.timing.get("clock", 0.0)
 
     def add_evaluation(self, row: int, scores: Mapping[int, Evaluation]) -> None:

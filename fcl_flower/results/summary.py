@@ -51,6 +51,7 @@ def summarize(
         "mode": "asynchronous" if config.asynchronous.enabled else "synchronous",
         "clock": history.clock or None,
         **measures(scenario, history.accuracy),
+        "untrained_client_tasks": _untrained(config, scenario, history),
         "before_aggregation": measures(scenario, history.before_aggregation),
         "bytes_up": traffic.up.total(),
         "bytes_down": traffic.down.total(),
@@ -81,6 +82,23 @@ def total_rounds(config: RunConfig, scenario: Scenario) -> int:
         1 if hidden else config.scenario.tasks
     )
     return rounds * config.scenario.clients if config.asynchronous.enabled else rounds
+
+
+def _untrained(
+    config: RunConfig, scenario: Scenario, history: RunHistory
+) -> int | None:
+    """Return how many tasks of clients no update that was used was trained on.
+
+    They are tested all the same. None where concepts are hidden, which clients meet by
+    chance.
+    """
+    if scenario.stream is not None:
+        return None
+    every = config.scenario.clients * config.scenario.tasks
+    if config.scenario.joint:  # every round trains on all tasks
+        clients = {client for client, _ in history.trained}
+        return every - len(clients) * config.scenario.tasks
+    return every - len(history.trained)
 
 
 def measures(scenario: Scenario, found: Accuracies) -> dict[str, Any]:

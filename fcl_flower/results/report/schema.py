@@ -98,6 +98,7 @@ class Summary(_Record):
     learning_accuracy: float | None
     accuracy_matrix: list[list[Fraction | None]]
     client_accuracy: list[list[list[Fraction | None]]]
+    untrained_client_tasks: Annotated[int, Field(ge=0)] | None = None
     before_aggregation: BeforeAggregation = BeforeAggregation()
     bytes_up: Bytes
     bytes_down: Bytes
