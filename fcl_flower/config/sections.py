@@ -142,6 +142,9 @@ class ModelSection(NamedSection):
     growing_head: bool = False
     """Let a single head grow with the classes, in the scenario class-incremental:
     losses and predictions know none of later tasks."""
+    mask_logits: bool = False
+    """Let a single head predict no labels but those of the test's task, or with hidden
+    concepts those of the recent samples; training is as without."""
     num_features: int = Field(0, ge=0)
     """Numbers in a sample of tabular data; 0 for those of the data set. With local
     texts: numbers in a word vector."""
