@@ -22,6 +22,8 @@ class Sgd(ClientLearner[P]):
     at its end).
     """
 
+    update_is_model = True
+
     @override
     def train(
         self, state: Payload, received: Payload, stage: TaskStage, data: TaskData

@@ -12,8 +12,9 @@ from fcl_flower.algorithms.registry import Algorithm
 class FedProxParams(Params):
     """Hyper-parameters of FedProx."""
 
-    mu: float = Field(0.01, ge=0)
-    """Weight of the proximal term, at least 0; 0 is FedAvg."""
+    mu: float = Field(0.005, ge=0)
+    """Weight of the proximal term, at least 0; 0 is FedAvg. The default is that of
+    FedWeIT's experiments (Yoon et al., ICML 2021, appendix A)."""
 
 
 ALGORITHM = Algorithm(

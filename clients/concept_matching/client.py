@@ -27,6 +27,8 @@ class ConceptMatching(Sgd[ConceptMatchingParams], SelectsModel):
     number of the model that it chose last.
     """
 
+    update_is_model = False  # one of several, which only the server tells apart
+
     @override
     def train(
         self, state: Payload, received: Payload, stage: TaskStage, data: TaskData

@@ -15,6 +15,7 @@ DATA = ("r8", "tmn", "trec", "trec:fine", "subj")
 NAMES = ("R8", "TMN", "TREC6", "TREC50", "SUBJ")
 ROWS = {
     "fedweit local-only": "alone",
+    "fedavg masked single head": "FedAvg, one head, masked",
     "fedweit": "FedWeIT",
     "fedweit sit-3": "FedWeIT + SIT, K = 3",
     "fedseit": "FedSeIT",

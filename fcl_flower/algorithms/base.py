@@ -108,9 +108,12 @@ class ClientLearner(ABC, Generic[P]):
     Class attributes:
         needs_single_head: trains on samples of several tasks together, so that these
             need one head for all, and an identity.
+        update_is_model: `predict` takes the payload of the client's own update in the
+            place of ``received``, and so can be tested before the aggregation.
     """
 
     needs_single_head: ClassVar[bool] = False
+    update_is_model: ClassVar[bool] = False
 
     def __init__(
         self, params: P, model: "MultiHeadModel", context: ClientContext

@@ -83,6 +83,7 @@ def simulate(
     if summary["average_accuracy"] is None:
         reasons = folder / "rounds.jsonl"
         console.print(f"no client was evaluated: {reasons} says why", soft_wrap=True)
+    _print_untrained(console, summary)
     console.print(
         f"accuracy {accuracy}, forgetting {forgetting}; "
         f"report: {folder / 'report.html'}",
@@ -248,4 +249,18 @@ def _study(
 
     summaries = run_study(chosen, folder, runner, wanted)
     runner.console.print(Markdown(table(summaries)))
+    for summary in summaries:
+        name = f"{summary['label']} seed {summary['seed']}: "
+        _print_untrained(runner.console, summary, name)
     runner.console.print(f"report: {folder / 'comparison.html'}", soft_wrap=True)
+
+
+def _print_untrained(
+    console: Console, summary: Mapping[str, Any], name: str = ""
+) -> None:
+    """Say how many tasks of clients were tested without training, if there are any."""
+    from fcl_flower.results.report.html.numbers import untrained
+
+    if count := summary.get("untrained_client_tasks"):
+        every = summary["clients"] * summary["tasks"]
+        console.print(f"{name}{untrained(count, every)}", soft_wrap=True)

@@ -142,6 +142,9 @@ class ModelSection(NamedSection):
     growing_head: bool = False
     """Let a single head grow with the classes, in the scenario class-incremental:
     losses and predictions know none of later tasks."""
+    mask_logits: bool = False
+    """Let a single head predict no labels but those of the test's task, or with hidden
+    concepts those of the recent samples; training is as without."""
     num_features: int = Field(0, ge=0)
     """Numbers in a sample of tabular data; 0 for those of the data set. With local
     texts: numbers in a word vector."""
@@ -156,7 +159,7 @@ class TrainingSection(Section):
     """Samples in a training step; 0 for what suits the model."""
     learning_rate: float = Field(0.0, ge=0)
     """Learning rate of Adam at the start of a task; 0 for what suits the model."""
-    lr_patience: int = Field(3, ge=0)
+    lr_patience: int = Field(5, ge=0)
     """Learning-rate patience: epochs without improvement before the rate is divided by
     three; 0 for a constant rate."""
     early_stopping_patience: int = Field(0, ge=0)
@@ -175,6 +178,9 @@ class FederationSection(Section):
     0 for what suits the scenario."""
     evaluate_every: int = Field(0, ge=0)
     """Rounds between evaluations; 0 for the end of each task, or for what suits."""
+    evaluate_before_aggregation: bool = True
+    """Evaluate also what each client has trained itself, before the aggregation, where
+    clients predict with the aggregated model and all take part in every round."""
     client_fraction: float = Field(1.0, gt=0, le=1)
     """Client fraction: the fraction of the clients that take part in a round."""
     min_updates: int = Field(1, ge=1)

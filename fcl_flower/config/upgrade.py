@@ -78,6 +78,15 @@ _RUN_KEYS: Final = frozenset({"seed", "output", "resume"})
 _MODELS: Final = MappingProxyType({"lenet-small": 0.8, "lenet-large": 1.2})
 """Former names of LeNet, with its width."""
 
+_FORMER_DEFAULTS: Final[Mapping[str, Mapping[str, Scalar]]] = MappingProxyType(
+    {
+        "": {"training.lr_patience": 3},
+        "fedprox": {"strategy.mu": 0.01},
+    }
+)
+"""What a file meant that did not say otherwise, where today's default is another; for
+all strategies, and for one."""
+
 _ONLY_OF: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "scenario.window": ("concepts",),
@@ -182,6 +191,8 @@ def _in_sections(values: Mapping[str, Any]) -> dict[str, Scalar]:
             found["asynchronous.enabled"] = value == "asynchronous"
         else:
             found[_KEYS[key][0]] = value
+    of_strategy = _FORMER_DEFAULTS.get(str(found.get("strategy.name")), {})
+    found = {**_FORMER_DEFAULTS[""], **of_strategy, **found}
     if found.get("scenario.name") == "own":
         found["scenario.name"] = "local-data"
     if (width := _MODELS.get(str(found.get("model.name")))) is not None:

@@ -119,7 +119,11 @@ class AsynchronousStrategy(FederatedStrategy):
             progress.failures, progress.excused = 0, False
             if self.run.schedule.stage(progress.done).ends_task:
                 self._ended_task.append(client)
-        self._record_scores(received)
+        if server.evaluates_locally:
+            self._record_scores(received)
+        elif received.scores:
+            task = self._task_of(received)
+            server.record_before_aggregation(server.done, task, received.scores)
         if not received.updates:
             return None, None
         metrics = train_metrics(received.updates)
@@ -225,7 +229,7 @@ class AsynchronousStrategy(FederatedStrategy):
                 return query
         progress.waits_for = "update"
         progress.due = clock.now + clock.duration(client)
-        with_scores = server.evaluates_locally and own.ends_task
+        with_scores = server.evaluates_after_training and own.ends_task
         tasks = schedule.evaluated(own.round) if with_scores else 0
         return server.train_request(client, stage, tasks=tasks, client_stage=own)
 
@@ -303,17 +307,23 @@ class AsynchronousStrategy(FederatedStrategy):
 
     def _record_scores(self, received: Received) -> MetricRecord | None:
         """Record test accuracies after the last task of each client."""
-        server, schedule = self.run.server, self.run.schedule
+        server = self.run.server
         for client, why in received.score_failures.items():
             self._failures[client] = f"evaluation: {why}"
         if not received.scores:
             return None
-        # Of one client, or of all at the end: the same task.
-        (task,) = {schedule.task(self._clients[c].done) for c in received.scores}
-        server.record_evaluation(server.done, task, received.scores)
+        server.record_evaluation(server.done, self._task_of(received), received.scores)
         metrics = evaluate_metrics(received.scores)
         self._result.evaluate_metrics_clientapp[server.done] = metrics
         return metrics
+
+    def _task_of(self, received: Received) -> int:
+        """Return after which task there are scores: of one client, or of all alike."""
+        (task,) = {
+            self.run.schedule.task(self._clients[client].done)
+            for client in received.scores
+        }
+        return task
 
     def _evaluate_finished(self, grid: Grid) -> None:
         """Score all clients with the final state, when the slowest has finished."""

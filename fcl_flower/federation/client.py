@@ -1,11 +1,13 @@
 """The client of a message: its run, its data, its learner and its state."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from flwr.app import Context
+from torch import Tensor
 
 from fcl_flower.algorithms.base import ClientLearner
 from fcl_flower.algorithms.hooks import SelectsModel
@@ -25,6 +27,7 @@ from fcl_flower.federation.transport.state_store import (
     FolderStateStore,
     StateStore,
 )
+from fcl_flower.models.multi_head import mask_logits
 from fcl_flower.setup import factory
 from fcl_flower.setup.compatibility import has_local_data
 from fcl_flower.setup.resolve import resolve
@@ -104,6 +107,9 @@ def vector_file(run: ResolvedRun) -> Path | None:
     return find_vectors(file, run.data_root)
 
 
+Predict: TypeAlias = Callable[[Tensor], Tensor]
+"""From inputs, shape (batch, *input_shape), to logits, (batch, classes)."""
+
 TRANSIENT = frozenset({"optimizer", "memory", "sums", "valid"})
 """Kinds of groups in a client's state that only training needs."""
 
@@ -120,6 +126,11 @@ def model_bytes(state: Payload, received: Payload) -> int:
         if group_kind(group.removeprefix(SERVER)) not in TRANSIENT
         for tensor in arrays.values()
     )
+
+
+def _masked(predict: Predict, labels: Tensor, x: Tensor) -> Tensor:
+    """Return the logits of a prediction in which only some labels are possible."""
+    return mask_logits(predict(x), labels)
 
 
 class Client:
@@ -170,16 +181,20 @@ class Client:
     ) -> list[float]:
         """Return the fraction of right answers on every task so far, or concept."""
         hidden = self.scenario.stream is not None
+        blind = hidden and not self.config.scenario.params.get("reveal_ids")
+        # Of a hidden concept, as if the client saw it now: fresh examples of it.
+        seen: SplitName = "valid" if blind else "train"
         found = []
         for task in range(self.scenario.num_tasks if hidden else stage.task + 1):
             known, asked = received, task
-            if hidden and not self.config.scenario.params.get("reveal_ids"):
-                # As if the client saw the concept now, with fresh examples of it.
-                recent = self._examples(task, "valid")
+            if blind:
                 if isinstance(self.learner, SelectsModel):
+                    recent = self._examples(task, seen)
                     known = self.learner.select_model(state, received, recent)
                 asked = stage.task
             predict = partial(self.learner.predict, state, known, asked)
+            if self.config.model.mask_logits:
+                predict = partial(_masked, predict, self._examples(task, seen).y)
             found.append(score(predict, self._examples(task, "test")).accuracy)
         return found
 

@@ -55,8 +55,9 @@ def train(message: Message, context: Context) -> Message:
     received = messages.decode_payload(message.content, MAX_RECEIVED)
     state, update = client.learner.train(state, received, stage, data)
     client.store.save(state, stage.round)
-    # A strategy that wants this sends nothing for a test: what it sent is old by then.
-    tested = client.evaluation(state, {}, stage) if request.evaluate else None
+    # What was sent is old by now: the client has its private state, and its update.
+    own = update.payload if client.learner.update_is_model else {}
+    tested = client.evaluation(state, own, stage) if request.evaluate else None
     encoder = messages.MessageEncoder(client.config.federation.wire_dtype)
     return Message(encoder.encode_update(update, stage, tested), reply_to=message)
 

@@ -257,6 +257,7 @@ def prepare(
         FolderStateStore(folder / CHECKPOINT),
         wire_dtype=config.federation.wire_dtype,
         max_update_norm=config.federation.max_update_norm,
+        evaluates_updates=_evaluates_updates(resolved),
     )
     if config.run.resume and server.resume():
         log(INFO, "resuming after round %d", server.done)
@@ -270,6 +271,20 @@ def prepare(
             )
     clock = SimulatedClock(config.asynchronous.durations, recorder.clock)
     return FederatedRun(server, factory.build_schedule(resolved, scenario), clock)
+
+
+def _evaluates_updates(resolved: ResolvedRun) -> bool:
+    """Return whether clients are tested before the aggregation, too.
+
+    Only where all clients take part in every round: the means before and after it would
+    else be over different clients.
+    """
+    section = resolved.config.federation
+    return (
+        section.evaluate_before_aggregation
+        and section.client_fraction == 1
+        and resolved.algorithm.load_client().update_is_model
+    )
 
 
 def _resolve(config: RunConfig, num_rounds: int | None) -> ResolvedRun:

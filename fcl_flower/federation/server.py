@@ -47,6 +47,7 @@ class Server:
         *,
         wire_dtype: WireDtype = "float32",
         max_update_norm: float = 0.0,
+        evaluates_updates: bool = False,
     ) -> None:
         """Create a server without a state; call `begin` or `resume` next.
 
@@ -58,8 +59,11 @@ class Server:
             wire_dtype: dtype in which float32 tensors travel.
             max_update_norm: largest norm of an update, in norms of the server's own
                 weights; 0 for no limit.
+            evaluates_updates: clients that predict with the aggregated model are
+                tested before the aggregation, too.
         """
         self._strategy = strategy
+        self._evaluates_updates = evaluates_updates
         self._registry = registry
         self._recorder = recorder
         self._store = store
@@ -113,6 +117,11 @@ class Server:
     def evaluates_locally(self) -> bool:
         """Return whether clients predict with their private state alone."""
         return self._strategy.evaluates_locally
+
+    @property
+    def evaluates_after_training(self) -> bool:
+        """Return whether clients are tested in the reply that holds their update."""
+        return self._strategy.evaluates_locally or self._evaluates_updates
 
     @property
     def global_model(self) -> Arrays | None:
@@ -265,6 +274,14 @@ class Server:
     ) -> None:
         """Record test accuracies after ``task``, by client."""
         self._recorder.record_evaluation(server_round, task, scores)
+        if self.evaluates_locally:  # nothing of the aggregation has reached them yet
+            self.record_before_aggregation(server_round, task, scores)
+
+    def record_before_aggregation(
+        self, server_round: int, task: int, scores: Mapping[int, Evaluation]
+    ) -> None:
+        """Record test accuracies of what clients have trained themselves."""
+        self._recorder.record_before_aggregation(server_round, task, scores)
 
     def close_round(
         self,

@@ -74,7 +74,8 @@ class SynchronousStrategy(FederatedStrategy):
         server, schedule = self.run.server, self.run.schedule
         stage = schedule.stage(server_round)
         received = server.receive(replies)
-        self._updates, self._scores = received.updates, received.scores
+        self._updates = received.updates
+        self._scores = received.scores if server.evaluates_locally else {}
         self._failures |= received.failures
         self._score_failures = received.score_failures
         self._state_lost = received.state_lost
@@ -83,6 +84,8 @@ class SynchronousStrategy(FederatedStrategy):
                 f"round {server_round}: {len(self._updates)} usable replies, "
                 f"{self._min_updates} needed; left out: {self._failures}"
             )
+        if received.scores and not server.evaluates_locally:
+            server.record_before_aggregation(server_round, stage.task, received.scores)
         server.aggregate(stage, self._updates)
         metrics = train_metrics(self._updates)
         log(
@@ -236,7 +239,7 @@ class SynchronousStrategy(FederatedStrategy):
 
         Private state does not change between a client's training and its test.
         """
-        schedule = self.run.schedule
-        if self.run.server.evaluates_locally and schedule.evaluates(server_round):
+        schedule, server = self.run.schedule, self.run.server
+        if server.evaluates_after_training and schedule.evaluates(server_round):
             return schedule.evaluated(server_round)
         return 0

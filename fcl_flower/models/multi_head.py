@@ -14,6 +14,18 @@ CLOSED = -1e9
 gradients are 0. Finite, since an infinite one would make 0 times infinity of them."""
 
 
+def mask_logits(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Return logits, shape (batch, classes), with `CLOSED` for all but some labels.
+
+    Args:
+        logits: shape (batch, classes).
+        labels: those that are possible, int64, of any number and order.
+    """
+    closed = torch.ones(logits.shape[1], dtype=torch.bool, device=logits.device)
+    closed[labels] = False
+    return logits.masked_fill(closed, CLOSED)
+
+
 class Head(nn.Linear):
     """A linear layer from features to logits, some of which may be closed.
 

@@ -10,6 +10,7 @@ from fcl_flower.core.errors import WireError
 
 ROUND: Final = "trained"
 EVALUATION: Final = "evaluated"
+BEFORE_AGGREGATION: Final = "evaluated before aggregation"
 
 BY_CLIENT = {"scores", "replies", "failed", "stages"}
 """Parts of an event that are by client, whose number JSON keeps as text."""
@@ -19,7 +20,7 @@ class Event(NamedTuple):
     """A finished round or an evaluation.
 
     Attributes:
-        name: `ROUND` or `EVALUATION`.
+        name: `ROUND`, `EVALUATION` or `BEFORE_AGGREGATION`.
         round: counted from 1.
         content: what is known of it, by name.
     """

@@ -106,21 +106,43 @@ class RoundRecord:
 
 
 @dataclass(slots=True, eq=False)
+class Accuracies:
+    """What evaluations of one kind add up to.
+
+    Attributes:
+        matrix: ``a`` of `metrics`, shape (clients, tasks, tasks); NaN where not
+            measured.
+        evaluations: mean over clients of the row of ``a`` that each evaluation wrote,
+            shape (tasks,).
+    """
+
+    matrix: Array
+    evaluations: list[Array] = field(default_factory=list)
+
+    def add(self, row: int, scores: Mapping[int, Evaluation]) -> None:
+        """Add every client's scores in row ``row`` of its matrix of accuracies."""
+        for client, found in scores.items():
+            self.matrix[client, row, : len(found.accuracy)] = found.accuracy
+        self.evaluations.append(metrics.mean_measured(self.matrix[:, row], axis=0))
+
+
+@dataclass(slots=True, eq=False)
 class RunHistory:
     """What all rounds and evaluations add up to.
 
     Attributes:
-        accuracy: ``a`` of `metrics`, shape (clients, tasks, tasks); NaN where not
-            measured.
-        evaluations: mean over clients of the row of ``a`` that each evaluation wrote,
-            shape (tasks,).
+        accuracy: with the models that clients would use.
+        before_aggregation: with what each client has trained itself, before its update
+            was aggregated.
+        trained: client and task of every update that was used.
         traffic: of the whole run.
         model_bytes: what each client must keep in order to predict.
         clock: simulated time at the end of the last round; 0 without any.
     """
 
-    accuracy: Array
-    evaluations: list[Array] = field(default_factory=list)
+    accuracy: Accuracies
+    before_aggregation: Accuracies
+    trained: set[TaskId] = field(default_factory=set)
     traffic: Traffic = field(default_factory=Traffic)
     model_bytes: dict[int, int] = field(default_factory=dict)
     clock: float = 0.0
@@ -128,23 +150,23 @@ class RunHistory:
     @classmethod
     def empty(cls, clients: int, tasks: int) -> "RunHistory":
         """Return that of a run before its first round."""
-        return cls(np.full((clients, tasks, tasks), np.nan))
+        blank = np.full((clients, tasks, tasks), np.nan)
+        return cls(Accuracies(blank), Accuracies(blank.copy()))
 
     @property
     def average_accuracy(self) -> float | None:
         """Return that over the tasks learned so far; None before any evaluation."""
-        if np.isnan(self.accuracy).all():
+        if np.isnan(self.accuracy.matrix).all():
             return None
-        return metrics.average_accuracy(metrics.so_far(self.accuracy))
+        return metrics.average_accuracy(metrics.so_far(self.accuracy.matrix))
 
     def add_round(self, record: RoundRecord) -> None:
         """Add a finished round."""
         self.traffic.add(record.traffic)
+        self.trained.update((c, stage.task) for c, stage in record.stages.items())
         self.clock = record.timing.get("clock", 0.0)
 
     def add_evaluation(self, row: int, scores: Mapping[int, Evaluation]) -> None:
-        """Add every client's scores in row ``row`` of its matrix of accuracies."""
-        for client, found in scores.items():
-            self.model_bytes[client] = found.model_bytes
-            self.accuracy[client, row, : len(found.accuracy)] = found.accuracy
-        self.evaluations.append(metrics.mean_measured(self.accuracy[:, row], axis=0))
+        """Add every client's scores, see `Accuracies.add`, and what they took."""
+        self.accuracy.add(row, scores)
+        self.model_bytes.update((c, found.model_bytes) for c, found in scores.items())

@@ -19,7 +19,12 @@ from fcl_flower.core.types import Array, Evaluation, TaskStage
 from fcl_flower.data.scenarios.registry import Scenario
 from fcl_flower.results.diagnostics.base import Diagnostics
 from fcl_flower.results.environment import environment
-from fcl_flower.results.event_log import EVALUATION, ROUND, EventLog
+from fcl_flower.results.event_log import (
+    BEFORE_AGGREGATION,
+    EVALUATION,
+    ROUND,
+    EventLog,
+)
 from fcl_flower.results.history import RoundRecord, RunHistory
 from fcl_flower.results.summary import summarize, total_rounds
 from fcl_flower.results.traffic import Traffic
@@ -75,7 +80,7 @@ class Recorder:
     @property
     def accuracy(self) -> Array:
         """Return the accuracies by client, task learned last and task; NaN if none."""
-        return self._history.accuracy
+        return self._history.accuracy.matrix
 
     @property
     def clock(self) -> float:
@@ -129,10 +134,16 @@ class Recorder:
         Where concepts are hidden there is no order of learning: each evaluation takes
         the place of the one before, in the last row, and ``accuracy.csv`` has all.
         """
-        kept = {client: asdict(found) for client, found in scores.items()}
-        content = {"task": task, "scores": kept}
-        self._event_log.add(EVALUATION, server_round, content)
+        self._event_log.add(EVALUATION, server_round, _evaluation_event(task, scores))
         self._add_evaluation(server_round, task, scores)
+
+    def record_before_aggregation(
+        self, server_round: int, task: int, scores: Mapping[int, Evaluation]
+    ) -> None:
+        """Add the scores of what each client has trained itself in a round."""
+        content = _evaluation_event(task, scores)
+        self._event_log.add(BEFORE_AGGREGATION, server_round, content)
+        self._history.before_aggregation.add(self._row(task), scores)
 
     def record_round(
         self,
@@ -181,7 +192,11 @@ class Recorder:
             else:
                 kept = event.content["scores"].items()
                 scores = {client: Evaluation(**found) for client, found in kept}
-                self._add_evaluation(event.round, event.content["task"], scores)
+                task = event.content["task"]
+                if event.name == EVALUATION:
+                    self._add_evaluation(event.round, task, scores)
+                else:
+                    self._history.before_aggregation.add(self._row(task), scores)
         return stages
 
     def finish(self) -> dict[str, Any]:
@@ -206,16 +221,18 @@ class Recorder:
     def _add_evaluation(
         self, server_round: int, task: int, scores: Mapping[int, Evaluation]
     ) -> None:
-        hidden = self._scenario.stream is not None
-        self._history.add_evaluation(
-            self._config.scenario.tasks - 1 if hidden else task, scores
-        )
+        self._history.add_evaluation(self._row(task), scores)
         with (self.folder / "accuracy.csv").open("a", newline="") as file:
             lines = csv.writer(file)
             for client, found in scores.items():
                 for i, value in enumerate(found.accuracy):
                     name = self._scenario.clients[client][i].name
                     lines.writerow([server_round, task, client, i, name, value])
+
+    def _row(self, task: int) -> int:
+        """Return in which row of the matrices an evaluation after a task is."""
+        hidden = self._scenario.stream is not None
+        return self._config.scenario.tasks - 1 if hidden else task
 
     def _add_round(self, record: RoundRecord) -> None:
         self._history.add_round(record)
@@ -224,6 +241,11 @@ class Recorder:
             diagnostics.add_round(record.round, by_task, record.diagnostics)
         with (self.folder / "rounds.jsonl").open("a") as file:
             file.write(json.dumps(record.line()) + "\n")
+
+
+def _evaluation_event(task: int, scores: Mapping[int, Evaluation]) -> dict[str, object]:
+    kept = {client: asdict(found) for client, found in scores.items()}
+    return {"task": task, "scores": kept}
 
 
 def _write_json(path: Path, content: object) -> None:

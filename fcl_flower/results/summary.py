@@ -1,6 +1,5 @@
 """The summary of a run: a pure function of its configuration and its history."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,7 @@ from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.types import Array
 from fcl_flower.data.scenarios.registry import Scenario
 from fcl_flower.results import metrics
-from fcl_flower.results.history import RunHistory
+from fcl_flower.results.history import Accuracies, RunHistory
 
 MEASURES = {
     "average_accuracy": metrics.average_accuracy,
@@ -51,7 +50,9 @@ def summarize(
         "total_rounds": total_rounds(config, scenario),
         "mode": "asynchronous" if config.asynchronous.enabled else "synchronous",
         "clock": history.clock or None,
-        **measures(scenario, history.accuracy, history.evaluations),
+        **measures(scenario, history.accuracy),
+        "untrained_client_tasks": _untrained(config, scenario, history),
+        "before_aggregation": measures(scenario, history.before_aggregation),
         "bytes_up": traffic.up.total(),
         "bytes_down": traffic.down.total(),
         "nominal_bytes_up": traffic.nominal_up,
@@ -83,9 +84,24 @@ def total_rounds(config: RunConfig, scenario: Scenario) -> int:
     return rounds * config.scenario.clients if config.asynchronous.enabled else rounds
 
 
-def measures(
-    scenario: Scenario, accuracy: Array, evaluations: Sequence[Array]
-) -> dict[str, Any]:
+def _untrained(
+    config: RunConfig, scenario: Scenario, history: RunHistory
+) -> int | None:
+    """Return how many tasks of clients no update that was used was trained on.
+
+    They are tested all the same. None where concepts are hidden, which clients meet by
+    chance.
+    """
+    if scenario.stream is not None:
+        return None
+    every = config.scenario.clients * config.scenario.tasks
+    if config.scenario.joint:  # every round trains on all tasks
+        clients = {client for client, _ in history.trained}
+        return every - len(clients) * config.scenario.tasks
+    return every - len(history.trained)
+
+
+def measures(scenario: Scenario, found: Accuracies) -> dict[str, Any]:
     """Return the measures that the scenario allows, by name; None where not known.
 
     Hidden concepts have no moment at which they were learned: only the accuracy at the
@@ -93,9 +109,9 @@ def measures(
 
     Args:
         scenario: the tasks of every client.
-        accuracy: ``a`` of `metrics`, shape (clients, tasks, tasks).
-        evaluations: where concepts are hidden, the mean over clients of each concept.
+        found: the evaluations.
     """
+    accuracy = found.matrix
     known: dict[str, Any] = {
         "sample_accuracy": _sample_accuracy(scenario, accuracy),
         "accuracy_matrix": _nested(metrics.mean_measured(accuracy, axis=0)),
@@ -109,8 +125,8 @@ def measures(
         } | known
     known = dict.fromkeys(MEASURES) | known
     known["average_accuracy"] = _or_none(metrics.average_accuracy(accuracy))
-    if evaluations:
-        lost = metrics.forgetting_of_concepts(np.array(evaluations))
+    if found.evaluations:
+        lost = metrics.forgetting_of_concepts(np.array(found.evaluations))
         known["forgetting"] = _or_none(lost)
     return known
 

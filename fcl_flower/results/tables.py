@@ -23,6 +23,9 @@ COLUMNS = (
 )
 """Of every table."""
 
+BEFORE_COLUMNS = {"before_aggregation": "before aggregation"}
+"""Of runs that were evaluated so: key of a row, and its head."""
+
 CONCEPT_COLUMNS = {
     "ari": "ARI",
     "ari_least": "least ARI",
@@ -44,6 +47,10 @@ NOTE = (
     "count: 4 for each non-zero parameter. The model is what one client keeps at the "
     "end. The transfer gain is the accuracy minus that of the local-only run with the "
     "same seed."
+)
+BEFORE_NOTE = (
+    " Before aggregation: the accuracy of what each client has trained itself in the "
+    "last round; strategies that predict with what clients keep have no other."
 )
 CONCEPT_NOTE = (
     " Hidden concepts: adjusted Rand index of the server's clusters against the "
@@ -71,6 +78,7 @@ def table(summaries: Sequence[Summary]) -> str:
     further: dict[str, str] = {}
     note = NOTE
     for columns, explanation in (
+        (BEFORE_COLUMNS, BEFORE_NOTE),
         (CONCEPT_COLUMNS, CONCEPT_NOTE),
         (CLASS_INCREMENTAL_COLUMNS, CLASS_INCREMENTAL_NOTE),
     ):
@@ -109,6 +117,10 @@ def _row(title: str, by_title: Mapping[str, Mapping[int, Summary]]) -> dict[str,
     row: dict[str, Any] = {"label": title, "seeds": sorted(runs)}
     for key in ("average_accuracy", "forgetting", "backward_transfer"):
         row[key] = mean_and_std(run[key] for run in runs.values())
+    before = (run.get("before_aggregation", {}) for run in runs.values())
+    row["before_aggregation"] = mean_and_std(
+        found.get("average_accuracy") for found in before
+    )
     for key in (
         *("bytes_up", "bytes_down", "nominal_bytes_up", "nominal_bytes_down"),
         *("model_bytes", "seconds"),

@@ -62,6 +62,18 @@ def check_choices(run: ResolvedRun) -> None:
             f"false for scenario {name}, whose tasks are not shared out beforehand",
         ),
         (
+            config.model.mask_logits and config.model.head != "single",
+            "model.mask_logits",
+            True,
+            "false with a head for each task, which has no other labels",
+        ),
+        (
+            config.model.mask_logits and scenario.incremental,
+            "model.mask_logits",
+            True,
+            f"false for scenario {name}, in which the task of a test is not known",
+        ),
+        (
             config.model.growing_head and not scenario.incremental,
             "model.growing_head",
             True,

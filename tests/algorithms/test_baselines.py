@@ -9,6 +9,7 @@ from clients.ewc import Ewc
 from clients.fedavg import Sgd
 from clients.fedprox import FedProx
 from clients.local import Local
+from clients.replay.client import Replay
 from clients.stl import SingleTask
 from fcl_flower.algorithms.base import ClientContext, Params
 from fcl_flower.core.types import TaskStage, Update
@@ -19,6 +20,7 @@ from fcl_flower.training.tensors import load, snapshot
 from strategies.ewc import EwcParams
 from strategies.fedavg import FedAvg
 from strategies.fedprox import FedProxParams
+from strategies.replay import ReplayParams
 
 FIRST = TaskStage(round=1, task=0, starts_task=True, ends_task=False)
 LAST = TaskStage(round=2, task=0, starts_task=False, ends_task=True)
@@ -102,6 +104,40 @@ def test_local_training_starts_at_the_received_model_and_equals_plain_adam():
         state["heads"]["heads.0.weight"], oracle.heads[0].weight.detach(), atol=1e-6
     )
     assert update.num_examples == 12
+
+
+PLAIN = {
+    "fedavg": lambda network, where: Sgd(Params(), network, where),
+    "fedprox": lambda network, where: FedProx(FedProxParams(mu=0.0), network, where),
+    "ewc": lambda network, where: Ewc(EwcParams(), network, where),
+    "replay": lambda network, where: Replay(ReplayParams(), network, where),
+    "local": lambda network, where: Local(Params(), network, where),
+    "stl": lambda network, where: SingleTask(Params(), network, where),
+}
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_two_rounds_of_a_task_are_one_run_of_adam_with_its_moments(name):
+    learner = PLAIN[name](model(), place(epochs=3, lr_patience=0))
+    oracle = model()
+
+    state, update = learner.train(learner.init(), shared(model()), FIRST, data())
+    received = update.payload or {}
+    state, update = learner.train(state, received, LAST, data())
+
+    optimizer = torch.optim.Adam(
+        [*oracle.body.parameters(), *oracle.heads[0].parameters()], lr=0.01
+    )
+    examples = data().train
+    for _ in range(3 + 3):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(oracle(examples.x, 0), examples.y).backward()
+        optimizer.step()
+    kept = {"local": "base", "stl": "base/0"}
+    learned = state[kept[name]] if name in kept else update.payload["base"]
+    for key, value in learned.items():
+        np.testing.assert_allclose(value, oracle.state_dict()[key], atol=1e-6)
+    assert state["optimizer"] == {}, "the next task begins with none"
 
 
 def test_heads_stay_private():

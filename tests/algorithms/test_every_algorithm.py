@@ -147,6 +147,7 @@ class WatchedLearner(WatchedStrategy):
     def __init__(self, inner, problems):
         self.inner, self.problems = inner, problems
         self.model, self.context = inner.model, inner.context
+        self.update_is_model = inner.update_is_model
 
     def init(self):
         return self.travels(self.inner.init(), "learner's init")
@@ -240,6 +241,7 @@ class Sealing:
     def __init__(self, inner, looks):
         self.inner, self.looks = inner, looks
         self.model, self.context = inner.model, inner.context
+        self.update_is_model = inner.update_is_model
 
     def init(self):
         return self.inner.init()
@@ -467,7 +469,7 @@ def test_a_preset_has_parameters_of_its_own_which_a_user_may_change():
     preset = replace(
         algorithm("fedprox"), defaults={"strategy.mu": 0.5, "scenario.name": "text"}
     )
-    assert algorithm("fedprox").params({}).mu == 0.01
+    assert algorithm("fedprox").params({}).mu == 0.005
     assert preset.params({}).mu == 0.5
     assert preset.params({"mu": 0.25}).mu == 0.25
     assert preset.scenario == "text"

@@ -376,6 +376,16 @@ def test_parameters_of_the_scenario_and_the_model_reach_the_run(fcl, ran):
     }
 
 
+def test_tasks_that_were_never_trained_on_are_told_at_the_end(fcl, ran):
+    half = [*TINY, "--strategy", "local", "--set", "federation.client_fraction=0.5"]
+    told = "2 of 4 client-tasks were never trained on, as their clients took no part"
+    lines = fcl("simulate", *half).out.splitlines()
+    assert lines[-2].startswith(told)
+    assert "never trained" not in fcl("simulate", *TINY, "--strategy", "local").out
+    half[half.index("--strategy")] = "--strategies"
+    assert f"local seed 0: {told}" in fcl("compare", *half).out
+
+
 def test_a_setting_may_repeat_a_flag_and_comes_last(fcl, ran):
     fcl("simulate", *TINY, "--seed", "3", "--set", "run.seed=4", "--output", "here")
     assert ran[0].config.run.seed == 4

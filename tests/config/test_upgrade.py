@@ -128,6 +128,11 @@ MOVED = {
 }
 
 
+def then(found):
+    """Return a configuration with the default that was another one then."""
+    return found.replace(lr_patience=3)
+
+
 def upgraded(values):
     """Return today's configuration of former values."""
     assert is_flat(values)
@@ -143,7 +148,7 @@ def test_every_former_key_is_tested():
 @pytest.mark.parametrize("key", [key for key in MOVED if key != "pace"])
 def test_every_former_key_has_a_place(key):
     value, new, expected = MOVED[key]
-    blank, flat = RunConfig().flat(), upgraded({key: value}).flat()
+    blank, flat = then(RunConfig()).flat(), upgraded({key: value}).flat()
     assert {k: v for k, v in flat.items() if blank.get(k) != v} == {new: expected}
 
 
@@ -159,11 +164,26 @@ def test_former_defaults_are_todays_or_left_out():
         **{"clients": 0, "classes-per-task": 0, "rounds": 0, "batch-size": 0},
         **{"learning-rate": 0.0, "tasks": 4, "seed": 0, "output": ""},
     }
-    assert upgraded({**KEYS, **decided}) == RunConfig()
+    assert upgraded({**KEYS, **decided}) == then(RunConfig())
+
+
+@pytest.mark.parametrize(
+    ("former", "key", "expected"),
+    [
+        ({"clients": 3}, "training.lr_patience", 3),
+        ({"clients": 3, "patience": 3}, "training.lr_patience", 3),
+        ({"clients": 3, "patience": 5}, "training.lr_patience", 5),
+        ({"strategy": "fedprox"}, "strategy.mu", 0.01),
+        ({"strategy": "fedprox", "set": "mu = 1.0"}, "strategy.mu", 1.0),
+    ],
+    ids=str,
+)
+def test_a_default_that_has_changed_since_keeps_its_value(former, key, expected):
+    assert upgraded(former).flat()[key] == expected
 
 
 def test_the_record_of_a_former_run_is_the_same_run():
-    assert upgraded(KEYS) == RunConfig.of(
+    expected = RunConfig.of(
         {
             "strategy": {"name": "fedweit", "lambda1": 0.5},
             "scenario": {
@@ -177,6 +197,7 @@ def test_the_record_of_a_former_run_is_the_same_run():
             "run": {"seed": 7, "output": "runs/x"},
         }
     )
+    assert upgraded(KEYS) == then(expected)
 
 
 @pytest.mark.parametrize(
@@ -195,13 +216,14 @@ def test_the_record_of_a_former_run_is_the_same_run():
     ids=str,
 )
 def test_what_is_called_otherwise_is_renamed(former, expected):
-    assert upgraded(former) == RunConfig.of(expected)
+    assert upgraded(former) == then(RunConfig.of(expected))
 
 
 def test_parameters_that_a_thing_does_not_have_are_left_out():
     given = {"stay": 8, "class-share": 0.5, "backbone": "b", "bottleneck": 8}
     found = upgraded({**given, "scenario": "overlapped", "model": "lenet"})
-    assert found == RunConfig.from_settings(scenario="overlapped", model="lenet")
+    known = RunConfig.from_settings(scenario="overlapped", model="lenet")
+    assert found == then(known)
     found = upgraded({**given, "scenario": "concepts", "model": "vit"})
     assert found.scenario.params == {"mean_duration": 8}
     assert found.model.params == {"encoder": "b", "bottleneck": 8}
@@ -270,7 +292,7 @@ def test_the_variants_of_a_former_study_are_the_same_runs():
     ]
     small = {"name": "lenet", "width": 0.8}
     concepts = {"name": "concepts", "clients": 5}
-    assert variants == [
+    expected = [
         RunConfig.from_settings(
             strategy={"name": "fedweit", "lambda1": 1.0, "kappa": 0.5},
             scenario=concepts,
@@ -288,6 +310,7 @@ def test_the_variants_of_a_former_study_are_the_same_runs():
             model="resnet18",
         ),
     ]
+    assert variants == [*map(then, expected)]
 
 
 def nested(table):

@@ -112,6 +112,20 @@ def test_the_headline_shows_the_summary(run):
     assert "4,000 bytes" in exact
 
 
+@pytest.mark.parametrize(
+    ("before", "shown"), [(0.4321, True), (0.51249, False), (None, False)]
+)
+def test_an_accuracy_before_the_aggregation_is_shown_if_it_is_another(
+    run, before, shown
+):
+    found = {"average_accuracy": before}
+    edit(run, "summary.json", average_accuracy=0.51249, before_aggregation=found)
+    page = parsed(write_report(run))
+    told = [words(tile) for tile in page.iter("div") if tile.get("class") == "tile"]
+    assert any(tile.startswith("Before aggregation0.432") for tile in told) is shown
+    assert any("Before" in tile for tile in told) is shown
+
+
 def test_text_from_the_files_cannot_become_markup(run):
     evil = "<script>alert('1')</script> & \"quotes\""
     edit(run, "summary.json", label=evil, command=evil, params={evil: evil})

@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 from pages import headings, hints, parsed, pictures, tick_scale, words
-from run_folders import make_run, summary_of, synthetic_scenario, write
+from run_folders import edit, make_run, summary_of, synthetic_scenario, write
 
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.results.report import write_comparison
@@ -113,6 +113,18 @@ def test_the_table_sets_the_summaries_side_by_side(tmp_path):
         summary = summary_of(run)
         assert row[:2] == [summary["label"], f"{summary['average_accuracy']:.3f}"]
         assert row[4:6] == [numbers.size(summary[f"bytes_{w}"]) for w in ("up", "down")]
+
+
+def test_the_accuracies_before_the_aggregation_are_a_column_where_known(tmp_path):
+    runs = pair_of_runs(tmp_path, 0.05)
+    assert "before aggregation" not in words(parsed(write_comparison(tmp_path, runs)))
+    edit(runs[0], "summary.json", before_aggregation={"average_accuracy": 0.1234})
+    page = parsed(write_comparison(tmp_path, runs))
+    heads = [words(cell) for cell in page.find(".//thead/tr")]
+    rows = [[words(cell) for cell in row] for row in page.find(".//tbody")]
+    column = heads.index("before aggregation")
+    assert column == heads.index("accuracy") + 1
+    assert [row[column] for row in rows] == ["0.123", "\N{EN DASH}"]
 
 
 def test_lines_of_methods_are_the_average_accuracy_so_far(tmp_path):

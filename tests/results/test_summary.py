@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from fcl_flower.data.scenarios.registry import draw_scenario
+from fcl_flower.results.history import Accuracies
 from fcl_flower.results.summary import MEASURES, measures
 
 
@@ -23,7 +24,7 @@ def test_nothing_is_said_of_a_run_in_which_no_client_was_evaluated(tmp_path, tas
     # One task that was evaluated forgets 0.0; one that was not is unknown.
     missing = np.full((2, tasks, tasks), np.nan)
 
-    found = measures(plan(tmp_path, tasks), missing, [])
+    found = measures(plan(tmp_path, tasks), Accuracies(missing))
 
     assert {name: found[name] for name in MEASURES} == dict.fromkeys(MEASURES)
 
@@ -32,7 +33,7 @@ def test_what_was_evaluated_is_measured_though_a_client_is_missing(tmp_path):
     accuracy = np.full((2, 2, 2), np.nan)
     accuracy[0] = [[0.9, np.nan], [0.7, 0.8]]
 
-    found = measures(plan(tmp_path), accuracy, [])
+    found = measures(plan(tmp_path), Accuracies(accuracy))
 
     assert found["average_accuracy"] == (0.7 + 0.8) / 2
     assert abs(found["forgetting"] - 0.2) < 1e-12

@@ -508,6 +508,16 @@ def test_other_scenarios_show_no_accuracy_over_all_classes_seen():
     assert "Class-incremental" not in table([other])
 
 
+def test_accuracies_before_the_aggregation_are_a_column_where_known():
+    before = {"average_accuracy": 0.25}
+    runs = [summary("f", 0, 0.5, before_aggregation=before), summary("g", 0, 0.5)]
+    head, _, first, second = table(runs).splitlines()[:4]
+    assert head.endswith("| model | before aggregation |")
+    assert first.endswith("| 0.250 |")
+    assert second.endswith("|  |")
+    assert "before" not in table(runs[1:]).lower().replace("best earlier", "")
+
+
 def test_two_rows_of_one_title_are_refused(tmp_path):
     (tmp_path / "sweep.toml").write_text(
         "local_only_counterparts = false\n"

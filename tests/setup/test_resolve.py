@@ -195,8 +195,8 @@ def test_a_text_encoder_is_minilm_where_none_is_named(resolved):
         ),
         (
             {"model": {"name": "resnet18", "encoder": "minilm"}},
-            "model.encoder: got 'encoder', expected one of growing_head, head, name, "
-            "num_features",
+            "model.encoder: got 'encoder', expected one of growing_head, head, "
+            "mask_logits, name, num_features",
         ),
         (
             {"dataset": "rows", "num_features": 5},

@@ -23,6 +23,7 @@ from fcl_flower.results.report.sections.transfer_gain import gain_sections
 
 _MEASURES = {
     "accuracy": "average_accuracy",
+    "before aggregation": "before_aggregation.average_accuracy",
     "forgetting": "forgetting",
     "backward transfer": "backward_transfer",
     "ARI": "concepts.ari",
@@ -84,6 +85,8 @@ def _side_by_side(rows: Sequence[Entry]) -> Markup:
         for title, key in _MEASURES.items()
         if not all(np.isnan(_values(entry, key)).all() for entry in rows)
     }
+    if "before aggregation" in known:
+        note += " Before aggregation: of what each client has trained itself."
     if "ARI" in known:
         note += (
             " ARI: adjusted Rand index of the server's clusters against the hidden "

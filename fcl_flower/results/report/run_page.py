@@ -69,6 +69,9 @@ def _files(run: Run) -> str:
 def _body(run: Run) -> Iterator[Markup]:
     summary = run.summary
     yield headline(summary)
+    if count := summary.untrained_client_tasks:
+        every = summary.clients * summary.tasks
+        yield page.verdict(numbers.untrained(count, every), "")
     yield from _accuracy(run)
     if run.clusterings is not None:
         yield from clustering_sections(run.clusterings, run)

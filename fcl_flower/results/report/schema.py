@@ -62,6 +62,12 @@ class Discovery(_Record):
     models: int | None = None
 
 
+class BeforeAggregation(_Record):
+    """Test accuracy of what each client has trained itself; None: not measured."""
+
+    average_accuracy: Fraction | None = None
+
+
 class Environment(_Record):
     """Under which versions, and when (ISO 8601), a run was made."""
 
@@ -92,6 +98,8 @@ class Summary(_Record):
     learning_accuracy: float | None
     accuracy_matrix: list[list[Fraction | None]]
     client_accuracy: list[list[list[Fraction | None]]]
+    untrained_client_tasks: Annotated[int, Field(ge=0)] | None = None
+    before_aggregation: BeforeAggregation = BeforeAggregation()
     bytes_up: Bytes
     bytes_down: Bytes
     nominal_bytes_up: Bytes

@@ -25,6 +25,14 @@ def signed(value: float | None) -> str:
     return f"+{text}" if text[0].isdigit() and float(text) else text
 
 
+def untrained(count: int, of: int) -> str:
+    """Return a sentence on tasks of clients that were tested without training."""
+    return (
+        f"{count} of {of} client-tasks were never trained on, as their clients took no "
+        "part in a round of them; they are tested like all others."
+    )
+
+
 def with_spread(mean: str, spread: float) -> str:
     """Return ``mean ± spread``, or the mean alone where there is no spread."""
     return mean if math.isnan(spread) else f"{mean} ± {fraction(spread)}"

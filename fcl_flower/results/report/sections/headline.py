@@ -10,7 +10,7 @@ Tile = tuple[str, str, str]
 def headline(summary: Summary) -> Markup:
     """Return what was learned, and what it took."""
     learned = _of_tasks(summary) if summary.hidden is None else _of_concepts(summary)
-    return page.tiles([*learned, *_costs(summary)])
+    return page.tiles([*learned, *_before_aggregation(summary), *_costs(summary)])
 
 
 def _of_tasks(summary: Summary) -> list[Tile]:
@@ -73,6 +73,20 @@ def _of_concepts(summary: Summary) -> list[Tile]:
             )
         )
     return tiles
+
+
+def _before_aggregation(summary: Summary) -> list[Tile]:
+    """Return the accuracy before the aggregation, where it is another one."""
+    found = summary.before_aggregation.average_accuracy
+    if found is None or found == summary.average_accuracy:
+        return []
+    return [
+        (
+            "Before aggregation",
+            numbers.fraction(found),
+            "average accuracy of what each client has trained itself",
+        )
+    ]
 
 
 def _costs(summary: Summary) -> list[Tile]:

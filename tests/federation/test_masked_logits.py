@@ -1,0 +1,124 @@
+"""A single head that is told which labels a test may have predicts no others."""
+
+import numpy as np
+import pytest
+import torch
+from fakes import rounds_of, run_in_process, summary_of, tiny
+
+from clients.concept_matching.client import ConceptMatching
+from fcl_flower.core.errors import ConfigError
+from fcl_flower.data.client_data import ScenarioData
+from fcl_flower.federation import client as client_module
+from fcl_flower.models.multi_head import mask_logits
+from fcl_flower.setup.resolve import resolve
+from fcl_flower.training.loop import score
+
+SINGLE = {"scenario": "overlapped", "head": "single", "clients": 2, "tasks": 2}
+CONCEPTS = {"scenario": "concepts", "classes_per_task": 0, "clients": 2, "tasks": 2}
+
+
+@pytest.fixture
+def tested(monkeypatch):
+    """Return, for each test of a run, which labels were predicted, and are right."""
+    found = []
+
+    def watch(predict, examples):
+        with torch.no_grad():
+            predicted = predict(examples.x).argmax(1)
+        found.append(({*predicted.tolist()}, {*examples.y.tolist()}))
+        return score(predict, examples)
+
+    monkeypatch.setattr(client_module, "score", watch)
+    return found
+
+
+def test_all_other_logits_are_closed():
+    logits = torch.tensor([[3.0, 2.0, 1.0], [0.0, -1.0, -2.0]])
+    found = mask_logits(logits, torch.tensor([2, 1, 2]))
+    assert found.argmax(1).tolist() == [1, 1]
+    assert torch.equal(found[:, 1:], logits[:, 1:])
+    assert torch.softmax(found, 1)[:, 0].tolist() == [0.0, 0.0]
+    assert logits[0, 0] == 3.0
+
+
+@pytest.mark.parametrize("strategy", ["fedavg", "ewc", "fedweit", "analytic", "local"])
+@pytest.mark.parametrize("given", [SINGLE, CONCEPTS], ids=["tasks", "concepts"])
+def test_only_labels_of_the_task_or_concept_are_predicted(
+    tmp_path, tested, strategy, given
+):
+    suits = {"dataset": "digits", "model": "small"}
+    run_in_process(
+        tiny(tmp_path, strategy=strategy, **{**suits, **given}, mask_logits=True)
+    )
+    assert tested
+    for predicted, present in tested:
+        assert predicted <= present
+
+
+@pytest.mark.parametrize("given", [SINGLE, CONCEPTS], ids=["tasks", "concepts"])
+def test_other_labels_are_predicted_without(tmp_path, tested, given):
+    run_in_process(tiny(tmp_path, strategy="fedavg", **given))
+    assert any(predicted - present for predicted, present in tested)
+
+
+def test_only_predictions_are_masked(tmp_path):
+    given = {"strategy": "fedavg", **SINGLE}
+    run_in_process(tiny(tmp_path / "masked", **given, mask_logits=True))
+    run_in_process(tiny(tmp_path / "plain", **given))
+    masked, plain = (summary_of(tmp_path / name) for name in ("masked", "plain"))
+    better = np.array(masked["client_accuracy"], float) - np.array(
+        plain["client_accuracy"], float
+    )
+    assert np.nanmin(better) >= 0
+    assert masked["average_accuracy"] > plain["average_accuracy"]
+    masked, plain = (
+        [line["loss"] for line in rounds]
+        for rounds in (rounds_of(tmp_path / "masked"), rounds_of(tmp_path / "plain"))
+    )
+    assert masked == plain
+
+
+def test_a_hidden_concept_has_the_labels_of_the_recent_samples(tmp_path, monkeypatch):
+    """Concept Matching chooses its model by the same samples, which are no test."""
+    splits, recent, masks = {}, [], []
+    examples, select = ScenarioData.examples, ConceptMatching.select_model
+
+    def note_split(self, task, split):
+        found = examples(self, task, split)
+        splits[id(found.y)] = split
+        return found
+
+    def note_recent(self, state, received, samples):
+        recent.append(samples.y)
+        return select(self, state, received, samples)
+
+    def note_mask(logits, labels):
+        masks.append(labels)
+        return mask_logits(logits, labels)
+
+    monkeypatch.setattr(ScenarioData, "examples", note_split)
+    monkeypatch.setattr(ConceptMatching, "select_model", note_recent)
+    monkeypatch.setattr(client_module, "mask_logits", note_mask)
+    given = {**CONCEPTS, "strategy": "concept-matching", "mask_logits": True}
+    run_in_process(tiny(tmp_path, **given))
+    assert recent
+    assert [*map(id, recent)] == [*map(id, masks)]
+    assert {splits[id(labels)] for labels in recent} == {"valid"}
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (
+            {"scenario": "overlapped", "head": "multi"},
+            "false with a head for each task",
+        ),
+        ({"scenario": "class-incremental"}, "false for scenario class-incremental, in"),
+    ],
+    ids=["heads", "unknown tasks"],
+)
+def test_it_is_refused_where_it_says_nothing(tmp_path, given, why):
+    with pytest.raises(
+        ConfigError, match=f"^model.mask_logits: got True, expected {why}"
+    ):
+        resolve(tiny(tmp_path, **given, mask_logits=True))
