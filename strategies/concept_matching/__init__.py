@@ -44,9 +44,9 @@ class ConceptMatchingParams(Params):
     """``mean`` of a cluster's models, weighted by examples (not weighted where there
     are none), or ``median`` of each weight."""
     outlier: float = Field(20.0, gt=1)
-    """How many times the median step from the nearest concept model a client's model
-    may lie away from its own, above 1; a model further off is noise, and lies in the
-    centre of the map."""
+    """How many times the median step of the round, or the longest step that a concept
+    model ever made, a client's model may lie away from the nearest concept model, above
+    1; a model further off is noise, and lies in the centre of the map."""
     separation: float = Field(0.1, ge=-1, le=1)
     """Least mean silhouette for more than one cluster, in [-1, 1]."""
     subdivision: float = Field(0.4, ge=0)

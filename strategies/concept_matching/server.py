@@ -37,11 +37,11 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams], Explains):
     """Keep K concept models; each client receives all and sends one model back.
 
     State: ``base/0`` to ``base/K-1``; ``meta/record`` (``distance``, shape (K,): of
-    each concept model's last accepted update); and ``meta/round``, the last round by
-    ascending client: ``client``, ``cluster`` (-1: noise, left out), ``origin`` (the
-    nearest concept model before the update), ``reached`` (the concept model that the
-    client's cluster replaced, -1: none), ``map`` (first two principal coordinates of
-    the models) and ``silhouette``.
+    each concept model's last accepted update; ``longest`` of all of them ever); and
+    ``meta/round``, the last round by ascending client: ``client``, ``cluster`` (-1:
+    noise, left out), ``origin`` (the nearest concept model before the update),
+    ``reached`` (the concept model that the client's cluster replaced, -1: none),
+    ``map`` (first two principal coordinates of the models) and ``silhouette``.
     """
 
     averaged_groups = ()
@@ -55,7 +55,7 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams], Explains):
         none = np.zeros(0, np.int64)
         return {
             **{f"base/{k}": concept for k, concept in enumerate(concepts)},
-            RECORD: {"distance": np.full(count, np.inf)},
+            RECORD: _record(np.full(count, np.inf), longest=0.0),
             ROUND: _round_record(none, none, none, none, np.zeros((0, 2)), np.nan),
         }
 
@@ -81,8 +81,10 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams], Explains):
         examples = np.array([float(u.num_examples) for u in updates.values()])
         steps = distances(models, concepts, self.params.distance)
         origin, moved = steps.argmin(axis=1), steps.min(axis=1)
-        # Beside one model that is far off all others would look alike.
-        usual = float(np.median(moved)) or np.inf
+        # Beside one model that is far off all others would look alike. Where most have
+        # converged the median is tiny: what a concept still learns is no noise.
+        longest = float(np.asarray(state[RECORD]["longest"]))
+        usual = max(float(np.median(moved)), longest) or np.inf
         near = np.flatnonzero(moved <= self.params.outlier * usual)
         points = self._points([models[i] for i in near])
         labels = np.full(len(models), NOISE)
@@ -108,6 +110,7 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams], Explains):
             self.params.matching,
             self.params.slack,
         )
+        longest = max(longest, record[taken[taken != NONE]].max(initial=0))
         reached = np.append(taken, NONE)[labels]  # noise, -1, reads the last entry
         plane = np.zeros((len(models), 2))
         plane[near, : points.shape[1]] = points[:, :2]
@@ -115,7 +118,7 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams], Explains):
         return {
             **state,
             **{f"base/{k}": merged[j] for j, k in enumerate(taken) if k != NONE},
-            RECORD: {"distance": record},
+            RECORD: _record(record, longest),
             ROUND: _round_record(clients, labels, origin, reached, plane, silhouette),
         }
 
@@ -205,6 +208,11 @@ def _median(flat: Sequence[Array]) -> Array:
             np.stack(rows, dtype=np.float64), axis=0
         )
     return median
+
+
+def _record(distance: Array, longest: float) -> Arrays:
+    """Return what the state keeps of accepted updates."""
+    return {"distance": distance, "longest": np.asarray(longest)}
 
 
 def _round_record(

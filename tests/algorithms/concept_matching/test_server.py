@@ -39,12 +39,13 @@ def update(*weights, examples=10, seen=0, **metrics):
     return Update({"base": model(*weights, seen=seen)}, examples, metrics)
 
 
-def state_of(*concepts, record=None):
+def state_of(*concepts, record=None, longest=0.0):
     """Return the server's state with these concept models."""
     state = server(concepts=len(concepts)).init(model(*concepts[0]))
     groups = {f"base/{k}": model(*weights) for k, weights in enumerate(concepts)}
     limits = np.full(len(concepts), np.inf) if record is None else np.array(record)
-    return {**state, **groups, RECORD: {"distance": limits}}
+    kept = {"distance": limits, "longest": np.asarray(longest)}
+    return {**state, **groups, RECORD: kept}
 
 
 def concepts_of(state):
@@ -71,6 +72,7 @@ def test_all_concept_models_start_as_the_same_network():
 
     assert concepts_of(state) == [[1, 2, 3]] * 3
     assert state[RECORD]["distance"].tolist() == [np.inf] * 3
+    assert state[RECORD]["longest"] == 0
     assert {name: array.shape for name, array in state[ROUND].items()} == {
         **dict.fromkeys(("client", "cluster", "origin", "reached"), (0,)),
         "map": (0, 2),
@@ -343,7 +345,8 @@ def test_metrics_change_nothing():
 def test_the_map_keeps_distances_in_the_plane():
     corners = {0: (0, 0, 0), 1: (3, 0, 0), 2: (3, 4, 0), 3: (0, 4, 0), 5: (9, 9, 0)}
     sent = {client: update(*place) for client, place in corners.items()}
-    after = server().aggregate_train(state_of(*[(1, 1, 1)] * 5), stage(1), sent)
+    strategy = server()
+    after = strategy.aggregate_train(state_of(*[(1, 1, 1)] * 5), stage(1), sent)
 
     assert_allclose(pdist(after[ROUND]["map"]), pdist(list(corners.values())))
 
@@ -449,6 +452,31 @@ def test_one_model_far_off_does_not_hide_the_concepts_of_the_others():
     # With room enough it counts like any other.
     patient = server(concepts=3, outlier=1e31).aggregate_train(state, stage(1), sent)
     assert told(patient, "cluster")[-1] != -1
+
+
+def test_what_a_concept_still_learns_is_no_noise_where_the_others_have_converged():
+    state = state_of((0, 0, 0), (9, 9, 9), longest=0.5)
+    sent = {client: update(0.001, 0, 0) for client in range(3)}
+    sent |= {3: update(9, 9, 10), 4: update(9, 9, 30)}
+    after = server(concepts=2).aggregate_train(state, stage(2), sent)
+
+    # 20 times the median step is 0.02; 20 times the longest one before is 10.
+    assert told(after, "cluster") == [0, 0, 0, 1, -1]
+    assert concepts_of(after)[1] == [9, 9, 10]
+
+
+@pytest.mark.parametrize("matching", ["literal", "assignment"])
+def test_the_longest_step_that_a_concept_model_made_is_remembered(matching):
+    strategy = server(concepts=1, slack=2.0, matching=matching)
+    state = state_of((0, 0, 0))
+    longest = []
+    for number, place in enumerate([2, 3, 11, 11, 11, 10.5], start=1):
+        state = strategy.aggregate_train(state, stage(number), {0: update(place, 0, 0)})
+        longest.append(state[RECORD]["longest"].item())
+
+    # A step of 8 is refused twice, and each time the record doubles: nothing moved.
+    expected = [2, 2, 2, 2, 8, 8] if matching == "assignment" else [2] * 6
+    assert longest == expected
 
 
 def test_where_most_models_did_not_move_nobody_is_far_off():
