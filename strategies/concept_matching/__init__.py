@@ -26,6 +26,10 @@ class ConceptMatchingParams(Params):
     than too few."""
     clustering: ClusteringMethod = "k-means"
     """How the clients' models are grouped; see `clustering.cluster`."""
+    steps: Literal["direction", "length"] = "direction"
+    """What the clustering sees of a client's step, the difference of its model and the
+    concept model that it probably started from: its ``direction``, since all steps are
+    brought to one length, or the ``length`` too, as printed."""
     distance: Metric = "manhattan"
     """Metric between cluster models and concept models."""
     matching: MatchingRule = "assignment"

@@ -20,9 +20,12 @@ from fcl_flower.core.update_checks import same_tensors
 from strategies.concept_matching import ConceptMatchingParams
 from strategies.concept_matching.clustering import NOISE, cluster
 from strategies.concept_matching.gram_matrix import (
+    Labels,
+    Matrix,
     distances,
     embedding,
     gram,
+    gram_of_directions,
     sketched,
 )
 from strategies.concept_matching.matching import NONE, match
@@ -41,7 +44,8 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams], Explains):
     ``meta/round``, the last round by ascending client: ``client``, ``cluster`` (-1:
     noise, left out), ``origin`` (the nearest concept model before the update),
     ``reached`` (the concept model that the client's cluster replaced, -1: none),
-    ``map`` (first two principal coordinates of the models) and ``silhouette``.
+    ``map`` (first two principal coordinates of the models, as the clustering sees them)
+    and ``silhouette``.
     """
 
     averaged_groups = ()
@@ -86,7 +90,7 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams], Explains):
         longest = float(np.asarray(state[RECORD]["longest"]))
         usual = max(float(np.median(moved)), longest) or np.inf
         near = np.flatnonzero(moved <= self.params.outlier * usual)
-        points = self._points([models[i] for i in near])
+        points = self._points([models[i] for i in near], concepts, origin[near])
         labels = np.full(len(models), NOISE)
         labels[near], silhouette = cluster(
             points,
@@ -165,12 +169,17 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams], Explains):
             for name, tensor in model.items()
         }
 
-    def _points(self, models: Sequence[Arrays]) -> npt.NDArray[np.float64]:
+    def _points(
+        self, models: Sequence[Arrays], starts: Sequence[Arrays], origin: Labels
+    ) -> Matrix:
         """Return the principal coordinates of the models."""
         if len(models) > self.params.exact_clients:
             seed = derive(self.seed, "sketch")
-            models = sketched(models, self.params.sketch, seed)
-        return embedding(gram(models))
+            sketches = sketched([*models, *starts], self.params.sketch, seed)
+            models, starts = sketches[: len(models)], sketches[len(models) :]
+        if self.params.steps == "length":
+            return embedding(gram(models))
+        return embedding(gram_of_directions(models, starts, origin))
 
     def _merged(
         self, models: Sequence[Arrays], examples: npt.NDArray[np.float64]
