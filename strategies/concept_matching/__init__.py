@@ -68,6 +68,11 @@ class ConceptMatchingParams(Params):
     subset: int = Field(64, ge=1)
     """Examples on which a client compares the concept models, at least 1; the size of
     d_n. A client that has fewer takes them all."""
+    choice: Literal["loss", "entropy", "inputs"] = "loss"
+    """How a client chooses a concept model in order to predict: by the ``loss`` on a
+    few labelled examples (equation 6); or without labels, by the ``entropy`` of the
+    predictions, or by how well ``inputs`` fit those that it trained each model on (the
+    first model, if it trained none). It always chooses by the loss what to train."""
 
 
 ALGORITHM = Algorithm(
