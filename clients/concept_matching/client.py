@@ -5,18 +5,22 @@ section IV. Symbols: w_k is the group ``base/k`` of what is received, theta_n th
 group ``base`` of the update, d_n a random part of what the client trains on.
 """
 
+from collections.abc import Iterator
+from functools import partial
+
 import numpy as np
 import torch
 from torch import Tensor
 from typing_extensions import override
 
+from clients.concept_matching.input_statistics import add_inputs, misfit
 from clients.fedavg import Sgd
 from fcl_flower.algorithms.hooks import SelectsModel
+from fcl_flower.core.errors import refuse
 from fcl_flower.core.seeds import derive
-from fcl_flower.core.types import Payload, TaskStage, Update
-from fcl_flower.data.examples import Examples, TaskData
+from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
+from fcl_flower.data.examples import Examples, TaskData, batches
 from fcl_flower.training.loop import score
-from fcl_flower.training.tensors import load
 from strategies.concept_matching import ConceptMatchingParams
 
 
@@ -24,7 +28,8 @@ class ConceptMatching(Sgd[ConceptMatchingParams], SelectsModel):
     """Choose, fine-tune, send one model; nothing says which one it was.
 
     State beside that of `Sgd`: ``chosen``, for each task that the client knows of the
-    number of the model that it chose last.
+    number of the model that it chose last; with ``choice = "inputs"`` also
+    ``inputs/k``, what it trained model k on (see `input_statistics`).
     """
 
     update_is_model = False  # one of several, which only the server tells apart
@@ -33,17 +38,33 @@ class ConceptMatching(Sgd[ConceptMatchingParams], SelectsModel):
     def train(
         self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
     ) -> tuple[Payload, Update]:
-        chosen = self.match(state, received, data.train, stage.task)
+        if self.params.choice == "inputs" and not data.train.x.is_floating_point():
+            raise refuse("strategy.choice", "inputs", "loss or entropy, for texts")
+        losses = self.losses(state, received, data.train, stage.task)
+        chosen = int(np.argmin(losses))
         start = {"base": received[f"base/{chosen}"]}
         state, update = super().train(state, start, stage, data)
         known = {**state.get("chosen", {}), str(stage.task): np.asarray(chosen)}
-        return {**state, "chosen": known}, update
+        state = {**state, "chosen": known}
+        if self.params.choice == "inputs":
+            group = f"inputs/{chosen}"
+            sums = add_inputs(state.get(group, {}), data.train.x)
+            state = {**state, group: sums}
+        return state, update
 
     @override
     def select_model(
         self, state: Payload, received: Payload, recent: Examples
     ) -> Payload:
-        return {"base": received[f"base/{self.match(state, received, recent, 0)}"]}
+        if self.params.choice == "loss":
+            misfits = self.losses(state, received, recent, 0)
+        elif self.params.choice == "entropy":
+            misfits = self.entropies(state, received, recent, 0)
+        else:
+            x = self._representative(recent).x
+            groups = (f"inputs/{k}" for k in range(len(received)))
+            misfits = [misfit(state.get(group, {}), x) for group in groups]
+        return {"base": received[f"base/{int(np.argmin(misfits))}"]}
 
     @override
     def predict(
@@ -54,18 +75,30 @@ class ConceptMatching(Sgd[ConceptMatchingParams], SelectsModel):
             received = {"base": received[f"base/{chosen}"]}
         return super().predict(state, received, task, x)
 
-    def match(
+    def losses(
         self, state: Payload, received: Payload, examples: Examples, task: int
-    ) -> int:
-        """Return ``argmin_k L(w_k, d_n)`` (equation 6); the first of equal ones."""
+    ) -> list[float]:
+        """Return ``L(w_k, d_n)`` by k; the least is the choice of equation 6."""
         part = self._representative(examples)
-        load(self.model, state.get("heads", {}))
-        self.model.eval()
-        losses = []
-        for k in range(len(received)):
-            load(self.model, received[f"base/{k}"])
-            losses.append(score(lambda x: self.model(x, task), part).loss)
-        return int(np.argmin(losses))
+        return [
+            score(partial(self.predict, state, {"base": model}, task), part).loss
+            for model in _in_order(received)
+        ]
+
+    def entropies(
+        self, state: Payload, received: Payload, examples: Examples, task: int
+    ) -> list[float]:
+        """Return by k the mean entropy of what w_k predicts on d_n, in nats."""
+        part = self._representative(examples)
+        found = []
+        for model in _in_order(received):
+            total = 0.0
+            with torch.no_grad():
+                for x, _ in batches(part, 512):
+                    logits = self.predict(state, {"base": model}, task, x)
+                    total += float(torch.special.entr(logits.softmax(1)).sum())
+            found.append(total / len(part.y))
+        return found
 
     def _representative(self, examples: Examples) -> Examples:
         """Return d_n: so many examples at random, the same in every process."""
@@ -74,3 +107,8 @@ class ConceptMatching(Sgd[ConceptMatchingParams], SelectsModel):
             len(examples.y), generator=torch.Generator().manual_seed(seed)
         )[: self.params.subset]
         return Examples(examples.x[order], examples.y[order])
+
+
+def _in_order(received: Payload) -> Iterator[Arrays]:
+    """Yield the concept models w_k by k."""
+    return (received[f"base/{k}"] for k in range(len(received)))

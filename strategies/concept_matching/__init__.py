@@ -26,6 +26,10 @@ class ConceptMatchingParams(Params):
     than too few."""
     clustering: ClusteringMethod = "k-means"
     """How the clients' models are grouped; see `clustering.cluster`."""
+    steps: Literal["direction", "length"] = "direction"
+    """What the clustering sees of a client's step, the difference of its model and the
+    concept model that it probably started from: its ``direction``, since all steps are
+    brought to one length, or the ``length`` too, as printed."""
     distance: Metric = "manhattan"
     """Metric between cluster models and concept models."""
     matching: MatchingRule = "assignment"
@@ -44,9 +48,9 @@ class ConceptMatchingParams(Params):
     """``mean`` of a cluster's models, weighted by examples (not weighted where there
     are none), or ``median`` of each weight."""
     outlier: float = Field(20.0, gt=1)
-    """How many times the median step from the nearest concept model a client's model
-    may lie away from its own, above 1; a model further off is noise, and lies in the
-    centre of the map."""
+    """How many times the median step of the round, or the longest step that a concept
+    model ever made, a client's model may lie away from the nearest concept model, above
+    1; a model further off is noise, and lies in the centre of the map."""
     separation: float = Field(0.1, ge=-1, le=1)
     """Least mean silhouette for more than one cluster, in [-1, 1]."""
     subdivision: float = Field(0.4, ge=0)
@@ -64,6 +68,11 @@ class ConceptMatchingParams(Params):
     subset: int = Field(64, ge=1)
     """Examples on which a client compares the concept models, at least 1; the size of
     d_n. A client that has fewer takes them all."""
+    choice: Literal["loss", "entropy", "inputs"] = "loss"
+    """How a client chooses a concept model in order to predict: by the ``loss`` on a
+    few labelled examples (equation 6); or without labels, by the ``entropy`` of the
+    predictions, or by how well ``inputs`` fit those that it trained each model on (the
+    first model, if it trained none). It always chooses by the loss what to train."""
 
 
 ALGORITHM = Algorithm(

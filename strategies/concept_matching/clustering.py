@@ -6,19 +6,16 @@ models have their true Euclidean distances (see `gram_matrix`).
 
 from collections.abc import Iterator
 from operator import itemgetter
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 from scipy.sparse.csgraph import connected_components
 from scipy.spatial.distance import cdist
 from sklearn.cluster import DBSCAN, OPTICS, AgglomerativeClustering, Birch, KMeans
 from sklearn.metrics import silhouette_score
 
 from strategies.concept_matching import ClusteringMethod
-from strategies.concept_matching.gram_matrix import Matrix
+from strategies.concept_matching.gram_matrix import Labels, Matrix
 
-Labels: TypeAlias = npt.NDArray[np.int64]
 NOISE = -1
 
 _EQUAL = 1e-6

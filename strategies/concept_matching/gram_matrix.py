@@ -20,6 +20,10 @@ from fcl_flower.core.types import Array, Arrays
 from strategies.concept_matching import Metric
 
 Matrix: TypeAlias = npt.NDArray[np.float64]
+Labels: TypeAlias = npt.NDArray[np.int64]
+
+APART = 2.0
+"""Distance of two starts in units of a step: that of opposite steps from one start."""
 
 _CELLS = 2**21
 _METRICS = {
@@ -45,9 +49,36 @@ def gram(models: Sequence[Arrays]) -> Matrix:
     for block in _blocks(models):
         block -= block[:1].copy()  # of equal models nothing is left, not even rounding
         total += block @ block.T
-    mean = total.mean(axis=0)
-    centred: Matrix = total - mean - mean[:, None] + mean.mean()
-    return centred
+    return _centred(total)
+
+
+def gram_of_directions(
+    models: Sequence[Arrays], starts: Sequence[Arrays], origin: Labels
+) -> Matrix:
+    """Return the inner products of the models' steps, each brought to length 1.
+
+    How far two starts lie apart says no more about the concepts than how long a step
+    is: they count as `APART`, whichever they are. In these units models are points of
+    the unit steps' coordinates and one of K more, sqrt(2) for the own start and else 0.
+
+    Args:
+        models: N of the same names and shapes, at least one; dense.
+        starts: K like them, at least one.
+        origin: shape (N,), the number of the start of each model.
+
+    Returns:
+        Shape (N, N), symmetric; rows sum to zero. A model that did not move has no
+        direction, and lies where it started.
+    """
+    count = len(models)
+    total = np.zeros((count, count))
+    for block in _blocks([*models, *starts]):
+        steps = block[:count] - block[count:][origin]
+        total += steps @ steps.T
+    lengths = np.sqrt(total.diagonal())
+    scales = np.divide(1, lengths, out=np.zeros(count), where=lengths > 0)
+    together = origin[:, None] == origin
+    return _centred(total * np.outer(scales, scales) + APART**2 / 2 * together)
 
 
 def sketched(models: Sequence[Arrays], buckets: int, seed: int) -> list[Arrays]:
@@ -116,6 +147,13 @@ def distances(
         part = cdist(block[: len(models)], block[len(models) :], name)
         join(total, part, out=total)
     return np.sqrt(total) if metric == "euclidean" else total
+
+
+def _centred(products: Matrix) -> Matrix:
+    """Return inner products after the mean of the vectors has been taken away."""
+    mean = products.mean(axis=0)
+    centred: Matrix = products - mean - mean[:, None] + mean.mean()
+    return centred
 
 
 def _stretches(models: Sequence[Arrays], width: int) -> Iterator[list[Array]]:

@@ -13,8 +13,7 @@ import numpy.typing as npt
 from scipy.optimize import linear_sum_assignment
 
 from strategies.concept_matching import MatchingRule
-from strategies.concept_matching.clustering import Labels
-from strategies.concept_matching.gram_matrix import Matrix
+from strategies.concept_matching.gram_matrix import Labels, Matrix
 
 NONE = -1
 

@@ -20,9 +20,12 @@ from fcl_flower.core.update_checks import same_tensors
 from strategies.concept_matching import ConceptMatchingParams
 from strategies.concept_matching.clustering import NOISE, cluster
 from strategies.concept_matching.gram_matrix import (
+    Labels,
+    Matrix,
     distances,
     embedding,
     gram,
+    gram_of_directions,
     sketched,
 )
 from strategies.concept_matching.matching import NONE, match
@@ -37,11 +40,12 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams], Explains):
     """Keep K concept models; each client receives all and sends one model back.
 
     State: ``base/0`` to ``base/K-1``; ``meta/record`` (``distance``, shape (K,): of
-    each concept model's last accepted update); and ``meta/round``, the last round by
-    ascending client: ``client``, ``cluster`` (-1: noise, left out), ``origin`` (the
-    nearest concept model before the update), ``reached`` (the concept model that the
-    client's cluster replaced, -1: none), ``map`` (first two principal coordinates of
-    the models) and ``silhouette``.
+    each concept model's last accepted update; ``longest`` of all of them ever); and
+    ``meta/round``, the last round by ascending client: ``client``, ``cluster`` (-1:
+    noise, left out), ``origin`` (the nearest concept model before the update),
+    ``reached`` (the concept model that the client's cluster replaced, -1: none),
+    ``map`` (first two principal coordinates of the models, as the clustering sees them)
+    and ``silhouette``.
     """
 
     averaged_groups = ()
@@ -55,7 +59,7 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams], Explains):
         none = np.zeros(0, np.int64)
         return {
             **{f"base/{k}": concept for k, concept in enumerate(concepts)},
-            RECORD: {"distance": np.full(count, np.inf)},
+            RECORD: _record(np.full(count, np.inf), longest=0.0),
             ROUND: _round_record(none, none, none, none, np.zeros((0, 2)), np.nan),
         }
 
@@ -81,10 +85,12 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams], Explains):
         examples = np.array([float(u.num_examples) for u in updates.values()])
         steps = distances(models, concepts, self.params.distance)
         origin, moved = steps.argmin(axis=1), steps.min(axis=1)
-        # Beside one model that is far off all others would look alike.
-        usual = float(np.median(moved)) or np.inf
+        # Beside one model that is far off all others would look alike. Where most have
+        # converged the median is tiny: what a concept still learns is no noise.
+        longest = float(np.asarray(state[RECORD]["longest"]))
+        usual = max(float(np.median(moved)), longest) or np.inf
         near = np.flatnonzero(moved <= self.params.outlier * usual)
-        points = self._points([models[i] for i in near])
+        points = self._points([models[i] for i in near], concepts, origin[near])
         labels = np.full(len(models), NOISE)
         labels[near], silhouette = cluster(
             points,
@@ -108,6 +114,7 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams], Explains):
             self.params.matching,
             self.params.slack,
         )
+        longest = max(longest, record[taken[taken != NONE]].max(initial=0))
         reached = np.append(taken, NONE)[labels]  # noise, -1, reads the last entry
         plane = np.zeros((len(models), 2))
         plane[near, : points.shape[1]] = points[:, :2]
@@ -115,7 +122,7 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams], Explains):
         return {
             **state,
             **{f"base/{k}": merged[j] for j, k in enumerate(taken) if k != NONE},
-            RECORD: {"distance": record},
+            RECORD: _record(record, longest),
             ROUND: _round_record(clients, labels, origin, reached, plane, silhouette),
         }
 
@@ -162,12 +169,17 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams], Explains):
             for name, tensor in model.items()
         }
 
-    def _points(self, models: Sequence[Arrays]) -> npt.NDArray[np.float64]:
+    def _points(
+        self, models: Sequence[Arrays], starts: Sequence[Arrays], origin: Labels
+    ) -> Matrix:
         """Return the principal coordinates of the models."""
         if len(models) > self.params.exact_clients:
             seed = derive(self.seed, "sketch")
-            models = sketched(models, self.params.sketch, seed)
-        return embedding(gram(models))
+            sketches = sketched([*models, *starts], self.params.sketch, seed)
+            models, starts = sketches[: len(models)], sketches[len(models) :]
+        if self.params.steps == "length":
+            return embedding(gram(models))
+        return embedding(gram_of_directions(models, starts, origin))
 
     def _merged(
         self, models: Sequence[Arrays], examples: npt.NDArray[np.float64]
@@ -205,6 +217,11 @@ def _median(flat: Sequence[Array]) -> Array:
             np.stack(rows, dtype=np.float64), axis=0
         )
     return median
+
+
+def _record(distance: Array, longest: float) -> Arrays:
+    """Return what the state keeps of accepted updates."""
+    return {"distance": distance, "longest": np.asarray(longest)}
 
 
 def _round_record(

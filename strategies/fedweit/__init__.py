@@ -28,9 +28,11 @@ class FedWeitParams(Params):
     ``previous`` (each client's one of the highest number), ``sample:K`` (K drawn from
     all finished ones, algorithm 1 line 3), ``sit:K`` (the K of the most similar tasks;
     text only), ``all``, or ``none``."""
-    overlap: Overlap = "mean-cosine"
-    """How ``sit`` compares tasks, and so what a client sends of a task: ``mean-cosine``
-    (one vector) or ``thresholded`` (all cluster centres)."""
+    overlap: Overlap = "centred-cosine"
+    """How ``sit`` compares tasks, and so what a client sends of a task:
+    ``centred-cosine`` (one vector, from which the server takes the mean of all tasks),
+    ``mean-cosine`` (the same vector as it is, as printed) or ``thresholded`` (all
+    cluster centres)."""
     overlap_threshold: float = Field(0.7, ge=-1, le=1)
     """The cosine that ``thresholded`` must exceed."""
     clustering: Clustering = "k-means"

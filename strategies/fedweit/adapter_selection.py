@@ -17,8 +17,12 @@ from fcl_flower.core.seeds import derive
 from fcl_flower.core.sparse import SparseArray
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage
 
-Overlap = Literal["mean-cosine", "thresholded"]
-SUMMARY = {"mean-cosine": "mean", "thresholded": "centres"}
+Overlap = Literal["centred-cosine", "mean-cosine", "thresholded"]
+SUMMARY = {
+    "centred-cosine": "mean",
+    "mean-cosine": "mean",
+    "thresholded": "centres",
+}
 OVERLAP = "meta/overlap"
 BEGUN = "meta/begun"
 MAX_CENTRES = 10_000
@@ -114,11 +118,17 @@ class AdapterSelection(NamedTuple):
     def _overlaps(self, state: Payload, new: Adapter) -> Arrays:
         """Return the score of every candidate that has a summary, by ``c/t``."""
         name = SUMMARY[self.overlap]
-        mine = np.asarray(state[new.group("summaries")][name])
-        scores = {}
+        told = {
+            group: np.asarray(tensors[name])
+            for group, tensors in state.items()
+            if group.startswith("summaries/")
+        }
+        if self.overlap == "centred-cosine":
+            told = dict(zip(told, centred(np.stack(list(told.values()))), strict=True))
+        mine, scores = told[new.group("summaries")], {}
         for other in candidates(state, new):
-            if other.group("summaries") in state:
-                theirs = np.asarray(state[other.group("summaries")][name])
+            if other.group("summaries") in told:
+                theirs = told[other.group("summaries")]
                 score = similarity(self.overlap, mine, theirs, self.threshold)
                 scores[f"{other.client}/{other.task}"] = np.asarray(score)
         return scores
@@ -171,21 +181,42 @@ def most_similar(scores: Sequence[tuple[Adapter, float]], count: int) -> list[Ad
     return sorted(adapter for adapter, _ in ranked[:count])
 
 
+def centred(summaries: Array) -> Array:
+    """Return the directions of tasks from the mean of all.
+
+    Mean word vectors have most in common whatever the task; what tells tasks apart is
+    the rest.
+
+    Args:
+        summaries: shape (tasks, D), of all tasks that clients have begun.
+
+    Returns:
+        The same shape, float64: rows of length 1, or 0 for a task that is the mean.
+    """
+    apart = summaries - summaries.mean(axis=0, dtype=np.float64)
+    lengths = np.linalg.norm(apart, axis=1, keepdims=True)
+    directions: Array = np.divide(
+        apart, lengths, out=np.zeros_like(apart), where=lengths > 0
+    )
+    return directions
+
+
 def similarity(kind: Overlap, one: Array, other: Array, threshold: float) -> float:
     """Return the domain overlap of two tasks (section 2.3).
 
     ``mean-cosine``: the mean cosine over all pairs of centres. It equals the inner
     product of the means of the normalised centres, so that one vector a task is an
-    exact summary. ``thresholded``: the same mean, in which a cosine up to
+    exact summary. ``centred-cosine``, of ours: the inner product of what `centred`
+    makes of the means. ``thresholded``: the same mean, in which a cosine up to
     ``threshold`` counts as 0 (the released code); this needs the centres.
 
     Args:
         kind: which score.
-        one: a summary: mean (D,), or normalised centres (Q, D).
+        one: a summary: mean (D,), its direction, or normalised centres (Q, D).
         other: the summary of another task.
         threshold: of ``thresholded``.
     """
-    if kind == "mean-cosine":
+    if kind != "thresholded":
         return float(one.astype(np.float64) @ other.astype(np.float64))
     cosines = one.astype(np.float64) @ other.astype(np.float64).T
     return float(np.where(cosines > threshold, cosines, 0.0).mean())

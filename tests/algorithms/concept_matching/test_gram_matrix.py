@@ -6,7 +6,13 @@ from numpy.testing import assert_allclose
 from scipy.spatial.distance import cdist, pdist
 
 from strategies.concept_matching import gram_matrix
-from strategies.concept_matching.gram_matrix import distances, embedding, gram, sketched
+from strategies.concept_matching.gram_matrix import (
+    distances,
+    embedding,
+    gram,
+    gram_of_directions,
+    sketched,
+)
 
 
 def models_of(matrix, counter=0):
@@ -113,6 +119,45 @@ def test_counters_do_not_count():
 
     assert not gram(models).any()
     assert not distances(models, models[:1], "chebyshev").any()
+
+
+# ---- directions
+
+
+def directions(matrix, starts, origin):
+    """Return in NumPy the unit steps, from starts that are 2 apart."""
+    steps = matrix - starts[origin]
+    lengths = np.linalg.norm(steps, axis=1, keepdims=True)
+    places = np.sqrt(2) * np.eye(len(starts))
+    return np.hstack([steps / np.where(lengths > 0, lengths, 1), places[origin]])
+
+
+@pytest.mark.usefixtures("cells")
+@pytest.mark.parametrize("count", [1, 2, 5, 8])
+def test_directions_are_unit_steps_from_starts_that_are_two_apart(count):
+    matrix, starts = weights(count), weights(3, seed=7)
+    matrix[count // 2] = starts[1]  # one of several does not move
+    origin = np.arange(count) % 3
+    origin[count // 2] = 1
+    found = gram_of_directions(models_of(matrix), models_of(starts, 99), origin)
+    points = directions(matrix, starts, origin)
+
+    centred = points - points.mean(axis=0)
+    assert_allclose(found, centred @ centred.T, atol=1e-12)
+    assert_allclose(pdist(embedding(found)), pdist(points), atol=1e-7)
+
+
+def test_steps_far_shorter_than_their_model_keep_their_angles():
+    starts = np.float32(weights(2) * 1e3)
+    steps = np.float32(weights(4, seed=3) * [[1e-2], [3e-4], [1e-2], [1e-2]])
+    origin = np.array([0, 0, 0, 1])
+    matrix = starts[origin] + steps
+    found = gram_of_directions(
+        [{"w": row} for row in matrix], [{"w": row} for row in starts], origin
+    )
+    points = directions(*(m.astype(np.float64) for m in (matrix, starts)), origin)
+
+    assert_allclose(pdist(embedding(found)), pdist(points), rtol=1e-9)
 
 
 # ---- sketches

@@ -11,7 +11,8 @@ from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import TaskStage, Update
 from fcl_flower.federation.transport import messages
 from strategies.concept_matching import ConceptMatchingParams
-from strategies.concept_matching.gram_matrix import gram
+from strategies.concept_matching import server as concept_server
+from strategies.concept_matching.gram_matrix import gram, gram_of_directions
 from strategies.concept_matching.server import ConceptMatching
 from strategies.fedavg import FedAvg
 
@@ -39,12 +40,13 @@ def update(*weights, examples=10, seen=0, **metrics):
     return Update({"base": model(*weights, seen=seen)}, examples, metrics)
 
 
-def state_of(*concepts, record=None):
+def state_of(*concepts, record=None, longest=0.0):
     """Return the server's state with these concept models."""
     state = server(concepts=len(concepts)).init(model(*concepts[0]))
     groups = {f"base/{k}": model(*weights) for k, weights in enumerate(concepts)}
     limits = np.full(len(concepts), np.inf) if record is None else np.array(record)
-    return {**state, **groups, RECORD: {"distance": limits}}
+    kept = {"distance": limits, "longest": np.asarray(longest)}
+    return {**state, **groups, RECORD: kept}
 
 
 def concepts_of(state):
@@ -71,6 +73,7 @@ def test_all_concept_models_start_as_the_same_network():
 
     assert concepts_of(state) == [[1, 2, 3]] * 3
     assert state[RECORD]["distance"].tolist() == [np.inf] * 3
+    assert state[RECORD]["longest"] == 0
     assert {name: array.shape for name, array in state[ROUND].items()} == {
         **dict.fromkeys(("client", "cluster", "origin", "reached"), (0,)),
         "map": (0, 2),
@@ -138,7 +141,7 @@ def five_clients():
 
 
 def test_each_cluster_becomes_the_weighted_mean_of_its_clients():
-    strategy = server(concepts=3)
+    strategy = server(concepts=3, steps="length")
     before = state_of((9, 9, 9), (0, 0, 0), (5, 5, 5))
     after = strategy.aggregate_train(before, stage(1), five_clients())
 
@@ -238,7 +241,9 @@ def test_with_the_literal_rule_an_overwritten_cluster_reaches_nothing():
     # Around 4 and around 5; the other concept model is far. See test_server_match.
     places = {0: 3.9, 1: 4.1, 2: 4.9, 3: 5.1}
     sent = {client: update(place, 0, 0) for client, place in places.items()}
-    strategy = server(concepts=2, matching="literal", clustering="agglomerative")
+    strategy = server(
+        concepts=2, matching="literal", clustering="agglomerative", steps="length"
+    )
     after = strategy.aggregate_train(state_of((0, 0, 0), (90, 0, 0)), stage(1), sent)
 
     assert told(after, "reached") == [-1, -1, 0, 0]
@@ -343,29 +348,65 @@ def test_metrics_change_nothing():
 def test_the_map_keeps_distances_in_the_plane():
     corners = {0: (0, 0, 0), 1: (3, 0, 0), 2: (3, 4, 0), 3: (0, 4, 0), 5: (9, 9, 0)}
     sent = {client: update(*place) for client, place in corners.items()}
-    after = server().aggregate_train(state_of(*[(1, 1, 1)] * 5), stage(1), sent)
+    strategy = server(steps="length")
+    after = strategy.aggregate_train(state_of(*[(1, 1, 1)] * 5), stage(1), sent)
 
     assert_allclose(pdist(after[ROUND]["map"]), pdist(list(corners.values())))
 
 
-def test_a_round_of_many_clients_goes_through_sketches(monkeypatch):
+def test_with_directions_the_map_has_unit_steps_from_starts_that_are_two_apart():
+    state = state_of((0, 0, 0), (50, 0, 0))
+    places = [(1, 0, 0), (-4, 0, 0), (59, 0, 0), (49.5, 0, 0)]
+    sent = {client: update(*place) for client, place in enumerate(places)}
+    after = server(concepts=2).aggregate_train(state, stage(1), sent)
+
+    square = [(1, 0), (-1, 0), (1, 2), (-1, 2)]
+    assert_allclose(pdist(after[ROUND]["map"]), pdist(square))
+
+
+def steps_of_two_concepts():
+    """Return three short steps that way and three long ones across, from (5, 5, 5)."""
+    near = [(5.1, 5.02, 5), (5.1, 5, 5.02), (5.1, 4.98, 5)]
+    far = [(5.01, 5, 9), (4.99, 5, 13), (5, 5, 21)]
+    return {client: update(*place) for client, place in enumerate(near + far)}
+
+
+@pytest.mark.parametrize(
+    ("steps", "clusters"),
+    [("direction", [0, 0, 0, 1, 1, 1]), ("length", [0, 0, 0, 0, 0, 1])],
+)
+def test_steps_in_one_direction_are_one_concept_however_long(steps, clusters):
+    strategy = server(concepts=2, steps=steps, clustering="agglomerative", outlier=999)
+    state = strategy.init(model(5, 5, 5))
+    after = strategy.aggregate_train(state, stage(1), steps_of_two_concepts())
+
+    assert told(after, "cluster") == clusters
+
+
+@pytest.mark.parametrize("steps", ["direction", "length"])
+def test_a_round_of_many_clients_goes_through_sketches(monkeypatch, steps):
     rng = np.random.default_rng(0)
     truth = rng.permutation(np.repeat(np.arange(4), 6))
     centres = rng.normal(size=(4, 5000))
     noise = rng.normal(scale=0.2, size=(24, 5000))
-    weights = (centres[truth] + noise).astype(np.float32)
+    lengths_of = rng.choice([1, 9], (24, 1)) if steps == "direction" else 1
+    weights = (20 + lengths_of * (centres[truth] + noise)).astype(np.float32)
     sent = {i: Update({"base": {"w": row}}, 1) for i, row in enumerate(weights)}
-    first = {"w": np.zeros(5000, np.float32)}
+    first = {"w": np.full(5000, 20, np.float32)}
     lengths = []
 
-    def watched(models):
-        (values,) = models[0].values()
-        lengths.append(len(values))
-        return gram(models)
+    def watched(inner):
+        def gram(models, *others):
+            (values,) = models[0].values()
+            lengths.append(len(values))
+            return inner(models, *others)
 
-    monkeypatch.setattr("strategies.concept_matching.server.gram", watched)
+        return gram
+
+    for name, inner in (("gram", gram), ("gram_of_directions", gram_of_directions)):
+        monkeypatch.setattr(concept_server, name, watched(inner))
     for limit in (24, 23):
-        strategy = server(exact_clients=limit, sketch=256)
+        strategy = server(exact_clients=limit, sketch=256, steps=steps)
         after = strategy.aggregate_train(strategy.init(first), stage(1), sent)
         groups = np.array(told(after, "cluster"))
         for group in range(4):
@@ -449,6 +490,31 @@ def test_one_model_far_off_does_not_hide_the_concepts_of_the_others():
     # With room enough it counts like any other.
     patient = server(concepts=3, outlier=1e31).aggregate_train(state, stage(1), sent)
     assert told(patient, "cluster")[-1] != -1
+
+
+def test_what_a_concept_still_learns_is_no_noise_where_the_others_have_converged():
+    state = state_of((0, 0, 0), (9, 9, 9), longest=0.5)
+    sent = {client: update(0.001, 0, 0) for client in range(3)}
+    sent |= {3: update(9, 9, 10), 4: update(9, 9, 30)}
+    after = server(concepts=2).aggregate_train(state, stage(2), sent)
+
+    # 20 times the median step is 0.02; 20 times the longest one before is 10.
+    assert told(after, "cluster") == [0, 0, 0, 1, -1]
+    assert concepts_of(after)[1] == [9, 9, 10]
+
+
+@pytest.mark.parametrize("matching", ["literal", "assignment"])
+def test_the_longest_step_that_a_concept_model_made_is_remembered(matching):
+    strategy = server(concepts=1, slack=2.0, matching=matching)
+    state = state_of((0, 0, 0))
+    longest = []
+    for number, place in enumerate([2, 3, 11, 11, 11, 10.5], start=1):
+        state = strategy.aggregate_train(state, stage(number), {0: update(place, 0, 0)})
+        longest.append(state[RECORD]["longest"].item())
+
+    # A step of 8 is refused twice, and each time the record doubles: nothing moved.
+    expected = [2, 2, 2, 2, 8, 8] if matching == "assignment" else [2] * 6
+    assert longest == expected
 
 
 def test_where_most_models_did_not_move_nobody_is_far_off():

@@ -291,6 +291,57 @@ def test_a_class_that_comes_again_is_learned_anew_with_what_is_remembered(monkey
     assert torch.bincount(seen[0].y).tolist() == [36, 30]
 
 
+@pytest.mark.parametrize("distil_on", ["memory", "task"])
+def test_a_class_that_comes_again_is_new_and_not_old(monkeypatch, distil_on):
+    found, seen = learner(groups=1, copies=1, distil_on=distil_on), []
+    state, one = found.train({}, sent(1), FIRST, task(0, 1, 2))
+    temporary = {}
+    learn = found._learn
+
+    def watched(*given):
+        done = learn(*given)
+        temporary.update(snapshot(found.model, found._fresh))
+        return done
+
+    monkeypatch.setattr(found, "_learn", watched)
+    monkeypatch.setattr(
+        client, "distill", lambda m, lesson, *_: seen.append(lesson) or 0
+    )
+    state, _ = found.train(state, served(sent(1), one), SECOND, task(2, 4))
+
+    (lesson,) = seen
+    assert lesson.classes.tolist() == [0, 1, 2, 4]
+    # Six remembered samples of classes 0 and 1, each with a variation; of class 2,
+    # which is new, those of the task, or of both tasks in S.
+    new = {"memory": [12, 0, 6], "task": [30, 0, 30]}[distil_on]
+    assert torch.bincount(lesson.labels).tolist() == [12, 12, *new]
+    # Equation 5: H_old speaks of 0 and 1 alone, the temporary group of 2 and 4.
+    expected = np.zeros((len(lesson.labels), CLASSES))
+    for tensors, classes in ((one.payload["enhancers/0"], [0, 1]), (temporary, [2, 4])):
+        load(found.model, tensors)
+        part = predict_logits(found.model, lesson.x).numpy()[:, classes]
+        expected[:, classes] = part - part.mean(1, keepdims=True)
+    np.testing.assert_allclose(lesson.targets, expected, atol=1e-5)
+
+
+def test_a_group_is_validated_on_the_validation_samples_of_its_new_classes():
+    found = learner({"epochs": 2})
+    data = task(0, 7, n2=20, n3=10)
+    _, update = found.train({}, sent(), FIRST, data)
+
+    assert told(update) == {RIGHT: [0, 7], LEFT: [2, 3]}
+    loss, hits = 0.0, 0.0
+    for j, classes, share in ((RIGHT, [0, 7], 60 / 90), (LEFT, [2, 3], 30 / 90)):
+        load(found.model, update.payload[f"enhancers/{j}"])
+        mine = torch.isin(data.valid.y, torch.tensor(classes))
+        logits = predict_logits(found.model, data.valid.x[mine])[:, classes].detach()
+        y = (data.valid.y[mine] == classes[1]).long()
+        loss += share * float(nn.functional.cross_entropy(logits, y))
+        hits += share * float((logits.argmax(1) == y).float().mean())
+    assert update.metrics["valid_loss"] == pytest.approx(loss, rel=1e-5)
+    assert update.metrics["valid_accuracy"] == pytest.approx(hits)
+
+
 # ---------------------------------------------------------------- groups
 
 

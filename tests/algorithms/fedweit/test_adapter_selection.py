@@ -15,6 +15,7 @@ from strategies.fedweit import FedWeitParams
 from strategies.fedweit.adapter_selection import (
     MAX_CENTRES,
     Adapter,
+    centred,
     chosen,
     most_similar,
     similarity,
@@ -192,7 +193,7 @@ def test_a_query_is_made_at_the_start_of_a_task_and_with_sit_only():
 
 
 def test_insights_are_the_scores_of_the_tasks_begun_in_this_round():
-    strategy = server("sit:1")
+    strategy = server("sit:1", overlap="mean-cosine")
     state = lived(strategy, {0: "east", 1: "north", 2: ""})
     # Round 5: clients 0 and 1 begin. Round 6: client 2 does, and nobody in round 7.
     state = begun(strategy, state, 1, number=5, c0="east", c1="north-east")
@@ -276,6 +277,34 @@ def test_a_cosine_up_to_the_threshold_counts_as_0():
         assert found == pytest.approx(total / 6, abs=1e-6)
 
 
+def test_tasks_are_compared_by_how_they_differ_from_the_mean_of_all():
+    """All vectors point east by and large; north or south is what differs."""
+    strategy = server("sit:1")
+    told = {"a": [0.8, 0.2], "b": [0.8, -0.1], "c": [0.9, -0.1], "new": [0.7, 0.1]}
+
+    def answer(name):
+        return {"summary": {"mean": np.float32(told[name])}}
+
+    heard = {0: answer("a"), 2: answer("b"), 3: answer("c")}
+    state = strategy.aggregate_query(start(strategy), stage(1, 0), heard)
+    state = finished(strategy, state, 1, 0, [0, 2, 3])
+    state = strategy.aggregate_query(state, stage(2, 1), {1: answer("new")})
+    # The mean is (0.8, 0.025), of the new task too.
+    away = {name: [x - 0.8, y - 0.025] for name, (x, y) in told.items()}
+    assert strategy.diagnostics(state, stage(2, 1)) == {
+        f"overlap/1/1/{client}/0": pytest.approx(cosine(away["new"], away[name]), 1e-5)
+        for client, name in ((0, "a"), (2, "b"), (3, "c"))
+    }
+    assert received(strategy, state, 1, 1) == ["adapters/0/0"]
+    printed = server("sit:1", overlap="mean-cosine")
+    state = printed.aggregate_query(state, stage(2, 1), {1: answer("new")})
+    assert received(printed, state, 1, 1) == ["adapters/3/0"]
+
+
+def test_of_equal_tasks_none_is_more_similar():
+    assert not centred(np.float32([[0.3, 0.4]] * 3)).any()
+
+
 def test_the_server_scores_centres_by_its_threshold():
     strategy = server("sit:1", overlap="thresholded", overlap_threshold=0.9)
     state = start(strategy)
@@ -298,15 +327,16 @@ def test_the_server_scores_centres_by_its_threshold():
 
 LONG = np.float32([1, 0.2])
 GOOD = {
+    "centred-cosine": vector("north"),
     "mean-cosine": vector("north-east"),
     "thresholded": np.tile(vector("west"), (3, 1)),
 }
-NAME = {"mean-cosine": "mean", "thresholded": "centres"}
+NAME = {"centred-cosine": "mean", "mean-cosine": "mean", "thresholded": "centres"}
 
 
 def hostile(kind):
     good, name = GOOD[kind], NAME[kind]
-    other = NAME[{"mean-cosine": "thresholded", "thresholded": "mean-cosine"}[kind]]
+    other = "mean" if name == "centres" else "centres"
     yield "another group", {"adapters/0/0": {name: good}}
     yield "one more group", {"summary": {name: good}, "base": {}}
     yield "no name", {"summary": {}}
@@ -323,7 +353,7 @@ def hostile(kind):
         "no axes": np.float32(0.5).reshape(()),
         "nothing": good[..., :0],
         "the other shape": GOOD[
-            "thresholded" if kind == "mean-cosine" else "mean-cosine"
+            "mean-cosine" if kind == "thresholded" else "thresholded"
         ],
         "longer than 1": good * 0 + LONG,
         "squares beyond a float32": good * np.float32(1e30),

@@ -9,6 +9,7 @@ from text_sets import write_topics
 from clients.concept_matching.client import ConceptMatching
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError
+from fcl_flower.data.client_data import ScenarioData
 from fcl_flower.federation.transport import messages
 from fcl_flower.setup import factory
 from fcl_flower.setup.resolve import resolve
@@ -146,6 +147,29 @@ def test_who_is_told_its_concept_need_not_recognise_it(tmp_path, monkeypatch):
     )
     assert set(seen) == {0, 1, 2}
     assert [row["failed"] for row in rounds_of(tmp_path)] == [[]] * 2
+
+
+def test_a_concept_is_recognised_by_validation_samples(tmp_path, monkeypatch):
+    given, used = [], set()
+    examples, select_model = ScenarioData.examples, ConceptMatching.select_model
+
+    def noted(self, task, split):
+        found = examples(self, task, split)
+        given.append((found.x, split))  # kept, so that no two have one place
+        return found
+
+    def watched(self, state, received, recent):
+        place = recent.x.data_ptr()
+        used.add({x.data_ptr(): split for x, split in given}[place])
+        return select_model(self, state, received, recent)
+
+    monkeypatch.setattr(ScenarioData, "examples", noted)
+    monkeypatch.setattr(ConceptMatching, "select_model", watched)
+    settings = {"strategy": "concept-matching", "clients": 2, "rounds": 1}
+    run_in_process(told(tmp_path, **settings, **{"scenario.reveal_ids": False}))
+
+    assert used == {"valid"}
+    assert {split for _, split in given} >= {"valid", "test"}
 
 
 def test_methods_with_one_model_have_no_use_for_ids(tmp_path):
