@@ -23,7 +23,8 @@ from clients.fedweit.client_state import (
     merged_foreign,
     start_task,
 )
-from clients.fedweit.equations import by_channel, gate, retroactive, top_channels
+from clients.fedweit.equations import by_channel, gate, top_channels
+from clients.fedweit.retroactive import retroactive
 from clients.fedweit.task_model import (
     OldTask,
     TaskModel,
@@ -52,8 +53,8 @@ class FedWeit(ClientLearner[W], AnswersQueries):
 
     - ``base``: B now; ``anchor/base``: B when a task last ended.
     - ``masks/T``: raw masks m; ``heads/T``: biases, normalisation and head.
-    - ``adapters/T``: A. Of a finished task, as it was when a task last ended (closed
-      solver) or as it is now with ``anchor/T`` as it was then (gradient solver).
+    - ``adapters/T``: A. Of a finished task, as it was when a task last ended; with the
+      gradient solver as it is now, and ``anchor/T`` as it was then.
     - ``foreign/T``: sum_j alpha_j A_j of a finished task.
     - what `clients.fedweit.client_state` tells of the task in progress.
     """
@@ -106,6 +107,7 @@ class FedWeit(ClientLearner[W], AnswersQueries):
             client=self.context.client,
             stage=stage,
             rates=work.rates,
+            after_step=work.shrink,
         )
         state = {**state, **self.changed(work, task), "optimizer": done.optimizer_state}
         metrics = done.metrics() | self.attention_weights(state)
@@ -173,20 +175,17 @@ class FedWeit(ClientLearner[W], AnswersQueries):
         return self.close(state, task)
 
     def close(self, state: Payload, task: int) -> Payload:
-        """Prune the task's adapter, fold the foreign ones, let the others follow."""
+        """Let all adapters follow the base and prune them; fold the foreign ones."""
         finished: dict[str, Arrays] = {
             **end_task(state),
             **{
                 f"adapters/{t}": {
-                    name: SparseArray.of_nonzero(to_numpy(adapter))
-                    for name, adapter in self.adapters(state, t).items()
+                    name: SparseArray.of_nonzero(
+                        to_numpy(values), self.params.threshold
+                    )
+                    for name, values in self.adapters(state, t).items()
                 }
                 for t in known_tasks(state)
-                if t != task
-            },
-            f"adapters/{task}": {
-                name: SparseArray.of_nonzero(dense(values), self.params.threshold)
-                for name, values in state[f"adapters/{task}"].items()
             },
             "anchor/base": state["base"],
         }
@@ -259,18 +258,20 @@ class FedWeit(ClientLearner[W], AnswersQueries):
         if current_task(state) == task:
             tensors.banks = foreign_adapters(state)
             tensors.attention = self.torch(state["attention"] if tensors.banks else {})
-            if self.params.solver == "gradient":
+            if self.params.solver != "unbraked":
                 tensors.anchor = self.torch(state["anchor/base"])
                 tensors.old = {
-                    t: OldTask(
-                        self.torch(state[f"adapters/{t}"]),
-                        self.torch(state[f"anchor/{t}"]),
-                        self.gates(state, t),
-                    )
-                    for t in known_tasks(state)
-                    if t != task and f"anchor/{t}" in state
+                    t: self.old_task(state, t) for t in known_tasks(state) if t != task
                 }
         return tensors
+
+    def old_task(self, state: Payload, task: int) -> OldTask:
+        """Return what the task in progress must know of one of the past."""
+        adapters = self.torch(state[f"adapters/{task}"])
+        gates = self.gates(state, task)
+        if self.params.solver == "closed":
+            return OldTask(adapters, gates)
+        return OldTask(self.torch(state[f"anchor/{task}"]), gates, adapters)
 
     def changed(self, work: TaskModel, task: int) -> Payload:
         """Return what training changed, as groups of the client's state."""
@@ -283,6 +284,7 @@ class FedWeit(ClientLearner[W], AnswersQueries):
             **{
                 f"adapters/{t}": arrays_of(old.adapters)
                 for t, old in tensors.old.items()
+                if old.adapters
             },
         }
         if tensors.attention:

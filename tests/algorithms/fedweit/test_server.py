@@ -64,7 +64,7 @@ def test_masked_mean_averages_over_the_clients_that_sent_a_channel():
 
 
 def test_the_literal_rule_counts_what_was_not_sent_as_zero():
-    strategy = server(aggregation="literal")
+    strategy = server(aggregation="literal", gate="sigmoid")
     state = start(strategy)
     full = [[4, 8], [6, 6], [0, 0]]
     updates = {0: update(rows(full, [0, 1])), 1: update(rows([[8, 0]] * 3, [0]))}
