@@ -4,9 +4,9 @@ Yoon et al., ICML 2021, https://arxiv.org/abs/2003.03196. Decomposed weights are
 theta = B * g(m) + A + sum_j alpha_j A_j (equation 1).
 """
 
-from typing import Literal, TypeAlias
+from typing import Literal, Self, TypeAlias
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from fcl_flower.algorithms.base import Params
 from fcl_flower.algorithms.registry import Algorithm
@@ -68,6 +68,16 @@ class FedWeitParams(Params):
     feels in every step what that costs), ``unbraked`` (the same, but the base feels
     nothing: it moves more, and old adapters become dense), or ``gradient`` (trained
     along in every step, as printed)."""
+
+    @model_validator(mode="after")
+    def _check_gate(self) -> Self:
+        if self.gate == "identity" and self.aggregation == "literal":
+            raise ValueError(
+                "strategy.aggregation: got 'literal', expected 'masked-mean' for "
+                "strategy.gate 'identity', whose gates above 1 would multiply the base "
+                "in every round, without end"
+            )
+        return self
 
 
 ALGORITHM = Algorithm(

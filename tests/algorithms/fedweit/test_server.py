@@ -75,6 +75,16 @@ def test_the_literal_rule_counts_what_was_not_sent_as_zero():
     assert new["base"][W].tolist() == [[6, 4], [3, 3], [3, 3]]
 
 
+def test_the_literal_rule_is_refused_with_gates_that_may_exceed_1():
+    """The base would be multiplied by its gates in every round, and doubled by a 2."""
+    with pytest.raises(
+        ValueError, match=r"aggregation: got 'literal', expected 'maske"
+    ):
+        FedWeitParams(aggregation="literal", gate="identity")
+    for aggregation, gate in (("literal", "sigmoid"), ("masked-mean", "identity")):
+        assert FedWeitParams(aggregation=aggregation, gate=gate).gate == gate
+
+
 def test_a_client_receives_only_channels_that_changed_since_it_took_part():
     strategy = server()
     state = start(strategy)
