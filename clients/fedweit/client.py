@@ -8,6 +8,7 @@ is what the released code leaves out. A client that meets a task again goes on w
 stood, which the paper does not know.
 """
 
+import math
 from typing import TypeVar
 
 import numpy as np
@@ -113,7 +114,7 @@ class FedWeit(ClientLearner[W], AnswersQueries):
         metrics = done.metrics() | self.attention_weights(state)
         if stage.ends_task:
             state = self.finish(state, task, data)
-            metrics["adapter_density"] = density(state[f"adapters/{task}"])
+            metrics |= carried(state, task)
         return state, Update(self.sent(state, stage), len(data.train.y), metrics)
 
     @override
@@ -296,6 +297,26 @@ class FedWeit(ClientLearner[W], AnswersQueries):
         return {
             n: to_torch(values, self.context.device) for n, values in arrays.items()
         }
+
+
+def carried(state: Payload, task: int) -> dict[str, float]:
+    """Return what the parts of a finished task amount to.
+
+    ``adapter_density`` and ``mask_density``: shares of A's entries and of the gates m
+    that are not zero. ``foreign_norm``: the Euclidean norm of sum_j alpha_j A_j over
+    that of B.
+    """
+    foreign = state.get(f"foreign/{task}", {})
+    return {
+        "adapter_density": density(state[f"adapters/{task}"]),
+        "mask_density": density(state[f"masks/{task}"]),
+        "foreign_norm": norm(foreign) / norm(state["base"]),
+    }
+
+
+def norm(arrays: Arrays) -> float:
+    """Return the Euclidean norm over all tensors; 0 of none."""
+    return math.sqrt(sum(float(np.square(dense(v)).sum()) for v in arrays.values()))
 
 
 def density(arrays: Arrays) -> float:

@@ -16,7 +16,7 @@ from fedweit_cases import (
 )
 from torch import nn
 
-from clients.fedweit.client import density, overwritten
+from clients.fedweit.client import carried, density, overwritten
 from clients.fedweit.equations import compose
 from fcl_flower.core.sparse import SparseArray
 from fcl_flower.models.registry import MultiHeadModel
@@ -301,6 +301,23 @@ def test_both_halves_fit_together_over_two_tasks():
         common = server.aggregate_train(common, now, {0: update})
     assert {"adapters/0/0", "adapters/0/1", "adapters/1/0"} <= set(common)
     assert "foreign/1" in state
+
+
+def test_a_finished_task_says_what_its_parts_amount_to():
+    weit = learner(threshold=0.0, lambda1=0.0)
+    state = weit.init()
+    for task in (0, 1):
+        state, update = weit.train(
+            state, foreign_payload(2 * task), stage(task), data(task + 1)
+        )
+        if not task:
+            assert update.metrics["foreign_norm"] == 0
+    base, foreign = state["base"][W], state["foreign/1"][W].to_dense()
+    expected = np.linalg.norm(foreign) / np.linalg.norm(base)
+    assert update.metrics["foreign_norm"] == pytest.approx(expected, rel=1e-5)
+    assert update.metrics["mask_density"] == np.mean(state["masks/1"][W] != 0)
+    finished = {**state, "masks/1": {W: np.float32([1, 0, 0, 0, 0, 2])}}
+    assert carried(finished, 1)["mask_density"] == 2 / 6
 
 
 def test_density_is_the_share_of_entries_that_are_not_zero():
