@@ -82,7 +82,8 @@ class _FollowingCost(torch.autograd.Function):
         for adapter, gates in old:
             followed = _followed(adapter, moved, gates)
             bounded = (2 * lambda2 * followed).clamp_(-lambda1, lambda1)
-            cost += (bounded * followed.sub_(bounded, alpha=1 / (4 * lambda2))).sum()
+            u, bound = followed.flatten(), bounded.flatten()
+            cost += bound.dot(u) - bound.dot(bound) / (4 * lambda2)
             gradient.addcmul_(bounded, by_channel(gates, base), value=-1)
         ctx.save_for_backward(gradient)
         return cost
