@@ -2,12 +2,22 @@
 
 import numpy as np
 import torch
-from fedweit_cases import NOTHING, W, data, learner, linear_model, random_workspace
+from fedweit_cases import (
+    NOTHING,
+    W,
+    data,
+    learner,
+    linear_model,
+    random_workspace,
+    stage,
+)
 from torch import nn
 
 from clients.fedweit.retroactive import retroactive
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData
+from fcl_flower.federation.client import model_bytes
+from fcl_flower.models.registry import MultiHeadModel
 from fcl_flower.training.loop import Score, Training, fit
 
 ONE = TaskStage(round=1, task=0, starts_task=True, ends_task=False)
@@ -164,3 +174,28 @@ def test_the_base_moves_less_where_it_feels_what_old_adapters_would_cost():
         state, _ = weit.train(state, NOTHING, later, data(2))
         moved[solver] = np.abs(state["base"][W] - before).mean()
     assert moved["closed"] < 0.7 * moved["unbraked"]
+
+
+def test_a_finished_task_costs_less_than_a_tenth_of_a_network():
+    """At the paper's sparsity: new adapters keep 3 to 4 % of their entries."""
+    width, tasks, stored = 64, 4, {}
+    for solver in ("closed", "unbraked"):
+        torch.manual_seed(0)
+        model = MultiHeadModel(
+            nn.Sequential(nn.Linear(width, width), nn.Tanh()),
+            features=width,
+            input_shape=(width,),
+            tasks=tasks,
+            classes=2,
+            single_head=False,
+        )
+        weit = learner(model, solver=solver, lambda1=0.01, rate=1e-3, epochs=20)
+        state = weit.init()
+        for task in range(tasks):
+            known = data(task + 1, shape=(width,), count=200)
+            state, _ = weit.train(state, NOTHING, stage(task), known)
+        kept = {g: tensors for g, tensors in state.items() if g.startswith("adapters/")}
+        stored[solver] = model_bytes(kept, {}) / tasks
+    network = 4 * width * width
+    assert stored["closed"] < network / 10
+    assert stored["unbraked"] > network / 2, "what it was"
