@@ -8,6 +8,7 @@ is what the released code leaves out. A client that meets a task again goes on w
 stood, which the paper does not know.
 """
 
+import math
 from typing import TypeVar
 
 import numpy as np
@@ -23,7 +24,8 @@ from clients.fedweit.client_state import (
     merged_foreign,
     start_task,
 )
-from clients.fedweit.equations import by_channel, gate, retroactive, top_channels
+from clients.fedweit.equations import by_channel, gate, top_channels
+from clients.fedweit.retroactive import retroactive
 from clients.fedweit.task_model import (
     OldTask,
     TaskModel,
@@ -52,8 +54,8 @@ class FedWeit(ClientLearner[W], AnswersQueries):
 
     - ``base``: B now; ``anchor/base``: B when a task last ended.
     - ``masks/T``: raw masks m; ``heads/T``: biases, normalisation and head.
-    - ``adapters/T``: A. Of a finished task, as it was when a task last ended (closed
-      solver) or as it is now with ``anchor/T`` as it was then (gradient solver).
+    - ``adapters/T``: A. Of a finished task, as it was when a task last ended; with the
+      gradient solver as it is now, and ``anchor/T`` as it was then.
     - ``foreign/T``: sum_j alpha_j A_j of a finished task.
     - what `clients.fedweit.client_state` tells of the task in progress.
     """
@@ -106,12 +108,13 @@ class FedWeit(ClientLearner[W], AnswersQueries):
             client=self.context.client,
             stage=stage,
             rates=work.rates,
+            after_step=work.shrink,
         )
         state = {**state, **self.changed(work, task), "optimizer": done.optimizer_state}
         metrics = done.metrics() | self.attention_weights(state)
         if stage.ends_task:
             state = self.finish(state, task, data)
-            metrics["adapter_density"] = density(state[f"adapters/{task}"])
+            metrics |= carried(state, task)
         return state, Update(self.sent(state, stage), len(data.train.y), metrics)
 
     @override
@@ -173,20 +176,17 @@ class FedWeit(ClientLearner[W], AnswersQueries):
         return self.close(state, task)
 
     def close(self, state: Payload, task: int) -> Payload:
-        """Prune the task's adapter, fold the foreign ones, let the others follow."""
+        """Let all adapters follow the base and prune them; fold the foreign ones."""
         finished: dict[str, Arrays] = {
             **end_task(state),
             **{
                 f"adapters/{t}": {
-                    name: SparseArray.of_nonzero(to_numpy(adapter))
-                    for name, adapter in self.adapters(state, t).items()
+                    name: SparseArray.of_nonzero(
+                        to_numpy(values), self.params.threshold
+                    )
+                    for name, values in self.adapters(state, t).items()
                 }
                 for t in known_tasks(state)
-                if t != task
-            },
-            f"adapters/{task}": {
-                name: SparseArray.of_nonzero(dense(values), self.params.threshold)
-                for name, values in state[f"adapters/{task}"].items()
             },
             "anchor/base": state["base"],
         }
@@ -259,18 +259,20 @@ class FedWeit(ClientLearner[W], AnswersQueries):
         if current_task(state) == task:
             tensors.banks = foreign_adapters(state)
             tensors.attention = self.torch(state["attention"] if tensors.banks else {})
-            if self.params.solver == "gradient":
+            if self.params.solver != "unbraked":
                 tensors.anchor = self.torch(state["anchor/base"])
                 tensors.old = {
-                    t: OldTask(
-                        self.torch(state[f"adapters/{t}"]),
-                        self.torch(state[f"anchor/{t}"]),
-                        self.gates(state, t),
-                    )
-                    for t in known_tasks(state)
-                    if t != task and f"anchor/{t}" in state
+                    t: self.old_task(state, t) for t in known_tasks(state) if t != task
                 }
         return tensors
+
+    def old_task(self, state: Payload, task: int) -> OldTask:
+        """Return what the task in progress must know of one of the past."""
+        adapters = self.torch(state[f"adapters/{task}"])
+        gates = self.gates(state, task)
+        if self.params.solver == "closed":
+            return OldTask(adapters, gates)
+        return OldTask(self.torch(state[f"anchor/{task}"]), gates, adapters)
 
     def changed(self, work: TaskModel, task: int) -> Payload:
         """Return what training changed, as groups of the client's state."""
@@ -283,6 +285,7 @@ class FedWeit(ClientLearner[W], AnswersQueries):
             **{
                 f"adapters/{t}": arrays_of(old.adapters)
                 for t, old in tensors.old.items()
+                if old.adapters
             },
         }
         if tensors.attention:
@@ -294,6 +297,26 @@ class FedWeit(ClientLearner[W], AnswersQueries):
         return {
             n: to_torch(values, self.context.device) for n, values in arrays.items()
         }
+
+
+def carried(state: Payload, task: int) -> dict[str, float]:
+    """Return what the parts of a finished task amount to.
+
+    ``adapter_density`` and ``mask_density``: shares of A's entries and of the gates m
+    that are not zero. ``foreign_norm``: the Euclidean norm of sum_j alpha_j A_j over
+    that of B.
+    """
+    foreign = state.get(f"foreign/{task}", {})
+    return {
+        "adapter_density": density(state[f"adapters/{task}"]),
+        "mask_density": density(state[f"masks/{task}"]),
+        "foreign_norm": norm(foreign) / norm(state["base"]),
+    }
+
+
+def norm(arrays: Arrays) -> float:
+    """Return the Euclidean norm over all tensors; 0 of none."""
+    return math.sqrt(sum(float(np.square(dense(v)).sum()) for v in arrays.values()))
 
 
 def density(arrays: Arrays) -> float:

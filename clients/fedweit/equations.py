@@ -36,31 +36,14 @@ def compose(
     return theta if foreign is None else theta + foreign
 
 
-def soft(values: Tensor, threshold: float) -> Tensor:
-    """Return the soft threshold: the minimiser of (a - v)^2 / 2 + threshold |a|."""
-    return torch.nn.functional.softshrink(values, threshold)
-
-
-def retroactive(
-    adapter: Tensor, moved: Tensor, gates: Tensor, lambda1: float, lambda2: float
-) -> Tensor:
-    """Return the old task's adapter that follows the base, in closed form.
-
-    The minimiser over A of lambda2 ||dB * g + (A - A_old)||^2 + lambda1 |A|, which is
-    all that equation 2 says of an old adapter once B is given. Without the second
-    term (lambda2 = 0) the old adapter stays.
+def soft(values: Tensor, threshold: Tensor) -> Tensor:
+    """Return the soft threshold: the minimiser of (a - v)^2 / 2 + threshold |a|.
 
     Args:
-        adapter: A_old, at the end of the previous task.
-        moved: dB, the base now minus the base then.
-        gates: g(m) of the old task, shape (channels,).
-        lambda1: weight of sparsity, at least 0.
-        lambda2: weight of staying where the old task's weights were, at least 0.
+        values: v, any shape.
+        threshold: at least 0, of the same shape or a scalar.
     """
-    if lambda2 == 0:
-        return adapter
-    followed = torch.addcmul(adapter, moved, by_channel(gates, moved), value=-1)
-    return soft(followed, lambda1 / (2 * lambda2))
+    return values - torch.clamp(values, -threshold, threshold)
 
 
 def top_channels(gates: Tensor, share: float) -> Tensor:

@@ -11,10 +11,12 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from clients.fedweit.equations import by_channel, compose, gate
+from clients.fedweit.equations import by_channel, compose, gate, soft
 from clients.fedweit.foreign_adapters import ForeignBank
+from clients.fedweit.retroactive import following_cost
 from fcl_flower.data.examples import TaskData
 from fcl_flower.models.registry import MultiHeadModel
+from fcl_flower.training.loop import StepSize
 from strategies.fedweit import FedWeitParams
 
 Tensors = dict[str, Tensor]
@@ -22,17 +24,17 @@ Tensors = dict[str, Tensor]
 
 @dataclass(frozen=True, slots=True)
 class OldTask:
-    """What the gradient solver needs of a task of the past.
+    """What training needs of a task of the past.
 
     Attributes:
-        adapters: A_i, which is trained along.
         anchors: A_i when the previous task ended.
         gates: g(m_i).
+        adapters: A_i, which the gradient solver trains along.
     """
 
-    adapters: Tensors
     anchors: Tensors
     gates: Tensors
+    adapters: Tensors = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -45,8 +47,8 @@ class TaskTensors:
         foreign: sum_j alpha_j A_j where it is settled, by name.
         banks: A_j where alpha is still trained, by name.
         attention: alpha for each bank.
-        anchor: B when the previous task ended; for the gradient solver.
-        old: tasks of the past; for the gradient solver.
+        anchor: B when the previous task ended.
+        old: tasks of the past, when another is trained.
     """
 
     base: Tensors
@@ -70,6 +72,7 @@ class TaskModel:
         tensors: the tensors; those that are trained have become parameters.
         leaves: the parameters by group and name, such as ``masks/body.fc1.weight``.
         rates: factors on the learning rate for some of the leaves.
+        sparse: the leaves that `shrink` makes sparse, with the weight of their |.|_1.
     """
 
     def __init__(
@@ -84,13 +87,15 @@ class TaskModel:
         self.tensors = tensors
         self.leaves: dict[str, nn.Parameter] = {}
         self.rates: dict[str, float] = {}
+        self.sparse: dict[str, float] = {}
+        closing = params.lambda_mask if params.gate == "identity" else 0.0
         self.take("base", tensors.base, params.base_rate)
-        self.take("masks", tensors.masks)
-        self.take("adapters", tensors.adapters)
+        self.take("masks", tensors.masks, params.mask_rate, sparsity=closing)
+        self.take("adapters", tensors.adapters, sparsity=params.lambda1)
         self.take("attention", tensors.attention, params.attention_rate)
         self.take("heads", tensors.private)
         for t, old in tensors.old.items():
-            self.take(f"old/{t}", old.adapters)
+            self.take(f"old/{t}", old.adapters, sparsity=params.lambda1)
 
     def weights(self) -> Tensors:
         """Return theta by name (equation 1)."""
@@ -124,36 +129,67 @@ class TaskModel:
             return self.forward(x)
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return equation 2 on one batch."""
+        """Return equation 2 on one batch, without the terms that `shrink` minimises."""
         self.model.train()
         loss = nn.functional.cross_entropy(self.forward(x), y)
-        return loss + self.sparsity() + self.drift()
+        return loss + self.open_sigmoids() + self.drift()
 
-    def sparsity(self) -> Tensor:
-        """Return lambda1 (|m|_1 + sum_i |A_i|_1), over what is being trained."""
-        tensors = self.tensors
-        trained = [tensors.masks, tensors.adapters]
-        trained += [old.adapters for old in tensors.old.values()]
-        terms = [tensor.abs().sum() for group in trained for tensor in group.values()]
-        return self.params.lambda1 * torch.stack(terms).sum()
+    def open_sigmoids(self) -> Tensor | float:
+        """Return lambda_mask |g(m)|_1 of sigmoids, which have a gradient everywhere.
+
+        What is to be sparse is the gate: |m|_1 would pull a sigmoid to 0.5.
+        """
+        if self.params.gate != "sigmoid":
+            return 0.0
+        gates = [gate(m, "sigmoid").sum() for m in self.tensors.masks.values()]
+        return self.params.lambda_mask * torch.stack(gates).sum()
+
+    def shrink(self, step_size: StepSize) -> None:
+        """Take the proximal step of lambda_mask |m|_1 + lambda1 sum_i |A_i|_1.
+
+        After Adam's, and in its own metric (Yun et al., Adaptive proximal gradient
+        methods, NeurIPS 2021): where Adam went s times the mean gradient, the soft
+        threshold is s lambda1. So training rests where equation 2 has its minimum, at
+        exact zeros too. With rate times lambda1, the threshold of plain gradient
+        descent, lambda1 would be weighed by the noise of each entry.
+        """
+        with torch.no_grad():
+            for name, weight in self.sparse.items():
+                leaf = self.leaves[name]
+                if leaf.grad is not None:  # else the network does not use it
+                    leaf.copy_(soft(leaf, weight * step_size(name)))
 
     def drift(self) -> Tensor | float:
-        """Return lambda2 sum_i ||dB * g(m_i) + dA_i||^2 (zero for the closed solver).
+        """Return lambda2 sum_i ||dB * g(m_i) + dA_i||^2.
 
-        The closed solver lets each A_i take up the base's movement afterwards, which
-        is the exact minimum over A_i; what this term would still pull at B is at most
-        lambda1 g(m_i) an entry, and is left out there.
+        With the closed solver: its minimum over the A_i, their sparsity included, which
+        is a function of B alone; they take it up afterwards.
         """
-        total: Tensor | float = 0.0
-        for old in self.tensors.old.values():
-            for name, adapter in old.adapters.items():
-                moved = self.tensors.base[name] - self.tensors.anchor[name]
-                followed = adapter - old.anchors[name]
-                gates = by_channel(old.gates[name], moved)
-                total = total + (moved * gates + followed).square().sum()
-        return self.params.lambda2 * total
+        if not (self.tensors.old and self.params.lambda2):
+            return 0.0
+        closed = self.params.solver == "closed"
+        cost = self._drift_at_best if closed else self._drift_as_trained
+        return torch.stack([cost(name) for name in self.tensors.base]).sum()
 
-    def take(self, group: str, tensors: Tensors, rate: float = 1.0) -> None:
+    def _drift_at_best(self, name: str) -> Tensor:
+        tensors, params = self.tensors, self.params
+        old = [(task.anchors[name], task.gates[name]) for task in tensors.old.values()]
+        base, anchor = tensors.base[name], tensors.anchor[name]
+        return following_cost(base, anchor, old, params.lambda1, params.lambda2)
+
+    def _drift_as_trained(self, name: str) -> Tensor:
+        moved = self.tensors.base[name] - self.tensors.anchor[name]
+        parts = [
+            moved * by_channel(task.gates[name], moved)
+            + task.adapters[name]
+            - task.anchors[name]
+            for task in self.tensors.old.values()
+        ]
+        return self.params.lambda2 * torch.stack(parts).square().sum()
+
+    def take(
+        self, group: str, tensors: Tensors, rate: float = 1.0, sparsity: float = 0.0
+    ) -> None:
         """Make leaves of all tensors but the statistics of normalisation."""
         buffers = {name for name, _ in self.model.named_buffers()}
         for name in sorted(tensors.keys() - buffers):
@@ -161,6 +197,8 @@ class TaskModel:
             tensors[name] = self.leaves[f"{group}/{name}"] = leaf
             if rate != 1.0:
                 self.rates[f"{group}/{name}"] = rate
+            if sparsity:
+                self.sparse[f"{group}/{name}"] = sparsity
 
 
 def predict(

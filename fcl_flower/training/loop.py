@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -13,6 +14,9 @@ from fcl_flower.data.examples import Examples, batches
 from fcl_flower.training.tensors import to_numpy, to_torch
 
 MINIMUM_RATE = 1e-7
+StepSize: TypeAlias = Callable[[str], torch.Tensor]
+"""From the name of a parameter that has had a gradient to what Adam has just multiplied
+its mean gradient with, entry by entry: rate / (sqrt(v) + eps), above 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +105,7 @@ def fit(
     client: int,
     stage: TaskStage,
     rates: Mapping[str, float] | None = None,
-    after_step: Callable[[float], None] | None = None,
+    after_step: Callable[[StepSize], None] | None = None,
 ) -> FitResult:
     """Minimise ``objective`` over the training examples for one round.
 
@@ -117,7 +121,7 @@ def fit(
         client: the client's partition number.
         stage: where the client stands.
         rates: factors on the learning rate by parameter name; 1 where absent.
-        after_step: called after each step with the current rate (proximal steps).
+        after_step: called after each step with its `StepSize` (proximal steps).
     """
     rate = _scalar(optimizer_state, "rate", training.learning_rate)
     of_task = _Patience(
@@ -130,13 +134,14 @@ def fit(
     factors = rates or {}
     optimizer = torch.optim.Adam(
         [
-            {"params": [parameter], "factor": factors.get(name, 1.0)}
+            {"params": [parameter], "name": name, "factor": factors.get(name, 1.0)}
             for name, parameter in parameters.items()
         ],
         lr=rate,
         fused=True,
     )
     _restore(optimizer, parameters, optimizer_state)
+    step_size = partial(_step_size, optimizer, parameters)
     loss, valid = np.nan, None
     for epoch in range(training.epochs):
         if rate < MINIMUM_RATE:
@@ -149,7 +154,7 @@ def fit(
             examples,
             training.batch_size,
             (seed, client, stage.round, epoch),
-            partial(after_step, rate) if after_step else lambda: None,
+            partial(after_step, step_size) if after_step else lambda: None,
         )
         valid = validate()
         if of_task.runs_out(valid.loss):
@@ -248,6 +253,16 @@ def _epoch(
             after_step()
             total += float(loss.detach()) * len(y)
     return total / len(examples.y) if len(examples.y) else float("nan")
+
+
+def _step_size(
+    optimizer: torch.optim.Adam, parameters: Mapping[str, torch.nn.Parameter], name: str
+) -> torch.Tensor:
+    (group,) = (g for g in optimizer.param_groups if g["name"] == name)
+    moments = optimizer.state[parameters[name]]
+    unbiased = 1 - group["betas"][1] ** float(moments["step"])
+    root = (moments["exp_avg_sq"] / unbiased).sqrt_()
+    return torch.full_like(root, group["lr"]).div_(root.add_(group["eps"]))
 
 
 def _scalar(optimizer_state: Arrays, name: str, default: float) -> float:

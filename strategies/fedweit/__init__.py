@@ -4,9 +4,9 @@ Yoon et al., ICML 2021, https://arxiv.org/abs/2003.03196. Decomposed weights are
 theta = B * g(m) + A + sum_j alpha_j A_j (equation 1).
 """
 
-from typing import Literal, TypeAlias
+from typing import Literal, Self, TypeAlias
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from fcl_flower.algorithms.base import Params
 from fcl_flower.algorithms.registry import Algorithm
@@ -44,25 +44,42 @@ class FedWeitParams(Params):
     kappa: float = Field(0.3, gt=0, le=1)
     """Share of the output channels whose base is sent up, in (0, 1]."""
     lambda1: float = Field(1e-3, ge=0)
-    """Weight of the sparsity of masks and adapters, at least 0."""
+    """Weight of the sparsity of adapters, at least 0."""
+    lambda_mask: float = Field(1e-4, ge=0)
+    """Weight of the sparsity of gates, at least 0."""
     lambda2: float = Field(100.0, ge=0)
     """Weight of keeping old tasks where they were, at least 0."""
     threshold: float = Field(1e-3, ge=0)
-    """An adapter's entries up to this magnitude are dropped when its task ends, at
-    least 0."""
-    gate: Gate = "sigmoid"
-    """The function g in theta = B * g(m) + A."""
-    initial_gate: float = 2.0
+    """Entries of adapters up to this magnitude are dropped when a task ends, those of
+    older tasks that have followed the base too, at least 0."""
+    gate: Gate = "identity"
+    """The function g in theta = B * g(m) + A; gates of ``identity`` can be exactly
+    zero."""
+    initial_gate: float = 1.0
     """Raw value m of a new task's mask."""
     initial_adapter: float = 0.0
     """A of a new task starts as this multiple of the initial base."""
     base_rate: float = Field(1.0, ge=0)
     """Factor on the learning rate for B, at least 0."""
+    mask_rate: float = Field(30.0, ge=0)
+    """Factor on the learning rate for m, at least 0."""
     attention_rate: float = Field(30.0, ge=0)
     """Factor on the learning rate for alpha, at least 0."""
-    solver: Literal["closed", "gradient"] = "closed"
-    """How old adapters follow the base: ``closed`` (once, exactly, given the base) or
-    ``gradient`` (trained along in every step, as printed)."""
+    solver: Literal["closed", "unbraked", "gradient"] = "closed"
+    """How old adapters follow the base: ``closed`` (in closed form, exactly; the base
+    feels in every step what that costs), ``unbraked`` (the same, but the base feels
+    nothing: it moves more, and old adapters become dense), or ``gradient`` (trained
+    along in every step, as printed)."""
+
+    @model_validator(mode="after")
+    def _check_gate(self) -> Self:
+        if self.gate == "identity" and self.aggregation == "literal":
+            raise ValueError(
+                "strategy.aggregation: got 'literal', expected 'masked-mean' for "
+                "strategy.gate 'identity', whose gates above 1 would multiply the base "
+                "in every round, without end"
+            )
+        return self
 
 
 ALGORITHM = Algorithm(

@@ -455,13 +455,13 @@ def test_the_default_parameters_are_valid_and_unknown_ones_are_refused(name):
 
 
 def test_both_sides_of_a_run_have_the_same_parameters(tmp_path):
-    given = 'kappa = 0.5, knowledge = "none", aggregation = "literal"'
+    given = 'kappa = 0.5, knowledge = "none", solver = "gradient"'
     config = tiny(tmp_path, strategy="fedweit", **{"strategy.params": given})
     server = factory.build_strategy(resolve(config))
     client = factory.build_learner(
         resolve(config), factory.build_scenario(resolve(config)), 0
     )
-    expected = FedWeitParams(kappa=0.5, knowledge="none", aggregation="literal")
+    expected = FedWeitParams(kappa=0.5, knowledge="none", solver="gradient")
     assert server.params == client.params == expected
 
 

@@ -5,12 +5,15 @@ import torch
 from torch import nn
 
 from clients.fedweit.client import FedWeit
+from clients.fedweit.equations import gate
+from clients.fedweit.task_model import OldTask, TaskModel, TaskTensors
 from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.core.sparse import SparseArray
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.models.registry import MultiHeadModel
 from fcl_flower.training.loop import Training
+from fcl_flower.training.tensors import snapshot
 from strategies.fedweit import FedWeitParams
 
 W = "body.0.weight"
@@ -38,6 +41,36 @@ def data(seed, shape=(4,), count=40):
     splits = [x, *(torch.randn(count, *shape, generator=draw) for _ in "vt")]
     parts = (Examples(x, (x.flatten(1) @ weights > 0).long()) for x in splits)
     return TaskData(*parts, classes=2)
+
+
+def random_workspace(old=False, **given):
+    rng = np.random.default_rng(0)
+    model = linear_model()
+    numbers = {
+        key: rng.normal(size=(6, 4)).astype(np.float32)
+        for key in ("base", "anchor", "adapter", "old", "old_anchor")
+    }
+    numbers["mask"] = rng.normal(size=6).astype(np.float32)
+    numbers["old_mask"] = rng.normal(size=6).astype(np.float32)
+    torch_of = {key: torch.from_numpy(v.copy()) for key, v in numbers.items()}
+    private = {
+        name: torch.from_numpy(values)
+        for name, values in snapshot(
+            model, ["body.0.bias", "heads.0.weight", "heads.0.bias"]
+        ).items()
+    }
+    tensors = TaskTensors(
+        base={W: torch_of["base"]},
+        masks={W: torch_of["mask"]},
+        adapters={W: torch_of["adapter"]},
+        private=private,
+    )
+    if old:
+        tensors.anchor = {W: torch_of["anchor"]}
+        gates = {W: gate(torch_of["old_mask"], "sigmoid")}
+        adapters = {W: torch_of["old"]} if given.get("solver") == "gradient" else {}
+        tensors.old = {0: OldTask({W: torch_of["old_anchor"]}, gates, adapters)}
+    return TaskModel(model, FedWeitParams(**given), 0, tensors), numbers
 
 
 def stage(task, starts_task=True, ends_task=True):

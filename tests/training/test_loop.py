@@ -166,15 +166,16 @@ def test_rounds_and_epochs_count_alike_for_the_rate(examples):
 
 
 def test_the_falling_rate_is_used_at_once(examples):
-    seen = []
+    leaves, seen = linear(), []
     train(
-        linear(),
+        leaves,
         examples,
         always(1.0),
+        objective=lambda x, y: leaves["w"].sum(),  # of gradient 1, as its root is
         epochs=3,
         lr_patience=1,
         batch_size=COUNT,
-        after_step=seen.append,
+        after_step=lambda step_size: seen.append(float(step_size("w")[0, 0])),
     )
     np.testing.assert_allclose(seen, [0.01, 0.01, 0.01 / 3])
 
@@ -254,11 +255,44 @@ def test_after_step_is_called_after_each_step(examples):
         leaves,
         examples,
         epochs=1,
-        after_step=lambda rate: calls.append((rate, leaves["w"].detach().clone())),
+        after_step=lambda step_size: calls.append(leaves["w"].detach().clone()),
     )
-    assert [rate for rate, _ in calls] == [0.01] * math.ceil(COUNT / 5)
-    assert torch.equal(calls[-1][1], leaves["w"])
-    assert not torch.equal(calls[0][1], linear()["w"])
+    assert len(calls) == math.ceil(COUNT / 5)
+    assert torch.equal(calls[-1], leaves["w"])
+    assert not torch.equal(calls[0], linear()["w"])
+
+
+def test_a_step_is_its_size_times_the_mean_gradient(examples):
+    """Adam's two means by hand, for gradients that differ by step and by entry."""
+    leaves, sizes = linear(), []
+    places, gradients = [leaves["w"].detach().clone()], []
+
+    def slope(x, y):
+        gradients.append(x.sum(0).expand(CLASSES, -1) + 1)
+        return (leaves["w"] * gradients[-1]).sum()
+
+    def note(step_size):
+        sizes.append(step_size("w"))
+        places.append(leaves["w"].detach().clone())
+
+    train(
+        leaves,
+        examples,
+        objective=slope,
+        epochs=1,
+        rates={"w": 3.0},
+        after_step=note,
+    )
+
+    mean = square = 0.0
+    for step, (gradient, size) in enumerate(zip(gradients, sizes, strict=True), 1):
+        mean = 0.9 * mean + 0.1 * gradient
+        square = 0.999 * square + 0.001 * gradient**2
+        root = (square / (1 - 0.999**step)).sqrt()
+        torch.testing.assert_close(size, 3.0 * 0.01 / (root + 1e-8))
+        torch.testing.assert_close(
+            places[step - 1] - places[step], size * mean / (1 - 0.9**step)
+        )
 
 
 def test_a_factor_scales_the_rate_of_its_parameter_alone(examples):

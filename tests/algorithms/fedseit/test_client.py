@@ -152,10 +152,6 @@ def with_attention(state, task, *alpha):
     return {**state, f"branches/{task}": found}
 
 
-def sigmoid(values):
-    return 1 / (1 + np.exp(-values.astype(np.float64)))
-
-
 def responses_by_hand(document, weight):
     """Return the response of every filter to every whole window: plain loops."""
     filters, depth, width = weight.shape
@@ -178,7 +174,7 @@ def logits_by_hand(state, task, sources, drawn, head=None):
     for document in drawn:
         local, foreign = [], []
         for n, name in enumerate(CONVS):
-            gates = sigmoid(state[f"masks/{task}"][name])
+            gates = state[f"masks/{task}"][name]
             own = dense(state[f"adapters/{task}"][name]).astype(np.float64)
             theta = state["base"][name] * gates[:, None, None] + own
             reached = responses_by_hand(document, theta).max(1)
@@ -229,28 +225,29 @@ def test_a_branch_takes_the_maximum_of_what_alpha_made_of_it(alpha, expected):
     assert float(negative) == 0.0, "rectified"
 
 
-def test_the_loss_is_equation_5_and_penalises_nothing_foreign(no_dropout):
-    seit = learner(solver="gradient", lambda1=0.03, lambda2=0.07)
+def test_the_loss_is_equation_5_but_for_sparsity_that_is_a_proximal_step(no_dropout):
+    seit = learner(solver="gradient", lambda2=0.07)
     state = seit.start(seit.init(), NOTHING, 0, data(1))
     state = seit.finish(state, 0, data(1))
     state = seit.start(state, adapters("1/0", "2/0"), 1, data(2))
     state = with_attention(scrambled(state, 1), 1, 0.7, -1.3)
     x, y = examples(4)
 
-    loss = float(seit.build_task_model(state, 1).loss(x, y).detach())
+    work = seit.build_task_model(state, 1)
+    loss = float(work.loss(x, y).detach())
 
     logits = logits_by_hand(state, 1, ["1/0", "2/0"], documents(4))
     shifted = logits - logits.max(axis=1, keepdims=True)
     log_p = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
     expected = -log_p[np.arange(len(y)), y.numpy()].mean()
     for name in CONVS:
-        trained = (state[g][name] for g in ("masks/1", "adapters/1", "adapters/0"))
-        expected += 0.03 * sum(np.abs(dense(values)).sum() for values in trained)
-        gates = sigmoid(state["masks/0"][name])[:, None, None]
+        gates = state["masks/0"][name][:, None, None]
         moved = (state["base"][name] - state["anchor/base"][name]) * gates
         followed = state["adapters/0"][name] - state["anchor/0"][name]
         expected += 0.07 * np.square(moved + followed).sum()
     assert loss == pytest.approx(expected, rel=1e-4)
+    shrunk = {name.split("/body")[0] for name in work.sparse}
+    assert shrunk == {"masks", "adapters", "old/0"}, "nothing foreign"
 
 
 # ---- the extremes that are kept
@@ -586,7 +583,7 @@ def test_an_old_task_keeps_its_own_branches_and_predicts_as_before(solver):
     assert np.abs(after["base"][CONVS[0]] - state["base"][CONVS[0]]).max() > 0.001
     found = seit.predict(after, {}, 1, x)
     torch.testing.assert_close(
-        found, before, atol=1e-4 if solver == "closed" else 0.03, rtol=0
+        found, before, atol=1e-4 if solver == "closed" else 0.04, rtol=0
     )
     if solver == "gradient":
         expected = logits_by_hand(after, 1, ["1/0", "2/0"], drawn)

