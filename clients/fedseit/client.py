@@ -68,10 +68,8 @@ class FedSeit(FedWeit[FedSeitParams]):
         return super().train(state, received, stage, data)
 
     @override
-    def start(
-        self, state: Payload, received: Payload, task: int, data: TaskData
-    ) -> Payload:
-        begun = super().start(state, {}, task, data)
+    def start(self, state: Payload, received: Payload, task: int) -> Payload:
+        begun = super().start(state, {}, task)
         sources = sorted(
             (int(client), int(number))
             for group in received

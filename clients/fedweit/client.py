@@ -92,7 +92,7 @@ class FedWeit(ClientLearner[W], AnswersQueries):
             state = self.close(state, unfinished)
         state = {**state, "base": overwritten(state["base"], received["base"])}
         if task not in known_tasks(state):
-            state = self.start(state, received, task, data)
+            state = self.start(state, received, task)
         elif current_task(state) != task:
             state = self.resume(state, task)
         work = self.build_task_model(state, task)
@@ -113,7 +113,7 @@ class FedWeit(ClientLearner[W], AnswersQueries):
         state = {**state, **self.changed(work, task), "optimizer": done.optimizer_state}
         metrics = done.metrics() | self.attention_weights(state)
         if stage.ends_task:
-            state = self.finish(state, task, data)
+            state = self.close(state, task)
             metrics |= carried(state, task)
         return state, Update(self.sent(state, stage), len(data.train.y), metrics)
 
@@ -150,9 +150,7 @@ class FedWeit(ClientLearner[W], AnswersQueries):
             },
         }
 
-    def start(
-        self, state: Payload, received: Payload, task: int, data: TaskData
-    ) -> Payload:
+    def start(self, state: Payload, received: Payload, task: int) -> Payload:
         """Return the state as a new task begins, with what arrived for it."""
         foreign = {
             group.removeprefix("adapters/"): arrays
@@ -170,10 +168,6 @@ class FedWeit(ClientLearner[W], AnswersQueries):
         """
         adapters = arrays_of(self.adapters(state, task))
         return {**start_task(state, task), f"adapters/{task}": adapters}
-
-    def finish(self, state: Payload, task: int, data: TaskData) -> Payload:
-        """Return the state after the last round of a task, whose data are at hand."""
-        return self.close(state, task)
 
     def close(self, state: Payload, task: int) -> Payload:
         """Let all adapters follow the base and prune them; fold the foreign ones."""

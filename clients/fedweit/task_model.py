@@ -199,12 +199,3 @@ class TaskModel:
                 self.rates[f"{group}/{name}"] = rate
             if sparsity:
                 self.sparse[f"{group}/{name}"] = sparsity
-
-
-def predict(
-    model: MultiHeadModel, tensors: Mapping[str, Tensor], x: Tensor, task: int
-) -> Tensor:
-    """Return logits of ``model`` with ``tensors`` in place of its own, evaluating."""
-    model.eval()
-    logits: Tensor = torch.func.functional_call(model, dict(tensors), (x, task))
-    return logits

@@ -6,7 +6,7 @@ of output channels that a client sends (the learner's setting).
 """
 
 from collections.abc import Mapping
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from typing_extensions import override
@@ -43,7 +43,6 @@ class FedWeit(ServerStrategy[P], AsksClients, RestoresClients, Explains):
     """
 
     evaluates_locally = True
-    uploaded_groups: ClassVar[tuple[str, ...]] = ("adapters",)
 
     def __init__(self, params: P, seed: int) -> None:
         """Read the policy of the knowledge base."""
@@ -101,8 +100,8 @@ class FedWeit(ServerStrategy[P], AsksClients, RestoresClients, Explains):
         payload: dict[str, Arrays] = {"base": base}
         if stage.starts_task:
             for adapter in self.chosen(state, stage, client):
-                for kind in self.uploaded_groups:
-                    payload[adapter.group(kind)] = state[adapter.group(kind)]
+                group = adapter.group("adapters")
+                payload[group] = state[group]
         return payload
 
     @override
@@ -137,16 +136,17 @@ class FedWeit(ServerStrategy[P], AsksClients, RestoresClients, Explains):
             rounds[touched] = stage.round
             changed[name] = rounds
         asked = {client: update.stage or stage for client, update in updates.items()}
-        uploaded_groups = {
-            Adapter(client, asked[client].task).group(kind): update.payload[kind]
+        adapters = {
+            Adapter(client, asked[client].task).group("adapters"): update.payload[
+                "adapters"
+            ]
             for client, update in updates.items()
-            for kind in self.uploaded_groups
-            if kind in update.payload
+            if "adapters" in update.payload
         }
         seen = {str(c): np.asarray(a.round) for c, a in asked.items()}
         return {
             **state,
-            **uploaded_groups,
+            **adapters,
             "base": base,
             CHANGED: changed,
             SEEN: {**state[SEEN], **seen},

@@ -197,7 +197,7 @@ def logits_by_hand(state, task, sources, drawn, head=None):
 @pytest.mark.parametrize("single_head", [False, True])
 def test_logits_are_equations_1_to_3_by_hand(single_head):
     seit = learner(text_model(single_head))
-    state = seit.start(seit.init(), adapters("1/0", "2/0"), 1, data(1))
+    state = seit.start(seit.init(), adapters("1/0", "2/0"), 1)
     state = with_attention(scrambled(state, 1), 1, 0.7, -1.3)
     x, drawn = examples(4).x, documents(4)
     expected = logits_by_hand(
@@ -227,9 +227,9 @@ def test_a_branch_takes_the_maximum_of_what_alpha_made_of_it(alpha, expected):
 
 def test_the_loss_is_equation_5_but_for_sparsity_that_is_a_proximal_step(no_dropout):
     seit = learner(solver="gradient", lambda2=0.07)
-    state = seit.start(seit.init(), NOTHING, 0, data(1))
-    state = seit.finish(state, 0, data(1))
-    state = seit.start(state, adapters("1/0", "2/0"), 1, data(2))
+    state = seit.start(seit.init(), NOTHING, 0)
+    state = seit.close(state, 0)
+    state = seit.start(state, adapters("1/0", "2/0"), 1)
     state = with_attention(scrambled(state, 1), 1, 0.7, -1.3)
     x, y = examples(4)
 
@@ -299,7 +299,7 @@ def test_outputs_and_gradients_are_those_of_plain_convolutions(
 ):
     seit = learner(**settings)
     sources = ["1/0", "2/0", "1/1"]
-    state = seit.start(seit.init(), adapters(*sources), 1, data(1))
+    state = seit.start(seit.init(), adapters(*sources), 1)
     state = with_attention(scrambled(state, 1), 1, 0.7, -1.3, 2.0)
     given = data(4)
 
@@ -351,7 +351,7 @@ def test_extremes_are_kept_up_to_the_limit_in_bytes(monkeypatch, stored, width):
     needed = 17 * 2 * 9 * 2 * width
     for limit in (needed, needed - 1):
         seit = learner(cache=stored, cache_megabytes=limit)
-        state = seit.start(seit.init(), adapters("1/0", "2/0"), 1, data(1))
+        state = seit.start(seit.init(), adapters("1/0", "2/0"), 1)
         work = seit.build_task_model(state, 1)
         work.prepared(data(1))
         assert (work._table is not None) == (limit == needed)
@@ -376,7 +376,7 @@ def test_a_second_round_computes_no_extremes_again_and_nothing_else_hits():
 
     assert opened(again, data(1)) == "hit"
     assert opened(again, data(2)) == "miss", "other documents"
-    others = seit.start(seit.init(), adapters("1/0", "2/1"), 1, data(1))
+    others = seit.start(seit.init(), adapters("1/0", "2/1"), 1)
     assert opened(others, data(1)) == "miss", "other adapters"
     assert opened(again, data(1), learner(cache="float16")) == "miss"
     other_words = text_model()
@@ -394,7 +394,7 @@ def test_a_task_without_validation_documents_is_learned():
 
 def test_dropout_acts_on_the_local_vector_alone():
     seit = learner()
-    state = seit.start(seit.init(), adapters("1/0"), 1, data(1))
+    state = seit.start(seit.init(), adapters("1/0"), 1)
     bias = {f"bias/{name}": np.full((1, FILTERS), 9, "f4") for name in CONVS}
     state["branches/1"] = {**state["branches/1"], **bias}
     both = {"local": np.ones((3 * FILTERS, 6 * FILTERS), "f4")}
@@ -454,7 +454,7 @@ def test_a_task_begins_exactly_as_its_local_model(scale):
         }
         for group, arrays in adapters("1/0", "2/0").items()
     }
-    state = seit.start(state, received, 1, data(2))
+    state = seit.start(state, received, 1)
     work = seit.build_task_model(state, 1)
     assert isinstance(work, BranchedWorkspace)
     local = TaskModel(text_model(), seit.params, 1, seit.task_tensors(state, 1))
@@ -464,9 +464,9 @@ def test_a_task_begins_exactly_as_its_local_model(scale):
 
 def test_a_local_branch_is_not_summed_with_foreign_adapters():
     seit = learner()
-    state = seit.start(seit.init(), adapters("1/0"), 1, data(1))
+    state = seit.start(seit.init(), adapters("1/0"), 1)
     assert not any(g.startswith(("received/", "foreign/")) for g in state)
-    finished = seit.finish(state, 1, data(1))
+    finished = seit.close(state, 1)
     assert not any(g.startswith("foreign/") for g in finished)
     assert "attention" not in finished
 
@@ -477,7 +477,7 @@ def test_a_local_branch_is_not_summed_with_foreign_adapters():
 def test_attention_biases_and_projections_learn():
     seit = learner(epochs=6)
     received = adapters("1/0", "2/0")
-    started = seit.start(seit.init(), received, 1, data(1))
+    started = seit.start(seit.init(), received, 1)
     state, _ = seit.train(seit.init(), received, stage(1, ends_task=False), data(1))
     for name in CONVS:
         alpha = state["branches/1"][f"attention/{name}"]
@@ -530,7 +530,7 @@ def test_projections_start_alike_at_every_client():
 def test_branches_are_in_numerical_order_and_say_whose_they_are():
     seit = learner()
     received = adapters("10/0", "2/10", "2/9")
-    state = seit.start(seit.init(), received, 11, data(1))
+    state = seit.start(seit.init(), received, 11)
     assert state["sources/11"]["foreign"].tolist() == [[2, 9], [2, 10], [10, 0]]
     state["branches/11"] = {
         **state["branches/11"],
@@ -625,7 +625,7 @@ def test_a_foreign_adapter_that_was_handed_in_again_changes_no_task_of_the_past(
     received = adapters("1/0", "2/0")
     state, _ = seit.train(seit.init(), received, stage(0), data(1))
     later = {**received, "adapters/1/0": received["adapters/2/0"]}
-    begun = seit.start(state, later, 1, data(2))
+    begun = seit.start(state, later, 1)
     x = examples(4).x
     assert torch.equal(seit.predict(begun, {}, 0, x), seit.predict(state, {}, 0, x))
 

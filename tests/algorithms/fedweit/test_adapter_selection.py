@@ -411,7 +411,7 @@ def test_a_vector_of_length_1_survives_any_precision_of_the_wire(precision):
 # ---- what a user may ask for
 
 
-@pytest.mark.parametrize("strategy", ["fedweit", "fedweit-match", "fedseit"])
+@pytest.mark.parametrize("strategy", ["fedweit", "fedseit"])
 @pytest.mark.parametrize(
     "value",
     [
@@ -444,10 +444,9 @@ def test_a_valid_policy_is_kept(value):
     assert algorithm("fedseit").params({"knowledge": value}).knowledge == value
 
 
-@pytest.mark.parametrize("strategy", ["fedweit", "fedweit-match"])
-def test_sit_is_refused_for_images(tmp_path, strategy):
+def test_sit_is_refused_for_images(tmp_path):
     config = tiny(
-        tmp_path, strategy=strategy, **{"strategy.params": 'knowledge = "sit:2"'}
+        tmp_path, strategy="fedweit", **{"strategy.params": 'knowledge = "sit:2"'}
     )
     with pytest.raises(ConfigError, match=r"strategy\.knowledge: got 'sit:2', exp"):
         run_in_process(config)

@@ -200,7 +200,7 @@ def test_foreign_adapters_start_with_equal_attention_and_then_learn():
     weit = learner(rate=0.001, attention_rate=30.0)
     state, _ = weit.train(weit.init(), NOTHING, stage(0), data(1))
     received = foreign_payload(4)
-    started = weit.start(state, received, 1, data(2))
+    started = weit.start(state, received, 1)
     assert started["attention"][W].tolist() == [0.25] * 4
 
     state, update = weit.train(state, received, stage(1, ends_task=False), data(2))

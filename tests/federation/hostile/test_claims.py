@@ -19,7 +19,6 @@ HONEST, HOSTILE = 0, 1
 METHODS = [
     {"strategy": "fedavg"},
     {"strategy": "fedweit"},
-    {"strategy": "fedweit-match"},
     {"strategy": "fedavg", "asynchronous": True, "simulated_durations": "1,3"},
     {"strategy": "fedweit", "asynchronous": True, "simulated_durations": "1,3"},
 ]

@@ -1,1 +1,0 @@
-"""FedWeIT whose new tasks start from a matching foreign task, client side."""
