@@ -510,7 +510,7 @@ def test_projections_start_alike_at_every_client():
     assert exact({"": found}) == exact({"": initial_projections(base, 2, seed=0)})
     one, two = (
         FedSeit(FedSeitParams(), text_model(), place(client=client)).start(
-            learner().init(), adapters("1/0", "2/0"), 1, data(client)
+            learner().init(), adapters("1/0", "2/0"), 1
         )["projections/1"]
         for client in (0, 2)
     )
