@@ -11,6 +11,7 @@ from typing_extensions import override
 from fcl_flower.algorithms.base import ClientLearner, P
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData
+from fcl_flower.training.feature_cache import frozen_features
 from fcl_flower.training.loop import Score, fit, score
 from fcl_flower.training.tensors import load, snapshot
 
@@ -75,9 +76,9 @@ class Sgd(ClientLearner[P]):
         }
 
         head = model.heads[model.head_index(task)]
-        x, labels = model.frozen_features(data.train.x), data.train.y
+        x, labels = frozen_features(model, data.train.x), data.train.y
         numbered = Examples(torch.arange(len(labels), device=x.device), labels)
-        held = Examples(model.frozen_features(data.valid.x), data.valid.y)
+        held = Examples(frozen_features(model, data.valid.x), data.valid.y)
 
         def objective(rows: Tensor, y: Tensor) -> Tensor:
             model.train()

@@ -24,6 +24,7 @@ from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData, concat
 from fcl_flower.models.registry import MultiHeadModel
 from fcl_flower.training.distillation import DistillationSet, distill, predict_logits
+from fcl_flower.training.feature_cache import frozen_features
 from fcl_flower.training.loop import Score, fit, score
 from fcl_flower.training.router import Router
 from fcl_flower.training.tensors import load, snapshot
@@ -173,7 +174,7 @@ class FedEt(ClientLearner[FedEtParams]):
         places = torch.zeros(int(new.max()) + 1, dtype=torch.int64, device=new.device)
         places[new] = torch.arange(len(new), device=new.device)
         inner, held = (
-            Examples(model.frozen_features(part.x), places[part.y])
+            Examples(frozen_features(model, part.x), places[part.y])
             for part in (examples, valid)
         )
 
@@ -217,7 +218,7 @@ class FedEt(ClientLearner[FedEtParams]):
         self, start: Arrays, used: Examples, old: Tensor, new: Tensor, seed: int
     ) -> float:
         """Make H_new of H_old and the loaded H^t; return the last mean loss."""
-        x = self.model.frozen_features(used.x)
+        x = frozen_features(self.model, used.x)
         f_t, temporary = (
             predict_logits(self.model, x),
             snapshot(self.model, self._fresh),

@@ -18,6 +18,7 @@ from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.models.registry import MultiHeadModel
 from fcl_flower.models.transformer.lora import LoraTransformer
+from fcl_flower.training.feature_cache import frozen_features
 from fcl_flower.training.loop import FitResult, Score, fit, score
 from fcl_flower.training.tensors import load, snapshot, to_torch
 from strategies.lorm import LormParams
@@ -72,7 +73,7 @@ class Lorm(ClientLearner[LormParams]):
         factor = trained_factor(received)
         load(self.model, {**received[ADAPTERS], **received[HEADS]})
         classes = self._contrasted(received, data.train.y)
-        x = self.model.frozen_features(data.train.x)
+        x = frozen_features(self.model, data.train.x)
         done = self._fit(factor, classes, Examples(x, data.train.y), data.valid, stage)
         learned = snapshot(self.model, [layer + factor for layer in self._layers])
         rows = snapshot(self.model, (WEIGHT, BIAS))
@@ -143,7 +144,7 @@ class Lorm(ClientLearner[LormParams]):
         places = torch.full((int(classes.max()) + 1,), -1, device=classes.device)
         places[classes] = torch.arange(len(classes), device=classes.device)
         seen = torch.isin(valid.y, classes)
-        x = model.frozen_features(valid.x)
+        x = frozen_features(model, valid.x)
         held = Examples(x[seen], places[valid.y[seen]]) if len(seen) else valid
 
         def objective(x: Tensor, y: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from typing import Final, TypeAlias
 import torch
 from torch import nn
 
+from fcl_flower.models.multi_head import MultiHeadModel
 from fcl_flower.training.tensors import to_numpy
 
 _SAMPLED = 64
@@ -32,6 +33,8 @@ class FeatureCache:
         body: nn.Module,
         x: torch.Tensor,
         compute: Callable[[torch.Tensor], torch.Tensor],
+        *,
+        frozen: bool = False,
     ) -> torch.Tensor:
         """Return ``compute(x)``, which must follow from the body's weights and ``x``.
 
@@ -40,10 +43,11 @@ class FeatureCache:
             x: inputs, shape (N, *input_shape).
             compute: from inputs to features; its result must not be changed in place.
                 Called with one input in any case.
+            frozen: it follows from those weights alone that are not trained.
         """
         # A setting that no weight shows, it shows in what becomes of one input.
         probe = to_numpy(compute(x[:1])).tobytes()
-        key = (_of_weights(body), _of_inputs(x), probe)
+        key = (_of_weights(body, frozen=frozen), _of_inputs(x), probe)
         if key in self._held:
             self._held.move_to_end(key)
             return self._held[key]
@@ -60,16 +64,29 @@ FEATURES: Final = FeatureCache(2**28)
 """That of this process."""
 
 
+def frozen_features(model: MultiHeadModel, x: torch.Tensor) -> torch.Tensor:
+    """Return ``model.frozen_features(x)``, computed once in a process.
+
+    Not to be changed in place.
+    """
+    if not len(x) or not hasattr(model.body, "frozen_features"):
+        return model.frozen_features(x)
+    return FEATURES.features(model.body, x, model.frozen_features, frozen=True)
+
+
 def _of_inputs(x: torch.Tensor) -> bytes:
     found = hashlib.blake2b(repr((x.shape, x.dtype, str(x.device))).encode())
     found.update(to_numpy(x).tobytes())
     return found.digest()
 
 
-def _of_weights(body: nn.Module) -> bytes:
+def _of_weights(body: nn.Module, *, frozen: bool) -> bytes:
     """Return what tells bodies apart: some values of every tensor, not all of them."""
+    trained = {n for n, p in body.named_parameters() if frozen and p.requires_grad}
     found = hashlib.blake2b(repr(body).encode())
     for name, tensor in body.state_dict().items():
+        if name in trained:
+            continue
         flat = tensor.reshape(-1)
         sampled = flat[:: max(1, len(flat) // _SAMPLED)]
         found.update(f"{name}{tuple(tensor.shape)}".encode())

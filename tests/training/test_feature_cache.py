@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from fcl_flower.training.feature_cache import FeatureCache
+from fcl_flower.models.multi_head import MultiHeadModel
+from fcl_flower.training.feature_cache import FeatureCache, frozen_features
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -103,3 +104,44 @@ def test_what_does_not_fit_at_all_is_not_held():
             cache.features(network, inputs(), compute), network(inputs())
         )
     assert compute.calls == 2
+
+
+class HalfFrozen(nn.Module):
+    """A frozen layer in front of a trained one."""
+
+    def __init__(self):
+        super().__init__()
+        self.front, self.back = body(seed=0), nn.Linear(3, 2)
+        self.front.requires_grad_(False)
+        self.calls = 0
+
+    def frozen_features(self, x):
+        self.calls += len(x) > 1
+        return self.front(x)
+
+    def forward(self, x):
+        return self.back(x if x.shape[1] == 3 else self.front(x))
+
+
+def model(of_body):
+    return MultiHeadModel(of_body, 2, (4,), tasks=1, classes=2, single_head=True)
+
+
+def test_what_is_trained_behind_frozen_features_does_not_make_them_others():
+    half = HalfFrozen()
+    network, x = model(half), inputs(seed=77)
+    first = frozen_features(network, x)
+    with torch.no_grad():
+        half.back.weight += 1
+    assert frozen_features(network, x) is first
+    assert half.calls == 1
+    with torch.no_grad():
+        half.front[0].weight += 1
+    assert not torch.equal(frozen_features(network, x), first)
+    assert half.calls == 2
+
+
+def test_a_body_without_frozen_parts_gives_the_inputs_themselves():
+    x = inputs()
+    assert frozen_features(model(nn.Linear(4, 2)), x) is x
+    assert frozen_features(model(HalfFrozen()), x[:0]).shape == (0, 3)
