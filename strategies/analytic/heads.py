@@ -13,7 +13,7 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
 from strategies.analytic import HeadKind
-from strategies.analytic.same_classes import same_classes
+from strategies.analytic.same_classes import Same, same_classes
 from strategies.analytic.sums import Matrix, Sums
 
 NEVER = -1e4
@@ -51,7 +51,12 @@ class Held(NamedTuple):
 
 
 def solve(
-    heads: Mapping[Key, Held], kind: HeadKind, penalty: float, *, matching: bool = False
+    heads: Mapping[Key, Held],
+    kind: HeadKind,
+    penalty: float,
+    *,
+    owners: Sequence[int] = (),
+    matching: bool = False,
 ) -> tuple[dict[Key, Head], float, int]:
     """Return every head, the penalty that all have, and how many classes were joined.
 
@@ -59,10 +64,10 @@ def solve(
     of all samples, validation included.
 
     Args:
-        heads: what each is solved from. Discriminants share their covariance, so that
-            the samples of one head count for the others.
+        heads: what each is solved from.
         kind: of the heads.
         penalty: 0 for what suits the validation samples.
+        owners: which client each head belongs to; empty where one head is everybody's.
         matching: learn classes of different heads that are the same from the samples of
             all; of discriminants alone.
 
@@ -80,64 +85,56 @@ def solve(
     elif not penalty:
         penalty = PENALTIES[int(np.argmin(squared_errors(held, PENALTIES)))]
     sums = [train.plus(valid) for train, valid in held]
-    joined = 0
-    if not is_discriminant:
-        found = ridges(sums, penalty)
-    elif not matching or len(sums) < 2:
-        found = discriminants(sums, penalty)
-    else:
+    same: Same = [{} for _ in sums]
+    if is_discriminant and matching:
         same = same_classes(sums)
-        joined = sum(len(pairs) for of_head in same for pairs in of_head.values()) // 2
-        found = joined_discriminants(sums, penalty, same)
+    if is_discriminant:
+        found = discriminants(sums, penalty, owners or [0] * len(sums), same)
+    else:
+        found = ridges(sums, penalty)
+    joined = sum(len(pairs) for of_head in same for pairs in of_head.values()) // 2
     return dict(zip(heads, found, strict=True)), penalty, joined
 
 
-def discriminants(sums: Sequence[Sums], shrinkage: float) -> list[Head]:
-    """Return linear discriminants with one covariance, shrunk towards a sphere.
-
-    ``S = (1 - s) W / N + s trace(W / N) / D I`` with W the scatter about the means of
-    the classes; ``w_c = S^-1 mean_c`` and ``b_c = -mean_c' w_c / 2 + log(n_c / n)``.
-    One head is scikit-learn's `LinearDiscriminantAnalysis` of solver ``lsqr``.
-
-    Args:
-        sums: of each head.
-        shrinkage: s, in (0, 1].
-    """
-    inverse = _inverse(_covariance(sums), shrinkage)
-    return [_discriminant(one.cross, inverse, one.counts) for one in sums]
-
-
-def joined_discriminants(
-    sums: Sequence[Sums],
-    shrinkage: float,
-    same: Sequence[Mapping[int, Sequence[tuple[int, int]]]],
+def discriminants(
+    sums: Sequence[Sums], shrinkage: float, owners: Sequence[int], same: Same
 ) -> list[Head]:
-    """Return discriminants whose classes are learned from all of their samples.
+    """Return linear discriminants, whose covariance is shrunk towards a sphere.
 
-    The mean of a class is over all samples of it, its share is that in the task, since
-    others may have it more often or seldom. The covariance of a head
-    lies between that of the tasks that share a class with it, itself included, of N
-    samples, and that of all tasks (Friedman, JASA 1989), which counts as D samples
-    more: the mean of the posterior under an inverse Wishart prior of D degrees. It is
-    shrunk as in `discriminants`.
+    ``S = (1 - s) V + s trace(V) / D I``; ``w_c = S^-1 mean_c`` and
+    ``b_c = -mean_c' w_c / 2 + log(n_c / n)``. One head alone is scikit-learn's
+    `LinearDiscriminantAnalysis` of solver ``lsqr``, with V the scatter about the means
+    of the classes, by sample.
+
+    Of several heads, a mean is over all samples of its class, and n_c / n the share in
+    the task, since others may have a class more often. V is the covariance of the tasks
+    that share a class with it, itself included, drawn towards that of all tasks of its
+    client, and this one towards that of everybody: each time as the mean of a posterior
+    under an inverse Wishart prior of D degrees (after Friedman, JASA 1989). So whoever
+    has few samples leans on others, and nobody whose samples suffice is disturbed.
 
     Args:
         sums: of each head.
         shrinkage: s, in (0, 1].
-        same: what `same_classes` says of them.
+        owners: the client of each head.
+        same: which classes of other heads are the same as its own.
     """
-    common = _covariance(sums)
+    everybody = _drawn(sums, _covariance(sums))
+    towards = {
+        owner: _drawn(
+            [one for one, its in zip(sums, owners, strict=True) if its == owner],
+            everybody,
+        )
+        for owner in set(owners)
+    }
     heads = []
-    for mine, relatives in zip(sums, same, strict=True):
+    for mine, owner, relatives in zip(sums, owners, same, strict=True):
         cross = mine.cross.copy()
         for number, pairs in relatives.items():
             for label, its in pairs:
                 cross[label] += sums[number].cross[its]
         related = [mine, *(sums[number] for number in relatives)]
-        trust = sum(one.total for one in related)
-        trust /= trust + len(common)
-        covariance = trust * _covariance(related) + (1 - trust) * common
-        inverse = _inverse(covariance, shrinkage)
+        inverse = _inverse(_drawn(related, towards[owner]), shrinkage)
         heads.append(_discriminant(cross, inverse, mine.counts))
     return heads
 
@@ -252,6 +249,14 @@ def _inverse(covariance: Matrix, shrinkage: float) -> tuple[Matrix, bool]:
     shrunk[np.diag_indices(len(shrunk))] += shrinkage * _mean_eigenvalue(covariance)
     factor: tuple[Matrix, bool] = cho_factor(shrunk)
     return factor
+
+
+def _drawn(sums: Sequence[Sums], prior: Matrix) -> Matrix:
+    """Return the covariance of some tasks and D samples more that are the prior's."""
+    total = sum(one.total for one in sums)
+    trust = total / (total + len(prior))
+    drawn: Matrix = trust * _covariance(sums) + (1 - trust) * prior
+    return drawn
 
 
 def _covariance(sums: Sequence[Sums]) -> Matrix:

@@ -16,6 +16,7 @@ could be noise are left out.
 
 from collections.abc import Sequence
 from itertools import combinations
+from typing import TypeAlias
 
 import numpy as np
 from scipy.linalg import cholesky, eigh, solve_triangular
@@ -23,12 +24,15 @@ from scipy.optimize import linear_sum_assignment
 
 from strategies.analytic.sums import Matrix, Sums
 
+Same: TypeAlias = list[dict[int, list[tuple[int, int]]]]
+"""For each task, by number of another, pairs of a class of its own and the other's."""
+
 _SHRINKAGE = 0.5
 """Of the covariance within classes, towards a sphere; on the safe side, since noise in
 a direction of little variance would look like another class."""
 
 
-def same_classes(sums: Sequence[Sums]) -> list[dict[int, list[tuple[int, int]]]]:
+def same_classes(sums: Sequence[Sums]) -> Same:
     """Return for each task which of its classes other tasks have as well.
 
     Two classes are taken for one where that is more likely than that one class among
@@ -42,7 +46,7 @@ def same_classes(sums: Sequence[Sums]) -> list[dict[int, list[tuple[int, int]]]]
         For each task, by number of another, pairs of a class of its own and the other's
         that is the same; empty for what stands alone.
     """
-    found: list[dict[int, list[tuple[int, int]]]] = [{} for _ in sums]
+    found: Same = [{} for _ in sums]
     space = _space(sums)
     if space is None:
         return found

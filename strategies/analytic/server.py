@@ -127,9 +127,11 @@ class Analytic(ServerStrategy[AnalyticParams], Explains, Forgets, KnowsModel):
         if not keys:
             return {}
         by_head: dict[str, list[str]] = {}
+        owners: dict[str, int] = {}
         for client, task, data in keys:
             name = "head" if self.single_head else f"head/{client}/{task}"
             by_head.setdefault(name, []).append(f"{client}/{task}/{data}")
+            owners[name] = client
         held = {
             name: Held(self._sums(kept, "sums", of), self._sums(kept, "valid", of))
             for name, of in by_head.items()
@@ -138,6 +140,7 @@ class Analytic(ServerStrategy[AnalyticParams], Explains, Forgets, KnowsModel):
             held,
             self.params.head,
             self.params.penalty,
+            owners=list(owners.values()),
             matching=self.params.matching == "tested",
         )
         samples = sum(one.train.total + one.valid.total for one in held.values())

@@ -124,7 +124,9 @@ class HalfFrozen(nn.Module):
 
 
 def model(of_body):
-    return MultiHeadModel(of_body, 2, (4,), tasks=1, classes=2, single_head=True)
+    return MultiHeadModel(
+        of_body, features=3, input_shape=(4,), tasks=1, classes=2, single_head=True
+    )
 
 
 def test_what_is_trained_behind_frozen_features_does_not_make_them_others():

@@ -27,6 +27,12 @@ def sums(h, y, classes=CLASSES):
     return add_up(found, classes, WIDTH)
 
 
+def alone(one, shrinkage):
+    """Return the discriminant of one head that nobody shares anything with."""
+    (head,) = discriminants([one], shrinkage, [0], [{}])
+    return head
+
+
 def relative(found, expected):
     return np.linalg.norm(found - expected) / np.linalg.norm(expected)
 
@@ -34,7 +40,7 @@ def relative(found, expected):
 @pytest.mark.parametrize("shrinkage", [0.001, 0.1, 0.9, 1.0])
 def test_a_discriminant_is_scikit_learns(shrinkage):
     h, y = samples(80)
-    (head,) = discriminants([sums(h, y)], shrinkage)
+    head = alone(sums(h, y), shrinkage)
     theirs = LinearDiscriminantAnalysis(solver="lsqr", shrinkage=shrinkage).fit(h, y)
     assert relative(head.weight, theirs.coef_) < 1e-9
     assert relative(head.bias, theirs.intercept_) < 1e-9
@@ -55,7 +61,7 @@ def test_a_class_without_samples_is_never_predicted():
     h, y = samples(40)
     y[y == 2] = 1
     for head in (
-        discriminants([sums(h, y)], 0.1)[0],
+        alone(sums(h, y), 0.1),
         ridges([sums(h, y)], 0.1)[0],
     ):
         assert head.bias[2] == NEVER
@@ -129,32 +135,39 @@ def test_the_head_is_of_validation_samples_too_once_the_penalty_is_chosen(kind):
     held = Held(sums(h, y), sums(v, z))
     heads, penalty, _ = solve({"head": held}, kind, 0.0)
     both = sums(np.concatenate([h, v]), np.concatenate([y, z]))
-    one = discriminants if kind == "discriminant" else ridges
-    (expected,) = one([both], penalty)
+    expected = (
+        alone(both, penalty) if kind == "discriminant" else ridges([both], penalty)[0]
+    )
     np.testing.assert_allclose(heads["head"].weight, expected.weight, rtol=1e-9)
 
 
 def test_a_given_penalty_is_taken_and_without_validation_samples_a_usual_one():
     h, y = samples(40)
-    alone = Held(sums(h, y), sums(h[:0], y[:0]))
-    assert solve({"head": alone}, "ridge", 0.25)[1] == 0.25
-    assert solve({"head": alone}, "ridge", 0.0)[1] == UNKNOWN
+    held = Held(sums(h, y), sums(h[:0], y[:0]))
+    assert solve({"head": held}, "ridge", 0.25)[1] == 0.25
+    assert solve({"head": held}, "ridge", 0.0)[1] == UNKNOWN
 
 
-def test_discriminants_of_several_heads_share_their_covariance_alone():
-    (h, y), (v, z) = samples(40), samples(12, seed=1)
-    heads = discriminants([sums(h, y), sums(v, z)], 0.1)
-    # As one discriminant in which the classes of the second head are others.
-    apart = sums(np.concatenate([h, v]), np.concatenate([y, z + CLASSES]), 2 * CLASSES)
-    (joint,) = discriminants([apart], 0.1)
-    np.testing.assert_allclose(heads[0].weight, joint.weight[:CLASSES], rtol=1e-9)
-    np.testing.assert_allclose(heads[1].weight, joint.weight[CLASSES:], rtol=1e-9)
-    # Each has its own shares of the classes.
-    shift = heads[1].bias - joint.bias[CLASSES:]
-    np.testing.assert_allclose(shift, np.log(52 / 12), rtol=1e-9)
+def test_a_covariance_is_drawn_towards_the_clients_and_that_towards_everybodys():
+    drawn = [samples(40), samples(12, seed=1), samples(25, seed=2)]
+    held = [sums(h, y) for h, y in drawn]
+    within = [one.within for one in held]
+    sizes = [40, 12, 25]
+    everybody = (sum(within) + WIDTH * sum(within) / 77) / (77 + WIDTH)
+    first = (within[0] + within[1] + WIDTH * everybody) / (52 + WIDTH)
+    second = (within[2] + WIDTH * everybody) / (25 + WIDTH)
+    heads = discriminants(held, 0.1, [4, 4, 9], [{}, {}, {}])
+    for place, prior in enumerate([first, first, second]):
+        covariance = (within[place] + WIDTH * prior) / (sizes[place] + WIDTH)
+        shrunk = 0.9 * covariance + 0.1 * np.trace(covariance) / WIDTH * np.eye(WIDTH)
+        weight = held[place].means @ np.linalg.inv(shrunk)
+        np.testing.assert_allclose(heads[place].weight, weight, rtol=1e-9)
+        shares = np.log(held[place].counts / sizes[place])
+        bias = shares - (held[place].means * weight).sum(1) / 2
+        np.testing.assert_allclose(heads[place].bias, bias, rtol=1e-9)
 
 
 def test_ridge_regressions_of_several_heads_know_nothing_of_each_other():
     (h, y), (v, z) = samples(40), samples(12, seed=1)
-    together, alone = ridges([sums(h, y), sums(v, z)], 0.1), ridges([sums(v, z)], 0.1)
-    np.testing.assert_array_equal(together[1].weight, alone[0].weight)
+    together, apart = ridges([sums(h, y), sums(v, z)], 0.1), ridges([sums(v, z)], 0.1)
+    np.testing.assert_array_equal(together[1].weight, apart[0].weight)

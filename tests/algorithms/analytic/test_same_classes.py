@@ -10,7 +10,7 @@ from strategies.analytic import same_classes as module
 from strategies.analytic.heads import (
     SHRINKAGES,
     Held,
-    joined_discriminants,
+    discriminants,
     solve,
     unexplained,
 )
@@ -123,26 +123,27 @@ def test_a_joined_class_has_the_mean_of_all_its_samples_and_its_own_share():
     h, y = draw(pair[0], seed=0)
     v, z = draw(pair[1], each=20, seed=1)
     both = [sums(h, y), sums(v, z)]
-    first, second = joined_discriminants(both, 0.2, [{1: [(2, 0)]}, {}])
+    first, second = discriminants(both, 0.2, [0, 0], [{1: [(2, 0)]}, {}])
 
     within = [one.within for one in both]
-    common = (within[0] + within[1]) / (len(y) + len(z))
+    count = len(y) + len(z)
+    # Who shares a class counts once more for what it is drawn towards.
+    prior = sum(within) / count
     last = np.concatenate([h[y == 2], v[z == 0]])
     means = np.stack([h[y == 0].mean(0), h[y == 1].mean(0), last.mean(0)])
-    counts = np.array([40, 40, 40])
-    for head, covariance, mean, count in (
-        (first, common, means, counts),  # what is related is everything
+    for head, covariance, mean, each in (
+        (first, prior, means, 40),
         (
             second,
-            (within[1] + D * common) / (len(z) + D),
+            (within[1] + D * prior) / (len(z) + D),
             np.stack([v[z == c].mean(0) for c in range(C)]),
-            np.full(C, 20),
+            20,
         ),
     ):
         shrunk = 0.8 * covariance + 0.2 * np.trace(covariance) / D * np.eye(D)
         weight = mean @ np.linalg.inv(shrunk)
         np.testing.assert_allclose(head.weight, weight, rtol=1e-9)
-        bias = np.log(count / count.sum()) - (mean * weight).sum(1) / 2
+        bias = np.log(each / (3 * each)) - (mean * weight).sum(1) / 2
         np.testing.assert_allclose(head.bias, bias, rtol=1e-9)
 
 
