@@ -573,7 +573,7 @@ def test_an_old_task_keeps_its_own_branches_and_predicts_as_before(solver):
     )
     x, drawn = examples(4).x, documents(4)
     during = seit.predict(state, {}, 1, x)
-    state = seit.finish(state, 1, data(2))
+    state = seit.close(state, 1)
     before = seit.predict(state, {}, 1, x)
     torch.testing.assert_close(before, during, atol=1e-6, rtol=1e-6)
 

@@ -230,7 +230,7 @@ def test_predictions_stay_the_same_when_foreign_adapters_are_folded():
     )
     torch.testing.assert_close(weit.build_task_model(state, 1).theta(W).detach(), theta)
 
-    finished = weit.finish(state, 1, data(2))
+    finished = weit.close(state, 1)
     torch.testing.assert_close(weit.predict(finished, {}, 1, x), before)
     assert "attention" not in finished
     assert not any(group.startswith("received/") for group in finished)
