@@ -69,7 +69,8 @@ def test_a_former_file_is_printed_in_sections(fcl, tmp_path):
     answer = fcl("config", "upgrade", "old.toml")
     assert (answer.code, answer.err) == (0, "")
     found = RunConfig.of(tomllib.loads(answer.out))
-    assert found == RunConfig.from_settings(strategy="ewc", clients=3, seed=2)
+    kept = {"strategy": "ewc", "clients": 3, "seed": 2, "lr_patience": 3}
+    assert found == RunConfig.from_settings(**kept)  # with the default of its time
 
 
 @pytest.mark.parametrize(
