@@ -72,6 +72,8 @@ def same_classes(sums: Sequence[Sums]) -> Same:
 
 _NOTHING = 1e-12
 """A variance below it is rounding: features are of length 1 at most."""
+_LEAST = 1e-6
+"""The least variance within classes, where that of the shrunk covariance is 1."""
 _Means = tuple[Matrix, Matrix]
 _NEVER = -1e9
 
@@ -127,7 +129,8 @@ def _space(sums: Sequence[Sums]) -> tuple[Matrix, Matrix, Matrix] | None:
     noise = _whitened(covariance, lower)
     white = _whitened(scatter / degrees, lower) - chance * noise
     values, vectors = eigh(white)
-    within = np.einsum("ij,ij->j", vectors, noise @ vectors)
+    # Whoever sends classes that do not vary where nobody's do makes it 0.
+    within = np.maximum(np.einsum("ij,ij->j", vectors, noise @ vectors), _LEAST)
     # Directions in which means differ by more than the largest of pure noise would
     # (Marchenko and Pastur 1967, for as many independent directions as there are).
     (largest,) = eigh(noise, eigvals_only=True, subset_by_index=(width - 1, width - 1))

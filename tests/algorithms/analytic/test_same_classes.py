@@ -84,6 +84,24 @@ def test_a_class_without_samples_is_nobodys():
     assert found[2] == {0: [(0, 0), (1, 1)]}
 
 
+def test_classes_that_do_not_vary_where_nobodys_do_are_told_apart_all_the_same():
+    """A client may send what it likes: here, one number a class and no scatter."""
+    of_task = []
+    for seed, codes in enumerate([(0, 1, 2), (3, 4, 5), (2, 0, 1)]):
+        h, y = draw((0, 0, 0), seed=seed)
+        for label in range(C):
+            h[y == label] -= h[y == label].mean(0)
+        h[:, 6:] = np.eye(6)[np.array(codes)[y]]
+        of_task.append(sums(h, y))
+    found = same_classes(of_task)
+    assert {one: sorted(pairs) for one, pairs in found[2].items()} == {
+        0: [(0, 2), (1, 0), (2, 1)]
+    }
+    assert not found[1]
+    _, within, _ = module._space(of_task)
+    assert within.min() == pytest.approx(1e-6)  # not 0, by which it is divided
+
+
 def test_the_evidence_is_the_ratio_of_two_gaussian_densities():
     rng = np.random.default_rng(0)
     a, b = rng.standard_normal((2, 3, 4))
