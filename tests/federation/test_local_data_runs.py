@@ -255,8 +255,12 @@ def text_config(tmp_path, **values):
     return config(tmp_path, **{"strategy": "fedavg", **texty, **values})
 
 
-SIT = {"strategy.knowledge": "sit:1", "strategy.clusters": 1}
-"""With a single centre, the mean of all documents of a task."""
+SIT = {
+    "strategy.knowledge": "sit:1",
+    "strategy.clusters": 1,
+    "strategy.overlap": "mean-cosine",
+}
+"""With a single centre, the mean of all documents of a task, compared as it is."""
 
 
 @pytest.mark.parametrize("strategy", ["fedavg", "fedweit", "fedseit"])
