@@ -14,7 +14,7 @@ from scipy.linalg import cho_factor, cho_solve
 
 from strategies.analytic import HeadKind
 from strategies.analytic.same_classes import Same, same_classes
-from strategies.analytic.sums import Matrix, Sums
+from strategies.analytic.sums import Matrix, Sums, shrunk
 
 NEVER = -1e4
 """The logit of a class without samples; finite, so that losses are."""
@@ -152,9 +152,8 @@ def likelihoods(held: Sequence[Held], shrinkages: Sequence[float]) -> list[float
         crossed = valid.cross[:, :-1].T @ means
         spread += valid.gram - crossed - crossed.T + (means.T * valid.counts) @ means
     along = ((spread @ vectors) * vectors).sum(0) / sum(v.total for _, v in held)
-    mean, values = _mean_eigenvalue(covariance), np.maximum(values, 0.0)
-    shrunk = [(1 - s) * values + s * mean for s in shrinkages]
-    return [-float((np.log(one) + along / one).sum()) / 2 for one in shrunk]
+    spectra = _spectra(covariance, values, shrinkages)
+    return [-float((np.log(one) + along / one).sum()) / 2 for one in spectra]
 
 
 def unexplained(held: Sequence[Held], shrinkages: Sequence[float]) -> list[float]:
@@ -167,8 +166,7 @@ def unexplained(held: Sequence[Held], shrinkages: Sequence[float]) -> list[float
     """
     covariance = _covariance([train for train, _ in held])
     values, vectors = np.linalg.eigh(covariance)
-    mean, values = _mean_eigenvalue(covariance), np.maximum(values, 0.0)
-    shrunk = [(1 - s) * values + s * mean for s in shrinkages]
+    spectra = _spectra(covariance, values, shrinkages)
     missed = np.zeros(len(shrinkages))
     for train, valid in held:
         if not valid.total:
@@ -180,7 +178,7 @@ def unexplained(held: Sequence[Held], shrinkages: Sequence[float]) -> list[float
         means = train.means[train.counts > 0]
         away = np.zeros_like(train.means)
         away[train.counts > 0] = (means - means.mean(0)) @ vectors
-        for place, one in enumerate(shrunk):
+        for place, one in enumerate(spectra):
             weight = (away / one).T
             power = float(((gram @ weight) * weight).sum())
             shared = max(0.0, float((target * weight).sum()))
@@ -245,10 +243,17 @@ def _discriminant(cross: Matrix, inverse: tuple[Matrix, bool], counts: Matrix) -
 
 def _inverse(covariance: Matrix, shrinkage: float) -> tuple[Matrix, bool]:
     """Return what `cho_solve` takes for the shrunk covariance."""
-    shrunk = (1 - shrinkage) * covariance
-    shrunk[np.diag_indices(len(shrunk))] += shrinkage * _mean_eigenvalue(covariance)
-    factor: tuple[Matrix, bool] = cho_factor(shrunk)
+    drawn = shrunk(covariance, shrinkage, _mean_eigenvalue(covariance))
+    factor: tuple[Matrix, bool] = cho_factor(drawn)
     return factor
+
+
+def _spectra(
+    covariance: Matrix, values: Matrix, shrinkages: Sequence[float]
+) -> list[Matrix]:
+    """Return the eigenvalues of a covariance, shrunk by each of some shrinkages."""
+    mean, values = _mean_eigenvalue(covariance), np.maximum(values, 0.0)
+    return [(1 - s) * values + s * mean for s in shrinkages]
 
 
 def _drawn(sums: Sequence[Sums], prior: Matrix) -> Matrix:

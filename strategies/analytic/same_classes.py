@@ -22,7 +22,7 @@ import numpy as np
 from scipy.linalg import cholesky, eigh, solve_triangular
 from scipy.optimize import linear_sum_assignment
 
-from strategies.analytic.sums import Matrix, Sums
+from strategies.analytic.sums import Matrix, Sums, shrunk
 
 Same: TypeAlias = list[dict[int, list[tuple[int, int]]]]
 """For each task, by number of another, pairs of a class of its own and the other's."""
@@ -113,8 +113,6 @@ def _space(sums: Sequence[Sums]) -> tuple[Matrix, Matrix, Matrix] | None:
     mean = np.trace(covariance) / width
     if mean < _NOTHING:
         return None
-    shrunk = (1 - _SHRINKAGE) * covariance
-    shrunk[np.diag_indices(width)] += _SHRINKAGE * mean
     scatter, chances, degrees = np.zeros_like(covariance), 0.0, 0.0
     for one in tasks:
         known = one.counts > 0
@@ -124,7 +122,7 @@ def _space(sums: Sequence[Sums]) -> tuple[Matrix, Matrix, Matrix] | None:
         degrees += len(means) - 1
         # What the means' own noise adds to it.
         chances += (len(means) - 1) * float((1 / one.counts[known]).mean())
-    lower = cholesky(shrunk, lower=True)
+    lower = cholesky(shrunk(covariance, _SHRINKAGE, mean), lower=True)
     chance = chances / degrees
     noise = _whitened(covariance, lower)
     white = _whitened(scatter / degrees, lower) - chance * noise

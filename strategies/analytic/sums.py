@@ -208,6 +208,19 @@ def between(cross: Matrix) -> Matrix:
     return product
 
 
+def shrunk(covariance: Matrix, shrinkage: float, sphere: float) -> Matrix:
+    """Return a covariance drawn towards a sphere: ``(1 - s) V + s sphere I``.
+
+    Args:
+        covariance: V, shape (D, D).
+        shrinkage: s, in [0, 1].
+        sphere: its variance in every direction.
+    """
+    found: Matrix = (1 - shrinkage) * covariance
+    found[np.diag_indices(len(found))] += shrinkage * sphere
+    return found
+
+
 def _by_class(h: Matrix, y: Labels, classes: int) -> Matrix:
     found = np.zeros((classes, h.shape[1] + 1))
     np.add.at(found, y, np.column_stack([h, np.ones(len(h))]))
