@@ -6,6 +6,7 @@ from analytic_cases import start
 from fakes import rounds_of, run_in_process, summary_of
 from scipy.stats import norm
 
+from strategies.analytic import heads as heads_module
 from strategies.analytic import same_classes as module
 from strategies.analytic.heads import (
     SHRINKAGES,
@@ -100,6 +101,17 @@ def test_classes_that_do_not_vary_where_nobodys_do_are_told_apart_all_the_same()
     assert not found[1]
     _, within, _ = module._space(of_task)
     assert within.min() == pytest.approx(1e-6)  # not 0, by which it is divided
+
+
+@pytest.mark.parametrize(("more", "found"), [(-0.01, 0), (0.01, 2)])
+def test_evidence_must_exceed_that_of_one_among_all_candidates(
+    monkeypatch, more, found
+):
+    level = np.log(6) + more  # two tasks of three classes
+    monkeypatch.setattr(
+        module, "_evidence", lambda *_: np.where(np.eye(C), level, -1.0)
+    )
+    assert sum(map(len, same_classes(tasks((0, 1, 2), (3, 4, 5))))) == found
 
 
 def test_the_evidence_is_the_ratio_of_two_gaussian_densities():
@@ -201,6 +213,13 @@ def test_with_several_heads_the_shrinkage_leaves_least_unexplained():
     best = SHRINKAGES[int(np.argmin(scores))]
     assert solve(held, "discriminant", 0.0)[1] == best
     assert SHRINKAGES[0] < best
+
+
+def test_with_several_heads_the_likelihood_is_not_asked(monkeypatch):
+    held = {seed: Held(*[sums(*draw((0, 1, 2), 9, seed))] * 2) for seed in (0, 1)}
+    scores = [float(abs(place - 4)) for place in range(len(SHRINKAGES))]
+    monkeypatch.setattr(heads_module, "unexplained", lambda *_: scores)
+    assert solve(held, "discriminant", 0.0)[1] == SHRINKAGES[4]
 
 
 def test_more_samples_of_the_same_classes_make_a_better_head():
