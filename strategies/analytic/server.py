@@ -17,8 +17,10 @@ from fcl_flower.core.errors import WireError, refuse
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 from fcl_flower.core.update_checks import fits
 from strategies.analytic import AnalyticParams
-from strategies.analytic.heads import Head, Held, solve
+from strategies.analytic.heads import Head
+from strategies.analytic.penalties import Held
 from strategies.analytic.received import check
+from strategies.analytic.solution import solve
 from strategies.analytic.sums import Sums, add_up
 
 SOLVED = "meta/solved"
@@ -30,8 +32,9 @@ class Analytic(ServerStrategy[AnalyticParams], Explains, Forgets, KnowsModel):
 
     State: ``sums/C/T/ID`` and, where the penalty is to be chosen, ``valid/C/T/ID`` (see
     `sums`), of the data ID of task T of client C; ``head``, or ``head/C/T`` where each
-    task has its own (`weight`, `bias`); ``meta/solved`` (`penalty`,
-    `samples`, and `same_classes`: pairs of classes of two tasks that were joined).
+    task has its own (`weight`, `bias`); ``meta/solved`` (`penalty`, the median over
+    heads, `samples`, and `same_classes`: pairs of classes of two tasks that were
+    joined).
     """
 
     averaged_groups = ()
@@ -136,7 +139,7 @@ class Analytic(ServerStrategy[AnalyticParams], Explains, Forgets, KnowsModel):
             name: Held(self._sums(kept, "sums", of), self._sums(kept, "valid", of))
             for name, of in by_head.items()
         }
-        heads, penalty, joined = solve(
+        heads, penalties, joined = solve(
             held,
             self.params.head,
             self.params.penalty,
@@ -149,7 +152,7 @@ class Analytic(ServerStrategy[AnalyticParams], Explains, Forgets, KnowsModel):
             **{group: kept[group] for group in groups if group in kept},
             **{name: _arrays(head) for name, head in heads.items()},
             SOLVED: {
-                "penalty": np.asarray(penalty),
+                "penalty": np.asarray(np.median(penalties)),
                 "samples": np.asarray(samples),
                 "same_classes": np.asarray(joined),
             },

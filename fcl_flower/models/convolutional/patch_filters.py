@@ -76,14 +76,14 @@ class PatchFilters(nn.Module):
         """Return features, shape (batch, features), of images or of such features."""
         if x.ndim == 2:
             return x
-        # Filter and normalisation of each patch in one: w (p - mean) / deviation - b.
+        # Filter and normalisation of each patch in one: w (p - mean) / deviation - b,
+        # where w mean is 0, since the patches that made the filters had no mean.
         side = self.weight.shape[-1]
         mean = avg_pool2d(x.mean(1, keepdim=True), side, stride=1)
         square = avg_pool2d(x.square().mean(1, keepdim=True), side, stride=1)
         variance = (square - mean.square()).clamp(min=0)
-        total = self.weight.sum((1, 2, 3))[:, None, None]
-        answer = conv2d(x, self.weight) - total * mean
-        answer = answer / (variance + _FLAT).sqrt() - self.bias[:, None, None]
+        answer = conv2d(x, self.weight) / (variance + _FLAT).sqrt()
+        answer -= self.bias[:, None, None]
         both = torch.cat([answer, -answer], 1)
         active = torch.relu(both - _THRESHOLD)
         return adaptive_avg_pool2d(active, self.grid).flatten(1)

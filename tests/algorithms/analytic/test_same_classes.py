@@ -6,16 +6,11 @@ from analytic_cases import start
 from fakes import rounds_of, run_in_process, summary_of
 from scipy.stats import norm
 
-from strategies.analytic import heads as heads_module
 from strategies.analytic import same_classes as module
-from strategies.analytic.heads import (
-    SHRINKAGES,
-    Held,
-    discriminants,
-    solve,
-    unexplained,
-)
+from strategies.analytic.heads import discriminants
+from strategies.analytic.penalties import Held
 from strategies.analytic.same_classes import same_classes
+from strategies.analytic.solution import solve
 from strategies.analytic.sums import add_up, gram
 
 D, C = 12, 3
@@ -153,7 +148,7 @@ def test_a_joined_class_has_the_mean_of_all_its_samples_and_its_own_share():
     h, y = draw(pair[0], seed=0)
     v, z = draw(pair[1], each=20, seed=1)
     both = [sums(h, y), sums(v, z)]
-    first, second = discriminants(both, 0.2, [0, 0], [{1: [(2, 0)]}, {}])
+    first, second = discriminants(both, [0.2, 0.2], [0, 0], [{1: [(2, 0)]}, {}])
 
     within = [one.within for one in both]
     count = len(y) + len(z)
@@ -175,51 +170,6 @@ def test_a_joined_class_has_the_mean_of_all_its_samples_and_its_own_share():
         np.testing.assert_allclose(head.weight, weight, rtol=1e-9)
         bias = np.log(each / (3 * each)) - (mean * weight).sum(1) / 2
         np.testing.assert_allclose(head.bias, bias, rtol=1e-9)
-
-
-def test_what_the_logits_leave_unexplained_is_that_of_a_regression_on_them():
-    held, samples = [], []
-    for seed, one in enumerate([(0, 1, 2), (3, 4, 5)]):
-        (h, y), (v, z) = draw(one, seed=seed), draw(one, each=7, seed=seed + 10)
-        held.append(Held(sums(h, y), sums(v, z)))
-        samples.append((v, z))
-    (found,) = unexplained(held, [0.3])
-    covariance = sum(one.train.within for one in held) / 240
-    shrunk = 0.7 * covariance + 0.3 * np.trace(covariance) / D * np.eye(D)
-    shares = []
-    for (train, _), (v, z) in zip(held, samples, strict=True):
-        away = train.means - train.means.mean(0)
-        f = v @ np.linalg.solve(shrunk, away.T)
-        f = (f - f.mean(0)).ravel()
-        target = np.eye(C)[z]
-        target = (target - target.mean(0)).ravel()
-        slope = (f @ target) / (f @ f)
-        shares.append(np.square(target - slope * f).sum() / np.square(target).sum())
-    assert found == pytest.approx(np.mean(shares))
-
-
-def test_logits_that_point_the_wrong_way_explain_nothing():
-    h, y = draw((0, 1, 2))
-    turned = Held(sums(h, y), sums(*draw((1, 2, 0), seed=4)))
-    assert unexplained([turned, turned], [0.1]) == [1.0]
-
-
-def test_with_several_heads_the_shrinkage_leaves_least_unexplained():
-    held = {
-        seed: Held(sums(*draw(one, 4, seed)), sums(*draw(one, 9, seed + 10)))
-        for seed, one in enumerate([(0, 1, 2), (3, 4, 5), (0, 1, 2)])
-    }
-    scores = unexplained(list(held.values()), SHRINKAGES)
-    best = SHRINKAGES[int(np.argmin(scores))]
-    assert solve(held, "discriminant", 0.0)[1] == best
-    assert SHRINKAGES[0] < best
-
-
-def test_with_several_heads_the_likelihood_is_not_asked(monkeypatch):
-    held = {seed: Held(*[sums(*draw((0, 1, 2), 9, seed))] * 2) for seed in (0, 1)}
-    scores = [float(abs(place - 4)) for place in range(len(SHRINKAGES))]
-    monkeypatch.setattr(heads_module, "unexplained", lambda *_: scores)
-    assert solve(held, "discriminant", 0.0)[1] == SHRINKAGES[4]
 
 
 def test_more_samples_of_the_same_classes_make_a_better_head():
