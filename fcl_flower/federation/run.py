@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from logging import INFO
 from pathlib import Path
@@ -33,6 +34,7 @@ from fcl_flower.results.run_folder import CHECKPOINT, free_folder
 from fcl_flower.setup import factory
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.setup.resolved_run import ResolvedRun
+from fcl_flower.storage.folder_lock import locked
 from fcl_flower.training.tensors import snapshot
 
 EvaluateFn: TypeAlias = Callable[[int, ArrayRecord], MetricRecord | None]
@@ -139,10 +141,13 @@ class FederatedStrategy(Strategy):
         seconds = self._config.federation.timeout if timeout is None else timeout
         if not seconds > 0:
             raise refuse("timeout", timeout, "a number of seconds above 0")
-        run = prepare(self._config, grid, initial_arrays, num_rounds, seconds)
-        rounds = run.schedule.num_rounds
-        result = self.run_rounds(run, grid, rounds, seconds, evaluate_fn)
-        run.server.finish()
+        with ExitStack() as stack:
+            run = prepare(
+                self._config, grid, initial_arrays, num_rounds, seconds, stack
+            )
+            rounds = run.schedule.num_rounds
+            result = self.run_rounds(run, grid, rounds, seconds, evaluate_fn)
+            run.server.finish()
         return result
 
     def run_rounds(
@@ -203,6 +208,7 @@ def prepare(
     initial_arrays: ArrayRecord | None,
     num_rounds: int | None,
     timeout: float,
+    stack: ExitStack,
 ) -> FederatedRun:
     """Wait for the clients and build a run; resume it where that is configured.
 
@@ -212,9 +218,10 @@ def prepare(
         initial_arrays: see `FederatedStrategy.start`.
         num_rounds: likewise.
         timeout: seconds to wait for the clients.
+        stack: keeps other processes out of the run's folder until it is closed.
 
     Raises:
-        ConfigError: something of it is refused.
+        ConfigError: something of it is refused, or another process is in its folder.
         RoundError: too few clients have connected.
     """
     wanted = config.scenario.clients
@@ -242,6 +249,8 @@ def prepare(
         log(INFO, "%s: %s", topic, remark)
     counterpart = local_only_counterpart(config)
     folder = Path(config.run.output) if config.run.output else free_folder(config)
+    folder.mkdir(parents=True, exist_ok=True)
+    stack.enter_context(locked(folder, "run.output"))
     recorder = Recorder(
         folder,
         config,

@@ -80,6 +80,7 @@ class Server:
 
     def begin(self, model: Arrays) -> None:
         """Start from the initial shared tensors."""
+        self._recorder.begin()
         self._state = self._strategy.init(model)
 
     def resume(self) -> bool:

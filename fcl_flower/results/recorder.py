@@ -71,8 +71,6 @@ class Recorder:
         scenario.save(folder / "scenario.json")
         (folder / "rounds.jsonl").write_text("")
         self._event_log = EventLog(folder / "journal.jsonl")
-        if not config.run.resume:
-            self._event_log.clear()
         with (folder / "accuracy.csv").open("w", newline="") as file:
             csv.writer(file).writerow(COLUMNS)
         self.progress(0, 0, 0, "starting")
@@ -86,6 +84,10 @@ class Recorder:
     def clock(self) -> float:
         """Return the simulated time at the end of the last round; 0 without any."""
         return self._history.clock
+
+    def begin(self) -> None:
+        """Forget the events of an earlier run in the folder."""
+        self._event_log.clear()
 
     def progress(
         self, server_round: int, done: int, expected: int, state: str = "training"

@@ -57,7 +57,7 @@ def run_superlink(
     """
     files = None if certificates is None else _server_files(certificates)
     home = state / "flower"
-    make_folder(state, "state")
+    make_folder(state, "state", private=True)
     write_superlink(home, addresses.control, certificates and certificates.authority)
     command = [
         program("flower-superlink"),
