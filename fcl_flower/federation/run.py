@@ -1,9 +1,9 @@
 """What both loops share: how a run begins, what Flower's user gets, how it ends."""
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from logging import INFO
 from pathlib import Path
 from typing import TypeAlias
@@ -29,6 +29,7 @@ from fcl_flower.federation.transport.flower_records import (
 )
 from fcl_flower.federation.transport.state_store import FolderStateStore
 from fcl_flower.results.diagnostics import build_diagnostics
+from fcl_flower.results.history import Lateness
 from fcl_flower.results.recorder import Recorder
 from fcl_flower.results.run_folder import CHECKPOINT, free_folder
 from fcl_flower.setup import factory
@@ -48,11 +49,13 @@ class FederatedRun:
         server: with its state, fresh or resumed.
         schedule: maps rounds to tasks and participants.
         clock: simulated durations, if there are any.
+        lateness: of the clients whose last update was late, as the record has it.
     """
 
     server: Server
     schedule: Schedule
     clock: SimulatedClock
+    lateness: Mapping[int, Lateness] = field(default_factory=dict)
 
 
 class FederatedStrategy(Strategy):
@@ -279,7 +282,8 @@ def prepare(
                 f"none, as {config.title} shares no model",
             )
     clock = SimulatedClock(config.asynchronous.durations, recorder.clock)
-    return FederatedRun(server, factory.build_schedule(resolved, scenario), clock)
+    schedule = factory.build_schedule(resolved, scenario)
+    return FederatedRun(server, schedule, clock, recorder.lateness)
 
 
 def _evaluates_updates(resolved: ResolvedRun) -> bool:
@@ -291,7 +295,7 @@ def _evaluates_updates(resolved: ResolvedRun) -> bool:
     section = resolved.config.federation
     return (
         section.evaluate_before_aggregation
-        and section.client_fraction == 1
+        and section.client_fraction == section.quorum == 1
         and resolved.algorithm.load_client().update_is_model
     )
 

@@ -14,7 +14,7 @@ ROUND: Final = "trained"
 EVALUATION: Final = "evaluated"
 BEFORE_AGGREGATION: Final = "evaluated before aggregation"
 
-BY_CLIENT = {"scores", "replies", "failed", "stages"}
+BY_CLIENT = {"scores", "replies", "failed", "stages", "late"}
 """Parts of an event that are by client, whose number JSON keeps as text."""
 
 _WITHOUT_CHECKSUM = b'{"what": '
