@@ -14,8 +14,8 @@ import click
 def forget(folder: Path, client: int, task: int | None) -> None:
     """Take a client out of the run in FOLDER, as if it had never contributed.
 
-    For strategies that keep what clients send apart, such as analytic. No server may be
-    running in FOLDER.
+    For strategies that keep what clients send apart, such as analytic. Refused while
+    the run's server is running.
     """
     from fcl_flower.federation.forget import REMAINS
     from fcl_flower.federation.forget import forget as take_out

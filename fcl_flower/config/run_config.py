@@ -50,12 +50,14 @@ class RunConfig(Section):
         return self
 
     @model_validator(mode="after")
-    def _no_client_fraction_without_rounds(self) -> Self:
-        if self.asynchronous.enabled and self.federation.client_fraction < 1:
-            raise ValueError(
-                f"federation.client_fraction: got {self.federation.client_fraction}, "
-                "expected 1 in an asynchronous run, which has no rounds"
-            )
+    def _no_fraction_without_rounds(self) -> Self:
+        for key in ("client_fraction", "quorum"):
+            given = getattr(self.federation, key)
+            if self.asynchronous.enabled and given < 1:
+                raise ValueError(
+                    f"federation.{key}: got {given}, expected 1 in an asynchronous "
+                    "run, which has no rounds"
+                )
         return self
 
     @model_validator(mode="after")

@@ -189,6 +189,12 @@ class FederationSection(Section):
     """How often a round with too few updates is tried, or a failing client asked."""
     timeout: float = Field(3600.0, gt=0)
     """Seconds to wait for a round's replies, or for clients to connect."""
+    quorum: float = Field(1.0, gt=0, le=1)
+    """Fraction of the clients asked whose replies are enough to close a round; 1 for
+    all. A client that is late again and again is asked less often."""
+    deadline_factor: float = Field(0.0, ge=0)
+    """How long a round with its quorum waits for the others, in times that the quorum
+    took; 0 for not at all."""
     max_update_norm: float = Field(1000.0, ge=0)
     """Largest norm of an update, as a multiple of the norm of the server's weights; 0
     for any."""

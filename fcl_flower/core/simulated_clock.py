@@ -1,5 +1,6 @@
 """Simulated time: how long clients train, where a run sets durations."""
 
+import math
 from collections.abc import Iterable, Sequence
 
 
@@ -28,7 +29,7 @@ class SimulatedClock:
         """Return how long a client trains, 0 where nothing is planted."""
         return self._pace[client] if self._pace else 0.0
 
-    def round(self, clients: Iterable[int]) -> dict[str, float]:
-        """Let a round pass, which takes as long as its slowest client."""
-        self.now += max(map(self.duration, clients), default=0.0)
+    def round(self, clients: Iterable[int], most: float = math.inf) -> dict[str, float]:
+        """Let a round pass, which takes as long as its slowest client, or ``most``."""
+        self.now += min(most, max(map(self.duration, clients), default=0.0))
         return {"clock": self.now} if self._pace else {}

@@ -14,6 +14,7 @@ from fcl_flower.federation.transport.state_store import FolderStateStore
 from fcl_flower.results.run_folder import CHECKPOINT
 from fcl_flower.setup import factory
 from fcl_flower.setup.resolve import resolve
+from fcl_flower.storage.folder_lock import locked
 
 REMAINS = (
     "what clients received before",
@@ -41,8 +42,8 @@ class Forgotten:
 def forget(folder: Path, client: int, task: int | None = None) -> Forgotten:
     """Take a client's contribution out of a run's checkpoint.
 
-    Earlier versions of the state, which still had it, are removed. No server may be
-    running in the folder. A run that is resumed goes on with what is left.
+    Earlier versions of the state, which still had it, are removed. A run that is
+    resumed goes on with what is left.
 
     Args:
         folder: of a run.
@@ -50,8 +51,8 @@ def forget(folder: Path, client: int, task: int | None = None) -> Forgotten:
         task: of which of its tasks, counted from 0; None for all.
 
     Raises:
-        ConfigError: there is no such run, its strategy cannot forget, or the state has
-            nothing of the client.
+        ConfigError: there is no such run, its server is running, its strategy cannot
+            forget, or the state has nothing of the client.
         WireError: the checkpoint is damaged.
     """
     file = folder / "config.toml"
@@ -68,13 +69,14 @@ def forget(folder: Path, client: int, task: int | None = None) -> Forgotten:
             "into a network cannot be taken out",
         )
     store = FolderStateStore(folder / CHECKPOINT)
-    saved = store.load(before=sys.maxsize)
-    if saved is None:
-        raise refuse("folder", str(folder), "that of a run that has finished a round")
-
-    left = strategy.forget(saved.payload, client, task)
-    store.save(left, saved.round)
-    store.drop_earlier()
+    with locked(folder, "folder"):
+        saved = store.load(before=sys.maxsize)
+        if saved is None:
+            expected = "that of a run that has finished a round"
+            raise refuse("folder", str(folder), expected)
+        left = strategy.forget(saved.payload, client, task)
+        store.save(left, saved.round)
+        store.drop_earlier()
     before, after = (_described(strategy, s) for s in (saved.payload, left))
     return Forgotten(saved.round, before, after)
 

@@ -1,8 +1,9 @@
 """What both loops share: how a run begins, what Flower's user gets, how it ends."""
 
 from abc import abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from logging import INFO
 from pathlib import Path
 from typing import TypeAlias
@@ -28,11 +29,13 @@ from fcl_flower.federation.transport.flower_records import (
 )
 from fcl_flower.federation.transport.state_store import FolderStateStore
 from fcl_flower.results.diagnostics import build_diagnostics
+from fcl_flower.results.history import Lateness
 from fcl_flower.results.recorder import Recorder
 from fcl_flower.results.run_folder import CHECKPOINT, free_folder
 from fcl_flower.setup import factory
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.setup.resolved_run import ResolvedRun
+from fcl_flower.storage.folder_lock import locked
 from fcl_flower.training.tensors import snapshot
 
 EvaluateFn: TypeAlias = Callable[[int, ArrayRecord], MetricRecord | None]
@@ -46,11 +49,13 @@ class FederatedRun:
         server: with its state, fresh or resumed.
         schedule: maps rounds to tasks and participants.
         clock: simulated durations, if there are any.
+        lateness: of the clients whose last update was late, as the record has it.
     """
 
     server: Server
     schedule: Schedule
     clock: SimulatedClock
+    lateness: Mapping[int, Lateness] = field(default_factory=dict)
 
 
 class FederatedStrategy(Strategy):
@@ -139,10 +144,13 @@ class FederatedStrategy(Strategy):
         seconds = self._config.federation.timeout if timeout is None else timeout
         if not seconds > 0:
             raise refuse("timeout", timeout, "a number of seconds above 0")
-        run = prepare(self._config, grid, initial_arrays, num_rounds, seconds)
-        rounds = run.schedule.num_rounds
-        result = self.run_rounds(run, grid, rounds, seconds, evaluate_fn)
-        run.server.finish()
+        with ExitStack() as stack:
+            run = prepare(
+                self._config, grid, initial_arrays, num_rounds, seconds, stack
+            )
+            rounds = run.schedule.num_rounds
+            result = self.run_rounds(run, grid, rounds, seconds, evaluate_fn)
+            run.server.finish()
         return result
 
     def run_rounds(
@@ -203,6 +211,7 @@ def prepare(
     initial_arrays: ArrayRecord | None,
     num_rounds: int | None,
     timeout: float,
+    stack: ExitStack,
 ) -> FederatedRun:
     """Wait for the clients and build a run; resume it where that is configured.
 
@@ -212,9 +221,10 @@ def prepare(
         initial_arrays: see `FederatedStrategy.start`.
         num_rounds: likewise.
         timeout: seconds to wait for the clients.
+        stack: keeps other processes out of the run's folder until it is closed.
 
     Raises:
-        ConfigError: something of it is refused.
+        ConfigError: something of it is refused, or another process is in its folder.
         RoundError: too few clients have connected.
     """
     wanted = config.scenario.clients
@@ -242,6 +252,8 @@ def prepare(
         log(INFO, "%s: %s", topic, remark)
     counterpart = local_only_counterpart(config)
     folder = Path(config.run.output) if config.run.output else free_folder(config)
+    folder.mkdir(parents=True, exist_ok=True)
+    stack.enter_context(locked(folder, "run.output"))
     recorder = Recorder(
         folder,
         config,
@@ -270,7 +282,8 @@ def prepare(
                 f"none, as {config.title} shares no model",
             )
     clock = SimulatedClock(config.asynchronous.durations, recorder.clock)
-    return FederatedRun(server, factory.build_schedule(resolved, scenario), clock)
+    schedule = factory.build_schedule(resolved, scenario)
+    return FederatedRun(server, schedule, clock, recorder.lateness)
 
 
 def _evaluates_updates(resolved: ResolvedRun) -> bool:
@@ -282,7 +295,7 @@ def _evaluates_updates(resolved: ResolvedRun) -> bool:
     section = resolved.config.federation
     return (
         section.evaluate_before_aggregation
-        and section.client_fraction == 1
+        and section.client_fraction == section.quorum == 1
         and resolved.algorithm.load_client().update_is_model
     )
 

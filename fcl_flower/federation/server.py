@@ -80,6 +80,7 @@ class Server:
 
     def begin(self, model: Arrays) -> None:
         """Start from the initial shared tensors."""
+        self._recorder.begin()
         self._state = self._strategy.init(model)
 
     def resume(self) -> bool:
@@ -149,6 +150,10 @@ class Server:
     def client(self, reply: Message) -> int:
         """Return the client that a message was sent to, from the reply to it."""
         return self._registry.client(reply.metadata.src_node_id)
+
+    def node(self, client: int) -> int:
+        """Return the node of a client that is connected."""
+        return self._registry.node(client)
 
     def refresh_clients(self) -> tuple[int, ...]:
         """Update and return the clients that are connected, ascending."""
@@ -290,6 +295,7 @@ class Server:
         failures: Mapping[int, str],
         timing: Mapping[str, float],
         diagnostics: Mapping[str, float] = {},
+        late: Mapping[int, float] = {},
     ) -> None:
         """Record a round whose updates are aggregated, and save a checkpoint.
 
@@ -299,6 +305,7 @@ class Server:
             failures: why an update or an evaluation is missing, by client.
             timing: see `Recorder.record_round`.
             diagnostics: more of them than `diagnostics` returns now.
+            late: see `RoundRecord`.
         """
         self._done = stage.round
         stages = {client: self._reader.asked(client).client_stage for client in updates}
@@ -311,6 +318,7 @@ class Server:
             {**diagnostics, **self.diagnostics(stage)},
             stages=stages,
             timing=timing,
+            late=late,
         )
         self._store.save(self._state, self._done)
         self._note_trained(stages)

@@ -12,13 +12,15 @@ from typing_extensions import override
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import RoundError
 from fcl_flower.core.types import Evaluation, TaskStage, Update
+from fcl_flower.federation.pacing import backoff
+from fcl_flower.federation.pacing.quorum import Quorum
 from fcl_flower.federation.run import EvaluateFn, FederatedStrategy
+from fcl_flower.federation.transport import mailbox
 from fcl_flower.federation.transport.flower_records import (
     evaluate_metrics,
     to_array_record,
     train_metrics,
 )
-from fcl_flower.federation.transport.mailbox import send_and_wait
 
 POLL_SECONDS = 0.1
 
@@ -27,7 +29,9 @@ class SynchronousStrategy(FederatedStrategy):
     """A Flower strategy for an algorithm of ours, in rounds.
 
     Clients may vanish, return and join late: a round asks those of its participants
-    that are connected, and is tried again where too few of them answer.
+    that are connected, and is tried again where too few of them answer. With a quorum
+    it does not wait for the others; who was late is not asked while it is busy, and
+    less often if it is late again.
     """
 
     def __init__(self, config: RunConfig) -> None:
@@ -39,6 +43,12 @@ class SynchronousStrategy(FederatedStrategy):
         self._score_failures: dict[int, str] = {}
         self._failures: dict[int, str] = {}
         self._state_lost = frozenset[int]()
+        section = config.federation
+        self._quorum = Quorum(
+            section.quorum, section.deadline_factor, self._min_updates
+        )
+        self._late: dict[int, float] = {}
+        self._busy = set[int]()
 
     @override
     def configure_train(
@@ -118,7 +128,7 @@ class SynchronousStrategy(FederatedStrategy):
         return [
             server.evaluate_request(client, schedule.stage(server_round, client), tasks)
             for client in server.refresh_clients()
-            if client not in self._scores
+            if client not in (self._scores.keys() | self._late.keys() | self._busy)
         ]
 
     @override
@@ -152,10 +162,12 @@ class SynchronousStrategy(FederatedStrategy):
         evaluate_fn: EvaluateFn | None,
     ) -> None:
         server, schedule, result = self.run.server, self.run.schedule, self._result
+        self._mailbox = mailbox.Mailbox(grid, timeout)
         for number in range(server.done + 1, num_rounds + 1):
             self._train(grid, number, timeout)
+            length = self._quorum.closes_at(*self._simulated())
             asked = self.configure_evaluate(number, result.arrays, ConfigRecord(), grid)
-            replies = self._ask(grid, asked, number, timeout)
+            replies = self._ask(asked, number, Quorum())
             scores = self.aggregate_evaluate(number, replies)
             if scores is not None:
                 result.evaluate_metrics_clientapp[number] = scores
@@ -163,7 +175,8 @@ class SynchronousStrategy(FederatedStrategy):
                 schedule.stage(number),
                 self._updates,
                 self._failures,
-                self.run.clock.round(self._stages),
+                self.run.clock.round(self._stages, length),
+                late=self._late,
             )
             self._evaluate(number, evaluate_fn)
 
@@ -175,11 +188,13 @@ class SynchronousStrategy(FederatedStrategy):
         attempt, excused = 1, set[int]()
         while True:
             self._select_participants(number, timeout)
-            self._query(grid, timeout)
+            self._query()
             asked = self.configure_train(
                 number, self._result.arrays, ConfigRecord(), grid
             )
-            replies = self._ask(grid, asked, number, timeout)
+            replies = self._ask(asked, number, self._quorum)
+            replies = self._in_simulated_time(asked, replies)
+            self._note_late(replies)
             try:
                 arrays, metrics = self.aggregate_train(number, replies)
             except RoundError as error:
@@ -197,39 +212,80 @@ class SynchronousStrategy(FederatedStrategy):
     def _select_participants(self, number: int, timeout: float) -> None:
         """Note the stages of the round's participants that are connected."""
         server, schedule = self.run.server, self.run.schedule
+        lateness, clock = self.run.lateness, self.run.clock
         participants = set(schedule.participants(number))
         deadline = time.monotonic() + timeout
         while True:
             here = participants.intersection(server.refresh_clients())
-            if len(here) >= self._min_updates or time.monotonic() > deadline:
+            nodes = self._mailbox.busy()
+            busy = {client for client in here if server.node(client) in nodes}
+            clock.now = backoff.free_at(lateness, clock.now, here, self._min_updates)
+            busy |= backoff.busy(lateness, clock.now, here)
+            if len(here - busy) >= self._min_updates or time.monotonic() > deadline:
                 break
             time.sleep(POLL_SECONDS)
+        resting = backoff.resting(lateness, number, here - busy)
+        if len(here - busy) - len(resting) < self._min_updates:
+            resting = {}
         self._stages = {
             client: server.stage_for(client, schedule.stage(number, client))
-            for client in sorted(here)
+            for client in sorted(here - busy - resting.keys())
         }
-        absent = sorted(participants.difference(here))
-        self._failures = dict.fromkeys(absent, "is not connected")
+        self._failures = {
+            **dict.fromkeys(sorted(participants - here), "is not connected"),
+            **dict.fromkeys(sorted(busy), "is still busy with an earlier round"),
+            **resting,
+        }
+        self._late, self._busy = {}, busy
 
-    def _query(self, grid: Grid, timeout: float) -> None:
+    def _query(self) -> None:
         """Ask what the algorithm wants to know before a task, if there is anything."""
         server = self.run.server
         queries = [server.query_request(c, stage) for c, stage in self._stages.items()]
         asked = [message for message in queries if message is not None]
         if asked:
-            received = server.receive(send_and_wait(grid, asked, timeout))
+            replies = list(mailbox.ask(self._mailbox, asked, self._quorum))
+            self._note_late(replies)
+            received = server.receive(replies)
             server.aggregate_query(received.query_replies)
             for client, why in received.failures.items():
                 self._failures[client] = f"query: {why}"
+            self._stages = {
+                client: stage
+                for client, stage in self._stages.items()
+                if client in server.clients and client not in self._late
+            }
 
-    def _ask(
-        self, grid: Grid, asked: list[Message], number: int, timeout: float
+    def _in_simulated_time(
+        self, asked: list[Message], replies: list[Message]
     ) -> list[Message]:
+        """Return the replies of a round, those late in simulated time left out."""
+        length = self._quorum.closes_at(*self._simulated())
+        questions = {message.metadata.dst_node_id: message for message in asked}
+        return [
+            mailbox.late_answer(questions[reply.metadata.src_node_id])
+            if self.run.clock.duration(self.run.server.client(reply)) > length
+            else reply
+            for reply in replies
+        ]
+
+    def _simulated(self) -> tuple[list[float], int]:
+        """Return how long each client trains in simulated time, and how many do."""
+        return list(map(self.run.clock.duration, self._stages)), len(self._stages)
+
+    def _note_late(self, replies: Iterable[Message]) -> None:
+        """Note who was late, and when it is ready again; without a quorum nobody is."""
+        if not self._quorum.waits_for_all:
+            server, clock = self.run.server, self.run.clock
+            for client in map(server.client, filter(mailbox.is_late, replies)):
+                self._late[client] = clock.now + clock.duration(client)
+
+    def _ask(self, asked: list[Message], number: int, quorum: Quorum) -> list[Message]:
         """Return one reply to each message; report the progress as they arrive."""
         replies = list[Message]()
         if asked:
             self.run.server.report_progress(number, 0, len(asked))
-        for reply in send_and_wait(grid, asked, timeout):
+        for reply in mailbox.ask(self._mailbox, asked, quorum):
             replies.append(reply)
             self.run.server.report_progress(number, len(replies), len(asked))
         return replies

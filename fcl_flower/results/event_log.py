@@ -2,18 +2,23 @@
 
 import json
 import os
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from fcl_flower.core.errors import WireError
+from fcl_flower.storage.private import opener
 
 ROUND: Final = "trained"
 EVALUATION: Final = "evaluated"
 BEFORE_AGGREGATION: Final = "evaluated before aggregation"
 
-BY_CLIENT = {"scores", "replies", "failed", "stages"}
+BY_CLIENT = {"scores", "replies", "failed", "stages", "late"}
 """Parts of an event that are by client, whose number JSON keeps as text."""
+
+_WITHOUT_CHECKSUM = b'{"what": '
+"""How each line began in earlier versions; no bit that flips makes it of today's."""
 
 
 class Event(NamedTuple):
@@ -31,7 +36,11 @@ class Event(NamedTuple):
 
 
 class EventLog:
-    """A file with one event a line, each on the disk before the run goes on."""
+    """A file with one event a line, each on the disk before the run goes on.
+
+    Each line is JSON whose first entry is the CRC-32 of all that follows it. Only the
+    owner of the file can read it.
+    """
 
     def __init__(self, path: Path) -> None:
         """Write to ``path``."""
@@ -39,33 +48,42 @@ class EventLog:
 
     def clear(self) -> None:
         """Remove all events."""
-        self._path.write_text("")
+        self._replace(b"")
 
     def add(self, name: str, server_round: int, content: Mapping[str, Any]) -> None:
         """Append an event and wait until it is on the disk."""
         event = {"what": name, "round": server_round, "told": content}
-        with self._path.open("a") as file:
-            file.write(json.dumps(event) + "\n")
+        with open(self._path, "ab", opener=opener) as file:
+            file.write(_with_checksum(json.dumps(event).encode()[1:]) + b"\n")
             file.flush()
             os.fsync(file.fileno())
 
     def until(self, last: int) -> list[Event]:
         """Return the events up to the end of round ``last``; remove the later ones.
 
+        Lines of earlier versions, without checksums, get one.
+
         Raises:
             WireError: the file is damaged or ends earlier.
         """
-        events, kept = [], []
+        events, kept = [], b""
         try:
-            for line in self._path.read_text().splitlines(keepends=True):
-                if not line.endswith("\n"):
-                    break  # the process ended in the middle of it
+            *lines, unfinished = self._path.read_bytes().split(b"\n")
+            if lines and lines[0].startswith(_WITHOUT_CHECKSUM):
+                lines = [_with_checksum(line[1:]) for line in lines]
+            # A process that ended while it wrote left no whole line: here the end of
+            # the line is what is wrong.
+            elif _is_whole(unfinished[:-1]):
+                raise ValueError(f"line {len(lines) + 1} without its end")
+            for number, line in enumerate(lines, start=1):
+                if not _is_whole(line):
+                    raise ValueError(f"line {number} with a wrong checksum")
                 found = json.loads(line)
                 if found["round"] > last:
                     break
                 content = _with_client_numbers(found["told"])
                 events.append(Event(found["what"], found["round"], content))
-                kept.append(line)
+                kept += line + b"\n"
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise WireError(
                 f"{self._path}: got {error!r}, expected the events of a run"
@@ -76,10 +94,24 @@ class EventLog:
                 f"{self._path}: got {rounds} rounds, expected {last}, as many as the "
                 "checkpoint has"
             )
-        temporary = self._path.with_suffix(".new")
-        temporary.write_text("".join(kept))
-        temporary.replace(self._path)
+        self._replace(kept)
         return events
+
+    def _replace(self, content: bytes) -> None:
+        temporary = self._path.with_suffix(".new")
+        with open(temporary, "wb", opener=opener) as file:
+            file.write(content)
+        temporary.replace(self._path)
+
+
+def _with_checksum(rest: bytes) -> bytes:
+    """Return a line whose entries but the first are ``rest``, without its brace."""
+    return b'{"crc": "%08x", %s' % (zlib.crc32(rest), rest)
+
+
+def _is_whole(line: bytes) -> bool:
+    """Return whether a line is as it was written."""
+    return line == _with_checksum(line[len(_with_checksum(b"")) :])
 
 
 def _with_client_numbers(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The rounds and evaluations of a run so far: all that its results follow from."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -27,6 +28,8 @@ class RoundRecord:
         timing: ``clock`` (simulated time), and ``staleness`` and ``weight`` of an
             asynchronous update.
         seconds: that it took.
+        late: clients whose reply was not waited for, with the simulated time at which
+            they are ready for another round, 0 without any.
     """
 
     round: int
@@ -38,6 +41,7 @@ class RoundRecord:
     stages: Mapping[int, TaskStage]
     timing: Scalars
     seconds: float
+    late: Mapping[int, float] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return what the event log keeps of it, beside its number."""
@@ -50,6 +54,7 @@ class RoundRecord:
             "stages": {client: asdict(stage) for client, stage in self.stages.items()},
             "timing": dict(self.timing),
             "seconds": self.seconds,
+            "late": dict(self.late),
         }
 
     @classmethod
@@ -65,6 +70,7 @@ class RoundRecord:
             {client: TaskStage(**stage) for client, stage in kept["stages"].items()},
             kept["timing"],
             kept["seconds"],
+            kept.get("late", {}),  # which earlier versions did not know
         )
 
     def metrics_by_task(self) -> dict[TaskId, Scalars]:
@@ -105,6 +111,21 @@ class RoundRecord:
         return sum(values) / len(values) if values else None
 
 
+@dataclass(frozen=True, slots=True)
+class Lateness:
+    """That a client was late since its last update that was used.
+
+    Attributes:
+        round: in which it was last.
+        times: in a row; rounds in which it was not asked do not count.
+        busy_until: simulated time at which it is ready for another, 0 without any.
+    """
+
+    round: int
+    times: int
+    busy_until: float
+
+
 @dataclass(slots=True, eq=False)
 class Accuracies:
     """What evaluations of one kind add up to.
@@ -138,6 +159,8 @@ class RunHistory:
         traffic: of the whole run.
         model_bytes: what each client must keep in order to predict.
         clock: simulated time at the end of the last round; 0 without any.
+        lateness: of the clients whose last update was late.
+        late_replies: how many of each client.
     """
 
     accuracy: Accuracies
@@ -146,6 +169,8 @@ class RunHistory:
     traffic: Traffic = field(default_factory=Traffic)
     model_bytes: dict[int, int] = field(default_factory=dict)
     clock: float = 0.0
+    lateness: dict[int, Lateness] = field(default_factory=dict)
+    late_replies: Counter[int] = field(default_factory=Counter)
 
     @classmethod
     def empty(cls, clients: int, tasks: int) -> "RunHistory":
@@ -165,6 +190,13 @@ class RunHistory:
         self.traffic.add(record.traffic)
         self.trained.update((c, stage.task) for c, stage in record.stages.items())
         self.clock = record.timing.get("clock", 0.0)
+        for client in record.stages:
+            self.lateness.pop(client, None)
+        for client, busy_until in record.late.items():
+            before = self.lateness.get(client)
+            times = 1 + (before.times if before else 0)
+            self.lateness[client] = Lateness(record.round, times, busy_until)
+        self.late_replies.update(record.late.keys())
 
     def add_evaluation(self, row: int, scores: Mapping[int, Evaluation]) -> None:
         """Add every client's scores, see `Accuracies.add`, and what they took."""

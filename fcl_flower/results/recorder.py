@@ -25,7 +25,7 @@ from fcl_flower.results.event_log import (
     ROUND,
     EventLog,
 )
-from fcl_flower.results.history import RoundRecord, RunHistory
+from fcl_flower.results.history import Lateness, RoundRecord, RunHistory
 from fcl_flower.results.summary import summarize, total_rounds
 from fcl_flower.results.traffic import Traffic
 
@@ -71,8 +71,6 @@ class Recorder:
         scenario.save(folder / "scenario.json")
         (folder / "rounds.jsonl").write_text("")
         self._event_log = EventLog(folder / "journal.jsonl")
-        if not config.run.resume:
-            self._event_log.clear()
         with (folder / "accuracy.csv").open("w", newline="") as file:
             csv.writer(file).writerow(COLUMNS)
         self.progress(0, 0, 0, "starting")
@@ -86,6 +84,15 @@ class Recorder:
     def clock(self) -> float:
         """Return the simulated time at the end of the last round; 0 without any."""
         return self._history.clock
+
+    @property
+    def lateness(self) -> Mapping[int, Lateness]:
+        """Return that of the clients whose last update was late, kept up to date."""
+        return self._history.lateness
+
+    def begin(self) -> None:
+        """Forget the events of an earlier run in the folder."""
+        self._event_log.clear()
 
     def progress(
         self, server_round: int, done: int, expected: int, state: str = "training"
@@ -155,6 +162,7 @@ class Recorder:
         diagnostics: Mapping[str, float] = {},
         stages: Mapping[int, TaskStage] = {},
         timing: Mapping[str, float] = {},
+        late: Mapping[int, float] = {},
     ) -> None:
         """Add a finished round; the arguments are those of `RoundRecord`."""
         now = time.monotonic()
@@ -169,6 +177,7 @@ class Recorder:
             stages,
             timing,
             seconds,
+            late,
         )
         self._event_log.add(ROUND, server_round, record.to_dict())
         self._add_round(record)

@@ -1,12 +1,16 @@
 """The folder of a run: its default path, and whether the run can be resumed."""
 
+import contextlib
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import RoundError
+from fcl_flower.storage.folder_lock import COMMAND_LOCK, locked
+from fcl_flower.storage.private import make_private_folder
 
 RUNS = Path("runs")
 CHECKPOINT = "checkpoint"
@@ -34,19 +38,34 @@ def free_folder(config: RunConfig) -> Path:
     return folder
 
 
-def prepare_folder(config: RunConfig, folder: Path, data_root: Path) -> RunConfig:
-    """Remove what an earlier run left; return the configuration with absolute paths.
+@contextlib.contextmanager
+def prepared_folder(
+    config: RunConfig, folder: Path, data_root: Path
+) -> Iterator[RunConfig]:
+    """Remove what an earlier run left; yield the configuration with absolute paths.
 
-    The processes of a run need not run where the command was typed.
+    The processes of a run need not run where the command was typed. No other command
+    works on the folder before the context ends.
 
     Args:
         config: with ``resume``, the clients' states stay.
         folder: of the run; exists and is writable.
         data_root: folder with data sets.
+
+    Raises:
+        ConfigError: another run or command works on the folder.
     """
+    with locked(folder, "output", COMMAND_LOCK):
+        with locked(folder, "output"):  # a server may outlive the command before
+            prepared = _prepare(config, folder, data_root)
+        yield prepared
+
+
+def _prepare(config: RunConfig, folder: Path, data_root: Path) -> RunConfig:
     work = folder / WORK
     for part in [work / "app", work / "home"] if config.run.resume else [work]:
         shutil.rmtree(part, ignore_errors=True)
+    make_private_folder(work)
     for name in ("summary.json", "progress.json"):
         (folder / name).unlink(missing_ok=True)
     return config.replace(

@@ -52,6 +52,7 @@ def summarize(
         "clock": history.clock or None,
         **measures(scenario, history.accuracy),
         "untrained_client_tasks": _untrained(config, scenario, history),
+        "late_replies": {str(c): n for c, n in sorted(history.late_replies.items())},
         "before_aggregation": measures(scenario, history.before_aggregation),
         "bytes_up": traffic.up.total(),
         "bytes_down": traffic.down.total(),

@@ -25,7 +25,7 @@ from typing_extensions import override
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.federation.client_app import app as client_app
 from fcl_flower.federation.server_app import main as run_server
-from fcl_flower.results.run_folder import close_folder, prepare_folder
+from fcl_flower.results.run_folder import close_folder, prepared_folder
 from fcl_flower.runtime.processes import Progress
 from fcl_flower.setup import resolve
 
@@ -167,7 +167,20 @@ def run_in_process(
     Raises:
         FclError: the configuration is refused, or the run failed.
     """
-    config = prepare_folder(config, folder, resolve.data_root(config))
+    with (
+        _ONE_RUN,
+        prepared_folder(config, folder, resolve.data_root(config)) as prepared,
+        _log_to(None if verbose else folder / "flower.log"),
+    ):
+        return _run(prepared, folder, watch, local_data)
+
+
+def _run(
+    config: RunConfig,
+    folder: Path,
+    watch: Callable[[Progress], None],
+    local_data: Sequence[Path],
+) -> dict[str, Any]:
     path, seen = folder / "progress.json", Progress()
 
     def report(**changes: int) -> None:
@@ -183,8 +196,7 @@ def run_in_process(
         [{"data-path": str(path.absolute())} for path in local_data],
         on_reply=lambda done, sent: report(clients_done=done, clients=sent),
     )
-    with _ONE_RUN, _log_to(None if verbose else folder / "flower.log"):
-        run_apps(grid, config)
+    run_apps(grid, config)
     report()
     return close_folder(folder)
 

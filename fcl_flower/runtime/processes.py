@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 
 from fcl_flower.core.errors import RoundError, refuse
+from fcl_flower.storage.private import make_private_folder
 
 STARTUP_SECONDS = 60.0
 POLL_SECONDS = 0.2
@@ -78,18 +79,21 @@ def stop(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def make_folder(folder: Path, key: str) -> None:
+def make_folder(folder: Path, key: str, *, private: bool = False) -> None:
     """Make a folder if it is not there.
 
     Args:
         folder: to be made, with those above it.
         key: the setting that names it, for the message of an error.
+        private: nobody but its owner may look into it.
 
     Raises:
         ConfigError: it cannot be made, or cannot be written to.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        if private:
+            make_private_folder(folder)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:

@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import RoundError
-from fcl_flower.results.run_folder import WORK, close_folder, prepare_folder
+from fcl_flower.results.run_folder import WORK, close_folder, prepared_folder
 from fcl_flower.runtime.flower_project import (
     SUPERLINK,
     environment,
@@ -91,7 +91,18 @@ def simulate(
     Raises:
         RoundError: the run failed; the message names the log with the reason.
     """
-    config = prepare_folder(config, folder, resolve.data_root(config))
+    with prepared_folder(config, folder, resolve.data_root(config)) as prepared:
+        _run(prepared, folder, workers, gpus_per_client, watch)
+        return close_folder(folder)
+
+
+def _run(
+    config: RunConfig,
+    folder: Path,
+    workers: int,
+    gpus_per_client: float,
+    watch: Callable[[Progress], None],
+) -> None:
     work = folder / WORK
     app = work / "app"
     write_app(app, config)
@@ -112,7 +123,6 @@ def simulate(
             stop(run)
     if state != "finished":
         raise RoundError(f"the run did not finish; the reason stands in {log}")
-    return close_folder(folder)
 
 
 @contextlib.contextmanager

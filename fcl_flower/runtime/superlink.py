@@ -1,5 +1,6 @@
 """The server of a federation: a SuperLink behind a reverse proxy."""
 
+import re
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fcl_flower.core.errors import refuse
+from fcl_flower.federation.transport.client_numbers import VARIABLE, ClientNumbers
 from fcl_flower.runtime.certificates import Certificates
 from fcl_flower.runtime.flower_project import SUPERLINK, environment, write_superlink
 from fcl_flower.runtime.processes import (
@@ -18,6 +20,8 @@ from fcl_flower.runtime.processes import (
 from fcl_flower.runtime.reverse_proxy import ServerFiles, run_proxy
 
 LOOK_SECONDS = 1.0
+
+_REGISTERED = re.compile(r"SuperNode (\d+) registered")
 
 
 class Addresses(NamedTuple):
@@ -56,8 +60,8 @@ def run_superlink(
         RoundError: the SuperLink did not start, or ended by itself.
     """
     files = None if certificates is None else _server_files(certificates)
-    home = state / "flower"
-    make_folder(state, "state")
+    home, numbers = state / "flower", (state / "client-numbers.json").absolute()
+    make_folder(state, "state", private=True)
     write_superlink(home, addresses.control, certificates and certificates.authority)
     command = [
         program("flower-superlink"),
@@ -66,16 +70,17 @@ def run_superlink(
         *_security(files),
         *more,
     ]
+    env = {**environment(home), VARIABLE: str(numbers)}
     with (
         run_proxy(addresses.host, addresses.port, addresses.control, files),
-        lasting_process("SuperLink", command, environment(home), report) as superlink,
+        lasting_process("SuperLink", command, env, report) as superlink,
     ):
         await_port(superlink, addresses.control_port)
         report(
             f"clients reach this server at {addresses.host}:{addresses.port}, "
             f"fcl run at {addresses.control} from this machine"
         )
-        _register_keys(superlink, certificates, home, report)
+        _register_keys(superlink, certificates, home, ClientNumbers(numbers), report)
 
 
 def _security(files: ServerFiles | None) -> list[str]:
@@ -104,6 +109,7 @@ def _register_keys(
     superlink: subprocess.Popen[bytes],
     certificates: Certificates | None,
     home: Path,
+    numbers: ClientNumbers,
     report: Callable[[str], None],
 ) -> None:
     """Register the public keys in the folder, and those added later, until the end."""
@@ -112,13 +118,13 @@ def _register_keys(
         if certificates is not None:
             keys = set(certificates.clients.glob("*.pub")) - seen
             for key in sorted(keys):
-                report(_register(key, home))
+                report(_register(key, home, numbers))
             seen |= keys
         time.sleep(LOOK_SECONDS)
 
 
-def _register(key: Path, home: Path) -> str:
-    """Register a client's public key at the SuperLink; return what came of it."""
+def _register(key: Path, home: Path, numbers: ClientNumbers) -> str:
+    """Register a client's public key, under its number; return what came of it."""
     done = subprocess.run(
         [program("flwr"), "supernode", "register", str(key), SUPERLINK],
         env=environment(home),
@@ -127,8 +133,12 @@ def _register(key: Path, home: Path) -> str:
         check=False,
     )
     answer = " ".join((done.stdout + done.stderr).split())
-    if done.returncode == 0:
-        return f"registered {key.name}"
-    if "already in use" in answer:
-        return f"registered {key.name} before"
-    return f"could not register {key.name}: {answer}"
+    if done.returncode == 0 and (found := _REGISTERED.search(answer)):
+        numbers.bind(int(found[1]), key)
+        before = ""
+    elif "already in use" in answer:
+        before = " before"
+    else:
+        return f"could not register {key.name}: {answer}"
+    bound = "" if numbers.has(key) else ", but for no client's number"
+    return f"registered {key.name}{before}{bound}"

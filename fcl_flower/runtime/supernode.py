@@ -43,6 +43,7 @@ def run_supernode(
     security = _security(certificates, int(node["partition-id"]))
     # Of this name since the first version: a client finds its state again.
     states = (state / "memory").absolute()
+    make_folder(state, "state", private=True)
     make_folder(states, "state")
     command = [
         program("flower-supernode"),

@@ -46,6 +46,7 @@ if sys.argv[3].endswith("client-1.pub"):
     sys.exit("Public key already in use.")
 if sys.argv[3].endswith("client-2.pub"):
     sys.exit("no public key")
+print("SuperNode", 2**63 + int(sys.argv[3][-5]), "registered successfully.")
 """
 
 
@@ -148,12 +149,15 @@ def test_a_server_starts_a_superlink_for_this_machine_alone(flower, tmp_path):
     assert f'address = "127.0.0.1:{ports.control_port}"' in written
     assert str(files.authority) in written
     assert shlex.split(said[0])[1:] == arguments
+    bound = json.loads((tmp_path / "state" / "client-numbers.json").read_text())
+    assert bound == {str(2**63): 0, str(2**63 + 3): 3}
+    assert env["FCL_CLIENT_NUMBERS"] == str(tmp_path / "state" / "client-numbers.json")
     # Each key once; one that is there later, too; a bad one ends nothing.
     keys = [call[2] for call, _ in flower.calls("flwr")]
     assert [Path(key).name for key in keys] == [f"client-{n}.pub" for n in range(4)]
     assert said[2:] == [
         "registered client-0.pub",
-        "registered client-1.pub before",
+        "registered client-1.pub before, but for no client's number",
         "could not register client-2.pub: no public key",
         "registered client-3.pub",
     ]

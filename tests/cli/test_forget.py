@@ -66,6 +66,19 @@ def test_a_run_goes_on_with_what_is_left(tmp_path, fcl):
     assert [group.split("/")[2] for group in of_client] == ["2"]
 
 
+def test_nothing_is_forgotten_while_a_server_works_on_the_run(tmp_path, fcl):
+    answers = []
+
+    def meanwhile(client, message, reply):
+        if (tmp_path / "run" / "checkpoint").is_dir() and not answers:
+            answers.append(fcl("forget", "run", "--client", "0"))
+        return reply
+
+    run_in_process(start(tmp_path / "run"), tamper=meanwhile)
+    answers[0].is_refusal("folder: got 'run'", "no other run or command works now")
+    assert fcl("forget", "run", "--client", "0").code == 0, "the run has ended"
+
+
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [

@@ -16,10 +16,11 @@ from fakes import (
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 
-from fcl_flower.core.errors import RoundError, WireError
+from fcl_flower.core.errors import ConfigError, RoundError, WireError
 from fcl_flower.core.sparse import SparseArray
 from fcl_flower.federation.server_app import main
 from fcl_flower.federation.transport import client_registry, messages
+from fcl_flower.results.event_log import ROUND, EventLog
 from fcl_flower.results.run_folder import CHECKPOINT
 
 
@@ -174,6 +175,31 @@ def test_an_unfinished_line_at_the_end_of_the_journal_is_dropped(tmp_path):
 def test_a_run_without_a_finished_round_starts_anew(tmp_path):
     run_in_process(tiny(tmp_path, strategy="fedavg", resume=True))
     assert len(rounds_of(tmp_path)) == 2
+
+
+def test_a_second_run_in_the_same_folder_is_refused_and_the_first_goes_on(tmp_path):
+    config, errors = tiny(tmp_path, strategy="fedavg"), []
+
+    def meanwhile(client, message, reply):
+        if is_round(message, 2):
+            for second in (config, config.replace(resume=True)):
+                with pytest.raises(ConfigError, match=r"run\.output: got .* no other"):
+                    run_in_process(second)
+                errors.append(second)
+        return reply
+
+    run_in_process(config, tamper=meanwhile)
+    assert len(errors) == 4
+    assert len(rounds_of(tmp_path)) == 2
+
+
+def test_a_run_that_ended_before_its_first_checkpoint_can_be_resumed(tmp_path):
+    config = tiny(tmp_path, strategy="fedavg")
+    EventLog(tmp_path / "journal.jsonl").add(ROUND, 1, {"replies": {}})
+    with pytest.raises(PulledPlugError):
+        run_in_process(config.replace(resume=True), tamper=ending("train", 2, client=0))
+    run_in_process(config.replace(resume=True))
+    assert [row["round"] for row in rounds_of(tmp_path)] == [1, 2]
 
 
 # ---- clients that come and go

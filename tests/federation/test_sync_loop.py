@@ -1,6 +1,7 @@
 import itertools
 import json
 import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,12 +12,13 @@ from text_sets import write_topics
 from clients.fedavg import Sgd
 from clients.fedweit.client import FedWeit
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.core.errors import RoundError
+from fcl_flower.core.errors import RoundError, WireError
 from fcl_flower.core.schedule import Schedule
 from fcl_flower.core.sparse import SparseArray
 from fcl_flower.core.types import TaskStage
 from fcl_flower.federation.client import Client, model_bytes
 from fcl_flower.federation.transport import byte_counts, messages
+from fcl_flower.federation.transport.client_numbers import ClientNumbers, check_claim
 from fcl_flower.results.run_folder import free_folder
 from fcl_flower.setup import factory
 from fcl_flower.setup.resolve import resolve
@@ -262,6 +264,40 @@ def claim(partition):
 def test_two_nodes_that_claim_the_same_partition_end_the_run(tmp_path):
     with pytest.raises(RoundError, match="two nodes claim the same partition"):
         run_in_process(tiny(tmp_path), tamper=only(1, "query", None, claim(0)))
+
+
+@pytest.fixture
+def keys(tmp_path, monkeypatch):
+    """Keys of clients 0 and 1, at nodes 11 and 12."""
+    numbers = ClientNumbers(tmp_path / "client-numbers.json")
+    for client in (0, 1):
+        numbers.bind(11 + client, Path(f"client-{client}.pub"))
+    numbers.bind(14, Path("laptop.pub"))  # the key of no number
+    monkeypatch.setenv("FCL_CLIENT_NUMBERS", str(tmp_path / "client-numbers.json"))
+
+
+@pytest.mark.parametrize("liar", [0, 1])
+def test_a_client_with_a_key_has_no_other_number_and_the_run_goes_on(
+    tmp_path, keys, liar, caplog
+):
+    other = 1 - liar
+    config = tiny(tmp_path / "run", strategy="fedavg", timeout=1, min_updates=1)
+    grid = run_in_process(
+        config, nodes=[11, 12], tamper=only(liar, "query", None, claim(other))
+    )
+    why = f"node {11 + liar} left out: has the key of client {liar}, but claims to be "
+    assert why + str(other) in caplog.text
+    asked = {client for client, message in grid.asked if is_kind(message, "train")}
+    assert asked == {other}
+    rows = rounds_of(tmp_path / "run")
+    assert [row["clients"] for row in rows] == [[other], [other]]
+
+
+def test_a_node_without_a_client_s_key_may_have_what_is_nobody_s(tmp_path, keys):
+    check_claim(11, 0)
+    check_claim(14, 5)
+    with pytest.raises(WireError, match="claims to be client 1, whose key it has not"):
+        check_claim(14, 1)
 
 
 STRANGE = [

@@ -210,6 +210,11 @@ def test_the_commands_pass_on_what_follows_two_dashes(lab):
     assert (lab.folder / "superlink.log").exists()
 
 
+def test_what_server_and_clients_need_for_a_restart_is_theirs_alone(lab):
+    for name in ("state-server", "state-client-0", "state-client-1"):
+        assert (lab.folder / name).stat().st_mode & 0o077 == 0
+
+
 def test_nothing_outlives_the_commands(lab):
     assert lab.alive == []
     assert lab.started["server"].returncode == 143

@@ -10,6 +10,7 @@ from flwr.serverapp import Grid
 
 from fcl_flower.core.errors import RoundError, WireError
 from fcl_flower.federation.transport import mailbox
+from fcl_flower.federation.transport.client_numbers import check_claim
 
 POLL_SECONDS = 0.1
 RETURN_SECONDS = 5.0
@@ -118,7 +119,9 @@ class ClientRegistry:
             self._asked.discard(node)
             # A peer's content may break Flower's accessors in any way.
             try:
-                claims[node] = _partition(mailbox.content(reply))
+                claimed = _partition(mailbox.content(reply))
+                check_claim(node, claimed)
+                claims[node] = claimed
             except Exception as error:
                 log(WARNING, "node %d left out: %s", node, mailbox.reason(error))
                 gone = mailbox.is_gone(reply)

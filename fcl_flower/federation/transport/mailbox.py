@@ -7,6 +7,7 @@ from flwr.app import Error, Message, RecordDict
 from flwr.serverapp import Grid
 
 from fcl_flower.core.errors import WireError
+from fcl_flower.federation.pacing.quorum import Quorum
 
 SOONEST = 0.02
 LATEST = 1.0
@@ -14,6 +15,8 @@ UNAVAILABLE = 5
 """Flower's code for a node that no longer gives a sign of life."""
 PATIENCE = 0.05
 """A share of what one has waited already: looking costs little, and delays little."""
+LATE = 1000
+"""Our code, beside Flower's, for a reply that was not waited for any longer."""
 GRACE = 10.0
 MAX_REASON = 300
 
@@ -32,6 +35,7 @@ class Mailbox:
         self._timeout = timeout
         self._waiting: list[tuple[Message, float]] = []
         self._unsent: list[Message] = []
+        self._overdue: list[tuple[Message, float]] = []
         self._quiet_since = time.monotonic()
 
     def __len__(self) -> int:
@@ -65,7 +69,7 @@ class Mailbox:
         for message, deadline in self._waiting:
             answer = _pull(self._grid, message)
             if answer is None and now > deadline:
-                answer = _problem(message, "no reply in time")
+                answer = _problem(message, "no reply in time", LATE)
             if answer is None:
                 waiting.append((message, deadline))
             else:
@@ -74,6 +78,22 @@ class Mailbox:
         if found:
             self._quiet_since = now
         return found
+
+    def close(self) -> list[Message]:
+        """Answer by an error for all who have not answered; see `busy`."""
+        late, self._waiting = self._waiting, []
+        self._overdue += late
+        return [late_answer(message) for message, _ in late]
+
+    def busy(self) -> set[int]:
+        """Return the nodes that still work on what `close` has answered for."""
+        now = time.monotonic()
+        self._overdue = [
+            (message, deadline)
+            for message, deadline in self._overdue
+            if now < deadline and _pull(self._grid, message) is None
+        ]
+        return {message.metadata.dst_node_id for message, _ in self._overdue}
 
     def pause(self) -> None:
         """Wait a moment: longer, the longer nothing has come."""
@@ -91,13 +111,41 @@ def send_and_wait(
         messages: at most one for each node.
         timeout: seconds to wait for all answers together.
     """
-    box = Mailbox(grid, timeout)
+    return ask(Mailbox(grid, timeout), messages, Quorum())
+
+
+def ask(box: Mailbox, messages: Iterable[Message], quorum: Quorum) -> Iterator[Message]:
+    """Send all messages; yield one answer to each, as they come.
+
+    Args:
+        box: waits for nothing.
+        messages: at most one for each node.
+        quorum: when enough have answered; those who fail are none of them.
+    """
+    began = time.monotonic()
     box.send(messages)
+    times, failed, asked = list[float](), 0, len(box)
     while len(box):
         answers = box.collect()
         yield from answers
-        if not answers:
+        seconds = time.monotonic() - began
+        good = sum(not answer.has_error() for answer in answers)
+        times += [seconds] * good
+        failed += len(answers) - good
+        if seconds >= quorum.closes_at(times, asked - failed):
+            yield from box.close()
+        elif not answers:
             box.pause()
+
+
+def late_answer(message: Message) -> Message:
+    """Return the answer for a client that is not waited for any longer."""
+    return _problem(message, "was late: the round had its quorum", LATE)
+
+
+def is_late(reply: Message) -> bool:
+    """Return whether a reply was not waited for any longer."""
+    return reply.has_error() and reply.error.code == LATE
 
 
 def is_gone(reply: Message) -> bool:

@@ -1,5 +1,6 @@
 """Payload <-> Flower records: the only file that turns tensors into messages."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import astuple
 from typing import Any
@@ -26,7 +27,9 @@ NUM_EXAMPLES = "num-examples"
 
 MAX_BYTES = 2**31
 MAX_EXAMPLES = 2**31
-MAX_NAMES = 2**20  # characters: the journal keeps every scalar of every round
+MAX_METRICS = 2**14  # the journal keeps every scalar of every round
+METRIC_NAME = re.compile(r"(?=.{1,64}\Z)[A-Za-z][\w.-]*(/[\w.-]+)*", re.ASCII)
+"""What a client may call a scalar, such as ``loss`` or ``attention/3/0``."""
 MAX_SCALAR = 3.4e38  # a float32's range: sums over clients stay finite
 
 
@@ -185,8 +188,8 @@ def decode_update(records: RecordDict, asked: TaskStage) -> Update:
 
     Raises:
         WireError: it is the answer to something else, a tensor cannot be decoded, a
-            scalar is a list or not finite, there are too many, or the number of
-            examples is missing, negative or absurd.
+            scalar is a list or not finite, there are too many, a name is none of
+            `METRIC_NAME`, or the number of examples is missing, negative or absurd.
     """
     found_stage = _stage(_fields(records, _STAGE))
     if found_stage != asked:
@@ -194,13 +197,17 @@ def decode_update(records: RecordDict, asked: TaskStage) -> Update:
             f"{STAGE}: expected an answer to {asked}, got one to {found_stage}"
         )
     found = records.metric_records.get(METRICS, MetricRecord())
-    if (length := sum(map(len, found))) > MAX_NAMES:
+    if len(found) > MAX_METRICS:
         raise WireError(
-            f"{METRICS}: expected names of at most {MAX_NAMES} characters together, "
-            f"got {length}"
+            f"{METRICS}: expected at most {MAX_METRICS} scalars, got {len(found)}"
         )
     metrics: dict[str, float] = {}
     for name, value in found.items():
+        if not METRIC_NAME.fullmatch(name):
+            raise WireError(
+                f"{METRICS}: expected names of up to 64 letters, digits and ._-/, "
+                f"got {name[:64]!r}"
+            )
         if isinstance(value, list):
             raise WireError(f"{METRICS}/{name}: expected a scalar, got a list")
         if not abs(value) <= MAX_SCALAR:

@@ -22,6 +22,7 @@ from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import AnyArray, Arrays, Payload
 from fcl_flower.federation.transport import messages
 from fcl_flower.federation.transport.codec import Encoded, decode, encode
+from fcl_flower.storage.private import make_private_folder, opener
 
 MANIFEST = "manifest-"
 VERSIONS = 2
@@ -96,11 +97,11 @@ class ContextStateStore(StateStore):
 class FolderStateStore(StateStore):
     """A folder with one file a group and a manifest for each of the last two versions.
 
-    A crash at any moment leaves the old state or the new one, never a mixture; a
-    damaged file is found by its checksum, and the version before it is taken instead.
-    A group is not written again when it is the very object that was loaded, and unless
-    ``durable`` not read before it is looked into: a client with many old tasks touches
-    the files of those that it works on.
+    Its owner alone can read it. A crash at any moment leaves the old state or the new
+    one, never a mixture; a damaged file is found by its checksum, and the version
+    before it is taken instead. A group is not written again when it is the very object
+    that was loaded, and unless ``durable`` not read before it is looked into: a client
+    with many old tasks touches the files of those that it works on.
     """
 
     def __init__(self, folder: Path, *, durable: bool = True) -> None:
@@ -151,7 +152,7 @@ class FolderStateStore(StateStore):
 
     @override
     def save(self, payload: Payload, server_round: int) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(self._folder)
         old = self._manifests()
         number = _number(old[-1]) + 1 if old else 1
         entries = {
@@ -212,7 +213,7 @@ class FolderStateStore(StateStore):
 
     def _replace(self, name: str, content: bytes) -> None:
         temporary = self._folder / f"{name}.new"
-        with temporary.open("wb") as file:
+        with open(temporary, "wb", opener=opener) as file:
             file.write(content)
             if self._durable:
                 file.flush()

@@ -336,9 +336,24 @@ def test_a_claim_of_memory_takes_none(waiting, claim):
     assert peak() - began < 20
 
 
-def test_another_name_for_a_scalar_is_possible_but_not_a_flood_of_them(waiting):
+NAMES = {
+    **dict.fromkeys(["a", "loss_2", "seen/3/0", "seen.at-2", "x" * 64], True),
+    **dict.fromkeys(["x" * 65, "", "2x", "loss\n", "a//b", "a/", "a b", "ä"], False),
+    **dict.fromkeys(["<script>", "../x", "a" * 2**16], False),
+}
+
+
+@pytest.mark.parametrize("name", NAMES, ids=lambda name: ascii(name[:20]))
+def test_a_scalar_has_a_name_of_a_known_shape(waiting, name):
+    one = with_scalars(waiting.honest[HOSTILE], **{name: 0.5})
+    updates, failed = waiting.receive(HOSTILE, lambda: over_the_network(one))
+    assert bool(updates) == NAMES[name]
+    assert bool(updates) or "expected names of" in failed[HOSTILE]
+
+
+def test_more_scalars_than_usual_are_possible_but_not_a_flood_of_them(waiting):
     honest = waiting.honest[HOSTILE]
-    for longer, used in ((10, True), (3_000, False)):
-        flood = with_scalars(honest, **{f"{i:09}" * longer: 0.5 for i in range(50)})
+    for count, used in ((50, True), (2**14, False)):
+        flood = with_scalars(honest, **{f"seen/{i}": 0.5 for i in range(count)})
         updates, _ = waiting.receive(HOSTILE, lambda c=flood: over_the_network(c))
         assert bool(updates) == used

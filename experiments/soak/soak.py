@@ -1,0 +1,263 @@
+"""A federation on this machine for an hour, whose clients come, go, crash and lie.
+
+python experiments/soak/soak.py DIR [--minutes 60]
+
+Starts a server and four clients over TLS, and one run of FedAvg on digits after
+another. Client 0 is never disturbed; client 1 is killed with SIGKILL, its client app
+alone or all of it; client 2 is stopped and comes back; client 3 lies (`lying.py`). Now
+and then the server app is killed and the run resumed. Every 15 seconds memory and
+descriptors of all processes go into DIR/samples.jsonl, what happens into
+DIR/events.jsonl, each run into DIR/runs.jsonl. Prints the verdict in Markdown
+(``verdict.py DIR`` prints it again).
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+from verdict import verdict
+
+from fcl_flower.runtime.processes import free_port
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+CLIENTS = (0, 1, 2, 3)
+PAUSE = 60.0
+"""Seconds that a client sleeps in each training, so that others can use the machine."""
+SAMPLE_SECONDS, TICK_SECONDS = 15.0, 1.0
+RESTART_SECONDS = 40.0
+"""Flower lets a client in again when it has given no sign of life for a while."""
+EVENT_SECONDS = 150.0
+EVENTS = (
+    "client app 1 killed",
+    "client 2 stopped",
+    "client 1 killed",
+    "server app killed",
+    "client 2 stopped",
+)
+LAST_START = 900.0
+"""No run starts that could not end before the hour does."""
+RUN = (
+    *("--strategy", "lying", "--clients", 4, "--tasks", 2, "--rounds", 3),
+    *("--classes-per-task", 2, "--set", "federation.timeout=180"),
+    *("--set", "federation.max_attempts=5", "--set", "federation.min_updates=1"),
+)
+
+
+class Soak:
+    """The processes, and what is written of them."""
+
+    def __init__(self, folder: Path) -> None:
+        """Prepare an empty folder; start nothing."""
+        folder.mkdir(parents=True)
+        self.folder = folder
+        self.port, self.control = free_port(), free_port()
+        self.started: dict[str, subprocess.Popen[bytes]] = {}
+        self.wanted: dict[str, float] = {}
+        self.runs = 0
+        self.resumed = 0
+        self.began = time.monotonic()
+        for book in ("samples", "events", "runs"):
+            (folder / f"{book}.jsonl").touch()
+        installed = folder / "installed" / "lying-1.dist-info"
+        installed.mkdir(parents=True)
+        (installed / "METADATA").write_text("Name: lying\nVersion: 1\n")
+        (installed / "entry_points.txt").write_text(
+            "[fcl_flower.algorithms]\nlying = lying:LYING\n"
+        )
+        paths = (ROOT, HERE, installed.parent.absolute())
+        self.environment = {
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "SOAK_PAUSE": str(PAUSE),
+            "PYTHONPATH": os.pathsep.join(map(str, paths)),
+        }
+
+    @property
+    def now(self) -> float:
+        """Return the seconds since the start."""
+        return time.monotonic() - self.began
+
+    def write(self, book: str, **line: object) -> None:
+        """Append a line to one of the books."""
+        with (self.folder / f"{book}.jsonl").open("a") as file:
+            file.write(json.dumps({"at": round(self.now, 1), **line}) + "\n")
+
+    def start(self, name: str, *arguments: object) -> None:
+        """Start a command of ours; its output goes into a log of that name."""
+        with (self.folder / f"{name}.log").open("a") as log:
+            self.started[name] = subprocess.Popen(
+                [sys.executable, "-m", "fcl_flower.cli.main", *map(str, arguments)],
+                cwd=self.folder,
+                env=self.environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+            )
+
+    def said(self, name: str) -> str:
+        """Return what a command has said so far."""
+        path = self.folder / f"{name}.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def server(self) -> None:
+        """Make certificates, start the server and wait until it knows all keys."""
+        self.start("certs", "certs", "certs", "--host", "localhost", "--clients", 4)
+        self.started.pop("certs").wait()
+        self.start(
+            "server",
+            *("server", "--certs", "certs", "--host", "127.0.0.1"),
+            *("--port", self.port, "--control-port", self.control),
+            *("--state", "state-server"),
+        )
+        while self.said("server").count("registered client-") < len(CLIENTS):
+            time.sleep(1)
+
+    def client(self, number: int) -> None:
+        """Start a client."""
+        name = f"client-{number}"
+        self.start(
+            name,
+            *("client", "--server", f"localhost:{self.port}", "--number", number),
+            *("--certs", "certs", "--state", f"state-{number}"),
+        )
+        self.write("events", what=f"{name} started")
+
+    def run(self, *, resume: bool = False) -> None:
+        """Start the next run, or go on with the one that ended."""
+        name = f"run-{self.runs}"
+        settings = ("--resume", name) if resume else (*RUN, "--seed", self.runs)
+        output = () if resume else ("--output", name)
+        address = ("--server", f"127.0.0.1:{self.control}", "--certs", "certs")
+        self.start("run", "run", *address, *settings, *output)
+        self.write("events", what=f"{name} {'resumed' if resume else 'started'}")
+
+
+def main() -> None:
+    """Soak; print the verdict."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--minutes", type=float, default=60)
+    options = parser.parse_args()
+    soak = Soak(options.folder)
+    try:
+        soak.server()
+        for number in CLIENTS:
+            soak.client(number)
+        soak.run()
+        last = last_event = 0.0
+        events = 0
+        while soak.now < options.minutes * 60:
+            time.sleep(TICK_SECONDS)
+            if soak.now - last > SAMPLE_SECONDS:
+                last = soak.now
+                sample(soak)
+            if soak.now - last_event > EVENT_SECONDS:
+                last_event = soak.now
+                happen(soak, EVENTS[events % len(EVENTS)])
+                events += 1
+            bring_back(soak)
+            go_on(soak, may_start=soak.now < options.minutes * 60 - LAST_START)
+    finally:
+        end(soak)
+    print(verdict(options.folder))
+
+
+def happen(soak: Soak, what: str) -> None:
+    """Let one thing happen, and note it."""
+    victims: list[psutil.Process] = []
+    if what == "client 2 stopped":
+        soak.started["client-2"].send_signal(signal.SIGTERM)
+    elif what == "client 1 killed":
+        victims = [p for name, p in family(soak) if name.startswith("client-1 ")]
+    elif what == "client app 1 killed":
+        victims = [p for name, p in family(soak) if name == "client-1 clientapp"]
+    else:
+        victims = [p for name, p in family(soak) if name == "server serverapp"]
+    for process in victims:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    soak.write("events", what=what, processes=len(victims))
+
+
+def bring_back(soak: Soak) -> None:
+    """Start clients again that have ended, as a supervisor would."""
+    for number in CLIENTS:
+        name = f"client-{number}"
+        if soak.started[name].poll() is None:
+            soak.wanted.pop(name, None)
+        elif name not in soak.wanted:
+            soak.wanted[name] = soak.now + RESTART_SECONDS
+        elif soak.now > soak.wanted[name]:
+            del soak.wanted[name]
+            soak.client(number)
+
+
+def go_on(soak: Soak, *, may_start: bool) -> None:
+    """Note a run that has ended; start the next, or resume one that was killed."""
+    run = soak.started.get("run")
+    if run is None or run.poll() is None:
+        return
+    name = f"run-{soak.runs}"
+    if run.returncode and soak.resumed < 10:
+        soak.resumed += 1
+        soak.run(resume=True)
+        return
+    soak.write("runs", run=name, code=run.returncode, resumed=soak.resumed)
+    del soak.started["run"]
+    soak.runs, soak.resumed = soak.runs + 1, 0
+    if may_start:
+        soak.run()
+
+
+def family(soak: Soak) -> Iterator[tuple[str, psutil.Process]]:
+    """Yield all processes that run because of us, by what they are."""
+    for name, process in soak.started.items():
+        with contextlib.suppress(psutil.Error):
+            mother = psutil.Process(process.pid)
+            yield f"{name} fcl", mother
+            for child in mother.children(recursive=True):
+                with contextlib.suppress(psutil.Error):
+                    words = " ".join(child.cmdline()[:3])
+                    for part in ("superlink", "supernode", "serverapp", "clientapp"):
+                        if f"r-{part}" in words:
+                            yield f"{name} {part}", child
+
+
+def sample(soak: Soak) -> None:
+    """Write memory, descriptors and threads of all processes."""
+    for name, process in family(soak):
+        with contextlib.suppress(psutil.Error):
+            soak.write(
+                "samples",
+                process=name,
+                pid=process.pid,
+                megabytes=round(process.memory_info().rss / 2**20, 1),
+                descriptors=process.num_fds(),
+                threads=process.num_threads(),
+                cpu_seconds=round(sum(process.cpu_times()[:2]), 1),
+            )
+
+
+def end(soak: Soak) -> None:
+    """End everything that we started."""
+    members = [process for _, process in family(soak)]
+    for process in soak.started.values():
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+    psutil.wait_procs(members, timeout=30)
+    for member in members:
+        with contextlib.suppress(psutil.Error):
+            member.kill()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Who is asked when, and how long a reply is waited for."""

@@ -1,0 +1,159 @@
+"""Rounds that do not wait for all: in simulated time by hand, and in real time."""
+
+import time
+
+import pytest
+from fakes import InProcessGrid, rounds_of, run_in_process, summary_of, tiny
+
+from fcl_flower.core.errors import ConfigError
+from fcl_flower.federation.transport import messages
+from fcl_flower.runtime.in_process import run_apps
+
+
+def quick(folder, **values):
+    """Client 2 takes half as long again as the others."""
+    shape = {
+        **{"strategy": "fedavg", "clients": 3, "tasks": 1, "rounds": 9},
+        **{"quorum": 0.6, "simulated_durations": "1,1,1.5"},
+    }
+    return tiny(folder, **{**shape, **values})
+
+
+def is_training(message):
+    return message.metadata.message_type == "train"
+
+
+BUSY = "is still busy with an earlier round"
+
+
+def test_a_late_client_is_busy_and_then_asked_less_and_less_often(tmp_path):
+    grid = run_in_process(quick(tmp_path))
+    rows = rounds_of(tmp_path)
+    assert [row["clients"] for row in rows] == [[0, 1]] * 9
+    assert [row["clock"] for row in rows] == list(range(1, 10))
+    late = "was late: the round had its quorum"
+    # Asked at 0, 2, 4 and 7, and ready at 1.5, 3.5, 5.5 and 8.5.
+    assert [row["reasons"]["2"] for row in rows] == [
+        *(late, BUSY),
+        *(late, BUSY),
+        *(late, BUSY),
+        "was late 3 times in a row, and is asked again in round 8",
+        *(late, BUSY),
+    ]
+    asked = [
+        messages.decode_request(message.content).stage.round
+        for client, message in grid.asked
+        if client == 2 and is_training(message)
+    ]
+    assert asked == [1, 3, 5, 8]
+    summary = summary_of(tmp_path)
+    assert summary["late_replies"] == {"2": 4}
+    assert summary["clock"] == 9.0
+
+
+def test_a_deadline_that_is_a_multiple_of_the_quorums_time_lets_it_in(tmp_path):
+    run_in_process(quick(tmp_path, deadline_factor=1.5))
+    rows = rounds_of(tmp_path)
+    assert [row["clients"] for row in rows] == [[0, 1, 2]] * 9
+    assert rows[-1]["clock"] == 9 * 1.5
+    assert summary_of(tmp_path)["late_replies"] == {}
+
+
+def test_a_round_waits_no_longer_than_the_deadline(tmp_path):
+    config = quick(tmp_path, deadline_factor=1.25, rounds=2)
+    run_in_process(config)
+    assert [row["clock"] for row in rounds_of(tmp_path)] == [1.25, 2.25]
+
+
+def test_a_late_client_is_not_tested_beside_the_others(tmp_path):
+    run_in_process(quick(tmp_path, rounds=1))
+    found = summary_of(tmp_path)["client_accuracy"]
+    assert found[2] == [[None]]
+    assert None not in found[0][0]
+
+
+class Leaving(InProcessGrid):
+    """The node of client 0 is gone after its first training."""
+
+    def get_node_ids(self):
+        trained = any(c == 0 and is_training(message) for c, message in self.asked)
+        return super().get_node_ids()[1 if trained else 0 :]
+
+
+def test_time_passes_until_enough_are_free(tmp_path):
+    config = quick(tmp_path, simulated_durations="1,1,3", rounds=2, min_updates=2)
+    run_apps(Leaving([4, 5, 6], config.flat()), config)
+    rows = rounds_of(tmp_path)
+    assert [row["clients"] for row in rows] == [[0, 1], [1, 2]]
+    # Client 2 is ready at 3, and trains until 6.
+    assert [row["clock"] for row in rows] == [1, 6]
+    assert rows[1]["reasons"] == {"0": "is not connected"}
+
+
+def test_a_run_that_was_ended_knows_who_was_late(tmp_path):
+    class PulledPlugError(Exception):
+        pass
+
+    def end(who, message, reply):
+        training = is_training(message) and who == 0
+        if training and messages.decode_request(message.content).stage.round == 7:
+            raise PulledPlugError
+        return reply
+
+    run_in_process(quick(tmp_path / "whole", client_state=str(tmp_path / "a")))
+    config = quick(tmp_path / "ended", client_state=str(tmp_path / "b"))
+    with pytest.raises(PulledPlugError):
+        run_in_process(config, tamper=end)
+    run_in_process(config.replace(resume=True))
+    assert rounds_of(tmp_path / "ended") == rounds_of(tmp_path / "whole")
+    assert summary_of(tmp_path / "ended") == summary_of(tmp_path / "whole")
+
+
+# ---- in real time
+
+
+def after_hello(pulls):
+    """Client 2 says who it is at once, and then lets one wait."""
+    said = []
+
+    def delay(client):
+        said.append(client)
+        return pulls if client == 2 and said.count(2) > 1 else 0
+
+    return delay
+
+
+def test_a_silent_client_costs_no_round_its_timeout(tmp_path):
+    config = quick(tmp_path, simulated_durations="", rounds=4, timeout=60)
+    began = time.monotonic()
+    run_in_process(config, delay=after_hello(10**9))
+    assert time.monotonic() - began < 30
+    rows = rounds_of(tmp_path)
+    assert [row["clients"] for row in rows] == [[0, 1]] * 4
+    assert "was late" in rows[0]["reasons"]["2"]
+    assert [row["reasons"]["2"] for row in rows[1:]] == [BUSY] * 3
+    assert summary_of(tmp_path)["late_replies"] == {"2": 1}
+
+
+def test_a_late_client_is_asked_again_when_it_has_answered(tmp_path):
+    config = quick(tmp_path, simulated_durations="", rounds=4, timeout=60)
+    run_in_process(config, delay=after_hello(2))
+    reasons = [row["reasons"].get("2", "") for row in rounds_of(tmp_path)]
+    assert "was late" in reasons[0]
+    assert any("was late" in why for why in reasons[1:]), "it was asked again"
+
+
+@pytest.mark.parametrize("factor", [0.0, 1000.0])
+def test_the_factor_lets_a_slow_client_in(tmp_path, factor):
+    config = quick(tmp_path, simulated_durations="", rounds=1, timeout=60)
+    run_in_process(
+        config.replace(deadline_factor=factor),
+        delay=after_hello(2),
+    )
+    (row,) = rounds_of(tmp_path)
+    assert row["clients"] == ([0, 1, 2] if factor else [0, 1])
+
+
+def test_an_asynchronous_run_has_no_quorum(tmp_path):
+    with pytest.raises(ConfigError, match=r"federation.quorum: got 0.6, expected 1"):
+        quick(tmp_path, asynchronous=True)
