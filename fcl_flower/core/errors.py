@@ -77,7 +77,8 @@ def extra(name: str, need: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
+        package = str(error.name).partition(".")[0]
         raise ConfigError(
-            f"{need}: got no package {error.name}, expected it installed: pip install "
+            f"{need}: got no package {package}, expected it installed: pip install "
             f"'fcl-flower[{name}]'"
         ) from error

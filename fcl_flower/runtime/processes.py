@@ -67,16 +67,21 @@ def stop(process: subprocess.Popen[bytes]) -> None:
     # Of a process that has ended the number may be another's by now.
     if process.poll() is not None:
         return
-    family = [psutil.Process(process.pid)]
-    family += family[0].children(recursive=True)
-    for member in family:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            member.terminate()
-    _, alive = psutil.wait_procs(family, timeout=10)
-    for member in alive:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            member.kill()
-    process.wait()
+    try:
+        family = [psutil.Process(process.pid)]
+        family += family[0].children(recursive=True)
+        for member in family:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                member.terminate()
+        _, alive = psutil.wait_procs(family, timeout=10)
+        for member in alive:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                member.kill()
+    finally:
+        # Looking at other processes takes descriptors; where there are none, the one
+        # that we have started must not outlive us for that.
+        process.kill()
+        process.wait()
 
 
 def make_folder(folder: Path, key: str, *, private: bool = False) -> None:

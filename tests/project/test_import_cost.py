@@ -65,4 +65,4 @@ except SystemExit as ended:
     )
 
     assert "click" in loaded
-    assert not {"torch", "flwr", "httpx", "uvicorn", "cryptography", *HEAVY} & loaded
+    assert not {"torch", "flwr", "httpx", "h11", "cryptography", *HEAVY} & loaded

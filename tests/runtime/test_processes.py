@@ -40,3 +40,26 @@ def test_a_stubborn_process_is_killed(monkeypatch):
     assert process.returncode == -signal.SIGKILL
     process.stdout.close()
     processes.stop(process)  # one that is gone is no error
+
+
+def test_a_process_is_ended_even_where_no_file_can_be_opened():
+    program = """
+import os, resource, subprocess, sys
+from fcl_flower.runtime.processes import stop
+process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+try:
+    while True:
+        os.open("/dev/null", os.O_RDONLY)
+except OSError:
+    pass
+try:
+    stop(process)
+except OSError as error:
+    print(error.strerror)
+print(process.returncode)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"Too many open files\n{-signal.SIGKILL}\n"

@@ -181,7 +181,10 @@ def test_a_client_with_an_unknown_key_is_sent_away(lab):
     assert lab.codes["stranger"] == 1
     assert "Failed to activate SuperNode" in lab.said("stranger")
     assert "SuperNode ID" not in lab.said("stranger")
-    assert "No SuperNode found with the given public key" in lab.said("server")
+    assert "a call with an unknown key" in lab.said("stranger")
+    assert "not let in: a call with an unknown key, from 127.0.0.1" in lab.said(
+        "server"
+    )
 
 
 def test_a_client_leaves_a_server_that_it_cannot_trust(lab):

@@ -1,0 +1,1 @@
+"""The only part of a server that is reached from outside."""

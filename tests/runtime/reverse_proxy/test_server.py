@@ -1,0 +1,407 @@
+"""The reverse proxy before a server of our own that notes what gets through."""
+
+import contextlib
+import dataclasses
+import http.client
+import socket
+import ssl
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from fcl_flower.core.errors import ConfigError
+from fcl_flower.runtime.certificates import Certificates, make_certificates
+from fcl_flower.runtime.processes import free_port
+from fcl_flower.runtime.reverse_proxy.bounds import Bounds
+from fcl_flower.runtime.reverse_proxy.server import ServerFiles, listening, run_proxy
+
+BOUNDS = Bounds(head_seconds=2, idle_seconds=2, answer_seconds=2, body_bytes=2**23)
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self):
+        if self.headers.get("transfer-encoding") == "chunked":
+            body = b""
+            while size := self.rfile.readline():
+                if size == b"0\r\n":
+                    break
+                body += self.rfile.read(int(size, 16))
+                self.rfile.readline()
+            else:
+                return  # as below
+            self.rfile.readline()
+        else:
+            size = int(self.headers.get("content-length", 0))
+            body = self.rfile.read(size)
+            if len(body) < size:
+                return  # the sender was cut off
+        self.server.seen.append((self.command, self.path, dict(self.headers), body))
+        time.sleep(self.server.pause)
+        answer = b"answer to " + body[:10]
+        self.send_response(418)
+        self.send_header("x-answer", "yes")
+        self.send_header("content-length", str(len(answer)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(answer)
+
+    do_GET = do_HEAD = do_PUT = do_POST  # noqa: N815
+
+    def log_message(self, *arguments):
+        pass
+
+
+@pytest.fixture
+def superlink():
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.seen = []
+    server.pause = 0
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@contextlib.contextmanager
+def proxy(superlink, keys=None, files=None, **bounds):
+    """Yield the port of a reverse proxy before a SuperLink, given by its port."""
+    port, said = free_port(), []
+    with (
+        listening("127.0.0.1", port, files) as listener,
+        run_proxy(
+            listener,
+            f"127.0.0.1:{superlink}",
+            keys,
+            dataclasses.replace(BOUNDS, **bounds),
+            said.append,
+        ),
+    ):
+        yield port
+
+
+@pytest.fixture
+def door(superlink):
+    with proxy(superlink.server_port) as port:
+        yield port
+
+
+def ask(port, method, path, body=None, headers=None):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    connection.request(method, path, body, headers or {})
+    answer = connection.getresponse()
+    found = answer.status, answer.read(), dict(answer.getheaders())
+    connection.close()
+    return found
+
+
+def closed(connection):
+    """Whether the other side ends a connection, by whatever way."""
+    with contextlib.suppress(ConnectionError):
+        return connection.recv(1) == b""
+    return True
+
+
+def test_a_clients_call_passes_whole_and_so_does_its_answer(superlink, door):
+    body = bytes(range(256)) * 4000
+    headers = {"content-type": "application/x-protobuf", "x-signature": "of mine"}
+
+    status, answer, answered = ask(door, "POST", "/v1/fleet/push-object", body, headers)
+
+    assert (status, answer) == (418, b"answer to " + body[:10])
+    assert answered["x-answer"] == "yes"
+    ((method, path, seen, received),) = superlink.seen
+    assert (method, path, received) == ("POST", "/v1/fleet/push-object", body)
+    assert seen["x-signature"] == "of mine"
+    assert seen["content-type"] == "application/x-protobuf"
+    assert seen["Host"] == f"127.0.0.1:{superlink.server_port}"
+    assert seen["accept-encoding"] == "identity"  # what http.client says, alone
+
+
+def test_a_call_of_unknown_length_passes(superlink, door):
+    status, _, _ = ask(
+        door, "POST", "/v1/fleet/push-object", iter([b"ab", b"cd"]), {"x": "y"}
+    )
+
+    assert status == 418
+    assert superlink.seen[0][3] == b"abcd"
+
+
+def test_the_health_check_is_the_superlinks_and_made_once_a_second(superlink, door):
+    for _ in range(20):
+        assert ask(door, "GET", "/health")[0] == 418
+        assert ask(door, "HEAD", "/health")[0] == 418
+    assert ask(door, "POST", "/health")[0] == 404
+    assert {seen[:2] for seen in superlink.seen} == {("GET", "/health")}
+    assert len(superlink.seen) < 10
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/v1/control/start-run", "/v1/control/register-node", "/docs", "/", ""),
+        *("/v1/runtime/acquire-task", "/openapi.json", "/v1/fleet/", "/v1/fleet"),
+        *("/v1/fleet/../control/start-run", "/v1/fleet/%2e%2e/control/start-run"),
+        *("/v1/fleet/x/../../control/start-run", "//v1/control/start-run"),
+        *("/v1/fleet/x%2f..%2f..%2fcontrol%2fstart-run", "/v1/fleet/x%0a", "/health/x"),
+        *("/v1/fleet/a@evil", "/V1/FLEET/pull-messages"),
+    ],
+)
+def test_nothing_else_gets_in(superlink, door, path):
+    assert ask(door, "POST", path, b"x")[0] == 404
+    assert superlink.seen == []
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "CONNECT", "OPTIONS"])
+def test_a_call_of_another_kind_does_not_get_in(superlink, door, method):
+    assert ask(door, method, "/v1/fleet/pull-messages")[0] == 404
+    assert superlink.seen == []
+
+
+def test_what_follows_a_question_mark_stays_outside(superlink, door):
+    assert ask(door, "POST", "/v1/fleet/get-run?x=1")[0] == 418
+    assert superlink.seen[0][1] == "/v1/fleet/get-run"
+
+
+def test_a_call_that_is_too_long_is_cut_off(superlink):
+    with proxy(superlink.server_port, body_bytes=1000) as door:
+        assert ask(door, "POST", "/v1/fleet/push-object", bytes(1000))[0] == 418
+        assert ask(door, "POST", "/v1/fleet/push-object", bytes(1001))[0] == 413
+        pieces = iter([bytes(500), bytes(501)])
+        assert ask(door, "POST", "/v1/fleet/push-object", pieces)[0] == 413
+    assert len(superlink.seen) == 1
+
+
+def test_one_who_hangs_up_does_no_harm(superlink, door):
+    for _ in range(3):
+        with socket.create_connection(("127.0.0.1", door)) as connection:
+            connection.sendall(
+                b"POST /v1/fleet/push-object HTTP/1.1\r\nhost: x\r\n"
+                b"content-length: 100\r\n\r\nabc"
+            )
+
+    assert ask(door, "POST", "/v1/fleet/get-run", b"after")[0] == 418
+
+
+def test_a_superlink_that_is_away_is_no_crash():
+    with proxy(free_port()) as port:
+        assert ask(port, "POST", "/v1/fleet/pull-messages")[0] == 502
+
+
+def test_an_address_that_is_taken_is_named(superlink):
+    place = f"127.0.0.1:{superlink.server_port}"
+    expected = f"port: got '{place}', expected an address"
+
+    with (
+        pytest.raises(ConfigError, match=expected),
+        listening("127.0.0.1", superlink.server_port, None),
+    ):
+        pass
+
+
+def test_a_key_of_another_certificate_is_refused(tmp_path):
+    for name in ("one", "other"):
+        make_certificates(tmp_path / name, ["localhost"], 0, 1, overwrite=False)
+    one, other = Certificates(tmp_path / "one"), Certificates(tmp_path / "other")
+    files = ServerFiles(one.authority, one.server, other.server_key)
+
+    with (
+        pytest.raises(
+            ConfigError, match=r"certs: .*other/server\.key', expected certificates"
+        ),
+        listening("127.0.0.1", free_port(), files),
+    ):
+        pass
+
+
+def test_the_proxy_closes():
+    with proxy(1) as port:
+        silent = socket.create_connection(("127.0.0.1", port), timeout=5)
+        assert ask(port, "GET", "/")[0] == 404
+
+    with silent:
+        assert closed(silent)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port))
+
+
+def test_both_ends_of_the_proxy_are_authenticated(superlink, tmp_path):
+    make_certificates(tmp_path, ["localhost"], 0, 1, overwrite=False)
+    files = Certificates(tmp_path)
+    of_superlink = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    of_superlink.load_cert_chain(files.server, files.server_key)
+    superlink.socket = of_superlink.wrap_socket(superlink.socket, server_side=True)
+    tls = ServerFiles(files.authority, files.server, files.server_key)
+    trusting = ssl.create_default_context(cafile=files.authority)
+    trusting.verify_flags |= ssl.VERIFY_X509_STRICT
+
+    with proxy(superlink.server_port, files=tls) as port:
+        connection = http.client.HTTPSConnection("localhost", port, context=trusting)
+        connection.request("POST", "/v1/fleet/get-run", b"")
+        assert connection.getresponse().status == 418
+        connection.close()
+        strange = http.client.HTTPSConnection("localhost", port)
+        with pytest.raises(ssl.SSLCertVerificationError):
+            strange.request("GET", "/health")
+
+
+# ---- callers who mean no good
+
+
+def said_of(port, *parts, pause=0.3):
+    """Say parts with pauses; return all that is answered until the connection ends."""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        answer = b""
+        with contextlib.suppress(ConnectionError):
+            for part in parts:
+                connection.sendall(part)
+                time.sleep(pause)
+            while piece := connection.recv(2**16):
+                answer += piece
+    return answer
+
+
+POST = b"POST /v1/fleet/push-object HTTP/1.1\r\nhost: x\r\n"
+
+
+@pytest.mark.parametrize(
+    "head", [b"GET /ws HTTP/1.1\r\nhost: x\r\n", POST], ids=["anywhere", "in a call"]
+)
+def test_a_websocket_is_refused_without_a_traceback(superlink, door, head, capfd):
+    upgrade = (
+        b"connection: upgrade, close\r\nupgrade: websocket\r\ncontent-length: 0\r\n"
+        b"sec-websocket-key: dGhlIHNhbXBsZQ==\r\nsec-websocket-version: 13\r\n\r\n"
+    )
+
+    answer = said_of(door, head + upgrade)
+
+    assert answer.startswith((b"HTTP/1.1 404", b"HTTP/1.1 418"))
+    assert all("upgrade" not in map(str.lower, s[2]) for s in superlink.seen)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"\x16\x03\x01\x02\x00\x01",
+        b"GET",
+        b"no http at all\r\n\r\n",
+        POST + b"content-length: 5\r\ncontent-length: 6\r\n\r\n",
+        POST + b"content-length: -1\r\n\r\n",
+        POST + b"content-length: x\r\n\r\n",
+        POST + b"content-length: 4\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        POST + b"transfer-encoding: chunked\r\n\r\nzz\r\n",
+        POST + b"x: " + bytes(10) + b"\r\n\r\n",
+        POST + b"x: " + b"x" * 2**17 + b"\r\n\r\n",
+        POST + b"x: y\r\n" * 2**14,
+    ],
+    ids=lambda said: repr(said[-30:]),
+)
+def test_what_is_no_call_is_refused_or_cut_off(superlink, door, said, capfd):
+    begun = time.monotonic()
+
+    answer = said_of(door, said)
+
+    assert answer == b"" or answer.startswith(b"HTTP/1.1 4")
+    assert time.monotonic() - begun < 8
+    assert superlink.seen == []
+    assert ask(door, "POST", "/v1/fleet/get-run", b"x")[0] == 418
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("said", [b"", POST], ids=["nothing", "half a head"])
+def test_a_guest_has_some_seconds_to_say_what_it_wants(superlink, door, said):
+    begun = time.monotonic()
+    with socket.create_connection(("127.0.0.1", door), timeout=10) as connection:
+        with contextlib.suppress(ConnectionError):
+            for _ in range(20):  # a byte now and then is no excuse
+                connection.sendall(said or b"G")
+                said = b"x"
+                time.sleep(0.2)
+        assert closed(connection)
+    assert 1 < time.monotonic() - begun < 8
+
+
+def test_a_body_that_does_not_come_ends_the_call(superlink, door):
+    begun = time.monotonic()
+
+    said_of(door, POST + b"content-length: 9\r\n\r\n", b"x")
+
+    assert 1.5 < time.monotonic() - begun < 8
+    assert superlink.seen == []
+
+
+def test_a_handshake_has_an_end(superlink, tmp_path):
+    make_certificates(tmp_path, ["localhost"], 0, 1, overwrite=False)
+    files = Certificates(tmp_path)
+    tls = ServerFiles(files.authority, files.server, files.server_key)
+    with (
+        proxy(superlink.server_port, files=tls) as port,
+        socket.create_connection(("127.0.0.1", port), timeout=10) as connection,
+    ):
+        connection.sendall(b"\x16\x03\x01\x02\x00\x01")
+        begun = time.monotonic()
+        assert closed(connection)
+    assert 1 < time.monotonic() - begun < 8
+
+
+def test_an_answer_that_takes_long_is_waited_for(superlink):
+    superlink.pause = 6  # what httpx would not
+    with proxy(superlink.server_port, answer_seconds=60) as door:
+        connection = http.client.HTTPConnection("127.0.0.1", door, timeout=20)
+        connection.request("POST", "/v1/fleet/push-messages", b"x")
+        assert connection.getresponse().status == 418
+        connection.close()
+
+
+def test_an_answer_that_does_not_come_may_have_been_handled(superlink):
+    superlink.pause = 2
+    with proxy(superlink.server_port, answer_seconds=0.2) as door:
+        assert ask(door, "POST", "/v1/fleet/push-messages", b"x")[0] == 504
+
+
+def test_one_address_holds_so_many_connections_and_a_newcomer_gets_in(superlink):
+    with proxy(superlink.server_port, guests_of_address=5, head_seconds=60) as door:
+        silent = [socket.create_connection(("127.0.0.1", door)) for _ in range(12)]
+        assert ask(door, "GET", "/")[0] == 404
+        gone = []
+        for connection in silent:
+            connection.settimeout(0.2)
+            with contextlib.suppress(TimeoutError):
+                gone.append(closed(connection))
+            connection.close()
+        assert gone == [True] * 8  # of twelve and ourselves five may stay
+
+
+def test_calls_beyond_what_one_may_have_at_once_shall_come_again(superlink):
+    superlink.pause = 1.5
+    with proxy(superlink.server_port, members_of_key=3) as door:
+        found = []
+        threads = [
+            threading.Thread(
+                target=lambda: found.append(
+                    ask(door, "POST", "/v1/fleet/pull-messages", b"x")[0]
+                )
+            )
+            for _ in range(5)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(found) == [418, 418, 418, 503, 503]
+        assert ask(door, "POST", "/v1/fleet/pull-messages", b"x")[0] == 418
+
+
+def test_many_calls_pass_on_one_connection(superlink, door):
+    connection = http.client.HTTPConnection("127.0.0.1", door, timeout=5)
+    for number in range(30):
+        connection.request("POST", "/v1/fleet/get-run", b"%d" % number)
+        answer = connection.getresponse()
+        assert (answer.status, answer.read()) == (418, b"answer to %d" % number)
+    connection.close()
