@@ -41,6 +41,7 @@ class ServerStrategy(ABC, Generic[P]):
             good as a new one, and the strategy alone says how large one may be.
         combines: all that it averages, if anything, goes through `aggregation`, so that
             ``federation.aggregation`` may be any.
+        handed_on: the kinds of groups that other clients receive as they were sent.
 
     Attributes:
         aggregation: how updates are combined; the mean, unless the run's is set.
@@ -50,6 +51,7 @@ class ServerStrategy(ABC, Generic[P]):
     averaged_groups: ClassVar[tuple[str, ...]] = ("base",)
     adds_up: ClassVar[bool] = False
     combines: ClassVar[bool] = False
+    handed_on: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, params: P, seed: int) -> None:
         """Keep the hyper-parameters; ``seed`` is the run's seed (see `core.seeds`)."""

@@ -68,6 +68,22 @@ class RunConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _attackers_attack_somebody(self) -> Self:
+        attack, count = self.federation.attack, self.federation.attackers
+        if bool(attack) != bool(count):
+            raise ValueError(
+                f"federation.attackers: got {count}, expected "
+                + ("at least 1 with" if attack else "0 without")
+                + " federation.attack"
+            )
+        if self.scenario.clients and count >= self.scenario.clients:
+            raise ValueError(
+                f"federation.attackers: got {count}, expected fewer than "
+                f"scenario.clients ({self.scenario.clients})"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _durations_are_given_for_all(self) -> Self:
         given = self.asynchronous.simulated_durations
         if given and len(self.asynchronous.durations) != self.scenario.clients:

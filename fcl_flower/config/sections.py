@@ -5,12 +5,16 @@ The sentence below a field is its help, in ``fcl list`` and in the documentation
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from fcl_flower.aggregation import Rule, Weighting
 from fcl_flower.config.parsing import Scalar, parse_inline
+
+Attack: TypeAlias = Literal[
+    "", "sign-flip", "noise", "scaling", "label-flip", "counts", "adapters"
+]
 
 
 class Section(BaseModel):
@@ -209,6 +213,13 @@ class FederationSection(Section):
     examples_limit: float = Field(0.0, ge=0)
     """Most examples that a client counts by, as a multiple of the round's median; at
     least 1, or 0 for any."""
+    attack: Attack = ""
+    """What hostile clients do, in a simulation in one process: turn their change round
+    and claim examples (sign-flip), send noise, turn it round ten times as long
+    (scaling), learn wrong labels (label-flip), claim examples (counts) or send noise
+    for adapters; empty for nothing."""
+    attackers: int = Field(0, ge=0)
+    """How many clients are hostile: the last ones."""
     wire_dtype: Literal["float32", "float16", "bfloat16"] = "float32"
     """Floating-point type of float32 tensors on the wire."""
 

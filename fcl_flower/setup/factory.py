@@ -26,7 +26,7 @@ from fcl_flower.data.text.word_vectors import WordVectors, word_vectors
 from fcl_flower.models.registry import MultiHeadModel, create_model
 from fcl_flower.models.transformer.pretrained import EncoderParams
 from fcl_flower.setup.compatibility import check_single_head
-from fcl_flower.setup.policy import build_aggregation
+from fcl_flower.setup.policy import build_aggregation, check_attack
 from fcl_flower.setup.resolved_run import ResolvedRun
 from fcl_flower.training.loop import Training
 from fcl_flower.training.server_trainer import ServerTrainer
@@ -176,6 +176,7 @@ def build_strategy(run: ResolvedRun) -> ServerStrategy[Any]:
             f"false for {run.config.strategy.name}, which looks at all updates of a "
             "round together",
         )
+    check_attack(run, made)
     made.aggregation = build_aggregation(run, made)
     return made
 

@@ -1,4 +1,4 @@
-"""The aggregation policy of a run, and what does not go with it."""
+"""The aggregation policy of a run, its attack, and what does not go with them."""
 
 from typing import Any
 
@@ -37,3 +37,24 @@ def build_aggregation(run: ResolvedRun, strategy: ServerStrategy[Any]) -> Aggreg
         if key != "examples_limit" and not strategy.combines:
             raise refuse(f"federation.{key}", value, f"{usual!r} {own}")
     return policy
+
+
+def check_attack(run: ResolvedRun, strategy: ServerStrategy[Any]) -> None:
+    """Refuse an attack on something that clients of this strategy do not send.
+
+    Raises:
+        ConfigError: one sentence names the attack, and what was expected.
+    """
+    attack, name = run.config.federation.attack, run.config.strategy.name
+    for wrong, expected in (
+        (
+            attack == "adapters" and not strategy.handed_on,
+            f"another one for {name}, whose clients receive no others' adapters",
+        ),
+        (
+            attack in ("sign-flip", "noise", "scaling") and strategy.adds_up,
+            f"label-flip or counts for {name}, whose clients send sums, no model",
+        ),
+    ):
+        if wrong:
+            raise refuse("federation.attack", attack, expected)

@@ -44,6 +44,7 @@ class FedWeit(ServerStrategy[P], AsksClients, RestoresClients, Explains):
 
     evaluates_locally = True
     combines = True
+    handed_on = ("adapters",)
 
     def __init__(self, params: P, seed: int) -> None:
         """Read the policy of the knowledge base."""

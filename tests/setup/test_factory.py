@@ -119,7 +119,7 @@ def test_what_would_fail_later_is_refused_before_a_run(settings, start):
     assert str(problem.value).startswith(start)
 
 
-# ---- aggregation policies
+# ---- aggregation policies and attacks
 
 AVERAGING = {"fedavg", "fedprox", "ewc", "replay", "replay-reg", "finetune", "mtl"} | {
     *("fedweit", "fedseit", "fedet", "concept-matching")
@@ -186,6 +186,33 @@ def test_an_asynchronous_run_has_nothing_to_hold_an_update_against(
         f"federation.{setting}: got {value!r}, expected {usual} in an asynchronous "
         "run, which takes one update at a time"
     )
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (
+            {"strategy": "fedavg", "attack": "adapters"},
+            "another one for fedavg, whose clients receive no others' adapters",
+        ),
+        (
+            {"strategy": "analytic", "attack": "noise"},
+            "label-flip or counts for analytic, whose clients send sums, no model",
+        ),
+    ],
+)
+def test_an_attack_on_what_nobody_sends_is_refused(settings, expected):
+    found = refusal(clients=4, attackers=1, **settings)
+
+    assert found == (
+        f"federation.attack: got {settings['attack']!r}, expected {expected}"
+    )
+
+
+def test_attacks_that_a_strategy_is_open_to_are_let_through():
+    for strategy, attack in (("fedweit", "adapters"), ("analytic", "label-flip")):
+        given = {"strategy": strategy, "attack": attack, "clients": 4}
+        assert not refusal(attackers=1, **given)
 
 
 @pytest.mark.parametrize(
