@@ -9,7 +9,7 @@ from fcl_flower.algorithms.base import ClientLearner
 from fcl_flower.attacks.tampering import noisy, overlaid, start_of, turned
 from fcl_flower.config.sections import Attack
 from fcl_flower.core.seeds import derive
-from fcl_flower.core.types import Payload, TaskStage, Update, group_kind
+from fcl_flower.core.types import Arrays, Payload, TaskStage, Update, group_kind
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.federation.transport.messages import MAX_EXAMPLES
 from fcl_flower.training.tensors import snapshot
@@ -68,9 +68,11 @@ class HostileTraining:
             case "scaling":
                 payload = turned(payload, starts, _SCALING)
             case "noise":
-                payload = noisy(payload, starts.keys(), rng)
+                payload = noisy(payload, starts, rng)
             case "adapters":
-                payload = noisy(payload, handed_on, rng)
+                payload = noisy(
+                    payload, {g: _zeros(payload[g]) for g in handed_on}, rng
+                )
         claims = self._attack in ("sign-flip", "counts")
         examples = MAX_EXAMPLES if claims else update.num_examples
         return after, replace(update, payload=payload, num_examples=examples)
@@ -83,6 +85,11 @@ class HostileTraining:
             if group not in handed_on
         }
         return {group: start for group, start in found.items() if start is not None}
+
+
+def _zeros(arrays: Arrays) -> Arrays:
+    """Return where adapters start: they are added to something."""
+    return {name: np.zeros(t.shape, t.dtype) for name, t in arrays.items()}
 
 
 def _flipped(examples: Examples, classes: int) -> Examples:

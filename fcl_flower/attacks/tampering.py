@@ -1,6 +1,6 @@
 """Hostile tensors, made of honest ones."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -32,18 +32,23 @@ def turned(payload: Payload, starts: Payload, factor: float) -> Payload:
     }
 
 
-def noisy(
-    payload: Payload, groups: Collection[str], rng: np.random.Generator
-) -> Payload:
-    """Return a payload with standard normal noise on all floating numbers of groups."""
+def noisy(payload: Payload, starts: Payload, rng: np.random.Generator) -> Payload:
+    """Return a payload with standard normal noise on all floating numbers.
+
+    Of a sparse tensor all entries are sent: those that an honest client leaves out are
+    noise about the start.
+
+    Args:
+        payload: what an honest client would send.
+        starts: by group what it started from; other groups stay.
+        rng: draws the noise.
+    """
     return {
         group: {
-            name: _changed(
-                tensor, tensor, lambda v, _: v + rng.standard_normal(v.shape)
-            )
+            name: _with_noise(tensor, starts[group][name], rng)
             for name, tensor in arrays.items()
         }
-        if group in groups
+        if group in starts
         else arrays
         for group, arrays in payload.items()
     }
@@ -100,9 +105,23 @@ def _changed(
     return values
 
 
+def _with_noise(
+    tensor: AnyArray, start: AnyArray, rng: np.random.Generator
+) -> AnyArray:
+    if isinstance(tensor, SparseArray):
+        whole = tensor.overwrite(_dense(start))
+        everywhere = SparseArray.of_mask(whole, np.ones(whole.shape, bool))
+        return _changed(everywhere, start, lambda v, _: v + rng.standard_normal(len(v)))
+    return _changed(tensor, start, lambda v, _: v + rng.standard_normal(v.shape))
+
+
+def _dense(tensor: AnyArray) -> Array:
+    return tensor.to_dense() if isinstance(tensor, SparseArray) else np.asarray(tensor)
+
+
 def _pair(tensor: AnyArray, start: AnyArray) -> tuple[Array, Array]:
     """Return the numbers of a tensor that were sent, and those of a start there."""
-    dense = start.to_dense() if isinstance(start, SparseArray) else np.asarray(start)
+    dense = _dense(start)
     if isinstance(tensor, SparseArray):
         return tensor.values, dense.reshape(-1)[tensor.indices]
     return np.asarray(tensor), dense

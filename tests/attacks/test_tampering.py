@@ -37,14 +37,27 @@ def test_of_a_sparse_tensor_the_entries_sent_are_turned():
     np.testing.assert_array_equal(found.values, [-3, 3])
 
 
-def test_noise_is_standard_normal_and_of_the_groups_named():
-    sent = {"base": {"w": np.zeros(4000, np.float32)}, "meta": {"s": row(5)}}
+def test_noise_is_standard_normal_and_of_the_groups_with_a_start():
+    sent = {"base": {"w": np.full(4000, 5, np.float32)}, "meta": {"s": row(5)}}
 
-    found = noisy(sent, {"base"}, np.random.default_rng(0))
+    found = noisy(sent, {"base": sent["base"]}, np.random.default_rng(0))
 
-    assert abs(found["base"]["w"].mean()) < 0.1
+    assert abs(found["base"]["w"].mean() - 5) < 0.1
     assert abs(found["base"]["w"].std() - 1) < 0.1
     assert found["meta"] is sent["meta"]
+
+
+def test_noise_fills_a_sparse_tensor():
+    sent = {"base": {"w": some([90] * 500, range(500), size=1000)}}
+
+    start = {"base": {"w": np.full(1000, 50, np.float32)}}
+    found = noisy(sent, start, np.random.default_rng(0))["base"]["w"]
+
+    found.validate()
+    assert found.nnz == 1000
+    assert abs(found.values[:500].mean() - 90) < 0.2
+    assert abs(found.values[500:].mean() - 50) < 0.2
+    assert abs(found.values[500:].std() - 1) < 0.1
 
 
 def test_of_several_models_an_update_started_from_the_nearest():
