@@ -5,7 +5,6 @@ McMahan et al., AISTATS 2017, https://arxiv.org/abs/1602.05629, Algorithm 1.
 
 from collections.abc import Mapping
 
-import numpy as np
 from typing_extensions import override
 
 from fcl_flower.algorithms.base import Params, ServerStrategy
@@ -26,6 +25,8 @@ ALGORITHM = Algorithm(
 class FedAvg(ServerStrategy[Params]):
     """Keep one global model; every client receives it whole."""
 
+    combines = True
+
     @override
     def init(self, model: Arrays) -> Payload:
         return {"base": model}
@@ -42,15 +43,8 @@ class FedAvg(ServerStrategy[Params]):
     def aggregate_train(
         self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
     ) -> Payload:
-        examples = sum(update.num_examples for update in updates.values())
-        if not examples:
+        counts = [update.num_examples for update in updates.values()]
+        if not any(counts):
             return state
-        mean = {}
-        for name, old in state["base"].items():
-            total = np.zeros(old.shape, np.float64)
-            for update in updates.values():
-                values = np.asarray(update.payload["base"][name])
-                total += values * (update.num_examples / examples)
-            whole = old.dtype.kind in "iu"  # BatchNorm counts its batches
-            mean[name] = (np.rint(total) if whole else total).astype(old.dtype)
-        return {"base": mean}
+        models = [update.payload["base"] for update in updates.values()]
+        return {"base": self.aggregation.combine(models, counts, state["base"])}

@@ -21,6 +21,7 @@ class NoOpStrategy(ServerStrategy[Params]):
     """Send nothing to the clients and keep nothing of them."""
 
     evaluates_locally = True
+    combines = True
 
     @override
     def init(self, model: Arrays) -> Payload:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
+from fcl_flower.aggregation.policy import Aggregation
 from fcl_flower.config.params import Params as Params
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 
@@ -38,16 +39,25 @@ class ServerStrategy(ABC, Generic[P]):
         adds_up: the state follows from all updates so far, whatever their order and
             however often one comes: a sum. It needs no rounds, an old update is as
             good as a new one, and the strategy alone says how large one may be.
+        combines: all that it averages, if anything, goes through `aggregation`, so that
+            ``federation.aggregation`` may be any.
+        handed_on: the kinds of groups that other clients receive as they were sent.
+
+    Attributes:
+        aggregation: how updates are combined; the mean, unless the run's is set.
     """
 
     evaluates_locally: ClassVar[bool] = False
     averaged_groups: ClassVar[tuple[str, ...]] = ("base",)
     adds_up: ClassVar[bool] = False
+    combines: ClassVar[bool] = False
+    handed_on: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, params: P, seed: int) -> None:
         """Keep the hyper-parameters; ``seed`` is the run's seed (see `core.seeds`)."""
         self.params = params
         self.seed = seed
+        self.aggregation = Aggregation()
 
     @abstractmethod
     def init(self, model: Arrays) -> Payload:

@@ -84,6 +84,8 @@ def simulate(
         reasons = folder / "rounds.jsonl"
         console.print(f"no client was evaluated: {reasons} says why", soft_wrap=True)
     _print_untrained(console, summary)
+    if summary["honest_accuracy"] is not None:
+        console.print(f"honest clients: accuracy {summary['honest_accuracy']:.3f}")
     console.print(
         f"accuracy {accuracy}, forgetting {forgetting}; "
         f"report: {folder / 'report.html'}",

@@ -61,6 +61,31 @@ class RunConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _a_limit_leaves_the_median(self) -> Self:
+        limit = self.federation.examples_limit
+        if 0 < limit < 1:
+            raise ValueError(
+                f"federation.examples_limit: got {limit}, expected 0 or at least 1"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _attackers_attack_somebody(self) -> Self:
+        attack, count = self.federation.attack, self.federation.attackers
+        if bool(attack) != bool(count):
+            raise ValueError(
+                f"federation.attackers: got {count}, expected "
+                + ("at least 1 with" if attack else "0 without")
+                + " federation.attack"
+            )
+        if self.scenario.clients and count >= self.scenario.clients:
+            raise ValueError(
+                f"federation.attackers: got {count}, expected fewer than "
+                f"scenario.clients ({self.scenario.clients})"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _durations_are_given_for_all(self) -> Self:
         given = self.asynchronous.simulated_durations
         if given and len(self.asynchronous.durations) != self.scenario.clients:

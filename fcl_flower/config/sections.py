@@ -5,11 +5,16 @@ The sentence below a field is its help, in ``fcl list`` and in the documentation
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from fcl_flower.aggregation import Rule, Weighting
 from fcl_flower.config.parsing import Scalar, parse_inline
+
+Attack: TypeAlias = Literal[
+    "", "sign-flip", "noise", "scaling", "label-flip", "counts", "adapters"
+]
 
 
 class Section(BaseModel):
@@ -198,6 +203,29 @@ class FederationSection(Section):
     max_update_norm: float = Field(1000.0, ge=0)
     """Largest norm of an update, as a multiple of the norm of the server's weights; 0
     for any."""
+    aggregation: Rule = "mean"
+    """How a strategy combines what clients sent: their mean; the median or trimmed-mean
+    of each number; the geometric-median of whole updates; or the mean of those that
+    krum selects."""
+    hostile_fraction: float = Field(0.2, gt=0, lt=0.5)
+    """Fraction of the updates that is taken to be hostile, rounded up: cut off at each
+    end by trimmed-mean, left out by krum."""
+    clip_to_median: float = Field(0.0, ge=0)
+    """Largest norm of an update's change, as a multiple of the median norm of the
+    round's changes; 0 for any."""
+    weighting: Weighting = "examples"
+    """By how many examples it says it has a client counts; or all alike that have
+    any."""
+    examples_limit: float = Field(0.0, ge=0)
+    """Most examples that a client counts by, as a multiple of the round's median; at
+    least 1, or 0 for any."""
+    attack: Attack = ""
+    """What hostile clients do, in a simulation in one process: turn their change round
+    and claim examples (sign-flip), send noise, turn it round ten times as long
+    (scaling), learn wrong labels (label-flip), claim examples (counts) or send noise
+    for adapters; empty for nothing."""
+    attackers: int = Field(0, ge=0)
+    """How many clients are hostile: the last ones."""
     wire_dtype: Literal["float32", "float16", "bfloat16"] = "float32"
     """Floating-point type of float32 tensors on the wire."""
 

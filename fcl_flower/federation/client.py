@@ -12,6 +12,7 @@ from torch import Tensor
 from fcl_flower.algorithms.base import ClientLearner
 from fcl_flower.algorithms.hooks import SelectsModel
 from fcl_flower.algorithms.local_only import SERVER
+from fcl_flower.config.attack import refuse_attack
 from fcl_flower.config.node_config import NodeConfig
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError, refuse
@@ -138,7 +139,9 @@ class Client:
 
     def __init__(self, context: Context, stage: TaskStage) -> None:
         node = NodeConfig.of(context.node_config)
-        self.run = run = resolve_on_node(RunConfig.of(context.run_config), node)
+        given = RunConfig.of(context.run_config)
+        refuse_attack(given)  # a server sent it, and no server may ask for that
+        self.run = run = resolve_on_node(given, node)
         self.config = config = run.config
         self.scenario: Scenario = factory.build_scenario(run)
         self.samples = client_data(run, self.scenario, node, stage.task + 1)

@@ -263,7 +263,8 @@ class Server:
             weight: how far the averaged groups go, in (0, 1]; see `interpolate`.
         """
         before, strategy = self._state, self._strategy
-        after = strategy.aggregate_train(before, stage, updates)
+        counted = strategy.aggregation.count(updates)
+        after = strategy.aggregate_train(before, stage, counted)
         if weight != 1.0:
             after = interpolate(before, after, weight, strategy.averaged_groups)
         self._state = after

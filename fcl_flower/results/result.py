@@ -92,6 +92,11 @@ class Result:
         return _number(self.summary["average_accuracy"])
 
     @property
+    def honest_accuracy(self) -> float:
+        """`average_accuracy` without hostile clients; NaN where there are none."""
+        return _number(self.summary["honest_accuracy"])
+
+    @property
     def forgetting(self) -> float:
         """Mean loss of accuracy since a task's best; NaN if unknown."""
         return _number(self.summary["forgetting"])

@@ -51,6 +51,7 @@ def summarize(
         "mode": "asynchronous" if config.asynchronous.enabled else "synchronous",
         "clock": history.clock or None,
         **measures(scenario, history.accuracy),
+        "honest_accuracy": _honest_accuracy(config, history),
         "untrained_client_tasks": _untrained(config, scenario, history),
         "late_replies": {str(c): n for c, n in sorted(history.late_replies.items())},
         "before_aggregation": measures(scenario, history.before_aggregation),
@@ -71,6 +72,15 @@ def summarize(
         },
         "command": "fcl simulate --config config.toml",
     }
+
+
+def _honest_accuracy(config: RunConfig, history: RunHistory) -> float | None:
+    """Return the average accuracy without the hostile clients; None without any."""
+    hostile = config.federation.attackers
+    if not hostile:
+        return None
+    honest = history.accuracy.matrix[:-hostile]
+    return _or_none(metrics.average_accuracy(honest))
 
 
 def total_rounds(config: RunConfig, scenario: Scenario) -> int:

@@ -26,6 +26,9 @@ COLUMNS = (
 BEFORE_COLUMNS = {"before_aggregation": "before aggregation"}
 """Of runs that were evaluated so: key of a row, and its head."""
 
+HONEST_COLUMNS = {"honest_accuracy": "honest clients"}
+"""Of runs with hostile clients."""
+
 CONCEPT_COLUMNS = {
     "ari": "ARI",
     "ari_least": "least ARI",
@@ -51,6 +54,9 @@ NOTE = (
 BEFORE_NOTE = (
     " Before aggregation: the accuracy of what each client has trained itself in the "
     "last round; strategies that predict with what clients keep have no other."
+)
+HONEST_NOTE = (
+    " Honest clients: the accuracy without the clients that were made hostile."
 )
 CONCEPT_NOTE = (
     " Hidden concepts: adjusted Rand index of the server's clusters against the "
@@ -79,6 +85,7 @@ def table(summaries: Sequence[Summary]) -> str:
     note = NOTE
     for columns, explanation in (
         (BEFORE_COLUMNS, BEFORE_NOTE),
+        (HONEST_COLUMNS, HONEST_NOTE),
         (CONCEPT_COLUMNS, CONCEPT_NOTE),
         (CLASS_INCREMENTAL_COLUMNS, CLASS_INCREMENTAL_NOTE),
     ):
@@ -120,6 +127,9 @@ def _row(title: str, by_title: Mapping[str, Mapping[int, Summary]]) -> dict[str,
     before = (run.get("before_aggregation", {}) for run in runs.values())
     row["before_aggregation"] = mean_and_std(
         found.get("average_accuracy") for found in before
+    )
+    row["honest_accuracy"] = mean_and_std(
+        run.get("honest_accuracy") for run in runs.values()
     )
     for key in (
         *("bytes_up", "bytes_down", "nominal_bytes_up", "nominal_bytes_down"),

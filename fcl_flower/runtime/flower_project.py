@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fcl_flower import __version__
+from fcl_flower.config.attack import refuse_attack
 from fcl_flower.config.parsing import toml
 from fcl_flower.config.run_config import RunConfig
 
@@ -17,7 +18,11 @@ def write_app(folder: Path, config: RunConfig) -> None:
     """Make ``folder`` a Flower app that runs ``config``.
 
     It holds no code: every machine runs the one that is installed there.
+
+    Raises:
+        ConfigError: the run has hostile clients.
     """
+    refuse_attack(config)
     folder.mkdir(parents=True)
     settings = config.to_toml("tool.flwr.app.config.")
     (folder / "pyproject.toml").write_text(f"""[project]

@@ -22,9 +22,13 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 from typing_extensions import override
 
+from fcl_flower.attacks.hostile_training import HostileTraining
 from fcl_flower.config.run_config import RunConfig
+from fcl_flower.federation.client import Client
 from fcl_flower.federation.client_app import app as client_app
+from fcl_flower.federation.client_app import trained
 from fcl_flower.federation.server_app import main as run_server
+from fcl_flower.federation.transport.messages import decode_request
 from fcl_flower.results.run_folder import close_folder, prepared_folder
 from fcl_flower.runtime.processes import Progress
 from fcl_flower.setup import resolve
@@ -40,7 +44,8 @@ _ONE_RUN = threading.RLock()
 class InProcessGrid(Grid):
     """A grid whose nodes answer in the call that sends them a message.
 
-    A client that raises is answered for by an error, as in Flower's runtimes.
+    A client that raises is answered for by an error, as in Flower's runtimes. Those of
+    the last nodes that the run says are hostile train as `HostileTraining` does.
 
     Attributes:
         contexts: Flower's context of each client by its node.
@@ -63,6 +68,11 @@ class InProcessGrid(Grid):
                 messages sent together are answered, and how many were sent.
         """
         extra = node_configs or [{} for _ in nodes]
+        self._attack = RunConfig.of(run_config).federation.attack
+        attackers = RunConfig.of(run_config).federation.attackers
+        self._hostile = frozenset(nodes[len(nodes) - attackers :])
+        # The clients' own code knows no attack, and refuses to hear of one.
+        honest = {**run_config, "federation.attack": "", "federation.attackers": 0}
         self.contexts = {
             node: Context(
                 run_id=RUN_ID,
@@ -73,7 +83,7 @@ class InProcessGrid(Grid):
                     **extra[client],
                 },
                 state=RecordDict(),
-                run_config=dict(run_config),
+                run_config=honest,
             )
             for client, node in enumerate(nodes)
         }
@@ -104,11 +114,21 @@ class InProcessGrid(Grid):
     def reply(self, message: Message, context: Context) -> Message:
         """Run the client app on one message; return its reply, or its error."""
         try:
+            hostile = context.node_id in self._hostile
+            if hostile and message.metadata.message_type == MessageType.TRAIN:
+                return self._hostile_reply(message, context)
             return client_app(message, context)
         except Exception as error:
             log(WARNING, "a client failed", exc_info=error)
             reason = f"{type(error).__name__}: {error}"
             return Message(Error(code=0, reason=reason), reply_to=message)
+
+    def _hostile_reply(self, message: Message, context: Context) -> Message:
+        """Return what a hostile client answers to a call to train."""
+        client = Client(context, decode_request(message.content).stage)
+        handed_on = client.run.algorithm.load_server().handed_on
+        hostile = HostileTraining(client.learner, self._attack, handed_on)
+        return trained(message, client, hostile)
 
     # ---- parts of Flower's interface without a use here
 

@@ -26,6 +26,7 @@ from fcl_flower.data.text.word_vectors import WordVectors, word_vectors
 from fcl_flower.models.registry import MultiHeadModel, create_model
 from fcl_flower.models.transformer.pretrained import EncoderParams
 from fcl_flower.setup.compatibility import check_single_head
+from fcl_flower.setup.policy import build_aggregation, check_attack
 from fcl_flower.setup.resolved_run import ResolvedRun
 from fcl_flower.training.loop import Training
 from fcl_flower.training.server_trainer import ServerTrainer
@@ -159,7 +160,8 @@ def build_strategy(run: ResolvedRun) -> ServerStrategy[Any]:
 
     Raises:
         ConfigError: the run is asynchronous, and the algorithm needs rounds; or the
-            run is not what the algorithm needs.
+            run is not what the algorithm needs, or combines updates in a way that the
+            algorithm does not.
     """
     if run.config.strategy.local_only:
         silent = algorithm("local")
@@ -174,6 +176,8 @@ def build_strategy(run: ResolvedRun) -> ServerStrategy[Any]:
             f"false for {run.config.strategy.name}, which looks at all updates of a "
             "round together",
         )
+    check_attack(run, made)
+    made.aggregation = build_aggregation(run, made)
     return made
 
 

@@ -6,14 +6,15 @@ mean of cluster j. The server looks at nothing but weights and numbers of exampl
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 from typing_extensions import override
 
+from fcl_flower.aggregation.policy import Aggregation
 from fcl_flower.algorithms.base import ServerStrategy
 from fcl_flower.algorithms.hooks import Explains
-from fcl_flower.core.errors import WireError
+from fcl_flower.core.errors import WireError, refuse
 from fcl_flower.core.seeds import derive
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
 from fcl_flower.core.update_checks import same_tensors
@@ -32,7 +33,6 @@ from strategies.concept_matching.matching import NONE, match
 
 RECORD = "meta/record"
 ROUND = "meta/round"
-_MEDIAN_CELLS = 2**21
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -49,9 +49,14 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams], Explains):
     """
 
     averaged_groups = ()
+    combines = True
 
     @override
     def init(self, model: Arrays) -> Payload:
+        own, rule = self.params.aggregation, self.aggregation.rule
+        if own == "median" and rule not in ("mean", own):
+            expected = f"'mean' with federation.aggregation {rule!r}"
+            raise refuse("strategy.aggregation", own, expected)
         count = self.params.concepts
         concepts = [model] * count
         if self.params.initial == "independent":
@@ -102,10 +107,12 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams], Explains):
             neighbourhood=self.params.neighbourhood,
             seed=derive(self.seed, "k-means", stage.round),
         )
-        merged = []
+        merged: list[Arrays] = []
+        policy = self._policy
         for number in range(labels.max() + 1):
             members = np.flatnonzero(labels == number)
-            merged.append(self._merged([models[i] for i in members], examples[members]))
+            cluster_models = [models[i] for i in members]
+            merged.append(policy.combine(cluster_models, examples[members]))
         metric = self.params.distance
         taken, record = match(
             distances(merged, concepts, metric),
@@ -156,6 +163,13 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams], Explains):
         return found
 
     @property
+    def _policy(self) -> Aggregation:
+        """Return how the models of a cluster become one."""
+        if self.params.aggregation == "mean":
+            return self.aggregation
+        return replace(self.aggregation, rule="median")
+
+    @property
     def _groups(self) -> list[str]:
         return [f"base/{k}" for k in range(self.params.concepts)]
 
@@ -180,43 +194,6 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams], Explains):
         if self.params.steps == "length":
             return embedding(gram(models))
         return embedding(gram_of_directions(models, starts, origin))
-
-    def _merged(
-        self, models: Sequence[Arrays], examples: npt.NDArray[np.float64]
-    ) -> Arrays:
-        """Return the model of one cluster."""
-        merged = {}
-        for name, first in models[0].items():
-            flat = [np.asarray(model[name]).reshape(-1) for model in models]
-            if self.params.aggregation == "mean":
-                values = _mean(flat, examples)
-            else:
-                values = _median(flat)
-            if first.dtype.kind in "iu":  # BatchNorm counts its batches
-                values = np.rint(values)
-            merged[name] = values.astype(first.dtype).reshape(first.shape)
-        return merged
-
-
-def _mean(flat: Sequence[Array], examples: npt.NDArray[np.float64]) -> Array:
-    """Return the mean of vectors, weighted by examples; float64."""
-    shares = examples if examples.any() else np.ones(len(flat))
-    total = np.zeros(len(flat[0]))
-    for values, share in zip(flat, shares / shares.sum(), strict=True):
-        total += values * share  # float64, as the shares are
-    return total
-
-
-def _median(flat: Sequence[Array]) -> Array:
-    """Return the median of vectors; float64, in steps that take little memory."""
-    width = max(1, _MEDIAN_CELLS // len(flat))
-    median = np.empty(len(flat[0]))
-    for start in range(0, len(median), width):
-        rows = [values[start : start + width] for values in flat]
-        median[start : start + width] = np.median(
-            np.stack(rows, dtype=np.float64), axis=0
-        )
-    return median
 
 
 def _record(distance: Array, longest: float) -> Arrays:

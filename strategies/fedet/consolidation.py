@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from fcl_flower.core.types import Array, Arrays
 
@@ -27,15 +28,14 @@ class GroupUpdate(NamedTuple):
     entropy: float | None
 
 
-def entropy_weights(entropies: Sequence[float | None]) -> Array:
-    """Return ``H^k / H_sum``, equal ones where it is unknown or all are 0."""
+def entropy_weights(entropies: Sequence[float | None]) -> npt.NDArray[np.float64]:
+    """Return H^k, of which only the ratios matter; ones if all are unknown or 0."""
     known = np.array([0.0 if h is None else h for h in entropies])
-    shares = known if known.any() else np.ones(len(known))
-    return np.asarray(shares / shares.sum())
+    return known if known.any() else np.ones(len(known))
 
 
 def distillation_targets(
-    f_old: Array, f_new: Array, kept: Array, learned: Array, weights: Array
+    f_old: Array, f_new: Array, kept: Array, learned: Array
 ) -> Array:
     """Return the supervision of the entropy-aware distillation (equations 6 and 8).
 
@@ -45,17 +45,16 @@ def distillation_targets(
 
     Args:
         f_old: logits of H_old, shape (N, classes).
-        f_new: logits of the q uploaded groups, shape (q, N, classes).
+        f_new: logits of the uploaded groups, made one by their weights H^k / H_sum,
+            shape (N, classes).
         kept: bool, (classes,): known before, and learned by none of the uploads.
         learned: bool, (classes,): learned by some of them.
-        weights: H^k / H_sum, shape (q,).
 
     Returns:
         shape (N, classes), 0 for a class of neither.
     """
     targets = np.zeros_like(f_old, dtype=np.float64)
-    mixed = np.einsum("q,qnc->nc", weights, f_new)
-    for logits, classes in ((f_old, kept), (mixed, learned)):
+    for logits, classes in ((f_old, kept), (f_new, learned)):
         if classes.any():
             part = logits[:, classes]
             targets[:, classes] = part - part.mean(1, keepdims=True)
@@ -106,14 +105,3 @@ def auxiliary(labels: Array, distribution: Array, count: int, seed: int) -> Arra
         members = rng.permutation(np.flatnonzero(labels == label))
         drawn.append(np.resize(members, counts[label]))
     return np.concatenate(drawn)
-
-
-def mean(groups: Sequence[Arrays], weights: Array) -> Arrays:
-    """Return the weighted mean of tensors."""
-    return {
-        name: np.asarray(
-            sum(w * np.asarray(g[name]) for w, g in zip(weights, groups, strict=True)),
-            np.asarray(tensor).dtype,
-        )
-        for name, tensor in groups[0].items()
-    }

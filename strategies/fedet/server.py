@@ -22,12 +22,14 @@ from strategies.fedet.consolidation import (
     auxiliary,
     distillation_targets,
     entropy_weights,
-    mean,
     wanted_distribution,
 )
 from strategies.fedet.label_domains import discriminant, domains, nearest_mean
 
 KNOWN, CHANGED, HELD = "meta/known", "meta/changed", "meta/held"
+_NOISE = 10
+"""Standard deviations that honest noise never exceeds."""
+_ROUNDING = 1e-5
 _GROUP = re.compile(r"(enhancers|meta)/(0|[1-9][0-9]{0,5})")
 
 
@@ -41,6 +43,7 @@ class FedEt(ServerStrategy[FedEtParams], RestoresClients, Explains, TrainsOnServ
     """
 
     averaged_groups = ()
+    combines = True
 
     @override
     def init(self, model: Arrays) -> Payload:
@@ -186,7 +189,8 @@ class FedEt(ServerStrategy[FedEtParams], RestoresClients, Explains, TrainsOnServ
     ) -> Arrays:
         """Return one group made of several (equations 6 to 8)."""
         weights = entropy_weights([upload.entropy for upload in uploads])
-        averaged = mean([upload.tensors for upload in uploads], weights)
+        sent = [upload.tensors for upload in uploads]
+        averaged = self.aggregation.combine(sent, weights, old)
         trainer = self.trainer
         if self.params.consolidation == "mean" or not len(trainer.labels):
             return averaged
@@ -200,13 +204,12 @@ class FedEt(ServerStrategy[FedEtParams], RestoresClients, Explains, TrainsOnServ
             self.params.auxiliary,
             seed,
         )
-        targets = distillation_targets(
-            trainer.logits(old, chosen),
-            np.stack([trainer.logits(u.tensors, chosen) for u in uploads]),
-            kept,
-            learned,
-            weights,
-        )
+        f_old = trainer.logits(old, chosen)
+        answers = [{"f": trainer.logits(tensors, chosen)} for tensors in sent]
+        # In double precision, as the sum of equation 6.
+        start = {"f": f_old.astype(np.float64)}
+        f_new = self.aggregation.combine(answers, weights, start)["f"]
+        targets = distillation_targets(f_old, f_new, kept, learned)
         classes = np.flatnonzero(kept | learned)
         return trainer.distill(
             averaged,
@@ -241,11 +244,18 @@ class FedEt(ServerStrategy[FedEtParams], RestoresClients, Explains, TrainsOnServ
             shares = np.asarray(statistics["distribution"])
             if not (shares >= 0).all() or not abs(float(shares.sum()) - 1) < 1e-3:
                 raise WireError(f"{group}/distribution: expected shares that sum to 1")
-        if (
-            "entropy" in statistics
-            and not 0 <= float(np.asarray(statistics["entropy"])) <= 100
-        ):
-            raise WireError(f"{group}/entropy: expected a number from 0 to 100")
+        if "entropy" in statistics:
+            self._check_entropy(group, float(np.asarray(statistics["entropy"])), values)
+
+    def _check_entropy(self, group: str, entropy: float, classes: Array) -> None:
+        """Refuse more than n classes can have, ln n; or than noise makes of that."""
+        noised = self.params.entropy == "noised"
+        most = np.log(classes.size) + (_NOISE * self.params.noise if noised else 0.0)
+        if not 0 <= entropy <= most + _ROUNDING:
+            raise WireError(
+                f"{group}/entropy: expected 0 to {most:.4g} for {classes.size} "
+                f"classes, got {entropy:.4g}"
+            )
 
 
 def _upload(payload: Payload, j: int) -> GroupUpdate:

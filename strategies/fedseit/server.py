@@ -6,7 +6,7 @@ that happens on the client alone.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 from typing_extensions import override
@@ -76,16 +76,12 @@ class FedSeit(FedWeit[FedSeitParams]):
                     branches[f"{client}/{task}"] = np.asarray(count)
         return {
             **super().aggregate_train(state, stage, updates),
-            **{group: _mean(all_sent) for group, all_sent in sent.items()},
+            **{
+                group: self.aggregation.combine(all_sent, start=state.get(group))
+                for group, all_sent in sent.items()
+            },
             **({BRANCHES: branches} if self.params.dls else {}),
         }
-
-
-def _mean(sent: Sequence[Arrays]) -> Arrays:
-    return {
-        name: np.mean([np.asarray(a[name]) for a in sent], 0, np.float64).astype("f4")
-        for name in sent[0]
-    }
 
 
 def _check_projections(group: str, sent: Arrays, base: Arrays, count: int) -> None:

@@ -5,7 +5,7 @@ Symbols: theta_G is the group ``base``, A_i^(j) is ``adapters/i/j``, kappa is th
 of output channels that a client sends (the learner's setting).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -43,6 +43,8 @@ class FedWeit(ServerStrategy[P], AsksClients, RestoresClients, Explains):
     """
 
     evaluates_locally = True
+    combines = True
+    handed_on = ("adapters",)
 
     def __init__(self, params: P, seed: int) -> None:
         """Read the policy of the knowledge base."""
@@ -53,6 +55,12 @@ class FedWeit(ServerStrategy[P], AsksClients, RestoresClients, Explains):
 
     @override
     def init(self, model: Arrays) -> Payload:
+        if self.params.aggregation == "literal" and self.aggregation.compares:
+            raise refuse(
+                "strategy.aggregation",
+                "literal",
+                "'masked-mean' with a federation.aggregation other than the mean",
+            )
         base = decomposed(model)
         if not base:
             raise ConfigError(
@@ -120,20 +128,14 @@ class FedWeit(ServerStrategy[P], AsksClients, RestoresClients, Explains):
     def aggregate_train(
         self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
     ) -> Payload:
-        base: dict[str, Array] = {}
+        old = state["base"]
+        sent = [update.payload.get("base", {}) for update in updates.values()]
+        base = self._combined(old, sent)
         changed: dict[str, Array] = {}
-        for name, old in state["base"].items():
-            sent = [
-                values
-                for update in updates.values()
-                if isinstance(
-                    values := update.payload.get("base", {}).get(name), SparseArray
-                )
-            ]
-            new, touched = self._mean(np.asarray(old), sent, len(updates))
-            base[name] = new
+        for name, values in old.items():
             rounds = np.array(state[CHANGED][name])
-            rounds[touched] = stage.round
+            for tensor in _of(name, sent):
+                rounds[tensor.indices // (values.size // len(rounds))] = stage.round
             changed[name] = rounds
         asked = {client: update.stage or stage for client, update in updates.items()}
         adapters = {
@@ -161,19 +163,26 @@ class FedWeit(ServerStrategy[P], AsksClients, RestoresClients, Explains):
         """Return the adapters of other clients' finished tasks that travel."""
         return self._knowledge.chosen(state, Adapter(client, stage.task))
 
-    def _mean(
-        self, old: Array, sent: list[SparseArray], clients: int
-    ) -> tuple[Array, Array]:
-        """Return the new tensor and the channels in which it changed."""
-        total = np.zeros(old.size, np.float64)
-        count = np.zeros(old.size, np.int64)
-        for values in sent:
-            total[values.indices] += values.values
-            count[values.indices] += 1
-        arrived = count > 0
-        if self.params.aggregation == "literal":
-            count[:] = clients
-        new = old.reshape(-1).copy()
-        new[arrived] = total[arrived] / count[arrived]
-        channels = arrived.reshape(len(old), -1).any(axis=1)
-        return new.reshape(old.shape), np.flatnonzero(channels)
+    def _combined(self, old: Arrays, sent: Sequence[Arrays]) -> Arrays:
+        """Return B made of what was sent of it."""
+        if self.params.aggregation == "masked-mean":
+            return self.aggregation.combine(sent, start=old)
+        return {
+            name: _literal_mean(np.asarray(b), name, sent) for name, b in old.items()
+        }
+
+
+def _literal_mean(old: Array, name: str, sent: Sequence[Arrays]) -> Array:
+    """Return the sum over all clients divided by their number, where anything came."""
+    total, arrived = np.zeros(old.size), np.zeros(old.size, bool)
+    for tensor in _of(name, sent):
+        total[tensor.indices] += tensor.values
+        arrived[tensor.indices] = True
+    flat = np.where(arrived, total / len(sent), old.reshape(-1))
+    return flat.astype(old.dtype).reshape(old.shape)
+
+
+def _of(name: str, sent: Sequence[Arrays]) -> list[SparseArray]:
+    """Return a tensor from all who sent it."""
+    found = (arrays.get(name) for arrays in sent)
+    return [tensor for tensor in found if isinstance(tensor, SparseArray)]

@@ -89,6 +89,7 @@ class WatchedStrategy:
         self.inner, self.problems = inner, problems
         self.evaluates_locally = inner.evaluates_locally
         self.adds_up = inner.adds_up
+        self.aggregation = inner.aggregation
 
     def init(self, model):
         return self.travels(self.inner.init(model), "init")

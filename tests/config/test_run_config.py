@@ -304,6 +304,10 @@ REFUSED = [
     *bounds("federation.max_attempts", least=1),
     *bounds("federation.timeout", above=0),
     *bounds("federation.max_update_norm", least=0),
+    *bounds("federation.hostile_fraction", above=0, below=0.5),
+    *bounds("federation.clip_to_median", least=0),
+    *bounds("federation.examples_limit", least=0),
+    *bounds("federation.attackers", least=0),
     *bounds("asynchronous.mixing", above=0, most=1),
     *bounds("asynchronous.staleness_exponent", least=0),
     *bounds("run.seed", least=0),
@@ -423,3 +427,24 @@ def test_several_data_sets_are_separated_by_commas():
 )
 def test_a_run_is_called_by_its_title_or_its_strategy(settings, title):
     assert RunConfig.from_settings(**settings).title == title
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"examples_limit": 0.5}, "examples_limit: got 0.5, expected 0 or at least 1"),
+        (
+            {"attack": "noise"},
+            "attackers: got 0, expected at least 1 with federation.attack",
+        ),
+        ({"attackers": 1}, "attackers: got 1, expected 0 without federation.attack"),
+        (
+            {"attack": "noise", "attackers": 3, "clients": 3},
+            "attackers: got 3, expected fewer than scenario.clients (3)",
+        ),
+    ],
+)
+def test_attackers_and_limits_that_make_no_sense_are_refused(settings, complaint):
+    with pytest.raises(ConfigError) as problem:
+        RunConfig.from_settings(**settings)
+    assert str(problem.value) == f"federation.{complaint}"

@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from fcl_flower.aggregation.policy import Aggregation
 from fcl_flower.algorithms.base import ClientLearner, ServerStrategy
 from fcl_flower.algorithms.local_only import LocalOnlyLearner
 from fcl_flower.algorithms.registry import algorithms
@@ -116,3 +117,119 @@ def test_what_would_fail_later_is_refused_before_a_run(settings, start):
     with pytest.raises(ConfigError) as problem:
         factory.validate(resolve(RunConfig.from_settings(clients=2, **settings)))
     assert str(problem.value).startswith(start)
+
+
+# ---- aggregation policies and attacks
+
+AVERAGING = {"fedavg", "fedprox", "ewc", "replay", "replay-reg", "finetune", "mtl"} | {
+    *("fedweit", "fedseit", "fedet", "concept-matching")
+}
+KEEPS_TO_ITSELF = {"local", "stl"}
+
+
+def refusal(**settings):
+    try:
+        factory.build_strategy(resolve(RunConfig.from_settings(**settings)))
+    except ConfigError as problem:
+        return str(problem)
+    return ""
+
+
+@pytest.mark.parametrize("name", sorted(algorithms()))
+@pytest.mark.parametrize(
+    ("setting", "value"), [("aggregation", "median"), ("clip_to_median", 2.0)]
+)
+def test_a_strategy_that_averages_otherwise_refuses_a_policy(name, setting, value):
+    found = refusal(strategy=name, clients=4, tasks=2, **{setting: value})
+
+    if name in AVERAGING | KEEPS_TO_ITSELF:
+        assert not found
+    else:
+        usual = {"aggregation": "'mean'", "clip_to_median": "0"}[setting]
+        assert found == (
+            f"federation.{setting}: got {value!r}, expected {usual} for {name}, which "
+            "averages no updates that way"
+        )
+
+
+def test_the_policy_of_a_run_reaches_its_strategy_and_no_client_that_is_alone():
+    run = small(
+        aggregation="krum",
+        hostile_fraction=0.3,
+        clip_to_median=2.0,
+        weighting="uniform",
+        examples_limit=3.0,
+    )
+
+    strategy = factory.build_strategy(run)
+
+    assert strategy.aggregation == Aggregation("krum", 0.3, 2.0, "uniform", 3.0)
+    alone = small(aggregation="krum", local_only=True)
+    learner = factory.build_learner(alone, factory.build_scenario(alone), client=0)
+    assert learner._strategy.aggregation == Aggregation()
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "usual"),
+    [
+        ("aggregation", "krum", "'mean'"),
+        ("clip_to_median", 2.0, "0"),
+        ("examples_limit", 2.0, "0"),
+    ],
+)
+def test_an_asynchronous_run_has_nothing_to_hold_an_update_against(
+    setting, value, usual
+):
+    found = refusal(clients=4, asynchronous=True, **{setting: value})
+
+    assert found == (
+        f"federation.{setting}: got {value!r}, expected {usual} in an asynchronous "
+        "run, which takes one update at a time"
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (
+            {"strategy": "fedavg", "attack": "adapters"},
+            "another one for fedavg, whose clients receive no others' adapters",
+        ),
+        (
+            {"strategy": "analytic", "attack": "noise"},
+            "label-flip or counts for analytic, whose clients send sums, no model",
+        ),
+    ],
+)
+def test_an_attack_on_what_nobody_sends_is_refused(settings, expected):
+    found = refusal(clients=4, attackers=1, **settings)
+
+    assert found == (
+        f"federation.attack: got {settings['attack']!r}, expected {expected}"
+    )
+
+
+def test_attacks_that_a_strategy_is_open_to_are_let_through():
+    for strategy, attack in (("fedweit", "adapters"), ("analytic", "label-flip")):
+        given = {"strategy": strategy, "attack": attack, "clients": 4}
+        assert not refusal(attackers=1, **given)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "params"),
+    [
+        ("fedweit", {"aggregation": "literal", "gate": "sigmoid"}),
+        ("concept-matching", {"aggregation": "median"}),
+    ],
+)
+def test_a_rule_of_the_strategys_own_goes_with_the_mean_alone(strategy, params):
+    own = {f"strategy.{key}": value for key, value in params.items()}
+    settings = {"strategy": strategy, "clients": 4, "tasks": 2, **own}
+
+    factory.validate(resolve(RunConfig.from_settings(**settings)))
+    with pytest.raises(
+        ConfigError, match=r"^strategy\.aggregation: got '\w+', expected"
+    ):
+        factory.validate(
+            resolve(RunConfig.from_settings(**settings, aggregation="krum"))
+        )

@@ -174,7 +174,7 @@ def test_the_median_ignores_examples_and_outliers():
 
 
 def test_a_median_of_many_pieces_is_numpys(monkeypatch):
-    monkeypatch.setattr("strategies.concept_matching.server._MEDIAN_CELLS", 9)
+    monkeypatch.setattr("fcl_flower.aggregation.by_coordinate._CELLS", 9)
     weights = np.random.default_rng(0).normal(size=(4, 11)).astype(np.float32)
     strategy = server(concepts=1, aggregation="median")
     sent = {i: Update({"base": {"w": row}}, 1) for i, row in enumerate(weights)}

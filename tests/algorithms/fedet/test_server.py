@@ -7,6 +7,7 @@ import pytest
 from sklearn.covariance import LedoitWolf
 from sklearn.preprocessing import StandardScaler
 
+from fcl_flower.aggregation.policy import Aggregation
 from fcl_flower.core.errors import ConfigError, WireError
 from fcl_flower.core.types import TaskStage, Update
 from strategies.fedet import FedEtParams
@@ -213,37 +214,22 @@ def test_without_public_data_or_by_setting_tensors_are_averaged_by_entropy(param
     assert not trainer.lessons
 
 
-def test_entropy_weights_are_shares_of_the_sum():
-    np.testing.assert_allclose(entropy_weights([3.0, 1.0]), [0.75, 0.25])
-    np.testing.assert_allclose(entropy_weights([0.0, 0.0]), [0.5, 0.5])
-    np.testing.assert_allclose(entropy_weights([None, None]), [0.5, 0.5])
+def test_uploads_weigh_by_entropy_and_alike_where_there_is_none():
+    np.testing.assert_array_equal(entropy_weights([3.0, 1.0, 0.0]), [3, 1, 0])
+    np.testing.assert_array_equal(entropy_weights([0.0, 0.0]), [1, 1])
+    np.testing.assert_array_equal(entropy_weights([None, None]), [1, 1])
 
 
 def test_equation_8_by_hand():
     f_old = np.array([[4.0, 2.0, 100.0, 100.0]])
-    f_new = np.array([[[50.0, 50.0, 1.0, 5.0]], [[50.0, 50.0, 9.0, 1.0]]])
+    f_new = np.array([[50.0, 50.0, 7.0, 2.0]])
     learned = np.array([0, 0, 1, 1], bool)
     kept = np.array([1, 1, 0, 0], bool)
 
-    targets = distillation_targets(f_old, f_new, kept, learned, np.array([0.25, 0.75]))
+    targets = distillation_targets(f_old, f_new, kept, learned)
 
-    # Old: 4 and 2 less 3. New: 1/4 + 27/4 = 7 and 5/4 + 3/4 = 2, less 4.5.
+    # Old: 4 and 2 less 3. New: 7 and 2 less 4.5.
     np.testing.assert_allclose(targets, [[1, -1, 2.5, -2.5]])
-
-
-def test_uploads_that_learned_different_classes_speak_of_all_of_them():
-    f_new = np.array([[[1.0, 5.0, 0.0]], [[3.0, 9.0, 6.0]]])
-
-    targets = distillation_targets(
-        np.zeros((1, 3)),
-        f_new,
-        np.zeros(3, bool),
-        np.ones(3, bool),
-        np.array([0.5] * 2),
-    )
-
-    # Means 2, 7 and 3, less 4.
-    np.testing.assert_allclose(targets, [[-2, 3, -1]])
 
 
 # ---- auxiliary data
@@ -470,11 +456,6 @@ def spoiled(**changes):
             update(model(), spoiled(distribution=np.full(4, np.nan, np.float32))),
             "shares that sum to 1",
         ),
-        (update(model(), spoiled(entropy=np.asarray(-1, np.float32))), "from 0 to 100"),
-        (
-            update(model(), spoiled(entropy=np.asarray(np.nan, np.float32))),
-            "from 0 to 100",
-        ),
         (
             update(model(), {n: t for n, t in told([1]).items() if n != "entropy"}),
             r"meta/0: tensors \['entropy'\]",
@@ -485,3 +466,55 @@ def test_an_update_that_does_not_fit_is_refused(sent, complaint):
     server = strategy()
     with pytest.raises(WireError, match=complaint):
         server.check_update(server.init(model()), sent)
+
+
+@pytest.mark.parametrize(
+    ("how", "classes", "most"),
+    [("exact", [1], 0.0), ("exact", [0, 2, 3], 1.0986), ("noised", [1, 3], 1.6931)],
+)
+def test_an_entropy_beyond_that_of_the_classes_is_refused(how, classes, most):
+    server = strategy(entropy=how, noise=0.1)
+    state = server.init(model())
+
+    for fine in (0.0, most):
+        server.check_update(state, update(model(), told(classes, entropy=fine)))
+    for wrong in (-0.001, most + 0.001, 100.0, np.nan, np.inf):
+        with pytest.raises(
+            WireError, match=r"^meta/0/entropy: expected 0 to [\d.e-]+ f"
+        ):
+            server.check_update(state, update(model(), told(classes, entropy=wrong)))
+
+
+@pytest.mark.parametrize("rule", ["median", "trimmed-mean", "geometric-median", "krum"])
+def test_one_hostile_upload_moves_neither_tensors_nor_targets(rule):
+    trainer = FakeTrainer([0, 1, 2, 3] * 5, [0, 1, 2, 3] * 5)
+    server = strategy(trainer)
+    server.aggregation = Aggregation(rule)
+    sent = [
+        model(2, 2, 2, 4),
+        model(2, 2, 2, 4),
+        model(2, 2, 2, 4.5),
+        model(999, 0, 0, 0),
+    ]
+    uploads = {c: update(one, told([0, 1, 2, 3])) for c, one in enumerate(sent)}
+
+    server.aggregate_train(server.init(model()), stage(1), uploads)
+
+    ((start, _, targets, _, _, _),) = trainer.lessons
+    np.testing.assert_allclose(start["w"], [2, 2, 2, 4], atol=0.5)
+    # Of the first sample: less the mean, which is 2.5.
+    np.testing.assert_allclose(targets[0], [-0.5, -0.5, -0.5, 1.5], atol=0.5)
+
+
+def test_what_uploads_answer_counts_by_their_entropy():
+    trainer = FakeTrainer([0, 1, 2, 3] * 5, [0, 1, 2, 3] * 5)
+    server = strategy(trainer)
+    uploads = {
+        0: update(model(8, 0, 0, 0), told([0, 1, 2, 3], entropy=0.9)),
+        1: update(model(0, 8, 0, 0), told([0, 1, 2, 3], entropy=0.3)),
+    }
+
+    server.aggregate_train(server.init(model()), stage(1), uploads)
+
+    ((_, _, targets, _, _, _),) = trainer.lessons
+    np.testing.assert_allclose(targets[0], [4, 0, -2, -2], atol=1e-6)

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from fcl_flower.aggregation.policy import Aggregation
 from fcl_flower.core.errors import ConfigError, WireError
 from fcl_flower.core.sparse import SparseArray
 from fcl_flower.core.types import TaskStage, Update
@@ -225,3 +226,17 @@ def test_what_changed_while_a_client_was_busy_reaches_it_afterwards():
     for client in (0, 1):
         sent = strategy.configure_train(state, stage(3), client)["base"][W]
         assert sorted(set(sent.indices // 2)) == [1, 2]
+
+
+def test_a_median_is_that_of_the_clients_that_sent_a_channel():
+    strategy = server()
+    strategy.aggregation = Aggregation("median")
+    state = start(strategy)
+    sent = [([4, 8], [0]), ([5, 6], [0]), ([900, -900], [0, 1])]
+    updates = {c: update(rows([v] * 3, at)) for c, (v, at) in enumerate(sent)}
+
+    new = strategy.aggregate_train(state, stage(1), updates)
+
+    # The first channel came from three, the second from one, the third from nobody.
+    np.testing.assert_array_equal(new["base"][W], [[5, 6], [900, -900], [3, 3]])
+    np.testing.assert_array_equal(new["meta/changed"][W], [1, 1, 0])

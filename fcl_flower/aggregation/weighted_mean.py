@@ -1,0 +1,54 @@
+"""The weighted mean, over those who sent an entry."""
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from fcl_flower.core.sparse import SparseArray
+from fcl_flower.core.types import AnyArray, Array
+
+Weights: TypeAlias = Sequence[float] | npt.NDArray[np.float64]
+
+
+def weighted_mean(
+    weights: Weights | None,
+) -> Callable[[Sequence[AnyArray | None], Array], npt.NDArray[np.float64]]:
+    """Return a function that takes the mean of one tensor of each client.
+
+    Args:
+        weights: of each client, at least 0, not all 0; None: all count alike.
+    """
+
+    def of(tensors: Sequence[AnyArray | None], old: Array) -> npt.NDArray[np.float64]:
+        if weights is None or any(not isinstance(t, np.ndarray) for t in tensors):
+            return _over_senders(tensors, weights, old)
+        total = np.zeros(old.shape, np.float64)
+        everything = float(np.sum(weights))
+        for tensor, weight in zip(tensors, weights, strict=True):
+            total += np.asarray(tensor) * (weight / everything)
+        return total
+
+    return of
+
+
+def _over_senders(
+    tensors: Sequence[AnyArray | None], weights: Weights | None, old: Array
+) -> npt.NDArray[np.float64]:
+    """Return ``sum w x / sum w`` of each entry over the clients that sent it."""
+    total, count = np.zeros(old.size), np.zeros(old.size)
+    alike = [1] * len(tensors)
+    shares = alike if weights is None else weights
+    for tensor, weight in zip(tensors, shares, strict=True):
+        if tensor is None:
+            continue
+        if isinstance(tensor, SparseArray):
+            total[tensor.indices] += tensor.values * weight
+            count[tensor.indices] += weight
+        else:
+            total += np.asarray(tensor).reshape(-1) * weight
+            count += weight
+    mean = old.reshape(-1).astype(np.float64)
+    np.divide(total, count, out=mean, where=count > 0)
+    return mean.reshape(old.shape)

@@ -1,0 +1,1 @@
+"""What a hostile client sends, for simulations: no real client can be made one."""

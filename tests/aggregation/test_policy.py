@@ -1,0 +1,318 @@
+"""Means of many updates, against other libraries and plain loops."""
+
+import statistics
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from scipy.optimize import minimize
+from scipy.stats import trim_mean
+
+from fcl_flower.aggregation import by_coordinate, by_update
+from fcl_flower.aggregation.by_coordinate import count_hostile
+from fcl_flower.aggregation.by_update import geometric_median_weights, krum_weights
+from fcl_flower.aggregation.policy import Aggregation
+from fcl_flower.core.sparse import SparseArray
+
+RULES = ("mean", "median", "trimmed-mean", "geometric-median", "krum")
+ROBUST = RULES[1:]
+
+
+def updates(count=9, seed=0, scale=1.0):
+    """Return clients with two tensors each, and where they started."""
+    rng = np.random.default_rng(seed)
+    start = {"a": rng.normal(size=(3, 4)).astype("f4"), "b": np.zeros(2, "f4")}
+    sent = [
+        {
+            n: (t + scale * rng.normal(size=t.shape)).astype("f4")
+            for n, t in start.items()
+        }
+        for _ in range(count)
+    ]
+    return sent, start
+
+
+def flat(tensors):
+    return np.concatenate([np.asarray(t, float).reshape(-1) for t in tensors.values()])
+
+
+def points(sent):
+    return np.array([flat(one) for one in sent])
+
+
+# ---- each rule against something else
+
+
+def test_the_mean_is_numpys_weighted_average():
+    sent, start = updates()
+    weights = [3, 1, 0, 2, 5, 1, 1, 0, 4]
+
+    found = Aggregation().combine(sent, weights, start)
+
+    expected = np.average(points(sent), axis=0, weights=weights)
+    np.testing.assert_allclose(flat(found), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("weights", [None, [0] * 9, np.zeros(9)])
+def test_without_weights_all_count_alike(weights):
+    sent, start = updates()
+
+    found = Aggregation().combine(sent, weights, start)
+
+    np.testing.assert_allclose(flat(found), points(sent).mean(0), atol=1e-6)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 8])
+def test_the_median_is_pythons(count):
+    sent, start = updates(count)
+
+    found = Aggregation("median").combine(sent, None, start)
+
+    expected = [statistics.median(column) for column in points(sent).T]
+    np.testing.assert_allclose(flat(found), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("count", "fraction"), [(10, 0.2), (5, 0.4), (20, 0.05)])
+def test_the_trimmed_mean_is_scipys(count, fraction):
+    sent, start = updates(count)
+
+    found = Aggregation("trimmed-mean", fraction).combine(sent, None, start)
+
+    expected = trim_mean(points(sent), fraction, axis=0)
+    np.testing.assert_allclose(flat(found), expected, atol=1e-6)
+
+
+def test_the_geometric_median_has_the_least_sum_of_distances():
+    sent, start = updates(7, seed=4)
+    sent[0] = {name: tensor + 50 for name, tensor in sent[0].items()}
+
+    found = Aggregation("geometric-median").combine(sent, None, start)
+
+    def cost(z):
+        return np.linalg.norm(points(sent) - z, axis=1).sum()
+
+    best = minimize(cost, points(sent).mean(0), method="BFGS", options={"gtol": 1e-8})
+    np.testing.assert_allclose(flat(found), best.x, atol=1e-4)
+
+
+def test_the_geometric_median_of_three_points_on_a_line_is_the_middle_one():
+    sent = [{"w": np.array([x], "f4")} for x in (0, 1, 100)]
+
+    found = Aggregation("geometric-median").combine(
+        sent, None, {"w": np.zeros(1, "f4")}
+    )
+
+    np.testing.assert_allclose(found["w"], [1], atol=1e-4)
+
+
+def plain_krum(vectors, hostile):
+    """Multi-Krum in loops: whom it selects."""
+    scores = []
+    for i, one in enumerate(vectors):
+        apart = sorted(
+            sum((a - b) ** 2 for a, b in zip(one, other, strict=True))
+            for j, other in enumerate(vectors)
+            if j != i
+        )
+        scores.append(sum(apart[: len(vectors) - hostile - 2]))
+    ranked = sorted(range(len(vectors)), key=lambda i: scores[i])
+    return ranked[: len(vectors) - hostile]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_krum_selects_what_plain_loops_select(seed):
+    sent, start = updates(10, seed)
+    sent[3] = {name: -5 * tensor for name, tensor in sent[3].items()}
+
+    found = Aggregation("krum", 0.2).combine(sent, None, start)
+
+    chosen = plain_krum(points(sent).tolist(), hostile=2)
+    assert 3 not in chosen
+    np.testing.assert_allclose(flat(found), points(sent)[chosen].mean(0), atol=1e-6)
+
+
+def test_of_equal_updates_krum_selects_the_earlier():
+    np.testing.assert_array_equal(krum_weights(np.ones((5, 5)), 0.2), [1, 1, 1, 1, 0])
+
+
+def test_clipping_brings_long_changes_to_the_limit_and_leaves_the_rest():
+    start = {"w": np.array([1.0, 1.0], "f4")}
+    moves = np.array([[3, 4], [0, 1], [0, -2], [6, 8]])  # lengths 5, 1, 2, 10
+    sent = [{"w": (start["w"] + move).astype("f4")} for move in moves]
+
+    found = Aggregation(clip_to_median=2.0).combine(sent, None, start)
+
+    # The lower median is 2, the limit 4: 5 becomes 4, and so does 10.
+    expected = np.array([[2.4, 3.2], [0, 1], [0, -2], [2.4, 3.2]]).mean(0) + 1
+    np.testing.assert_allclose(found["w"], expected, rtol=1e-6)
+
+
+def test_without_a_start_changes_are_those_from_the_median():
+    sent = [{"w": np.array([x], "f4")} for x in (9.0, 10.0, 11.0, 10.0, 90.0)]
+
+    found = Aggregation(clip_to_median=1.0).combine(sent)
+
+    # From 10: -1, 0, 1, 0, 80; the median length is 1.
+    np.testing.assert_allclose(found["w"], [10.2])
+
+
+# ---- what was not sent
+
+
+def sparse(values):
+    """Return a tensor of the entries that are not None."""
+    present = np.array([value is not None for value in values])
+    dense = np.array([value or 0 for value in values], "f4")
+    return SparseArray.of_mask(dense, present)
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        ("mean", [4, 7, 2]),
+        ("median", [2, 7, 2]),
+        ("trimmed-mean", [2, 7, 2]),
+    ],
+)
+def test_those_who_sent_an_entry_decide_it(rule, expected):
+    sent = [
+        {"w": sparse([1, None, 1])},
+        {"w": sparse([2, None, 3])},
+        {"w": sparse([9, None, None])},
+        {},
+    ]
+
+    found = Aggregation(rule).combine(sent, None, {"w": np.array([5, 7, 5], "f4")})
+
+    np.testing.assert_allclose(found["w"], expected)
+
+
+@pytest.mark.parametrize("rule", ["krum", "geometric-median"])
+def test_an_outlier_that_sends_what_others_do_not_moves_nothing_far(rule):
+    sent = [{"w": sparse([1 + i / 10, None])} for i in range(4)]
+    sent.append({"w": sparse([1000, 1000])})
+    start = {"w": np.array([1, 3], "f4")}
+
+    found = Aggregation(rule).combine(sent, None, start)
+
+    assert 1 <= found["w"][0] <= 1.5
+    if rule == "krum":  # nobody selected has sent it
+        assert found["w"][1] == 3
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_sparse_tensors_with_all_entries_are_dense_ones(rule):
+    sent, start = updates()
+    policy = Aggregation(rule, clip_to_median=1.0)
+    whole = [
+        {n: SparseArray.of_mask(t, np.ones(t.shape, bool)) for n, t in one.items()}
+        for one in sent
+    ]
+
+    dense, found = policy.combine(sent, None, start), policy.combine(whole, None, start)
+
+    np.testing.assert_allclose(flat(found), flat(dense), rtol=1e-6)
+
+
+# ---- numbers
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_counters_are_rounded_and_move_no_update(rule):
+    sent = [
+        {"w": np.array([x], "f4"), "seen": np.array(seen)}
+        for x, seen in ((1, 10), (2, 13), (3, 10**9))
+    ]
+
+    found = Aggregation(rule, clip_to_median=3.0).combine(sent)
+
+    assert found["seen"].dtype == np.int64
+    assert found["seen"].shape == ()
+    assert 1.9 <= found["w"][0] <= 2.1 or rule == "krum"
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_pieces_of_a_tensor_make_no_difference(rule, monkeypatch):
+    sent, start = updates()
+    policy = Aggregation(rule, clip_to_median=1.0)
+    whole = policy.combine(sent, None, start)
+    monkeypatch.setattr(by_coordinate, "_CELLS", 20)
+    monkeypatch.setattr(by_update, "_CELLS", 20)
+
+    np.testing.assert_allclose(flat(policy.combine(sent, None, start)), flat(whole))
+
+
+@pytest.mark.parametrize("rule", ROBUST)
+@pytest.mark.parametrize("absurd", [3e38, -3e38])
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_absurd_numbers_stay_without_effect(rule, absurd, dtype):
+    sent = [{"w": np.array([x, 1], dtype)} for x in (1, 2, 3, 4, 5, 6, 7, 8)]
+    sent += [{"w": np.array([absurd * (1 if dtype == "f4" else 1e269), 1], dtype)}]
+
+    found = Aggregation(rule, clip_to_median=1.0).combine(
+        sent, [1] * 9, {"w": np.zeros(2, dtype)}
+    )
+
+    assert 1 <= found["w"][0] <= 8
+    np.testing.assert_allclose(found["w"][1], 1, rtol=0.5)
+
+
+def test_how_many_are_hostile_is_rounded_up_and_a_minority():
+    counts = {n: count_hostile(n, 0.2) for n in (0, 1, 2, 3, 5, 6, 10, 11)}
+    assert counts == {0: 0, 1: 0, 2: 0, 3: 1, 5: 1, 6: 2, 10: 2, 11: 3}
+    assert count_hostile(10, 0.3) == 3
+    assert count_hostile(4, 0.49) == 1
+
+
+# ---- properties
+
+CLOUD = arrays.arrays(
+    np.float64,
+    st.tuples(st.integers(3, 9), st.integers(1, 4)),
+    elements=st.floats(-10, 10, width=32),
+)
+
+
+def combined(rule, cloud, **settings):
+    sent = [{"w": row} for row in cloud]
+    start = {"w": np.zeros(cloud.shape[1])}
+    return Aggregation(rule, **settings).combine(sent, None, start)["w"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(CLOUD, st.sampled_from([r for r in RULES if r != "krum"]), st.randoms())
+def test_the_order_of_the_clients_says_nothing(cloud, rule, random):
+    order = list(range(len(cloud)))
+    random.shuffle(order)
+
+    one, other = (combined(rule, c, clip_to_median=2.0) for c in (cloud, cloud[order]))
+
+    # Where all points lie on a line between two middle ones the minimum is not unique.
+    atol = 1e-4 if rule == "geometric-median" else 1e-9
+    np.testing.assert_allclose(one, other, atol=atol)
+
+
+@settings(max_examples=60, deadline=None)
+@given(CLOUD, st.sampled_from(ROBUST), st.floats(1e3, 1e30))
+def test_a_minority_moves_nothing_out_of_the_others(cloud, rule, far):
+    """The breakdown point: f hostile of n = 2 f + 3 are as far away as they like."""
+    hostile = (len(cloud) - 3) // 2
+    honest = cloud[hostile:].copy()
+    cloud[:hostile] = far
+
+    found = combined(rule, cloud, hostile_fraction=hostile / len(cloud) + 0.01)
+
+    radius = 10 * np.ptp(honest, axis=0).max() + 1e-5
+    assert (found >= honest.min(0) - radius).all()
+    assert (found <= honest.max(0) + radius).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(CLOUD)
+def test_weights_of_the_geometric_median_are_shares(cloud):
+    weights = geometric_median_weights(cloud @ cloud.T)
+
+    assert (weights > 0).all()
+    np.testing.assert_allclose(weights.sum(), 1)
