@@ -27,6 +27,7 @@ from fcl_flower.federation.transport.flower_records import (
     to_array_record,
 )
 from fcl_flower.federation.transport.state_store import FolderStateStore
+from fcl_flower.privacy.ledger import Ledger
 from fcl_flower.results.diagnostics import build_diagnostics
 from fcl_flower.results.recorder import Recorder
 from fcl_flower.results.run_folder import CHECKPOINT, free_folder
@@ -46,11 +47,13 @@ class FederatedRun:
         server: with its state, fresh or resumed.
         schedule: maps rounds to tasks and participants.
         clock: simulated durations, if there are any.
+        ledger: what clients' data have cost; None where they are no privacy unit.
     """
 
     server: Server
     schedule: Schedule
     clock: SimulatedClock
+    ledger: Ledger | None = None
 
 
 class FederatedStrategy(Strategy):
@@ -242,11 +245,13 @@ def prepare(
         log(INFO, "%s: %s", topic, remark)
     counterpart = local_only_counterpart(config)
     folder = Path(config.run.output) if config.run.output else free_folder(config)
+    private = config.privacy.unit == "client"
+    ledger = Ledger(config.privacy, folder) if private else None
     recorder = Recorder(
         folder,
         config,
         scenario,
-        build_diagnostics(scenario),
+        build_diagnostics(scenario, config.privacy, ledger),
         remarks,
         None if counterpart is None else counterpart.title,
     )
@@ -261,6 +266,8 @@ def prepare(
     )
     if config.run.resume and server.resume():
         log(INFO, "resuming after round %d", server.done)
+        if ledger is not None:
+            ledger.restore()
     else:
         server.begin(model)
         if initial_arrays and not server.state:
@@ -270,7 +277,8 @@ def prepare(
                 f"none, as {config.title} shares no model",
             )
     clock = SimulatedClock(config.asynchronous.durations, recorder.clock)
-    return FederatedRun(server, factory.build_schedule(resolved, scenario), clock)
+    schedule = factory.build_schedule(resolved, scenario)
+    return FederatedRun(server, schedule, clock, ledger)
 
 
 def _evaluates_updates(resolved: ResolvedRun) -> bool:

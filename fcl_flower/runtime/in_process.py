@@ -25,6 +25,7 @@ from typing_extensions import override
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.federation.client_app import app as client_app
 from fcl_flower.federation.server_app import main as run_server
+from fcl_flower.privacy.randomness import simulated
 from fcl_flower.results.run_folder import close_folder, prepare_folder
 from fcl_flower.runtime.processes import Progress
 from fcl_flower.setup import resolve
@@ -198,7 +199,7 @@ def run_apps(grid: Grid, config: RunConfig) -> None:
         state=RecordDict(),
         run_config=dict(config.flat()),
     )
-    with flower_identity(), _same_threads():
+    with simulated(), flower_identity(), _same_threads():
         run_server(grid, context)
 
 

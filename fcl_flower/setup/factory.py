@@ -26,6 +26,7 @@ from fcl_flower.data.text.word_vectors import WordVectors, word_vectors
 from fcl_flower.models.registry import MultiHeadModel, create_model
 from fcl_flower.models.transformer.pretrained import EncoderParams
 from fcl_flower.setup.compatibility import check_single_head
+from fcl_flower.setup.privacy import check_privacy
 from fcl_flower.setup.resolved_run import ResolvedRun
 from fcl_flower.training.loop import Training
 from fcl_flower.training.server_trainer import ServerTrainer
@@ -159,13 +160,14 @@ def build_strategy(run: ResolvedRun) -> ServerStrategy[Any]:
 
     Raises:
         ConfigError: the run is asynchronous, and the algorithm needs rounds; or the
-            run is not what the algorithm needs.
+            run is not what the algorithm needs, or private where it cannot be.
     """
     if run.config.strategy.local_only:
         silent = algorithm("local")
         made = silent.load_server()(silent.params_type(), run.config.run.seed)
     else:
         made = _server_side(run)
+    check_privacy(run, made)
     needs_rounds = not (made.averaged_groups or made.adds_up)
     if run.config.asynchronous.enabled and needs_rounds:
         raise refuse(

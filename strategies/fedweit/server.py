@@ -51,6 +51,11 @@ class FedWeit(ServerStrategy[P], AsksClients, RestoresClients, Explains):
             params.knowledge, params.overlap, params.overlap_threshold, seed
         )
 
+    @property
+    @override
+    def asks(self) -> bool:
+        return bool(self._knowledge.sit)
+
     @override
     def init(self, model: Arrays) -> Payload:
         base = decomposed(model)
@@ -72,7 +77,7 @@ class FedWeit(ServerStrategy[P], AsksClients, RestoresClients, Explains):
     def configure_query(
         self, state: Payload, stage: TaskStage, client: int
     ) -> Payload | None:
-        return {} if self._knowledge.sit and stage.starts_task else None
+        return {} if self.asks and stage.starts_task else None
 
     @override
     def check_query_reply(self, state: Payload, answer: Payload) -> None:
