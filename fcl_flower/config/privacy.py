@@ -26,3 +26,6 @@ class PrivacySection(Section):
     observer: Literal["server", "clients"] = "server"
     """From whom a client is hidden within the budget: the server, which sees each
     update, or other clients, who see means of updates."""
+    scores: bool = True
+    """Ask clients for accuracies on their test data: exact numbers, which epsilon does
+    not cover."""

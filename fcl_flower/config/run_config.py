@@ -84,10 +84,11 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _privacy_is_counted_by_rounds(self) -> Self:
-        if self.privacy.unit != "none" and self.asynchronous.enabled:
+        unit, scores = self.privacy.unit, self.privacy.scores
+        if self.asynchronous.enabled and (unit != "none" or not scores):
             raise ValueError(
                 "asynchronous.enabled: got True, expected false with privacy.unit "
-                f"{self.privacy.unit!r}, whose budget is counted by rounds"
+                f"{unit!r} and privacy.scores {str(scores).lower()}, which go by rounds"
             )
         return self
 

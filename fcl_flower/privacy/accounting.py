@@ -11,6 +11,8 @@ import math
 from collections.abc import Mapping
 from functools import cache
 
+import numpy as np
+
 from fcl_flower.core.errors import extra
 
 Steps = Mapping[tuple[float, float], int]
@@ -48,7 +50,9 @@ def gaussian_epsilon(mu_squared: float, delta: float) -> float:
         from dp_accounting.gaussian_mechanism import get_epsilon_gaussian
     if not mu_squared:
         return 0.0
-    return float(get_epsilon_gaussian(1.0 / math.sqrt(mu_squared), delta))
+    # Where noise is so large that delta is 0 in floating point, it takes log(0).
+    with np.errstate(divide="ignore"):
+        return float(get_epsilon_gaussian(1.0 / math.sqrt(mu_squared), delta))
 
 
 def sampled_epsilon(steps: Steps, delta: float) -> float:

@@ -152,6 +152,7 @@ def build_schedule(run: ResolvedRun, plan: Scenario) -> Schedule:
         evaluate_every=config.federation.evaluate_every,
         concepts=config.scenario.tasks if hidden else 0,
         concept_at=None if stream is None else stream.concept_at,
+        scores=config.privacy.scores,
     )
 
 

@@ -79,6 +79,11 @@ class PrivacyDiagnostics(Diagnostics):
         found = {}
         if is_simulated():
             found["privacy noise"] = "from the run's seed, as in every simulation"
+        if self._section.scores:
+            found["privacy of scores"] = (
+                "none: accuracies on clients' test data are exact, and no epsilon "
+                "covers them (privacy.scores)"
+            )
         if self._ledger is not None and self._ledger.stopped:
             found["privacy budget"] = self._ledger.stopped
         return found
