@@ -28,4 +28,5 @@ ALGORITHM = Algorithm(
     params_type=EwcParams,
     summary="FedAvg with Elastic Weight Consolidation on the clients",
     paper="Kirkpatrick et al., PNAS 2017",
+    privacy_units=("client",),
 )

@@ -19,6 +19,7 @@ ALGORITHM = Algorithm(
     summary="the example-weighted mean of the clients' models",
     paper="McMahan et al., AISTATS 2017",
     counterpart="local",
+    privacy_units=("client", "example"),
 )
 
 

@@ -24,4 +24,5 @@ ALGORITHM = Algorithm(
     params_type=FedProxParams,
     summary="FedAvg with a proximal term towards the global model",
     paper="Li et al., MLSys 2020",
+    privacy_units=("client", "example"),
 )

@@ -26,4 +26,5 @@ ALGORITHM = Algorithm(
     paper="de Masson d'Autume et al., NeurIPS 2019",
     defaults={"data.datasets": "stdlib-docs", "scenario.name": "class-incremental"},
     models=("transformer",),
+    privacy_units=("client",),
 )

@@ -23,6 +23,11 @@ class AsksClients(ABC):
     `check_query_reply` and `aggregate_query`, before anything is sent in the round.
     """
 
+    @property
+    def asks(self) -> bool:
+        """Return whether there are queries in this run at all."""
+        return True
+
     @abstractmethod
     def configure_query(
         self, state: Payload, stage: TaskStage, client: int

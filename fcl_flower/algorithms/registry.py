@@ -53,6 +53,11 @@ class Algorithm:
             get the usual.
         trainer: dotted path of what trains on the server, which the server side gets
             as its `trainer`; empty for an algorithm that trains on clients alone.
+        privacy_units: what differential privacy can hide in a run of it (the values of
+            ``privacy.unit``). ``client``: all that an update tells of a client's data
+            is in its tensors, and their differences from what was received, or from
+            zero, may be clipped and noised. ``example``: the learner's `fit` takes
+            steps from gradients of single examples. Nothing, unless it says so.
     """
 
     name: str
@@ -65,6 +70,7 @@ class Algorithm:
     defaults: Mapping[str, Scalar] = field(default_factory=dict)
     models: tuple[str, ...] = ()
     trainer: str = ""
+    privacy_units: tuple[str, ...] = ()
 
     @property
     def dataset(self) -> str:
@@ -232,6 +238,8 @@ def local_only_counterpart(config: RunConfig) -> RunConfig | None:
     method = algorithm(config.strategy.name)
     if config.strategy.local_only or not method.federated:
         return None
+    # Alone, a client hides its data by sending none of what it learns.
+    config = config.replace(unit="none", noise_multiplier=0.0)
     if not method.counterpart:
         return config.replace(local_only=True)
     other = algorithm(method.counterpart)

@@ -1,4 +1,4 @@
-"""A run's whole configuration: eight sections, frozen and checked."""
+"""A run's whole configuration: nine sections, frozen and checked."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -7,6 +7,7 @@ from typing import Final, Self
 from pydantic import Field, ValidationError, model_validator
 
 from fcl_flower.config.parsing import Scalar, first_complaint, flatten, toml
+from fcl_flower.config.privacy import PrivacySection
 from fcl_flower.config.sections import (
     AsynchronousSection,
     DataSection,
@@ -36,6 +37,7 @@ class RunConfig(Section):
     training: TrainingSection = Field(default_factory=TrainingSection)
     federation: FederationSection = Field(default_factory=FederationSection)
     asynchronous: AsynchronousSection = Field(default_factory=AsynchronousSection)
+    privacy: PrivacySection = Field(default_factory=PrivacySection)
     run: RunSection = Field(default_factory=RunSection)
 
     @model_validator(mode="after")
@@ -93,6 +95,27 @@ class RunConfig(Section):
                 f"asynchronous.simulated_durations: got {given!r}, expected a number "
                 f"above 0 for each of scenario.clients ({self.scenario.clients}), "
                 "separated by commas"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _noise_goes_with_a_privacy_unit(self) -> Self:
+        unit, noise = self.privacy.unit, self.privacy.noise_multiplier
+        if (unit != "none") != (noise > 0):
+            expected = "0" if unit == "none" else "a number above 0"
+            raise ValueError(
+                f"privacy.noise_multiplier: got {noise}, expected {expected}, as "
+                f"privacy.unit is {unit!r}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _privacy_is_counted_by_rounds(self) -> Self:
+        unit, scores = self.privacy.unit, self.privacy.scores
+        if self.asynchronous.enabled and (unit != "none" or not scores):
+            raise ValueError(
+                "asynchronous.enabled: got True, expected false with privacy.unit "
+                f"{unit!r} and privacy.scores {str(scores).lower()}, which go by rounds"
             )
         return self
 

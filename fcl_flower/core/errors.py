@@ -4,7 +4,8 @@ FclError
 ├── ConfigError     what the user asked for is wrong    (the user can fix it)
 ├── ContractError   an algorithm broke its contract     (its author can fix it)
 ├── WireError       a message cannot be decoded or used (the peer can fix it)
-└── RoundError      too few usable replies in a round   (the operator can fix it)
+├── RoundError      too few usable replies in a round   (the operator can fix it)
+└── BudgetError     the privacy budget is spent         (nobody can, and nobody should)
 
 Errors about settings have one form, which `refuse` and `unknown` make::
 
@@ -35,6 +36,10 @@ class WireError(FclError):
 
 class RoundError(FclError):
     """Too few usable replies arrived in a round."""
+
+
+class BudgetError(FclError):
+    """Going on would cost clients more privacy than the budget allows."""
 
 
 def refuse(key: str, value: object, expected: str) -> ConfigError:

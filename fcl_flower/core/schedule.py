@@ -28,6 +28,7 @@ class Schedule:
         concept_at: client and round to the concept that the client has then, where
             concept ids are revealed; that concept is its task. None where they are
             hidden.
+        scores: clients are evaluated at all.
     """
 
     clients: int
@@ -38,6 +39,7 @@ class Schedule:
     evaluate_every: int = 0
     concepts: int = 0
     concept_at: Callable[[int, int], int] | None = None
+    scores: bool = True
 
     @property
     def num_rounds(self) -> int:
@@ -62,7 +64,8 @@ class Schedule:
         """Return whether the clients are evaluated after a round."""
         every = self.evaluate_every
         ends_task = server_round % self.rounds_per_task == 0
-        return ends_task or (every > 0 and server_round % every == 0)
+        due = ends_task or (every > 0 and server_round % every == 0)
+        return self.scores and due
 
     def evaluated(self, server_round: int) -> int:
         """Return on how many tasks: those so far, or all concepts."""

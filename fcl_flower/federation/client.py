@@ -16,7 +16,13 @@ from fcl_flower.config.attack import refuse_attack
 from fcl_flower.config.node_config import NodeConfig
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError, refuse
-from fcl_flower.core.types import Evaluation, Payload, TaskStage, group_kind
+from fcl_flower.core.types import (
+    Evaluation,
+    Payload,
+    TaskStage,
+    Update,
+    group_kind,
+)
 from fcl_flower.data.client_data import ClientData, ScenarioData
 from fcl_flower.data.examples import Examples, InputSpec, SplitName, TaskData, concat
 from fcl_flower.data.local.client_data import LocalData
@@ -29,6 +35,8 @@ from fcl_flower.federation.transport.state_store import (
     StateStore,
 )
 from fcl_flower.models.multi_head import mask_logits
+from fcl_flower.privacy.gaussian import privatize
+from fcl_flower.privacy.randomness import secret_generator
 from fcl_flower.setup import factory
 from fcl_flower.setup.compatibility import has_local_data
 from fcl_flower.setup.resolve import resolve
@@ -170,6 +178,21 @@ class Client:
         """Return the scores, and what it takes to get them."""
         accuracy = self.accuracy(state, received, stage)
         return Evaluation(accuracy, model_bytes(state, received))
+
+    def hidden(self, update: Update, received: Payload, stage: TaskStage) -> Update:
+        """Return an update as it may leave the client: with noise, where that is set.
+
+        Args:
+            update: of the learner.
+            received: what it was trained from.
+            stage: of the training.
+        """
+        privacy = self.config.privacy
+        if privacy.unit != "client":
+            return update
+        context = self.learner.context
+        rng = secret_generator(context.seed, "privacy", context.client, stage.round)
+        return privatize(update, received, privacy.clip, privacy.noise_multiplier, rng)
 
     def data(self, stage: TaskStage) -> TaskData:
         """Return what the client trains on."""

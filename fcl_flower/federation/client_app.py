@@ -79,6 +79,7 @@ def trained(message: Message, client: Client, train: Train) -> Message:
     # What was sent is old by now: the client has its private state, and its update.
     own = update.payload if client.learner.update_is_model else {}
     tested = client.evaluation(state, own, stage) if request.evaluate else None
+    update = client.hidden(update, received, stage)
     encoder = messages.MessageEncoder(client.config.federation.wire_dtype)
     return Message(encoder.encode_update(update, stage, tested), reply_to=message)
 

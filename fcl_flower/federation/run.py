@@ -28,6 +28,7 @@ from fcl_flower.federation.transport.flower_records import (
     to_array_record,
 )
 from fcl_flower.federation.transport.state_store import FolderStateStore
+from fcl_flower.privacy.ledger import Ledger
 from fcl_flower.results.diagnostics import build_diagnostics
 from fcl_flower.results.history import Lateness
 from fcl_flower.results.recorder import Recorder
@@ -50,12 +51,14 @@ class FederatedRun:
         schedule: maps rounds to tasks and participants.
         clock: simulated durations, if there are any.
         lateness: of the clients whose last update was late, as the record has it.
+        ledger: what clients' data have cost; None where they are no privacy unit.
     """
 
     server: Server
     schedule: Schedule
     clock: SimulatedClock
     lateness: Mapping[int, Lateness] = field(default_factory=dict)
+    ledger: Ledger | None = None
 
 
 class FederatedStrategy(Strategy):
@@ -254,11 +257,13 @@ def prepare(
     folder = Path(config.run.output) if config.run.output else free_folder(config)
     folder.mkdir(parents=True, exist_ok=True)
     stack.enter_context(locked(folder, "run.output"))
+    private = config.privacy.unit == "client"
+    ledger = Ledger(config.privacy, folder) if private else None
     recorder = Recorder(
         folder,
         config,
         scenario,
-        build_diagnostics(scenario),
+        build_diagnostics(scenario, config.privacy, ledger),
         remarks,
         None if counterpart is None else counterpart.title,
     )
@@ -273,6 +278,8 @@ def prepare(
     )
     if config.run.resume and server.resume():
         log(INFO, "resuming after round %d", server.done)
+        if ledger is not None:
+            ledger.restore()
     else:
         server.begin(model)
         if initial_arrays and not server.state:
@@ -283,7 +290,7 @@ def prepare(
             )
     clock = SimulatedClock(config.asynchronous.durations, recorder.clock)
     schedule = factory.build_schedule(resolved, scenario)
-    return FederatedRun(server, schedule, clock, recorder.lateness)
+    return FederatedRun(server, schedule, clock, recorder.lateness, ledger)
 
 
 def _evaluates_updates(resolved: ResolvedRun) -> bool:

@@ -10,7 +10,7 @@ from flwr.serverapp import Grid
 from typing_extensions import override
 
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.core.errors import RoundError
+from fcl_flower.core.errors import BudgetError, RoundError
 from fcl_flower.core.types import Evaluation, TaskStage, Update
 from fcl_flower.federation.pacing import backoff
 from fcl_flower.federation.pacing.quorum import Quorum
@@ -62,7 +62,12 @@ class SynchronousStrategy(FederatedStrategy):
                 server's state, which holds more.
             config: empty.
             grid: not asked, since the clients are known.
+
+        Raises:
+            BudgetError: the round would exceed the privacy budget.
         """
+        if self.run.ledger is not None:
+            self.run.ledger.ask(server_round, self._stages)
         tasks = self._tasks_beside_update(server_round)
         return [
             self.run.server.train_request(client, stage, tasks=tasks)
@@ -80,6 +85,7 @@ class SynchronousStrategy(FederatedStrategy):
 
         Raises:
             RoundError: there are too few updates.
+            BudgetError: what they would cost exceeds the privacy budget.
         """
         server, schedule = self.run.server, self.run.schedule
         stage = schedule.stage(server_round)
@@ -94,6 +100,8 @@ class SynchronousStrategy(FederatedStrategy):
                 f"round {server_round}: {len(self._updates)} usable replies, "
                 f"{self._min_updates} needed; left out: {self._failures}"
             )
+        if self.run.ledger is not None:
+            self.run.ledger.aggregate(server_round, self._updates)
         if received.scores and not server.evaluates_locally:
             server.record_before_aggregation(server_round, stage.task, received.scores)
         server.aggregate(stage, self._updates)
@@ -164,7 +172,11 @@ class SynchronousStrategy(FederatedStrategy):
         server, schedule, result = self.run.server, self.run.schedule, self._result
         self._mailbox = mailbox.Mailbox(grid, timeout)
         for number in range(server.done + 1, num_rounds + 1):
-            self._train(grid, number, timeout)
+            try:
+                self._train(grid, number, timeout)
+            except BudgetError as spent:
+                log(WARNING, "%s", spent)
+                break
             length = self._quorum.closes_at(*self._simulated())
             asked = self.configure_evaluate(number, result.arrays, ConfigRecord(), grid)
             replies = self._ask(asked, number, Quorum())

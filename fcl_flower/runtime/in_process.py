@@ -29,6 +29,7 @@ from fcl_flower.federation.client_app import app as client_app
 from fcl_flower.federation.client_app import trained
 from fcl_flower.federation.server_app import main as run_server
 from fcl_flower.federation.transport.messages import decode_request
+from fcl_flower.privacy.randomness import simulated
 from fcl_flower.results.run_folder import close_folder, prepared_folder
 from fcl_flower.runtime.processes import Progress
 from fcl_flower.setup import resolve
@@ -230,7 +231,7 @@ def run_apps(grid: Grid, config: RunConfig) -> None:
         state=RecordDict(),
         run_config=dict(config.flat()),
     )
-    with flower_identity(), _same_threads():
+    with simulated(), flower_identity(), _same_threads():
         run_server(grid, context)
 
 

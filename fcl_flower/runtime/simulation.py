@@ -14,6 +14,7 @@ from typing import IO, Any
 
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import RoundError
+from fcl_flower.privacy.randomness import SIMULATION
 from fcl_flower.results.run_folder import WORK, close_folder, prepared_folder
 from fcl_flower.runtime.flower_project import (
     SUPERLINK,
@@ -133,6 +134,7 @@ def _superlink(work: Path, sink: IO[str]) -> Iterator[dict[str, str]]:
     write_superlink(home, f"127.0.0.1:{port}", None)
     env = {
         **environment(home),
+        SIMULATION: "1",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         "RAY_worker_niceness": "0",  # clients are the work, not a background chore
     }

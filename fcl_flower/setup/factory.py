@@ -27,6 +27,7 @@ from fcl_flower.models.registry import MultiHeadModel, create_model
 from fcl_flower.models.transformer.pretrained import EncoderParams
 from fcl_flower.setup.compatibility import check_single_head
 from fcl_flower.setup.policy import build_aggregation, check_attack
+from fcl_flower.setup.privacy import check_privacy
 from fcl_flower.setup.resolved_run import ResolvedRun
 from fcl_flower.training.loop import Training
 from fcl_flower.training.server_trainer import ServerTrainer
@@ -152,6 +153,7 @@ def build_schedule(run: ResolvedRun, plan: Scenario) -> Schedule:
         evaluate_every=config.federation.evaluate_every,
         concepts=config.scenario.tasks if hidden else 0,
         concept_at=None if stream is None else stream.concept_at,
+        scores=config.privacy.scores,
     )
 
 
@@ -160,14 +162,15 @@ def build_strategy(run: ResolvedRun) -> ServerStrategy[Any]:
 
     Raises:
         ConfigError: the run is asynchronous, and the algorithm needs rounds; or the
-            run is not what the algorithm needs, or combines updates in a way that the
-            algorithm does not.
+            run is not what the algorithm needs, combines updates in a way that the
+            algorithm does not, or is private where it cannot be.
     """
     if run.config.strategy.local_only:
         silent = algorithm("local")
         made = silent.load_server()(silent.params_type(), run.config.run.seed)
     else:
         made = _server_side(run)
+    check_privacy(run, made)
     needs_rounds = not (made.averaged_groups or made.adds_up)
     if run.config.asynchronous.enabled and needs_rounds:
         raise refuse(

@@ -40,4 +40,5 @@ ALGORITHM = Algorithm(
     paper="Chaudhary et al., EMNLP Findings 2022",
     counterpart="fedweit",
     defaults={"data.datasets": "stdlib-docs"},
+    privacy_units=("client",),
 )

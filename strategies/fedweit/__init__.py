@@ -89,4 +89,5 @@ ALGORITHM = Algorithm(
     params_type=FedWeitParams,
     summary="gated base, sparse adapters, attention to other clients' adapters",
     paper="Yoon et al., ICML 2021",
+    privacy_units=("client",),
 )

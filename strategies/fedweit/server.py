@@ -53,6 +53,11 @@ class FedWeit(ServerStrategy[P], AsksClients, RestoresClients, Explains):
             params.knowledge, params.overlap, params.overlap_threshold, seed
         )
 
+    @property
+    @override
+    def asks(self) -> bool:
+        return bool(self._knowledge.sit)
+
     @override
     def init(self, model: Arrays) -> Payload:
         if self.params.aggregation == "literal" and self.aggregation.compares:
@@ -80,7 +85,7 @@ class FedWeit(ServerStrategy[P], AsksClients, RestoresClients, Explains):
     def configure_query(
         self, state: Payload, stage: TaskStage, client: int
     ) -> Payload | None:
-        return {} if self._knowledge.sit and stage.starts_task else None
+        return {} if self.asks and stage.starts_task else None
 
     @override
     def check_query_reply(self, state: Payload, answer: Payload) -> None:

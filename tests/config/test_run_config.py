@@ -310,6 +310,10 @@ REFUSED = [
     *bounds("federation.attackers", least=0),
     *bounds("asynchronous.mixing", above=0, most=1),
     *bounds("asynchronous.staleness_exponent", least=0),
+    *bounds("privacy.noise_multiplier", least=0),
+    *bounds("privacy.clip", above=0),
+    *bounds("privacy.delta", above=0, below=1),
+    *bounds("privacy.epsilon", least=0),
     *bounds("run.seed", least=0),
     ("model.head", "many", "'', 'multi' or 'single'"),
     ("federation.wire_dtype", "float64", "'float32', 'float16' or 'bfloat16'"),
@@ -350,7 +354,7 @@ def test_every_number_has_a_range_that_is_tested():
         (
             {"runn.seed": 4},
             "runn.seed: got 'runn', expected one of strategy, scenario, data, model, "
-            "training, federation, asynchronous, run; did you mean 'run'?",
+            "training, federation, asynchronous, privacy, run; did you mean 'run'?",
         ),
         (
             {"asynchronous": {"mixin": 0.5}},

@@ -10,6 +10,9 @@ In the metrics of a client's update (`fcl_flower.core.types.Update`):
 - ``adapter_density``: fraction of the entries of the task's adapter that the client
   keeps when the task ends; a remark in the summary.
 
+- ``epsilon``: what the client's examples have cost so far, where they are the privacy
+  unit; in the summary.
+
 In the diagnostics of the server side (`fcl_flower.algorithms.base`):
 
 - ``overlap/C/T/c/t``: similarity of client C's new task T and client c's finished task
@@ -22,14 +25,25 @@ In the diagnostics of the server side (`fcl_flower.algorithms.base`):
 Every other scalar is recorded in ``rounds.jsonl`` as it is.
 """
 
+from fcl_flower.config.privacy import PrivacySection
 from fcl_flower.data.scenarios.registry import Scenario
+from fcl_flower.privacy.ledger import Ledger
 from fcl_flower.results.diagnostics.adapters import AdapterDiagnostics
 from fcl_flower.results.diagnostics.base import Diagnostics
 from fcl_flower.results.diagnostics.concepts import ConceptDiagnostics
+from fcl_flower.results.diagnostics.privacy import PrivacyDiagnostics
 
 __all__ = ["Diagnostics", "build_diagnostics"]
 
 
-def build_diagnostics(scenario: Scenario) -> list[Diagnostics]:
-    """Return a collector for every convention of this package."""
-    return [AdapterDiagnostics(scenario), ConceptDiagnostics(scenario.stream)]
+def build_diagnostics(
+    scenario: Scenario, privacy: PrivacySection, ledger: Ledger | None
+) -> list[Diagnostics]:
+    """Return a collector for every convention of this package that the run needs."""
+    found: list[Diagnostics] = [
+        AdapterDiagnostics(scenario),
+        ConceptDiagnostics(scenario.stream),
+    ]
+    if privacy.unit != "none":
+        found.append(PrivacyDiagnostics(privacy, ledger))
+    return found

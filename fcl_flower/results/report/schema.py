@@ -68,6 +68,19 @@ class BeforeAggregation(_Record):
     average_accuracy: Fraction | None = None
 
 
+class Privacy(_Record):
+    """What differential privacy hides and what it has cost; `PrivacyDiagnostics`."""
+
+    unit: str
+    observer: str
+    delta: Annotated[float, Field(gt=0, lt=1)]
+    epsilon: Annotated[float, Field(ge=0)]
+    budget: Annotated[float, Field(ge=0)]
+    noise_multiplier: Annotated[float, Field(ge=0)]
+    clip: Annotated[float, Field(ge=0)]
+    stopped: str = ""
+
+
 class Environment(_Record):
     """Under which versions, and when (ISO 8601), a run was made."""
 
@@ -111,6 +124,7 @@ class Summary(_Record):
     training: dict[str, Any] = {}
     hidden: Hidden | None = None
     concepts: Discovery = Discovery()
+    privacy: Privacy | None = None
     remarks: dict[str, str] = {}
     environment: Environment = Environment()
     command: str | None = None

@@ -10,7 +10,8 @@ Tile = tuple[str, str, str]
 def headline(summary: Summary) -> Markup:
     """Return what was learned, and what it took."""
     learned = _of_tasks(summary) if summary.hidden is None else _of_concepts(summary)
-    return page.tiles([*learned, *_before_aggregation(summary), *_costs(summary)])
+    before = _before_aggregation(summary)
+    return page.tiles([*learned, *before, *_privacy(summary), *_costs(summary)])
 
 
 def _of_tasks(summary: Summary) -> list[Tile]:
@@ -85,6 +86,23 @@ def _before_aggregation(summary: Summary) -> list[Tile]:
             "Before aggregation",
             numbers.fraction(found),
             "average accuracy of what each client has trained itself",
+        )
+    ]
+
+
+def _privacy(summary: Summary) -> list[Tile]:
+    """Return what differential privacy promises, where there is any."""
+    found = summary.privacy
+    if found is None:
+        return []
+    hidden = {"client": "all data of a client", "example": "one example of a client"}
+    budget = f", of a budget of {found.budget:g}" if found.budget else ""
+    return [
+        (
+            "Differential privacy",
+            f"ε = {found.epsilon:.3g}",
+            f"at δ = {found.delta:g}{budget}; hides {hidden[found.unit]} from "
+            f"{'the server' if found.observer == 'server' else 'other clients'}",
         )
     ]
 

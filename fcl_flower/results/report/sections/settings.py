@@ -8,6 +8,7 @@ from fcl_flower.results.report.html.markup import Markup, join, tag
 from fcl_flower.results.report.schema import (
     Environment,
     Hidden,
+    Privacy,
     Scenario,
     Summary,
     Task,
@@ -142,6 +143,7 @@ def settings_section(summary: Summary) -> Markup:
         ("data.datasets", summary.dataset),
         ("model.name", summary.model),
         *_sorted_into_sections(summary.training),
+        *_privacy(summary.privacy),
         ("run.seed", str(summary.seed)),
         *summary.remarks.items(),
         *_environment(summary.environment),
@@ -160,6 +162,14 @@ def _sorted_into_sections(training: Mapping[str, Any]) -> Iterator[tuple[str, st
         for key, value in training.items():
             if ELSEWHERE.get(key, "training") == section:
                 yield from _flat({key: value}, f"{section}.")
+
+
+def _privacy(privacy: Privacy | None) -> Iterator[tuple[str, str]]:
+    """Yield the settings of differential privacy, where there is any."""
+    if privacy is not None:
+        for key in ("unit", "noise_multiplier", "clip", "delta", "observer"):
+            yield f"privacy.{key}", _shown(getattr(privacy, key))
+        yield "privacy.epsilon", _shown(privacy.budget)
 
 
 def _extent(summary: Summary) -> list[tuple[str, str]]:

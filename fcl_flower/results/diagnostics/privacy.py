@@ -1,0 +1,89 @@
+"""What differential privacy has cost: epsilon by client, for summary and report."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from typing_extensions import override
+
+from fcl_flower.config.privacy import PrivacySection
+from fcl_flower.core.errors import WireError
+from fcl_flower.privacy.ledger import Ledger
+from fcl_flower.privacy.randomness import is_simulated
+from fcl_flower.results.diagnostics.base import Diagnostics, Scalars, TaskId
+
+EPSILON = "epsilon"
+
+
+class PrivacyDiagnostics(Diagnostics):
+    """Reads the server's ledger, or what clients say of their own examples."""
+
+    def __init__(self, section: PrivacySection, ledger: Ledger | None) -> None:
+        """Collect for one run.
+
+        Args:
+            section: with a privacy unit.
+            ledger: of the server; None where clients account for themselves.
+        """
+        self._section = section
+        self._ledger = ledger
+        self._told: dict[int, float] = {}
+
+    @override
+    def check(self, client_metrics: Scalars) -> None:
+        if client_metrics.get(EPSILON, 0.0) < 0:
+            raise WireError(
+                f"metrics/{EPSILON}: expected at least 0, got {client_metrics[EPSILON]}"
+            )
+
+    @override
+    def add_round(
+        self,
+        server_round: int,
+        client_metrics: Mapping[TaskId, Scalars],
+        server_metrics: Scalars,
+    ) -> None:
+        for (client, _), metrics in client_metrics.items():
+            if EPSILON in metrics:
+                self._told[client] = metrics[EPSILON]
+
+    @override
+    def files(self) -> Mapping[str, object]:
+        return {}
+
+    @override
+    def summary(self) -> Mapping[str, Any]:
+        section, ledger = self._section, self._ledger
+        if ledger is None:
+            by_observer = {"server": self._told, "clients": self._told}
+        else:
+            by_observer = {
+                "server": ledger.epsilons("server"),
+                "clients": ledger.epsilons("clients"),
+            }
+        by_client = by_observer[section.observer]
+        return {
+            "privacy": {
+                **section.model_dump(exclude={"epsilon"}),
+                "budget": section.epsilon,
+                "epsilon": max(by_client.values(), default=0.0),
+                "epsilon_server": max(by_observer["server"].values(), default=0.0),
+                "epsilon_clients": max(by_observer["clients"].values(), default=0.0),
+                "by_client": dict(sorted(by_client.items())),
+                "simulated_noise": is_simulated(),
+                "stopped": "" if ledger is None else ledger.stopped,
+            }
+        }
+
+    @override
+    def remarks(self) -> Mapping[str, str]:
+        found = {}
+        if is_simulated():
+            found["privacy noise"] = "from the run's seed, as in every simulation"
+        if self._section.scores:
+            found["privacy of scores"] = (
+                "none: accuracies on clients' test data are exact, and no epsilon "
+                "covers them (privacy.scores)"
+            )
+        if self._ledger is not None and self._ledger.stopped:
+            found["privacy budget"] = self._ledger.stopped
+        return found

@@ -1,0 +1,43 @@
+"""Whether differential privacy can hold in a run; nothing is promised that cannot."""
+
+from typing import Any
+
+from fcl_flower.algorithms.base import ServerStrategy
+from fcl_flower.algorithms.hooks import AsksClients
+from fcl_flower.core.errors import refuse
+from fcl_flower.setup.resolved_run import ResolvedRun
+
+
+def check_privacy(run: ResolvedRun, strategy: ServerStrategy[Any]) -> None:
+    """Refuse a privacy unit that this run cannot hide.
+
+    Args:
+        run: resolved.
+        strategy: the server side of its algorithm.
+
+    Raises:
+        ConfigError: the algorithm sends what noise does not cover, or nothing at all.
+    """
+    config = run.config
+    unit, name = config.privacy.unit, config.strategy.name
+    if unit == "none":
+        return
+    alone = config.strategy.local_only or not run.algorithm.federated
+    for wrong, why in (
+        (alone, f"{config.title}, whose clients send nothing that they learn"),
+        (unit not in run.algorithm.privacy_units, f"{name}, {_UNFIT[unit]}"),
+        (
+            isinstance(strategy, AsksClients) and strategy.asks,
+            f"{name} whose server asks clients about their data (strategy.knowledge)",
+        ),
+    ):
+        if wrong:
+            raise refuse("privacy.unit", unit, f"'none' for {why}")
+
+
+_UNFIT = {
+    "client": "whose updates tell more of a client's data than noise on differences "
+    "covers",
+    "example": "which uses examples by more than the gradients of single ones",
+}
+"""Why an algorithm without a privacy unit has not got it."""

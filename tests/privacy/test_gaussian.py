@@ -1,0 +1,189 @@
+"""The mechanism on an update: what one client can change, and what noise is on it."""
+
+import logging
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fcl_flower.core.sparse import SparseArray
+from fcl_flower.core.types import TaskStage, Update
+from fcl_flower.privacy.gaussian import privatize
+
+CLIP, Z = 0.5, 2.0
+
+
+class NoNoise:
+    """A generator that shows what there would be without any noise."""
+
+    def normal(self, mean, deviation, shape):
+        return np.zeros(shape)
+
+
+def f32(*values):
+    return np.array(values, np.float32)
+
+
+def sparse(size, **entries):
+    index = np.array(sorted(int(key[1:]) for key in entries), np.int64)
+    return SparseArray((size,), index, f32(*(entries[f"i{i}"] for i in index)))
+
+
+def sent(payload, received, rng=None, clip=CLIP, z=Z):
+    update = Update(payload, num_examples=17, metrics={"loss": 0.25})
+    return privatize(update, received, clip, z, rng or NoNoise()).payload
+
+
+def flat(payload):
+    return np.concatenate(
+        [
+            np.asarray(t.to_dense() if isinstance(t, SparseArray) else t).reshape(-1)
+            for arrays in payload.values()
+            for t in arrays.values()
+        ]
+    )
+
+
+# ---- what one client can change
+
+
+def test_a_long_difference_is_brought_to_the_clip_over_all_tensors_together():
+    received = {"base": {"a": f32(1, 1), "b": f32(0)}}
+
+    found = sent({"base": {"a": f32(1, 4), "b": f32(4)}}, received)
+
+    np.testing.assert_allclose(found["base"]["a"], [1, 1 + 0.3], rtol=1e-6)
+    np.testing.assert_allclose(found["base"]["b"], [0.4], rtol=1e-6)
+
+
+def test_a_short_difference_stays_as_it_is():
+    received = {"base": {"a": f32(1, 1), "b": f32(0)}}
+
+    found = sent({"base": {"a": f32(1.3, 1), "b": f32(0.4)}}, received)
+
+    np.testing.assert_allclose(flat(found), [1.3, 1, 0.4], rtol=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_neighbours_are_at_most_twice_the_clip_apart_whatever_they_learned(seed):
+    draw = np.random.default_rng(seed)
+    received = {"base": {"w": draw.normal(size=40).astype("f4")}}
+
+    def client(scale):
+        learned = received["base"]["w"] + scale * draw.normal(size=40).astype("f4")
+        adapter = sparse(30, i3=draw.normal(), i8=scale * draw.normal())
+        return {"base": {"w": learned}, "adapters": {"w": adapter}}
+
+    one, other = (flat(sent(client(s), received, z=1e-9)) for s in (100.0, 0.01))
+    assert np.linalg.norm(one - other) <= 2 * CLIP + 1e-5
+
+    away = {"base": {"w": received["base"]["w"] + np.float32(9)}}
+    back = {"base": {"w": received["base"]["w"] - np.float32(9)}}
+    apart = np.linalg.norm(flat(sent(away, received)) - flat(sent(back, received)))
+    assert apart == pytest.approx(2 * CLIP, rel=1e-5)
+
+
+def test_what_was_not_sent_counts_as_not_changed():
+    received = {"base": {"w": f32(5, 6, 7, 8)}}
+
+    found = sent({"base": {"w": sparse(4, i1=6.3, i2=7.4)}}, received)["base"]["w"]
+
+    assert isinstance(found, SparseArray)
+    assert found.nnz == 4  # which entries are sent tells nothing
+    np.testing.assert_allclose(found.to_dense(), [5, 6.3, 7.4, 8], rtol=1e-6)
+
+
+def test_of_what_was_not_received_the_difference_is_from_zero():
+    received = {"base": {"w": SparseArray.of_mask(f32(1, 2), np.array([True, True]))}}
+    payload = {"base": {"w": f32(1, 2)}, "adapters": {"w": sparse(3, i2=-4)}}
+
+    found = sent(payload, received, z=1e-9)
+
+    np.testing.assert_allclose(found["base"]["w"], [1, 2])
+    np.testing.assert_allclose(found["adapters"]["w"].to_dense(), [0, 0, -CLIP])
+
+
+def test_counts_metrics_and_whole_numbers_do_not_tell_of_the_data():
+    stage = TaskStage(3, 1, starts_task=False, ends_task=True)
+    update = Update(
+        {"base": {"n": np.array(12), "m": np.array([7]), "w": f32(1)}},
+        num_examples=17,
+        metrics={"loss": 0.25},
+        stage=stage,
+    )
+    received = {"base": {"n": np.array(9), "w": f32(1)}}
+
+    found = privatize(update, received, CLIP, Z, np.random.default_rng(0))
+
+    assert (found.num_examples, found.metrics, found.stage) == (1, {}, stage)
+    base = found.payload["base"]
+    assert (base["n"], base["m"].tolist(), base["n"].dtype) == (9, [0], "i8")
+    assert isinstance(base["n"], np.ndarray)
+
+
+@pytest.mark.parametrize("broken", [np.nan, np.inf])
+def test_a_client_that_diverged_sends_noise_alone(broken, caplog):
+    received = {"base": {"a": f32(1, 2), "b": f32(3)}}
+    diverged = {"base": {"a": f32(broken, 7), "b": f32(9)}}
+    unchanged = {"base": {"a": f32(1, 2), "b": f32(3)}}
+
+    with caplog.at_level(logging.WARNING):
+        found = sent(diverged, received, np.random.default_rng(4))
+
+    np.testing.assert_array_equal(
+        flat(found), flat(sent(unchanged, received, np.random.default_rng(4)))
+    )
+    assert "noise is sent in its place" in caplog.text
+
+
+def test_a_variance_stays_one():
+    name = "body.bn.running_var"
+    received = {"base": {name: np.full(500, 0.1, np.float32), "w": f32(0)}}
+    found = sent(received, received, np.random.default_rng(1))["base"]
+    assert found[name].min() == 0
+    assert found[name].max() > 1
+
+
+def test_nothing_that_was_given_is_changed():
+    received = {"base": {"w": f32(1, 2)}}
+    payload = {"base": {"w": f32(np.nan, 2)}}
+    sent(payload, received, np.random.default_rng(0))
+    np.testing.assert_array_equal(payload["base"]["w"], f32(np.nan, 2))
+    np.testing.assert_array_equal(received["base"]["w"], f32(1, 2))
+
+
+# ---- the noise
+
+
+def test_every_entry_has_gaussian_noise_of_the_stated_deviation():
+    size = 40_000
+    base = np.linspace(-1, 1, size).astype("f4")
+    received = {"base": {"v": base, "w": base}}
+    kept = np.zeros(size, np.bool_)
+    kept[:10] = True
+    payload = {"base": {"v": base, "w": SparseArray.of_mask(base, kept)}}
+
+    found = sent(payload, received, np.random.default_rng(7))["base"]
+
+    noises = [np.float64(found["v"]) - base, found["w"].to_dense() - np.float64(base)]
+    for noise in noises:
+        assert stats.kstest(noise / (Z * CLIP), "norm").pvalue > 0.01
+        assert noise.std() == pytest.approx(Z * CLIP, rel=0.02)
+    assert abs(np.corrcoef(*noises)[0, 1]) < 0.02
+
+
+def test_an_adapter_keeps_what_stands_out_of_its_noise_and_no_more():
+    size = 20_000
+    clear = 40 * Z * CLIP
+    payload = {"adapters": {"w": sparse(size, i5=clear, i9=1e-3)}}
+
+    rng = np.random.default_rng(3)
+    found = sent(payload, {}, rng, clip=100.0, z=Z * CLIP / 100)["adapters"]["w"]
+
+    least = Z * CLIP * math.sqrt(2 * math.log(size))
+    assert (np.abs(found.values) > least).all()
+    assert 5 in found.indices.tolist()
+    # Noise exceeds the threshold in about 1 / sqrt(pi ln D) of the tensors only.
+    assert found.nnz < 5
+    assert found.shape == (size,)
