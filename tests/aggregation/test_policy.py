@@ -251,6 +251,13 @@ def test_counters_are_rounded_and_move_no_update(rule):
     assert 1.9 <= found["w"][0] <= 2.1 or rule == "krum"
 
 
+@pytest.mark.parametrize("rule", ["mean", "median"])
+def test_a_half_of_a_counter_is_rounded_not_cut_off(rule):
+    sent = [{"seen": np.array(seen)} for seen in (3, 4)]
+
+    assert Aggregation(rule).combine(sent)["seen"] == 4
+
+
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("thinned", [False, True])
 def test_pieces_of_a_tensor_make_no_difference(rule, thinned, monkeypatch):
