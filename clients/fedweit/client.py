@@ -91,10 +91,30 @@ class FedWeit(ClientLearner[W], AnswersQueries):
         if unfinished not in (None, task):  # the client was away when it ended
             state = self.close(state, unfinished)
         state = {**state, "base": overwritten(state["base"], received["base"])}
+        begun: list[Payload] = [state]
         if task not in known_tasks(state):
-            state = self.start(state, received, task)
+            begun = [self.start(state, some, task) for some in self.offers(received)]
         elif current_task(state) != task:
-            state = self.resume(state, task)
+            begun = [self.resume(state, task)]
+        learned = [self.learn(one, stage, data) for one in begun]
+        state, metrics, _ = min(learned, key=lambda done: done[2])
+        metrics |= self.attention_weights(state)
+        if stage.ends_task:
+            state = self.close(state, task)
+            metrics |= carried(state, task)
+        return state, Update(self.sent(state, stage), len(data.train.y), metrics)
+
+    def offers(self, received: Payload) -> list[Payload]:
+        """Return with what a task is tried: all, and without others' adapters."""
+        without = {g: a for g, a in received.items() if not g.startswith("adapters/")}
+        trial = self.params.drop_harmful and len(without) < len(received)
+        return [received, without] if trial else [received]
+
+    def learn(
+        self, state: Payload, stage: TaskStage, data: TaskData
+    ) -> tuple[Payload, dict[str, float], float]:
+        """Return state and metrics after a round, and the loss in validation."""
+        task = stage.task
         work = self.build_task_model(state, task)
         seen = work.prepared(data)
         done = fit(
@@ -110,12 +130,9 @@ class FedWeit(ClientLearner[W], AnswersQueries):
             rates=work.rates,
             after_step=work.shrink,
         )
-        state = {**state, **self.changed(work, task), "optimizer": done.optimizer_state}
-        metrics = done.metrics() | self.attention_weights(state)
-        if stage.ends_task:
-            state = self.close(state, task)
-            metrics |= carried(state, task)
-        return state, Update(self.sent(state, stage), len(data.train.y), metrics)
+        after = {**state, **self.changed(work, task), "optimizer": done.optimizer_state}
+        loss = score(work.logits, seen.valid).loss if self.params.drop_harmful else 0.0
+        return after, done.metrics(), loss
 
     @override
     def predict(

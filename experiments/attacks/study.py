@@ -14,6 +14,7 @@ import math
 import statistics
 import tempfile
 from collections.abc import Iterator, Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,9 +43,10 @@ POLICIES: Mapping[str, Mapping[str, Any]] = {
     "trimmed-mean": {"aggregation": "trimmed-mean"},
     "geometric-median": {"aggregation": "geometric-median"},
     "krum": {"aggregation": "krum"},
+    "harmful dropped": {"strategy.drop_harmful": True},
 }
-ATTACKS = ("sign-flip", "noise", "scaling", "label-flip", "counts")
-OF_ONE = ("mean", "clipped mean", "median", "trimmed-mean")
+ATTACKS = ("sign-flip", "", "noise", "label-flip", "counts", "scaling", "adapters")
+OF_ONE = ("mean", "clipped mean", "median", "trimmed-mean", "harmful dropped")
 """Policies that are tried against a single attacker, too."""
 
 
@@ -86,15 +88,23 @@ class Cell(NamedTuple):
 def cells() -> Iterator[Cell]:
     """Yield all runs, those that say most first."""
     for attackers in (2, 1):
-        for seed in SEEDS:
-            for strategy in STRATEGIES:
-                own = ("adapters",) if strategy == "fedweit" else ()
-                for attack in (*ATTACKS, *own):
-                    for policy in POLICIES if attackers == 2 else OF_ONE:
-                        yield Cell(strategy, attack, attackers, policy, seed)
-                if attackers == 2:
-                    for policy in POLICIES:
-                        yield Cell(strategy, "", 0, policy, seed)
+        policies = POLICIES if attackers == 2 else OF_ONE
+        for seed, attack, strategy, policy in product(
+            SEEDS, ATTACKS, STRATEGIES, policies
+        ):
+            if makes_sense(strategy, attack, policy) and (attack or attackers == 2):
+                number = attackers if attack else 0
+                yield Cell(strategy, attack, number, policy, seed)
+
+
+def makes_sense(strategy: str, attack: str, policy: str) -> bool:
+    """Return whether a policy could have to do with an attack on a strategy.
+
+    Only FedWeIT hands adapters on, of which each client decides by itself.
+    """
+    if policy == "harmful dropped":
+        return strategy == "fedweit" and attack in ("", "adapters")
+    return attack != "adapters" or (strategy == "fedweit" and policy == "mean")
 
 
 def read(path: Path) -> dict[Cell, list[float]]:

@@ -5,15 +5,13 @@ the strategy's weights. All other rules count them alike, since a weight is what
 client says of itself; a weight of 0 leaves it out.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from fcl_flower.aggregation import Rule, Weighting
-from fcl_flower.aggregation.by_coordinate import median, trimmed_mean
+from fcl_flower.aggregation.by_coordinate import count_hostile, median, trimmed_mean
 from fcl_flower.aggregation.by_update import (
     clipped,
     geometric_median_weights,
@@ -21,13 +19,9 @@ from fcl_flower.aggregation.by_update import (
     krum_weights,
 )
 from fcl_flower.aggregation.counts import counted
+from fcl_flower.aggregation.senders import Combine, sent_by
 from fcl_flower.aggregation.weighted_mean import Weights, weighted_mean
-from fcl_flower.core.types import AnyArray, Array, Arrays, Update
-
-Combine: TypeAlias = Callable[
-    [Sequence[AnyArray | None], Array], npt.NDArray[np.float64]
-]
-"""From one tensor of each client and what it was before, to what it becomes."""
+from fcl_flower.core.types import Array, Arrays, Update
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +66,8 @@ class Aggregation:
 
         An entry of a `SparseArray` that a client did not send says nothing: only those
         who sent it count there, and where nobody did the start stays. For what looks
-        at whole updates it is an entry that did not move.
+        at whole updates it is an entry that did not move. With a median or a trimmed
+        mean it also stays where hostile clients might be most of those who sent it.
 
         Args:
             sent: tensors by name of each client, at least one; finite. Where some are
@@ -97,16 +92,18 @@ class Aggregation:
             origin = _each(median, sent, sent[0]) if self.compares else sent[0]
         if self.clip_to_median:
             sent = clipped(sent, origin, self.clip_to_median)
+        needed = 2 * count_hostile(len(sent), self.hostile_fraction) + 1
         match self.rule:
             case "median":
-                return _each(median, sent, origin)
+                return _each(sent_by(needed, median), sent, origin)
             case "trimmed-mean":
                 trimmed = trimmed_mean(self.hostile_fraction)
-                return _each(trimmed, sent, origin)
-            case "krum":
-                weights = krum_weights(gram(sent, origin), self.hostile_fraction)
+                return _each(sent_by(needed, trimmed), sent, origin)
             case "geometric-median":
                 weights = geometric_median_weights(gram(sent, origin))
+                return _each(sent_by(needed, weighted_mean(weights)), sent, origin)
+            case "krum":
+                weights = krum_weights(gram(sent, origin), self.hostile_fraction)
         return _each(weighted_mean(weights), sent, origin)
 
 

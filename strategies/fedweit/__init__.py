@@ -41,6 +41,9 @@ class FedWeitParams(Params):
     """Q, the most centres, at least 1."""
     members: int = Field(5, ge=1)
     """Documents that a centre must stand for, at least 1."""
+    drop_harmful: bool = False
+    """Train the first round of a task also without the adapters of others, and go on
+    without them where that validates better."""
     kappa: float = Field(0.3, gt=0, le=1)
     """Share of the output channels whose base is sent up, in (0, 1]."""
     lambda1: float = Field(1e-3, ge=0)

@@ -1,0 +1,72 @@
+"""Foreign adapters that make a client's own validation worse."""
+
+import re
+
+import numpy as np
+import pytest
+from fakes import run_in_process, summary_of, tiny
+from flwr.app import ArrayRecord, Message, RecordDict
+
+from clients.fedweit.client import FedWeit
+from fcl_flower.core.sparse import SparseArray
+from fcl_flower.federation.transport import messages
+
+
+def spoilt(size):
+    """Return a tamper that makes the adapters of client 1 noise of this size."""
+
+    def tamper(client, message, reply):
+        if client != 1 or "adapters" not in reply.content.array_records:
+            return reply
+        rng = np.random.default_rng(0)
+        honest = messages.decode_arrays(reply.content["adapters"])
+        noise = {
+            name: SparseArray.of_nonzero(
+                (size * rng.standard_normal(tensor.shape)).astype(np.float32)
+            )
+            for name, tensor in honest.items()
+        }
+        record = messages.MessageEncoder().arrays(noise)
+        return Message(
+            RecordDict(
+                {**reply.content, "adapters": ArrayRecord(dict(record.items()))}
+            ),
+            reply_to=message,
+        )
+
+    return tamper
+
+
+def scores(folder, size, **own):
+    """Return the last accuracies of client 0, whom client 1 sends its adapter."""
+    settings = {f"strategy.{key}": value for key, value in own.items()}
+    config = tiny(folder, strategy="fedweit", seed=1, **settings)
+    run_in_process(config, tamper=spoilt(size) if size else None)
+    return summary_of(folder)["client_accuracy"][0][-1]
+
+
+def test_an_adapter_that_validates_worse_is_as_if_it_had_never_come(tmp_path):
+    without = scores(tmp_path / "none", 0, knowledge="none")
+    kept = scores(tmp_path / "kept", 3.0, knowledge="all")
+    dropped = scores(tmp_path / "dropped", 3.0, knowledge="all", drop_harmful=True)
+
+    assert dropped == without
+    assert kept != without
+
+
+@pytest.mark.parametrize(
+    ("loss", "used"), [(0.5, ["attention/0/0", "attention/1/0"]), (1.5, [])]
+)
+def test_the_loss_on_validation_samples_decides(tmp_path, monkeypatch, loss, used):
+    learn = FedWeit.learn
+
+    def with_told_loss(learner, state, stage, data):
+        after, metrics, _ = learn(learner, state, stage, data)
+        foreign = any(group.startswith("received/") for group in state)
+        return after, metrics, loss if foreign else 1.0
+
+    monkeypatch.setattr(FedWeit, "learn", with_told_loss)
+    scores(tmp_path, 0, knowledge="all", drop_harmful=True)
+
+    journal = (tmp_path / "journal.jsonl").read_text()
+    assert sorted(set(re.findall(r"attention/\d/\d", journal))) == used
