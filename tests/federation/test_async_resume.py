@@ -168,9 +168,10 @@ def test_what_is_in_flight_comes_back_from_a_checkpoint(tmp_path):
 
 
 def test_after_forgetting_clients_are_asked_anew_of_what_is_left(tmp_path, plug):
-    three = {"clients": 3, "simulated_durations": "1,1,1.75"}
+    three = {"clients": 3, "simulated_durations": "1,1,1.75", "max_train_per_class": 0}
     config = small(tmp_path / "run", strategy="analytic", **three)
-    plug.last = 22
+    run_in_process(small(tmp_path / "whole", strategy="analytic", **three))
+    plug.done, plug.last = 0, plug.done * 2 // 3
     with pytest.raises(PulledPlugError):
         run_in_process(config)
     plug.last = sys.maxsize
