@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import pytest
+from analytic_cases import start
 from fakes import InProcessGrid, exact, rounds_of, run_in_process, summary_of, tiny
 from text_sets import write_topics
 
@@ -168,9 +169,10 @@ def test_what_is_in_flight_comes_back_from_a_checkpoint(tmp_path):
 
 
 def test_after_forgetting_clients_are_asked_anew_of_what_is_left(tmp_path, plug):
-    three = {"clients": 3, "simulated_durations": "1,1,1.75", "max_train_per_class": 0}
-    config = small(tmp_path / "run", strategy="analytic", **three)
-    run_in_process(small(tmp_path / "whole", strategy="analytic", **three))
+    shape = {"asynchronous": True, "simulated_durations": "1,1,1.75", "tasks": 2}
+    shape["client_state"] = str(tmp_path / "states")
+    config = start(tmp_path / "run", **shape)
+    run_in_process(start(tmp_path / "whole", **{**shape, "client_state": "context"}))
     plug.done, plug.last = 0, plug.done * 2 // 3
     with pytest.raises(PulledPlugError):
         run_in_process(config)
