@@ -96,7 +96,10 @@ class OneRound:
     def start(self, grid):
         resolved = resolve(self.config)
         recorder = Recorder(
-            self.folder, self.config, self.plan, build_diagnostics(self.plan)
+            self.folder,
+            self.config,
+            self.plan,
+            build_diagnostics(self.plan, self.config.privacy, None),
         )
         registry = ClientRegistry(grid, len(NODES))
         registry.wait_for_clients(len(NODES), timeout=5)

@@ -77,7 +77,9 @@ class Waiting:
         self.server = Server(
             self.strategy,
             registry,
-            Recorder(folder, config, plan, build_diagnostics(plan)),
+            Recorder(
+                folder, config, plan, build_diagnostics(plan, config.privacy, None)
+            ),
             checkpoint,
             max_update_norm=config.federation.max_update_norm,
         )
