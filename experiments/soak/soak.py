@@ -209,7 +209,8 @@ def go_on(soak: Soak, *, may_start: bool) -> None:
     name = f"run-{soak.runs}"
     if run.returncode and soak.resumed < 10:
         soak.resumed += 1
-        soak.run(resume=True)
+        # One that was killed before its first checkpoint begins again.
+        soak.run(resume=(soak.folder / name / "checkpoint").is_dir())
         return
     soak.write("runs", run=name, code=run.returncode, resumed=soak.resumed)
     del soak.started["run"]

@@ -78,6 +78,9 @@ def _runs(folder: Path) -> tuple[list[str], bool]:
     ]
     whole = True
     for run in _lines(folder / "runs.jsonl"):
+        if not (folder / run["run"] / "checkpoint").exists():
+            rows.append(f"| {run['run']} | | 0 | | | killed before its first round |")
+            continue
         rounds = _lines(folder / run["run"] / "rounds.jsonl")
         used = [client for line in rounds for client in line["clients"]]
         counts = [used.count(client) for client in range(4)]

@@ -10,10 +10,10 @@ updates of other clients that were aggregated while the client was busy.
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from logging import INFO, WARNING
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 from typing_extensions import override
@@ -21,7 +21,9 @@ from typing_extensions import override
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import RoundError
 from fcl_flower.core.types import Update
-from fcl_flower.federation.replies import Received
+from fcl_flower.federation.pacing.client_progress import ClientProgress
+from fcl_flower.federation.pacing.in_flight import InFlight, Question
+from fcl_flower.federation.replies import QUERY, Received
 from fcl_flower.federation.run import EvaluateFn, FederatedStrategy
 from fcl_flower.federation.transport.flower_records import (
     evaluate_metrics,
@@ -29,29 +31,6 @@ from fcl_flower.federation.transport.flower_records import (
     train_metrics,
 )
 from fcl_flower.federation.transport.mailbox import Mailbox, send_and_wait
-
-
-@dataclass
-class _ClientProgress:
-    """How far one client is in its stream.
-
-    Attributes:
-        done: its last round whose update is aggregated, in its own count.
-        waits_for: ``query``, ``update`` or ``scores``; empty while nothing is asked.
-        due: when it replies, in simulated time.
-        queried: the last round before which a query was made.
-        failures: since its last update.
-        excused: one loss of its state since its last update was not counted.
-        idle_since: since when nothing is asked of it, in seconds.
-    """
-
-    done: int
-    waits_for: str = ""
-    due: float = 0.0
-    queried: int = 0
-    failures: int = 0
-    excused: bool = False
-    idle_since: float = 0.0
 
 
 class AsynchronousStrategy(FederatedStrategy):
@@ -64,13 +43,12 @@ class AsynchronousStrategy(FederatedStrategy):
     def __init__(self, config: RunConfig) -> None:
         """Prepare a strategy; nothing is loaded before `start`."""
         super().__init__(config)
-        self._clients: dict[int, _ClientProgress] = {}
+        self._clients: dict[int, ClientProgress] = {}
         self._num_rounds = 0
         self._timeout = 0.0
         self._diagnostics: dict[str, float] = {}
-        self._ended_task: list[int] = []
         self._failures: dict[int, str] = {}
-        self._given_up: dict[int, str] = {}
+        self._questions: dict[int, Question] = {}
 
     @override
     def configure_train(
@@ -89,12 +67,11 @@ class AsynchronousStrategy(FederatedStrategy):
         now = time.monotonic()
         messages = []
         for client in self._unfinished():
-            progress = self._clients[client]
-            if progress.waits_for:
+            if client in self._questions:
                 continue
             if client in connected:
                 messages.append(self._next_request(client))
-            elif now - progress.idle_since > self._timeout:
+            elif now - self._clients[client].idle_since > self._timeout:
                 self._fail(client, "is not connected")
         return messages
 
@@ -112,18 +89,18 @@ class AsynchronousStrategy(FederatedStrategy):
         received = server.receive(replies)
         for client, why in received.failures.items():
             self._fail(client, why, excused=client in received.state_lost)
-        for client, update in received.updates.items():
-            self._aggregate(client, update)
+        for client in received.updates:
             progress = self._clients[client]
-            progress.done += 1
-            progress.failures, progress.excused = 0, False
-            if self.run.schedule.stage(progress.done).ends_task:
-                self._ended_task.append(client)
+            stage = self.run.schedule.stage(progress.done + 1)
+            progress.aggregated(ends_task=stage.ends_task)
+        # Before the checkpoint: what came with an update is not asked for again.
         if server.evaluates_locally:
-            self._record_scores(received)
+            self._record_scores(server_round, received)
         elif received.scores:
             task = self._task_of(received)
-            server.record_before_aggregation(server.done, task, received.scores)
+            server.record_before_aggregation(server_round, task, received.scores)
+        for client, update in received.updates.items():
+            self._aggregate(client, update)
         if not received.updates:
             return None, None
         metrics = train_metrics(received.updates)
@@ -143,14 +120,15 @@ class AsynchronousStrategy(FederatedStrategy):
         """
         server, schedule = self.run.server, self.run.schedule
         messages = []
-        for client in self._ended_task:
-            progress = self._clients[client]
-            if not server.evaluates_locally and client in server.clients:
+        for client, progress in self._clients.items():
+            ended, progress.ended_task = progress.ended_task, False
+            if ended and not server.evaluates_locally and client in server.clients:
                 stage = schedule.stage(progress.done)
                 tasks = schedule.evaluated(progress.done)
-                messages.append(server.evaluate_request(client, stage, tasks))
-                progress.waits_for, progress.due = "scores", self.run.clock.now
-        self._ended_task = []
+                message = server.evaluate_request(client, stage, tasks)
+                self._questions[client] = Question.of(message, stage, tasks)
+                messages.append(message)
+                progress.due = self.run.clock.now
         return messages
 
     @override
@@ -162,7 +140,7 @@ class AsynchronousStrategy(FederatedStrategy):
         Returns:
             Their means over clients, ``accuracy`` and by task; None without any.
         """
-        return self._record_scores(self.run.server.receive(replies))
+        return self._record_scores(server_round, self.run.server.receive(replies))
 
     @override
     def _loop(
@@ -175,11 +153,16 @@ class AsynchronousStrategy(FederatedStrategy):
         server, result = self.run.server, self._result
         self._num_rounds, self._timeout = num_rounds, timeout
         mailbox, inbox = Mailbox(grid, timeout), dict[int, Message]()
-        now = time.monotonic()
         self._clients = {
-            client: _ClientProgress(server.last_round(client), idle_since=now)
+            client: ClientProgress(server.last_round(client))
             for client in range(self.run.schedule.clients)
         }
+        again = self._asked_before()
+        again += self.configure_evaluate(
+            server.done, result.arrays, ConfigRecord(), grid
+        )
+        if again:
+            mailbox.send(again)
         while self._unfinished():
             if asked := self.configure_train(
                 server.done + 1, result.arrays, ConfigRecord(), grid
@@ -197,9 +180,10 @@ class AsynchronousStrategy(FederatedStrategy):
                 mailbox.send(asked)
         finished = sum(found.done >= num_rounds for found in self._clients.values())
         if finished < self._min_updates:
+            given_up = {c: p.given_up for c, p in self._clients.items() if p.given_up}
             raise RoundError(
                 f"{finished} clients came to the end of their tasks, "
-                f"{self._min_updates} needed; given up: {self._given_up}"
+                f"{self._min_updates} needed; given up: {given_up}"
             )
         self._evaluate_finished(grid)
 
@@ -208,7 +192,7 @@ class AsynchronousStrategy(FederatedStrategy):
         return [
             client
             for client, progress in self._clients.items()
-            if progress.waits_for
+            if client in self._questions
             or (
                 progress.done < self._num_rounds
                 and progress.failures < self._max_attempts
@@ -225,19 +209,21 @@ class AsynchronousStrategy(FederatedStrategy):
             progress.queried = own.round
             query = server.query_request(client, stage, own)
             if query is not None:
-                progress.waits_for, progress.due = "query", clock.now
+                progress.due = clock.now
+                self._questions[client] = Question.of(query, stage, 0)
                 return query
-        progress.waits_for = "update"
         progress.due = clock.now + clock.duration(client)
         with_scores = server.evaluates_after_training and own.ends_task
         tasks = schedule.evaluated(own.round) if with_scores else 0
-        return server.train_request(client, stage, tasks=tasks, client_stage=own)
+        message = server.train_request(client, stage, tasks=tasks, client_stage=own)
+        self._questions[client] = Question.of(message, stage, tasks)
+        return message
 
     def _next_client(self, inbox: dict[int, Message]) -> int | None:
         """Return whose reply is used next, None while it is not there."""
         if not self.run.clock.enabled:
             return next(iter(inbox), None)
-        due = {c: found.due for c, found in self._clients.items() if found.waits_for}
+        due = {client: self._clients[client].due for client in self._questions}
         client = min(due, key=lambda c: (due[c], c), default=None)
         return client if client in inbox else None
 
@@ -248,11 +234,11 @@ class AsynchronousStrategy(FederatedStrategy):
         server, result, clock = self.run.server, self._result, self.run.clock
         progress = self._clients[client]
         clock.now = max(clock.now, progress.due)
-        waited_for, progress.waits_for = progress.waits_for, ""
+        question = self._questions.pop(client)
         progress.idle_since = time.monotonic()
-        if waited_for == "query":
+        if question.message_type == QUERY:
             self._aggregate_query(client, reply)
-        elif waited_for == "scores":
+        elif question.message_type == MessageType.EVALUATE:
             self.aggregate_evaluate(server.done, [reply])
         else:
             arrays, metrics = self.aggregate_train(server.done + 1, [reply])
@@ -285,6 +271,7 @@ class AsynchronousStrategy(FederatedStrategy):
         timing = {"staleness": float(staleness), "weight": weight}
         if clock.enabled:
             timing["clock"] = clock.now
+        self.run.checkpoint.in_flight = self._in_flight()
         server.close_round(
             stage, {client: update}, self._failures, timing, self._diagnostics
         )
@@ -303,18 +290,41 @@ class AsynchronousStrategy(FederatedStrategy):
         progress.failures += 1
         if progress.failures >= self._max_attempts:
             log(WARNING, "client %d: %d failures, given up", client, progress.failures)
-            self._given_up[client] = why
+            progress.given_up = why
 
-    def _record_scores(self, received: Received) -> MetricRecord | None:
+    def _in_flight(self) -> InFlight:
+        """Return what a checkpoint has to know of this loop."""
+        notes = {c: progress.to_notes() for c, progress in self._clients.items()}
+        return InFlight(dict(self._questions), notes)
+
+    def _asked_before(self) -> list[Message]:
+        """Restore what a checkpoint knows; return again what was asked before it."""
+        server, kept = self.run.server, self.run.checkpoint.in_flight
+        if kept is None:
+            return []
+        for client, notes in kept.notes.items():
+            self._clients[client] = ClientProgress.of_notes(notes)
+        # Who is not here now is asked anew when it comes.
+        self._questions = {
+            client: question
+            for client, question in kept.questions.items()
+            if client in server.clients
+        }
+        return [server.ask_again(c, asked) for c, asked in self._questions.items()]
+
+    def _record_scores(
+        self, server_round: int, received: Received
+    ) -> MetricRecord | None:
         """Record test accuracies after the last task of each client."""
         server = self.run.server
         for client, why in received.score_failures.items():
             self._failures[client] = f"evaluation: {why}"
         if not received.scores:
             return None
-        server.record_evaluation(server.done, self._task_of(received), received.scores)
+        task = self._task_of(received)
+        server.record_evaluation(server_round, task, received.scores)
         metrics = evaluate_metrics(received.scores)
-        self._result.evaluate_metrics_clientapp[server.done] = metrics
+        self._result.evaluate_metrics_clientapp[server_round] = metrics
         return metrics
 
     def _task_of(self, received: Received) -> int:

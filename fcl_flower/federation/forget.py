@@ -10,6 +10,7 @@ from fcl_flower.config.parsing import flatten, read_toml
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import refuse
 from fcl_flower.core.types import Payload, TaskStage
+from fcl_flower.federation.pacing.in_flight import CheckpointStore
 from fcl_flower.federation.transport.state_store import FolderStateStore
 from fcl_flower.results.run_folder import CHECKPOINT
 from fcl_flower.setup import factory
@@ -70,12 +71,15 @@ def forget(folder: Path, client: int, task: int | None = None) -> Forgotten:
         )
     store = FolderStateStore(folder / CHECKPOINT)
     with locked(folder, "folder"):
-        saved = store.load(before=sys.maxsize)
+        checkpoint = CheckpointStore(store)
+        saved = checkpoint.load(before=sys.maxsize)
         if saved is None:
             expected = "that of a run that has finished a round"
             raise refuse("folder", str(folder), expected)
         left = strategy.forget(saved.payload, client, task)
-        store.save(left, saved.round)
+        if checkpoint.in_flight is not None:  # what was sent is of the state before
+            checkpoint.in_flight = checkpoint.in_flight.without_questions()
+        checkpoint.save(left, saved.round)
         store.drop_earlier()
     before, after = (_described(strategy, s) for s in (saved.payload, left))
     return Forgotten(saved.round, before, after)

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from logging import INFO
 from pathlib import Path
 from typing import TypeAlias
@@ -21,6 +21,7 @@ from fcl_flower.core.errors import RoundError, refuse
 from fcl_flower.core.schedule import Schedule
 from fcl_flower.core.simulated_clock import SimulatedClock
 from fcl_flower.core.types import Arrays
+from fcl_flower.federation.pacing.in_flight import CheckpointStore
 from fcl_flower.federation.server import Server
 from fcl_flower.federation.transport.client_registry import ClientRegistry
 from fcl_flower.federation.transport.flower_records import (
@@ -51,13 +52,17 @@ class FederatedRun:
         schedule: maps rounds to tasks and participants.
         clock: simulated durations, if there are any.
         lateness: of the clients whose last update was late, as the record has it.
+        checkpoint: where the server keeps its state.
+        registry: maps clients to nodes.
         ledger: what clients' data have cost; None where they are no privacy unit.
     """
 
     server: Server
     schedule: Schedule
     clock: SimulatedClock
-    lateness: Mapping[int, Lateness] = field(default_factory=dict)
+    lateness: Mapping[int, Lateness]
+    checkpoint: CheckpointStore
+    registry: ClientRegistry
     ledger: Ledger | None = None
 
 
@@ -267,11 +272,12 @@ def prepare(
         remarks,
         None if counterpart is None else counterpart.title,
     )
+    checkpoint = CheckpointStore(FolderStateStore(folder / CHECKPOINT))
     server = Server(
         strategy,
         registry,
         recorder,
-        FolderStateStore(folder / CHECKPOINT),
+        checkpoint,
         wire_dtype=config.federation.wire_dtype,
         max_update_norm=config.federation.max_update_norm,
         evaluates_updates=_evaluates_updates(resolved),
@@ -290,7 +296,9 @@ def prepare(
             )
     clock = SimulatedClock(config.asynchronous.durations, recorder.clock)
     schedule = factory.build_schedule(resolved, scenario)
-    return FederatedRun(server, schedule, clock, recorder.lateness, ledger)
+    return FederatedRun(
+        server, schedule, clock, recorder.lateness, checkpoint, registry, ledger
+    )
 
 
 def _evaluates_updates(resolved: ResolvedRun) -> bool:

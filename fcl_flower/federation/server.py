@@ -20,6 +20,8 @@ from fcl_flower.core.types import (
     TaskStage,
     Update,
 )
+from fcl_flower.federation.pacing.in_flight import Question
+from fcl_flower.federation.pacing.streams import Streams
 from fcl_flower.federation.replies import QUERY, Asked, Received, ReplyReader
 from fcl_flower.federation.transport import byte_counts, messages
 from fcl_flower.federation.transport.client_registry import ClientRegistry
@@ -75,8 +77,7 @@ class Server:
         self._reader = ReplyReader(
             strategy, registry, recorder.check_metrics, max_update_norm
         )
-        self._last_stage: dict[int, TaskStage] = {}
-        self._tasks_trained: set[tuple[int, int]] = set()
+        self._streams = Streams()
 
     def begin(self, model: Arrays) -> None:
         """Start from the initial shared tensors."""
@@ -94,7 +95,7 @@ class Server:
             return False
         self._state, self._done = saved.payload, saved.round
         for stages in self._recorder.restore(saved.round):
-            self._note_trained(stages)
+            self._streams.note(stages)
         return True
 
     # ---- what may be read
@@ -133,13 +134,11 @@ class Server:
 
     def last_round(self, client: int) -> int:
         """Return a client's last aggregated round in its own count; 0 for none."""
-        last = self._last_stage.get(client)
-        return 0 if last is None else last.round
+        return self._streams.last_round(client)
 
     def stage_for(self, client: int, stage: TaskStage) -> TaskStage:
         """Return a stage that starts its task if no update of it was aggregated yet."""
-        new = (client, stage.task) not in self._tasks_trained
-        return replace(stage, starts_task=stage.starts_task or new)
+        return self._streams.stage_for(client, stage)
 
     def diagnostics(self, stage: TaskStage) -> dict[str, float]:
         """Return the algorithm's diagnostics of a round."""
@@ -150,10 +149,6 @@ class Server:
     def client(self, reply: Message) -> int:
         """Return the client that a message was sent to, from the reply to it."""
         return self._registry.client(reply.metadata.src_node_id)
-
-    def node(self, client: int) -> int:
-        """Return the node of a client that is connected."""
-        return self._registry.node(client)
 
     def refresh_clients(self) -> tuple[int, ...]:
         """Update and return the clients that are connected, ascending."""
@@ -220,6 +215,11 @@ class Server:
         )
         return self._message(client, MessageType.EVALUATE, payload, Request(stage))
 
+    def ask_again(self, client: int, question: Question) -> Message:
+        """Return a message of before the run was ended; its bytes were counted then."""
+        question.announce(client, self._reader)
+        return question.message(self._registry.node(client), self._wire_dtype)
+
     # ---- replies
 
     def receive(self, replies: Iterable[Message]) -> Received:
@@ -237,8 +237,7 @@ class Server:
         for client in sorted(received.state_lost):
             if isinstance(self._strategy, RestoresClients):
                 self._state = self._strategy.on_state_lost(self._state, client)
-            self._last_stage.pop(client, None)
-            self._tasks_trained = {p for p in self._tasks_trained if p[0] != client}
+            self._streams.forget(client)
         return received
 
     # ---- the state
@@ -322,7 +321,7 @@ class Server:
             late=late,
         )
         self._store.save(self._state, self._done)
-        self._note_trained(stages)
+        self._streams.note(stages)
         self._traffic = Traffic()
         # Kept for one round only: it holds every tensor that it has encoded.
         self._encoder = messages.MessageEncoder(self._wire_dtype)
@@ -343,7 +342,3 @@ class Server:
         self._traffic.down += byte_counts.traffic(records)
         node = self._registry.node(client)
         return Message(records, dst_node_id=node, message_type=message_type)
-
-    def _note_trained(self, stages: Mapping[int, TaskStage]) -> None:
-        self._last_stage.update(stages)
-        self._tasks_trained.update((c, stage.task) for c, stage in stages.items())

@@ -179,7 +179,7 @@ class SynchronousStrategy(FederatedStrategy):
                 break
             length = self._quorum.closes_at(*self._simulated())
             asked = self.configure_evaluate(number, result.arrays, ConfigRecord(), grid)
-            replies = self._ask(asked, number, Quorum())
+            replies = self._ask(asked, number, mailbox.wait_for_all)
             scores = self.aggregate_evaluate(number, replies)
             if scores is not None:
                 result.evaluate_metrics_clientapp[number] = scores
@@ -204,7 +204,7 @@ class SynchronousStrategy(FederatedStrategy):
             asked = self.configure_train(
                 number, self._result.arrays, ConfigRecord(), grid
             )
-            replies = self._ask(asked, number, self._quorum)
+            replies = self._ask(asked, number, self._quorum.closes_at)
             replies = self._in_simulated_time(asked, replies)
             self._note_late(replies)
             try:
@@ -230,7 +230,7 @@ class SynchronousStrategy(FederatedStrategy):
         while True:
             here = participants.intersection(server.refresh_clients())
             nodes = self._mailbox.busy()
-            busy = {client for client in here if server.node(client) in nodes}
+            busy = {c for c in here if self.run.registry.node(c) in nodes}
             clock.now = backoff.free_at(lateness, clock.now, here, self._min_updates)
             busy |= backoff.busy(lateness, clock.now, here)
             if len(here - busy) >= self._min_updates or time.monotonic() > deadline:
@@ -256,7 +256,7 @@ class SynchronousStrategy(FederatedStrategy):
         queries = [server.query_request(c, stage) for c, stage in self._stages.items()]
         asked = [message for message in queries if message is not None]
         if asked:
-            replies = list(mailbox.ask(self._mailbox, asked, self._quorum))
+            replies = list(mailbox.ask(self._mailbox, asked, self._quorum.closes_at))
             self._note_late(replies)
             received = server.receive(replies)
             server.aggregate_query(received.query_replies)
@@ -292,12 +292,14 @@ class SynchronousStrategy(FederatedStrategy):
             for client in map(server.client, filter(mailbox.is_late, replies)):
                 self._late[client] = clock.now + clock.duration(client)
 
-    def _ask(self, asked: list[Message], number: int, quorum: Quorum) -> list[Message]:
+    def _ask(
+        self, asked: list[Message], number: int, closes_at: mailbox.Closing
+    ) -> list[Message]:
         """Return one reply to each message; report the progress as they arrive."""
         replies = list[Message]()
         if asked:
             self.run.server.report_progress(number, 0, len(asked))
-        for reply in mailbox.ask(self._mailbox, asked, quorum):
+        for reply in mailbox.ask(self._mailbox, asked, closes_at):
             replies.append(reply)
             self.run.server.report_progress(number, len(replies), len(asked))
         return replies

@@ -61,12 +61,14 @@ class EventLog:
     def until(self, last: int) -> list[Event]:
         """Return the events up to the end of round ``last``; remove the later ones.
 
-        Lines of earlier versions, without checksums, get one.
+        What was recorded after the round, before the next one, was recorded after the
+        checkpoint, too, and happens again. Lines of earlier versions, without a
+        checksum, get one.
 
         Raises:
             WireError: the file is damaged or ends earlier.
         """
-        events, kept = [], b""
+        events, kept, rounds = list[Event](), b"", 0
         try:
             *lines, unfinished = self._path.read_bytes().split(b"\n")
             if lines and lines[0].startswith(_WITHOUT_CHECKSUM):
@@ -79,16 +81,16 @@ class EventLog:
                 if not _is_whole(line):
                     raise ValueError(f"line {number} with a wrong checksum")
                 found = json.loads(line)
-                if found["round"] > last:
+                if rounds == last:
                     break
                 content = _with_client_numbers(found["told"])
                 events.append(Event(found["what"], found["round"], content))
+                rounds += found["what"] == ROUND
                 kept += line + b"\n"
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise WireError(
                 f"{self._path}: got {error!r}, expected the events of a run"
             ) from error
-        rounds = sum(event.name == ROUND for event in events)
         if rounds != last:
             raise WireError(
                 f"{self._path}: got {rounds} rounds, expected {last}, as many as the "

@@ -303,6 +303,8 @@ REFUSED = [
     *bounds("federation.min_updates", least=1),
     *bounds("federation.max_attempts", least=1),
     *bounds("federation.timeout", above=0),
+    *bounds("federation.quorum", above=0, most=1),
+    *bounds("federation.deadline_factor", least=0),
     *bounds("federation.max_update_norm", least=0),
     *bounds("federation.hostile_fraction", above=0, below=0.5),
     *bounds("federation.clip_to_median", least=0),

@@ -45,7 +45,9 @@ PLAN = Scenario(
 
 def made(folder, **remarks):
     config = RunConfig.from_settings(clients=3, tasks=2, rounds=5)
-    return Recorder(folder, config, PLAN, build_diagnostics(PLAN), remarks)
+    return Recorder(
+        folder, config, PLAN, build_diagnostics(PLAN, config.privacy, None), remarks
+    )
 
 
 @pytest.fixture

@@ -1,13 +1,14 @@
 """Ask the clients and wait: one answer for everyone asked, whatever happens."""
 
+import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeAlias
 
 from flwr.app import Error, Message, RecordDict
 from flwr.serverapp import Grid
 
 from fcl_flower.core.errors import WireError
-from fcl_flower.federation.pacing.quorum import Quorum
 
 SOONEST = 0.02
 LATEST = 1.0
@@ -19,6 +20,12 @@ LATE = 1000
 """Our code, beside Flower's, for a reply that was not waited for any longer."""
 GRACE = 10.0
 MAX_REASON = 300
+
+
+Closing: TypeAlias = Callable[[Iterable[float], int], float]
+"""From the seconds after which there was each answer so far, and how many there may
+still be with these, to when the others are no longer waited for. A failure is no
+answer."""
 
 
 class Mailbox:
@@ -111,16 +118,23 @@ def send_and_wait(
         messages: at most one for each node.
         timeout: seconds to wait for all answers together.
     """
-    return ask(Mailbox(grid, timeout), messages, Quorum())
+    return ask(Mailbox(grid, timeout), messages, wait_for_all)
 
 
-def ask(box: Mailbox, messages: Iterable[Message], quorum: Quorum) -> Iterator[Message]:
+def wait_for_all(times: Iterable[float], asked: int) -> float:
+    """Return when answers are no longer waited for: never."""
+    return math.inf
+
+
+def ask(
+    box: Mailbox, messages: Iterable[Message], closes_at: Closing
+) -> Iterator[Message]:
     """Send all messages; yield one answer to each, as they come.
 
     Args:
         box: waits for nothing.
         messages: at most one for each node.
-        quorum: when enough have answered; those who fail are none of them.
+        closes_at: after how many seconds answers are no longer waited for.
     """
     began = time.monotonic()
     box.send(messages)
@@ -132,7 +146,7 @@ def ask(box: Mailbox, messages: Iterable[Message], quorum: Quorum) -> Iterator[M
         good = sum(not answer.has_error() for answer in answers)
         times += [seconds] * good
         failed += len(answers) - good
-        if seconds >= quorum.closes_at(times, asked - failed):
+        if seconds >= closes_at(times, asked - failed):
             yield from box.close()
         elif not answers:
             box.pause()

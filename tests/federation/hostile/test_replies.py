@@ -25,6 +25,7 @@ from mutants import (
 )
 
 from fcl_flower.core.simulated_clock import SimulatedClock
+from fcl_flower.federation.pacing.in_flight import CheckpointStore
 from fcl_flower.federation.run import FederatedRun
 from fcl_flower.federation.server import Server
 from fcl_flower.federation.sync_loop import SynchronousStrategy
@@ -95,19 +96,24 @@ class OneRound:
     def start(self, grid):
         resolved = resolve(self.config)
         recorder = Recorder(
-            self.folder, self.config, self.plan, build_diagnostics(self.plan)
+            self.folder,
+            self.config,
+            self.plan,
+            build_diagnostics(self.plan, self.config.privacy, None),
         )
         registry = ClientRegistry(grid, len(NODES))
         registry.wait_for_clients(len(NODES), timeout=5)
+        store = FolderStateStore(self.folder / "checkpoint", durable=False)
+        checkpoint = CheckpointStore(store)
         server = Server(
             factory.build_strategy(resolved),
             registry,
             recorder,
-            FolderStateStore(self.folder / "checkpoint", durable=False),
+            checkpoint,
         )
         server.begin(snapshot(self.initial, self.initial.shared_names()))
         schedule = factory.build_schedule(resolved, self.plan)
-        run = FederatedRun(server, schedule, SimulatedClock())
+        run = FederatedRun(server, schedule, SimulatedClock(), {}, checkpoint, registry)
         loop = SynchronousStrategy(self.config)
         loop.run_rounds(run, grid, num_rounds=1, timeout=5)
         return exact(server.state), rounds_of(self.folder)[0], recorder.accuracy

@@ -15,6 +15,7 @@ from mutants import Mutants, over_the_network, with_array, with_scalars
 
 from fcl_flower.core.simulated_clock import SimulatedClock
 from fcl_flower.core.sparse import SparseArray
+from fcl_flower.federation.pacing.in_flight import CheckpointStore
 from fcl_flower.federation.run import FederatedRun
 from fcl_flower.federation.server import Server
 from fcl_flower.federation.sync_loop import SynchronousStrategy
@@ -70,17 +71,23 @@ class Waiting:
         grid = InProcessGrid(NODES, config.flat(), tamper=keep)
         registry = ClientRegistry(grid, len(NODES))
         registry.wait_for_clients(len(NODES), timeout=5)
+        store = FolderStateStore(folder / "checkpoint", durable=False)
+        checkpoint = CheckpointStore(store)
         self.strategy = factory.build_strategy(resolve(config))
         self.server = Server(
             self.strategy,
             registry,
-            Recorder(folder, config, plan, build_diagnostics(plan)),
-            FolderStateStore(folder / "checkpoint", durable=False),
+            Recorder(
+                folder, config, plan, build_diagnostics(plan, config.privacy, None)
+            ),
+            checkpoint,
             max_update_norm=config.federation.max_update_norm,
         )
         model = factory.build_model(resolve(config), plan)
         self.server.begin(snapshot(model, model.shared_names()))
-        run = FederatedRun(self.server, schedule, SimulatedClock())
+        run = FederatedRun(
+            self.server, schedule, SimulatedClock(), {}, checkpoint, registry
+        )
         SynchronousStrategy(config).run_rounds(run, grid, num_rounds=1, timeout=5)
 
         self.norm_limit = config.federation.max_update_norm

@@ -1,0 +1,189 @@
+"""Asynchronous runs that are ended at every event, and then go on."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+from analytic_cases import start
+from fakes import InProcessGrid, exact, rounds_of, run_in_process, summary_of, tiny
+from text_sets import write_topics
+
+from fcl_flower.core.types import Request, TaskStage
+from fcl_flower.federation.forget import forget
+from fcl_flower.federation.pacing.in_flight import (
+    CheckpointStore,
+    InFlight,
+    Question,
+)
+from fcl_flower.federation.transport.state_store import FolderStateStore
+from fcl_flower.results.event_log import EventLog
+from fcl_flower.results.run_folder import CHECKPOINT
+
+
+class PulledPlugError(Exception):
+    """Somebody pulled the plug."""
+
+
+class Plug:
+    """Counts what a run does outside its memory, and ends it before one of that."""
+
+    def __init__(self):
+        self.done = 0
+        self.last = sys.maxsize
+
+    def before(self, action):
+        def run(*args, **kwargs):
+            self.done += 1
+            if self.done > self.last:
+                raise PulledPlugError
+            return action(*args, **kwargs)
+
+        return run
+
+
+@pytest.fixture
+def plug(monkeypatch):
+    """At every line of the journal, every part of a checkpoint, every message."""
+    plug = Plug()
+    for owner, name in (
+        (EventLog, "add"),
+        (FolderStateStore, "save"),
+        (InProcessGrid, "push_messages"),
+    ):
+        monkeypatch.setattr(owner, name, plug.before(getattr(owner, name)))
+    return plug
+
+
+def small(folder, **values):
+    """Client 1 takes almost twice as long as client 0."""
+    shape = {
+        **{"asynchronous": True, "clients": 2, "tasks": 2, "rounds": 1},
+        **{"max_train_per_class": 12, "max_test_per_class": 8},
+        **{"simulated_durations": "1,1.75", "client_state": str(folder / "states")},
+    }
+    return tiny(folder, **{**shape, **values})
+
+
+def whole(folder):
+    """All that a run leaves and that does not depend on time."""
+    journal = []
+    for line in (folder / "journal.jsonl").read_text().splitlines():
+        event = json.loads(line)
+        event["told"].pop("seconds", None)
+        journal.append((event["what"], event["round"], event["told"]))
+    state = FolderStateStore(folder / CHECKPOINT).load(before=sys.maxsize)
+    return (
+        summary_of(folder),
+        rounds_of(folder),
+        (folder / "accuracy.csv").read_text(),
+        journal,
+        exact(state.payload),
+    )
+
+
+@pytest.mark.parametrize(
+    ("every", "values"),
+    [
+        (1, {"strategy": "fedavg"}),
+        (1, {"strategy": "fedweit"}),
+        (4, {"strategy": "fedavg", "simulated_durations": ""}),
+        (4, {"strategy": "fedweit", "wire_dtype": "float16"}),
+    ],
+    ids=str,
+)
+def test_a_run_that_is_ended_at_any_event_ends_with_the_same_numbers(
+    tmp_path, plug, every, values
+):
+    run_in_process(small(tmp_path / "whole", **values))
+    expected, events = whole(tmp_path / "whole"), plug.done
+    assert events > 20
+    for last in range(3, events, every):
+        config = small(tmp_path / str(last), **values)
+        plug.done, plug.last = 0, last
+        with pytest.raises(PulledPlugError):
+            run_in_process(config)
+        plug.last = sys.maxsize
+        run_in_process(config.replace(resume=True))
+        assert whole(tmp_path / str(last)) == expected, f"ended after {last} events"
+
+
+def test_a_run_that_is_ended_at_every_event_in_turn_comes_to_the_same_end(
+    tmp_path, plug
+):
+    run_in_process(small(tmp_path / "whole", strategy="fedweit"))
+    config = small(tmp_path / "ended", strategy="fedweit")
+    for allowed in range(3, 200):
+        plug.done, plug.last = 0, allowed
+        try:
+            run_in_process(config)
+        except PulledPlugError:
+            config = config.replace(resume=True)
+        else:
+            break
+    assert allowed > 10
+    assert whole(tmp_path / "ended") == whole(tmp_path / "whole")
+
+
+def test_queries_are_made_again_as_they_were(tmp_path, plug):
+    write_topics(tmp_path)
+    shape = {
+        **{"strategy": "fedseit", "dataset": "tiny", "data_root": str(tmp_path)},
+        **{"word_vectors": "tiny.vec", "strategy.knowledge": "sit:1"},
+        **{"strategy.clusters": 3, "strategy.members": 2, "rounds": 1},
+        **{"max_train_per_class": 0, "max_test_per_class": 0},
+    }
+    run_in_process(small(tmp_path / "whole", **shape))
+    expected, events = whole(tmp_path / "whole"), plug.done
+    for last in range(3, events, 5):
+        config = small(tmp_path / str(last), **shape)
+        plug.done, plug.last = 0, last
+        with pytest.raises(PulledPlugError):
+            run_in_process(config)
+        plug.last = sys.maxsize
+        run_in_process(config.replace(resume=True))
+        assert whole(tmp_path / str(last)) == expected, f"ended after {last} events"
+
+
+def test_what_is_in_flight_comes_back_from_a_checkpoint(tmp_path):
+    stage = TaskStage(7, 1, starts_task=True, ends_task=False)
+    question = Question(
+        "query.survey",
+        stage,
+        2,
+        Request(TaskStage(3, 1, starts_task=False, ends_task=True), 2, evaluate=True),
+        {"base": {"w": np.float32([1, 2])}, "adapters/0/1": {}},
+    )
+    store = CheckpointStore(FolderStateStore(tmp_path))
+    store.in_flight = InFlight({4: question, 2: question}, {2: {"done": 1}})
+    store.save({"base": {"w": np.float32([3])}}, 7)
+    again = CheckpointStore(FolderStateStore(tmp_path))
+    saved = again.load(before=8)
+    assert exact(saved.payload) == exact({"base": {"w": np.float32([3])}})
+    assert list(again.in_flight.questions) == [4, 2], "in the order of asking"
+    assert again.in_flight.notes == {2: {"done": 1}}
+    found = again.in_flight.questions[2]
+    assert exact(found.payload) == exact(question.payload)
+    for name in ("message_type", "stage", "tasks", "request"):
+        assert getattr(found, name) == getattr(question, name)
+
+
+def test_after_forgetting_clients_are_asked_anew_of_what_is_left(tmp_path, plug):
+    shape = {"asynchronous": True, "simulated_durations": "1,1,1.75", "tasks": 2}
+    shape["client_state"] = str(tmp_path / "states")
+    config = start(tmp_path / "run", **shape)
+    run_in_process(start(tmp_path / "whole", **{**shape, "client_state": "context"}))
+    plug.done, plug.last = 0, plug.done * 2 // 3
+    with pytest.raises(PulledPlugError):
+        run_in_process(config)
+    plug.last = sys.maxsize
+    store = CheckpointStore(FolderStateStore(tmp_path / "run" / CHECKPOINT))
+    store.load(before=sys.maxsize)
+    assert store.in_flight.questions
+    forget(tmp_path / "run", client=0)
+    store.load(before=sys.maxsize)
+    assert not store.in_flight.questions
+    grid = run_in_process(config.replace(resume=True))
+    asked = {client for client, message in grid.asked}
+    assert asked == {0, 1, 2}
+    assert len(rounds_of(tmp_path / "run")) == 6
