@@ -237,10 +237,11 @@ class FedEt(ServerStrategy[FedEtParams], RestoresClients, Explains, TrainsOnServ
         if statistics.keys() != expected.keys():
             odd = sorted(statistics.keys() ^ expected.keys())
             raise WireError(f"{group}: tensors {odd} are missing or unknown")
-        shape = specs(statistics)["classes"].shape
-        if len(shape) != 1 or not 0 < shape[0] <= classes:
+        spec = specs(statistics)["classes"]
+        integers = spec.dtype == np.int64 and not spec.sparse
+        if not integers or len(spec.shape) != 1 or not 0 < spec.shape[0] <= classes:
             raise WireError(f"{group}/classes: expected 1 to {classes} integers")
-        expected["classes"] = np.zeros(shape, np.int64)
+        expected["classes"] = np.zeros(spec.shape, np.int64)
         fits(group, statistics, expected, sparse=False)
         values = np.asarray(statistics["classes"])
         if values.min() < 0 or values.max() >= classes or (np.diff(values) <= 0).any():
