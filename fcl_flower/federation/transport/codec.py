@@ -101,12 +101,11 @@ def encode(tensor: AnyArray, precision: WireDtype = "float32") -> Encoded:
 
 
 def spec(encoded: Encoded, max_bytes: int = 2**31) -> TensorSpec:
-    """Return what the tensor is to be, without decoding it.
+    """Return what the tensor is to be; nothing is decoded or allocated.
 
     Args:
-        encoded: from a peer; its data are not looked at.
-        max_bytes: limit of the tensor's dense size; for a `SparseArray` too, since
-            somebody will call `to_dense`.
+        encoded: from a peer.
+        max_bytes: limit of its dense size; of a `SparseArray` too, for `to_dense`.
 
     Raises:
         WireError: form, dtype or shape are not what `encode` can have made.
@@ -115,8 +114,7 @@ def spec(encoded: Encoded, max_bytes: int = 2**31) -> TensorSpec:
         raise WireError(f"unknown form {encoded.form[:40]!r}")
     if encoded.dtype not in _DTYPES:
         raise WireError(f"unknown dtype {encoded.dtype[:40]!r}")
-    kind, _, precision = _FORMS[encoded.form]
-    dtype = _DTYPES[encoded.dtype]
+    (kind, _, precision), dtype = _FORMS[encoded.form], _DTYPES[encoded.dtype]
     if precision != "float32" and dtype != np.float32:
         raise WireError(f"form {encoded.form} holds float32, not {dtype}")
     _check_shape(encoded.shape, dtype.itemsize, max_bytes)
@@ -127,12 +125,8 @@ def decode(encoded: Encoded, max_bytes: int = 2**31) -> AnyArray:
     """Return the tensor, read-only; trusts nothing that ``encoded`` says.
 
     Memory stays within a small multiple of the bytes received, except for a dense
-    tensor whose zeros were left out, which may take ``max_bytes``: compare its `spec`
-    with what is expected first.
-
-    Args:
-        encoded: from a peer.
-        max_bytes: see `spec`; checked before anything is allocated.
+    tensor whose zeros were left out (``max_bytes``): check its `spec`, whose arguments
+    are the same, first.
 
     Raises:
         WireError: form, dtype, shape or data are not what `encode` can have made.

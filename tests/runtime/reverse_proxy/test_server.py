@@ -1,5 +1,6 @@
 """The reverse proxy before a server of our own that notes what gets through."""
 
+import asyncio
 import contextlib
 import dataclasses
 import http.client
@@ -21,7 +22,13 @@ from fcl_flower.federation.transport.node_auth import NodeKeys
 from fcl_flower.runtime.certificates import Certificates, make_certificates
 from fcl_flower.runtime.processes import free_port
 from fcl_flower.runtime.reverse_proxy.bounds import Bounds
-from fcl_flower.runtime.reverse_proxy.server import ServerFiles, listening, run_proxy
+from fcl_flower.runtime.reverse_proxy.server import (
+    ReverseProxy,
+    ServerFiles,
+    listening,
+    run_proxy,
+)
+from fcl_flower.runtime.reverse_proxy.upstream import Upstream
 
 BOUNDS = Bounds(head_seconds=2, idle_seconds=2, answer_seconds=2, body_bytes=2**23)
 
@@ -382,6 +389,34 @@ def test_one_address_holds_so_many_connections_and_a_newcomer_gets_in(superlink)
                 gone.append(closed(connection))
             connection.close()
         assert gone == [True] * 8  # of twelve and ourselves five may stay
+
+
+def test_a_burst_of_connections_does_not_take_more_descriptors(monkeypatch):
+    bounds, port = Bounds(guests=5, guests_of_address=5), free_port()
+    accepted, most = [], 0
+
+    async def serve(listener):
+        loop = asyncio.get_running_loop()
+        accept = loop.sock_accept
+
+        async def counted(sock):
+            nonlocal most
+            accepted.append((await accept(sock))[0])
+            most = max(most, sum(one.fileno() != -1 for one in accepted))
+            return accepted[-1], ("127.0.0.1", 1)
+
+        monkeypatch.setattr(loop, "sock_accept", counted)
+        upstream = Upstream("127.0.0.1:1", None, bounds)
+        proxy = ReverseProxy(upstream, None, None, bounds, print)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(proxy.serve(listener), 1)
+
+    with listening("127.0.0.1", port, None) as listener, contextlib.ExitStack() as all_:
+        for _ in range(60):
+            all_.enter_context(socket.create_connection(("127.0.0.1", port)))
+        asyncio.run(serve(listener.socket))
+    assert len(accepted) == 60
+    assert most < 12
 
 
 def test_calls_beyond_what_one_may_have_at_once_shall_come_again(superlink):
