@@ -1,10 +1,12 @@
 """The nouns of the system: plain, frozen, NumPy only."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+import numpy as np
 import numpy.typing as npt
+from typing_extensions import override
 
 from fcl_flower.core.sparse import SparseArray
 
@@ -20,6 +22,72 @@ The first segment of a group's name (up to the first ``/``) says what kind of
 knowledge it carries: ``base``, ``adapters``, ``heads``, ``masks``. Bytes are counted
 by that kind.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """What a tensor is, without its values.
+
+    Attributes:
+        shape: of the tensor in dense form.
+        dtype: of its values.
+        sparse: it is a `SparseArray`.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    sparse: bool
+
+
+class ReceivedArrays(Mapping[str, AnyArray]):
+    """Tensors from a peer, each decoded when it is read first.
+
+    A few bytes may claim a tensor of gigabytes: whoever checks names, shapes and dtypes
+    by `specs` before reading a tensor never makes one that does not fit.
+    """
+
+    def __init__(
+        self, found: Mapping[str, TensorSpec], decode: Callable[[str], AnyArray]
+    ) -> None:
+        """Decode nothing yet.
+
+        Args:
+            found: what the tensors say of themselves, by name.
+            decode: returns a tensor by its name, or raises `WireError`.
+        """
+        self.found = found
+        self._decode = decode
+        self._decoded: dict[str, AnyArray] = {}
+
+    @override
+    def __getitem__(self, name: str) -> AnyArray:
+        if name in self.found and name not in self._decoded:
+            self._decoded[name] = self._decode(name)
+        return self._decoded[name]
+
+    @override
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.found)
+
+    @override
+    def __len__(self) -> int:
+        return len(self.found)
+
+    @override
+    def __contains__(self, name: object) -> bool:
+        return name in self.found
+
+
+def specs(arrays: Arrays) -> Mapping[str, TensorSpec]:
+    """Return what tensors are, without decoding any that is not decoded yet."""
+    if isinstance(arrays, ReceivedArrays):
+        return arrays.found
+    return {
+        name: TensorSpec(
+            tuple(tensor.shape), tensor.dtype, isinstance(tensor, SparseArray)
+        )
+        for name, tensor in arrays.items()
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ import numpy as np
 
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.sparse import SparseArray
-from fcl_flower.core.types import Arrays, Payload
+from fcl_flower.core.types import Arrays, Payload, specs
 
 
 def finite(payload: Payload) -> None:
@@ -70,6 +70,8 @@ def same_tensors(payload: Payload, expected: Payload) -> None:
 def fits(group: str, arrays: Arrays, expected: Arrays, *, sparse: bool) -> None:
     """Refuse tensors that are unknown or of another shape, dtype or storage.
 
+    Decodes none of `ReceivedArrays`: to be called before any of them is read.
+
     Args:
         group: named in the message.
         arrays: what came; may leave out some of ``expected``.
@@ -79,16 +81,16 @@ def fits(group: str, arrays: Arrays, expected: Arrays, *, sparse: bool) -> None:
     Raises:
         WireError: a tensor does not fit.
     """
-    for name, tensor in arrays.items():
+    for name, spec in specs(arrays).items():
         if name not in expected:
             raise WireError(f"{group}/{name}: unknown tensor")
         want = expected[name]
-        if isinstance(tensor, SparseArray) != sparse:
+        if spec.sparse != sparse:
             raise WireError(
                 f"{group}/{name}: expected a {'sparse' if sparse else 'dense'} tensor"
             )
-        if tuple(tensor.shape) != tuple(want.shape) or tensor.dtype != want.dtype:
+        if spec.shape != tuple(want.shape) or spec.dtype != want.dtype:
             raise WireError(
                 f"{group}/{name}: expected {want.dtype} of shape {tuple(want.shape)}, "
-                f"got {tensor.dtype} of shape {tuple(tensor.shape)}"
+                f"got {spec.dtype} of shape {spec.shape}"
             )

@@ -166,8 +166,10 @@ class ReplyReader:
         asked = self._asked[client]
         update = messages.decode_update(records, asked.client_stage)
         self._check_metrics(update.metrics)
-        # Shapes first: a few bytes may claim tensors whose values take long to read.
+        # Shapes first: a few bytes may claim tensors whose values take long to read,
+        # and memory to decode.
         self._strategy.check_update(state, update)
+        update = replace(update, payload=messages.decoded(update.payload))
         update_checks.finite(update.payload)
         if self._max_update_norm and not self._strategy.adds_up:
             update_checks.norm(update.payload, state, self._max_update_norm)
@@ -180,8 +182,9 @@ class ReplyReader:
             WireError: it must not be.
         """
         assert isinstance(self._strategy, AsksClients)  # replies come to queries
-        answer = messages.decode_payload(records)
+        answer = messages.received_payload(records)
         self._strategy.check_query_reply(state, answer)
+        answer = messages.decoded(answer)
         update_checks.finite(answer)
         return answer
 

@@ -3,7 +3,7 @@
 import re
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -66,7 +66,7 @@ def run_superlink(
         RoundError: the SuperLink did not start, or ended by itself.
     """
     files = None if certificates is None else _server_files(certificates)
-    keys = None if certificates is None else NodeKeys()
+    keys = NodeKeys() if certificates else None
     bounds = Bounds.of_descriptors(raise_descriptor_limit(), keys=keys is not None)
     home, path = state / "flower", (state / "client-numbers.json").absolute()
     numbers = ClientNumbers(path)
@@ -85,6 +85,13 @@ def run_superlink(
         lasting_process("SuperLink", command, env, report) as superlink,
     ):
         await_port(superlink, addresses.control_port)
+        # Before the proxy runs: a client that is not let in goes for good.
+        folder = (
+            _KeyFolder(certificates.clients, keys, report)
+            if certificates and keys
+            else None
+        )
+        new = folder.look() if folder else []
         # Within the context of the SuperLink: stopping that takes descriptors, which
         # there are again once the proxy has closed its connections.
         with run_proxy(listener, addresses.control, keys, bounds, report) as proxy:
@@ -92,17 +99,16 @@ def run_superlink(
                 f"clients reach this server at {addresses.host}:{addresses.port}, "
                 f"fcl run at {addresses.control} from this machine"
             )
-            seen: dict[Path, bytes] = {}
             while superlink.poll() is None:
                 if not proxy.is_alive():
                     raise RoundError("the reverse proxy ended by itself")
-                if certificates is not None and keys is not None:
-                    try:
-                        seen = _look_at_keys(
-                            certificates, keys, seen, home, numbers, report
-                        )
-                    except OSError as error:
-                        report(f"could not read or register clients' keys: {error}")
+                try:
+                    while new:
+                        report(_register(new[0], home, numbers))
+                        del new[0]
+                    new = folder.look() if folder else []
+                except OSError as error:
+                    report(f"could not read or register clients' keys: {error}")
                 time.sleep(LOOK_SECONDS)
 
 
@@ -128,46 +134,41 @@ def _server_files(certificates: Certificates) -> ServerFiles:
     return files
 
 
-def _look_at_keys(
-    certificates: Certificates,
-    keys: NodeKeys,
-    seen: Mapping[Path, bytes],
-    home: Path,
-    numbers: ClientNumbers,
-    report: Callable[[str], None],
-) -> dict[Path, bytes]:
-    """Let in those whose public keys are in the folder now, and no others.
+class _KeyFolder:
+    """Clients' public keys in a folder: those that are in it now are let in."""
 
-    Args:
-        certificates: with the folder.
-        keys: of those who are let in; changed.
-        seen: files and what they held when they were looked at last.
-        home: see `write_superlink`.
-        numbers: which client each key speaks for; written.
-        report: called with each line for the user.
+    def __init__(
+        self, folder: Path, keys: NodeKeys, report: Callable[[str], None]
+    ) -> None:
+        self._folder = folder
+        self._keys = keys
+        self._report = report
+        self._seen: dict[Path, bytes] = {}
 
-    Returns:
-        The files, and what they hold now.
+    def look(self) -> list[Path]:
+        """Let in whose keys are there now, no others; return the files that are new.
 
-    Raises:
-        OSError: a file has gone meanwhile, or there are no descriptors left.
-    """
-    found = {p: p.read_bytes() for p in sorted(certificates.clients.glob("*.pub"))}
-    if found == seen:
-        return found
-    known = {}
-    for path, text in found.items():
-        try:
-            known[path.stem] = public_key(text)
-        except ValueError as error:
-            report(f"could not register {path.name}: {error}")
-            continue
-        if seen.get(path) != text:
-            report(_register(path, home, numbers))
-    for path in seen.keys() - found.keys():
-        report(f"{path.name} is gone: its client is not let in any more")
-    keys.replace(known)
-    return found
+        Raises:
+            OSError: a file has gone meanwhile, or there are no descriptors left.
+        """
+        found = {p: p.read_bytes() for p in sorted(self._folder.glob("*.pub"))}
+        changed = [p for p, text in found.items() if self._seen.get(p) != text]
+        gone = sorted(self._seen.keys() - found.keys())
+        if not changed and not gone:
+            return []
+        known, broken = {}, dict[Path, ValueError]()
+        for path, text in found.items():
+            try:
+                known[path.stem] = public_key(text)
+            except ValueError as error:
+                broken[path] = error
+        self._keys.replace(known)
+        self._seen = found
+        for path in gone:
+            self._report(f"{path.name} is gone: its client is not let in any more")
+        for path in broken.keys() & set(changed):
+            self._report(f"could not register {path.name}: {broken[path]}")
+        return [path for path in changed if path not in broken]
 
 
 def _register(key: Path, home: Path, numbers: ClientNumbers) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from fcl_flower.core.errors import WireError
-from fcl_flower.core.types import Arrays
+from fcl_flower.core.types import Arrays, specs
 from fcl_flower.core.update_checks import fits
 from strategies.analytic import AnalyticParams
 from strategies.analytic.sums import Matrix, between, square
@@ -67,7 +67,7 @@ def _expected(
     expected = {"cross": _shaped(classes, features + 1)}
     if params.form == "gram" or (params.form == "exact" and "within" not in arrays):
         return {**expected, "gram": _shaped(features * (features + 1) // 2)}
-    factor = arrays.get("within")
+    factor = specs(arrays).get("within")
     rows = factor.shape[0] if factor is not None and factor.shape else 0
     most = params.rank if params.form == "low-rank" else features // 2
     return {**expected, "within": _shaped(min(rows, most), features)}

@@ -14,7 +14,15 @@ from fcl_flower.algorithms.base import ServerStrategy
 from fcl_flower.algorithms.hooks import Explains, RestoresClients, TrainsOnServer
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.seeds import derive
-from fcl_flower.core.types import AnyArray, Array, Arrays, Payload, TaskStage, Update
+from fcl_flower.core.types import (
+    AnyArray,
+    Array,
+    Arrays,
+    Payload,
+    TaskStage,
+    Update,
+    specs,
+)
 from fcl_flower.core.update_checks import fits
 from strategies.fedet import FedEtParams
 from strategies.fedet.consolidation import (
@@ -229,15 +237,13 @@ class FedEt(ServerStrategy[FedEtParams], RestoresClients, Explains, TrainsOnServ
         if statistics.keys() != expected.keys():
             odd = sorted(statistics.keys() ^ expected.keys())
             raise WireError(f"{group}: tensors {odd} are missing or unknown")
-        rest = {
-            name: tensor for name, tensor in statistics.items() if name != "classes"
-        }
-        fits(group, rest, expected, sparse=False)
-        found = statistics["classes"]
-        dense = isinstance(found, np.ndarray) and found.dtype == np.int64
-        if not dense or found.ndim != 1 or not 0 < found.size <= classes:  # type: ignore[union-attr]
+        spec = specs(statistics)["classes"]
+        integers = spec.dtype == np.int64 and not spec.sparse
+        if not integers or len(spec.shape) != 1 or not 0 < spec.shape[0] <= classes:
             raise WireError(f"{group}/classes: expected 1 to {classes} integers")
-        values = np.asarray(found)
+        expected["classes"] = np.zeros(spec.shape, np.int64)
+        fits(group, statistics, expected, sparse=False)
+        values = np.asarray(statistics["classes"])
         if values.min() < 0 or values.max() >= classes or (np.diff(values) <= 0).any():
             raise WireError(f"{group}/classes: expected ascending places of the head")
         if "distribution" in statistics:

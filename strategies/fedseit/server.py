@@ -12,8 +12,7 @@ import numpy as np
 from typing_extensions import override
 
 from fcl_flower.core.errors import WireError
-from fcl_flower.core.sparse import SparseArray
-from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
+from fcl_flower.core.types import Arrays, Payload, TaskStage, Update, specs
 from strategies.fedseit import FedSeitParams
 from strategies.fedweit.adapter_selection import uploaded_groups
 from strategies.fedweit.server import FedWeit
@@ -92,10 +91,10 @@ def _check_projections(group: str, sent: Arrays, base: Arrays, count: int) -> No
         shapes[f"foreign/{name}"] = (weight.shape[0], count * weight.shape[0])
     if sent.keys() != shapes.keys():
         raise WireError(f"{group}: expected the tensors {sorted(shapes)}")
-    for name, tensor in sent.items():
-        if isinstance(tensor, SparseArray) or tensor.dtype != np.float32:
+    for name, spec in specs(sent).items():
+        if spec.sparse or spec.dtype != np.float32:
             raise WireError(f"{group}/{name}: expected dense float32 values")
-        if tensor.shape != shapes[name]:
+        if spec.shape != shapes[name]:
             raise WireError(
-                f"{group}/{name}: expected shape {shapes[name]}, got {tensor.shape}"
+                f"{group}/{name}: expected shape {shapes[name]}, got {spec.shape}"
             )

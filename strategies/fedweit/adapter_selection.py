@@ -14,8 +14,7 @@ from pydantic import AfterValidator
 
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.seeds import derive
-from fcl_flower.core.sparse import SparseArray
-from fcl_flower.core.types import Array, Arrays, Payload, TaskStage
+from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, specs
 
 Overlap = Literal["centred-cosine", "mean-cosine", "thresholded"]
 SUMMARY = {
@@ -25,7 +24,8 @@ SUMMARY = {
 }
 OVERLAP = "meta/overlap"
 BEGUN = "meta/begun"
-MAX_CENTRES = 10_000
+BLOCK = 2**20
+"""Cosines that are compared with the threshold at a time."""
 LONGEST = 1 + 2**-8
 """A vector of length 1 may get longer on its way: bfloat16 keeps 8 bits."""
 
@@ -218,12 +218,24 @@ def similarity(kind: Overlap, one: Array, other: Array, threshold: float) -> flo
     """
     if kind != "thresholded":
         return float(one.astype(np.float64) @ other.astype(np.float64))
-    cosines = one.astype(np.float64) @ other.astype(np.float64).T
-    return float(np.where(cosines > threshold, cosines, 0.0).mean())
+    # In blocks: many centres of two tasks would make a matrix without bound.
+    theirs = other.astype(np.float64).T
+    rows = max(1, BLOCK // len(other))
+    total = 0.0
+    for start in range(0, len(one), rows):
+        cosines = one[start : start + rows].astype(np.float64) @ theirs
+        total += float(np.where(cosines > threshold, cosines, 0.0).sum())
+    return total / (len(one) * len(other))
 
 
-def check_summary(kind: Overlap, answer: Payload, base: Arrays) -> None:
+def check_summary(kind: Overlap, answer: Payload, base: Arrays, most: int) -> None:
     """Refuse what is no summary of a task; nothing at all is one that is withheld.
+
+    Args:
+        kind: what was asked for.
+        answer: what came.
+        base: the server's, whose weights are as wide as word vectors.
+        most: Q, the number of centres that a task may have.
 
     Raises:
         WireError: the names, shape, dtype or length of a vector are not as expected.
@@ -233,23 +245,19 @@ def check_summary(kind: Overlap, answer: Payload, base: Arrays) -> None:
     name = SUMMARY[kind]
     if answer.keys() != {"summary"} or answer["summary"].keys() != {name}:
         raise WireError(f"query: expected one group summary with {name}")
-    summary = answer["summary"][name]
-    if isinstance(summary, SparseArray) or summary.dtype != np.float32:
+    # By its shape first: a few bytes may claim any number of vectors.
+    spec = specs(answer["summary"])[name]
+    if spec.sparse or spec.dtype != np.float32:
         raise WireError(f"summary/{name}: expected dense float32 values")
     # Word vectors are as wide as the filters that slide over them.
     widths = {weight.shape[1] for weight in base.values()}
-    rows = summary[None] if name == "mean" else summary
-    if rows.ndim != 2 or rows.shape[1] not in widths or not len(rows):
+    shape = (1, *spec.shape) if name == "mean" else spec.shape
+    if len(shape) != 2 or shape[1] not in widths or not 0 < shape[0] <= most:
         raise WireError(
-            f"summary/{name}: expected vectors of {sorted(widths)} entries, got shape "
-            f"{summary.shape}"
+            f"summary/{name}: expected 1 to {most} vectors of {sorted(widths)} "
+            f"entries, got shape {spec.shape}"
         )
     # In double precision: the squares of hostile values may exceed a float32.
-    if (
-        len(rows) > MAX_CENTRES
-        or np.linalg.norm(rows.astype(np.float64), axis=1).max() > LONGEST
-    ):
-        raise WireError(
-            f"summary/{name}: expected vectors of length at most 1, and at most "
-            f"{MAX_CENTRES}"
-        )
+    rows = np.asarray(answer["summary"][name], np.float64).reshape(shape)
+    if not np.linalg.norm(rows, axis=1).max() <= LONGEST:
+        raise WireError(f"summary/{name}: expected vectors of length at most 1")

@@ -89,7 +89,8 @@ class FedWeit(ServerStrategy[P], AsksClients, RestoresClients, Explains):
 
     @override
     def check_query_reply(self, state: Payload, answer: Payload) -> None:
-        check_summary(self.params.overlap, answer, state["base"])
+        params = self.params
+        check_summary(params.overlap, answer, state["base"], params.clusters)
 
     @override
     def aggregate_query(

@@ -3,7 +3,7 @@
 import numpy as np
 
 from fcl_flower.core.errors import WireError
-from fcl_flower.core.types import AnyArray, Array, Arrays, Payload, Update
+from fcl_flower.core.types import AnyArray, Array, Arrays, Payload, Update, specs
 from fcl_flower.core.update_checks import fits
 from strategies.lorm.merging import symmetric
 from strategies.lorm.payloads import (
@@ -76,11 +76,12 @@ def _check_gram(half: Array) -> None:
 
 def _check_heads(heads: Arrays, sent: Arrays) -> None:
     count, features = np.asarray(heads[WEIGHT]).shape
-    found = sent.get("classes")
-    if not (isinstance(found, np.ndarray) and found.dtype == np.int64):
+    spec = specs(sent).get("classes")
+    if spec is None or spec.sparse or spec.dtype != np.int64:
         raise WireError("heads/classes: expected a dense tensor of int64")
-    if found.ndim != 1 or not 0 < found.size <= count:
+    if len(spec.shape) != 1 or not 0 < spec.shape[0] <= count:
         raise WireError(f"heads/classes: expected 1 to {count} integers")
+    found = np.asarray(sent["classes"])
     if found.min() < 0 or found.max() >= count or (np.diff(found) <= 0).any():
         raise WireError("heads/classes: expected ascending places of the head")
     rows = {

@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from fcl_flower.core.errors import ContractError, WireError
 from fcl_flower.core.sparse import SparseArray
-from fcl_flower.core.types import AnyArray, Array
+from fcl_flower.core.types import AnyArray, Array, TensorSpec
 
 WireDtype: TypeAlias = Literal["float32", "float16", "bfloat16"]
 _Indices: TypeAlias = npt.NDArray[np.int64]
@@ -100,29 +100,39 @@ def encode(tensor: AnyArray, precision: WireDtype = "float32") -> Encoded:
     return Encoded(dtype, tensor.shape, f"{kind}{layout}{suffix}", data)
 
 
-def decode(encoded: Encoded, max_bytes: int = 2**31) -> AnyArray:
-    """Return the tensor, read-only; trusts nothing that ``encoded`` says.
-
-    Memory stays within a small multiple of the bytes received, except for a dense
-    tensor whose zeros were left out, which may take ``max_bytes``.
+def spec(encoded: Encoded, max_bytes: int = 2**31) -> TensorSpec:
+    """Return what the tensor is to be; nothing is decoded or allocated.
 
     Args:
         encoded: from a peer.
-        max_bytes: limit of the tensor's dense size, checked before anything is
-            allocated; for a `SparseArray` too, since somebody will call `to_dense`.
+        max_bytes: limit of its dense size; of a `SparseArray` too, for `to_dense`.
 
     Raises:
-        WireError: form, dtype, shape or data are not what `encode` can have made.
+        WireError: form, dtype or shape are not what `encode` can have made.
     """
     if encoded.form not in _FORMS:
         raise WireError(f"unknown form {encoded.form[:40]!r}")
     if encoded.dtype not in _DTYPES:
         raise WireError(f"unknown dtype {encoded.dtype[:40]!r}")
-    kind, layout, precision = _FORMS[encoded.form]
-    dtype = _DTYPES[encoded.dtype]
+    (kind, _, precision), dtype = _FORMS[encoded.form], _DTYPES[encoded.dtype]
     if precision != "float32" and dtype != np.float32:
         raise WireError(f"form {encoded.form} holds float32, not {dtype}")
     _check_shape(encoded.shape, dtype.itemsize, max_bytes)
+    return TensorSpec(encoded.shape, dtype, kind == "fcl.sparse")
+
+
+def decode(encoded: Encoded, max_bytes: int = 2**31) -> AnyArray:
+    """Return the tensor, read-only; trusts nothing that ``encoded`` says.
+
+    Memory stays within a small multiple of the bytes received, except for a dense
+    tensor whose zeros were left out (``max_bytes``): check its `spec`, whose arguments
+    are the same, first.
+
+    Raises:
+        WireError: form, dtype, shape or data are not what `encode` can have made.
+    """
+    dtype = spec(encoded, max_bytes).dtype
+    kind, layout, precision = _FORMS[encoded.form]
     wire = _wire_dtype(dtype, precision)
     if not layout:
         stored = _split(encoded.data, 0, wire)[0]

@@ -1,5 +1,6 @@
 """Payload <-> Flower records: the only file that turns tensors into messages."""
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import astuple
@@ -13,11 +14,19 @@ from fcl_flower.core.types import (
     Arrays,
     Evaluation,
     Payload,
+    ReceivedArrays,
     Request,
     TaskStage,
+    TensorSpec,
     Update,
 )
-from fcl_flower.federation.transport.codec import Encoded, WireDtype, decode, encode
+from fcl_flower.federation.transport.codec import (
+    Encoded,
+    WireDtype,
+    decode,
+    encode,
+    spec,
+)
 
 STAGE = "fcl.stage"
 METRICS = "fcl.metrics"
@@ -97,19 +106,33 @@ def decode_arrays(
     Raises:
         WireError: a tensor cannot be decoded; group and name say which.
     """
-    arrays: dict[str, AnyArray] = {}
-    for name, array in record.items():
-        encoded = Encoded(array.dtype, tuple(array.shape), array.stype, array.data)
-        try:
-            arrays[name] = decode(encoded, max_bytes)
-        except WireError as error:
-            raise WireError(f"{group}/{name}: {error}") from error
-        max_bytes -= _dense_bytes(arrays[name])
-    return arrays
+    return dict(_received_arrays(record, group, max_bytes))
 
 
 def decode_payload(records: RecordDict, max_bytes: int = MAX_BYTES) -> Payload:
     """Return the payload that ``records`` carry, read-only.
+
+    Args:
+        records: from a peer.
+        max_bytes: see `received_payload`.
+
+    Raises:
+        WireError: a tensor cannot be decoded, or the budget is exceeded.
+    """
+    return decoded(received_payload(records, max_bytes))
+
+
+def decoded(payload: Payload) -> Payload:
+    """Return a payload of which every tensor is decoded.
+
+    Raises:
+        WireError: one cannot be.
+    """
+    return {group: dict(arrays) for group, arrays in payload.items()}
+
+
+def received_payload(records: RecordDict, max_bytes: int = MAX_BYTES) -> Payload:
+    """Return the payload that ``records`` carry; none of its tensors is decoded yet.
 
     Args:
         records: from a peer.
@@ -118,12 +141,12 @@ def decode_payload(records: RecordDict, max_bytes: int = MAX_BYTES) -> Payload:
             many small claims add up like a large one.
 
     Raises:
-        WireError: a tensor cannot be decoded, or the budget is exceeded.
+        WireError: a tensor cannot be what it says, or the budget is exceeded.
     """
     payload: dict[str, Arrays] = {}
     for group, record in records.array_records.items():
-        payload[group] = decode_arrays(record, group, max_bytes)
-        max_bytes -= sum(_dense_bytes(tensor) for tensor in payload[group].values())
+        payload[group] = arrays = _received_arrays(record, group, max_bytes)
+        max_bytes -= sum(map(_dense_bytes, arrays.found.values()))
     return payload
 
 
@@ -180,16 +203,16 @@ def decode_evaluation(records: RecordDict, tasks: int) -> Evaluation:
 
 
 def decode_update(records: RecordDict, asked: TaskStage) -> Update:
-    """Return the update that an uplink carries.
+    """Return the update that an uplink carries; its tensors are not decoded yet.
 
     Args:
         records: from a client.
         asked: what the client was asked to train.
 
     Raises:
-        WireError: it is the answer to something else, a tensor cannot be decoded, a
-            scalar is a list or not finite, there are too many, a name is none of
-            `METRIC_NAME`, or the number of examples is missing, negative or absurd.
+        WireError: it is the answer to something else, a tensor cannot be what it
+            says, a scalar is a list or not finite, there are too many, a name is none
+            of `METRIC_NAME`, or the number of examples is missing, negative or absurd.
     """
     found_stage = _stage(_fields(records, _STAGE))
     if found_stage != asked:
@@ -222,7 +245,7 @@ def decode_update(records: RecordDict, asked: TaskStage) -> Update:
             f"got {examples!r}"
         )
     del metrics[NUM_EXAMPLES]
-    return Update(decode_payload(records), examples, metrics)
+    return Update(received_payload(records), examples, metrics)
 
 
 _STAGE = {"round": int, "task": int, "first": bool, "last": bool}
@@ -248,5 +271,29 @@ def _fields(records: RecordDict, expected: Mapping[str, type]) -> dict[str, Any]
     return found
 
 
-def _dense_bytes(tensor: AnyArray) -> int:
-    return tensor.size * tensor.dtype.itemsize
+def _received_arrays(record: ArrayRecord, group: str, max_bytes: int) -> ReceivedArrays:
+    """Return the tensors of one record, which are decoded when they are read."""
+
+    def encoded(name: str) -> Encoded:
+        array = record[name]
+        return Encoded(array.dtype, tuple(array.shape), array.stype, array.data)
+
+    def read(name: str) -> AnyArray:
+        try:
+            return decode(encoded(name), max_bytes)
+        except WireError as error:
+            raise WireError(f"{group}/{name}: {error}") from error
+
+    found: dict[str, TensorSpec] = {}
+    left = max_bytes
+    for name in record:
+        try:
+            found[name] = spec(encoded(name), left)
+        except WireError as error:
+            raise WireError(f"{group}/{name}: {error}") from error
+        left -= _dense_bytes(found[name])
+    return ReceivedArrays(found, read)
+
+
+def _dense_bytes(spec: TensorSpec) -> int:
+    return math.prod(spec.shape) * spec.dtype.itemsize

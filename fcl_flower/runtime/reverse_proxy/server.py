@@ -178,6 +178,8 @@ class ReverseProxy:
                 # Not by the task alone, which may be cancelled before it begins.
                 task.add_done_callback(partial(_close, connection))
                 self._connections.admit(task, address)
+                # While callers wait accepting does not: let those sent away be closed.
+                await asyncio.sleep(0)
         finally:
             for task in tasks:
                 task.cancel()

@@ -88,7 +88,8 @@ class Upstream:
             response = await self._client.send(request, stream=True)
         except httpx.ReadTimeout as error:
             raise UnansweredError(504) from error  # it may have been handled
-        except httpx.TransportError as error:
+        # The group is anyio's, where no descriptor is left for a connection.
+        except (httpx.TransportError, ExceptionGroup) as error:
             raise UnansweredError(502) from error
         try:
             found = [
@@ -107,7 +108,7 @@ class Upstream:
             if not status or time.monotonic() - asked > HEALTH_SECONDS:
                 try:
                     status = (await self._client.get(f"{self._url}/health")).status_code
-                except httpx.TransportError:
+                except (httpx.TransportError, ExceptionGroup):
                     status = 502
                 self._health = (time.monotonic(), status)
             return status

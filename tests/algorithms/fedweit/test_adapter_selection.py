@@ -13,7 +13,6 @@ from fcl_flower.core.types import TaskStage, Update
 from fcl_flower.federation.transport import messages
 from strategies.fedweit import FedWeitParams
 from strategies.fedweit.adapter_selection import (
-    MAX_CENTRES,
     Adapter,
     centred,
     chosen,
@@ -360,7 +359,7 @@ def hostile(kind):
     }
     if kind == "thresholded":
         shapes["no rows"] = good[:0]
-        shapes["too many rows"] = np.zeros((MAX_CENTRES + 1, WIDTH), np.float32)
+        shapes["too many rows"] = np.zeros((201, WIDTH), np.float32)
         shapes["one of them longer"] = np.stack([good[0], LONG])
     for what, values in shapes.items():
         yield what, {"summary": {name: values}}
@@ -395,14 +394,14 @@ def test_a_summary_is_accepted_and_so_is_a_withheld_one(kind):
 
 def test_as_many_centres_as_allowed_are_accepted():
     strategy = server(overlap="thresholded")
-    rows = np.zeros((MAX_CENTRES, WIDTH), np.float32)
+    rows = np.zeros((200, WIDTH), np.float32)
     strategy.check_query_reply(start(strategy), {"summary": {"centres": rows}})
 
 
 @pytest.mark.parametrize("precision", ["float32", "float16", "bfloat16"])
 def test_a_vector_of_length_1_survives_any_precision_of_the_wire(precision):
     strategy = server(overlap="thresholded")
-    angles = np.linspace(0, 2 * np.pi, 500)
+    angles = np.linspace(0, 2 * np.pi, 200)
     rows = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
     records = messages.MessageEncoder(precision).payload({"summary": {"centres": rows}})
     strategy.check_query_reply(start(strategy), messages.decode_payload(records))

@@ -1,21 +1,34 @@
 """The reverse proxy before a server of our own that notes what gets through."""
 
+import asyncio
 import contextlib
 import dataclasses
 import http.client
+import json
 import socket
 import ssl
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import httpx
 import pytest
+from flwr.supercore.primitives.asymmetric import generate_key_pairs
+from flwr.supercore.protobuf.client import ProtobufRequestContext
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from fcl_flower.core.errors import ConfigError
+from fcl_flower.federation.transport.node_auth import NodeKeys
 from fcl_flower.runtime.certificates import Certificates, make_certificates
 from fcl_flower.runtime.processes import free_port
 from fcl_flower.runtime.reverse_proxy.bounds import Bounds
-from fcl_flower.runtime.reverse_proxy.server import ServerFiles, listening, run_proxy
+from fcl_flower.runtime.reverse_proxy.server import (
+    ReverseProxy,
+    ServerFiles,
+    listening,
+    run_proxy,
+)
+from fcl_flower.runtime.reverse_proxy.upstream import Upstream
 
 BOUNDS = Bounds(head_seconds=2, idle_seconds=2, answer_seconds=2, body_bytes=2**23)
 
@@ -71,7 +84,7 @@ def superlink():
 @contextlib.contextmanager
 def proxy(superlink, keys=None, files=None, **bounds):
     """Yield the port of a reverse proxy before a SuperLink, given by its port."""
-    port, said = free_port(), []
+    port = free_port()
     with (
         listening("127.0.0.1", port, files) as listener,
         run_proxy(
@@ -79,7 +92,7 @@ def proxy(superlink, keys=None, files=None, **bounds):
             f"127.0.0.1:{superlink}",
             keys,
             dataclasses.replace(BOUNDS, **bounds),
-            said.append,
+            print,
         ),
     ):
         yield port
@@ -378,6 +391,34 @@ def test_one_address_holds_so_many_connections_and_a_newcomer_gets_in(superlink)
         assert gone == [True] * 8  # of twelve and ourselves five may stay
 
 
+def test_a_burst_of_connections_does_not_take_more_descriptors(monkeypatch):
+    bounds, port = Bounds(guests=5, guests_of_address=5), free_port()
+    accepted, most = [], 0
+
+    async def serve(listener):
+        loop = asyncio.get_running_loop()
+        accept = loop.sock_accept
+
+        async def counted(sock):
+            nonlocal most
+            accepted.append((await accept(sock))[0])
+            most = max(most, sum(one.fileno() != -1 for one in accepted))
+            return accepted[-1], ("127.0.0.1", 1)
+
+        monkeypatch.setattr(loop, "sock_accept", counted)
+        upstream = Upstream("127.0.0.1:1", None, bounds)
+        proxy = ReverseProxy(upstream, None, None, bounds, print)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(proxy.serve(listener), 1)
+
+    with listening("127.0.0.1", port, None) as listener, contextlib.ExitStack() as all_:
+        for _ in range(60):
+            all_.enter_context(socket.create_connection(("127.0.0.1", port)))
+        asyncio.run(serve(listener.socket))
+    assert len(accepted) == 60
+    assert most < 12
+
+
 def test_calls_beyond_what_one_may_have_at_once_shall_come_again(superlink):
     superlink.pause = 1.5
     with proxy(superlink.server_port, members_of_key=3) as door:
@@ -405,3 +446,87 @@ def test_many_calls_pass_on_one_connection(superlink, door):
         answer = connection.getresponse()
         assert (answer.status, answer.read()) == (418, b"answer to %d" % number)
     connection.close()
+
+
+# ---- whose calls they are
+
+
+OURS, STRANGE = generate_key_pairs(), generate_key_pairs()
+KEYS = NodeKeys({"client-0": OURS[1]})
+
+
+def signed(pair):
+    request = httpx.Request("POST", "https://x/v1/fleet/get-run")
+    context = ProtobufRequestContext("", None, request)
+    NodeAuthHttpInterceptor(*pair).intercept(context, lambda call: httpx.Response(200))
+    names = {name for name in request.headers if name.startswith("flwr-")}
+    return {name: request.headers[name] for name in names}
+
+
+def test_a_signed_call_passes_with_its_signature(superlink):
+    headers = signed(OURS)
+    with proxy(superlink.server_port, KEYS) as door:
+        assert ask(door, "POST", "/v1/fleet/get-run", b"x", headers)[0] == 418
+    ((_, _, seen, _),) = superlink.seen
+    assert {name.lower(): value for name, value in seen.items()}.items() >= (
+        headers.items()
+    )
+
+
+@pytest.mark.parametrize("headers", [{}, signed(STRANGE)], ids=["none", "strange"])
+def test_a_call_of_nobody_known_reaches_nothing(superlink, headers, capfd):
+    large = iter([bytes(2**16)] * 16)
+    with proxy(superlink.server_port, KEYS) as door:
+        for path in ("get-run", "register-node"):
+            assert ask(door, "POST", f"/v1/fleet/{path}", b"x", headers)[0] == 401
+        status, answer, _ = ask(door, "POST", "/v1/fleet/activate-node", b"x", headers)
+        with contextlib.suppress(ConnectionError):
+            assert ask(door, "POST", "/v1/fleet/push-object", large, headers)[0] == 401
+    assert superlink.seen == []
+    assert status == 412
+    reason = json.loads(answer)
+    assert (reason["code"], reason["detail"]) == (2004, "Failed to activate SuperNode.")
+    (line,) = capfd.readouterr().out.splitlines()  # of four calls in one minute
+    assert line == f"not let in: {reason['extra']}, from 127.0.0.1 (1)"
+
+
+def test_a_key_that_is_taken_away_is_no_key_any_more(superlink):
+    keys, headers = NodeKeys({"client-0": OURS[1]}), signed(OURS)
+    with proxy(superlink.server_port, keys) as door:
+        assert ask(door, "POST", "/v1/fleet/get-run", b"x", headers)[0] == 418
+        keys.replace({})
+        assert ask(door, "POST", "/v1/fleet/get-run", b"x", headers)[0] == 401
+
+
+def test_a_client_is_served_beside_many_who_are_silent(superlink):
+    """They come from its own address, and again whenever they are sent away."""
+    over = threading.Event()
+
+    def hostile(port):
+        open_ones = []
+        while not over.is_set():
+            with contextlib.suppress(OSError):
+                one = socket.create_connection(("127.0.0.1", port), timeout=1)
+                one.sendall(POST + b"content-length: 99\r\n")
+                open_ones.append(one)
+            while len(open_ones) > 150:
+                open_ones.pop(0).close()
+            time.sleep(0.005)
+        for one in open_ones:
+            one.close()
+
+    with proxy(superlink.server_port, KEYS, guests=60, guests_of_address=30) as door:
+        threads = [threading.Thread(target=hostile, args=(door,)) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        time.sleep(1)
+        try:
+            for number in range(10):  # each on a connection of its own
+                body = b"%d" % number
+                found = ask(door, "POST", "/v1/fleet/get-run", body, signed(OURS))
+                assert found[:2] == (418, b"answer to " + body)
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join()
+    assert [seen[3] for seen in superlink.seen] == [b"%d" % n for n in range(10)]
