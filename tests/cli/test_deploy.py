@@ -20,6 +20,7 @@ from fcl_flower.core.errors import ConfigError, RoundError
 from fcl_flower.runtime import submission, supernode
 from fcl_flower.runtime import superlink as server_process
 from fcl_flower.runtime.certificates import Certificates, make_certificates
+from fcl_flower.runtime.connection.server_probe import Obstacle
 from fcl_flower.runtime.processes import free_port
 from fcl_flower.runtime.submission import SuperLink
 from fcl_flower.runtime.superlink import Addresses, run_superlink
@@ -190,8 +191,21 @@ def test_a_server_without_one_of_its_files_is_refused(flower, tmp_path, missing)
 # ---- fcl client
 
 
-def test_a_client_starts_a_supernode_with_its_key_data_and_device(flower, tmp_path):
-    flower.install(flower_supernode="sys.exit(3)")
+HOLDS_LOCK = """
+held = {os.path.realpath(f"/proc/self/fd/{n}") for n in os.listdir("/proc/self/fd")}
+sys.exit(3 if str(place / "state" / "in-use.lock") in held else 4)
+"""
+
+
+@pytest.fixture
+def reachable(monkeypatch):
+    monkeypatch.setattr(supernode, "find_obstacle", lambda server, authority: None)
+
+
+def test_a_client_starts_a_supernode_with_its_key_data_and_device(
+    flower, tmp_path, reachable
+):
+    flower.install(flower_supernode=HOLDS_LOCK)
     files = certificates(tmp_path / "certs")
     said = []
 
@@ -221,6 +235,91 @@ def test_a_client_starts_a_supernode_with_its_key_data_and_device(flower, tmp_pa
     assert env["FLWR_HOME"] == str(tmp_path / "state" / "flower")
     assert (tmp_path / "state" / "memory").is_dir()
     assert shlex.split(said[0])[1:] == arguments
+
+
+REFUSED = """
+if len((place / "calls.jsonl").read_text().splitlines()) < 3:
+    print("Exit Code: 305" + chr(10) + "[code: 2004] Failed to activate SuperNode.")
+    sys.exit(1)
+print("SuperNode ID: 7", flush=True)
+print("working", flush=True)
+sys.exit(4)
+"""
+
+
+def test_a_client_tries_until_it_is_let_in_and_says_once_why(
+    flower, tmp_path, reachable, monkeypatch, capsys
+):
+    monkeypatch.setattr(supernode, "RETRY_SECONDS", 0.0)
+    flower.install(flower_supernode=REFUSED)
+    files, said = certificates(tmp_path / "certs"), []
+
+    with pytest.raises(RoundError, match="SuperNode ended by itself, with code 4"):
+        run_supernode("a:1", files, {"partition-id": 0}, tmp_path, [], said.append)
+
+    assert len(flower.calls("flower-supernode")) == 3
+    (sentence,) = said[1:]
+    assert sentence.startswith(
+        "the server at a:1 does not let client 0 in: either client-0.pub of this key "
+    )
+    # What Flower says of a refusal says less.
+    assert capsys.readouterr().out.splitlines() == ["SuperNode ID: 7", "working"]
+
+
+def test_a_client_without_a_key_is_told_that_it_needs_one(
+    flower, tmp_path, reachable, monkeypatch
+):
+    monkeypatch.setattr(supernode, "RETRY_SECONDS", 0.0)
+    flower.install(flower_supernode=REFUSED)
+    said = []
+
+    with pytest.raises(RoundError):
+        run_supernode("a:1", None, {"partition-id": 0}, tmp_path, [], said.append)
+
+    assert "takes clients with a key alone: give --certs" in said[1]
+
+
+CUT_OFF = """
+print("SuperNode ID: 7", flush=True)
+for _ in range(3):
+    print("WARNING: Connection attempt failed, retrying in 1.00 seconds", flush=True)
+print("Connection successful after 3 s", flush=True)
+print("Connection attempt failed, retrying in 1.00 seconds", flush=True)
+sys.exit(4)
+"""
+
+
+def test_a_client_whose_server_goes_says_so_each_time_it_goes(
+    flower, tmp_path, reachable, monkeypatch, capsys
+):
+    flower.install(flower_supernode=CUT_OFF)
+    found = iter([None, *[Obstacle("nobody is there", True)] * 4])
+    monkeypatch.setattr(supernode, "find_obstacle", lambda *server: next(found))
+    said = []
+
+    with pytest.raises(RoundError):
+        run_supernode("a:1", None, {"partition-id": 0}, tmp_path, [], said.append)
+
+    assert said[1:] == ["nobody is there; the client goes on when it is back"] * 2
+    shown = capsys.readouterr().out.splitlines()
+    assert shown == ["SuperNode ID: 7", "Connection successful after 3 s"]
+
+
+def test_a_client_waits_for_its_server_but_not_for_another(
+    flower, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(supernode, "RETRY_SECONDS", 0.0)
+    flower.install(flower_supernode=STAYS)
+    obstacles = [Obstacle("not yet", True)] * 2 + [Obstacle("an impostor", False)]
+    found = iter(obstacles)
+    monkeypatch.setattr(supernode, "find_obstacle", lambda *server: next(found))
+    said = []
+
+    with pytest.raises(RoundError, match=r"^an impostor$"):
+        run_supernode("a:1", None, {"partition-id": 0}, tmp_path, [], said.append)
+
+    assert said[1:] == ["not yet; trying again every 0 s"]
+    assert flower.calls("flower-supernode") == []
 
 
 @pytest.mark.parametrize("missing", ["ca.crt", "clients/client-0.key"])
