@@ -12,7 +12,7 @@ from fcl_flower.core.errors import ContractError
 from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData
 from fcl_flower.federation.client import Client
-from fcl_flower.federation.transport import messages
+from fcl_flower.federation.transport import messages, protocol
 
 # The server is trusted with more than a peer: it sends the adapters of all clients.
 MAX_RECEIVED = 2**36
@@ -27,9 +27,9 @@ app = ClientApp()
 
 @app.query()
 def who(message: Message, context: Context) -> Message:
-    """Reply with the partition number, which identifies the client."""
+    """Reply with the partition number, which identifies the client, and its version."""
     node = NodeConfig.of(context.node_config)
-    record = ConfigRecord({"partition": node.partition_id})
+    record = ConfigRecord({"partition": node.partition_id, **protocol.own()})
     return Message(RecordDict({"who": record}), reply_to=message)
 
 
