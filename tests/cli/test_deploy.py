@@ -20,6 +20,7 @@ from fcl_flower.core.errors import ConfigError, RoundError
 from fcl_flower.runtime import submission, supernode
 from fcl_flower.runtime import superlink as server_process
 from fcl_flower.runtime.certificates import Certificates, make_certificates
+from fcl_flower.runtime.connection import server_probe
 from fcl_flower.runtime.connection.server_probe import Obstacle
 from fcl_flower.runtime.processes import free_port
 from fcl_flower.runtime.submission import SuperLink
@@ -513,6 +514,7 @@ def test_bad_input_is_answered_with_one_sentence(fcl, tmp_path, arguments, parts
 def superlink(monkeypatch):
     """A SuperLink to which two clients are connected, and what it was given."""
     ran = []
+    monkeypatch.setattr(server_probe, "find_obstacle", lambda server, authority: None)
     monkeypatch.setattr(SuperLink, "connected", lambda self: 2)
     monkeypatch.setattr(
         SuperLink, "run", lambda self, config, report, watch: ran.append(config)
@@ -577,6 +579,63 @@ def test_a_run_that_was_ended_goes_on_under_its_name(fcl, superlink, tmp_path):
     assert again.run.output == str(folder)
     assert code == 2
     assert "seed: got 6, expected no settings beside resume" in err
+
+
+def test_a_run_at_a_server_that_is_not_there_is_one_sentence(fcl):
+    server = f"127.0.0.1:{free_port()}"
+
+    code, out, err = fcl("run", "--insecure", "--server", server)
+
+    assert (code, out) == (1, "")
+    assert err == (
+        f"fcl: no program listens at {server}: start fcl server there, or correct "
+        "--server\n"
+    )
+
+
+def test_a_run_whose_server_goes_says_so_and_how_to_go_on(
+    fcl, superlink, monkeypatch, tmp_path
+):
+    def lost(self, config, report, watch):
+        raise RoundError("something of Flower")
+
+    monkeypatch.setattr(SuperLink, "run", lost)
+    found = [None, Obstacle("the server is gone", True)]
+    monkeypatch.setattr(server_probe, "find_obstacle", lambda *server: found.pop(0))
+
+    code, _, err = fcl("run", "--insecure", "--output", "here")
+
+    assert code == 1
+    assert err.splitlines()[-1] == (
+        "fcl: the server is gone; then fcl run --server 127.0.0.1:9093 --insecure "
+        f"--resume {tmp_path / 'here'} goes on with this run"
+    )
+
+
+def test_a_run_that_fails_beside_its_server_keeps_its_reason(
+    fcl, superlink, monkeypatch
+):
+    def failed(self, config, report, watch):
+        raise RoundError("too few clients")
+
+    monkeypatch.setattr(SuperLink, "run", failed)
+
+    assert fcl("run", "--insecure", "--output", "here")[2] == "fcl: too few clients\n"
+
+
+def test_an_interrupted_run_says_how_to_go_on(fcl, superlink, monkeypatch, tmp_path):
+    def interrupted(self, config, report, watch):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(SuperLink, "run", interrupted)
+
+    code, _, err = fcl("run", "--insecure", "--output", "here")
+
+    assert code == 130
+    assert err.strip() == (
+        "interrupted; fcl run --server 127.0.0.1:9093 --insecure --resume "
+        f"{tmp_path / 'here'} goes on with this run"
+    )
 
 
 def test_a_run_without_clients_is_refused(fcl, superlink, monkeypatch):
