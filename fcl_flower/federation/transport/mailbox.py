@@ -9,8 +9,8 @@ from flwr.app import Error, Message, RecordDict
 from flwr.serverapp import Grid
 
 from fcl_flower.core.errors import WireError
+from fcl_flower.federation.pacing.background import at_once, in_thread, is_remote
 from fcl_flower.federation.pacing.quorum import Quorum
-from fcl_flower.federation.transport.background import at_once, in_thread, is_remote
 
 SOONEST = 0.02
 LATEST = 1.0

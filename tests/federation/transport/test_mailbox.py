@@ -9,7 +9,8 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.superlink.grid import HttpGrid
 
 from fcl_flower.core.errors import RoundError
-from fcl_flower.federation.transport import background, mailbox
+from fcl_flower.federation.pacing import background
+from fcl_flower.federation.transport import mailbox
 from fcl_flower.federation.transport.mailbox import Mailbox
 from fcl_flower.runtime import in_process
 
