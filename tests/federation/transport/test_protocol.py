@@ -76,7 +76,10 @@ def test_a_run_in_which_all_took_part_names_nobody(tmp_path, caplog):
 def test_the_command_shows_who_took_part_in_no_round(tmp_path, monkeypatch, capsys):
     from fcl_flower.runtime import simulation
 
-    summary = {"average_accuracy": 0.5, "forgetting": 0.0, "left_out": {"1": "[why]"}}
+    summary = {
+        **{"average_accuracy": 0.5, "forgetting": 0.0, "honest_accuracy": None},
+        "left_out": {"1": "[why]"},
+    }
     monkeypatch.setattr(main.signal, "signal", lambda *handler: None)
     monkeypatch.setattr(simulation, "run_on", lambda *run, **how: summary)
     monkeypatch.setattr(
