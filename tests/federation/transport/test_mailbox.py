@@ -145,27 +145,24 @@ def test_only_a_grid_of_flowers_over_http_is_remote(blocking):
     assert background.is_remote(HttpGrid(token="x"))
 
 
-def test_an_asynchronous_run_goes_on_beside_a_client_that_blocks(
-    remote, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(mailbox, "PUSH_SECONDS", 10.0)  # here clients train in it
-    config = tiny(
-        tmp_path, **{"asynchronous.enabled": True, "federation.max_attempts": 1}
-    )
-    go_on = threading.Event()
+def test_an_asynchronous_run_goes_on_beside_a_client_that_blocks(remote, tmp_path):
+    config = tiny(tmp_path, **{"asynchronous.enabled": True})
+    trained, go_on = [], threading.Event()
 
     class Grid(InProcessGrid):
         def push(self, message):
-            query = message.metadata.message_type == MessageType.QUERY
-            if self.client(message) == 1 and not query:
-                message.metadata.__dict__["_message_id"] = "blocked"
-                assert go_on.wait(40)
-            return super().push(message)
+            client = self.client(message)
+            if message.metadata.message_type != MessageType.TRAIN:
+                return super().push(message)
+            if client == 1:  # until the other has gone through all of its tasks
+                assert go_on.wait(90)
+            name = super().push(message)
+            trained.append(client)
+            if trained.count(0) == 2:
+                go_on.set()
+            return name
 
-    grid = Grid(NODES, config.flat())
-    try:
-        in_process.run_apps(grid, config)
-    finally:
-        go_on.set()
+    in_process.run_apps(Grid(NODES, config.flat()), config)
 
-    assert [row["clients"] for row in rounds_of(tmp_path)] == [[0], [0]]
+    assert sorted(trained) == [0, 0, 1, 1]
+    assert rounds_of(tmp_path)[0]["clients"] == [0]
