@@ -24,7 +24,7 @@ from typing import Any
 from fcl_flower.config.parsing import toml
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.runtime.flower_project import SUPERLINK, environment, write_superlink
-from fcl_flower.runtime.processes import free_port, program, stop
+from fcl_flower.runtime.processes import free_port, program
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -97,7 +97,8 @@ class Lab:
         try:
             code = process.wait(PATIENCE)
         finally:
-            stop(process)
+            process.terminate()  # nothing if it has ended
+            process.wait()
         if code:
             raise RuntimeError(f"code {code}: see the logs in {self.folder}")
 
@@ -132,7 +133,8 @@ def lab(folder: Path) -> Iterator[Lab]:
         yield made
     finally:
         for process in made.started:
-            stop(process)
+            process.terminate()
+            process.wait()
 
 
 def ours(one: Lab, name: str, rounds: int) -> list[dict[str, Any]]:

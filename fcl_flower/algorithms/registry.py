@@ -6,6 +6,7 @@ package by an entry point. Nothing else names it.
 """
 
 import pkgutil
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from fcl_flower.algorithms.base import ClientLearner, Params, ServerStrategy
 from fcl_flower.config.parsing import Scalar, validate_params
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.config.sections import StrategySection
-from fcl_flower.core.errors import ContractError
+from fcl_flower.core.errors import ContractError, PluginWarning
 from fcl_flower.core.registry import Registry
 
 if TYPE_CHECKING:
@@ -205,11 +206,18 @@ def algorithm(name: str) -> Algorithm:
 def algorithms() -> Mapping[str, Algorithm]:
     """Return all algorithms by name, ours and those of installed packages.
 
+    One of a package that cannot be used is left out with a `PluginWarning`.
+
     Raises:
-        ContractError: a declaration cannot be loaded, or has another name; or two have
-            one name.
+        ContractError: a declaration of ours cannot be loaded, or has another name.
     """
-    return MappingProxyType({k: _under(k, found) for k, found in ALGORITHMS.items()})
+    found = {}
+    for name, one in ALGORITHMS.items():
+        try:
+            found[name] = _under(name, one)
+        except ContractError as error:
+            warnings.warn(f"{error}; it is left out", PluginWarning, stacklevel=2)
+    return MappingProxyType(found)
 
 
 def _under(name: str, found: Algorithm) -> Algorithm:

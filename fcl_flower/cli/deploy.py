@@ -9,7 +9,7 @@ import click
 from rich.console import Console
 
 from fcl_flower.cli.options import configured, resume_option, resumed, run_options
-from fcl_flower.core.errors import refuse
+from fcl_flower.core.errors import RoundError, refuse
 from fcl_flower.results.run_folder import free_folder
 
 if TYPE_CHECKING:
@@ -199,6 +199,7 @@ def run(
     so that --output names a folder of its machine, even where this is typed on another.
     """
     from fcl_flower.cli.progress import Display
+    from fcl_flower.runtime.connection.server_probe import find_obstacle
     from fcl_flower.runtime.submission import SuperLink
     from fcl_flower.setup.factory import validate
     from fcl_flower.setup.resolve import resolve
@@ -211,7 +212,9 @@ def run(
     def show(line: str) -> None:
         console.print(line, markup=False)
 
-    with SuperLink(_address(server), authority) as superlink:
+    if obstacle := find_obstacle(_address(server), authority):
+        raise RoundError(obstacle.sentence)
+    with SuperLink(server, authority) as superlink:
         if not config.scenario.clients:
             connected = superlink.connected()
             if not connected:
@@ -231,8 +234,20 @@ def run(
         # The folder's name is for people; an earlier run may have had it.
         name = config.run.id or f"{folder.name}-{secrets.token_hex(4)}"
         config = config.replace(output=str(folder), id=name)
-        with Display(console, f"{config.title} seed {config.run.seed}") as display:
-            superlink.run(config, report=show, watch=display.show)
+        access = "--insecure" if certs is None else f"--certs {certs}"
+        again = f"fcl run --server {server} {access} --resume {folder}"
+        try:
+            with Display(console, f"{config.title} seed {config.run.seed}") as display:
+                superlink.run(config, report=show, watch=display.show)
+        except KeyboardInterrupt:
+            click.echo(f"interrupted; {again} goes on with this run", err=True)
+            raise
+        except RoundError as error:
+            if obstacle := find_obstacle(server, authority):
+                raise RoundError(
+                    f"{obstacle.sentence}; then {again} goes on with this run"
+                ) from error
+            raise
     show(f"results and report.html on the server: {folder}")
 
 

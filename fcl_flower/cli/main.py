@@ -2,8 +2,9 @@
 
 import signal
 import sys
+import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
@@ -14,7 +15,7 @@ from fcl_flower.cli.forget import forget
 from fcl_flower.cli.inspect import config, list_
 from fcl_flower.cli.options import configured, run_options
 from fcl_flower.cli.simulate import compare, simulate, study
-from fcl_flower.core.errors import ConfigError, FclError, refuse
+from fcl_flower.core.errors import ConfigError, FclError, PluginWarning, refuse
 
 
 @click.group(
@@ -69,6 +70,7 @@ def report(folders: tuple[Path, ...], output: Path) -> None:
 
 def main() -> None:
     """Run the command; exit with 2 and one sentence where the user can mend it."""
+    warnings.showwarning = _show_warning
     # So that a run's processes are ended when the command is, not left behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
@@ -82,6 +84,22 @@ def main() -> None:
     except FclError as error:
         click.echo(f"fcl: {error}", err=True)
         sys.exit(2 if isinstance(error, ConfigError) else 1)
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Show what a user should know as a sentence, and other warnings as Python does."""
+    if issubclass(category, PluginWarning):
+        click.echo(f"fcl: warning: {message}", err=True)
+    else:
+        text = warnings.formatwarning(message, category, filename, lineno, line)
+        click.echo(text, err=True, nl=False)
 
 
 if __name__ == "__main__":

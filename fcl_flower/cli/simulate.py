@@ -92,6 +92,9 @@ def simulate(
         highlight=False,
         soft_wrap=True,
     )
+    for client, why in summary["left_out"].items():
+        line = f"client {client} took part in no round: {why}"
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 @click.command()

@@ -42,6 +42,10 @@ class BudgetError(FclError):
     """Going on would cost clients more privacy than the budget allows."""
 
 
+class PluginWarning(UserWarning):
+    """An installed package declares what cannot be used; all else goes on."""
+
+
 def refuse(key: str, value: object, expected: str) -> ConfigError:
     """Return the error for a value that a setting must not have.
 

@@ -1,11 +1,12 @@
 """Things that a user chooses by name, from wherever they come."""
 
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar, cast
 
-from fcl_flower.core.errors import ContractError, refuse, unknown
+from fcl_flower.core.errors import ContractError, PluginWarning, refuse, unknown
 
 T = TypeVar("T")
 
@@ -59,17 +60,21 @@ class Registry(Generic[T]):
     def items(self) -> Iterator[tuple[str, T]]:
         """Yield all things by name; loads every entry point.
 
-        Raises:
-            ContractError: an entry point cannot be loaded, gives something else, or
-                has the name of what is built in.
+        One that cannot be loaded, gives something else, or has the name of what is
+        built in, is left out with a `PluginWarning` that names it.
         """
-        for name in self._entry_points():
-            if name in self._built_in:
-                raise ContractError(
-                    f"entry point {name} of {self._group}: got the name of what is "
-                    "built in, expected a name of its own"
-                )
-        return ((name, self[name]) for name in self)
+        yield from self._built_in.items()
+        for name, point in self._entry_points().items():
+            try:
+                if name in self._built_in:
+                    raise ContractError(
+                        f"entry point {name} of {self._group}: got the name of what is "
+                        "built in, expected a name of its own"
+                    )
+                yield name, self._load(point)
+            except ContractError as error:
+                warnings.warn(f"{error}; it is left out", PluginWarning, stacklevel=2)
+        yield from self._registered.items()
 
     @contextmanager
     def registered(self, name: str, thing: T) -> Iterator[None]:

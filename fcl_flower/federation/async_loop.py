@@ -164,20 +164,20 @@ class AsynchronousStrategy(FederatedStrategy):
         if again:
             mailbox.send(again)
         while self._unfinished():
-            if asked := self.configure_train(
+            for asked in self.configure_train(
                 server.done + 1, result.arrays, ConfigRecord(), grid
             ):
-                mailbox.send(asked)
+                mailbox.send([asked])  # one by one, as each may block
             inbox |= {server.client(reply): reply for reply in mailbox.collect()}
             client = self._next_client(inbox)
             if client is None:
                 mailbox.pause()
                 continue
             self._take(client, inbox.pop(client), evaluate_fn)
-            if asked := self.configure_evaluate(
+            for asked in self.configure_evaluate(
                 server.done, result.arrays, ConfigRecord(), grid
             ):
-                mailbox.send(asked)
+                mailbox.send([asked])
         finished = sum(found.done >= num_rounds for found in self._clients.values())
         if finished < self._min_updates:
             given_up = {c: p.given_up for c, p in self._clients.items() if p.given_up}

@@ -1,18 +1,21 @@
 """The Flower ClientApp: it wraps any `ClientLearner` of ours."""
 
 from collections.abc import Callable
+from logging import ERROR
 from typing import TypeAlias
 
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import ClientAppCallable
+from flwr.common.logger import log
 
 from fcl_flower.algorithms.hooks import AnswersQueries
 from fcl_flower.config.node_config import NodeConfig
-from fcl_flower.core.errors import ContractError
+from fcl_flower.core.errors import ContractError, FclError
 from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData
 from fcl_flower.federation.client import Client
-from fcl_flower.federation.transport import messages
+from fcl_flower.federation.transport import messages, protocol
 
 # The server is trusted with more than a peer: it sends the adapters of all clients.
 MAX_RECEIVED = 2**36
@@ -22,14 +25,33 @@ Train: TypeAlias = Callable[
 ]
 """`ClientLearner.train`."""
 
-app = ClientApp()
+
+def answer_failures(
+    message: Message, context: Context, call_next: ClientAppCallable
+) -> Message:
+    """Answer for an error by its sentence, without the noise of what is around it.
+
+    A traceback is for an error that nobody has foreseen, and for this machine's log.
+    """
+    try:
+        return call_next(message, context)
+    except FclError as error:
+        reason = str(error)
+        log(ERROR, "%s", reason)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        log(ERROR, "an unforeseen error: please report it", exc_info=error)
+    return Message(Error(code=0, reason=reason), reply_to=message)
+
+
+app = ClientApp(mods=[answer_failures])
 
 
 @app.query()
 def who(message: Message, context: Context) -> Message:
-    """Reply with the partition number, which identifies the client."""
+    """Reply with the partition number, which identifies the client, and its version."""
     node = NodeConfig.of(context.node_config)
-    record = ConfigRecord({"partition": node.partition_id})
+    record = ConfigRecord({"partition": node.partition_id, **protocol.own()})
     return Message(RecordDict({"who": record}), reply_to=message)
 
 

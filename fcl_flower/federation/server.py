@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from logging import INFO
+from logging import INFO, WARNING
 from typing import Any
 
 from flwr.app import Message, MessageType
@@ -328,12 +328,12 @@ class Server:
 
     def finish(self) -> None:
         """Write the summary and the report; only then is the run shown as finished."""
-        self._recorder.finish()
+        left_out = self._recorder.finish()["left_out"]
         write_report(self._recorder.folder)
         log(INFO, "results and report.html: %s", self._recorder.folder.absolute())
+        for client, why in left_out.items():
+            log(WARNING, "client %s took part in no round: %s", client, why)
         self._recorder.progress(self._done, 0, 0, "finished")
-
-    # ---- helpers
 
     def _message(
         self, client: int, message_type: str, payload: Payload, request: Request

@@ -156,6 +156,7 @@ class RunHistory:
         before_aggregation: with what each client has trained itself, before its update
             was aggregated.
         trained: client and task of every update that was used.
+        failures: the last reason by client why an update or an evaluation was not.
         traffic: of the whole run.
         model_bytes: what each client must keep in order to predict.
         clock: simulated time at the end of the last round; 0 without any.
@@ -166,6 +167,7 @@ class RunHistory:
     accuracy: Accuracies
     before_aggregation: Accuracies
     trained: set[TaskId] = field(default_factory=set)
+    failures: dict[int, str] = field(default_factory=dict)
     traffic: Traffic = field(default_factory=Traffic)
     model_bytes: dict[int, int] = field(default_factory=dict)
     clock: float = 0.0
@@ -185,10 +187,17 @@ class RunHistory:
             return None
         return metrics.average_accuracy(metrics.so_far(self.accuracy.matrix))
 
+    @property
+    def left_out(self) -> dict[int, str]:
+        """Return why no update of a client was used, by client, where there was one."""
+        used = {client for client, _ in self.trained}
+        return {c: why for c, why in sorted(self.failures.items()) if c not in used}
+
     def add_round(self, record: RoundRecord) -> None:
         """Add a finished round."""
         self.traffic.add(record.traffic)
         self.trained.update((c, stage.task) for c, stage in record.stages.items())
+        self.failures.update(record.failed)
         self.clock = record.timing.get("clock", 0.0)
         for client in record.stages:
             self.lateness.pop(client, None)

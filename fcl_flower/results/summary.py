@@ -54,6 +54,7 @@ def summarize(
         "honest_accuracy": _honest_accuracy(config, history),
         "untrained_client_tasks": _untrained(config, scenario, history),
         "late_replies": {str(c): n for c, n in sorted(history.late_replies.items())},
+        "left_out": {str(client): why for client, why in history.left_out.items()},
         "before_aggregation": measures(scenario, history.before_aggregation),
         "bytes_up": traffic.up.total(),
         "bytes_down": traffic.down.total(),

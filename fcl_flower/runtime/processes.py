@@ -1,4 +1,4 @@
-"""Other programs: find them, wait until they listen, end them with all they started."""
+"""Other programs: find them, wait until they listen, follow what they do."""
 
 import contextlib
 import json
@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from fcl_flower.core.errors import RoundError, refuse
+from fcl_flower.runtime.lifetime.guardian import guarded, release
 from fcl_flower.storage.private import make_private_folder
 
 STARTUP_SECONDS = 60.0
@@ -58,32 +57,6 @@ def await_port(process: subprocess.Popen[bytes], port: int) -> None:
     raise RoundError("Flower's SuperLink did not start")
 
 
-def stop(process: subprocess.Popen[bytes]) -> None:
-    """End a process and everything that it started.
-
-    A SuperLink starts the simulation in a session of its own, and Ray its workers
-    below that: none of them would hear a signal to the SuperLink.
-    """
-    # Of a process that has ended the number may be another's by now.
-    if process.poll() is not None:
-        return
-    try:
-        family = [psutil.Process(process.pid)]
-        family += family[0].children(recursive=True)
-        for member in family:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                member.terminate()
-        _, alive = psutil.wait_procs(family, timeout=10)
-        for member in alive:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                member.kill()
-    finally:
-        # Looking at other processes takes descriptors; where there are none, the one
-        # that we have started must not outlive us for that.
-        process.kill()
-        process.wait()
-
-
 def make_folder(folder: Path, key: str, *, private: bool = False) -> None:
     """Make a folder if it is not there.
 
@@ -113,7 +86,7 @@ def lasting_process(
     env: Mapping[str, str],
     report: Callable[[str], None],
     *,
-    hint: str = "",
+    keep_open: Sequence[int] = (),
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run a program for as long as the context lasts, which it is to outlive.
 
@@ -122,21 +95,18 @@ def lasting_process(
         command: the program with its arguments.
         env: its environment.
         report: called with the command line.
-        hint: why it may have ended, for the message of the error.
+        keep_open: descriptors that the program holds as long as it runs.
 
     Raises:
         RoundError: it ended by itself: the context was left without an error.
     """
     report(shlex.join(command))
-    # A session of its own: an interrupt at the terminal is ours to pass on.
-    process = subprocess.Popen(command, env=env, start_new_session=True)
+    process = guarded(command, env, keep_open=keep_open)
     try:
         yield process
     finally:
-        stop(process)
-    raise RoundError(
-        f"the {name} ended by itself, with code {process.returncode}{hint}"
-    )
+        release(process)
+    raise RoundError(f"the {name} ended by itself, with code {process.returncode}")
 
 
 def follow(

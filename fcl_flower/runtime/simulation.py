@@ -7,7 +7,6 @@ way: ``flwr run``. Nothing outlives it, and it shares nothing with any other Flo
 
 import contextlib
 import os
-import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -22,13 +21,13 @@ from fcl_flower.runtime.flower_project import (
     write_app,
     write_superlink,
 )
+from fcl_flower.runtime.lifetime.guardian import guarded, release
 from fcl_flower.runtime.processes import (
     Progress,
     await_port,
     follow,
     free_port,
     program,
-    stop,
 )
 from fcl_flower.setup import resolve
 from fcl_flower.setup.resolved_run import ResolvedRun
@@ -117,11 +116,11 @@ def _run(
             f"client-resources-num-gpus={gpus_per_client} "
             f"init-args-num-cpus={workers}",
         ]
-        run = subprocess.Popen(command, env=env, stdout=sink, stderr=subprocess.STDOUT)
+        run = guarded(command, env, sink)
         try:
             state = follow(run, folder / "progress.json", watch)
         finally:
-            stop(run)
+            release(run)
     if state != "finished":
         raise RoundError(f"the run did not finish; the reason stands in {log}")
 
@@ -138,20 +137,15 @@ def _superlink(work: Path, sink: IO[str]) -> Iterator[dict[str, str]]:
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         "RAY_worker_niceness": "0",  # clients are the work, not a background chore
     }
-    process = subprocess.Popen(
-        [
-            program("flower-superlink"),
-            *("--insecure", "--simulation", "--isolation", "subprocess"),
-            *("--host", "127.0.0.1", "--port", str(port)),
-            *("--control-api-address", f"127.0.0.1:{control}"),
-        ],
-        env=env,
-        stdout=sink,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
+    command = [
+        program("flower-superlink"),
+        *("--insecure", "--simulation", "--isolation", "subprocess"),
+        *("--host", "127.0.0.1", "--port", str(port)),
+        *("--control-api-address", f"127.0.0.1:{control}"),
+    ]
+    process = guarded(command, env, sink)
     try:
         await_port(process, port)
         yield env
     finally:
-        stop(process)
+        release(process)

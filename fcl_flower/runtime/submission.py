@@ -18,7 +18,8 @@ from fcl_flower.runtime.flower_project import (
     write_app,
     write_superlink,
 )
-from fcl_flower.runtime.processes import Progress, follow, program, stop
+from fcl_flower.runtime.lifetime.guardian import guarded, release
+from fcl_flower.runtime.processes import Progress, follow, program
 
 _STARTED = re.compile(r"Successfully started run (\d+)")
 
@@ -78,14 +79,7 @@ class SuperLink:
         write_app(app, config)
         command = [program("flwr"), "run", str(app), SUPERLINK, "--stream"]
         report(shlex.join(command))
-        # A session of its own: an interrupt at the terminal is ours to pass on.
-        process = subprocess.Popen(
-            command,
-            env=self._env,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        process = guarded(command, self._env, subprocess.PIPE)
         started: list[str] = []
         assert process.stdout is not None  # it is a pipe
         reader = threading.Thread(target=_read, args=(process.stdout, report, started))
@@ -99,7 +93,7 @@ class SuperLink:
                 self._flwr("stop", started[0])
             raise
         finally:
-            stop(process)
+            release(process)
             reader.join()
         if not started:
             raise RoundError("the run could not be started; the reason is above")

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fcl_flower.core.errors import RoundError, refuse
-from fcl_flower.federation.transport.client_numbers import VARIABLE, ClientNumbers
-from fcl_flower.federation.transport.node_auth import NodeKeys, public_key
+from fcl_flower.federation.identity.client_numbers import VARIABLE, ClientNumbers
+from fcl_flower.federation.identity.node_auth import NodeKeys, public_key
 from fcl_flower.runtime.certificates import Certificates
 from fcl_flower.runtime.flower_project import SUPERLINK, environment, write_superlink
+from fcl_flower.runtime.lifetime.state_lock import locked
 from fcl_flower.runtime.processes import (
     await_port,
     lasting_process,
@@ -61,8 +62,8 @@ def run_superlink(
         report: called with each line for the user.
 
     Raises:
-        ConfigError: a certificate is missing, the folder cannot be written, or the
-            address is taken.
+        ConfigError: a certificate is missing, the folder cannot be written, another
+            program works in it, or the address is taken.
         RoundError: the SuperLink did not start, or ended by itself.
     """
     files = None if certificates is None else _server_files(certificates)
@@ -81,8 +82,11 @@ def run_superlink(
     ]
     env = {**environment(home), VARIABLE: str(path)}
     with (
+        locked(state, report) as lock,
         listening(addresses.host, addresses.port, files) as listener,
-        lasting_process("SuperLink", command, env, report) as superlink,
+        lasting_process(
+            "SuperLink", command, env, report, keep_open=[lock]
+        ) as superlink,
     ):
         await_port(superlink, addresses.control_port)
         # Before the proxy runs: a client that is not let in goes for good.

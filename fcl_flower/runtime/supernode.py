@@ -1,18 +1,23 @@
 """A client of a federation: a SuperNode with its key, its data and its device."""
 
+import shlex
+import subprocess
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from fcl_flower.config.parsing import toml
-from fcl_flower.core.errors import refuse
+from fcl_flower.core.errors import RoundError, refuse
 from fcl_flower.runtime.certificates import Certificates
+from fcl_flower.runtime.connection import supernode_log
+from fcl_flower.runtime.connection.server_probe import find_obstacle
+from fcl_flower.runtime.connection.supernode_log import Event
 from fcl_flower.runtime.flower_project import environment
-from fcl_flower.runtime.processes import (
-    free_port,
-    lasting_process,
-    make_folder,
-    program,
-)
+from fcl_flower.runtime.lifetime.guardian import guarded, release
+from fcl_flower.runtime.lifetime.state_lock import locked
+from fcl_flower.runtime.processes import free_port, make_folder, program
+
+RETRY_SECONDS = 10.0
 
 
 def run_supernode(
@@ -25,6 +30,9 @@ def run_supernode(
 ) -> None:
     """Run one client of a federation until it is stopped.
 
+    Where the server is not there, or does not let the client in yet, it is tried again
+    and again; the reason is reported once.
+
     Args:
         server: HOST:PORT.
         certificates: with the authority of the server and this client's key; None
@@ -36,11 +44,12 @@ def run_supernode(
         report: called with each line for the user.
 
     Raises:
-        ConfigError: a file is missing, or the folder cannot be written.
-        RoundError: the SuperNode ended by itself, such as one whose key the server
-            does not know.
+        ConfigError: a file is missing, or the folder cannot be written, or another
+            program works in it.
+        RoundError: the server cannot be trusted, or the SuperNode ended by itself.
     """
-    security = _security(certificates, int(node["partition-id"]))
+    number = int(node["partition-id"])
+    security = _security(certificates, number)
     # Of this name since the first version: a client finds its state again.
     states = (state / "memory").absolute()
     make_folder(state, "state", private=True)
@@ -54,13 +63,111 @@ def run_supernode(
         *("--host", "127.0.0.1", "--port", str(free_port())),
         *more,
     ]
-    hint = (
-        "; of one whose key the server does not know the log says 'Failed to activate "
-        "SuperNode'"
-    )
+    authority = certificates and certificates.authority
     env = environment(state / "flower")
-    with lasting_process("SuperNode", command, env, report, hint=hint) as supernode:
-        supernode.wait()
+    once = _Once(report)
+    with locked(state, report) as lock:
+        report(shlex.join(command))
+        while True:
+            _await_server(server, authority, once)
+            supernode = guarded(command, env, subprocess.PIPE, keep_open=[lock])
+            try:
+                refused = _follow(supernode, server, authority, once)
+            finally:
+                release(supernode)
+            if not refused and supernode.returncode:
+                raise RoundError(
+                    "the SuperNode ended by itself, with code "
+                    f"{supernode.returncode}; the reason is above"
+                )
+            once(_not_let_in(server, number, certificates))
+            time.sleep(RETRY_SECONDS)
+
+
+def _await_server(
+    server: str, authority: Path | None, report: Callable[[str], None]
+) -> None:
+    """Wait until a server is there.
+
+    Raises:
+        RoundError: there is one, but not ours.
+    """
+    while obstacle := find_obstacle(server, authority):
+        if not obstacle.passes:
+            raise RoundError(obstacle.sentence)
+        report(f"{obstacle.sentence}; trying again every {RETRY_SECONDS:.0f} s")
+        time.sleep(RETRY_SECONDS)
+
+
+def _follow(
+    supernode: subprocess.Popen[bytes],
+    server: str,
+    authority: Path | None,
+    report: "_Once",
+) -> bool:
+    """Pass on the log of a SuperNode until it ends; return whether it was refused.
+
+    What it says before the server has let it in is held back: of a refusal the caller
+    has one sentence, which says more.
+    """
+    assert supernode.stdout is not None  # it is a pipe
+    held, refused, let_in = list[str](), False, False
+    with supernode.stdout as log:
+        for raw in log:
+            line = raw.decode(errors="replace").rstrip()
+            event = supernode_log.read(line)
+            refused = refused or event is Event.REFUSED
+            if event is Event.CUT_OFF:  # Flower's line has no reason
+                obstacle = find_obstacle(server, authority)
+                if obstacle is not None:
+                    report(f"{obstacle.sentence}; the client goes on when it is back")
+                continue
+            if event in (Event.LET_IN, Event.BACK):
+                let_in = True
+                report.forget()
+            held.append(line)
+            if let_in:
+                _show(held)
+                held = []
+    if not refused:
+        _show(held)
+    return refused
+
+
+def _show(lines: Sequence[str]) -> None:
+    for line in lines:
+        print(line, flush=True)
+
+
+def _not_let_in(server: str, number: int, certificates: Certificates | None) -> str:
+    if certificates is None:
+        reason = "it takes clients with a key alone: give --certs"
+    else:
+        name = certificates.client_key(number).with_suffix(".pub").name
+        reason = (
+            f"either {name} of this key is not in its folder certs/clients, or a "
+            "client with this key is connected, or was killed less than a minute ago"
+        )
+    return (
+        f"the server at {server} does not let client {number} in: {reason}; trying "
+        f"again every {RETRY_SECONDS:.0f} s"
+    )
+
+
+class _Once:
+    """Reports a sentence when it is new."""
+
+    def __init__(self, report: Callable[[str], None]) -> None:
+        self._report = report
+        self._last = ""
+
+    def __call__(self, sentence: str) -> None:
+        if sentence != self._last:
+            self._last = sentence
+            self._report(sentence)
+
+    def forget(self) -> None:
+        self._last = ""
 
 
 def node_config(values: Mapping[str, int | str]) -> str:

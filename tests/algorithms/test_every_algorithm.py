@@ -33,7 +33,12 @@ from fcl_flower.algorithms.registry import (
     local_only_counterpart,
 )
 from fcl_flower.core import registry as core_registry
-from fcl_flower.core.errors import ConfigError, ContractError, RoundError
+from fcl_flower.core.errors import (
+    ConfigError,
+    ContractError,
+    PluginWarning,
+    RoundError,
+)
 from fcl_flower.data.examples import TaskData
 from fcl_flower.federation.transport import messages
 from fcl_flower.setup import factory
@@ -523,8 +528,15 @@ def test_an_installed_package_may_add_an_algorithm(tmp_path, monkeypatch):
 
 def test_an_entry_point_that_is_no_algorithm_is_named(monkeypatch):
     monkeypatch.setattr(core_registry, "entry_points", lambda group: [Point("odd", 3)])
-    with pytest.raises(ContractError, match="odd"):
-        algorithms()
+    with pytest.warns(PluginWarning, match=r"entry point odd .*; it is left out"):
+        assert "fedavg" in algorithms()
+
+
+def test_an_entry_point_under_another_name_is_left_out_by_name(monkeypatch):
+    point = Point("odd", replace(algorithm("fedavg"), name="even"))
+    monkeypatch.setattr(core_registry, "entry_points", lambda group: [point])
+    with pytest.warns(PluginWarning, match="entry point odd: got the algorithm 'even'"):
+        assert "odd" not in algorithms()
 
 
 @pytest.mark.parametrize("name", ["fedavg", "replay-reg"])
@@ -532,10 +544,10 @@ def test_an_entry_point_does_not_take_the_name_of_ours(monkeypatch, name):
     point = Point(name, replace(algorithm("ewc"), name=name))
     monkeypatch.setattr(core_registry, "entry_points", lambda group: [point])
     assert algorithm(name).paper != point.value.paper
-    with pytest.raises(
-        ContractError, match=f"entry point {name} of .*: got the name of"
+    with pytest.warns(
+        PluginWarning, match=f"entry point {name} of .*: got the name of"
     ):
-        algorithms()
+        assert algorithms()[name].paper != point.value.paper
 
 
 @pytest.mark.parametrize(

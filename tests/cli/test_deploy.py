@@ -20,6 +20,8 @@ from fcl_flower.core.errors import ConfigError, RoundError
 from fcl_flower.runtime import submission, supernode
 from fcl_flower.runtime import superlink as server_process
 from fcl_flower.runtime.certificates import Certificates, make_certificates
+from fcl_flower.runtime.connection import server_probe
+from fcl_flower.runtime.connection.server_probe import Obstacle
 from fcl_flower.runtime.processes import free_port
 from fcl_flower.runtime.submission import SuperLink
 from fcl_flower.runtime.superlink import Addresses, run_superlink
@@ -190,8 +192,21 @@ def test_a_server_without_one_of_its_files_is_refused(flower, tmp_path, missing)
 # ---- fcl client
 
 
-def test_a_client_starts_a_supernode_with_its_key_data_and_device(flower, tmp_path):
-    flower.install(flower_supernode="sys.exit(3)")
+HOLDS_LOCK = """
+held = {os.path.realpath(f"/proc/self/fd/{n}") for n in os.listdir("/proc/self/fd")}
+sys.exit(3 if str(place / "state" / "in-use.lock") in held else 4)
+"""
+
+
+@pytest.fixture
+def reachable(monkeypatch):
+    monkeypatch.setattr(supernode, "find_obstacle", lambda server, authority: None)
+
+
+def test_a_client_starts_a_supernode_with_its_key_data_and_device(
+    flower, tmp_path, reachable
+):
+    flower.install(flower_supernode=HOLDS_LOCK)
     files = certificates(tmp_path / "certs")
     said = []
 
@@ -221,6 +236,91 @@ def test_a_client_starts_a_supernode_with_its_key_data_and_device(flower, tmp_pa
     assert env["FLWR_HOME"] == str(tmp_path / "state" / "flower")
     assert (tmp_path / "state" / "memory").is_dir()
     assert shlex.split(said[0])[1:] == arguments
+
+
+REFUSED = """
+if len((place / "calls.jsonl").read_text().splitlines()) < 3:
+    print("Exit Code: 305" + chr(10) + "[code: 2004] Failed to activate SuperNode.")
+    sys.exit(1)
+print("SuperNode ID: 7", flush=True)
+print("working", flush=True)
+sys.exit(4)
+"""
+
+
+def test_a_client_tries_until_it_is_let_in_and_says_once_why(
+    flower, tmp_path, reachable, monkeypatch, capsys
+):
+    monkeypatch.setattr(supernode, "RETRY_SECONDS", 0.0)
+    flower.install(flower_supernode=REFUSED)
+    files, said = certificates(tmp_path / "certs"), []
+
+    with pytest.raises(RoundError, match="SuperNode ended by itself, with code 4"):
+        run_supernode("a:1", files, {"partition-id": 0}, tmp_path, [], said.append)
+
+    assert len(flower.calls("flower-supernode")) == 3
+    (sentence,) = said[1:]
+    assert sentence.startswith(
+        "the server at a:1 does not let client 0 in: either client-0.pub of this key "
+    )
+    # What Flower says of a refusal says less.
+    assert capsys.readouterr().out.splitlines() == ["SuperNode ID: 7", "working"]
+
+
+def test_a_client_without_a_key_is_told_that_it_needs_one(
+    flower, tmp_path, reachable, monkeypatch
+):
+    monkeypatch.setattr(supernode, "RETRY_SECONDS", 0.0)
+    flower.install(flower_supernode=REFUSED)
+    said = []
+
+    with pytest.raises(RoundError):
+        run_supernode("a:1", None, {"partition-id": 0}, tmp_path, [], said.append)
+
+    assert "takes clients with a key alone: give --certs" in said[1]
+
+
+CUT_OFF = """
+print("SuperNode ID: 7", flush=True)
+for _ in range(3):
+    print("WARNING: Connection attempt failed, retrying in 1.00 seconds", flush=True)
+print("Connection successful after 3 s", flush=True)
+print("Connection attempt failed, retrying in 1.00 seconds", flush=True)
+sys.exit(4)
+"""
+
+
+def test_a_client_whose_server_goes_says_so_each_time_it_goes(
+    flower, tmp_path, reachable, monkeypatch, capsys
+):
+    flower.install(flower_supernode=CUT_OFF)
+    found = iter([None, *[Obstacle("nobody is there", True)] * 4])
+    monkeypatch.setattr(supernode, "find_obstacle", lambda *server: next(found))
+    said = []
+
+    with pytest.raises(RoundError):
+        run_supernode("a:1", None, {"partition-id": 0}, tmp_path, [], said.append)
+
+    assert said[1:] == ["nobody is there; the client goes on when it is back"] * 2
+    shown = capsys.readouterr().out.splitlines()
+    assert shown == ["SuperNode ID: 7", "Connection successful after 3 s"]
+
+
+def test_a_client_waits_for_its_server_but_not_for_another(
+    flower, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(supernode, "RETRY_SECONDS", 0.0)
+    flower.install(flower_supernode=STAYS)
+    obstacles = [Obstacle("not yet", True)] * 2 + [Obstacle("an impostor", False)]
+    found = iter(obstacles)
+    monkeypatch.setattr(supernode, "find_obstacle", lambda *server: next(found))
+    said = []
+
+    with pytest.raises(RoundError, match=r"^an impostor$"):
+        run_supernode("a:1", None, {"partition-id": 0}, tmp_path, [], said.append)
+
+    assert said[1:] == ["not yet; trying again every 0 s"]
+    assert flower.calls("flower-supernode") == []
 
 
 @pytest.mark.parametrize("missing", ["ca.crt", "clients/client-0.key"])
@@ -414,6 +514,7 @@ def test_bad_input_is_answered_with_one_sentence(fcl, tmp_path, arguments, parts
 def superlink(monkeypatch):
     """A SuperLink to which two clients are connected, and what it was given."""
     ran = []
+    monkeypatch.setattr(server_probe, "find_obstacle", lambda server, authority: None)
     monkeypatch.setattr(SuperLink, "connected", lambda self: 2)
     monkeypatch.setattr(
         SuperLink, "run", lambda self, config, report, watch: ran.append(config)
@@ -478,6 +579,63 @@ def test_a_run_that_was_ended_goes_on_under_its_name(fcl, superlink, tmp_path):
     assert again.run.output == str(folder)
     assert code == 2
     assert "seed: got 6, expected no settings beside resume" in err
+
+
+def test_a_run_at_a_server_that_is_not_there_is_one_sentence(fcl):
+    server = f"127.0.0.1:{free_port()}"
+
+    code, out, err = fcl("run", "--insecure", "--server", server)
+
+    assert (code, out) == (1, "")
+    assert err == (
+        f"fcl: no program listens at {server}: start fcl server there, or correct "
+        "--server\n"
+    )
+
+
+def test_a_run_whose_server_goes_says_so_and_how_to_go_on(
+    fcl, superlink, monkeypatch, tmp_path
+):
+    def lost(self, config, report, watch):
+        raise RoundError("something of Flower")
+
+    monkeypatch.setattr(SuperLink, "run", lost)
+    found = [None, Obstacle("the server is gone", True)]
+    monkeypatch.setattr(server_probe, "find_obstacle", lambda *server: found.pop(0))
+
+    code, _, err = fcl("run", "--insecure", "--output", "here")
+
+    assert code == 1
+    assert err.splitlines()[-1] == (
+        "fcl: the server is gone; then fcl run --server 127.0.0.1:9093 --insecure "
+        f"--resume {tmp_path / 'here'} goes on with this run"
+    )
+
+
+def test_a_run_that_fails_beside_its_server_keeps_its_reason(
+    fcl, superlink, monkeypatch
+):
+    def failed(self, config, report, watch):
+        raise RoundError("too few clients")
+
+    monkeypatch.setattr(SuperLink, "run", failed)
+
+    assert fcl("run", "--insecure", "--output", "here")[2] == "fcl: too few clients\n"
+
+
+def test_an_interrupted_run_says_how_to_go_on(fcl, superlink, monkeypatch, tmp_path):
+    def interrupted(self, config, report, watch):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(SuperLink, "run", interrupted)
+
+    code, _, err = fcl("run", "--insecure", "--output", "here")
+
+    assert code == 130
+    assert err.strip() == (
+        "interrupted; fcl run --server 127.0.0.1:9093 --insecure --resume "
+        f"{tmp_path / 'here'} goes on with this run"
+    )
 
 
 def test_a_run_without_clients_is_refused(fcl, superlink, monkeypatch):

@@ -1,11 +1,14 @@
 import tomllib
+import warnings
 
 import numpy as np
 import pytest
+from packages import install
 
 from fcl_flower.algorithms.registry import algorithms
 from fcl_flower.config.describe import describe
 from fcl_flower.config.run_config import RunConfig
+from fcl_flower.core.errors import PluginWarning
 from fcl_flower.data.scenarios.registry import SCENARIOS
 from fcl_flower.models.registry import MODELS
 
@@ -87,3 +90,17 @@ def test_a_former_file_is_printed_in_sections(fcl, tmp_path):
 def test_a_file_that_cannot_be_upgraded_is_refused(fcl, tmp_path, text, parts):
     (tmp_path / "x.toml").write_text(text)
     fcl("config", "upgrade", "x.toml").is_refusal(*parts)
+
+
+def test_a_broken_plug_in_is_a_warning_and_the_list_is_shown(
+    fcl, monkeypatch, tmp_path
+):
+    group = "fcl_flower.algorithms"
+    install(monkeypatch, tmp_path, group, {"bad": "x"}, "import nothing_of_this\n")
+    with warnings.catch_warnings():
+        warnings.simplefilter("default", PluginWarning)
+        answer = fcl("list")
+    assert answer.code == 0
+    assert "fedavg" in answer.out
+    (line,) = answer.err.splitlines()
+    assert line.startswith(f"fcl: warning: entry point bad of {group} cannot be loaded")

@@ -5,7 +5,7 @@ import sys
 import pytest
 from packages import install
 
-from fcl_flower.core.errors import ConfigError, ContractError
+from fcl_flower.core.errors import ConfigError, ContractError, PluginWarning
 from fcl_flower.core.registry import Registry
 
 GROUP = "fcl_flower.words"
@@ -56,6 +56,15 @@ def test_a_wrong_entry_point_is_named(words, monkeypatch, tmp_path, source, sent
     install(monkeypatch, tmp_path, GROUP, {"three": "x"}, source)
     with pytest.raises(ContractError, match=sentence):
         words["three"]
+
+
+def test_a_broken_package_is_named_and_nothing_else_stops(words, monkeypatch, tmp_path):
+    install(monkeypatch, tmp_path, GROUP, {"bad": "x"}, "import nothing_of_this_name\n")
+    with (
+        words.registered("mine", "MINE"),
+        pytest.warns(PluginWarning, match="point bad of .* cannot be .*; it is left"),
+    ):
+        assert dict(words.items()) == {"one": "ONE", "two": "TWO", "mine": "MINE"}
 
 
 def test_this_process_knows_a_thing_for_a_while(words):

@@ -135,7 +135,7 @@ def test_a_client_that_lacks_a_task_is_left_out_by_name_until_it_has_it(
     rows = rounds_of(tmp_path / "run")
     assert [row["clients"] for row in rows] == [[0, 1]] * 3 + [[0]] + [[0, 1]] * 2
     assert rows[3]["reasons"] == {
-        "1": "the client failed: ConfigError: task 2 is not there yet: the client has 1"
+        "1": "the client failed: task 2 is not there yet: the client has 1"
     }
     accuracy = summary_of(tmp_path / "run")["client_accuracy"]
     assert accuracy[1][1][1] > 0.8
@@ -147,7 +147,7 @@ def test_what_is_wrong_with_the_data_is_said_on_the_client_alone(tmp_path, place
     run_in_process(config(tmp_path, tasks=1), NODES, places=places)
     reasons = rounds_of(tmp_path / "run")[0]["reasons"]
     assert reasons == {
-        "1": "the client failed: ConfigError: "
+        "1": "the client failed: "
         "task 1: the client's data cannot be used; the client's own log says why"
     }
     with pytest.raises(ConfigError) as caught:

@@ -17,8 +17,8 @@ from fcl_flower.core.schedule import Schedule
 from fcl_flower.core.sparse import SparseArray
 from fcl_flower.core.types import TaskStage
 from fcl_flower.federation.client import Client, model_bytes
-from fcl_flower.federation.transport import byte_counts, messages
-from fcl_flower.federation.transport.client_numbers import ClientNumbers, check_claim
+from fcl_flower.federation.identity.client_numbers import ClientNumbers, check_claim
+from fcl_flower.federation.transport import byte_counts, messages, protocol
 from fcl_flower.results.run_folder import free_folder
 from fcl_flower.setup import factory
 from fcl_flower.setup.resolve import resolve
@@ -257,7 +257,7 @@ def test_a_run_without_a_single_evaluation_still_ends_with_a_report(tmp_path):
 
 
 def claim(partition):
-    record = ConfigRecord({"partition": partition})
+    record = ConfigRecord({"partition": partition, **protocol.own()})
     return lambda message, reply: Message(RecordDict({"who": record}), reply_to=message)
 
 

@@ -2,9 +2,11 @@
 
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import click
+import kubernetes_validate
 import pytest
 import yaml
 
@@ -131,7 +133,107 @@ def test_the_health_checks_ask_where_the_programs_listen():
 
 
 def test_the_image_holds_versions_that_were_tested():
-    installs = re.findall(r"pip install .*", DOCKERFILE)
+    torch, others, ours = re.findall(r"pip install .*", DOCKERFILE)
 
-    assert len(installs) == 2
-    assert all("-c constraints.txt" in line for line in installs)
+    assert "-c constraints.txt" in torch
+    assert "--require-hashes" in others
+    assert "--no-deps ." in ours
+    assert "pip check" in ours
+
+
+def test_what_is_installed_beside_torch_has_a_hash_and_the_tested_version():
+    text = (DOCKER / "requirements.txt").read_text().replace("\\\n", " ")
+    lines = [line for line in text.splitlines() if line and line[0] != "#"]
+    pinned = {line.split("==")[0]: line.split()[0] for line in lines}
+    tested = dict(
+        line.partition("==")[::2]
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if "==" in line
+    )
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    needed = {
+        re.match(r"[a-z0-9-]+", requirement)[0]
+        for requirement in (
+            *project["dependencies"],
+            *(*extras["deploy"], *extras["text"]),
+        )
+    }
+
+    assert needed - {"torch"} <= set(pinned)
+    for line in lines:
+        name, _, version = line.split()[0].partition("==")
+        assert "--hash=sha256:" in line
+        assert tested.get(name, version) == version
+    assert "://" not in text
+
+
+@pytest.mark.parametrize("path", COMPOSE, ids=name)
+def test_a_container_is_bounded_and_writes_to_its_state_alone(path):
+    for service in services(path).values():
+        assert service["read_only"] is True
+        assert service["tmpfs"] == ["/tmp"]
+        assert service["mem_limit"] == "${MEMORY:-8g}"
+        assert service["pids_limit"] > 0
+        assert service["ulimits"] == {"nofile": 65536}
+
+
+# ---- Kubernetes
+
+PODS = [
+    one["spec"]["template"]["spec"]
+    for one in yaml.safe_load_all((DOCKER / "kubernetes.yaml").read_text())
+    if one["kind"] == "StatefulSet"
+]
+
+
+def test_the_manifest_is_one_that_kubernetes_takes():
+    found = list(yaml.safe_load_all((DOCKER / "kubernetes.yaml").read_text()))
+
+    assert [one["kind"] for one in found] == ["Service", *["StatefulSet"] * 3]
+    for one in found:
+        kubernetes_validate.validate(one, "1.29", strict=True)
+
+
+def test_a_pod_is_bounded_and_writes_to_its_state_alone():
+    for pod in PODS:
+        (container,) = pod["containers"]
+        security = container["securityContext"]
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["automountServiceAccountToken"] is False
+        assert security["readOnlyRootFilesystem"] is True
+        assert security["allowPrivilegeEscalation"] is False
+        assert security["capabilities"] == {"drop": ["ALL"]}
+        assert "memory" in container["resources"]["limits"]
+        written = {
+            m["name"] for m in container["volumeMounts"] if not m.get("readOnly")
+        }
+        assert written == {"state", "tmp"}
+
+
+def test_every_pod_is_started_as_fcl_understands():
+    for pod in PODS:
+        (container,) = pod["containers"]
+        arguments = container.get("args", ["server", "--certs", "/certs"])
+        command = cli.get_command(None, arguments[0])
+        with click.Context(command) as context:
+            command.parse_args(context, arguments[1:])
+
+
+def test_the_server_of_the_manifest_holds_no_private_key_of_a_client():
+    items = {
+        (source["secret"]["name"], item["path"])
+        for pod in PODS
+        for volume in pod["volumes"]
+        for source in volume.get("projected", {}).get("sources", [])
+        for item in source["secret"]["items"]
+    }
+
+    assert {path for name, path in items if name == "fcl-server"} == {
+        *("ca.crt", "server.crt", "server.key"),
+        *("clients/client-0.pub", "clients/client-1.pub"),
+    }
+    for n in (0, 1):
+        assert {path for name, path in items if name == f"fcl-client-{n}"} == {
+            *("ca.crt", f"clients/client-{n}.key"),
+        }

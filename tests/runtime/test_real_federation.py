@@ -57,14 +57,21 @@ class Lab:
     def tails(self):
         return "\n".join(f"--- {n}\n{self.said(n)[-2000:]}" for n in self.started)
 
-    def family(self):
-        """Return all processes that run now because of us."""
+    def family(self, *names):
+        """Return all processes that run now because of us, or of some commands."""
         own = [
             psutil.Process(process.pid)
-            for process in self.started.values()
-            if process.poll() is None
+            for name, process in self.started.items()
+            if process.poll() is None and name in (names or self.started)
         ]
         return own + [c for one in own for c in one.children(recursive=True)]
+
+    def kill(self, name):
+        """Kill a command, which cannot say a word; return what outlives it."""
+        family = self.family(name)
+        assert len(family) > 2
+        self.started[name].kill()
+        return psutil.wait_procs(family, timeout=20)[1]
 
     def end(self):
         """Ask every command to end; return the processes that outlived it."""
@@ -93,11 +100,11 @@ def lab(tmp_path_factory):
     here = lab.folder
     port, control = free_port(), free_port()
 
-    def join(name, number):
+    def join(name, number, state=""):
         lab.start(
             name,
             *("client", "--server", f"localhost:{port}", "--number", number),
-            *("--certs", f"of-{name}", "--state", f"state-{name}"),
+            *("--certs", f"of-{name}", "--state", state or f"state-{name}"),
         )
 
     try:
@@ -132,7 +139,12 @@ def lab(tmp_path_factory):
             *("--tasks", 2, "--rounds", 1, "--classes-per-task", 2, "--seed", 7),
             *("--output", "results"),
         )
-        lab.codes = {n: lab.code(n) for n in ("run", "stranger", "deceived")}
+        lab.codes = {n: lab.code(n) for n in ("run", "deceived")}
+        # A client that is killed, and returns at once.
+        lab.left = lab.kill("client-1")
+        copied(here / "of-client-1", here / "of-returning", "ca.crt", KEY.format(1))
+        join("returning", 1, "state-client-1")
+        lab.until("returning", "SuperNode ID")
         lab.start(
             "second",
             *("run", "--server", f"127.0.0.1:{control}", "--certs", "of-user"),
@@ -146,6 +158,8 @@ def lab(tmp_path_factory):
             for at in member.net_connections("inet")
             if at.status == psutil.CONN_LISTEN
         }
+        lab.left_by_server = lab.kill("server")
+        lab.until("client-0", "no program listens at")
     finally:
         lab.alive = lab.end()
     lab.port, lab.control = port, control
@@ -177,11 +191,10 @@ def test_no_client_waits_for_another_in_an_asynchronous_run(lab):
     assert all(None not in matrix[1] for matrix in found)
 
 
-def test_a_client_with_an_unknown_key_is_sent_away(lab):
-    assert lab.codes["stranger"] == 1
-    assert "Failed to activate SuperNode" in lab.said("stranger")
-    assert "SuperNode ID" not in lab.said("stranger")
-    assert "a call with an unknown key" in lab.said("stranger")
+def test_a_client_with_an_unknown_key_is_not_let_in_and_told_why(lab):
+    said = lab.said("stranger")
+    assert "does not let client 1 in: either client-1.pub of this key is not in" in said
+    assert "SuperNode ID" not in said
     assert "not let in: a call with an unknown key, from 127.0.0.1" in lab.said(
         "server"
     )
@@ -189,8 +202,27 @@ def test_a_client_with_an_unknown_key_is_sent_away(lab):
 
 def test_a_client_leaves_a_server_that_it_cannot_trust(lab):
     assert lab.codes["deceived"] == 1
-    assert "CERTIFICATE_VERIFY_FAILED" in lab.said("deceived")
+    last = lab.said("deceived").splitlines()[-1]
+    assert last.startswith(f"fcl: the server at localhost:{lab.port} has a certificate")
     assert "SuperNode ID" not in lab.said("deceived")
+
+
+def test_a_killed_client_leaves_nothing_behind_and_returns_at_once(lab):
+    assert lab.left == []
+    assert "does not let client 1 in" not in lab.said("returning")
+
+
+def test_a_killed_server_leaves_nothing_behind(lab):
+    assert lab.left_by_server == []
+
+
+def test_a_client_says_that_its_server_is_gone(lab):
+    (line,) = [li for li in lab.said("client-0").splitlines() if "no program" in li]
+    assert line == (
+        f"fcl: no program listens at localhost:{lab.port}: start fcl server there, or "
+        "correct --server; the client goes on when it is back"
+    )
+    assert lab.said("client-0").splitlines()[-1] == line
 
 
 def test_no_client_but_the_two_was_registered(lab):
@@ -220,5 +252,5 @@ def test_what_server_and_clients_need_for_a_restart_is_theirs_alone(lab):
 
 def test_nothing_outlives_the_commands(lab):
     assert lab.alive == []
-    assert lab.started["server"].returncode == 143
+    assert lab.started["returning"].returncode == 143
     assert lab.started["client-0"].returncode == 143

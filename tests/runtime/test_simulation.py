@@ -5,6 +5,7 @@ import io
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -128,6 +129,24 @@ def test_a_real_run_leaves_a_complete_folder_and_nothing_else(real_runs):
 def test_no_process_outlives_a_real_run(real_runs):
     for folder, _ in real_runs.values():
         assert vanished(folder / ".flower" / "home")
+
+
+def test_nothing_of_flower_or_ray_outlives_a_command_that_is_killed(tmp_path):
+    folder = tmp_path / "run"
+    process = fcl(*RUN, "--rounds", 500, "--workers", 1, "--output", folder)
+    deadline = time.monotonic() + PATIENCE
+    while not (folder / "accuracy.csv").exists() or not rounds_of(folder):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    family = psutil.Process(process.pid).children(recursive=True)
+    assert any("ray" in name for name in still_there(folder / ".flower" / "home"))
+
+    process.kill()
+    process.communicate(timeout=PATIENCE)
+
+    assert psutil.wait_procs(family, timeout=30)[1] == []
+    assert vanished(folder / ".flower" / "home")
 
 
 def test_fedet_sends_groups_of_enhancers_and_what_it_says_of_them(tmp_path):
@@ -309,7 +328,8 @@ def test_the_leftovers_of_a_crash_are_cleared_away(programs, tmp_path):
     assert not (tmp_path / "run" / ".flower").exists()
 
 
-def test_a_command_that_is_stopped_stops_its_processes(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_command_that_is_stopped_stops_its_processes(tmp_path, number):
     """The whole command, with our own programs found beside a link to Python."""
     place = tmp_path / "bin"
     place.mkdir()
@@ -337,9 +357,10 @@ def test_a_command_that_is_stopped_stops_its_processes(tmp_path):
         if (folder / "progress.json").exists() or process.poll() is not None:
             break
         time.sleep(0.1)
-    assert len(still_there(folder / ".flower" / "home")) == 3
-    process.terminate()
+    # Flower's two with a guardian each, and what one of them has started.
+    assert len(still_there(folder / ".flower" / "home")) == 5
+    process.send_signal(number)
     _, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 143, err
+    assert process.returncode == (143 if number == signal.SIGTERM else -number), err
     assert vanished(folder / ".flower" / "home")
     shutil.rmtree(folder)

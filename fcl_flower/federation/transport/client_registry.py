@@ -9,8 +9,8 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from fcl_flower.core.errors import RoundError, WireError
-from fcl_flower.federation.transport import mailbox
-from fcl_flower.federation.transport.client_numbers import check_claim
+from fcl_flower.federation.identity.client_numbers import check_claim
+from fcl_flower.federation.transport import mailbox, protocol
 
 POLL_SECONDS = 0.1
 RETURN_SECONDS = 5.0
@@ -143,7 +143,12 @@ class ClientRegistry:
 
 
 def _partition(records: RecordDict) -> int:
-    found = records.config_records["who"]["partition"]
+    said = records.config_records["who"]
+    found = said["partition"]
     if type(found) is not int or found < 0:  # True is an int, too
         raise WireError(f"who/partition: expected a number from 0, got {found!r}")
+    try:
+        protocol.check(said)
+    except WireError as error:
+        raise WireError(f"client {found} {error}") from error
     return found

@@ -2,13 +2,16 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from flwr.app import Error, Message, RecordDict
 from flwr.serverapp import Grid
 
 from fcl_flower.core.errors import WireError
+from fcl_flower.federation.transport.background import at_once, in_thread, is_remote
 
 SOONEST = 0.02
 LATEST = 1.0
@@ -19,6 +22,12 @@ PATIENCE = 0.05
 LATE = 1000
 """Our code, beside Flower's, for a reply that was not waited for any longer."""
 GRACE = 10.0
+MOMENT = 0.25
+"""What a look at the answers may take; one that takes longer goes on by itself."""
+PUSH_SECONDS = 60.0
+"""What it may take to hand messages to Flower, beside the time for their bytes."""
+SLOWEST = 2**20
+"""Bytes a second."""
 MAX_REASON = 300
 
 
@@ -28,40 +37,67 @@ still be with these, to when the others are no longer waited for. A failure is n
 answer."""
 
 
+@dataclass(slots=True)
+class _Push:
+    """Messages that are being handed to Flower."""
+
+    messages: list[Message]
+    call: "Future[Iterable[str]]"
+    until: float
+
+
+@dataclass(slots=True)
+class _Question:
+    """A message on its way: until when it is waited for, and the look that is on."""
+
+    message: Message
+    until: float
+    look: "Future[Message | None] | None" = None
+
+    def answer(self) -> Message | None:
+        """Return what a look has found, None while it has not."""
+        if self.look is None or not self.look.done():
+            return None
+        found, self.look = self.look.result(), None
+        return found
+
+
 class Mailbox:
     """Questions that are on their way, each with its own deadline.
 
     Answers are fetched one by one, so that bytes that Flower
     cannot open cost only one. ``src_node_id`` of an answer is the node that was asked,
     whatever the peer says of itself.
+
+    Over a network nothing here waits: Flower's calls retry without end where its server
+    does not answer, and look for hours for the rest of a reply whose client is gone.
     """
 
     def __init__(self, grid: Grid, timeout: float) -> None:
         """Send through ``grid``; wait ``timeout`` seconds for each answer."""
         self._grid = grid
         self._timeout = timeout
-        self._waiting: list[tuple[Message, float]] = []
+        self._begin = in_thread if is_remote(grid) else at_once
+        self._pushes: list[_Push] = []
+        self._waiting: list[_Question] = []
         self._unsent: list[Message] = []
-        self._overdue: list[tuple[Message, float]] = []
+        self._overdue: list[_Question] = []
         self._quiet_since = time.monotonic()
 
     def __len__(self) -> int:
         """Return how many answers are missing."""
-        return len(self._waiting) + len(self._unsent)
+        pushed = sum(len(push.messages) for push in self._pushes)
+        return pushed + len(self._waiting) + len(self._unsent)
 
     def send(self, messages: Iterable[Message]) -> None:
         """Send messages; a client no longer finds them when we have given them up."""
         asked = list(messages)
         for message in asked:
             message.metadata.ttl = self._timeout + GRACE
-        sent = set(self._grid.push_messages(asked))
-        now = time.monotonic()
-        for message in asked:
-            if message.metadata.message_id in sent:
-                self._waiting.append((message, now + self._timeout))
-            else:
-                self._unsent.append(message)
-        self._quiet_since = now
+        until = time.monotonic() + min(self._timeout, _push_seconds(asked))
+        call = self._begin(self._grid.push_messages, asked)
+        self._pushes.append(_Push(asked, call, until))
+        self._note_sent()
 
     def collect(self) -> list[Message]:
         """Return what has been answered since the last time; does not wait.
@@ -69,16 +105,18 @@ class Mailbox:
         A client that cannot be reached, fails, answers too late, or answers with
         bytes that Flower cannot open, is answered for by an error.
         """
+        self._note_sent()
         found = [_problem(message, "could not be reached") for message in self._unsent]
         self._unsent = []
+        self._look(self._waiting)
         now = time.monotonic()
         waiting = []
-        for message, deadline in self._waiting:
-            answer = _pull(self._grid, message)
-            if answer is None and now > deadline:
-                answer = _problem(message, "no reply in time", LATE)
+        for question in self._waiting:
+            answer = question.answer()
+            if answer is None and now > question.until:
+                answer = _problem(question.message, "no reply in time", LATE)
             if answer is None:
-                waiting.append((message, deadline))
+                waiting.append(question)
             else:
                 found.append(answer)
         self._waiting = waiting
@@ -89,18 +127,47 @@ class Mailbox:
     def close(self) -> list[Message]:
         """Answer by an error for all who have not answered; see `busy`."""
         late, self._waiting = self._waiting, []
+        for push in self._pushes:
+            late += [_Question(message, push.until) for message in push.messages]
+        self._pushes = []
         self._overdue += late
-        return [late_answer(message) for message, _ in late]
+        return [late_answer(question.message) for question in late]
 
     def busy(self) -> set[int]:
         """Return the nodes that still work on what `close` has answered for."""
+        self._look(self._overdue)
         now = time.monotonic()
         self._overdue = [
-            (message, deadline)
-            for message, deadline in self._overdue
-            if now < deadline and _pull(self._grid, message) is None
+            question
+            for question in self._overdue
+            if now < question.until and question.answer() is None
         ]
-        return {message.metadata.dst_node_id for message, _ in self._overdue}
+        return {question.message.metadata.dst_node_id for question in self._overdue}
+
+    def _note_sent(self) -> None:
+        """Sort out which messages have reached Flower, and which will not."""
+        now = time.monotonic()
+        for push in list(self._pushes):
+            if push.call.done():
+                sent = set(push.call.result())
+            elif now > push.until:
+                sent = set[str]()
+            else:
+                continue
+            self._pushes.remove(push)
+            for message in push.messages:
+                if message.metadata.message_id in sent:
+                    self._waiting.append(_Question(message, now + self._timeout))
+                else:
+                    self._unsent.append(message)
+            self._quiet_since = now
+
+    def _look(self, questions: Sequence[_Question]) -> None:
+        """Look for the answers to questions; wait for a moment, however many."""
+        for question in questions:
+            if question.look is None:
+                question.look = self._begin(_pull, self._grid, question.message)
+        wait((q.look for q in questions if q.look), MOMENT)
 
     def pause(self) -> None:
         """Wait a moment: longer, the longer nothing has come."""
@@ -186,6 +253,17 @@ def reason(error: Exception) -> str:
     text = str(error) if isinstance(error, WireError) else repr(error)
     line = " ".join(text.split())[:MAX_REASON]
     return "".join(sign if sign.isprintable() else "?" for sign in line)
+
+
+def _push_seconds(messages: Iterable[Message]) -> float:
+    """Return how long it may take to hand messages to Flower."""
+    size = sum(
+        len(array.data)
+        for message in messages
+        for record in message.content.array_records.values()
+        for array in record.values()
+    )
+    return PUSH_SECONDS + size / SLOWEST
 
 
 def _pull(grid: Grid, message: Message) -> Message | None:

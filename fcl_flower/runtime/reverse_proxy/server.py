@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fcl_flower.core.errors import WireError, extra, refuse
-from fcl_flower.federation.transport.node_auth import NodeKeys
+from fcl_flower.federation.identity.node_auth import NodeKeys
 from fcl_flower.runtime.reverse_proxy.bounds import Bounds
 from fcl_flower.runtime.reverse_proxy.caller import (
     PIECE,

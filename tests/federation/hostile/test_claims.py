@@ -13,7 +13,7 @@ from flwr.app import (
 )
 
 from fcl_flower.federation.server_app import main
-from fcl_flower.federation.transport import messages
+from fcl_flower.federation.transport import messages, protocol
 
 HONEST, HOSTILE = 0, 1
 METHODS = [
@@ -137,7 +137,7 @@ class Late(InProcessGrid):
         if message.metadata.dst_node_id != 3:
             return reply
         if is_kind(message, "query"):
-            who = ConfigRecord({"partition": self.claimed})
+            who = ConfigRecord({"partition": self.claimed, **protocol.own()})
             return Message(RecordDict({"who": who}), reply_to=message)
         tasks = messages.decode_request(message.content).stage.task + 1
         scores = {"accuracy": [1.0] * tasks, "model-bytes": 1}

@@ -18,7 +18,7 @@ from flwr.supercore.protobuf.client import ProtobufRequestContext
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.federation.transport.node_auth import NodeKeys
+from fcl_flower.federation.identity.node_auth import NodeKeys
 from fcl_flower.runtime.certificates import Certificates, make_certificates
 from fcl_flower.runtime.processes import free_port
 from fcl_flower.runtime.reverse_proxy.bounds import Bounds
