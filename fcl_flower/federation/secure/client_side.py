@@ -64,10 +64,8 @@ class ClientSide:
 
     def advertise_keys(self) -> RecordDict:
         """Begin anew; return the public keys, of masks and of messages to others."""
-        (mask, public_mask), (seal, public_seal) = (
-            generate_key_pairs(),
-            generate_key_pairs(),
-        )
+        mask, public_mask = generate_key_pairs()
+        seal, public_seal = generate_key_pairs()
         public = (public_key_to_bytes(public_mask), public_key_to_bytes(public_seal))
         private = [private_key_to_bytes(mask), private_key_to_bytes(seal)]
         self._keep("keys", private=private, public=list(public))
@@ -178,10 +176,9 @@ class ClientSide:
 
     def _check_clients(self, summed: list[int], known: Mapping[int, object]) -> None:
         """Refuse a sum that is over too few, or over others than agreed."""
-        threshold = self._section.sum_threshold(len(known))
-        if len({*summed}) < max(threshold, len(summed)) or not known.keys() >= {
-            *summed
-        }:
+        threshold, different = self._section.sum_threshold(len(known)), {*summed}
+        enough = len(different) >= max(threshold, len(summed))
+        if not enough or not different <= known.keys():
             raise WireError(
                 f"secure aggregation: expected at least {threshold} of the clients "
                 f"{sorted(known)}, got {sorted(summed)}"

@@ -1,16 +1,20 @@
 """Whole rounds in this process, before a server that looks at all that it gets."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 from analytic_cases import start
+from cryptography.hazmat.primitives.asymmetric import ec
 from fakes import failure, rounds_of, run_in_process, summary_of, tiny
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
 from fcl_flower.core.errors import RoundError
 from fcl_flower.core.seeds import derive
 from fcl_flower.federation.secure import fixed_point, sum_strategy
 from fcl_flower.federation.secure.exchange import RECORD
-from fcl_flower.federation.transport import messages
+from fcl_flower.federation.transport import byte_counts, messages
 from fcl_flower.federation.transport.codec import encode
 from fcl_flower.federation.transport.state_store import FolderStateStore
 
@@ -171,6 +175,23 @@ def test_analytic_heads_are_those_of_everybodys_samples(tmp_path):
     assert scores[0] == scores[1]
 
 
+def test_every_byte_is_counted_and_evaluations_know_nothing_of_the_sum(tmp_path):
+    up, down = Counter(), Counter()
+
+    def tamper(client, message, reply):
+        if message.metadata.message_type != "query":  # of who is there
+            up.update(byte_counts.traffic(reply.content))
+            down.update(byte_counts.traffic(message.content))
+        if message.metadata.message_type == "evaluate":
+            assert message.content.array_records.keys() == {"base"}
+        return reply
+
+    run_in_process(config(tmp_path), tamper=tamper)
+
+    found = summary_of(tmp_path)["bytes_by_kind"]
+    assert found == {"up": dict(up), "down": dict(down)}
+
+
 # ---- who drops out
 
 
@@ -264,6 +285,10 @@ def one_twice(content):
     return {key: [*values, values[0]] for key, values in content.items()}
 
 
+def of_others(content):
+    return {**content, "clients": [number + 100 for number in content["clients"]]}
+
+
 def nothing(content):
     return {}
 
@@ -274,7 +299,9 @@ def numbers(content):
 
 @pytest.mark.parametrize("step", [KEYS, SHARES])
 @pytest.mark.parametrize(
-    "change", [huge, one_less, one_twice, nothing, numbers], ids=lambda f: f.__name__
+    "change",
+    [huge, one_less, one_twice, of_others, nothing, numbers],
+    ids=lambda f: f.__name__,
 )
 def test_a_client_that_answers_with_no_such_table_is_left_out(tmp_path, step, change):
     run_in_process(config(tmp_path / "a"), tamper=at_step(step, table(change)))
@@ -287,7 +314,18 @@ def test_a_client_that_answers_with_no_such_table_is_left_out(tmp_path, step, ch
         assert step.removeprefix("query.") in row["reasons"][str(HOSTILE)]
 
 
-@pytest.mark.parametrize("change", [rubbish], ids=["rubbish"])
+def one_key(content):
+    return {**content, "1": content["0"]}
+
+
+def another_curve(content):
+    public = ec.generate_private_key(ec.SECP256R1()).public_key()
+    return {**content, "0": [public_key_to_bytes(public)]}
+
+
+@pytest.mark.parametrize(
+    "change", [rubbish, one_key, another_curve], ids=lambda f: f.__name__
+)
 def test_so_is_one_without_keys(tmp_path, change):
     run_in_process(config(tmp_path), tamper=at_step(KEYS, table(change)))
 

@@ -120,7 +120,15 @@ def test_a_value_out_of_its_range_is_refused(key, value):
 
 @pytest.mark.parametrize(
     ("share", "clients", "needed"),
-    [(0.67, 3, 3), (0.67, 4, 3), (0.67, 5, 4), (0.7, 10, 7), (0.51, 4, 3), (1, 9, 9)],
+    [
+        (0.67, 3, 3),
+        (0.51, 3, 3),
+        (0.67, 4, 3),
+        (0.67, 5, 4),
+        (0.7, 10, 7),
+        (0.51, 4, 3),
+        (1, 9, 9),
+    ],
 )
 def test_the_threshold_is_a_share_of_the_clients_and_three_at_least(
     share, clients, needed
