@@ -19,7 +19,12 @@ def summed(name):
     return issubclass(algorithm(name).load_server(), SumsUpdates)
 
 
-DECLARED = {"secure aggregation": summed}
+DECLARED = {
+    "client-level DP": lambda name: "client" in algorithm(name).privacy_units,
+    "example-level DP": lambda name: "example" in algorithm(name).privacy_units,
+    "secure aggregation": summed,
+    "robust aggregation": lambda name: algorithm(name).load_server().combines,
+}
 """What a strategy's declaration says of each column."""
 
 

@@ -61,8 +61,10 @@ def started(tmp_path):
     members += [child for one in members for child in one.children(recursive=True)]
     for process in running.values():
         process.terminate()
-    for process in psutil.wait_procs(members, timeout=20)[1]:
+    for process in psutil.wait_procs(members, timeout=60)[1]:
         process.kill()
+    for process in running.values():
+        process.wait()
 
 
 def said(path, pattern):

@@ -192,6 +192,14 @@ def test_every_byte_is_counted_and_evaluations_know_nothing_of_the_sum(tmp_path)
     assert found == {"up": dict(up), "down": dict(down)}
 
 
+def test_noise_is_under_the_masks(tmp_path):
+    noise = {"unit": "client", "noise_multiplier": 0.5}
+    for secure in (False, True):
+        run_in_process(config(tmp_path / str(secure), secure=secure, **noise))
+
+    same_model(tmp_path / "True", tmp_path / "False", atol=1e-6)
+
+
 # ---- who drops out
 
 

@@ -109,6 +109,22 @@ def test_so_is_what_does_not_go_with_it(settings, expected):
 
 
 @pytest.mark.parametrize(
+    ("key", "value", "usual"),
+    [
+        ("aggregation", "median", "'mean'"),
+        ("clip_to_median", 2.0, "0.0"),
+        ("weighting", "uniform", "'examples'"),
+        ("examples_limit", 3.0, "0.0"),
+    ],
+)
+def test_what_looks_at_single_updates_is_refused(key, value, usual):
+    assert refusal(strategy="fedavg", **{key: value}) == (
+        f"federation.{key}: got {value!r}, expected {usual} with secure aggregation, "
+        "as nobody sees single updates"
+    )
+
+
+@pytest.mark.parametrize(
     ("key", "value"),
     [("secure_threshold", 0.5), ("secure_threshold", 1.1), ("secure_bits", 49)],
 )
