@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing_extensions import override
 
 from fcl_flower.algorithms.base import Params, ServerStrategy
+from fcl_flower.algorithms.hooks import SumsUpdates
 from fcl_flower.algorithms.registry import Algorithm
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 from fcl_flower.core.update_checks import same_tensors
@@ -23,7 +24,7 @@ ALGORITHM = Algorithm(
 )
 
 
-class FedAvg(ServerStrategy[Params]):
+class FedAvg(ServerStrategy[Params], SumsUpdates):
     """Keep one global model; every client receives it whole."""
 
     combines = True
@@ -49,3 +50,11 @@ class FedAvg(ServerStrategy[Params]):
             return state
         models = [update.payload["base"] for update in updates.values()]
         return {"base": self.aggregation.combine(models, counts, state["base"])}
+
+    @override
+    def summands(self, state: Payload) -> Payload:
+        return state
+
+    @override
+    def aggregate_sum(self, state: Payload, stage: TaskStage, total: Update) -> Payload:
+        return self.aggregate_train(state, stage, {0: total})  # a mean is its own mean

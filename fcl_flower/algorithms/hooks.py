@@ -1,15 +1,15 @@
 """Optional parts of an algorithm: a side has those from which it inherits.
 
-Mixins of a `ServerStrategy`: `AsksClients`, `RestoresClients`, `Forgets`, `Explains`,
-`KnowsModel` and `TrainsOnServer`. Mixins of a `ClientLearner`: `AnswersQueries` and
-`SelectsModel`.
+Mixins of a `ServerStrategy`: `AsksClients`, `RestoresClients`, `Forgets`,
+`SumsUpdates`, `Explains`, `KnowsModel` and `TrainsOnServer`. Mixins of a
+`ClientLearner`: `AnswersQueries` and `SelectsModel`.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from fcl_flower.core.types import Payload, TaskStage
+from fcl_flower.core.types import Payload, TaskStage, Update
 
 if TYPE_CHECKING:
     from fcl_flower.data.examples import Examples, TaskData
@@ -74,6 +74,49 @@ class Forgets(ABC):
 
         Raises:
             ConfigError: there is nothing of it in the state.
+        """
+
+
+class SumsUpdates(ABC):
+    """A strategy whose server needs no more of a round than sums over its clients.
+
+    With secure aggregation it sees no update, and `aggregate_train` is not called.
+
+    Class attributes:
+        weighs_examples: a client counts as often as it has examples, so that the sum is
+            told as a mean; otherwise tensors are added up as they are.
+    """
+
+    weighs_examples: ClassVar[bool] = True
+
+    def check_summable(self) -> None:
+        """Refuse parameters with which sums are not enough.
+
+        Raises:
+            ConfigError: one sentence names the parameter, and what was expected.
+        """
+        return
+
+    @abstractmethod
+    def summands(self, state: Payload) -> Payload:
+        """Return tensors of the groups, names, shapes and dtypes of every update.
+
+        Groups of kind ``meta`` stay with the clients. A client may leave out a group
+        that has nothing to add, unless examples weigh.
+        """
+
+    @abstractmethod
+    def aggregate_sum(self, state: Payload, stage: TaskStage, total: Update) -> Payload:
+        """Return the next server state.
+
+        Args:
+            state: must not be changed in place.
+            stage: of the round.
+            total: the sum of the round's updates, or their mean if examples weigh, in
+                the dtypes of `summands`; ``num_examples`` is a sum in any case.
+
+        Raises:
+            WireError: no honest clients have this sum.
         """
 
 

@@ -248,6 +248,7 @@ def local_only_counterpart(config: RunConfig) -> RunConfig | None:
         return None
     # Alone, a client hides its data by sending none of what it learns.
     config = config.replace(unit="none", noise_multiplier=0.0)
+    config = config.replace(secure_aggregation=False)  # there is nothing to add up
     if not method.counterpart:
         return config.replace(local_only=True)
     other = algorithm(method.counterpart)

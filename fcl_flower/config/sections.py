@@ -175,6 +175,10 @@ class TrainingSection(Section):
     """CPU threads of a client; results repeat exactly only with 1."""
 
 
+LEAST_SUMMANDS = 3
+"""A sum of two shows each of them what the other has added."""
+
+
 class FederationSection(Section):
     """Rounds, and what the server accepts."""
 
@@ -228,6 +232,21 @@ class FederationSection(Section):
     """How many clients are hostile: the last ones."""
     wire_dtype: Literal["float32", "float16", "bfloat16"] = "float32"
     """Floating-point type of float32 tensors on the wire."""
+    secure_aggregation: bool = False
+    """Show the server the sum of the updates alone, where the strategy needs no more
+    (docs/protections.md)."""
+    secure_threshold: float = Field(0.67, ge=0.51, le=1)
+    """Fraction of a round's clients, three at least, without which the masks of secure
+    aggregation cannot be taken off; the others may drop out."""
+    secure_bits: int = Field(32, ge=8, le=48)
+    """Bits behind the binary point of what is added up under masks; of 62 the others
+    hold the largest value of the sum."""
+
+    def sum_threshold(self, clients: int) -> int:
+        """Return how many of a round's clients secure aggregation needs."""
+        # Less than the rounding of the product, more than that of any fraction.
+        exact = math.ceil(self.secure_threshold * clients - 1e-9)
+        return max(LEAST_SUMMANDS, exact)
 
 
 class AsynchronousSection(Section):

@@ -28,6 +28,7 @@ from fcl_flower.data.examples import Examples, InputSpec, SplitName, TaskData, c
 from fcl_flower.data.local.client_data import LocalData
 from fcl_flower.data.scenarios.registry import Scenario
 from fcl_flower.data.text.vector_files import find_vectors
+from fcl_flower.federation.secure.client_side import ClientSide
 from fcl_flower.federation.transport.codec import encode
 from fcl_flower.federation.transport.state_store import (
     ContextStateStore,
@@ -158,6 +159,8 @@ class Client:
         )
         if config.model.growing_head:
             self.learner.model.grow_head(self.scenario.labels_until(stage.task))
+        masked = config.federation.secure_aggregation
+        self.masks = ClientSide(context) if masked else None
         self.store: StateStore = ContextStateStore(context)
         if config.run.client_state != "context":
             folder = Path(config.run.client_state) / f"client-{node.partition_id}"

@@ -15,6 +15,8 @@ from fcl_flower.core.errors import ContractError, FclError
 from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData
 from fcl_flower.federation.client import Client
+from fcl_flower.federation.secure import exchange
+from fcl_flower.federation.secure.client_side import ClientSide
 from fcl_flower.federation.transport import messages, protocol
 
 # The server is trusted with more than a peer: it sends the adapters of all clients.
@@ -73,6 +75,25 @@ def query(message: Message, context: Context) -> Message:
     return Message(encoder.payload(answer), reply_to=message)
 
 
+@app.query(exchange.KEYS)
+def advertise_keys(message: Message, context: Context) -> Message:
+    """Begin a sum under masks: reply with public keys."""
+    return Message(ClientSide(context).advertise_keys(), reply_to=message)
+
+
+@app.query(exchange.SHARES)
+def share_keys(message: Message, context: Context) -> Message:
+    """Reply with shares of what the masks are made of, sealed for the others."""
+    found = ClientSide(context).share_keys(message.content)
+    return Message(found, reply_to=message)
+
+
+@app.query(exchange.UNMASK)
+def unmask(message: Message, context: Context) -> Message:
+    """Reply with the shares by which the masks are taken off the sum."""
+    return Message(ClientSide(context).unmask(message.content), reply_to=message)
+
+
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Train one round on the client's current task; be tested too, where asked."""
@@ -95,13 +116,16 @@ def trained(message: Message, client: Client, train: Train) -> Message:
         return Message(messages.state_lost(request.since), reply_to=message)
     state = client.learner.init() if saved is None else saved.payload
     data = client.data(stage)
-    received = messages.decode_payload(message.content, MAX_RECEIVED)
+    received = dict(messages.decode_payload(message.content, MAX_RECEIVED))
+    sum_of = received.pop(exchange.SUM_OF, {})
     state, update = train(state, received, stage, data)
     client.store.save(state, stage.round)
     # What was sent is old by now: the client has its private state, and its update.
     own = update.payload if client.learner.update_is_model else {}
     tested = client.evaluation(state, own, stage) if request.evaluate else None
     update = client.hidden(update, received, stage)
+    if client.masks is not None:
+        update = client.masks.masked(update, sum_of)
     encoder = messages.MessageEncoder(client.config.federation.wire_dtype)
     return Message(encoder.encode_update(update, stage, tested), reply_to=message)
 

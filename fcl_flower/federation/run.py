@@ -1,9 +1,10 @@
 """What both loops share: how a run begins, what Flower's user gets, how it ends."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from logging import INFO
 from pathlib import Path
 from typing import TypeAlias
@@ -22,6 +23,8 @@ from fcl_flower.core.schedule import Schedule
 from fcl_flower.core.simulated_clock import SimulatedClock
 from fcl_flower.core.types import Arrays
 from fcl_flower.federation.pacing.in_flight import CheckpointStore
+from fcl_flower.federation.secure.channel import Channel
+from fcl_flower.federation.secure.sum_strategy import SecureSum
 from fcl_flower.federation.server import Server
 from fcl_flower.federation.transport.client_registry import ClientRegistry
 from fcl_flower.federation.transport.flower_records import (
@@ -55,6 +58,8 @@ class FederatedRun:
         checkpoint: where the server keeps its state.
         registry: maps clients to nodes.
         ledger: what clients' data have cost; None where they are no privacy unit.
+        agree_on_masks: called with the participants before each attempt at a round;
+            returns why some of them are left out.
     """
 
     server: Server
@@ -64,6 +69,7 @@ class FederatedRun:
     checkpoint: CheckpointStore
     registry: ClientRegistry
     ledger: Ledger | None = None
+    agree_on_masks: Callable[[Sequence[int]], Mapping[int, str]] = lambda clients: {}
 
 
 class FederatedStrategy(Strategy):
@@ -252,6 +258,9 @@ def prepare(
     if initial_arrays:
         model = from_array_record(initial_arrays, model)
     strategy = factory.build_strategy(resolved)
+    secure = None
+    if config.federation.secure_aggregation:
+        strategy = secure = SecureSum(strategy, config.federation)
     words = factory.build_word_vectors(resolved)
     remarks = {} if words is None else {"word vectors": words.origin}
     if isinstance(strategy, Explains):
@@ -296,9 +305,13 @@ def prepare(
             )
     clock = SimulatedClock(config.asynchronous.durations, recorder.clock)
     schedule = factory.build_schedule(resolved, scenario)
-    return FederatedRun(
+    run = FederatedRun(
         server, schedule, clock, recorder.lateness, checkpoint, registry, ledger
     )
+    if secure is None:
+        return run
+    channel = Channel(grid, registry, timeout, lambda: server.traffic)
+    return replace(run, agree_on_masks=partial(secure.begin, channel))
 
 
 def _evaluates_updates(resolved: ResolvedRun) -> bool:

@@ -37,7 +37,7 @@ class Server:
 
     A reply that fails, comes late or must not be used is left out, by client and with
     a reason; it never ends a run. Rounds are counted from 1; in an asynchronous run a
-    round is one update.
+    round is one update. `traffic` is that of the round so far.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Server:
         self._state: Payload = {}
         self._done = 0
         self._encoder = messages.MessageEncoder(wire_dtype)
-        self._traffic = Traffic()
+        self.traffic = Traffic()
         self._reader = ReplyReader(
             strategy, registry, recorder.check_metrics, max_update_norm
         )
@@ -195,7 +195,7 @@ class Server:
         asked = Asked(stage, client_stage or stage, tasks)
         self._reader.expect_update(client, asked)
         payload = self._strategy.configure_train(self._state, stage, client)
-        self._traffic.nominal_down += byte_counts.nominal_bytes(payload)
+        self.traffic.nominal_down += byte_counts.nominal_bytes(payload)
         request = Request(asked.client_stage, self.last_round(client), tasks > 0)
         return self._message(client, MessageType.TRAIN, payload, request)
 
@@ -229,8 +229,8 @@ class Server:
         that has never trained.
         """
         received = self._reader.read(replies, self._state)
-        self._traffic.up += received.traffic
-        self._traffic.nominal_up += sum(
+        self.traffic.up += received.traffic
+        self.traffic.nominal_up += sum(
             byte_counts.nominal_bytes(update.payload)
             for update in received.updates.values()
         )
@@ -314,7 +314,7 @@ class Server:
             stage.task,
             {client: update.metrics for client, update in updates.items()},
             dict(sorted(failures.items())),
-            self._traffic,
+            self.traffic,
             {**diagnostics, **self.diagnostics(stage)},
             stages=stages,
             timing=timing,
@@ -322,7 +322,7 @@ class Server:
         )
         self._store.save(self._state, self._done)
         self._streams.note(stages)
-        self._traffic = Traffic()
+        self.traffic = Traffic()
         # Kept for one round only: it holds every tensor that it has encoded.
         self._encoder = messages.MessageEncoder(self._wire_dtype)
 
@@ -339,6 +339,6 @@ class Server:
         self, client: int, message_type: str, payload: Payload, request: Request
     ) -> Message:
         records = self._encoder.encode_request(payload, request)
-        self._traffic.down += byte_counts.traffic(records)
+        self.traffic.down += byte_counts.traffic(records)
         node = self._registry.node(client)
         return Message(records, dst_node_id=node, message_type=message_type)

@@ -198,16 +198,18 @@ class SynchronousStrategy(FederatedStrategy):
         An attempt does not count in which a client has lost its state, once each.
         """
         attempt, excused = 1, set[int]()
+        self._state_lost = frozenset()
         while True:
             self._select_participants(number, timeout)
             self._query()
-            asked = self.configure_train(
-                number, self._result.arrays, ConfigRecord(), grid
-            )
-            replies = self._ask(asked, number, self._quorum.closes_at)
-            replies = self._in_simulated_time(asked, replies)
-            self._note_late(replies)
             try:
+                self._agree_on_masks()
+                asked = self.configure_train(
+                    number, self._result.arrays, ConfigRecord(), grid
+                )
+                replies = self._ask(asked, number, self._quorum.closes_at)
+                replies = self._in_simulated_time(asked, replies)
+                self._note_late(replies)
                 arrays, metrics = self.aggregate_train(number, replies)
             except RoundError as error:
                 if self._state_lost <= excused:
@@ -267,6 +269,12 @@ class SynchronousStrategy(FederatedStrategy):
                 for client, stage in self._stages.items()
                 if client in server.clients and client not in self._late
             }
+
+    def _agree_on_masks(self) -> None:
+        """With secure aggregation leave out those who have agreed on no masks."""
+        for client, why in self.run.agree_on_masks(sorted(self._stages)).items():
+            self._failures[client] = why
+            del self._stages[client]
 
     def _in_simulated_time(
         self, asked: list[Message], replies: list[Message]

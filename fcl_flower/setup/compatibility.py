@@ -1,6 +1,7 @@
 """What does not go together: settings of a run, and what an algorithm needs of it."""
 
 from fcl_flower.config.run_config import RunConfig
+from fcl_flower.config.sections import LEAST_SUMMANDS
 from fcl_flower.core.errors import refuse
 from fcl_flower.data.scenarios.plan import Scenario
 from fcl_flower.data.scenarios.registry import scenario_entry
@@ -24,6 +25,8 @@ def check_choices(run: ResolvedRun) -> None:
     trains_on_server = bool(run.algorithm.trainer)
     reveals = bool(run.config.scenario.params.get("reveal_ids", False))
     one_at_a_time = config.scenario.params.get("mean_duration", 1) != 0
+    secure, clients = config.federation.secure_aggregation, config.scenario.clients
+    in_a_round = max(1, round(clients * config.federation.client_fraction))
     for wrong, key, value, expected in (
         (
             config.data.public_path and not (scenario.local_data and trains_on_server),
@@ -48,6 +51,39 @@ def check_choices(run: ResolvedRun) -> None:
             "asynchronous.enabled",
             True,
             f"false for scenario {name}, in which clients meet concepts by rounds",
+        ),
+        (
+            secure and config.asynchronous.enabled,
+            "federation.secure_aggregation",
+            True,
+            "false in an asynchronous run, which takes up each update by itself",
+        ),
+        (
+            secure and config.strategy.local_only,
+            "federation.secure_aggregation",
+            True,
+            "false with strategy.local_only, by which nothing is sent",
+        ),
+        (
+            secure and clients > 0 and in_a_round < LEAST_SUMMANDS,
+            "federation.secure_aggregation",
+            True,
+            f"false with {in_a_round} clients in a round, as in a sum of fewer than "
+            f"{LEAST_SUMMANDS} each knows what the other has added",
+        ),
+        *(
+            (
+                secure and getattr(config.federation, key) != usual,
+                f"federation.{key}",
+                getattr(config.federation, key),
+                f"{usual!r} with secure aggregation, as nobody sees single updates",
+            )
+            for key, usual in (
+                ("aggregation", "mean"),
+                ("clip_to_median", 0.0),
+                ("weighting", "examples"),
+                ("examples_limit", 0.0),
+            )
         ),
         (
             reveals and not (scenario.hidden and one_at_a_time),

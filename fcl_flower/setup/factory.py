@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from fcl_flower.algorithms.base import ClientContext, ClientLearner, ServerStrategy
-from fcl_flower.algorithms.hooks import KnowsModel, TrainsOnServer
+from fcl_flower.algorithms.hooks import KnowsModel, SumsUpdates, TrainsOnServer
 from fcl_flower.algorithms.local_only import LocalOnlyLearner
 from fcl_flower.algorithms.registry import algorithm
 from fcl_flower.core.errors import refuse
@@ -163,7 +163,8 @@ def build_strategy(run: ResolvedRun) -> ServerStrategy[Any]:
     Raises:
         ConfigError: the run is asynchronous, and the algorithm needs rounds; or the
             run is not what the algorithm needs, combines updates in a way that the
-            algorithm does not, or is private where it cannot be.
+            algorithm does not, adds them up under masks where it needs more than their
+            sum, or is private where it cannot be.
     """
     if run.config.strategy.local_only:
         silent = algorithm("local")
@@ -181,6 +182,15 @@ def build_strategy(run: ResolvedRun) -> ServerStrategy[Any]:
         )
     check_attack(run, made)
     made.aggregation = build_aggregation(run, made)
+    if run.config.federation.secure_aggregation:
+        if not isinstance(made, SumsUpdates):
+            raise refuse(
+                "federation.secure_aggregation",
+                True,
+                f"false for {run.config.title}, whose server needs other things than "
+                "sums over the clients of a round",
+            )
+        made.check_summable()
     return made
 
 

@@ -13,11 +13,18 @@ from strategies.analytic.sums import Matrix, between, square
 _SLACK = 1e-6
 """How much longer than 1 a feature may be, which was rounded to float32."""
 _ROUNDING = 1e-12
-"""How far below zero an eigenvalue of N samples may be, in parts of N."""
+"""That of sums in double precision."""
+QUANTISED = 1e-9
+"""The rounding of sums that were added up in 32 bits behind the binary point."""
 
 
 def check(
-    group: str, arrays: Arrays, params: AnalyticParams, classes: int, features: int
+    group: str,
+    arrays: Arrays,
+    params: AnalyticParams,
+    classes: int,
+    features: int,
+    rounding: float = _ROUNDING,
 ) -> None:
     """Refuse what no samples can have made.
 
@@ -27,6 +34,7 @@ def check(
         params: what was asked for.
         classes: C.
         features: D.
+        rounding: how far below zero an eigenvalue of N samples may be, in parts of N.
 
     Raises:
         WireError: a tensor is missing, unknown or of another shape or dtype; numbers
@@ -55,7 +63,20 @@ def check(
         if not scatter <= longest.sum():
             raise WireError(f"{group}/within: expected features of length 1 at most")
     if "gram" in arrays:
-        _check_gram(f"{group}/gram", np.asarray(arrays["gram"]), cross)
+        _check_gram(f"{group}/gram", np.asarray(arrays["gram"]), cross, rounding)
+
+
+def gram_form(classes: int, features: int) -> Mapping[str, Matrix]:
+    """Return tensors of the names and shapes of ``gram``, without memory of their own.
+
+    Args:
+        classes: C.
+        features: D.
+    """
+    return {
+        "cross": _shaped(classes, features + 1),
+        "gram": _shaped(features * (features + 1) // 2),
+    }
 
 
 def _expected(
@@ -64,20 +85,20 @@ def _expected(
     """Return tensors of the right names and shapes, without memory of their own."""
     if params.form == "class-sums":
         return {"parts": _shaped(params.subsets, classes, features + 1)}
-    expected = {"cross": _shaped(classes, features + 1)}
     if params.form == "gram" or (params.form == "exact" and "within" not in arrays):
-        return {**expected, "gram": _shaped(features * (features + 1) // 2)}
+        return gram_form(classes, features)
     factor = specs(arrays).get("within")
     rows = factor.shape[0] if factor is not None and factor.shape else 0
     most = params.rank if params.form == "low-rank" else features // 2
-    return {**expected, "within": _shaped(min(rows, most), features)}
+    within = _shaped(min(rows, most), features)
+    return {"cross": _shaped(classes, features + 1), "within": within}
 
 
 def _shaped(*shape: int) -> Matrix:
     return np.broadcast_to(np.zeros((), np.float64), shape)
 
 
-def _check_gram(name: str, upper: Matrix, cross: Matrix) -> None:
+def _check_gram(name: str, upper: Matrix, cross: Matrix, rounding: float) -> None:
     """Refuse a Gram matrix that does not go with the sums of the classes.
 
     The scatter about the means of the classes has no negative eigenvalue; with one, the
@@ -90,7 +111,7 @@ def _check_gram(name: str, upper: Matrix, cross: Matrix) -> None:
     if not np.trace(full) <= (1 + _SLACK) * total:
         raise WireError(f"{name}: expected features of length 1 at most")
     within = full - between(cross)
-    within[np.diag_indices(features)] += _ROUNDING * total
+    within[np.diag_indices(features)] += rounding * total
     try:
         np.linalg.cholesky(within)
     except np.linalg.LinAlgError as error:

@@ -12,14 +12,14 @@ import numpy as np
 from typing_extensions import override
 
 from fcl_flower.algorithms.base import ServerStrategy
-from fcl_flower.algorithms.hooks import Explains, Forgets, KnowsModel
+from fcl_flower.algorithms.hooks import Explains, Forgets, KnowsModel, SumsUpdates
 from fcl_flower.core.errors import WireError, refuse
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 from fcl_flower.core.update_checks import fits
 from strategies.analytic import AnalyticParams
 from strategies.analytic.heads import Head
 from strategies.analytic.penalties import Held
-from strategies.analytic.received import check
+from strategies.analytic.received import QUANTISED, check, gram_form
 from strategies.analytic.solution import solve
 from strategies.analytic.sums import Sums, add_up
 
@@ -27,18 +27,22 @@ SOLVED = "meta/solved"
 _KEY = re.compile(r"sums/(\d+)/(\d+)/([0-9a-f]{16})")
 
 
-class Analytic(ServerStrategy[AnalyticParams], Explains, Forgets, KnowsModel):
+class Analytic(
+    ServerStrategy[AnalyticParams], Explains, Forgets, KnowsModel, SumsUpdates
+):
     """Keep sums by client, task and data; send a head of the classes so far.
 
     State: ``sums/C/T/ID`` and, where the penalty is to be chosen, ``valid/C/T/ID`` (see
     `sums`), of the data ID of task T of client C; ``head``, or ``head/C/T`` where each
     task has its own (`weight`, `bias`); ``meta/solved`` (`penalty`, the median over
     heads, `samples`, and `same_classes`: pairs of classes of two tasks that were
-    joined).
+    joined). Of sums over all clients alone there are ``sums/all`` and ``valid/all``
+    instead.
     """
 
     averaged_groups = ()
     adds_up = True
+    weighs_examples = False
 
     @override
     def init(self, model: Arrays) -> Payload:
@@ -97,6 +101,41 @@ class Analytic(ServerStrategy[AnalyticParams], Explains, Forgets, KnowsModel):
         return self._solved({**new, **_kept(state)})
 
     @override
+    def check_summable(self) -> None:
+        if self.params.form != "gram":
+            raise refuse(
+                "strategy.form",
+                self.params.form,
+                "'gram' with secure aggregation, for sums of one size",
+            )
+        if not self.single_head:
+            raise refuse(
+                "model.head",
+                "multi",
+                "'single' with secure aggregation, as each task's head needs its own "
+                "sums",
+            )
+
+    @override
+    def summands(self, state: Payload) -> Payload:
+        groups = _GROUPS[:1] if self.params.penalty else _GROUPS
+        return dict.fromkeys(groups, gram_form(self.classes, self._features))
+
+    @override
+    def aggregate_sum(self, state: Payload, stage: TaskStage, total: Update) -> Payload:
+        kept = _kept(state)
+        for group, arrays in total.payload.items():
+            if not np.asarray(arrays["cross"])[:, -1].any():
+                continue  # of no sample: everybody has sent these data before
+            check(
+                *(group, arrays, self.params, self.classes, self._features),
+                rounding=QUANTISED,
+            )
+            before = kept.get(f"{group}/{_ALL}")
+            kept[f"{group}/{_ALL}"] = arrays if before is None else _sum(before, arrays)
+        return self._solved(kept)
+
+    @override
     def forget(self, state: Payload, client: int, task: int | None) -> Payload:
         gone = [
             (of_client, of_task, data)
@@ -127,10 +166,12 @@ class Analytic(ServerStrategy[AnalyticParams], Explains, Forgets, KnowsModel):
     def _solved(self, kept: Payload) -> Payload:
         """Return the state of these sums, in an order of their own."""
         keys = _keys(kept)
-        if not keys:
-            return {}
         by_head: dict[str, list[str]] = {}
         owners: dict[str, int] = {}
+        if f"sums/{_ALL}" in kept:
+            by_head["head"], owners["head"] = [_ALL], _NOBODY
+        elif not keys:
+            return {}
         for client, task, data in keys:
             name = "head" if self.single_head else f"head/{client}/{task}"
             by_head.setdefault(name, []).append(f"{client}/{task}/{data}")
@@ -148,6 +189,7 @@ class Analytic(ServerStrategy[AnalyticParams], Explains, Forgets, KnowsModel):
         )
         samples = sum(one.train.total + one.valid.total for one in held.values())
         groups = [f"{group}/{c}/{t}/{data}" for group in _GROUPS for c, t, data in keys]
+        groups += [f"{group}/{_ALL}" for group in _GROUPS]
         return {
             **{group: kept[group] for group in groups if group in kept},
             **{name: _arrays(head) for name, head in heads.items()},
@@ -165,6 +207,8 @@ class Analytic(ServerStrategy[AnalyticParams], Explains, Forgets, KnowsModel):
 
 
 _GROUPS = ("sums", "valid")
+_ALL = "all"
+_NOBODY = -1
 
 
 def _keys(state: Payload) -> list[tuple[int, int, str]]:
@@ -180,6 +224,10 @@ def _kept(state: Payload) -> dict[str, Arrays]:
         for group, arrays in state.items()
         if group.startswith(tuple(f"{name}/" for name in _GROUPS))
     }
+
+
+def _sum(some: Arrays, more: Arrays) -> Arrays:
+    return {name: np.asarray(some[name]) + np.asarray(more[name]) for name in some}
 
 
 def _arrays(head: Head) -> Arrays:

@@ -310,6 +310,8 @@ REFUSED = [
     *bounds("federation.clip_to_median", least=0),
     *bounds("federation.examples_limit", least=0),
     *bounds("federation.attackers", least=0),
+    *bounds("federation.secure_threshold", least=0.51, most=1),
+    *bounds("federation.secure_bits", least=8, most=48),
     *bounds("asynchronous.mixing", above=0, most=1),
     *bounds("asynchronous.staleness_exponent", least=0),
     *bounds("privacy.noise_multiplier", least=0),

@@ -1,0 +1,107 @@
+"""A run in this process of which an attacker has seen all messages of the training."""
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import Context, Message, MessageType
+from typing_extensions import override
+
+from fcl_flower.algorithms.base import ClientLearner
+from fcl_flower.config.node_config import NodeConfig
+from fcl_flower.config.run_config import RunConfig
+from fcl_flower.core.types import Arrays, Payload, TaskStage
+from fcl_flower.data.examples import Examples, SplitName
+from fcl_flower.federation.client import client_data
+from fcl_flower.federation.transport import messages
+from fcl_flower.federation.transport.state_store import ContextStateStore
+from fcl_flower.models.registry import MultiHeadModel
+from fcl_flower.runtime.in_process import (
+    FIRST_NODE,
+    InProcessGrid,
+    flower_identity,
+    run_apps,
+)
+from fcl_flower.setup import factory
+from fcl_flower.setup.resolve import resolve
+from fcl_flower.training.tensors import dense
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One training: what a client received, and what it sent."""
+
+    client: int
+    stage: TaskStage
+    received: Payload
+    sent: Payload
+
+
+class WatchedRun:
+    """A run that is over: what went over the wire, and the truth beside it.
+
+    Attributes:
+        exchanges: in the order in which they happened.
+    """
+
+    def __init__(self, **settings: Any) -> None:  # noqa: ANN401
+        """Run; the arguments are those of `RunConfig.from_settings`."""
+        config = RunConfig.from_settings(**settings)
+        self._run = resolve(config)
+        self._plan = factory.build_scenario(self._run)
+        clients = config.scenario.clients
+        nodes = range(FIRST_NODE, FIRST_NODE + clients)
+        with tempfile.TemporaryDirectory() as folder, flower_identity():
+            placed = config.replace(output=str(Path(folder) / "run"))
+            grid = _WatchedGrid(nodes, placed.flat())
+            run_apps(grid, placed)
+        self.exchanges = grid.exchanges
+        self._contexts = dict(enumerate(grid.contexts.values()))
+
+    def examples(self, client: int, task: int, split: SplitName) -> Examples:
+        """Return what a client really has."""
+        node = NodeConfig.of(self._contexts[client].node_config)
+        tasks = self._run.config.scenario.tasks
+        return client_data(self._run, self._plan, node, tasks).examples(task, split)
+
+    def model(self) -> MultiHeadModel:
+        """Return the network, as initialised everywhere."""
+        return factory.build_model(self._run, self._plan)
+
+    def learner(self, client: int) -> tuple[ClientLearner[Any], Payload]:
+        """Return the client side of a client, and what it keeps."""
+        saved = ContextStateStore(self._contexts[client]).load(before=2**31)
+        state: Payload = {} if saved is None else saved.payload
+        return factory.build_learner(self._run, self._plan, client), state
+
+    def last(self, client: int) -> Exchange:
+        """Return a client's last training."""
+        return [one for one in self.exchanges if one.client == client][-1]
+
+
+class _WatchedGrid(InProcessGrid):
+    exchanges: list[Exchange]
+
+    @override
+    def reply(self, message: Message, context: Context) -> Message:
+        answer = super().reply(message, context)
+        if message.metadata.message_type == MessageType.TRAIN:
+            stage = messages.decode_request(message.content).stage
+            update = messages.decode_update(answer.content, stage)
+            client = NodeConfig.of(context.node_config).partition_id
+            received = messages.decode_payload(message.content)
+            self.__dict__.setdefault("exchanges", []).append(
+                Exchange(client, stage, received, update.payload)
+            )
+        return answer
+
+
+def added(base: Arrays, adapter: Arrays) -> Mapping[str, np.ndarray[Any, Any]]:
+    """Return a base with an adapter on it, by name."""
+    found = {name: np.array(dense(tensor)) for name, tensor in base.items()}
+    for name, tensor in adapter.items():
+        found[name] = found[name] + dense(tensor)
+    return found

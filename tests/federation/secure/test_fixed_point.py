@@ -1,0 +1,125 @@
+import numpy as np
+import pytest
+
+from fcl_flower.core.errors import ConfigError, ContractError, WireError
+from fcl_flower.core.sparse import SparseArray
+from fcl_flower.core.types import Update
+from fcl_flower.federation.secure.fixed_point import Layout, decode, encode
+
+BITS = 32
+
+
+def update(seed, examples, **more):
+    rng = np.random.default_rng(seed)
+    base = {
+        "w": rng.standard_normal((3, 4)).astype(np.float32),
+        "steps": np.asarray(seed + 1, np.int64),
+    }
+    return Update({"base": base, **more}, examples)
+
+
+def layout(weighted=True):
+    return Layout.of(update(0, 1).payload, weighted=weighted)
+
+
+@pytest.mark.parametrize("bits", [8, 20, 32, 40])
+def test_the_mean_is_exact_up_to_the_rounding_of_each_summand(bits):
+    updates = [update(seed, examples) for seed, examples in enumerate((7, 40, 1))]
+
+    vectors = [encode(one, layout(), bits, clients=3) for one in updates]
+    mean = decode(vectors[0] + vectors[1] + vectors[2], layout(), bits)
+
+    expected = sum(one.num_examples * one.payload["base"]["w"] for one in updates) / 48
+    found = mean.payload["base"]["w"]
+    assert mean.num_examples == 48
+    # Half a unit for each summand, and the rounding of the result to float32.
+    np.testing.assert_allclose(
+        found, expected, rtol=2e-7, atol=3 * 2.0 ** (-bits - 1) / 48
+    )
+    steps = mean.payload["base"]["steps"]
+    assert steps.dtype == np.int64
+    assert steps == round((7 * 1 + 40 * 2 + 1 * 3) / 48)
+
+
+def test_sums_are_not_divided_and_a_group_may_be_left_out():
+    both = Layout.of({**update(0, 1).payload, "b": {"x": np.zeros(2)}}, weighted=False)
+    more = update(1, 5, b={"x": np.array([-1.5, 2**20])})
+
+    total = encode(update(0, 3), both, BITS, 2) + encode(more, both, BITS, 2)
+    found = decode(total, both, BITS)
+
+    assert found.num_examples == 8
+    np.testing.assert_array_equal(found.payload["b"]["x"], [-1.5, 2**20])
+    assert found.payload["base"]["steps"] == 3
+
+
+def test_what_is_meta_stays_with_the_client():
+    known = update(0, 2, meta={"data": np.asarray(7, np.uint64)})
+
+    alike = encode(known, layout(), BITS, 3) == encode(update(0, 2), layout(), BITS, 3)
+
+    assert alike.all()
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+def test_a_layout_travels_among_tensors(weighted):
+    assert Layout.from_array(layout(weighted).to_array()) == layout(weighted)
+    assert layout(weighted).size == len(encode(update(0, 1), layout(weighted), BITS, 3))
+
+
+def test_a_value_that_does_not_fit_is_refused_with_the_bits_that_do():
+    large = Update({"base": {"w": np.full((3, 4), 2.0**21), "steps": np.asarray(0)}}, 1)
+
+    message = (
+        r"^federation.secure_bits: got 40, expected at most 39, as base/w reaches "
+        r"2.09715e\+06 and 62 bits hold a sum over 3 clients$"
+    )
+    with pytest.raises(ConfigError, match=message):
+        encode(large, layout(), 40, clients=3)
+
+    three = encode(large, layout(), 39, 3) * np.uint64(3)
+    np.testing.assert_allclose(
+        decode(three, layout(), 39).payload["base"]["w"], 2.0**21
+    )
+
+
+def test_so_is_a_number_of_examples():
+    with pytest.raises(ConfigError, match="as the number of examples reaches 1e"):
+        encode(update(0, 10**8), layout(weighted=False), 40, 3)
+
+
+def test_a_value_that_is_not_finite_is_refused():
+    base = {"w": np.full((3, 4), np.nan, np.float32), "steps": np.asarray(0)}
+    with pytest.raises(WireError, match="base/w: holds NaN"):
+        encode(Update({"base": base}, 1), layout(), BITS, 3)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {},
+        {"base": {"w": np.zeros((3, 4))}},
+        {"base": {"w": np.zeros((4, 3)), "steps": np.asarray(0)}},
+        {"base": {**update(0, 1).payload["base"], "other": np.zeros(1)}},
+        {**update(0, 1).payload, "heads": {"w": np.zeros(1)}},
+        {
+            "base": {
+                "w": SparseArray((3, 4), np.arange(1), np.zeros(1, np.float32)),
+                "steps": np.asarray(0),
+            }
+        },
+    ],
+    ids=["nothing", "a part", "a shape", "more", "another group", "sparse"],
+)
+def test_an_update_of_another_layout_is_refused(payload):
+    with pytest.raises(ContractError, match="expected"):
+        encode(Update(payload, 1), layout(), BITS, 3)
+
+
+@pytest.mark.parametrize("examples", [-3, 2.5])
+def test_a_sum_over_no_number_of_examples_is_refused(examples):
+    vector = encode(update(0, 1), layout(), BITS, 3)
+    vector[2] = np.int64(examples * 2**BITS).view(np.uint64)
+
+    with pytest.raises(WireError, match="expected a number of examples"):
+        decode(vector, layout(), BITS)
