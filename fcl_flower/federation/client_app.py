@@ -73,6 +73,7 @@ def trained(message: Message, client: Client, train: Train) -> Message:
         return Message(messages.state_lost(request.since), reply_to=message)
     state = client.learner.init() if saved is None else saved.payload
     data = client.data(stage)
+    state = client.charged(state, len(data.train.y))
     received = messages.decode_payload(message.content, MAX_RECEIVED)
     state, update = train(state, received, stage, data)
     client.store.save(state, stage.round)
