@@ -4,15 +4,19 @@ McMahan et al., AISTATS 2017, https://arxiv.org/abs/1602.05629, Algorithm 1,
 ClientUpdate; with Adam in place of plain SGD, as in the FedWeIT paper.
 """
 
+from collections.abc import Mapping
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from typing_extensions import override
 
 from fcl_flower.algorithms.base import ClientLearner, P
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData
+from fcl_flower.privacy.randomness import secret_generator
 from fcl_flower.training.feature_cache import frozen_features
 from fcl_flower.training.loop import Score, fit, score
+from fcl_flower.training.private_loop import fit_privately
 from fcl_flower.training.tensors import load, snapshot
 
 
@@ -77,6 +81,10 @@ class Sgd(ClientLearner[P]):
 
         head = model.heads[model.head_index(task)]
         x, labels = frozen_features(model, data.train.x), data.train.y
+        if self.context.privacy.unit == "example":
+            self.fit_privately(trained, Examples(x, labels), stage)
+            heads = {**state.get("heads", {}), **snapshot(model, sorted(own_head))}
+            return heads, {}
         numbered = Examples(torch.arange(len(labels), device=x.device), labels)
         held = Examples(frozen_features(model, data.valid.x), data.valid.y)
 
@@ -104,3 +112,30 @@ class Sgd(ClientLearner[P]):
         self.metrics = done.metrics()
         heads = {**state.get("heads", {}), **snapshot(model, sorted(own_head))}
         return heads, done.optimizer_state
+
+    def fit_privately(
+        self, trained: dict[str, nn.Parameter], examples: Examples, stage: TaskStage
+    ) -> None:
+        """Train by steps that hide each example, whatever else is trained.
+
+        Nothing is told in ``metrics``, and nothing looks at validation examples.
+        """
+        model, task = self.model, stage.task
+        model.train()
+        nothing = torch.empty(0, dtype=torch.int64, device=self.context.device)
+
+        def loss(leaves: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+            logits = torch.func.functional_call(model, dict(leaves), (x[None], task))
+            return torch.nn.functional.cross_entropy(logits, y[None])
+
+        context = self.context
+        fit_privately(
+            trained,
+            loss,
+            lambda: self.penalty(nothing, nothing),
+            examples,
+            context.training,
+            context.privacy,
+            secret_generator(context.seed, "examples", context.client, stage.round),
+        )
+        self.metrics = {}

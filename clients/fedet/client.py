@@ -16,13 +16,15 @@ from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
 from clients.fedet.augmentation import augmented
-from clients.fedet.label_statistics import label_statistics
+from clients.fedet.label_statistics import label_loss, label_statistics
 from clients.replay.buffer import add_to_buffer, replay_samples
 from fcl_flower.algorithms.base import ClientContext, ClientLearner
 from fcl_flower.core.seeds import derive
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData, concat
 from fcl_flower.models.registry import MultiHeadModel
+from fcl_flower.privacy.accounting import gaussian_epsilon
+from fcl_flower.privacy.randomness import secret_generator
 from fcl_flower.training.distillation import DistillationSet, distill, predict_logits
 from fcl_flower.training.feature_cache import frozen_features
 from fcl_flower.training.loop import Score, fit, score
@@ -87,6 +89,7 @@ class FedEt(ClientLearner[FedEtParams]):
         replayed_for = assign_group(again, knows[samples.y])
         payload: dict[str, Arrays] = {}
         metrics: dict[str, float] = {}
+        lost = float(np.asarray(kept.get("privacy", {}).get("labels", 0.0)))
         for j in torch.unique(train_router).tolist():
             part = _at(data.train, train_router == j)
             new = torch.unique(part.y)
@@ -117,9 +120,25 @@ class FedEt(ClientLearner[FedEtParams]):
                 distribution=self.params.distribution,
                 entropy=self.params.entropy,
                 noise=self.params.noise,
-                seed=derive(seed, "disclosed", j),
+                rng=secret_generator(seed, "disclosed", j),
+            )
+            lost += self._label_loss(len(part.y) + len(mine.y), len(part.y))
+        if lost:
+            kept["privacy"] = {"labels": np.asarray(lost)}
+            metrics["label_epsilon"] = gaussian_epsilon(
+                lost, self.context.privacy.delta
             )
         return {**kept, "memory": memory}, Update(payload, len(data.train.y), metrics)
+
+    def _label_loss(self, trained: int, new: int) -> float:
+        """Return what a group's noised statistics cost each label; 0 for none."""
+        return label_loss(
+            trained,
+            new,
+            distribution=self.params.distribution,
+            entropy=self.params.entropy,
+            noise=self.params.noise,
+        )
 
     @override
     def predict(

@@ -8,11 +8,12 @@ that a process may end between any two calls.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from fcl_flower.aggregation.policy import Aggregation
 from fcl_flower.config.params import Params as Params
+from fcl_flower.config.privacy import PrivacySection
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 
 if TYPE_CHECKING:
@@ -104,12 +105,14 @@ class ClientContext:
         seed: the run's seed.
         training: epochs, batch size, learning rate and when to lower it.
         device: torch device name, such as ``cpu`` or ``cuda:0``.
+        privacy: whether and how training has to hide examples.
     """
 
     client: int
     seed: int
     training: "Training"
     device: str = "cpu"
+    privacy: PrivacySection = field(default_factory=PrivacySection)
 
 
 class ClientLearner(ABC, Generic[P]):

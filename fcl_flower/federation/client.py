@@ -1,5 +1,6 @@
 """The client of a message: its run, its data, its learner and its state."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -37,12 +38,14 @@ from fcl_flower.federation.transport.state_store import (
 )
 from fcl_flower.models.multi_head import mask_logits
 from fcl_flower.privacy.gaussian import privatize
-from fcl_flower.privacy.randomness import secret_generator
+from fcl_flower.privacy.randomness import is_simulated, secret_generator
+from fcl_flower.results.diagnostics.privacy import EPSILON
 from fcl_flower.setup import factory
 from fcl_flower.setup.compatibility import has_local_data
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.setup.resolved_run import ResolvedRun
 from fcl_flower.training.loop import score
+from fcl_flower.training.private_loop import charge, planned_steps, spent_epsilon
 
 
 def resolve_on_node(config: RunConfig, node: NodeConfig) -> ResolvedRun:
@@ -117,10 +120,13 @@ def vector_file(run: ResolvedRun) -> Path | None:
     return find_vectors(file, run.data_root)
 
 
+SPENT = "privacy"
+"""The group of a client's state that says what its examples have cost."""
+
 Predict: TypeAlias = Callable[[Tensor], Tensor]
 """From inputs, shape (batch, *input_shape), to logits, (batch, classes)."""
 
-TRANSIENT = frozenset({"optimizer", "memory", "sums", "valid"})
+TRANSIENT = frozenset({"optimizer", "memory", "sums", "valid", SPENT})
 """Kinds of groups in a client's state that only training needs."""
 
 
@@ -161,6 +167,7 @@ class Client:
             self.learner.model.grow_head(self.scenario.labels_until(stage.task))
         masked = config.federation.secure_aggregation
         self.masks = ClientSide(context) if masked else None
+        self.epsilon = 0.0
         self.store: StateStore = ContextStateStore(context)
         if config.run.client_state != "context":
             folder = Path(config.run.client_state) / f"client-{node.partition_id}"
@@ -182,6 +189,29 @@ class Client:
         accuracy = self.accuracy(state, received, stage)
         return Evaluation(accuracy, model_bytes(state, received))
 
+    def charged(self, state: Payload, examples: int) -> Payload:
+        """Return the state with what a round of training costs its examples.
+
+        Args:
+            state: from before the round.
+            examples: in the training set.
+
+        Raises:
+            BudgetError: it would exceed the privacy budget.
+        """
+        privacy = self.config.privacy
+        if privacy.unit != "example":
+            return state
+        known = state
+        if not is_simulated() and (last := self.store.load(before=sys.maxsize)):
+            known = last.payload  # of this round too, if it was asked for before
+        steps = planned_steps(
+            examples, factory.build_training(self.run), privacy.noise_multiplier
+        )
+        spent = charge(known.get(SPENT, {}), steps, privacy)
+        self.epsilon = spent_epsilon(spent, privacy.delta)
+        return {**state, SPENT: spent}
+
     def hidden(self, update: Update, received: Payload, stage: TaskStage) -> Update:
         """Return an update as it may leave the client: with noise, where that is set.
 
@@ -191,8 +221,10 @@ class Client:
             stage: of the training.
         """
         privacy = self.config.privacy
-        if privacy.unit != "client":
+        if privacy.unit == "none":
             return update
+        if privacy.unit == "example":
+            return replace(update, metrics={EPSILON: self.epsilon})
         context = self.learner.context
         rng = secret_generator(context.seed, "privacy", context.client, stage.round)
         return privatize(update, received, privacy.clip, privacy.noise_multiplier, rng)

@@ -116,6 +116,7 @@ def trained(message: Message, client: Client, train: Train) -> Message:
         return Message(messages.state_lost(request.since), reply_to=message)
     state = client.learner.init() if saved is None else saved.payload
     data = client.data(stage)
+    state = client.charged(state, len(data.train.y))
     received = dict(messages.decode_payload(message.content, MAX_RECEIVED))
     sum_of = received.pop(exchange.SUM_OF, {})
     state, update = train(state, received, stage, data)

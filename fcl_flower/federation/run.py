@@ -272,7 +272,8 @@ def prepare(
     folder.mkdir(parents=True, exist_ok=True)
     stack.enter_context(locked(folder, "run.output"))
     private = config.privacy.unit == "client"
-    ledger = Ledger(config.privacy, folder) if private else None
+    plain = config.federation.aggregation == "mean"
+    ledger = Ledger(config.privacy, folder, plain_mean=plain) if private else None
     recorder = Recorder(
         folder,
         config,

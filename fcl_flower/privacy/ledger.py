@@ -41,13 +41,18 @@ class Ledger:
         stopped: why the run ends early; empty while it does not.
     """
 
-    def __init__(self, section: PrivacySection, folder: Path) -> None:
+    def __init__(
+        self, section: PrivacySection, folder: Path, *, plain_mean: bool = True
+    ) -> None:
         """Begin with nothing spent.
 
         Args:
             section: noise and budget.
             folder: of the run, where the file will be.
+            plain_mean: updates are averaged. A median, or a choice among updates, may
+                be one client's alone, whose noise is then all that there is.
         """
+        self._plain_mean = plain_mean
         self.stopped = ""
         self._section = section
         self._path = folder / FILE
@@ -76,7 +81,7 @@ class Ledger:
         """
         asked = list(clients)
         noise = self._section.noise_multiplier
-        mean = client_release(noise, _others(len(asked)))
+        mean = client_release(noise, self._noises(len(asked)))
         self._check("clients", server_round, dict.fromkeys(asked, mean))
         self._add("server", server_round, dict.fromkeys(asked, client_release(noise)))
 
@@ -87,7 +92,7 @@ class Ledger:
             BudgetError: it would exceed the budget, as too few answered.
         """
         noise = self._section.noise_multiplier
-        mean = client_release(noise, _others(len(updates)))
+        mean = client_release(noise, self._noises(len(updates)))
         alone = client_release(noise)
         costs = {
             client: mean
@@ -149,10 +154,9 @@ class Ledger:
         """Return what a client has spent in this round; nothing if that repeats."""
         return 0.0 if is_simulated() else rounds.get(str(server_round), 0.0)
 
-
-def _others(clients: int) -> int:
-    """Return how many clients' noise an observer among them does not know."""
-    return max(1, clients - 1)
+    def _noises(self, clients: int) -> int:
+        """Return how many clients' noise an observer among them does not know."""
+        return max(1, clients - 1) if self._plain_mean else 1
 
 
 def _costs(found: Mapping[str, Mapping[str, float]]) -> Costs:

@@ -27,7 +27,7 @@ from fcl_flower.models.registry import MultiHeadModel, create_model
 from fcl_flower.models.transformer.pretrained import EncoderParams
 from fcl_flower.setup.compatibility import check_single_head
 from fcl_flower.setup.policy import build_aggregation, check_attack
-from fcl_flower.setup.privacy import check_privacy
+from fcl_flower.setup.privacy import check_examples_apart, check_privacy
 from fcl_flower.setup.resolved_run import ResolvedRun
 from fcl_flower.training.loop import Training
 from fcl_flower.training.server_trainer import ServerTrainer
@@ -215,8 +215,10 @@ def build_learner(
         seed=run.config.run.seed,
         training=build_training(run),
         device=find_device(run.config.training.device),
+        privacy=run.config.privacy,
     )
     network = build_model(run, plan, words).to(context.device)
+    check_examples_apart(run, network)
     made = run.algorithm.load_client()(run.params, network, context)
     if not run.config.strategy.local_only:
         return made

@@ -2,6 +2,9 @@
 
 from typing import Any
 
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
 from fcl_flower.algorithms.base import ServerStrategy
 from fcl_flower.algorithms.hooks import AsksClients
 from fcl_flower.core.errors import refuse
@@ -33,6 +36,22 @@ def check_privacy(run: ResolvedRun, strategy: ServerStrategy[Any]) -> None:
     ):
         if wrong:
             raise refuse("privacy.unit", unit, f"'none' for {why}")
+
+
+def check_examples_apart(run: ResolvedRun, network: nn.Module) -> None:
+    """Refuse examples as the privacy unit where a network mixes those of a batch.
+
+    Raises:
+        ConfigError: it normalises by the statistics of a batch.
+    """
+    mixing = any(isinstance(part, _BatchNorm) for part in network.modules())
+    if run.config.privacy.unit == "example" and mixing:
+        raise refuse(
+            "privacy.unit",
+            "example",
+            f"another for model {run.config.model.name}, whose batch normalisation "
+            "gives no example a gradient of its own",
+        )
 
 
 _UNFIT = {

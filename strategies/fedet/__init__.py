@@ -3,9 +3,9 @@
 Liu et al., IJCAI 2023.
 """
 
-from typing import Literal, TypeAlias
+from typing import Literal, Self, TypeAlias
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from fcl_flower.algorithms.base import Params
 from fcl_flower.algorithms.registry import Algorithm
@@ -45,7 +45,8 @@ class FedEtParams(Params):
     """How they send the entropy of their labels; without it all clients weigh the
     same."""
     noise: float = Field(0.1, ge=0)
-    """Standard deviation of what is added to a share, or to the entropy."""
+    """Standard deviation of what is added to a share, or to the entropy; above 0 where
+    one of them is ``noised``."""
     buffer_fraction: float = Field(0.03, gt=0, le=1)
     """Fraction of the samples that is kept in S, in (0, 1] (the paper's gamma)."""
     copies: int = Field(20, ge=1)
@@ -62,6 +63,15 @@ class FedEtParams(Params):
     least_share: float = Field(0.2, ge=0, lt=1)
     """A group with a smaller share of a task's samples hands them to the next best one;
     in [0, 1)."""
+
+    @model_validator(mode="after")
+    def _check_noise(self) -> Self:
+        if "noised" in (self.distribution, self.entropy) and not self.noise:
+            raise ValueError(
+                "strategy.noise: got 0.0, expected a number above 0 for statistics "
+                "that are 'noised'"
+            )
+        return self
 
 
 ALGORITHM = Algorithm(

@@ -87,6 +87,13 @@ def test_what_is_handed_on_by_itself_has_its_own_noise_alone(tmp_path, group):
     assert book.epsilons("clients")[2] == pytest.approx(epsilon([2.0]))
 
 
+def test_what_may_be_one_clients_alone_has_its_noise_alone(tmp_path):
+    section = PrivacySection(unit="client", noise_multiplier=2.0, delta=DELTA)
+    book = Ledger(section, tmp_path, plain_mean=False)
+    book.aggregate(1, updates(0, 1, 2, 3, 4))
+    assert book.epsilons("clients")[1] == pytest.approx(epsilon([1.0]))
+
+
 def test_a_round_that_is_asked_again_costs_again_but_in_a_simulation(tmp_path):
     book = ledger(tmp_path)
     for _ in range(2):

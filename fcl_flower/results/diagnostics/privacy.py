@@ -44,7 +44,9 @@ class PrivacyDiagnostics(Diagnostics):
     ) -> None:
         for (client, _), metrics in client_metrics.items():
             if EPSILON in metrics:
-                self._told[client] = metrics[EPSILON]
+                # A client that has lost its state begins to count anew.
+                told = self._told.get(client, 0.0)
+                self._told[client] = max(told, metrics[EPSILON])
 
     @override
     def files(self) -> Mapping[str, object]:

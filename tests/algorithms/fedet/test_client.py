@@ -595,3 +595,28 @@ def test_an_isolated_client_learns_by_itself():
 
     for data in tasks:
         assert accuracy(found, {}, data.test, state) > 0.9
+
+
+def test_what_noised_statistics_cost_a_label_adds_up_and_their_noise_is_secret():
+    noised = {"distribution": "noised", "entropy": "noised", "noise": 0.5}
+
+    def statistics(rounds=1):
+        client, state, found = learner(**noised), {}, []
+        for number in range(1, rounds + 1):
+            stage = TaskStage(number, 0, starts_task=number == 1, ends_task=False)
+            state, update = client.train(state, sent(), stage, task(0, 7, count=10))
+            found.append(update)
+        return found
+
+    one, again = statistics(), statistics()
+    for group in one[0].payload:
+        if group.startswith("meta/"):
+            first, second = (
+                update.payload[group]["distribution"] for (update,) in (one, again)
+            )
+            assert not np.array_equal(first, second)
+
+    twice = [update.metrics["label_epsilon"] for update in statistics(rounds=2)]
+    assert 0 < one[0].metrics["label_epsilon"] == twice[0] < twice[1]
+    exact, _ = learner().train({}, sent(), FIRST, task(0, 7, count=10))
+    assert "privacy" not in exact

@@ -1,6 +1,7 @@
 """What is told of labels: shares and entropies by hand, and what noise leaves."""
 
 import math
+from itertools import product
 
 import numpy as np
 import pytest
@@ -8,16 +9,21 @@ import pytest
 from clients.fedet.label_statistics import (
     class_frequencies,
     information_entropy,
+    label_loss,
     label_statistics,
 )
+from fcl_flower.core.seeds import derive
+from fcl_flower.privacy.randomness import secret_generator, simulated
 
 TRAINED = np.array([0, 0, 0, 2, 2, 3])
 NEW = np.array([2, 3, 2])
 
 
 def told(**changes):
-    given = {"distribution": "exact", "entropy": "exact", "noise": 0.3, "seed": 5}
-    return label_statistics(TRAINED, NEW, 5, **{**given, **changes})
+    seed = changes.pop("seed", 5)
+    given = {"distribution": "exact", "entropy": "exact", "noise": 0.3}
+    rng = changes.pop("rng", None) or np.random.default_rng(seed)
+    return label_statistics(TRAINED, NEW, 5, **{**given, **changes}, rng=rng)
 
 
 def test_a_share_is_a_fraction_of_the_samples():
@@ -67,9 +73,7 @@ def test_where_noise_takes_all_the_classes_are_told_as_even():
         def normal(self, middle, deviation, *shape):
             return np.full(shape, -9.0)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(np.random, "default_rng", lambda seed: Low())
-        found = told(distribution="noised", entropy="noised")
+    found = told(distribution="noised", entropy="noised", rng=Low())
 
     np.testing.assert_allclose(found["distribution"], [0.2] * 5)
     assert float(found["entropy"]) == 0
@@ -93,3 +97,86 @@ def test_what_is_withheld_is_left_out_and_the_rest_is_exact(name):
     assert found.keys() == told().keys() - {name}
     for kept, values in found.items():
         np.testing.assert_array_equal(values, told()[kept])
+
+
+# ---- who can take the noise off again
+
+
+def denoised(statistics, rng, noise):
+    """Return shares and entropy as a server finds them that can repeat the noise.
+
+    Shares that are cut at 0 are taken as 0: those of classes that the client has not.
+    """
+    told, drawn = np.float64(statistics["distribution"]), rng.normal(0, noise, 5)
+    kept = told > 0
+    total = 1 + drawn[kept].sum()  # by which the noised shares were divided
+    shares = np.where(kept, told * total - drawn, 0)
+    return shares, float(statistics["entropy"]) - rng.normal(0, noise)
+
+
+def recovered(rng_of_client):
+    """Return whether the server finds all statistics of a client, round by round."""
+    found = []
+    for number in range(20):
+        seed = derive(derive(7, "fedet", 3, number), "disclosed", 1)
+        noised = {"distribution": "noised", "entropy": "noised", "noise": 0.02}
+        sent = told(**noised, rng=rng_of_client(derive(7, "fedet", 3, number)))
+        shares, entropy = denoised(sent, np.random.default_rng(seed), 0.02)
+        exact = np.float64(told()["distribution"])
+        counts = np.rint(shares * len(TRAINED)) / len(TRAINED)
+        found.append(
+            np.allclose(counts, exact, atol=1e-6)
+            and np.allclose(shares, exact, atol=1e-5)
+            and math.isclose(entropy, float(told()["entropy"]), abs_tol=1e-5)
+        )
+    return found
+
+
+def test_noise_from_the_runs_seed_is_taken_off_exactly_by_whoever_knows_the_seed():
+    def of_the_seed(seed):
+        return np.random.default_rng(derive(seed, "disclosed", 1))
+
+    assert all(recovered(of_the_seed))
+
+
+def test_noise_of_a_federation_is_not():
+    def of_the_client(seed):
+        return secret_generator(seed, "disclosed", 1)
+
+    assert not any(recovered(of_the_client))
+    with simulated():
+        assert all(recovered(of_the_client))
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("size", [1, 2, 5, 30])
+def test_one_label_moves_the_statistics_by_what_the_loss_assumes(size, classes):
+    """Every neighbour of every histogram, by brute force."""
+    noised = {"noise": 1.0, "distribution": "exact", "entropy": "exact"}
+    most_shares = most_entropy = 0.0
+    for counts in product(range(size + 1), repeat=classes):
+        if sum(counts) != size:
+            continue
+        for lost, won in product(range(classes), repeat=2):
+            other = np.array(counts)
+            other[lost] -= 1
+            other[won] += 1
+            if other.min() < 0:
+                continue
+            one, two = np.array(counts) / size, other / size
+            most_shares = max(most_shares, float(np.linalg.norm(one - two)))
+            difference = information_entropy(one) - information_entropy(two)
+            most_entropy = max(most_entropy, abs(difference))
+
+    # Twice, as the sample may be in the buffer too, and count twice.
+    allowed = label_loss(size, size, **{**noised, "distribution": "noised"})
+    assert (2 * most_shares) ** 2 == pytest.approx(allowed)
+    assert most_entropy**2 <= label_loss(size, size, **{**noised, "entropy": "noised"})
+
+
+def test_the_loss_falls_with_noise_and_is_none_of_what_is_exact():
+    both = {"distribution": "noised", "entropy": "noised"}
+    assert label_loss(40, 10, **both, noise=0.1) == pytest.approx(
+        (2 * math.sqrt(2) / 40 / 0.1) ** 2 + (2 * math.log(10) / 10 / 0.1) ** 2
+    )
+    assert label_loss(9, 9, distribution="exact", entropy="withheld", noise=0.1) == 0

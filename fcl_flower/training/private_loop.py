@@ -1,0 +1,147 @@
+"""Local training that hides each example: DP-SGD.
+
+Abadi et al., CCS 2016, https://arxiv.org/abs/1607.00133, algorithm 1; the noised mean
+of clipped gradients goes to Adam, which is post-processing. Every example is in a step
+or not by a coin of its own, as the accountant of Poisson sampling wants it.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fcl_flower.config.privacy import PrivacySection
+from fcl_flower.core.errors import BudgetError
+from fcl_flower.core.types import AnyArray, Arrays
+from fcl_flower.data.examples import Examples
+from fcl_flower.privacy.accounting import Steps, sampled_epsilon
+from fcl_flower.training.loop import Training
+
+
+def planned_steps(examples: int, training: Training, noise: float) -> Steps:
+    """Return the steps of a round: sampling probability, noise multiplier, how many.
+
+    Args:
+        examples: in the training set; taken as known to all.
+        training: epochs and the expected size of a batch.
+        noise: multiplier of the clip, above 0.
+    """
+    if not examples:
+        return {}
+    probability = min(1.0, training.batch_size / examples)
+    return {(probability, noise): training.epochs * math.ceil(1 / probability)}
+
+
+def charge(spent: Arrays, steps: Steps, privacy: PrivacySection) -> dict[str, AnyArray]:
+    """Return what a client has spent with these steps, in the form of its state.
+
+    Args:
+        spent: by text of probability and noise multiplier, the steps so far.
+        steps: about to be taken.
+        privacy: delta and budget.
+
+    Raises:
+        BudgetError: they would exceed the budget.
+    """
+    total = dict(spent)
+    for (probability, noise), count in steps.items():
+        name = f"{probability!r} {noise!r}"
+        total[name] = np.asarray(int(np.asarray(total.get(name, 0))) + count)
+    epsilon = spent_epsilon(total, privacy.delta)
+    if privacy.epsilon and epsilon > privacy.epsilon:
+        raise BudgetError(
+            f"its examples would have an epsilon of {epsilon:.3g}, above "
+            f"privacy.epsilon {privacy.epsilon:g}"
+        )
+    return total
+
+
+def spent_epsilon(spent: Arrays, delta: float) -> float:
+    """Return epsilon of all steps of a client's state."""
+    steps = {
+        (float(probability), float(noise)): int(np.asarray(count))
+        for name, count in spent.items()
+        for probability, noise in [name.split()]
+    }
+    return sampled_epsilon(steps, delta)
+
+
+def fit_privately(
+    parameters: Mapping[str, nn.Parameter],
+    loss: Callable[[Mapping[str, Tensor], Tensor, Tensor], Tensor],
+    penalty: Callable[[], Tensor | float],
+    examples: Examples,
+    training: Training,
+    privacy: PrivacySection,
+    rng: np.random.Generator,
+) -> None:
+    """Minimise a mean over examples plus a penalty, for one round.
+
+    The learning rate stays as it is: a validation loss would tell of its examples.
+
+    Args:
+        parameters: the leaves to train, by name.
+        loss: of one example, from parameters by name, its input and its label; scalar.
+        penalty: of the parameters alone, which tells nothing of an example.
+        examples: the training examples.
+        training: epochs, expected batch size and rate.
+        privacy: clip and noise multiplier.
+        rng: of sampling and noise, secret.
+    """
+    optimizer = torch.optim.Adam(parameters.values(), lr=training.learning_rate)
+    by_example = torch.func.vmap(
+        torch.func.grad(loss), in_dims=(None, 0, 0), randomness="different"
+    )
+    planned = planned_steps(len(examples.y), training, privacy.noise_multiplier)
+    for (probability, _), count in planned.items():
+        for _ in range(count):
+            drawn = np.flatnonzero(rng.random(len(examples.y)) < probability)
+            rows = torch.from_numpy(drawn).to(examples.y.device)
+            leaves = {name: p.detach() for name, p in parameters.items()}
+            # An empty batch has no gradients, but its noise all the same.
+            gradients = (
+                by_example(leaves, examples.x[rows], examples.y[rows])
+                if len(drawn)
+                else {name: p.new_zeros(0, *p.shape) for name, p in leaves.items()}
+            )
+            summed = clipped_sum(gradients, privacy.clip)
+            optimizer.zero_grad()
+            extra = penalty()
+            if isinstance(extra, Tensor):
+                extra.backward()  # type: ignore[no-untyped-call]
+            deviation = privacy.noise_multiplier * privacy.clip
+            for name, parameter in parameters.items():
+                noise = rng.normal(0.0, deviation, tuple(parameter.shape))
+                noised = summed[name] + torch.as_tensor(noise).to(summed[name])
+                mean = noised / (probability * len(examples.y))
+                parameter.grad = (
+                    mean if parameter.grad is None else parameter.grad + mean
+                )
+            optimizer.step()
+
+
+def clipped_sum(gradients: Mapping[str, Tensor], clip: float) -> dict[str, Tensor]:
+    """Return the sum of examples' gradients, each of the norm ``clip`` at most.
+
+    Args:
+        gradients: by parameter, shape (batch, *shape); one that is not finite counts as
+            zero.
+        clip: C, above 0.
+
+    Returns:
+        by parameter, of its shape.
+    """
+    squares = [g.flatten(1).square().sum(1) for g in gradients.values()]
+    norms = torch.stack(squares).sum(0).sqrt()
+    scale = torch.where(norms > clip, clip / norms, torch.ones_like(norms))
+    finite = torch.isfinite(norms)
+    return {
+        name: torch.einsum(
+            "b,b...->...",
+            torch.where(finite, scale, 0.0),
+            torch.where(finite.reshape(-1, *[1] * (g.dim() - 1)), g, 0.0),
+        )
+        for name, g in gradients.items()
+    }

@@ -1,0 +1,138 @@
+"""Whole runs with examples as the privacy unit: who accounts, and what is refused."""
+
+import contextlib
+from functools import partial
+
+import numpy as np
+import pytest
+from fakes import failure, run_in_process, summary_of, tiny
+from torch import nn
+
+from fcl_flower.config.run_config import RunConfig
+from fcl_flower.core.errors import ConfigError, RoundError
+from fcl_flower.federation.transport import messages
+from fcl_flower.models.entry import from_module
+from fcl_flower.models.registry import MODELS
+from fcl_flower.privacy.accounting import sampled_epsilon
+from fcl_flower.runtime import in_process
+from fcl_flower.setup.factory import build_scenario, validate
+from fcl_flower.setup.resolve import resolve
+
+PRIVATE = {"unit": "example", "noise_multiplier": 1.5, "head": "single"}
+BATCH = 20
+
+
+def private(folder, strategy="fedavg", **changes):
+    given = {**PRIVATE, "batch_size": BATCH, "max_train_per_class": 30, **changes}
+    return tiny(folder, strategy=strategy, **given)
+
+
+def expected(config, rounds=1):
+    """Return epsilon by client after all tasks, from what the scenario shares out."""
+    plan = build_scenario(resolve(config))
+    found = {}
+    for client, tasks in enumerate(plan.clients):
+        steps = {}
+        for task in tasks:
+            q = min(1.0, BATCH / len(task.train))
+            steps[q, 1.5] = steps.get((q, 1.5), 0) + rounds * int(np.ceil(1 / q))
+        found[str(client)] = sampled_epsilon(steps, 1e-5)
+    return found
+
+
+def test_each_client_says_what_its_examples_cost_and_nothing_else(tmp_path):
+    told = []
+
+    def keep(client, message, reply):
+        if message.metadata.message_type == "train":
+            told.append(dict(reply.content.metric_records[messages.METRICS]))
+        return reply
+
+    config = private(tmp_path)
+    run_in_process(config, tamper=keep)
+
+    found = summary_of(tmp_path)["privacy"]
+    assert found["by_client"] == pytest.approx(expected(config))
+    assert found["epsilon"] == max(found["by_client"].values())
+    assert found["epsilon"] == found["epsilon_clients"] == found["epsilon_server"]
+    assert all(told_by.keys() == {"epsilon", "num-examples"} for told_by in told)
+    assert "hides one example of a client" in (tmp_path / "report.html").read_text()
+
+
+def test_fedprox_is_pulled_to_the_received_model_all_the_same(tmp_path):
+    sent = {}
+    for name, mu in (("free", 0.0), ("held", 1e4)):
+        kept = []
+
+        def keep(client, message, reply, kept=kept):
+            if message.metadata.message_type == "train":
+                pair = [
+                    messages.decode_payload(m.content)["base"] for m in (message, reply)
+                ]
+                kept.append(
+                    sum(
+                        float(np.square(pair[1][k] - pair[0][k]).sum()) for k in pair[0]
+                    )
+                )
+            return reply
+
+        config = private(
+            tmp_path / name, {"name": "fedprox", "mu": mu}, tasks=1, epochs=2
+        )
+        run_in_process(config, tamper=keep)
+        sent[name] = sum(kept)
+    assert sent["held"] < 0.8 * sent["free"]
+
+
+def test_a_client_whose_budget_is_spent_trains_no_more(tmp_path):
+    first = max(expected(private(tmp_path, tasks=1)).values())
+    config = private(tmp_path, rounds=2, tasks=1, epsilon=first + 1e-6)
+    with pytest.raises(RoundError, match=r"above privacy\.epsilon"):
+        run_in_process(config)
+
+
+def test_a_round_that_is_asked_again_costs_again_outside_a_simulation(
+    tmp_path, monkeypatch
+):
+    def epsilon(name):
+        trained = []
+
+        def lose(client, message, reply):
+            if message.metadata.message_type == "train":
+                trained.append(client)
+                if len(trained) == 1:
+                    return failure(message, "the connection was lost")
+            return reply
+
+        config = private(
+            tmp_path / name,
+            tasks=1,
+            min_updates=2,
+            client_state=str(tmp_path / f"{name}-states"),
+        )
+        run_in_process(config, tamper=lose)
+        return config, summary_of(tmp_path / name)["privacy"]["by_client"]["0"]
+
+    config, once = epsilon("simulated")
+    assert once == pytest.approx(expected(config)["0"])
+    monkeypatch.setattr(in_process, "simulated", contextlib.nullcontext)
+    assert epsilon("real")[1] == pytest.approx(expected(config, rounds=2)["0"])
+
+
+def test_a_network_that_mixes_a_batch_is_refused():
+    body = partial(nn.Sequential, nn.Flatten(), nn.Linear(64, 5), nn.BatchNorm1d(5))
+    with MODELS.registered("mixing", from_module(body, (1, 8, 8))):
+        config = RunConfig.from_settings(
+            strategy="fedavg", dataset="digits", model="mixing", **PRIVATE
+        )
+        with pytest.raises(
+            ConfigError, match="model mixing, whose batch normalisation"
+        ):
+            validate(resolve(config))
+
+
+@pytest.mark.parametrize("strategy", ["ewc", "fedweit", "replay", "replay-reg"])
+def test_examples_that_are_used_otherwise_are_not_hidden(strategy):
+    config = RunConfig.from_settings(strategy=strategy, dataset="digits", **PRIVATE)
+    with pytest.raises(ConfigError, match="which uses examples by more than"):
+        validate(resolve(config))

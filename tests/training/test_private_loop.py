@@ -1,0 +1,156 @@
+"""DP-SGD against gradients by hand: clipping, noise, sampling, and what it costs."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fcl_flower.config.privacy import PrivacySection
+from fcl_flower.core.errors import BudgetError
+from fcl_flower.data.examples import Examples
+from fcl_flower.privacy.accounting import sampled_epsilon
+from fcl_flower.training.loop import Training
+from fcl_flower.training.private_loop import (
+    charge,
+    clipped_sum,
+    fit_privately,
+    planned_steps,
+    spent_epsilon,
+)
+
+TRAINING = Training(epochs=3, batch_size=4, learning_rate=0.1)
+PRIVACY = PrivacySection(unit="example", noise_multiplier=2.0, clip=0.5, delta=1e-5)
+
+
+class Recorded:
+    """An optimizer that takes no step, but keeps the gradients it was given."""
+
+    seen: list[torch.Tensor]
+
+    def __init__(self, parameters, lr):
+        self.parameters = list(parameters)
+        Recorded.seen = []
+
+    def zero_grad(self):
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def step(self):
+        Recorded.seen.append(self.parameters[0].grad.clone())
+
+
+def gradients(monkeypatch, count, width, *, rng, penalty=lambda: 0.0, scale=1.0):
+    """Return the gradients of a linear loss: an example's is its own input."""
+    monkeypatch.setattr(torch.optim, "Adam", Recorded)
+    weight = nn.Parameter(torch.zeros(width))
+    x = scale * torch.from_numpy(np.random.default_rng(0).normal(size=(count, width)))
+    fit_privately(
+        {"w": weight},
+        lambda leaves, x, y: (leaves["w"] * x).sum(),
+        penalty if penalty() == 0.0 else lambda: penalty(weight),
+        Examples(x.float(), torch.zeros(count, dtype=torch.int64)),
+        TRAINING,
+        PRIVACY,
+        rng,
+    )
+    return torch.stack(Recorded.seen), x.float()
+
+
+class All:
+    """A generator by which every example is drawn, and noise is a constant."""
+
+    def __init__(self, noise=0.0, drawn=0.0):
+        self.noise, self.drawn, self.deviations = noise, drawn, set()
+
+    def random(self, count):
+        return np.full(count, self.drawn)
+
+    def normal(self, mean, deviation, shape):
+        self.deviations.add(deviation)
+        return np.full(shape, self.noise)
+
+
+def test_each_examples_gradient_is_clipped_over_all_parameters():
+    found = clipped_sum(
+        {
+            "a": torch.tensor([[3.0, 0.0], [0.1, 0.0], [float("nan"), 1.0]]),
+            "b": torch.tensor([[4.0], [0.2], [1.0]]),
+        },
+        clip=0.5,
+    )
+    torch.testing.assert_close(found["a"], torch.tensor([0.3 + 0.1, 0.0]))
+    torch.testing.assert_close(found["b"], torch.tensor([0.4 + 0.2]))
+
+
+@pytest.mark.parametrize("size", [0.01, 1.0, 1e4])
+def test_one_example_moves_a_sum_by_the_clip_at_most(size):
+    draw = torch.Generator().manual_seed(1)
+    batch = {"w": size * torch.randn(6, 3, 2, generator=draw)}
+    without = {"w": batch["w"][:5]}
+    one, other = (clipped_sum(b, 0.5)["w"] for b in (batch, without))
+    assert float((one - other).norm()) <= 0.5 + 1e-5
+
+
+def test_a_step_is_the_noised_sum_over_the_expected_batch(monkeypatch):
+    rng = All(noise=0.25)
+    found, x = gradients(monkeypatch, count=10, width=3, rng=rng)
+    norms = x.norm(dim=1, keepdim=True)
+    clipped = (x * (0.5 / norms).clamp(max=1)).sum(0)
+    # Four examples are expected in a batch, of however many there are.
+    torch.testing.assert_close(found[0], (clipped + 0.25) / 4)
+    assert rng.deviations == {2.0 * 0.5}
+    assert len(found) == 3 * 3  # ceil(10 / 4) steps in each of three epochs
+
+
+def test_nobody_in_a_batch_leaves_noise_alone(monkeypatch):
+    found, _ = gradients(monkeypatch, 10, 3, rng=All(noise=0.25, drawn=1.0))
+    torch.testing.assert_close(found[0], torch.full((3,), 0.25 / 4))
+
+
+def test_every_example_has_a_coin_of_its_own_and_noise_is_gaussian(monkeypatch):
+    found, _ = gradients(
+        monkeypatch, 400, 500, rng=np.random.default_rng(2), scale=1e-9
+    )
+    noise = found * 4
+    assert float(noise.std()) == pytest.approx(1.0, rel=0.02)
+
+    sizes, coins = [], np.random.default_rng(5)
+
+    class Counting:
+        def random(self, count):
+            drawn = coins.random(count)
+            sizes.append(int((drawn < 4 / count).sum()))
+            return drawn
+
+        def normal(self, mean, deviation, shape):
+            return np.zeros(shape)
+
+    gradients(monkeypatch, 400, 2, rng=Counting())
+    assert np.mean(sizes) == pytest.approx(4, rel=0.1)
+    assert np.var(sizes) == pytest.approx(4 * 0.99, rel=0.25)
+
+
+def test_a_penalty_of_the_weights_has_its_gradient_whole(monkeypatch):
+    def penalty(weight=None):
+        return 0.5 if weight is None else (7.0 * weight).sum()
+
+    found, _ = gradients(monkeypatch, 10, 3, rng=All(drawn=1.0), penalty=penalty)
+    torch.testing.assert_close(found[0], torch.full((3,), 7.0))
+
+
+def test_steps_are_as_many_as_make_an_epoch():
+    assert planned_steps(10, TRAINING, 2.0) == {(0.4, 2.0): 9}
+    assert planned_steps(3, TRAINING, 2.0) == {(1.0, 2.0): 3}
+    assert planned_steps(0, TRAINING, 2.0) == {}
+
+
+def test_what_is_spent_adds_up_and_stops_at_the_budget():
+    once = charge({}, {(0.4, 2.0): 9}, PRIVACY)
+    twice = charge(once, {(0.4, 2.0): 9, (0.1, 2.0): 5}, PRIVACY)
+    expected = sampled_epsilon({(0.4, 2.0): 18, (0.1, 2.0): 5}, 1e-5)
+    assert spent_epsilon(twice, 1e-5) == pytest.approx(expected)
+    assert spent_epsilon(once, 1e-5) < expected
+    limited = PRIVACY.model_copy(update={"epsilon": expected - 1e-6})
+    with pytest.raises(BudgetError, match=r"an epsilon of .*, above privacy"):
+        charge(once, {(0.4, 2.0): 9, (0.1, 2.0): 5}, limited)
+    assert charge(once, {(0.4, 2.0): 1}, limited)
