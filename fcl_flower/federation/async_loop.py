@@ -23,7 +23,6 @@ from fcl_flower.core.errors import RoundError
 from fcl_flower.core.types import Update
 from fcl_flower.federation.pacing.client_progress import ClientProgress
 from fcl_flower.federation.pacing.in_flight import InFlight, Question
-from fcl_flower.federation.replies import QUERY, Received
 from fcl_flower.federation.run import EvaluateFn, FederatedStrategy
 from fcl_flower.federation.transport.flower_records import (
     evaluate_metrics,
@@ -31,6 +30,7 @@ from fcl_flower.federation.transport.flower_records import (
     train_metrics,
 )
 from fcl_flower.federation.transport.mailbox import Mailbox, send_and_wait
+from fcl_flower.federation.transport.replies import QUERY, Received
 
 
 class AsynchronousStrategy(FederatedStrategy):

@@ -22,10 +22,10 @@ from fcl_flower.core.types import (
 )
 from fcl_flower.federation.pacing.in_flight import Question
 from fcl_flower.federation.pacing.streams import Streams
-from fcl_flower.federation.replies import QUERY, Asked, Received, ReplyReader
 from fcl_flower.federation.transport import byte_counts, messages
 from fcl_flower.federation.transport.client_registry import ClientRegistry
 from fcl_flower.federation.transport.codec import WireDtype
+from fcl_flower.federation.transport.replies import QUERY, Asked, Received, ReplyReader
 from fcl_flower.federation.transport.state_store import StateStore
 from fcl_flower.results.recorder import Recorder
 from fcl_flower.results.report import write_report

@@ -16,9 +16,9 @@ from flwr.app import Message, MessageType
 from typing_extensions import override
 
 from fcl_flower.core.types import Payload, Request, TaskStage
-from fcl_flower.federation.replies import Asked, ReplyReader
 from fcl_flower.federation.transport import messages
 from fcl_flower.federation.transport.codec import WireDtype
+from fcl_flower.federation.transport.replies import Asked, ReplyReader
 from fcl_flower.federation.transport.state_store import Saved, StateStore
 
 _PREFIX = "asked/"

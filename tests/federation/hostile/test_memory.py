@@ -12,8 +12,8 @@ from mutants import with_array
 
 from fcl_flower.algorithms.registry import algorithm, algorithms
 from fcl_flower.core.errors import WireError
-from fcl_flower.federation.replies import ReplyReader
 from fcl_flower.federation.transport import messages
+from fcl_flower.federation.transport.replies import ReplyReader
 from strategies.fedweit import FedWeitParams
 from strategies.fedweit.adapter_selection import similarity
 from strategies.fedweit.server import FedWeit

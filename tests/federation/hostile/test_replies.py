@@ -26,7 +26,7 @@ from mutants import (
 
 from fcl_flower.core.simulated_clock import SimulatedClock
 from fcl_flower.federation.pacing.in_flight import CheckpointStore
-from fcl_flower.federation.run import FederatedRun
+from fcl_flower.federation.prepare import FederatedRun
 from fcl_flower.federation.server import Server
 from fcl_flower.federation.sync_loop import SynchronousStrategy
 from fcl_flower.federation.transport import messages
