@@ -611,7 +611,7 @@ def test_a_query_to_a_learner_that_answers_none_names_the_learner(
     config = tiny(tmp_path, **given, tasks=1)
     with pytest.raises(RoundError):  # it cannot train on what it receives, either
         run_in_process(config)
-    assert "ContractError: Sgd: got a query, expected none" in caplog.text
+    assert "Sgd: got a query, expected none" in caplog.text
 
 
 def test_the_settings_of_a_run_are_recorded(tmp_path):

@@ -449,7 +449,8 @@ def test_an_interrupted_run_is_resumed_with_its_own_settings(fcl, ran, tmp_path)
 
 
 def test_a_run_without_scores_is_no_traceback(fcl, run_fails):
-    run_fails(lambda: {"average_accuracy": None, "forgetting": None})
+    unknown = ("average_accuracy", "honest_accuracy", "forgetting")
+    run_fails(lambda: {**dict.fromkeys(unknown), "left_out": {}})
     answer = fcl("simulate", *TINY, "--output", "here")
     assert answer.code == 0
     assert "accuracy unknown, forgetting unknown; report: here" in answer.out

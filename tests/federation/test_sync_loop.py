@@ -554,8 +554,8 @@ def wide_answer(message, reply):
     ("answer", "why"),
     [
         (lambda message, reply: failure(message, "gone"), "the client failed: gone"),
-        (nan_answer, "summary/mean: holds NaN"),
-        (wide_answer, "summary/mean: expected vectors of [8]"),
+        (nan_answer, "summary/mean: expected vectors of length at most 1"),
+        (wide_answer, "summary/mean: expected 1 to 3 vectors of [8] entries"),
         (lambda message, reply: None, "no reply in time"),
     ],
     ids=["error", "nan", "shape", "silence"],
