@@ -31,6 +31,7 @@ from fcl_flower.federation.transport.flower_records import (
 )
 from fcl_flower.federation.transport.mailbox import Mailbox, send_and_wait
 from fcl_flower.federation.transport.replies import QUERY, Received
+from fcl_flower.results.monitoring.causes import NOT_CONNECTED
 
 
 class AsynchronousStrategy(FederatedStrategy):
@@ -58,8 +59,7 @@ class AsynchronousStrategy(FederatedStrategy):
 
         Args:
             server_round: the number of the next update.
-            arrays: what `aggregate_train` returned last; the messages are made of the
-                server's state, which holds more.
+            arrays: not read, as messages are made of the server's state.
             config: empty.
             grid: not asked, since the clients are known.
         """
@@ -72,7 +72,7 @@ class AsynchronousStrategy(FederatedStrategy):
             if client in connected:
                 messages.append(self._next_request(client))
             elif now - self._clients[client].idle_since > self._timeout:
-                self._fail(client, "is not connected")
+                self._fail(client, NOT_CONNECTED)
         return messages
 
     @override

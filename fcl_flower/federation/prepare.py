@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from logging import INFO
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flwr.app import ArrayRecord
 from flwr.common.logger import log
@@ -37,6 +38,9 @@ from fcl_flower.setup.resolve import resolve
 from fcl_flower.setup.resolved_run import ResolvedRun
 from fcl_flower.storage.folder_lock import locked
 from fcl_flower.training.tensors import snapshot
+
+if TYPE_CHECKING:
+    from fcl_flower.results.monitoring.exporter import Exporter
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +85,8 @@ def prepare(
         initial_arrays: see `FederatedStrategy.start`.
         num_rounds: likewise.
         timeout: seconds to wait for the clients.
-        stack: keeps other processes out of the run's folder until it is closed.
+        stack: keeps other processes out of the run's folder, and metrics open, until it
+            is closed.
 
     Raises:
         ConfigError: something of it is refused, or another process is in its folder.
@@ -89,6 +94,8 @@ def prepare(
     """
     wanted = config.scenario.clients
     registry = ClientRegistry(grid, wanted)
+    # First of all: where its port is taken, nothing has been waited for or written.
+    exporter = _exporter(config.run.metrics_port, registry, stack)
     registry.wait_for_clients(config.federation.min_updates, timeout)
     clients = wanted or len(registry.clients)
     if not wanted and set(registry.clients) != set(range(clients)):
@@ -127,6 +134,7 @@ def prepare(
         build_diagnostics(scenario, config.privacy, ledger),
         remarks,
         None if counterpart is None else counterpart.title,
+        exporter,
     )
     checkpoint = CheckpointStore(FolderStateStore(folder / CHECKPOINT))
     server = Server(
@@ -159,6 +167,17 @@ def prepare(
         return run
     channel = Channel(grid, registry, timeout, lambda: server.traffic)
     return replace(run, agree_on_masks=partial(secure.begin, channel))
+
+
+def _exporter(
+    port: int, registry: ClientRegistry, stack: ExitStack
+) -> "Exporter | None":
+    """Return the open metrics of a run, None where no port is set."""
+    if not port:
+        return None
+    from fcl_flower.results.monitoring.exporter import exporting
+
+    return stack.enter_context(exporting(port, lambda: len(registry.clients)))
 
 
 def _evaluates_updates(resolved: ResolvedRun) -> bool:

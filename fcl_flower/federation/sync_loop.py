@@ -21,6 +21,7 @@ from fcl_flower.federation.transport.flower_records import (
     to_array_record,
     train_metrics,
 )
+from fcl_flower.results.monitoring.causes import BUSY, NOT_CONNECTED
 
 POLL_SECONDS = 0.1
 
@@ -246,8 +247,8 @@ class SynchronousStrategy(FederatedStrategy):
             for client in sorted(here - busy - resting.keys())
         }
         self._failures = {
-            **dict.fromkeys(sorted(participants - here), "is not connected"),
-            **dict.fromkeys(sorted(busy), "is still busy with an earlier round"),
+            **dict.fromkeys(sorted(participants - here), NOT_CONNECTED),
+            **dict.fromkeys(sorted(busy), BUSY),
             **resting,
         }
         self._late, self._busy = {}, busy

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.types import Array, Evaluation, TaskStage
@@ -28,6 +28,9 @@ from fcl_flower.results.event_log import (
 from fcl_flower.results.history import Lateness, RoundRecord, RunHistory
 from fcl_flower.results.summary import summarize, total_rounds
 from fcl_flower.results.traffic import Traffic
+
+if TYPE_CHECKING:
+    from fcl_flower.results.monitoring.exporter import Exporter
 
 COLUMNS = ("round", "task_learned", "client", "task", "task_name", "accuracy")
 """Of ``accuracy.csv``."""
@@ -48,6 +51,7 @@ class Recorder:
         diagnostics: Sequence[Diagnostics],
         remarks: Mapping[str, str] = {},
         counterpart: str | None = None,
+        exporter: "Exporter | None" = None,
     ) -> None:
         """Create the files of a run without rounds.
 
@@ -59,12 +63,17 @@ class Recorder:
             remarks: what else a reader should know, by topic; for the summary.
             counterpart: title of the same run without communication; None where
                 there is none.
+            exporter: hears of each round, those before a resumption too; None where
+                nobody asks.
         """
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self._config, self._scenario = folder, config, scenario
         self._diagnostics = diagnostics
         self._remarks = dict(remarks)
         self._counterpart = counterpart
+        self._exporter = exporter
+        if exporter is not None:
+            exporter.begin(total_rounds(config, scenario))
         self._history = RunHistory.empty(config.scenario.clients, config.scenario.tasks)
         self._started = self._round_started = time.monotonic()
         (folder / "config.toml").write_text(config.replace(resume=False).to_toml())
@@ -250,6 +259,8 @@ class Recorder:
             diagnostics.add_round(record.round, by_task, record.diagnostics)
         with (self.folder / "rounds.jsonl").open("a") as file:
             file.write(json.dumps(record.line()) + "\n")
+        if self._exporter is not None:
+            self._exporter.add_round(record)
 
 
 def _evaluation_event(task: int, scores: Mapping[int, Evaluation]) -> dict[str, object]:

@@ -240,8 +240,11 @@ def _begun(place: Path, config: RunConfig) -> bool:
 def _check_same(place: Path, config: RunConfig) -> None:
     """Refuse a folder with a run of other settings."""
     made = RunConfig.of(read_toml(place / "config.toml", "output"))
-    # Where things lie may differ by machine.
-    free = {"output": "", "client_state": "context", "data_root": "", "resume": False}
+    # Where things lie, and what else is open, may differ by machine.
+    free = {
+        **{"output": "", "client_state": "context", "data_root": ""},
+        **{"resume": False, "metrics_port": 0},
+    }
     if made.replace(**free) != config.replace(**free):
         raise ConfigError(
             f"output: got {str(place)!r} with a run of other settings, expected an "

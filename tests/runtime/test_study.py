@@ -166,7 +166,10 @@ def test_a_folder_with_other_settings_is_refused(tmp_path, changed):
 
 @pytest.mark.parametrize(
     "changed",
-    [{"data_root": "elsewhere"}, {"client_state": "elsewhere"}, {"model": "small"}],
+    [
+        *({"data_root": "elsewhere"}, {"client_state": "elsewhere"}),
+        *({"model": "small"}, {"metrics_port": 9464}),
+    ],
 )
 def test_where_things_lie_is_no_other_setting(tmp_path, changed):
     run_study(study_of("local", seeds=(0,)), tmp_path, Runner())

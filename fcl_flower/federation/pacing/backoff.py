@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from fcl_flower.results.history import Lateness
+from fcl_flower.results.monitoring.causes import WAS_LATE
 
 LONGEST = 16
 """Most rounds in a row that a client is not asked in."""
@@ -29,7 +30,7 @@ def resting(
         clients: that could be asked.
     """
     return {
-        client: f"was late {found.times} times in a row, and is asked again in round "
+        client: f"{WAS_LATE} {found.times} times in a row, and is asked again in round "
         f"{next_round(found)}"
         for client in clients
         if (found := lateness.get(client)) and server_round < next_round(found)

@@ -12,6 +12,7 @@ from flwr.serverapp import Grid
 
 from fcl_flower.core.errors import WireError
 from fcl_flower.federation.transport.background import at_once, in_thread, is_remote
+from fcl_flower.results.monitoring import causes
 
 SOONEST = 0.02
 LATEST = 1.0
@@ -106,7 +107,7 @@ class Mailbox:
         bytes that Flower cannot open, is answered for by an error.
         """
         self._note_sent()
-        found = [_problem(message, "could not be reached") for message in self._unsent]
+        found = [_problem(message, causes.NOT_REACHED) for message in self._unsent]
         self._unsent = []
         self._look(self._waiting)
         now = time.monotonic()
@@ -114,7 +115,7 @@ class Mailbox:
         for question in self._waiting:
             answer = question.answer()
             if answer is None and now > question.until:
-                answer = _problem(question.message, "no reply in time", LATE)
+                answer = _problem(question.message, causes.NO_REPLY, LATE)
             if answer is None:
                 waiting.append(question)
             else:
@@ -221,7 +222,7 @@ def ask(
 
 def late_answer(message: Message) -> Message:
     """Return the answer for a client that is not waited for any longer."""
-    return _problem(message, "was late: the round had its quorum", LATE)
+    return _problem(message, f"{causes.WAS_LATE}: the round had its quorum", LATE)
 
 
 def is_late(reply: Message) -> bool:
@@ -271,7 +272,7 @@ def _pull(grid: Grid, message: Message) -> Message | None:
     try:
         for reply in grid.pull_messages([message.metadata.message_id]):
             if reply.has_error():
-                reason = f"the client failed: {reply.error.reason}"
+                reason = f"{causes.FAILED}: {reply.error.reason}"
                 return _problem(message, reason, reply.error.code)
             return Message(reply.content, reply_to=message)
     # Flower unpacks the peer's bytes here, and lets out whatever that raises.

@@ -16,15 +16,13 @@ from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import Evaluation, Payload, TaskStage, Update
 from fcl_flower.federation.transport import byte_counts, mailbox, messages
 from fcl_flower.federation.transport.client_registry import ClientRegistry
+from fcl_flower.results.monitoring import causes
 
 QUERY = f"{MessageType.QUERY}.survey"
 """The message type of a query before training."""
 
 UNUSED = "unused"
 """The group kind under which all bytes of a refused reply are counted."""
-
-STATE_LOST = "has lost its state and starts anew when asked next"
-"""Why the update of a client without its private state is not used."""
 
 T = TypeVar("T")
 
@@ -133,7 +131,7 @@ class ReplyReader:
                     found.query_replies[client] = self._query_reply(records, state)
                 elif messages.reports_state_lost(records):
                     lost.add(client)
-                    raise WireError(STATE_LOST)
+                    raise WireError(causes.STATE_LOST)
                 else:
                     found.updates[client] = self._update(client, records, state)
             except Exception as error:

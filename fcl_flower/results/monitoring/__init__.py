@@ -1,0 +1,1 @@
+"""A run as a monitoring system sees it while it goes on."""
