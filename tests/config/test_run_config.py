@@ -319,6 +319,7 @@ REFUSED = [
     *bounds("privacy.delta", above=0, below=1),
     *bounds("privacy.epsilon", least=0),
     *bounds("run.seed", least=0),
+    *bounds("run.metrics_port", least=0, most=65535),
     ("model.head", "many", "'', 'multi' or 'single'"),
     ("federation.wire_dtype", "float64", "'float32', 'float16' or 'bfloat16'"),
     ("strategy.params", 3, "a valid dictionary"),

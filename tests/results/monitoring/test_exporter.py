@@ -204,9 +204,3 @@ def test_without_its_package_it_says_what_to_install(tmp_path, monkeypatch):
     message = r"^run.metrics_port: got no package prometheus_client.*\[deploy\]'$"
     with pytest.raises(ConfigError, match=message):
         run_in_process(tiny(tmp_path, strategy="fedavg", metrics_port=1))
-
-
-@pytest.mark.parametrize("port", [-1, 65536])
-def test_what_is_no_port_is_refused(tmp_path, port):
-    with pytest.raises(ConfigError, match=rf"run.metrics_port: got {port}, "):
-        tiny(tmp_path, metrics_port=port)
