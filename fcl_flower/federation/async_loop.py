@@ -72,7 +72,7 @@ class AsynchronousStrategy(FederatedStrategy):
             if client in connected:
                 messages.append(self._next_request(client))
             elif now - self._clients[client].idle_since > self._timeout:
-                self._fail(client, "is not connected")
+                self._fail(client, self.run.registry.why_absent(client))
         return messages
 
     @override

@@ -246,7 +246,7 @@ class SynchronousStrategy(FederatedStrategy):
             for client in sorted(here - busy - resting.keys())
         }
         self._failures = {
-            **dict.fromkeys(sorted(participants - here), "is not connected"),
+            **{c: self.run.registry.why_absent(c) for c in sorted(participants - here)},
             **dict.fromkeys(sorted(busy), "is still busy with an earlier round"),
             **resting,
         }
