@@ -165,3 +165,9 @@ def test_an_asynchronous_run_goes_on_beside_a_client_that_blocks(remote, tmp_pat
 
     assert sorted(trained) == [0, 0, 1, 1]
     assert rounds_of(tmp_path)[0]["clients"] == [0]
+
+
+def test_a_call_that_blocks_keeps_no_process_from_ending():
+    thread = background.in_thread(threading.current_thread).result(30)
+
+    assert thread.daemon
