@@ -31,7 +31,6 @@ from fcl_flower.federation.transport.flower_records import (
 )
 from fcl_flower.federation.transport.mailbox import Mailbox, send_and_wait
 from fcl_flower.federation.transport.replies import QUERY, Received
-from fcl_flower.results.monitoring.causes import NOT_CONNECTED
 
 
 class AsynchronousStrategy(FederatedStrategy):
@@ -72,7 +71,7 @@ class AsynchronousStrategy(FederatedStrategy):
             if client in connected:
                 messages.append(self._next_request(client))
             elif now - self._clients[client].idle_since > self._timeout:
-                self._fail(client, NOT_CONNECTED)
+                self._fail(client, self.run.registry.why_absent(client))
         return messages
 
     @override

@@ -21,7 +21,7 @@ from fcl_flower.federation.transport.flower_records import (
     to_array_record,
     train_metrics,
 )
-from fcl_flower.results.monitoring.causes import BUSY, NOT_CONNECTED
+from fcl_flower.results.monitoring.causes import BUSY
 
 POLL_SECONDS = 0.1
 
@@ -247,7 +247,7 @@ class SynchronousStrategy(FederatedStrategy):
             for client in sorted(here - busy - resting.keys())
         }
         self._failures = {
-            **dict.fromkeys(sorted(participants - here), NOT_CONNECTED),
+            **{c: self.run.registry.why_absent(c) for c in sorted(participants - here)},
             **dict.fromkeys(sorted(busy), BUSY),
             **resting,
         }

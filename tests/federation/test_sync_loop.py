@@ -261,9 +261,30 @@ def claim(partition):
     return lambda message, reply: Message(RecordDict({"who": record}), reply_to=message)
 
 
-def test_two_nodes_that_claim_the_same_partition_end_the_run(tmp_path):
-    with pytest.raises(RoundError, match="two nodes claim the same partition"):
-        run_in_process(tiny(tmp_path), tamper=only(1, "query", None, claim(0)))
+TAKEN = "node 12 left out: claims to be client 0, which another is already"
+
+
+def test_of_two_nodes_that_claim_one_number_the_first_keeps_it(tmp_path, caplog):
+    config = tiny(tmp_path, strategy="fedavg", timeout=0.3, min_updates=1)
+    grid = run_in_process(
+        config, nodes=[11, 12], tamper=only(1, "query", None, claim(0))
+    )
+    assert TAKEN in caplog.text
+    asked = {client for client, message in grid.asked if not is_kind(message, "query")}
+    assert asked == {0}
+    rows = rounds_of(tmp_path)
+    assert [row["clients"] for row in rows] == [[0], [0]]
+    assert [row["reasons"] for row in rows] == [{"1": "is not connected"}] * 2
+
+
+def test_a_run_that_lacks_who_was_refused_says_so_at_its_end(tmp_path):
+    config = tiny(tmp_path, timeout=0.3, min_updates=2)
+    with pytest.raises(RoundError) as problem:
+        run_in_process(config, nodes=[11, 12], tamper=only(1, "query", None, claim(0)))
+    assert str(problem.value) == (
+        "clients: [0] of 2 connected in time, expected at least 2; node 12 claims to "
+        "be client 0, which another is already"
+    )
 
 
 @pytest.fixture
@@ -291,6 +312,9 @@ def test_a_client_with_a_key_has_no_other_number_and_the_run_goes_on(
     assert asked == {other}
     rows = rounds_of(tmp_path / "run")
     assert [row["clients"] for row in rows] == [[other], [other]]
+    why = f"has the key of client {liar}, but claims to be {other}"
+    assert [row["reasons"] for row in rows] == [{str(liar): why}] * 2
+    assert summary_of(tmp_path / "run")["left_out"] == {str(liar): why}
 
 
 def test_a_node_without_a_client_s_key_may_have_what_is_nobody_s(tmp_path, keys):

@@ -47,6 +47,12 @@ class ClientNumbers:
         return {int(node): client for node, client in kept.items()}
 
 
+def by_key() -> Mapping[int, int]:
+    """Return the clients by node, as far as keys tell: of none, as in a simulation."""
+    path = os.environ.get(VARIABLE)
+    return ClientNumbers(Path(path)).read() if path else {}
+
+
 def check_claim(node: int, client: int) -> None:
     """Refuse a number that belongs to another's key.
 
@@ -60,8 +66,7 @@ def check_claim(node: int, client: int) -> None:
     Raises:
         WireError: the node has another client's key, or another node has the client's.
     """
-    path = os.environ.get(VARIABLE)
-    numbers = ClientNumbers(Path(path)).read() if path else {}
+    numbers = by_key()
     own = numbers.get(node)
     if own is None and client in numbers.values():
         raise WireError(f"claims to be client {client}, whose key it has not")

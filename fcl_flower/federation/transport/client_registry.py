@@ -9,8 +9,9 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from fcl_flower.core.errors import RoundError, WireError
-from fcl_flower.federation.identity.client_numbers import check_claim
+from fcl_flower.federation.identity.client_numbers import by_key, check_claim
 from fcl_flower.federation.transport import mailbox, protocol
+from fcl_flower.results.monitoring.causes import NOT_CONNECTED
 
 POLL_SECONDS = 0.1
 RETURN_SECONDS = 5.0
@@ -41,6 +42,7 @@ class ClientRegistry:
         self._mailbox = mailbox.Mailbox(grid, RETRY_SECONDS)
         self._asked: set[int] = set()
         self._not_before: dict[int, float] = {}
+        self._refused: dict[int, str] = {}
 
     @property
     def clients(self) -> tuple[int, ...]:
@@ -55,26 +57,33 @@ class ClientRegistry:
         """Return the client of a node that is, or was, connected."""
         return self._known[node]
 
+    def why_absent(self, client: int) -> str:
+        """Return why a client is not connected: what its key's node was refused for."""
+        keys = by_key()
+        of_its_key = (
+            w for node, w in self._refused.items() if keys.get(node) == client
+        )
+        return next(of_its_key, NOT_CONNECTED)
+
     def wait_for_clients(self, least: int, timeout: float) -> None:
         """Wait for all clients; after ``timeout`` seconds ``least`` are enough.
 
         Raises:
-            RoundError: fewer came, or two nodes claim the same number.
+            RoundError: fewer came; the message says who was refused, and why.
         """
         deadline = time.monotonic() + timeout
         while True:
-            taken = self.refresh()
-            if taken:
-                raise RoundError(f"two nodes claim the same partition: {taken}")
+            self.refresh()
             here = len(self._connected)
             if here >= max(self._clients, 1) and not self._asked:
                 break
             if time.monotonic() > deadline:
                 if here >= least:
                     break
+                refused = [f"; node {n} {why}" for n, why in self._refused.items()]
                 raise RoundError(
                     f"clients: {list(self.clients)} of {self._clients or 'any'} "
-                    f"connected in time, expected at least {least}"
+                    f"connected in time, expected at least {least}{''.join(refused)}"
                 )
             time.sleep(POLL_SECONDS)
         self._clients = self._clients or len(self._connected)
@@ -89,15 +98,16 @@ class ClientRegistry:
             del self._connected[client]
             self._not_before[node] = time.monotonic() + RETURN_SECONDS
 
-    def refresh(self) -> tuple[int, ...]:
-        """Note who has come and gone; return the numbers that were claimed twice.
+    def refresh(self) -> None:
+        """Note who has come and gone.
 
-        A client whose number is taken stays out for as long as the other is there.
+        Who claims a number that is taken stays out for as long as the other is there.
         """
         online = set(self._grid.get_node_ids())
         for client in [c for c, node in self._connected.items() if node not in online]:
             log(WARNING, "client %d has disconnected", client)
             del self._connected[client]
+        self._refused = {n: why for n, why in self._refused.items() if n in online}
         now = time.monotonic()
         unknown = [
             node
@@ -109,10 +119,10 @@ class ClientRegistry:
             Message(RecordDict(), dst_node_id=node, message_type=MessageType.QUERY)
             for node in unknown
         )
-        return self._collect_ids(now)
+        self._collect_ids(now)
 
-    def _collect_ids(self, now: float) -> tuple[int, ...]:
-        """Note who has said who it is; return the numbers that are taken."""
+    def _collect_ids(self, now: float) -> None:
+        """Note who has said who it is; the first to claim a number keeps it."""
         claims: dict[int, int] = {}
         for reply in self._mailbox.collect():
             node = reply.metadata.src_node_id
@@ -123,23 +133,25 @@ class ClientRegistry:
                 check_claim(node, claimed)
                 claims[node] = claimed
             except Exception as error:
-                log(WARNING, "node %d left out: %s", node, mailbox.reason(error))
                 gone = mailbox.is_gone(reply)
                 later = RETURN_SECONDS if gone else RETRY_SECONDS
-                self._not_before[node] = now + later
-        taken = []
+                self._refuse(node, mailbox.reason(error), now + later)
         for node, client in sorted(claims.items()):
             if self._clients and client >= self._clients:
                 log(WARNING, "client %d is not one of %d", client, self._clients)
                 self._not_before[node] = math.inf
             elif client in self._connected:
-                log(WARNING, "client %d is here already; node %d waits", client, node)
-                self._not_before[node] = now + RETRY_SECONDS
-                taken.append(client)
+                why = f"claims to be client {client}, which another is already"
+                self._refuse(node, why, now + RETRY_SECONDS)
             else:
                 log(INFO, "client %d has connected", client)
                 self._connected[client], self._known[node] = node, client
-        return tuple(taken)
+                self._refused.pop(node, None)
+
+    def _refuse(self, node: int, why: str, until: float) -> None:
+        """Leave a node out, and ask it again at a later time."""
+        log(WARNING, "node %d left out: %s", node, why)
+        self._refused[node], self._not_before[node] = why, until
 
 
 def _partition(records: RecordDict) -> int:

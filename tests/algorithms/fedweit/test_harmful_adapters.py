@@ -4,7 +4,9 @@ import re
 
 import numpy as np
 import pytest
+import torch
 from fakes import run_in_process, summary_of, tiny
+from fedweit_cases import NOTHING, data, foreign_payload, learner, stage
 from flwr.app import ArrayRecord, Message, RecordDict
 
 from clients.fedweit.client import FedWeit
@@ -70,3 +72,22 @@ def test_the_loss_on_validation_samples_decides(tmp_path, monkeypatch, loss, use
 
     journal = (tmp_path / "journal.jsonl").read_text()
     assert sorted(set(re.findall(r"attention/\d/\d", journal))) == used
+
+
+def test_the_loss_is_that_of_the_validation_samples():
+    ours, given = learner(drop_harmful=True), data(1)
+    begun = ours.start(ours.init(), NOTHING, 0)
+
+    state, _, loss = ours.learn(begun, stage(0, ends_task=False), given)
+
+    logits = ours.predict(state, NOTHING, 0, given.valid.x)
+    expected = torch.nn.functional.cross_entropy(logits, given.valid.y)
+    assert loss == pytest.approx(float(expected), rel=1e-4)
+
+
+def test_what_comes_without_adapters_is_tried_once():
+    ours, foreign = learner(drop_harmful=True), foreign_payload(2)
+
+    assert ours.offers(NOTHING) == [NOTHING]
+    assert ours.offers(foreign) == [foreign, NOTHING]
+    assert learner().offers(foreign) == [foreign]

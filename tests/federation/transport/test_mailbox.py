@@ -2,6 +2,7 @@
 
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 from fakes import InProcessGrid, rounds_of, tiny
@@ -103,6 +104,15 @@ def test_a_message_that_cannot_be_handed_over_is_given_up(
     assert len(box) == 0
 
 
+def test_handing_over_takes_no_longer_than_a_reply_may(remote, blocking):
+    box = Mailbox(blocking("push"), timeout=0.1)
+    box.send([question(101)])
+
+    (reply,) = answers(box, 1).values()
+
+    assert reply.error.reason == "could not be reached"
+
+
 def test_a_reply_that_cannot_be_fetched_is_given_up(remote, blocking):
     box = Mailbox(blocking("pull"), timeout=0.1)
     box.send([question(101)])
@@ -165,3 +175,28 @@ def test_an_asynchronous_run_goes_on_beside_a_client_that_blocks(remote, tmp_pat
 
     assert sorted(trained) == [0, 0, 1, 1]
     assert rounds_of(tmp_path)[0]["clients"] == [0]
+
+
+def test_a_call_that_blocks_keeps_no_process_from_ending():
+    thread = background.in_thread(threading.current_thread).result(30)
+
+    assert thread.daemon
+
+
+@pytest.mark.parametrize("call", ["push", "pull"])
+def test_who_is_answered_for_is_busy_until_it_was_to_reply(
+    remote, blocking, monkeypatch, call
+):
+    box = Mailbox(blocking(call), timeout=60)
+    box.send([question(101)])
+    while call == "pull" and box._pushes:
+        assert box.collect() == []
+
+    (late,) = box.close()
+
+    assert mailbox.is_late(late)
+    assert len(box) == 0
+    assert box.busy() == {101}
+    later = SimpleNamespace(monotonic=lambda: time.monotonic() + 61)
+    monkeypatch.setattr(mailbox, "time", later)
+    assert box.busy() == set()

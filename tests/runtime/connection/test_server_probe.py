@@ -145,8 +145,9 @@ def test_another_web_server_is_no_server_of_ours():
     assert not found.passes
 
 
-def test_a_server_that_is_starting_is_waited_for():
-    with serving(status=502) as server:
+@pytest.mark.parametrize("status", [500, 502])
+def test_a_server_that_is_starting_is_waited_for(status):
+    with serving(status=status) as server:
         found = find_obstacle(server, None)
 
     assert f"the server at {server} is there, but not ready" in found.sentence
@@ -159,4 +160,30 @@ def test_a_file_that_is_no_certificate_is_named(tmp_path):
     found = find_obstacle("localhost:1", tmp_path / "ca.crt")
 
     assert found.sentence.startswith(f"{tmp_path / 'ca.crt'} is no certificate")
+    assert not found.passes
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ConnectionResetError(), "a:1 does not speak HTTP without TLS"),
+        (OSError("no route to host"), "a:1 cannot be reached: no route to host: "),
+        (socket.gaierror(), "no machine is known as 'a'"),
+    ],
+)
+def test_what_may_pass_by_itself_is_tried_again(error, said):
+    found = server_probe._obstacle(error, "a:1", "a", None)
+
+    assert said in found.sentence
+    assert found.passes
+
+
+@pytest.mark.parametrize("code", [62, 64])  # of a name, and of an address
+def test_a_name_and_an_address_that_do_not_match_are_told_alike(code):
+    error = ssl.SSLCertVerificationError()
+    error.verify_code = code
+
+    found = server_probe._obstacle(error, "a:1", "a", None)
+
+    assert "is not for 'a'" in found.sentence
     assert not found.passes

@@ -1,0 +1,120 @@
+"""Who is refused a number, why, and for how long."""
+
+from pathlib import Path
+
+import pytest
+from fakes import InProcessGrid, run_in_process, summary_of, tiny
+from flwr.app import ConfigRecord, Message, RecordDict
+
+from fcl_flower.federation.identity.client_numbers import ClientNumbers
+from fcl_flower.federation.transport import client_registry, protocol
+from fcl_flower.federation.transport.client_registry import ClientRegistry
+
+TAKEN = "claims to be client 0, which another is already"
+
+
+class Claiming(InProcessGrid):
+    """Nodes that say what a test wants, and of which some are there."""
+
+    def __init__(self, **said):
+        nodes = [int(name[1:]) for name in said]
+        super().__init__(nodes, {})
+        self.said = dict(zip(nodes, said.values(), strict=True))
+        self.here = nodes
+
+    def get_node_ids(self):
+        return self.here
+
+    def answer(self, message, context):
+        said = self.said[message.metadata.dst_node_id]
+        who = ConfigRecord({"partition": said, **protocol.own()})
+        return Message(RecordDict({"who": who}), reply_to=message)
+
+
+@pytest.fixture
+def keys(tmp_path, monkeypatch):
+    """Keys of clients 0 and 1, at nodes 11 and 12."""
+    numbers = ClientNumbers(tmp_path / "client-numbers.json")
+    for client in (0, 1):
+        numbers.bind(11 + client, Path(f"client-{client}.pub"))
+    monkeypatch.setenv("FCL_CLIENT_NUMBERS", str(tmp_path / "client-numbers.json"))
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr(client_registry, "RETRY_SECONDS", 0.0)
+
+
+def connected(grid):
+    registry = ClientRegistry(grid, 2)
+    registry.refresh()
+    return registry
+
+
+def test_a_number_goes_on_when_who_had_it_is_gone(impatient, caplog):
+    grid = Claiming(n11=0, n12=0)
+    registry = connected(grid)
+    assert (registry.clients, registry.node(0)) == ((0,), 11)
+    assert f"node 12 left out: {TAKEN}" in caplog.text
+
+    grid.here = [12]
+    registry.refresh()
+
+    assert (registry.clients, registry.node(0)) == ((0,), 12)
+
+
+def test_who_was_refused_is_not_asked_again_at_once():
+    grid = Claiming(n11=0, n12=0)
+    registry = connected(grid)
+
+    registry.refresh()
+
+    assert [m.metadata.dst_node_id for _, m in grid.asked] == [11, 12]
+
+
+def test_a_claim_is_the_reason_while_its_node_is_there(keys):
+    grid = Claiming(n11=0, n12=0)
+    registry = connected(grid)
+    assert registry.why_absent(1) == "has the key of client 1, but claims to be 0"
+
+    grid.here = [11]
+    registry.refresh()
+
+    assert registry.why_absent(1) == "is not connected"
+
+
+def test_a_claim_that_was_mended_is_forgotten(keys, impatient):
+    grid = Claiming(n11=0, n12=0)
+    registry = connected(grid)
+    grid.said[12] = 1
+    registry.refresh()
+    assert registry.clients == (0, 1)
+
+    registry.mark_gone(12)
+
+    assert registry.why_absent(1) == "is not connected"
+
+
+def test_a_claim_says_nothing_of_a_client_whose_key_another_has(keys):
+    grid = Claiming(n11=0, n99=1)  # no key is known of node 99
+
+    registry = connected(grid)
+
+    assert registry.clients == (0,)
+    assert registry.why_absent(1) == "is not connected"
+
+
+def test_an_asynchronous_run_names_the_claim_too(tmp_path, keys):
+    def lie(who, message, reply):
+        if who == 1 and message.metadata.message_type == "query":
+            said = ConfigRecord({"partition": 0, **protocol.own()})
+            return Message(RecordDict({"who": said}), reply_to=message)
+        return reply
+
+    config = tiny(
+        tmp_path / "run", timeout=0.3, min_updates=1, **{"asynchronous.enabled": True}
+    )
+    run_in_process(config, nodes=[11, 12], tamper=lie)
+
+    why = "has the key of client 1, but claims to be 0"
+    assert summary_of(tmp_path / "run")["left_out"] == {"1": why}
