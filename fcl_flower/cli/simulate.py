@@ -80,7 +80,13 @@ def simulate(
         "unknown" if summary[key] is None else f"{summary[key]:.3f}"
         for key in ("average_accuracy", "forgetting")
     )
-    if summary["average_accuracy"] is None:
+    if stopped := summary.get("privacy", {}).get("stopped"):
+        lost = summary["average_accuracy"] is None
+        rest = ", so that there is no accuracy over all tasks" * lost
+        console.print(f"privacy budget: {stopped}{rest}", soft_wrap=True)
+    elif not run.config.privacy.scores:
+        console.print("no client was evaluated: privacy.scores is false")
+    elif summary["average_accuracy"] is None:
         reasons = folder / "rounds.jsonl"
         console.print(f"no client was evaluated: {reasons} says why", soft_wrap=True)
     _print_untrained(console, summary)

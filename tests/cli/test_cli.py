@@ -12,6 +12,7 @@ from fcl_flower import __version__
 from fcl_flower.cli.options import FLAGS
 from fcl_flower.config.run_config import SHORT, RunConfig
 from fcl_flower.core.errors import ConfigError, RoundError
+from fcl_flower.privacy.accounting import client_release, gaussian_epsilon
 from fcl_flower.setup import factory
 
 TINY = ["--clients", "2", "--tasks", "2", "--rounds", "1", "--classes-per-task", "2"]
@@ -449,11 +450,32 @@ def test_an_interrupted_run_is_resumed_with_its_own_settings(fcl, ran, tmp_path)
 
 
 def test_a_run_without_scores_is_no_traceback(fcl, run_fails):
-    unknown = ("average_accuracy", "honest_accuracy", "forgetting")
-    run_fails(lambda: {**dict.fromkeys(unknown), "left_out": {}})
+    nothing = dict.fromkeys(["average_accuracy", "forgetting", "honest_accuracy"])
+    run_fails(lambda: nothing | {"left_out": {}})
     answer = fcl("simulate", *TINY, "--output", "here")
     assert answer.code == 0
     assert "accuracy unknown, forgetting unknown; report: here" in answer.out
+
+
+PRIVATE = ["--set", "privacy.unit=client", "--set", "privacy.noise_multiplier=2"]
+
+
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_a_run_that_ends_with_its_privacy_budget_says_so(fcl, rounds):
+    budget = gaussian_epsilon(rounds * client_release(2.0), 1e-5) + 1e-6
+    limit = ["--rounds", "2", "--set", f"privacy.epsilon={budget}"]
+    answer = fcl("simulate", *TINY, *PRIVATE, *limit)
+    assert answer.code == 0, answer.err
+    shown = " ".join(answer.out.split())
+    assert f"privacy budget: stopped before round {rounds + 1}, after which" in shown
+    assert "so that there is no accuracy over all tasks" in shown
+    assert "no client was evaluated" not in shown
+
+
+def test_a_run_that_asks_for_no_scores_says_so(fcl):
+    answer = fcl("simulate", *TINY, *PRIVATE, "--set", "privacy.scores=false")
+    assert answer.code == 0, answer.err
+    assert "no client was evaluated: privacy.scores is false" in answer.out
 
 
 # ---- local data

@@ -8,17 +8,24 @@ import pytest
 from fakes import failure, run_in_process, summary_of, tiny
 from torch import nn
 
+import clients.fedavg
+from fcl_flower.config.privacy import PrivacySection
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.core.errors import ConfigError, RoundError
+from fcl_flower.core.errors import ConfigError, RoundError, WireError
+from fcl_flower.federation.client import model_bytes
 from fcl_flower.federation.transport import messages
 from fcl_flower.models.entry import from_module
 from fcl_flower.models.registry import MODELS
 from fcl_flower.privacy.accounting import sampled_epsilon
+from fcl_flower.privacy.randomness import secret_generator
+from fcl_flower.results.diagnostics.privacy import PrivacyDiagnostics
 from fcl_flower.runtime import in_process
 from fcl_flower.setup.factory import build_scenario, validate
 from fcl_flower.setup.resolve import resolve
+from fcl_flower.training.private_loop import charge
 
 PRIVATE = {"unit": "example", "noise_multiplier": 1.5, "head": "single"}
+SECTION = {"unit": "example", "noise_multiplier": 1.5}
 BATCH = 20
 
 
@@ -27,7 +34,7 @@ def private(folder, strategy="fedavg", **changes):
     return tiny(folder, strategy=strategy, **given)
 
 
-def expected(config, rounds=1):
+def expected(config, rounds=1, delta=1e-5):
     """Return epsilon by client after all tasks, from what the scenario shares out."""
     plan = build_scenario(resolve(config))
     found = {}
@@ -36,7 +43,7 @@ def expected(config, rounds=1):
         for task in tasks:
             q = min(1.0, BATCH / len(task.train))
             steps[q, 1.5] = steps.get((q, 1.5), 0) + rounds * int(np.ceil(1 / q))
-        found[str(client)] = sampled_epsilon(steps, 1e-5)
+        found[str(client)] = sampled_epsilon(steps, delta)
     return found
 
 
@@ -119,6 +126,50 @@ def test_a_round_that_is_asked_again_costs_again_outside_a_simulation(
     assert epsilon("real")[1] == pytest.approx(expected(config, rounds=2)["0"])
 
 
+def test_epsilon_is_at_the_delta_of_the_run(tmp_path):
+    run_in_process(private(tmp_path, tasks=1, delta=1e-3))
+    found = summary_of(tmp_path)["privacy"]
+    steps = expected(private(tmp_path, tasks=1), delta=1e-3)
+    assert found["by_client"] == pytest.approx(steps)
+
+
+def test_sampling_and_noise_are_secret_and_of_one_client_and_round(
+    tmp_path, monkeypatch
+):
+    asked = []
+
+    def secret(*key):
+        asked.append(key)
+        return secret_generator(*key)
+
+    monkeypatch.setattr(clients.fedavg, "secret_generator", secret)
+    run_in_process(private(tmp_path, rounds=2, tasks=1))
+    assert sorted(asked) == sorted(
+        (0, "examples", client, number) for client in (0, 1) for number in (1, 2)
+    )
+
+
+def test_the_most_that_a_client_told_stays():
+    told = PrivacyDiagnostics(PrivacySection(**SECTION), None)
+    for number, epsilon in enumerate([1.0, 3.0, 2.0], 1):
+        told.add_round(number, {(4, 0): {"epsilon": epsilon}, (5, 0): {}}, {})
+    found = told.summary()["privacy"]
+    assert found["by_client"] == {4: 3.0}
+    assert found["epsilon"] == found["epsilon_server"] == found["epsilon_clients"] == 3
+
+
+def test_an_epsilon_below_zero_is_refused():
+    told = PrivacyDiagnostics(PrivacySection(**SECTION), None)
+    told.check({"epsilon": 0.0})
+    with pytest.raises(WireError, match="metrics/epsilon: expected at least 0, got -1"):
+        told.check({"epsilon": -1.0})
+
+
+def test_what_examples_have_cost_is_not_needed_to_predict():
+    spent = charge({}, {(0.4, 2.0): 9}, PrivacySection(**SECTION))
+    assert model_bytes({"privacy": spent}, {}) == 0
+
+
 def test_a_network_that_mixes_a_batch_is_refused():
     body = partial(nn.Sequential, nn.Flatten(), nn.Linear(64, 5), nn.BatchNorm1d(5))
     with MODELS.registered("mixing", from_module(body, (1, 8, 8))):
@@ -129,6 +180,8 @@ def test_a_network_that_mixes_a_batch_is_refused():
             ConfigError, match="model mixing, whose batch normalisation"
         ):
             validate(resolve(config))
+        whole = config.replace(unit="client")
+        validate(resolve(whole))  # of a client all examples are hidden together
 
 
 @pytest.mark.parametrize("strategy", ["ewc", "fedweit", "replay", "replay-reg"])

@@ -60,9 +60,9 @@ def test_a_long_difference_is_brought_to_the_clip_over_all_tensors_together():
 def test_a_short_difference_stays_as_it_is():
     received = {"base": {"a": f32(1, 1), "b": f32(0)}}
 
-    found = sent({"base": {"a": f32(1.3, 1), "b": f32(0.4)}}, received)
+    found = sent({"base": {"a": f32(1.03, 1), "b": f32(0.04)}}, received)
 
-    np.testing.assert_allclose(flat(found), [1.3, 1, 0.4], rtol=1e-6)
+    np.testing.assert_allclose(flat(found), [1.03, 1, 0.04], rtol=1e-6)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -85,13 +85,13 @@ def test_neighbours_are_at_most_twice_the_clip_apart_whatever_they_learned(seed)
 
 
 def test_what_was_not_sent_counts_as_not_changed():
-    received = {"base": {"w": f32(5, 6, 7, 8)}}
+    received = {"base": {"w": f32(0, 6, 7, 8)}}
 
     found = sent({"base": {"w": sparse(4, i1=6.3, i2=7.4)}}, received)["base"]["w"]
 
     assert isinstance(found, SparseArray)
     assert found.nnz == 4  # which entries are sent tells nothing
-    np.testing.assert_allclose(found.to_dense(), [5, 6.3, 7.4, 8], rtol=1e-6)
+    np.testing.assert_allclose(found.to_dense(), [0, 6.3, 7.4, 8], rtol=1e-6)
 
 
 def test_of_what_was_not_received_the_difference_is_from_zero():
@@ -123,9 +123,11 @@ def test_counts_metrics_and_whole_numbers_do_not_tell_of_the_data():
 
 
 @pytest.mark.parametrize("broken", [np.nan, np.inf])
-def test_a_client_that_diverged_sends_noise_alone(broken, caplog):
+@pytest.mark.parametrize("where", ["a", "b"])
+def test_a_client_that_diverged_sends_noise_alone(broken, where, caplog):
     received = {"base": {"a": f32(1, 2), "b": f32(3)}}
-    diverged = {"base": {"a": f32(broken, 7), "b": f32(9)}}
+    diverged = {"base": {"a": f32(8, 7), "b": f32(9)}}
+    diverged["base"][where][0] = broken
     unchanged = {"base": {"a": f32(1, 2), "b": f32(3)}}
 
     with caplog.at_level(logging.WARNING):
@@ -171,6 +173,45 @@ def test_every_entry_has_gaussian_noise_of_the_stated_deviation():
         assert stats.kstest(noise / (Z * CLIP), "norm").pvalue > 0.01
         assert noise.std() == pytest.approx(Z * CLIP, rel=0.02)
     assert abs(np.corrcoef(*noises)[0, 1]) < 0.02
+
+
+class Ones:
+    """A generator whose noise is one standard deviation everywhere."""
+
+    def normal(self, mean, deviation, shape):
+        return np.full(shape, mean + deviation)
+
+
+def test_no_tensor_is_without_noise():
+    received = {
+        "base": {
+            "weight": f32(1, 2),
+            "half": np.array([1, 2], np.float16),
+            "bn.running_var": f32(3, 4),
+            "scalar": np.array(5, np.float32),
+        }
+    }
+    unknown = {"dense/2": {"weight": np.zeros((2, 1), np.float32)}}
+
+    found = sent({**received, **unknown}, received, Ones())
+
+    np.testing.assert_allclose(flat(found) - flat(received | unknown), Z * CLIP)
+
+
+def test_an_adapter_that_was_not_learned_looks_like_noise():
+    tensors = {str(number): sparse(2) for number in range(4_000)}
+
+    found = sent({"adapters": tensors}, {}, np.random.default_rng(6))["adapters"]
+
+    # Of two entries those beyond sqrt(2 ln 2) standard deviations.
+    stand_out = 2 * stats.norm.sf(math.sqrt(2 * math.log(2)))
+    share = np.mean([tensor.nnz / 2 for tensor in found.values()])
+    assert share == pytest.approx(stand_out, abs=0.02)
+
+
+def test_a_single_number_of_an_adapter_has_a_threshold_too():
+    alone = sent({"adapters": {"w": sparse(1, i0=0.5)}}, {})["adapters"]["w"]
+    assert alone.nnz == 0
 
 
 def test_an_adapter_keeps_what_stands_out_of_its_noise_and_no_more():

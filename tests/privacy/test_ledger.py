@@ -165,7 +165,18 @@ def test_it_is_on_the_disk_before_anything_happens_and_goes_on_from_there(tmp_pa
     assert not list(tmp_path.glob("*.new"))
 
 
-@pytest.mark.parametrize("content", [None, "", "[]", "{}", '{"server": {"0": 3}}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        None,
+        "",
+        "[]",
+        "{}",
+        '{"server": {"0": 3}}',
+        '{"server": {"x": {}}, "clients": {}}',
+        '{"server": {"0": {"1": "y"}}, "clients": {}}',
+    ],
+)
 def test_without_it_no_run_goes_on(tmp_path, content):
     if content is not None:
         (tmp_path / FILE).write_text(content)
@@ -179,3 +190,42 @@ def test_the_file_is_plain(tmp_path):
         "server": {"3": {"2": 1.0}},
         "clients": {},
     }
+
+
+def test_the_budget_may_be_spent_to_the_last(tmp_path):
+    book = ledger(tmp_path, epsilon=epsilon([1]))
+    book.ask(1, [0])
+    assert not book.stopped
+
+
+def test_the_budget_holds_for_each_client_of_a_round(tmp_path):
+    book = ledger(tmp_path, epsilon=epsilon([1]) + 1e-6)
+    book.ask(1, [1])
+    with pytest.raises(BudgetError, match="client 1 would have"):
+        book.ask(2, [0, 1])
+
+
+@pytest.mark.parametrize("delta", [1e-3, 1e-7])
+def test_epsilon_and_budget_are_at_the_delta_of_the_run(tmp_path, delta):
+    once, twice = (gaussian_epsilon(mu_squared, delta) for mu_squared in (1.0, 2.0))
+    book = ledger(tmp_path, delta=delta, epsilon=(once + twice) / 2)
+    book.ask(1, [0])
+    assert book.epsilons("server") == {0: once}
+    with pytest.raises(BudgetError, match=f"an epsilon of {twice:.3g}, above"):
+        book.ask(2, [0])
+
+
+def test_a_repeated_round_counts_once_against_the_budget_of_a_simulation(tmp_path):
+    with simulated():
+        book = ledger(tmp_path, epsilon=epsilon([1]) + 1e-6)
+        for _ in range(3):
+            book.ask(1, [0])
+    assert not book.stopped
+
+
+def test_a_repeated_round_counts_as_often_as_it_was_asked_for_elsewhere(tmp_path):
+    book = ledger(tmp_path, epsilon=epsilon([1, 1, 1]) + 1e-6)
+    for _ in range(3):
+        book.ask(1, [0])
+    with pytest.raises(BudgetError):
+        book.ask(1, [0])

@@ -2,6 +2,7 @@
 
 import contextlib
 from functools import partial
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from fakes import failure, run_in_process, summary_of, tiny
 
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError, WireError
+from fcl_flower.federation.server import Server
 from fcl_flower.federation.transport import messages
 from fcl_flower.privacy.accounting import client_release, gaussian_epsilon
 from fcl_flower.privacy.ledger import FILE
@@ -110,6 +112,17 @@ def test_a_simulation_repeats_its_noise_and_a_federation_does_not(
     assert not summary_of(tmp_path / "c")["privacy"]["simulated_noise"]
 
 
+def test_each_round_and_client_of_a_simulation_has_noise_of_its_own(tmp_path):
+    noises = []
+    config = private(tmp_path, clip=1e-6, noise_multiplier=1e5, rounds=2, tasks=1)
+    for _, asked, reply in updates_of(partial(run_in_process, config)):
+        pair = (messages.decode_payload(m.content)["base"] for m in (asked, reply))
+        start, end = pair
+        noises.append(end["body.fc1.weight"] - start["body.fc1.weight"])
+    for one, other in combinations(noises, 2):
+        assert abs(np.corrcoef(one.reshape(-1), other.reshape(-1))[0, 1]) < 0.2
+
+
 def test_without_a_privacy_unit_nothing_is_written_of_it(tmp_path):
     run_in_process(tiny(tmp_path, strategy="fedavg"))
     assert "privacy" not in summary_of(tmp_path)
@@ -130,6 +143,7 @@ def test_summary_and_report_say_what_was_spent(tmp_path):
     assert found["epsilon"] == found["epsilon_server"]
     assert found["by_client"] == pytest.approx(dict.fromkeys("012", epsilon(4)))
     assert (found["delta"], found["budget"], found["unit"]) == (1e-5, 1000, "client")
+    assert "are exact" in summary_of(tmp_path)["remarks"]["privacy of scores"]
     page = (tmp_path / "report.html").read_text()
     assert f"ε = {epsilon(4):.3g}" in page
     assert "at δ = 1e-05, of a budget of 1000; hides all data of a client" in page
@@ -155,6 +169,9 @@ def test_a_client_pays_for_the_rounds_that_it_is_asked_in(tmp_path):
     found = summary_of(tmp_path)["privacy"]["by_client"]
     assert found == pytest.approx({c: epsilon(asked.count(c)) for c in set(asked)})
     assert len({*found.values()}) > 1
+    most = summary_of(tmp_path)["privacy"]
+    assert most["epsilon_server"] == max(found.values())
+    assert most["epsilon_clients"] == max(found.values())  # of two one knows its own
 
 
 def test_the_noise_of_a_client_that_fails_is_not_counted_on(tmp_path):
@@ -168,6 +185,13 @@ def test_the_noise_of_a_client_that_fails_is_not_counted_on(tmp_path):
     found = summary_of(tmp_path)["privacy"]
     assert found["epsilon_clients"] == pytest.approx(epsilon(2, answered=1))
     assert found["by_client"]["2"] == pytest.approx(epsilon(2))  # it may have sent it
+
+
+@pytest.mark.parametrize(("rule", "noises"), [("mean", 2), ("median", 1)])
+def test_what_may_be_one_clients_update_has_no_other_noise(tmp_path, rule, noises):
+    run_in_process(private(tmp_path, clients=3, aggregation=rule))
+    found = summary_of(tmp_path)["privacy"]
+    assert found["epsilon_clients"] == pytest.approx(epsilon(2, answered=noises))
 
 
 def test_scores_are_not_asked_for_where_they_shall_not_be(tmp_path):
@@ -200,6 +224,23 @@ def test_a_run_stops_before_it_exceeds_its_budget(tmp_path):
     assert found["privacy"]["stopped"].startswith("stopped before round 4, after which")
     assert found["remarks"]["privacy budget"] == found["privacy"]["stopped"]
     assert "stopped before round 4" in (tmp_path / "report.html").read_text()
+
+
+def test_what_too_few_have_sent_is_not_aggregated(tmp_path, monkeypatch):
+    def fail(client, message, reply):
+        if client == 2 and message.metadata.message_type == "train":
+            return failure(message, "out of memory")
+        return reply
+
+    made = []
+    monkeypatch.setattr(Server, "aggregate", lambda *given: made.append(given))
+    limit = epsilon(1, answered=2) + 1e-6
+    config = private(tmp_path, clients=3, epsilon=limit, observer="clients")
+    run_in_process(config, tamper=fail)
+    assert not made
+    found = summary_of(tmp_path)["privacy"]
+    assert (found["epsilon"], found["epsilon_clients"]) == (0, 0)
+    assert found["stopped"].startswith("stopped before round 1")
 
 
 def test_a_budget_without_a_round_ends_with_a_report(tmp_path):

@@ -39,11 +39,15 @@ class Recorded:
         Recorded.seen.append(self.parameters[0].grad.clone())
 
 
-def gradients(monkeypatch, count, width, *, rng, penalty=lambda: 0.0, scale=1.0):
+def gradients(
+    monkeypatch, count, width, *, rng, penalty=lambda: 0.0, scale=1.0, inputs=None
+):
     """Return the gradients of a linear loss: an example's is its own input."""
     monkeypatch.setattr(torch.optim, "Adam", Recorded)
     weight = nn.Parameter(torch.zeros(width))
-    x = scale * torch.from_numpy(np.random.default_rng(0).normal(size=(count, width)))
+    if inputs is None:
+        inputs = scale * np.random.default_rng(0).normal(size=(count, width))
+    x = torch.from_numpy(inputs)
     fit_privately(
         {"w": weight},
         lambda leaves, x, y: (leaves["w"] * x).sum(),
@@ -98,6 +102,7 @@ def test_a_step_is_the_noised_sum_over_the_expected_batch(monkeypatch):
     clipped = (x * (0.5 / norms).clamp(max=1)).sum(0)
     # Four examples are expected in a batch, of however many there are.
     torch.testing.assert_close(found[0], (clipped + 0.25) / 4)
+    torch.testing.assert_close(found, found[:1].expand_as(found))  # of no step before
     assert rng.deviations == {2.0 * 0.5}
     assert len(found) == 3 * 3  # ceil(10 / 4) steps in each of three epochs
 
@@ -114,18 +119,15 @@ def test_every_example_has_a_coin_of_its_own_and_noise_is_gaussian(monkeypatch):
     noise = found * 4
     assert float(noise.std()) == pytest.approx(1.0, rel=0.02)
 
-    sizes, coins = [], np.random.default_rng(5)
+    class Coins(All):
+        def __init__(self):
+            super().__init__()
+            self.random = np.random.default_rng(5).random
 
-    class Counting:
-        def random(self, count):
-            drawn = coins.random(count)
-            sizes.append(int((drawn < 4 / count).sum()))
-            return drawn
-
-        def normal(self, mean, deviation, shape):
-            return np.zeros(shape)
-
-    gradients(monkeypatch, 400, 2, rng=Counting())
+    found, _ = gradients(monkeypatch, 400, 400, rng=Coins(), inputs=np.eye(400))
+    # The gradient of each example is its own unit vector: who was drawn can be read.
+    assert set(found.unique().tolist()) == {0.0, 0.125}
+    sizes = (found > 0).sum(1).numpy()
     assert np.mean(sizes) == pytest.approx(4, rel=0.1)
     assert np.var(sizes) == pytest.approx(4 * 0.99, rel=0.25)
 
@@ -136,6 +138,26 @@ def test_a_penalty_of_the_weights_has_its_gradient_whole(monkeypatch):
 
     found, _ = gradients(monkeypatch, 10, 3, rng=All(drawn=1.0), penalty=penalty)
     torch.testing.assert_close(found[0], torch.full((3,), 7.0))
+
+    rng = All(noise=0.25, drawn=1.0)
+    found, _ = gradients(monkeypatch, 10, 3, rng=rng, penalty=penalty)
+    torch.testing.assert_close(found[0], torch.full((3,), 7.0 + 0.25 / 4))
+
+
+def test_every_parameter_has_noise_of_its_own(monkeypatch):
+    monkeypatch.setattr(torch.optim, "Adam", Recorded)
+    parameters = {name: nn.Parameter(torch.zeros(2, 3)) for name in "abc"}
+    fit_privately(
+        parameters,
+        lambda leaves, x, y: sum((leaf * x).sum() for leaf in leaves.values()),
+        lambda: 0.0,
+        Examples(torch.zeros(4, 2, 3), torch.zeros(4, dtype=torch.int64)),
+        TRAINING,
+        PRIVACY,
+        np.random.default_rng(3),
+    )
+    noise = torch.stack([p.grad for p in parameters.values()])
+    assert len(noise.unique()) == noise.numel()
 
 
 def test_steps_are_as_many_as_make_an_epoch():
@@ -154,3 +176,11 @@ def test_what_is_spent_adds_up_and_stops_at_the_budget():
     with pytest.raises(BudgetError, match=r"an epsilon of .*, above privacy"):
         charge(once, {(0.4, 2.0): 9, (0.1, 2.0): 5}, limited)
     assert charge(once, {(0.4, 2.0): 1}, limited)
+    exact = PRIVACY.model_copy(update={"epsilon": expected})
+    assert charge(once, {(0.4, 2.0): 9, (0.1, 2.0): 5}, exact) == twice
+
+
+def test_what_is_spent_is_kept_at_full_precision():
+    steps = {(1 / 3, 2.0): 4, (0.3, 1.1): 2}
+    spent = charge({}, steps, PRIVACY)
+    assert spent_epsilon(spent, 1e-3) == sampled_epsilon(steps, 1e-3)
