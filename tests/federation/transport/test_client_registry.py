@@ -112,7 +112,7 @@ def test_an_asynchronous_run_names_the_claim_too(tmp_path, keys):
         return reply
 
     config = tiny(
-        tmp_path / "run", timeout=0.3, min_updates=1, **{"asynchronous.enabled": True}
+        tmp_path / "run", timeout=1.5, min_updates=1, **{"asynchronous.enabled": True}
     )
     run_in_process(config, nodes=[11, 12], tamper=lie)
 
