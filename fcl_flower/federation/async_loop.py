@@ -81,8 +81,7 @@ class AsynchronousStrategy(FederatedStrategy):
         """Aggregate the update in a reply, and close the round that it is.
 
         Returns:
-            The global model, empty if there is none; the client's loss. None twice
-            where the update cannot be used.
+            The global model, empty if there is none, and the loss; or None twice.
         """
         server = self.run.server
         received = server.receive(replies)
@@ -177,9 +176,10 @@ class AsynchronousStrategy(FederatedStrategy):
                 server.done, result.arrays, ConfigRecord(), grid
             ):
                 mailbox.send([asked])
+        given_up = {c: p.given_up for c, p in self._clients.items() if p.given_up}
+        server.note_given_up(given_up)
         finished = sum(found.done >= num_rounds for found in self._clients.values())
         if finished < self._min_updates:
-            given_up = {c: p.given_up for c, p in self._clients.items() if p.given_up}
             raise RoundError(
                 f"{finished} clients came to the end of their tasks, "
                 f"{self._min_updates} needed; given up: {given_up}"

@@ -326,6 +326,10 @@ class Server:
         # Kept for one round only: it holds every tensor that it has encoded.
         self._encoder = messages.MessageEncoder(self._wire_dtype)
 
+    def note_given_up(self, reasons: Mapping[int, str]) -> None:
+        """Note why clients were given up, which may be after the last round."""
+        self._recorder.note_failures(reasons)
+
     def finish(self) -> None:
         """Write the summary and the report; only then is the run shown as finished."""
         left_out = self._recorder.finish()["left_out"]

@@ -217,6 +217,10 @@ class Recorder:
                     self._history.before_aggregation.add(self._row(task), scores)
         return stages
 
+    def note_failures(self, reasons: Mapping[int, str]) -> None:
+        """Note why clients failed since the last round, for the summary."""
+        self._history.failures.update(reasons)
+
     def finish(self) -> dict[str, Any]:
         """Write the files of diagnostics and the summary, and return the summary.
 
