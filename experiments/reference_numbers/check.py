@@ -31,6 +31,7 @@ from typing_extensions import override
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.sparse import SparseArray
 from fcl_flower.core.types import Array
+from fcl_flower.federation.pacing.in_flight import CheckpointStore
 from fcl_flower.federation.transport.state_store import FolderStateStore
 from fcl_flower.results.run_folder import CHECKPOINT
 from fcl_flower.runtime import in_process
@@ -103,7 +104,9 @@ def numbers(folder: Path, settings: Mapping[str, Any], stop: int) -> dict[str, A
             config = config.replace(resume=True)
     in_process.run_apps(in_process.InProcessGrid(nodes(config), config.flat()), config)
     summary = json.loads((folder / "summary.json").read_text())
-    state = FolderStateStore(folder / CHECKPOINT).load(before=sys.maxsize)
+    # Without what is in flight in an asynchronous run, which is no part of the state.
+    store = CheckpointStore(FolderStateStore(folder / CHECKPOINT))
+    state = store.load(before=sys.maxsize)
     assert state is not None
     digest = hashlib.sha256()
     for part in exact(state.payload):
