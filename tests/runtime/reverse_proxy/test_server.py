@@ -105,12 +105,13 @@ def door(superlink):
 
 
 def ask(port, method, path, body=None, headers=None):
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-    connection.request(method, path, body, headers or {})
-    answer = connection.getresponse()
-    found = answer.status, answer.read(), dict(answer.getheaders())
-    connection.close()
-    return found
+    # Closed even where the call is refused before all of it was sent.
+    with contextlib.closing(
+        http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    ) as connection:
+        connection.request(method, path, body, headers or {})
+        answer = connection.getresponse()
+        return answer.status, answer.read(), dict(answer.getheaders())
 
 
 def closed(connection):
