@@ -17,13 +17,7 @@ from fcl_flower.config.attack import refuse_attack
 from fcl_flower.config.node_config import NodeConfig
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError, refuse
-from fcl_flower.core.types import (
-    Evaluation,
-    Payload,
-    TaskStage,
-    Update,
-    group_kind,
-)
+from fcl_flower.core.types import Evaluation, Payload, TaskStage, Update, group_kind
 from fcl_flower.data.client_data import ClientData, ScenarioData
 from fcl_flower.data.examples import Examples, InputSpec, SplitName, TaskData, concat
 from fcl_flower.data.local.client_data import LocalData

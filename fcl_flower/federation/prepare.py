@@ -24,9 +24,7 @@ from fcl_flower.federation.secure.channel import Channel
 from fcl_flower.federation.secure.sum_strategy import SecureSum
 from fcl_flower.federation.server import Server
 from fcl_flower.federation.transport.client_registry import ClientRegistry
-from fcl_flower.federation.transport.flower_records import (
-    from_array_record,
-)
+from fcl_flower.federation.transport.flower_records import from_array_record
 from fcl_flower.federation.transport.state_store import FolderStateStore
 from fcl_flower.privacy.ledger import Ledger
 from fcl_flower.results.diagnostics import build_diagnostics

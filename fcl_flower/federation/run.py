@@ -15,9 +15,7 @@ from typing_extensions import override
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import refuse
 from fcl_flower.federation.prepare import FederatedRun, prepare
-from fcl_flower.federation.transport.flower_records import (
-    to_array_record,
-)
+from fcl_flower.federation.transport.flower_records import to_array_record
 
 EvaluateFn: TypeAlias = Callable[[int, ArrayRecord], MetricRecord | None]
 

@@ -33,17 +33,24 @@ def locked(folder: Path, key: str, name: str = LOCK) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         while True:
             file = stack.enter_context(path.open("a"))
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
+            if not take(file.fileno()):
                 expected = "a folder on which no other run or command works now"
-                raise refuse(key, str(folder), expected) from error
+                raise refuse(key, str(folder), expected)
             if _is_at(path, file):
                 break
         try:
             yield
         finally:
             path.unlink()
+
+
+def take(descriptor: int) -> bool:
+    """Lock an open file without waiting; return whether nobody else had it locked."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _is_at(path: Path, file: IO[str]) -> bool:

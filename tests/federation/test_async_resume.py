@@ -82,6 +82,24 @@ def whole(folder):
     )
 
 
+def ended_and_resumed(tmp_path, plug, every, values):
+    """Hold runs that were ended after some events against a whole one.
+
+    Returns how many events that had.
+    """
+    run_in_process(small(tmp_path / "whole", **values))
+    expected, events = whole(tmp_path / "whole"), plug.done
+    for last in range(3, events, every):
+        config = small(tmp_path / str(last), **values)
+        plug.done, plug.last = 0, last
+        with pytest.raises(PulledPlugError):
+            run_in_process(config)
+        plug.last = sys.maxsize
+        run_in_process(config.replace(resume=True))
+        assert whole(tmp_path / str(last)) == expected, f"ended after {last} events"
+    return events
+
+
 @pytest.mark.parametrize(
     ("every", "values"),
     [
@@ -95,17 +113,7 @@ def whole(folder):
 def test_a_run_that_is_ended_at_any_event_ends_with_the_same_numbers(
     tmp_path, plug, every, values
 ):
-    run_in_process(small(tmp_path / "whole", **values))
-    expected, events = whole(tmp_path / "whole"), plug.done
-    assert events > 20
-    for last in range(3, events, every):
-        config = small(tmp_path / str(last), **values)
-        plug.done, plug.last = 0, last
-        with pytest.raises(PulledPlugError):
-            run_in_process(config)
-        plug.last = sys.maxsize
-        run_in_process(config.replace(resume=True))
-        assert whole(tmp_path / str(last)) == expected, f"ended after {last} events"
+    assert ended_and_resumed(tmp_path, plug, every, values) > 20
 
 
 def test_a_run_that_is_ended_at_every_event_in_turn_comes_to_the_same_end(
@@ -133,16 +141,7 @@ def test_queries_are_made_again_as_they_were(tmp_path, plug):
         **{"strategy.clusters": 3, "strategy.members": 2, "rounds": 1},
         **{"max_train_per_class": 0, "max_test_per_class": 0},
     }
-    run_in_process(small(tmp_path / "whole", **shape))
-    expected, events = whole(tmp_path / "whole"), plug.done
-    for last in range(3, events, 5):
-        config = small(tmp_path / str(last), **shape)
-        plug.done, plug.last = 0, last
-        with pytest.raises(PulledPlugError):
-            run_in_process(config)
-        plug.last = sys.maxsize
-        run_in_process(config.replace(resume=True))
-        assert whole(tmp_path / str(last)) == expected, f"ended after {last} events"
+    ended_and_resumed(tmp_path, plug, 5, shape)
 
 
 def test_what_is_in_flight_comes_back_from_a_checkpoint(tmp_path):

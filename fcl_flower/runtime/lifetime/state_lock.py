@@ -1,6 +1,5 @@
 """One program at a time works in a folder of states; who is in the way is named."""
 
-import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +10,8 @@ import psutil
 
 from fcl_flower.core.errors import refuse
 from fcl_flower.runtime.lifetime.guardian import GRACE
+from fcl_flower.storage.folder_lock import take
+from fcl_flower.storage.private import opener
 
 LOCK = "in-use.lock"
 POLL_SECONDS = 0.2
@@ -35,11 +36,11 @@ def locked(folder: Path, report: Callable[[str], None]) -> Iterator[int]:
         ConfigError: another program stays there; the message names it.
     """
     path = folder / LOCK
-    lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    lock = opener(str(path), os.O_RDWR | os.O_CREAT)
     try:
         deadline = time.monotonic() + PATIENCE
         told = False
-        while not _taken(lock):
+        while not take(lock):
             if time.monotonic() > deadline:
                 raise refuse(
                     "state",
@@ -54,14 +55,6 @@ def locked(folder: Path, report: Callable[[str], None]) -> Iterator[int]:
         yield lock
     finally:
         os.close(lock)
-
-
-def _taken(lock: int) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _holder(path: Path) -> str:

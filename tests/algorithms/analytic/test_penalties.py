@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from analytic_cases import C, D, draw, sums
 
 from strategies.analytic import penalties as module
 from strategies.analytic.heads import of_each
@@ -16,21 +17,6 @@ from strategies.analytic.penalties import (
     unexplained,
 )
 from strategies.analytic.solution import solve
-from strategies.analytic.sums import add_up, gram
-
-D, C = 12, 3
-MEANS = np.random.default_rng(5).standard_normal((6, D))
-
-
-def draw(classes, each=40, seed=0, noise=0.7):
-    """Return samples of some classes about their means, and labels of a task."""
-    rng = np.random.default_rng(seed)
-    y = np.repeat(np.arange(len(classes)), each)
-    return MEANS[list(classes)][y] + noise * rng.standard_normal((len(y), D)), y
-
-
-def sums(h, y):
-    return add_up([gram(h, y, C)] if len(y) else [], C, D)
 
 
 def task(classes, train=4, valid=9, seed=0):

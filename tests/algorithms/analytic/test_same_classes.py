@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from analytic_cases import start
+from analytic_cases import C, D, draw, start, sums
 from fakes import rounds_of, run_in_process, summary_of
 from scipy.stats import norm
 
@@ -11,22 +11,6 @@ from strategies.analytic.heads import discriminants
 from strategies.analytic.penalties import Held
 from strategies.analytic.same_classes import same_classes
 from strategies.analytic.solution import solve
-from strategies.analytic.sums import add_up, gram
-
-D, C = 12, 3
-MEANS = np.random.default_rng(5).standard_normal((9, D))
-"""Of the classes that there are; a task has three of them."""
-
-
-def draw(classes, each=40, seed=0, noise=0.7):
-    """Return samples of some classes about their means, and labels of a task."""
-    rng = np.random.default_rng(seed)
-    y = np.repeat(np.arange(len(classes)), each)
-    return MEANS[list(classes)][y] + noise * rng.standard_normal((len(y), D)), y
-
-
-def sums(h, y):
-    return add_up([gram(h, y, C)] if len(y) else [], C, D)
 
 
 def tasks(*of_task, each=40, noise=0.7):
