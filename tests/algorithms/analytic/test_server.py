@@ -13,7 +13,7 @@ from sklearn.linear_model import Ridge
 
 from fcl_flower.core.errors import ConfigError, WireError
 from fcl_flower.core.types import TaskStage, Update
-from strategies.analytic import AnalyticParams
+from strategies.analytic import AnalyticParams, solution
 from strategies.analytic.server import Analytic
 from strategies.analytic.sums import exact, gram
 
@@ -176,6 +176,16 @@ def test_the_record_says_what_was_solved():
         "same_classes": 0,
     }
     assert made.remarks()
+
+
+def test_of_several_penalties_the_record_has_the_median(monkeypatch):
+    monkeypatch.setattr(solution, "chosen", lambda *given: [0.1, 0.9, 0.2])
+    made, updates = server(single_head=False), {}
+    for client in range(3):
+        sent = update(*samples(12, client), valid=samples(12, client + 9))
+        updates[client] = sent
+    state = made.aggregate_train({}, stage(), updates)
+    assert made.diagnostics(state, stage())["penalty"] == 0.2
 
 
 # ---------------------------------------------------------------- forgetting
