@@ -41,8 +41,8 @@ NUMBERS = Path(__file__).with_name("numbers.json")
 WHOLE_ENCODERS = ("finetune", "replay", "replay-reg", "mtl", "fedet")
 
 
-class InterruptedRunError(Exception):
-    """The server's process is gone."""
+class InterruptedRunError(BaseException):
+    """The server's process is gone, and blames no client for it."""
 
 
 class MortalGrid(in_process.InProcessGrid):

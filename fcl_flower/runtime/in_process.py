@@ -42,8 +42,21 @@ _ONE_RUN = threading.RLock()
 """Flower's identity, its log and torch's threads belong to the process."""
 
 
+class _WatchError(BaseException):
+    """What the caller's own ``watch`` has raised: no client is to blame for it."""
+
+    def __init__(self, raised: Exception) -> None:
+        super().__init__()
+        self.raised = raised
+
+
 class InProcessGrid(Grid):
-    """A grid whose nodes answer in the call that sends them a message.
+    """A grid whose nodes answer in the call that asks for their replies.
+
+    What is pushed waits, and costs nothing but itself; each message that is pulled is
+    answered in that call, in the order of the ids, and then forgotten, its content
+    too. Who pulls one message at a time, as `Mailbox` does, so holds one reply of a
+    round at a time, and may use it up before the next client trains.
 
     A client that raises is answered for by an error, as in Flower's runtimes. Those of
     the last nodes that the run says are hostile train as `HostileTraining` does.
@@ -89,7 +102,8 @@ class InProcessGrid(Grid):
             for client, node in enumerate(nodes)
         }
         self._on_reply = on_reply
-        self._replies: dict[str, Message] = {}
+        self._queued: dict[str, Message] = {}
+        self._pushed = 0
 
     @override
     def get_node_ids(self) -> list[int]:
@@ -97,20 +111,25 @@ class InProcessGrid(Grid):
 
     @override
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        sent = list(messages)
         ids = []
-        for done, message in enumerate(sent, start=1):
-            message.metadata.__dict__["_message_id"] = str(uuid4())
-            ids.append(message.metadata.message_id)
-            context = self.contexts[message.metadata.dst_node_id]
-            self._replies[ids[-1]] = self.reply(message, context)
-            if message.metadata.message_type != MessageType.QUERY:
-                self._on_reply(done, len(sent))
+        self._pushed = len(self._queued)
+        for message in messages:
+            message.metadata.__dict__["_message_id"] = name = str(uuid4())
+            self._queued[name] = message
+            self._pushed += 1
+            ids.append(name)
         return ids
 
     @override
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        return [self._replies.pop(key) for key in message_ids if key in self._replies]
+        return [self._answer(name) for name in message_ids if name in self._queued]
+
+    def _answer(self, message_id: str) -> Message:
+        message = self._queued.pop(message_id)
+        reply = self.reply(message, self.contexts[message.metadata.dst_node_id])
+        if message.metadata.message_type != MessageType.QUERY:
+            self._on_reply(self._pushed - len(self._queued), self._pushed)
+        return reply
 
     def reply(self, message: Message, context: Context) -> Message:
         """Run the client app on one message; return its reply, or its error."""
@@ -209,7 +228,10 @@ def _run(
         now: Progress = json.loads(path.read_text()) | changes
         if now != seen:
             seen = now
-            watch(now)
+            try:
+                watch(now)
+            except Exception as error:
+                raise _WatchError(error) from error
 
     grid = InProcessGrid(
         range(FIRST_NODE, FIRST_NODE + config.scenario.clients),
@@ -217,8 +239,11 @@ def _run(
         [{"data-path": str(path.absolute())} for path in local_data],
         on_reply=lambda done, sent: report(clients_done=done, clients=sent),
     )
-    run_apps(grid, config)
-    report()
+    try:
+        run_apps(grid, config)
+        report()
+    except _WatchError as error:
+        raise error.raised from None
     return close_folder(folder)
 
 

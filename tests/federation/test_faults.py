@@ -24,7 +24,7 @@ from fcl_flower.results.event_log import ROUND, EventLog
 from fcl_flower.results.run_folder import CHECKPOINT
 
 
-class PulledPlugError(Exception):
+class PulledPlugError(BaseException):
     """Somebody pulled the plug."""
 
 

@@ -1,6 +1,8 @@
 """The backend without Ray: the files of a real run, and a process left as it was."""
 
+import gc
 import json
+import weakref
 
 import fakes
 import pytest
@@ -11,7 +13,12 @@ from flwr.common.logger import FLOWER_LOGGER
 from flwr.supercore.task_identity import TaskIdentity
 
 from fcl_flower.core.errors import RoundError
-from fcl_flower.runtime.in_process import flower_identity, run_in_process
+from fcl_flower.federation.transport.mailbox import Mailbox, ask, wait_for_all
+from fcl_flower.runtime.in_process import (
+    InProcessGrid,
+    flower_identity,
+    run_in_process,
+)
 
 
 @pytest.fixture
@@ -136,3 +143,72 @@ def test_a_client_that_fails_is_named_with_its_reason(run, monkeypatch, tmp_path
         run("run", strategy="fedavg", max_attempts=1)
     log = (tmp_path / "run" / "flower.log").read_text()
     assert "in broken" in log  # the traceback, for who wrote the client
+
+
+def test_a_watch_that_fails_ends_the_run_and_blames_no_client(run, tmp_path):
+    def broken(progress):
+        if progress["clients_done"] == 1:
+            raise BrokenPipeError("nobody looks any longer")
+
+    with pytest.raises(BrokenPipeError, match="nobody looks"):
+        run("run", clients=3, strategy="fedavg", watch=broken)
+    assert "left out" not in (tmp_path / "run" / "flower.log").read_text()
+
+
+# ---- a client answers when its reply is asked for, and not before
+
+
+class Listening(InProcessGrid):
+    """Its nodes answer nothing, and note who was asked."""
+
+    def __init__(self, nodes):
+        super().__init__(nodes, {})
+        self.asked = []
+
+    def reply(self, message, context):
+        self.asked.append(context.node_id)
+        return Message(RecordDict(), reply_to=message)
+
+
+def to_all(grid):
+    return [
+        Message(RecordDict(), dst_node_id=node, message_type="train")
+        for node in grid.get_node_ids()
+    ]
+
+
+def test_each_message_is_answered_when_it_is_pulled():
+    with flower_identity():
+        grid = Listening([7, 8, 9])
+        names = grid.push_messages(to_all(grid))
+        assert grid.asked == []
+
+        (reply,) = grid.pull_messages([names[1]])
+
+        assert grid.asked == [8]
+        assert reply.metadata.src_node_id == 8
+        assert grid.pull_messages([names[1]]) == []
+        grid.pull_messages([names[2], names[0]])
+        assert grid.asked == [8, 9, 7]
+
+
+def test_the_next_client_trains_after_the_reply_before_it_is_used():
+    with flower_identity():
+        grid = Listening([7, 8, 9])
+        used = [
+            (reply.metadata.src_node_id, list(grid.asked))
+            for reply in ask(Mailbox(grid, timeout=5), to_all(grid), wait_for_all)
+        ]
+    assert used == [(7, [7]), (8, [7, 8]), (9, [7, 8, 9])]
+
+
+def test_nothing_of_an_answered_message_is_kept():
+    with flower_identity():
+        grid = Listening([7, 8])
+        asked = to_all(grid)
+        contents = [weakref.ref(message.content) for message in asked]
+        names = grid.push_messages(asked)
+        del asked
+        grid.pull_messages(names[:1])
+        gc.collect()
+    assert [content() is None for content in contents] == [True, False]

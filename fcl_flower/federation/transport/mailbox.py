@@ -2,7 +2,8 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -78,9 +79,10 @@ class Mailbox:
         """Send through ``grid``; wait ``timeout`` seconds for each answer."""
         self._grid = grid
         self._timeout = timeout
-        self._begin = in_thread if is_remote(grid) else at_once
+        self._remote = is_remote(grid)
+        self._begin = in_thread if self._remote else at_once
         self._pushes: list[_Push] = []
-        self._waiting: list[_Question] = []
+        self._waiting = deque[_Question]()
         self._unsent: list[Message] = []
         self._overdue: list[_Question] = []
         self._quiet_since = time.monotonic()
@@ -100,34 +102,35 @@ class Mailbox:
         self._pushes.append(_Push(asked, call, until))
         self._note_sent()
 
-    def collect(self) -> list[Message]:
-        """Return what has been answered since the last time; does not wait.
+    def collect(self) -> Iterator[Message]:
+        """Yield what has been answered since the last time; does not wait.
 
         A client that cannot be reached, fails, answers too late, or answers with
-        bytes that Flower cannot open, is answered for by an error.
+        bytes that Flower cannot open, is answered for by an error. In one process an
+        answer is computed when it is taken from here, and not before: nothing holds
+        two of them unless the caller does.
         """
         self._note_sent()
-        found = [_problem(message, causes.NOT_REACHED) for message in self._unsent]
-        self._unsent = []
-        self._look(self._waiting)
-        now = time.monotonic()
-        waiting = []
-        for question in self._waiting:
+        unsent, self._unsent = self._unsent, []
+        yield from (_problem(message, causes.NOT_REACHED) for message in unsent)
+        if self._remote:
+            self._look(self._waiting)
+        for _ in range(len(self._waiting)):
+            question = self._waiting.popleft()
+            if not self._remote:
+                self._look([question])
             answer = question.answer()
-            if answer is None and now > question.until:
+            if answer is None and time.monotonic() > question.until:
                 answer = _problem(question.message, causes.NO_REPLY, LATE)
             if answer is None:
-                waiting.append(question)
+                self._waiting.append(question)
             else:
-                found.append(answer)
-        self._waiting = waiting
-        if found:
-            self._quiet_since = now
-        return found
+                self._quiet_since = time.monotonic()
+                yield answer
 
     def close(self) -> list[Message]:
         """Answer by an error for all who have not answered; see `busy`."""
-        late, self._waiting = self._waiting, []
+        late, self._waiting = list(self._waiting), deque()
         for push in self._pushes:
             late += [_Question(message, push.until) for message in push.messages]
         self._pushes = []
@@ -163,7 +166,7 @@ class Mailbox:
                     self._unsent.append(message)
             self._quiet_since = now
 
-    def _look(self, questions: Sequence[_Question]) -> None:
+    def _look(self, questions: Collection[_Question]) -> None:
         """Look for the answers to questions; wait for a moment, however many."""
         for question in questions:
             if question.look is None:
@@ -208,15 +211,16 @@ def ask(
     box.send(messages)
     times, failed, asked = list[float](), 0, len(box)
     while len(box):
-        answers = box.collect()
-        yield from answers
+        good = bad = 0
+        for answer in box.collect():
+            good, bad = good + (not answer.has_error()), bad + answer.has_error()
+            yield answer
         seconds = time.monotonic() - began
-        good = sum(not answer.has_error() for answer in answers)
         times += [seconds] * good
-        failed += len(answers) - good
+        failed += bad
         if seconds >= closes_at(times, asked - failed):
             yield from box.close()
-        elif not answers:
+        elif not good + bad:
             box.pause()
 
 

@@ -36,8 +36,8 @@ class BlockingGrid(InProcessGrid):
 
     def pull_messages(self, message_ids):
         for name in message_ids:
-            reply = self._replies.get(name)
-            self.stand_still("pull", reply and reply.metadata.src_node_id)
+            asked = self._queued.get(name)
+            self.stand_still("pull", asked and asked.metadata.dst_node_id)
         return super().pull_messages(message_ids)
 
     def answer(self, message, context):
@@ -190,7 +190,7 @@ def test_who_is_answered_for_is_busy_until_it_was_to_reply(
     box = Mailbox(blocking(call), timeout=60)
     box.send([question(101)])
     while call == "pull" and box._pushes:
-        assert box.collect() == []
+        assert list(box.collect()) == []
 
     (late,) = box.close()
 
