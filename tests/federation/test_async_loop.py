@@ -224,7 +224,7 @@ def test_each_client_is_queried_when_it_starts_a_task(tmp_path):
 
 @pytest.mark.parametrize("strategy", ["fedavg", "fedweit"])
 def test_a_run_that_was_ended_goes_on(tmp_path, strategy):
-    class PulledPlugError(Exception):
+    class PulledPlugError(BaseException):
         pass
 
     def end(who, message, reply):
