@@ -1,7 +1,7 @@
 """Plain local training from the received model: the client side of FedAvg.
 
 McMahan et al., AISTATS 2017, https://arxiv.org/abs/1602.05629, Algorithm 1,
-ClientUpdate; with Adam in place of plain SGD, as in the FedWeIT paper.
+ClientUpdate; by default with Adam in place of plain SGD, as in the FedWeIT paper.
 """
 
 from collections.abc import Mapping

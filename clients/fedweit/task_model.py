@@ -147,11 +147,11 @@ class TaskModel:
     def shrink(self, step_size: StepSize) -> None:
         """Take the proximal step of lambda_mask |m|_1 + lambda1 sum_i |A_i|_1.
 
-        After Adam's, and in its own metric (Yun et al., Adaptive proximal gradient
-        methods, NeurIPS 2021): where Adam went s times the mean gradient, the soft
-        threshold is s lambda1. So training rests where equation 2 has its minimum, at
-        exact zeros too. With rate times lambda1, the threshold of plain gradient
-        descent, lambda1 would be weighed by the noise of each entry.
+        After the optimizer's, and in its own metric (Yun et al., Adaptive proximal
+        gradient methods, NeurIPS 2021): where it went s times the mean gradient, the
+        soft threshold is s lambda1. So training rests where equation 2 has its minimum,
+        at exact zeros too. With rate times lambda1, the threshold of plain gradient
+        descent, Adam would weigh lambda1 by the noise of each entry.
         """
         with torch.no_grad():
             for name, weight in self.sparse.items():

@@ -158,7 +158,7 @@ class Lorm(ClientLearner[LormParams]):
         factors = {layer + factor for layer in self._layers}
         trained = {*factors, WEIGHT, BIAS}
         # The optimizer starts anew: what it has learned of one factor does not help
-        # the other. Rows of other classes have no gradient, so that Adam keeps them.
+        # the other. Rows of other classes are not sent.
         return fit(
             {n: p for n, p in model.named_parameters() if n in trained},
             objective,

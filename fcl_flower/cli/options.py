@@ -26,7 +26,7 @@ FLAGS: dict[str, tuple[Any, str]] = {
     "rounds": (int, "Communication rounds for each task."),
     "epochs": (int, "Local epochs in a round.  [default: 1]"),
     "batch_size": (int, "Samples in a training step."),
-    "learning_rate": (float, "Of Adam, at the start of a task."),
+    "learning_rate": (float, "At the start of a task."),
     "seed": (int, "Of all random number generators.  [default: 0]"),
     "device": (str, "auto, cpu, or a torch device.  [default: auto]"),
     "local_only": (bool, "Clients learn alone, without communication."),

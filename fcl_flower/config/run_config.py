@@ -99,6 +99,16 @@ class RunConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _momentum_is_of_sgd(self) -> Self:
+        momentum, optimizer = self.training.momentum, self.training.optimizer
+        if momentum and optimizer != "sgd":
+            raise ValueError(
+                f"training.momentum: got {momentum}, expected 0 with "
+                f"training.optimizer {optimizer!r}, which has moments of its own"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _noise_goes_with_a_privacy_unit(self) -> Self:
         unit, noise = self.privacy.unit, self.privacy.noise_multiplier
         if (unit != "none") != (noise > 0):

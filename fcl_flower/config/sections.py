@@ -163,12 +163,18 @@ class TrainingSection(Section):
     batch_size: int = Field(0, ge=0)
     """Samples in a training step; 0 for what suits the model."""
     learning_rate: float = Field(0.0, ge=0)
-    """Learning rate of Adam at the start of a task; 0 for what suits the model."""
+    """Learning rate at the start of a task; 0 for what suits the model with Adam."""
     lr_patience: int = Field(5, ge=0)
     """Learning-rate patience: epochs without improvement before the rate is divided by
     three; 0 for a constant rate."""
     early_stopping_patience: int = Field(0, ge=0)
     """Epochs without improvement that end a round's training early; 0 for never."""
+    optimizer: Literal["adam", "sgd"] = "adam"
+    """By what a training step is taken; sgd needs a learning rate."""
+    momentum: float = Field(0.0, ge=0, lt=1)
+    """Momentum of sgd; kept between the rounds of a task."""
+    weight_decay: float = Field(0.0, ge=0)
+    """Weight decay: how many times a parameter is added to its own gradient."""
     device: str = "auto"
     """auto, cpu, or a torch device name."""
     threads: int = Field(1, ge=1)

@@ -30,6 +30,7 @@ from fcl_flower.setup.policy import build_aggregation, check_attack
 from fcl_flower.setup.privacy import check_examples_apart, check_privacy
 from fcl_flower.setup.resolved_run import ResolvedRun
 from fcl_flower.training.loop import Training
+from fcl_flower.training.optimizers import OptimizerChoice
 from fcl_flower.training.server_trainer import ServerTrainer
 from fcl_flower.training.tensors import snapshot
 
@@ -257,6 +258,9 @@ def build_training(run: ResolvedRun) -> Training:
         learning_rate=section.learning_rate,
         lr_patience=section.lr_patience,
         early_stopping_patience=section.early_stopping_patience,
+        optimizer=OptimizerChoice(
+            section.optimizer, section.momentum, section.weight_decay
+        ),
     )
 
 

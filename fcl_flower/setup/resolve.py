@@ -14,6 +14,7 @@ from fcl_flower.config.sections import ModelSection, ScenarioSection
 from fcl_flower.core.errors import refuse
 from fcl_flower.data.datasets.registry import load_dataset
 from fcl_flower.data.scenarios.registry import scenario_entry
+from fcl_flower.models.entry import ModelEntry
 from fcl_flower.models.registry import check_modality, model_entry
 from fcl_flower.models.transformer.pretrained import MINILM, EncoderParams
 from fcl_flower.setup.compatibility import (
@@ -77,8 +78,7 @@ def resolve(config: RunConfig) -> ResolvedRun:
                 config, root, modality, local_data=local_data
             ),
             "training.batch_size": config.training.batch_size or model.batch_size,
-            "training.learning_rate": config.training.learning_rate
-            or model.learning_rate,
+            "training.learning_rate": _learning_rate(config, model),
             "federation.rounds_per_task": rounds,
             "federation.evaluate_every": evaluate_every
             or max(1, rounds // 20) * scenario.hidden,
@@ -128,6 +128,22 @@ def _suitable(method: Algorithm, config: RunConfig, modality: str) -> str:
         if model_entry(name).modality == modality:
             return name
     return "small" if config.data.names == ("digits",) else _SUITS[modality]
+
+
+def _learning_rate(config: RunConfig, model: ModelEntry) -> float:
+    """Return the rate that was given, or the one that suits the model.
+
+    Raises:
+        ConfigError: none was given, and the optimizer is not Adam.
+    """
+    if config.training.learning_rate == 0 and config.training.optimizer != "adam":
+        raise refuse(
+            "training.learning_rate",
+            config.training.learning_rate,
+            f"a rate above 0 with training.optimizer {config.training.optimizer!r}, as "
+            "those that suit the models are Adam's",
+        )
+    return config.training.learning_rate or model.learning_rate
 
 
 def _num_features(

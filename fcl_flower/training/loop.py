@@ -1,7 +1,8 @@
 """The one local training loop, used by every algorithm's client side."""
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias
 
@@ -9,36 +10,42 @@ import numpy as np
 import torch
 
 from fcl_flower.core.seeds import derive
-from fcl_flower.core.types import Array, Arrays, TaskStage
+from fcl_flower.core.types import Arrays, TaskStage
 from fcl_flower.data.examples import Examples, batches
-from fcl_flower.training.tensors import to_numpy, to_torch
+from fcl_flower.training.optimizers import (
+    OptimizerChoice,
+    create_optimizer,
+    moments,
+    restore_moments,
+    step_size,
+)
 
 MINIMUM_RATE = 1e-7
 StepSize: TypeAlias = Callable[[str], torch.Tensor]
-"""From the name of a parameter that has had a gradient to what Adam has just multiplied
-its mean gradient with, entry by entry: rate / (sqrt(v) + eps), above 0."""
+"""From the name of a parameter that has had a gradient to what the optimizer has just
+multiplied its mean gradient with, entry by entry (`optimizers.step_size`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Training:
     """How a client trains, the same for every algorithm of a comparison.
 
-    The optimizer is Adam. Its rate is divided by ``decay`` after ``lr_patience``
-    epochs without a new lowest validation loss, and a task's training stops for
-    good below 1e-7 (FedWeIT, appendix A: 3, 5 and 1e-7; the released code has a
-    patience of 3 and never stops). In the paper the client then begins its next task;
-    here it takes part untrained until the others do. A round
-    may end early: after ``early_stopping_patience`` epochs without a validation loss
-    below the lowest of the round (FedSeIT, table 4).
+    The rate is divided by ``decay`` after ``lr_patience`` epochs without a new lowest
+    validation loss, and a task's training stops for good below 1e-7 (FedWeIT, appendix
+    A: 3, 5 and 1e-7; the released code has a patience of 3 and never stops). In the
+    paper the client then begins its next task; here it takes part untrained until the
+    others do. A round may end early: after ``early_stopping_patience`` epochs without a
+    validation loss below the lowest of the round (FedSeIT, table 4).
 
     Attributes:
         epochs: passes over the task's training data in a round, at least 1.
         batch_size: examples a step, at least 1.
-        learning_rate: Adam's rate at the start of each task, above 0.
+        learning_rate: at the start of each task, above 0.
         lr_patience: stagnating epochs before the rate falls; 0 for a constant rate.
         decay: divisor of the rate, above 1.
         early_stopping_patience: stagnating epochs that end a round's training; 0 for
             never.
+        optimizer: by which a step is taken.
     """
 
     epochs: int
@@ -47,6 +54,7 @@ class Training:
     lr_patience: int = 5
     decay: float = 3.0
     early_stopping_patience: int = 0
+    optimizer: OptimizerChoice = field(default_factory=OptimizerChoice)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +74,13 @@ class FitResult:
             next round of the same task.
         loss: mean training loss over the last epoch, NaN if nothing was trained.
         valid: the score on the validation examples after the last epoch.
+        steps: of the optimizer, in this round.
     """
 
     optimizer_state: Arrays
     loss: float
     valid: Score
+    steps: int
 
     def metrics(self) -> dict[str, float]:
         """Return the scalars for the progress display; a NaN is left out."""
@@ -131,18 +141,12 @@ def fit(
     )
     # The base has changed since the last round: a round is compared with itself.
     of_round = _Patience(training.early_stopping_patience)
-    factors = rates or {}
-    optimizer = torch.optim.Adam(
-        [
-            {"params": [parameter], "name": name, "factor": factors.get(name, 1.0)}
-            for name, parameter in parameters.items()
-        ],
-        lr=rate,
-        fused=True,
+    optimizer = create_optimizer(
+        training.optimizer, parameters, rate, rates, fused=True
     )
-    _restore(optimizer, parameters, optimizer_state)
-    step_size = partial(_step_size, optimizer, parameters)
-    loss, valid = np.nan, None
+    restore_moments(optimizer, parameters, optimizer_state)
+    taken = partial(step_size, optimizer, parameters)
+    loss, valid, steps = np.nan, None, 0
     for epoch in range(training.epochs):
         if rate < MINIMUM_RATE:
             break
@@ -154,21 +158,22 @@ def fit(
             examples,
             training.batch_size,
             (seed, client, stage.round, epoch),
-            partial(after_step, step_size) if after_step else lambda: None,
+            partial(after_step, taken) if after_step else lambda: None,
         )
+        steps += math.ceil(len(examples.y) / training.batch_size)
         valid = validate()
         if of_task.runs_out(valid.loss):
             rate /= training.decay
         if of_round.runs_out(valid.loss):
             break
-    kept = _moments(optimizer, parameters)
+    kept = moments(optimizer, parameters)
     for name, value in (
         ("rate", rate),
         ("best", of_task.best),
         ("stale", of_task.stale),
     ):
         kept[name] = np.asarray(value)
-    return FitResult(kept, loss, valid or validate())
+    return FitResult(kept, loss, valid or validate(), steps)
 
 
 def fit_once(
@@ -255,45 +260,7 @@ def _epoch(
     return total / len(examples.y) if len(examples.y) else float("nan")
 
 
-def _step_size(
-    optimizer: torch.optim.Adam, parameters: Mapping[str, torch.nn.Parameter], name: str
-) -> torch.Tensor:
-    (group,) = (g for g in optimizer.param_groups if g["name"] == name)
-    moments = optimizer.state[parameters[name]]
-    unbiased = 1 - group["betas"][1] ** float(moments["step"])
-    root = (moments["exp_avg_sq"] / unbiased).sqrt_()
-    return torch.full_like(root, group["lr"]).div_(root.add_(group["eps"]))
-
-
 def _scalar(optimizer_state: Arrays, name: str, default: float) -> float:
     return (
         float(np.asarray(optimizer_state[name])) if name in optimizer_state else default
     )
-
-
-def _restore(
-    optimizer: torch.optim.Adam,
-    parameters: Mapping[str, torch.nn.Parameter],
-    optimizer_state: Arrays,
-) -> None:
-    for name, parameter in parameters.items():
-        if f"step/{name}" in optimizer_state:
-            device = str(parameter.device)  # also of the step: the update is fused
-            optimizer.state[parameter] = {
-                "step": to_torch(optimizer_state[f"step/{name}"], device),
-                "exp_avg": to_torch(optimizer_state[f"mean/{name}"], device),
-                "exp_avg_sq": to_torch(optimizer_state[f"square/{name}"], device),
-            }
-
-
-def _moments(
-    optimizer: torch.optim.Adam, parameters: Mapping[str, torch.nn.Parameter]
-) -> dict[str, Array]:
-    kept: dict[str, Array] = {}
-    for name, parameter in parameters.items():
-        moments = optimizer.state.get(parameter, {})
-        if moments:
-            kept[f"step/{name}"] = to_numpy(moments["step"])
-            kept[f"mean/{name}"] = to_numpy(moments["exp_avg"])
-            kept[f"square/{name}"] = to_numpy(moments["exp_avg_sq"])
-    return kept

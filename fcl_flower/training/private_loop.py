@@ -1,8 +1,9 @@
 """Local training that hides each example: DP-SGD.
 
 Abadi et al., CCS 2016, https://arxiv.org/abs/1607.00133, algorithm 1; the noised mean
-of clipped gradients goes to Adam, which is post-processing. Every example is in a step
-or not by a coin of its own, as the accountant of Poisson sampling wants it.
+of clipped gradients goes to the optimizer, be it Adam or SGD: that is post-processing.
+Every example is in a step or not by a coin of its own, as the accountant of Poisson
+sampling wants it.
 """
 
 import math
@@ -18,6 +19,7 @@ from fcl_flower.core.types import AnyArray, Arrays
 from fcl_flower.data.examples import Examples
 from fcl_flower.privacy.accounting import Steps, sampled_epsilon
 from fcl_flower.training.loop import Training
+from fcl_flower.training.optimizers import create_optimizer
 
 
 def planned_steps(examples: int, training: Training, noise: float) -> Steps:
@@ -90,7 +92,7 @@ def fit_privately(
         privacy: clip and noise multiplier.
         rng: of sampling and noise, secret.
     """
-    optimizer = torch.optim.Adam(parameters.values(), lr=training.learning_rate)
+    optimizer = create_optimizer(training.optimizer, parameters, training.learning_rate)
     by_example = torch.func.vmap(
         torch.func.grad(loss), in_dims=(None, 0, 0), randomness="different"
     )

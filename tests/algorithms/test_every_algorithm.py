@@ -12,6 +12,7 @@ import pytest
 import torch
 from encoders import saved
 from fakes import exact, failure, rounds_of, run_in_process, summary_of, tiny
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import strategies
 from clients.fedavg import Sgd
@@ -187,6 +188,22 @@ class WatchedLearner(WatchedStrategy):
         if len(logits) != len(x) or logits.dim() != 2:
             self.problems.append(f"predictions of shape {tuple(logits.shape)}")
         return logits
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_chosen_optimizer_is_the_only_one(tmp_path, name):
+    used = set()
+    watch = register_optimizer_step_post_hook(lambda one, *_: used.add(type(one)))
+    settings = {"optimizer": "sgd", "momentum": 0.9, "learning_rate": 0.01}
+    if name == "concept-matching":
+        settings["classes_per_task"] = 0
+    try:
+        run_in_process(tiny(tmp_path, strategy=name, **QUICK.get(name, {}), **settings))
+    finally:
+        watch.remove()
+
+    assert used == (set() if name == "analytic" else {torch.optim.SGD})
+    assert summary_of(tmp_path)["average_accuracy"] >= 0
 
 
 @pytest.mark.parametrize(

@@ -296,6 +296,8 @@ REFUSED = [
     *bounds("training.learning_rate", least=0),
     *bounds("training.lr_patience", least=0),
     *bounds("training.early_stopping_patience", least=0),
+    *bounds("training.momentum", least=0, below=1),
+    *bounds("training.weight_decay", least=0),
     *bounds("training.threads", least=1),
     *bounds("federation.rounds_per_task", least=0),
     *bounds("federation.evaluate_every", least=0),
@@ -321,6 +323,7 @@ REFUSED = [
     *bounds("run.seed", least=0),
     *bounds("run.metrics_port", least=0, most=65535),
     ("model.head", "many", "'', 'multi' or 'single'"),
+    ("training.optimizer", "rmsprop", "'adam' or 'sgd'"),
     ("federation.wire_dtype", "float64", "'float32', 'float16' or 'bfloat16'"),
     ("strategy.params", 3, "a valid dictionary"),
     ("strategy.name", 3, "a valid string"),
@@ -387,6 +390,15 @@ def test_no_more_updates_can_be_needed_than_clients_are_asked(clients, fraction,
             f"federation.min_updates: got {most + 1}, expected at most the clients of "
             f"a round ({clients} x {fraction})"
         )
+
+
+def test_momentum_is_of_sgd_alone():
+    given = {"optimizer": "sgd", "momentum": 0.9, "learning_rate": 0.1}
+    assert RunConfig.from_settings(**given).training.momentum == 0.9
+    assert sentence(RunConfig.from_settings, momentum=0.9) == (
+        "training.momentum: got 0.9, expected 0 with training.optimizer 'adam', which "
+        "has moments of its own"
+    )
 
 
 def test_an_asynchronous_run_has_all_clients():

@@ -10,6 +10,7 @@ from fcl_flower.core.errors import ConfigError
 from fcl_flower.models.registry import create_model
 from fcl_flower.setup import factory
 from fcl_flower.setup.resolve import resolve
+from fcl_flower.training.optimizers import OptimizerChoice
 from strategies.local import NoOpStrategy
 
 
@@ -63,8 +64,12 @@ def test_all_settings_of_the_training_reach_it():
         learning_rate=0.25,
         lr_patience=2,
         early_stopping_patience=5,
+        optimizer="sgd",
+        momentum=0.5,
+        weight_decay=0.125,
     )
     found = factory.build_training(run)
+    assert found.optimizer == OptimizerChoice("sgd", 0.5, 0.125)
     assert (found.epochs, found.batch_size, found.learning_rate) == (3, 7, 0.25)
     assert (found.lr_patience, found.early_stopping_patience) == (2, 5)
 

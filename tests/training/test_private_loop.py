@@ -1,5 +1,7 @@
 """DP-SGD against gradients by hand: clipping, noise, sampling, and what it costs."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,9 @@ from fcl_flower.config.privacy import PrivacySection
 from fcl_flower.core.errors import BudgetError
 from fcl_flower.data.examples import Examples
 from fcl_flower.privacy.accounting import sampled_epsilon
+from fcl_flower.training import private_loop
 from fcl_flower.training.loop import Training
+from fcl_flower.training.optimizers import OptimizerChoice
 from fcl_flower.training.private_loop import (
     charge,
     clipped_sum,
@@ -27,8 +31,8 @@ class Recorded:
 
     seen: list[torch.Tensor]
 
-    def __init__(self, parameters, lr):
-        self.parameters = list(parameters)
+    def __init__(self, choice, parameters, rate):
+        self.parameters = list(parameters.values())
         Recorded.seen = []
 
     def zero_grad(self):
@@ -43,7 +47,7 @@ def gradients(
     monkeypatch, count, width, *, rng, penalty=lambda: 0.0, scale=1.0, inputs=None
 ):
     """Return the gradients of a linear loss: an example's is its own input."""
-    monkeypatch.setattr(torch.optim, "Adam", Recorded)
+    monkeypatch.setattr(private_loop, "create_optimizer", Recorded)
     weight = nn.Parameter(torch.zeros(width))
     if inputs is None:
         inputs = scale * np.random.default_rng(0).normal(size=(count, width))
@@ -144,8 +148,28 @@ def test_a_penalty_of_the_weights_has_its_gradient_whole(monkeypatch):
     torch.testing.assert_close(found[0], torch.full((3,), 7.0 + 0.25 / 4))
 
 
+def test_the_noised_mean_goes_to_sgd_where_that_is_chosen():
+    """Two examples' gradients, none clipped, no noise: momentum and decay by hand."""
+    weight = nn.Parameter(torch.tensor([2.0]))
+    choice = OptimizerChoice("sgd", momentum=0.5, weight_decay=0.1)
+    fit_privately(
+        {"w": weight},
+        lambda leaves, x, y: (leaves["w"] * x).sum(),
+        lambda: 0.0,
+        Examples(torch.tensor([[0.2], [0.4]]), torch.zeros(2, dtype=torch.int64)),
+        replace(TRAINING, optimizer=choice),
+        PRIVACY,
+        All(drawn=0.0),
+    )
+    value, velocity = 2.0, 0.0
+    for _ in range(TRAINING.epochs):
+        velocity = 0.5 * velocity + 0.3 + 0.1 * value
+        value -= TRAINING.learning_rate * velocity
+    assert weight.item() == pytest.approx(value)
+
+
 def test_every_parameter_has_noise_of_its_own(monkeypatch):
-    monkeypatch.setattr(torch.optim, "Adam", Recorded)
+    monkeypatch.setattr(private_loop, "create_optimizer", Recorded)
     parameters = {name: nn.Parameter(torch.zeros(2, 3)) for name in "abc"}
     fit_privately(
         parameters,

@@ -1,6 +1,7 @@
-"""The sparsity of gates and adapters: Adam, and a proximal step after each step."""
+"""The sparsity of gates and adapters: a proximal step after each of the optimizer."""
 
 import numpy as np
+import pytest
 import torch
 from fedweit_cases import (
     NOTHING,
@@ -19,18 +20,20 @@ from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.federation.client import model_bytes
 from fcl_flower.models.registry import MultiHeadModel
 from fcl_flower.training.loop import Score, Training, fit
+from fcl_flower.training.optimizers import OptimizerChoice
 
 ONE = TaskStage(round=1, task=0, starts_task=True, ends_task=False)
+ADAM = OptimizerChoice()
 
 
-def minimised(work, names, objective):
-    """Return where training ends: Adam and the proximal step, no noise."""
+def minimised(work, names, objective, optimizer=ADAM):
+    """Return where training ends: optimizer and proximal step, no noise."""
     fit(
         {name: work.leaves[name] for name in names},
         lambda x, y: objective(),
         lambda: Score(1.0, 0.0),
         Examples(torch.zeros(100, 1), torch.zeros(100, dtype=torch.int64)),
-        Training(epochs=30, batch_size=1, learning_rate=0.03, lr_patience=5),
+        Training(30, batch_size=1, learning_rate=0.03, optimizer=optimizer),
         optimizer_state={},
         seed=0,
         client=0,
@@ -59,7 +62,12 @@ def parabolas(work, names, seed=4):
     return objective, h, b
 
 
-def test_training_ends_at_the_closed_form_of_a_lasso():
+@pytest.mark.parametrize(
+    "optimizer",
+    [ADAM, OptimizerChoice("sgd"), OptimizerChoice("sgd", momentum=0.9)],
+    ids=["adam", "sgd", "momentum"],
+)
+def test_training_ends_at_the_closed_form_of_a_lasso(optimizer):
     """Minimise sum_j h_j (w_j - b_j)^2 / 2 + lambda |w_j|: soft(b_j, lambda / h_j).
 
     Entries differ in curvature and start; a threshold of rate times lambda would weigh
@@ -69,7 +77,7 @@ def test_training_ends_at_the_closed_form_of_a_lasso():
     names = [f"adapters/{W}", f"masks/{W}"]
     objective, h, b = parabolas(work, names)
     for name, found, weight in zip(
-        names, minimised(work, names, objective), (0.9, 0.8), strict=True
+        names, minimised(work, names, objective, optimizer), (0.9, 0.8), strict=True
     ):
         best = b[name].sign() * (b[name].abs() - weight / h[name]).clamp(0)
         assert 0 < (best == 0).double().mean() < 1

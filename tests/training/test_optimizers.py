@@ -1,0 +1,187 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from fcl_flower.core.seeds import derive
+from fcl_flower.core.types import TaskStage
+from fcl_flower.data.examples import Examples
+from fcl_flower.training.loop import Score, Training, fit
+from fcl_flower.training.optimizers import OptimizerChoice
+
+COUNT, RATE = 23, 0.03
+
+
+@pytest.fixture(scope="module")
+def examples():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(COUNT, 4, generator=generator)
+    return Examples(x, torch.randint(3, (COUNT,), generator=generator))
+
+
+def linear():
+    generator = torch.Generator().manual_seed(1)
+    return {
+        "w": torch.nn.Parameter(torch.randn(3, 4, generator=generator)),
+        "b": torch.nn.Parameter(torch.randn(3, generator=generator)),
+    }
+
+
+def loss_of(leaves, x, y):
+    logits = torch.nn.functional.linear(x, leaves["w"], leaves["b"])
+    return torch.nn.functional.cross_entropy(logits, y)
+
+
+def train(leaves, examples, choice, rounds=(1, 2), **given):
+    """Return the result of the last round; each starts in a new process."""
+    kept = {}
+    for number in rounds:
+        fresh = {n: torch.nn.Parameter(p.detach().clone()) for n, p in leaves.items()}
+        done = fit(
+            fresh,
+            lambda x, y, fresh=fresh: loss_of(fresh, x, y),
+            lambda: Score(1.0, 0.5),
+            examples,
+            Training(2, 5, RATE, lr_patience=0, optimizer=choice),
+            optimizer_state=kept,
+            seed=3,
+            client=1,
+            stage=TaskStage(number, 0, starts_task=number == 1, ends_task=False),
+            **given,
+        )
+        kept = done.optimizer_state
+        for name, leaf in fresh.items():
+            leaves[name].data.copy_(leaf.data)
+    return done
+
+
+def batches_of(examples, rounds=(1, 2), epochs=2):
+    """Yield the batches in their order, by torch's own generator."""
+    for number in rounds:
+        for epoch in range(epochs):
+            seed = derive(3, "shuffle", 1, number, epoch)
+            generator = torch.Generator().manual_seed(seed)
+            order = torch.randperm(COUNT, generator=generator)
+            for start in range(0, COUNT, 5):
+                chosen = order[start : start + 5]
+                yield examples.x[chosen], examples.y[chosen]
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_two_rounds_are_one_unbroken_run_of_torchs_sgd(examples, momentum, decay):
+    leaves = linear()
+    done = train(leaves, examples, OptimizerChoice("sgd", momentum, decay))
+
+    plain = linear()
+    sgd = torch.optim.SGD(
+        plain.values(), RATE, momentum, weight_decay=decay, fused=True
+    )
+    for x, y in batches_of(examples):
+        sgd.zero_grad()
+        loss_of(plain, x, y).backward()
+        sgd.step()
+    for name, leaf in plain.items():
+        assert torch.equal(leaves[name], leaf), name
+        if momentum:
+            velocity = sgd.state[leaf]["momentum_buffer"]
+            kept = done.optimizer_state[f"velocity/{name}"]
+            np.testing.assert_array_equal(kept, velocity.numpy())
+
+
+def test_sgd_is_momentum_and_decay_by_hand(examples):
+    leaves, numbers = linear(), linear()
+    train(leaves, examples, OptimizerChoice("sgd", 0.8, 0.1))
+
+    w, b = (numbers[name].detach().double().numpy() for name in ("w", "b"))
+    velocity = {"w": np.zeros_like(w), "b": np.zeros_like(b)}
+    for batch in batches_of(examples):
+        x, y = (part.double().numpy() for part in batch)
+        logits = x @ w.T + b
+        share = np.exp(logits - logits.max(1, keepdims=True))
+        share /= share.sum(1, keepdims=True)
+        share[np.arange(len(y)), y.astype(int)] -= 1
+        share /= len(y)
+        for name, value, slope in (("w", w, share.T @ x), ("b", b, share.sum(0))):
+            velocity[name] = 0.8 * velocity[name] + slope + 0.1 * value
+            value -= RATE * velocity[name]
+    np.testing.assert_allclose(leaves["w"].detach(), w, atol=1e-5)
+    np.testing.assert_allclose(leaves["b"].detach(), b, atol=1e-5)
+
+
+def test_adams_decay_is_torchs(examples):
+    leaves, plain = linear(), linear()
+    train(leaves, examples, OptimizerChoice(weight_decay=0.1))
+
+    adam = torch.optim.Adam(plain.values(), RATE, weight_decay=0.1, fused=True)
+    for x, y in batches_of(examples):
+        adam.zero_grad()
+        loss_of(plain, x, y).backward()
+        adam.step()
+    for name, leaf in plain.items():
+        assert torch.equal(leaves[name], leaf), name
+
+
+def test_sgd_without_momentum_keeps_nothing_of_a_parameter(examples):
+    kept = train(linear(), examples, OptimizerChoice("sgd")).optimizer_state
+    assert kept.keys() == {"rate", "best", "stale"}
+
+
+def test_a_factor_scales_the_rate_of_its_parameter_in_sgd(examples):
+    one, scaled = linear(), linear()
+    train(one, examples, OptimizerChoice("sgd"))
+    train(scaled, examples, OptimizerChoice("sgd"), rates={"b": 0.0})
+    assert torch.equal(scaled["b"], linear()["b"])
+    assert not torch.equal(one["b"], scaled["b"])
+    assert not torch.equal(scaled["w"], linear()["w"])
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.75])
+def test_a_step_of_sgd_is_its_size_times_the_mean_gradient(examples, momentum):
+    """Gradients that stay: the velocity is their sum, 1 / (1 - momentum) of them."""
+    leaf = {"w": torch.nn.Parameter(torch.zeros(3))}
+    slope, sizes, places = torch.tensor([1.0, -2.0, 0.5]), [], []
+
+    def note(step_size):
+        sizes.append(step_size("w"))
+        places.append(leaf["w"].detach().clone())
+
+    fit(
+        leaf,
+        lambda x, y: (leaf["w"] * slope).sum(),
+        lambda: Score(1.0, 0.5),
+        examples,
+        Training(60, COUNT, RATE, 0, optimizer=OptimizerChoice("sgd", momentum)),
+        optimizer_state={},
+        seed=0,
+        client=0,
+        stage=TaskStage(1, 0, starts_task=True, ends_task=False),
+        rates={"w": 3.0},
+        after_step=note,
+    )
+
+    expected = torch.full((3,), 3 * RATE / (1 - momentum))
+    assert all(torch.equal(size, expected) for size in sizes)
+    torch.testing.assert_close(places[-2] - places[-1], sizes[-1] * slope)
+
+
+@pytest.mark.parametrize(
+    ("losses", "epochs"), [([3.0, 2.0, 1.0, 0.5], 4), ([3.0, 3.0, 3.0, 1.0], 3)]
+)
+def test_the_steps_of_a_round_are_counted(examples, losses, epochs):
+    left, taken, leaves = iter(losses), [], linear()
+    done = fit(
+        leaves,
+        lambda x, y: loss_of(leaves, x, y),
+        lambda: Score(next(left), 0.5),
+        examples,
+        Training(4, 5, RATE, lr_patience=0, early_stopping_patience=2),
+        optimizer_state={},
+        seed=0,
+        client=0,
+        stage=TaskStage(1, 0, starts_task=True, ends_task=False),
+        after_step=taken.append,
+    )
+    assert done.steps == len(taken) == epochs * math.ceil(COUNT / 5)
+    assert "steps" not in done.metrics()
