@@ -13,9 +13,7 @@ from torch import Tensor
 from fcl_flower.algorithms.base import ClientLearner
 from fcl_flower.algorithms.hooks import SelectsModel
 from fcl_flower.algorithms.local_only import SERVER
-from fcl_flower.config.attack import refuse_attack
 from fcl_flower.config.node_config import NodeConfig
-from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError, refuse
 from fcl_flower.core.types import Evaluation, Payload, TaskStage, Update, group_kind
 from fcl_flower.data.client_data import ClientData, ScenarioData
@@ -23,6 +21,7 @@ from fcl_flower.data.examples import Examples, InputSpec, SplitName, TaskData, c
 from fcl_flower.data.local.client_data import LocalData
 from fcl_flower.data.scenarios.registry import Scenario
 from fcl_flower.data.text.vector_files import find_vectors
+from fcl_flower.federation.resident.run_parts import run_parts
 from fcl_flower.federation.secure.client_side import ClientSide
 from fcl_flower.federation.transport.codec import encode
 from fcl_flower.federation.transport.state_store import (
@@ -35,36 +34,9 @@ from fcl_flower.privacy.gaussian import privatize
 from fcl_flower.privacy.randomness import is_simulated, secret_generator
 from fcl_flower.results.diagnostics.privacy import EPSILON
 from fcl_flower.setup import factory
-from fcl_flower.setup.compatibility import has_local_data
-from fcl_flower.setup.resolve import resolve
 from fcl_flower.setup.resolved_run import ResolvedRun
 from fcl_flower.training.loop import score
 from fcl_flower.training.private_loop import charge, planned_steps, spent_epsilon
-
-
-def resolve_on_node(config: RunConfig, node: NodeConfig) -> ResolvedRun:
-    """Return the run as it holds on one node.
-
-    Raises:
-        ConfigError: neither the run nor the node says how many clients there are, but
-            the scenario shares out data; or the configuration cannot be resolved.
-    """
-    clients = config.scenario.clients or node.num_partitions
-    if not clients and not has_local_data(config):
-        raise ConfigError(
-            "node-config num-partitions: missing, expected how many clients there are, "
-            "which the run does not say either"
-        )
-    run = resolve(
-        config.replace(
-            clients=clients,
-            device=node.device or config.training.device,
-            min_updates=1,  # the server's business, and checked against the clients
-        )
-    )
-    if node.word_vectors and run.modality == "text":
-        return replace(run, config=run.config.replace(word_vectors=node.word_vectors))
-    return run
 
 
 def client_data(
@@ -73,7 +45,7 @@ def client_data(
     """Return where a client's samples come from.
 
     Args:
-        run: of `resolve_on_node`.
+        run: as it holds on the node.
         plan: the scenario.
         node: the client's node.
         tasks: how many tasks the client is asked for.
@@ -148,14 +120,14 @@ class Client:
 
     def __init__(self, context: Context, stage: TaskStage) -> None:
         node = NodeConfig.of(context.node_config)
-        given = RunConfig.of(context.run_config)
-        refuse_attack(given)  # a server sent it, and no server may ask for that
-        self.run = run = resolve_on_node(given, node)
+        parts = run_parts(context, node)
+        self.run = run = parts.run
         self.config = config = run.config
-        self.scenario: Scenario = factory.build_scenario(run)
+        self.scenario: Scenario = parts.scenario
         self.samples = client_data(run, self.scenario, node, stage.task + 1)
+        network = parts.network(self.samples.vectors)
         self.learner: ClientLearner[Any] = factory.build_learner(
-            run, self.scenario, node.partition_id, self.samples.vectors
+            run, self.scenario, node.partition_id, network
         )
         if config.model.growing_head:
             self.learner.model.grow_head(self.scenario.labels_until(stage.task))

@@ -27,6 +27,7 @@ from fcl_flower.config.run_config import RunConfig
 from fcl_flower.federation.client import Client
 from fcl_flower.federation.client_app import app as client_app
 from fcl_flower.federation.client_app import trained
+from fcl_flower.federation.resident.run_parts import forget_runs
 from fcl_flower.federation.server_app import main as run_server
 from fcl_flower.federation.transport.messages import decode_request
 from fcl_flower.privacy.randomness import simulated
@@ -256,7 +257,7 @@ def run_apps(grid: Grid, config: RunConfig) -> None:
         state=RecordDict(),
         run_config=dict(config.flat()),
     )
-    with simulated(), flower_identity(), _same_threads():
+    with simulated(), flower_identity(), _same_threads(), _own_parts():
         run_server(grid, context)
 
 
@@ -272,6 +273,16 @@ def flower_identity() -> Iterator[None]:
     finally:
         for name, value in before.items():
             setattr(TaskIdentity, name, value)
+
+
+@contextlib.contextmanager
+def _own_parts() -> Iterator[None]:
+    """Let no run of this process find what another has built: all have one number."""
+    forget_runs()
+    try:
+        yield
+    finally:
+        forget_runs()
 
 
 @contextlib.contextmanager

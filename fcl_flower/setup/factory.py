@@ -195,8 +195,24 @@ def build_strategy(run: ResolvedRun) -> ServerStrategy[Any]:
     return made
 
 
+def build_network(
+    run: ResolvedRun, plan: Scenario, words: WordVectors | None = None
+) -> MultiHeadModel:
+    """Return the initial network of `build_model` on the run's device.
+
+    Raises:
+        ConfigError: the network does not suit the data, or the device is not there.
+    """
+    check_single_head(run, plan)
+    device = find_device(run.config.training.device)
+    return build_model(run, plan, words).to(device)
+
+
 def build_learner(
-    run: ResolvedRun, plan: Scenario, client: int, words: WordVectors | None = None
+    run: ResolvedRun,
+    plan: Scenario,
+    client: int,
+    network: MultiHeadModel | None = None,
 ) -> ClientLearner[Any]:
     """Return the client side for one client.
 
@@ -204,13 +220,12 @@ def build_learner(
         run: resolved.
         plan: the scenario.
         client: its number, counted from 0.
-        words: vectors of the client's own words; None for those of the run.
+        network: of `build_network`, its own to change; None to build it.
 
     Raises:
         ConfigError: the run is not what the algorithm needs.
     """
     torch.set_num_threads(run.config.training.threads)
-    check_single_head(run, plan)
     context = ClientContext(
         client=client,
         seed=run.config.run.seed,
@@ -218,7 +233,7 @@ def build_learner(
         device=find_device(run.config.training.device),
         privacy=run.config.privacy,
     )
-    network = build_model(run, plan, words).to(context.device)
+    network = network or build_network(run, plan)
     check_examples_apart(run, network)
     made = run.algorithm.load_client()(run.params, network, context)
     if not run.config.strategy.local_only:

@@ -14,8 +14,9 @@ from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError, RoundError
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.local import client_data, task
-from fcl_flower.federation.client import Client, resolve_on_node
+from fcl_flower.federation.client import Client
 from fcl_flower.setup import factory
+from fcl_flower.setup.on_node import resolve_on_node
 from fcl_flower.setup.resolve import resolve
 
 

@@ -1,0 +1,1 @@
+"""What a process keeps between two messages of one run."""

@@ -1,0 +1,201 @@
+"""A process that keeps what clients share computes what one without memory does."""
+
+import numpy as np
+import pytest
+import torch
+from encoders import saved
+from fakes import InProcessGrid, exact, rounds_of, run_in_process, summary_of, tiny
+from flwr.app import Context, RecordDict
+
+from fcl_flower.algorithms.registry import algorithm, algorithms
+from fcl_flower.config.node_config import NodeConfig
+from fcl_flower.core.errors import ConfigError
+from fcl_flower.data.text.word_vectors import WordVectors
+from fcl_flower.federation import client
+from fcl_flower.federation.resident import run_parts as resident
+from fcl_flower.federation.resident.run_parts import RunParts, forget_runs, run_parts
+from fcl_flower.federation.transport.state_store import ContextStateStore
+from fcl_flower.setup import factory
+from fcl_flower.setup.resolve import resolve
+
+NAMES = sorted(algorithms())
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept():
+    forget_runs()
+    yield
+    forget_runs()
+
+
+def settings_of(name, tmp_path):
+    values = {"strategy": name, "clients": 3, "rounds": 2, "max_train_per_class": 8}
+    if algorithm(name).models:
+        values |= {"dataset": "digits", "model": "small"}
+    if name == "concept-matching":
+        values["classes_per_task"] = 0  # concepts share out all classes
+    if name == "lorm":
+        encoder = saved(tmp_path, "vit", image_size=8, num_channels=1)
+        values |= {"model": "lora-vit", "model.encoder": encoder}
+    if name == "analytic":
+        values["strategy.min_samples"] = 1
+    if name == "fedet":
+        values["strategy.groups"] = 1
+    return values
+
+
+def left_by(folder, settings):
+    """Return all that a run leaves: numbers, and what every client keeps."""
+    folder.mkdir()
+    grid = run_in_process(tiny(folder, **settings))
+    kept = [ContextStateStore(c).load(before=99) for c in grid.contexts.values()]
+    states = [None if found is None else exact(found.payload) for found in kept]
+    return summary_of(folder), rounds_of(folder), states
+
+
+@pytest.mark.parametrize("local_only", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_every_algorithm_computes_the_same_with_all_built_anew(
+    tmp_path, monkeypatch, name, local_only
+):
+    if local_only and not algorithm(name).federated:
+        pytest.skip("it is local in any case")
+    settings = {**settings_of(name, tmp_path), "strategy.local_only": local_only}
+    built = []
+
+    def anew(context, node):
+        built.append(node.partition_id)
+        forget_runs()
+        return run_parts(context, node)
+
+    found = left_by(tmp_path / "kept", settings)
+    monkeypatch.setattr(client, "run_parts", anew)
+    assert left_by(tmp_path / "anew", settings) == found
+    assert {0, 1, 2} == set(built)
+
+
+# ---- what is known again
+
+
+def context_of(config, run_id=1, client=0, **node):
+    values = {"partition-id": client, "num-partitions": 2, **node}
+    return Context(run_id, 100 + client, values, RecordDict(), dict(config.flat()))
+
+
+def parts_of(*args, **values):
+    context = context_of(*args, **values)
+    return run_parts(context, NodeConfig.of(context.node_config))
+
+
+def test_clients_of_a_run_share_its_parts(tmp_path):
+    config = tiny(tmp_path)
+    first = parts_of(config, client=0, **{"data-path": "a", "state-path": "b"})
+
+    assert parts_of(config, client=1) is first
+    assert parts_of(config, client=0) is first
+
+
+@pytest.mark.parametrize("again", [{"run_id": 2}, {"seed": 5}, {"clients": 3}])
+def test_another_run_or_configuration_finds_nothing_and_frees_what_was(tmp_path, again):
+    run_id = again.pop("run_id", 1)
+    first = parts_of(tiny(tmp_path))
+
+    second = parts_of(tiny(tmp_path, **again), run_id)
+
+    assert second is not first
+    assert list(resident._KEPT.values()) == [second]
+
+
+def test_a_node_that_is_configured_differently_has_parts_of_its_own(tmp_path):
+    config = tiny(tmp_path)
+    here, there = parts_of(config), parts_of(config, device="meta")
+
+    assert there is not here
+    assert there.run.config.training.device == "meta"
+    assert parts_of(config) is here
+
+
+def test_values_that_are_equal_but_of_another_type_are_another_configuration(tmp_path):
+    context = context_of(tiny(tmp_path))
+    node = NodeConfig.of(context.node_config)
+    run_parts(context, node)
+    context.run_config["run.seed"] = float(context.run_config["run.seed"])
+
+    with pytest.raises(ConfigError, match="seed"):
+        run_parts(context, node)
+
+
+def test_what_is_refused_is_refused_each_time_and_ends_nothing(tmp_path):
+    config = tiny(tmp_path)
+    first = parts_of(config)
+    bad = context_of(config)
+    bad.run_config |= {"federation.attack": "noise", "federation.attackers": 1}
+
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="only a simulation in one process"):
+            run_parts(bad, NodeConfig.of(bad.node_config))
+    assert parts_of(config) is first
+
+
+def test_a_run_in_this_process_leaves_nothing_and_finds_nothing(tmp_path, monkeypatch):
+    config = tiny(tmp_path)
+    stale = parts_of(config)
+    monkeypatch.setattr(stale, "network", None)
+
+    grid = run_in_process(config, nodes=[100, 101])
+
+    assert isinstance(grid, InProcessGrid)
+    assert resident._KEPT == {}
+
+
+# ---- the network
+
+
+def test_what_a_learner_does_to_its_network_reaches_no_other(tmp_path):
+    parts = parts_of(tiny(tmp_path, head="single"))
+    pristine = factory.build_network(parts.run, parts.scenario).state_dict()
+    spoilt = parts.network(None)
+    with torch.no_grad():
+        for tensor in spoilt.state_dict().values():
+            tensor.fill_(7)
+    spoilt.grow_head([0])
+    spoilt.eval()
+    spoilt.requires_grad_(False)
+
+    found = parts.network(None)
+
+    assert found.heads[0].closed is None
+    assert found.training
+    assert all(tensor.requires_grad for tensor in found.parameters())
+    for name, tensor in found.state_dict().items():
+        assert torch.equal(tensor, pristine[name])
+
+
+def test_frozen_weights_are_held_once(tmp_path):
+    encoder = saved(tmp_path, "vit", image_size=8, num_channels=1)
+    parts = parts_of(
+        tiny(
+            *(tmp_path / "run",),
+            **{"strategy": "lorm", "dataset": "digits", "model": "lora-vit"},
+            **{"model.encoder": encoder},
+        )
+    )
+    one, two = (dict(parts.network(None).named_parameters()) for _ in range(2))
+
+    shared = {name for name in one if one[name] is two[name]}
+    assert shared == {name for name in one if not one[name].requires_grad}
+    assert 0 < len(shared) < len(one)
+
+
+def test_a_clients_own_words_make_a_network_of_its_own(monkeypatch):
+    made = []
+    monkeypatch.setattr(factory, "build_scenario", lambda run: "a scenario")
+    monkeypatch.setattr(factory, "build_network", lambda *args: made.append(args))
+    run = resolve(tiny("unused"))
+    words = [WordVectors({}, np.zeros((1, 2), np.float32), name) for name in "ab"]
+    parts = RunParts(run)
+
+    for own in words:
+        parts.network(own)
+
+    assert made == [(run, "a scenario", own) for own in words]
