@@ -3,8 +3,6 @@
 from importlib import import_module
 from typing import Any
 
-import torch
-
 from fcl_flower.config.params import Params
 from fcl_flower.core.errors import ContractError, refuse
 from fcl_flower.core.registry import Registry
@@ -15,6 +13,7 @@ from fcl_flower.models.convolutional.lenet import LeNetParams
 from fcl_flower.models.convolutional.patch_filters import PatchFiltersParams
 from fcl_flower.models.entry import TABULAR, TEXT, ModelEntry, from_module
 from fcl_flower.models.multi_head import MultiHeadModel
+from fcl_flower.models.seeded import seeded
 from fcl_flower.models.transformer.frozen import FrozenParams
 from fcl_flower.models.transformer.lora import LoraParams
 from fcl_flower.models.transformer.pretrained import EncoderParams
@@ -269,8 +268,7 @@ def create_model(
             f"model {name}: got {type(params).__name__}, expected "
             f"{entry.params.__name__}"
         )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive(seed, "model"))
+    with seeded(derive(seed, "model")):
         body = _body(name, entry, table, columns, params)
         return MultiHeadModel(
             body,

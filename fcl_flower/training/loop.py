@@ -12,18 +12,17 @@ import torch
 from fcl_flower.core.seeds import derive
 from fcl_flower.core.types import Arrays, TaskStage
 from fcl_flower.data.examples import Examples, batches
+from fcl_flower.models.seeded import seeded
 from fcl_flower.training.optimizers import (
+    Optimizer,
     OptimizerChoice,
     create_optimizer,
-    moments,
-    restore_moments,
-    step_size,
 )
 
 MINIMUM_RATE = 1e-7
 StepSize: TypeAlias = Callable[[str], torch.Tensor]
 """From the name of a parameter that has had a gradient to what the optimizer has just
-multiplied its mean gradient with, entry by entry (`optimizers.step_size`)."""
+multiplied its mean gradient with, entry by entry (`Optimizer.step_size`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,21 +143,19 @@ def fit(
     optimizer = create_optimizer(
         training.optimizer, parameters, rate, rates, fused=True
     )
-    restore_moments(optimizer, parameters, optimizer_state)
-    taken = partial(step_size, optimizer, parameters)
+    optimizer.restore(optimizer_state)
     loss, valid, steps = np.nan, None, 0
     for epoch in range(training.epochs):
         if rate < MINIMUM_RATE:
             break
-        for group in optimizer.param_groups:
-            group["lr"] = rate * group["factor"]
+        optimizer.rate = rate
         loss = _epoch(
             optimizer,
             objective,
             examples,
             training.batch_size,
             (seed, client, stage.round, epoch),
-            partial(after_step, taken) if after_step else lambda: None,
+            partial(after_step, optimizer.step_size) if after_step else lambda: None,
         )
         steps += math.ceil(len(examples.y) / training.batch_size)
         valid = validate()
@@ -166,7 +163,7 @@ def fit(
             rate /= training.decay
         if of_round.runs_out(valid.loss):
             break
-    kept = moments(optimizer, parameters)
+    kept = optimizer.moments()
     for name, value in (
         ("rate", rate),
         ("best", of_task.best),
@@ -239,7 +236,7 @@ class _Patience:
 
 
 def _epoch(
-    optimizer: torch.optim.Optimizer,
+    optimizer: Optimizer,
     objective: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
     examples: Examples,
     batch_size: int,
@@ -247,17 +244,22 @@ def _epoch(
     after_step: Callable[[], None],
 ) -> float:
     seed, *where = place
-    total = 0.0
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive(seed, "dropout", *where))
+    losses, sizes = list[torch.Tensor](), list[int]()
+    with seeded(derive(seed, "dropout", *where)):
         for x, y in batches(examples, batch_size, derive(seed, "shuffle", *where)):
             loss = objective(x, y)
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             after_step()
-            total += float(loss.detach()) * len(y)
-    return total / len(examples.y) if len(examples.y) else float("nan")
+            losses.append(loss.detach())
+            sizes.append(len(y))
+    if not sizes:
+        return float("nan")
+    # Read once an epoch: an accelerator is waited for at each reading.
+    found: list[float] = torch.stack(losses).tolist()
+    total = sum(mean * size for mean, size in zip(found, sizes, strict=True))
+    return total / sum(sizes)
 
 
 def _scalar(optimizer_state: Arrays, name: str, default: float) -> float:

@@ -18,6 +18,7 @@ from fcl_flower.core.seeds import derive
 from fcl_flower.core.types import Arrays
 from fcl_flower.models.convolutional.efficientnet import EfficientNet
 from fcl_flower.models.registry import MultiHeadModel
+from fcl_flower.models.seeded import seeded
 from fcl_flower.models.transformer.encoder import Transformer
 from fcl_flower.training.tensors import load, to_torch
 
@@ -75,8 +76,7 @@ class RouterNetwork(nn.Module):
         # Not registered as a part: it is the model's, and stays as it is.
         self._body = [body]
         self.text = isinstance(body, Transformer) and body.text
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(derive(seed, "router"))
+        with seeded(derive(seed, "router")):
             if isinstance(body, Transformer) and body.text:
                 self.network: nn.Module = TextRcnn(body.features, groups)
             elif model.input_shape == (3, 32, 32):

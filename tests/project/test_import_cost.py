@@ -46,16 +46,19 @@ build_learner(run, build_scenario(run), 0).init()
     assert not HEAVY & loaded
 
 
-def test_a_run_without_metrics_loads_nothing_for_them(tmp_path):
+@pytest.mark.parametrize("strategy", ["fedavg", "fedweit"])
+def test_a_run_without_metrics_loads_nothing_for_them_nor_a_compiler(
+    tmp_path, strategy
+):
     loaded = loaded_by(
         f"""
 import fcl_flower as fcl
-fcl.simulate("fedavg", clients=2, tasks=1, rounds=1, output={str(tmp_path)!r})
+fcl.simulate({strategy!r}, clients=2, tasks=1, rounds=1, output={str(tmp_path)!r})
 """
     )
 
     assert "fcl_flower.federation.prepare" in loaded
-    assert "prometheus_client" not in loaded
+    assert not {"prometheus_client", "torch._dynamo"} & loaded
 
 
 @pytest.mark.parametrize(
