@@ -81,3 +81,13 @@ def test_some_of_the_expected_tensors_may_be_left_out():
 def test_tensors_that_do_not_fit_are_refused(arrays, named):
     with pytest.raises(WireError, match=named):
         update_checks.fits("adapters", arrays, EXPECTED["base"], sparse=True)
+
+
+@pytest.mark.parametrize("count", [1, 2**15, 2**15 + 1, 3 * 2**15 - 7])
+def test_the_norm_is_of_all_values_however_many(count):
+    payload = {"base": {"w": np.full((count, 1), 3.0, np.float32), "z": np.zeros(())}}
+    found = 3.0 * np.sqrt(count)
+
+    update_checks.norm(payload, {}, limit=found * 1.0001)
+    with pytest.raises(WireError, match=f"got {found:.3g}"):
+        update_checks.norm(payload, {}, limit=found * 0.9999)

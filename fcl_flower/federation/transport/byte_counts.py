@@ -1,11 +1,13 @@
 """What a message costs: the bytes that travel, and the nominal bytes of papers."""
 
+import json
 from collections import Counter
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Iterable
+from typing import TypeAlias
 
 import numpy as np
-from flwr.app import RecordDict
+from flwr.app import Array, RecordDict
+from flwr.common.constant import FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE
 
 from fcl_flower.core.sparse import SparseArray
 from fcl_flower.core.types import Payload, group_kind
@@ -14,13 +16,11 @@ META = "meta"
 NOMINAL_BYTES = 4
 
 
-class _Stored(Protocol):
-    """An object as Flower stores it: bytes of its own, and children by their hash."""
+_ID = "0" * 64
+"""As long as the hash by which Flower knows an object; which it is costs nothing."""
 
-    @property
-    def children(self) -> "Mapping[str, _Stored] | None": ...
-
-    def deflate(self) -> bytes: ...
+_Key: TypeAlias = tuple[object, ...]
+"""What two objects of a message have in common if they are equal, and only then."""
 
 
 def traffic(records: RecordDict) -> Counter[str]:
@@ -31,11 +31,94 @@ def traffic(records: RecordDict) -> Counter[str]:
     objects travel once, and count where they stand first.
     """
     counted: Counter[str] = Counter()
-    seen: set[str] = set()
+    tensors = _Tensors(records)
+    children: dict[_Key, int] = {}
     for group, record in records.array_records.items():
-        counted[group_kind(group)] += _below(record, seen)
-    counted[META] += len(records.deflate()) + _below(records, seen)
+        before = tensors.bytes
+        arrays = {name: tensors.count(array) for name, array in record.items()}
+        counted[group_kind(group)] += tensors.bytes - before
+        key: _Key = ("ArrayRecord", *arrays.items())
+        children[key] = _object_bytes(
+            "ArrayRecord", len(set(arrays.values())), _names_bytes(arrays)
+        )
+    for other in (*records.config_records.values(), *records.metric_records.values()):
+        content = other.deflate()
+        children[(content,)] = len(content)
+    counted[META] += sum(children.values()) + _object_bytes(
+        "RecordDict", len(children), _names_bytes(records)
+    )
     return counted
+
+
+class _Tensors:
+    """Counts the tensors of a message, equal ones and equal chunks of them once.
+
+    Attributes:
+        bytes: of all so far, with their headers.
+    """
+
+    def __init__(self, records: RecordDict) -> None:
+        self.bytes = 0
+        self._seen = set[_Key]()
+        self._lengths = Counter(
+            length
+            for record in records.array_records.values()
+            for array in record.values()
+            for length in _lengths(array)
+        )
+
+    def count(self, array: Array) -> _Key:
+        """Count a tensor unless it has been; return what it is known by."""
+        lengths = _lengths(array)
+        chunks = self._keys(array, lengths)
+        for key, length in zip(chunks, lengths, strict=True):
+            self._once(key, _object_bytes("ArrayChunk", 0, length))
+        distinct = list(dict.fromkeys(chunks))
+        about = {
+            "dtype": array.dtype,
+            "shape": array.shape,
+            "stype": array.stype,
+            "arraychunk_ids": [distinct.index(chunk) for chunk in chunks],
+        }
+        text = json.dumps(about)
+        key = (text, *distinct)
+        self._once(key, _object_bytes("Array", len(distinct), len(text.encode())))
+        return key
+
+    def _once(self, key: _Key, size: int) -> None:
+        if key not in self._seen:
+            self._seen.add(key)
+            self.bytes += size
+
+    def _keys(self, array: Array, lengths: list[int]) -> list[_Key]:
+        """Return what tells a tensor's chunks from all others of the message.
+
+        Those of lengths that no other has are not hashed. Flower's hashes are kept with
+        the tensor, which many clients may receive.
+        """
+        if all(self._lengths[length] == 1 for length in lengths):
+            return [(length,) for length in lengths]
+        return [(known_by,) for known_by, _ in array.slice_array()]
+
+
+def _lengths(array: Array) -> list[int]:
+    """Return the bytes of the pieces in which Flower sends a tensor's data."""
+    whole, rest = divmod(len(array.data), FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE)
+    return [FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE] * whole + [rest] * (rest > 0)
+
+
+def _object_bytes(kind: str, children: int, body: int) -> int:
+    """Return the bytes of an object as Flower stores it, without its children's.
+
+    Its name, the hashes of its children and the length of what it holds come first.
+    """
+    ids = ",".join([_ID] * children)
+    return len(f"{kind} {ids} {body}\0") + body
+
+
+def _names_bytes(names: Iterable[str]) -> int:
+    """Return the bytes of a table from names to hashes."""
+    return len(json.dumps(dict.fromkeys(names, _ID)).encode())
 
 
 def nominal_bytes(payload: Payload) -> int:
@@ -43,18 +126,9 @@ def nominal_bytes(payload: Payload) -> int:
 
     FedWeIT, table 2: indices, masks of presence and headers are free there.
     """
+    # NumPy compares many floats at a time, and counts them one by one.
     return NOMINAL_BYTES * sum(
-        int(np.count_nonzero(t.values if isinstance(t, SparseArray) else t))
+        int(np.count_nonzero((t.values if isinstance(t, SparseArray) else t) != 0))
         for arrays in payload.values()
         for t in arrays.values()
     )
-
-
-def _below(stored: _Stored, seen: set[str]) -> int:
-    """Return the bytes of all that hangs on an object and is not in ``seen`` yet."""
-    total = 0
-    for key, child in (stored.children or {}).items():
-        if key not in seen:
-            seen.add(key)
-            total += len(child.deflate()) + _below(child, seen)
-    return total

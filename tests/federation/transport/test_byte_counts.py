@@ -129,3 +129,42 @@ def test_nominal_bytes_are_four_for_each_parameter_that_is_not_zero():
     }
     assert byte_counts.nominal_bytes(payload) == 4 * 5
     assert byte_counts.nominal_bytes({}) == 0
+
+
+@pytest.mark.parametrize("length", [0, 1, 9, 10, 99_999, 100_000, 5 * 2**20 + 1])
+def test_data_of_any_length_count_as_flower_stores_them(length):
+    values = RNG.integers(1, 100, length, np.int8)
+    records = messages.MessageEncoder().payload({"base": {"w": values}})
+    assert byte_counts.traffic(records).total() == stored_by_flower(records)
+
+
+def test_nominal_bytes_count_what_differs_from_zero_bit_by_bit_or_not():
+    odd = np.array([np.nan, -0.0, 0.0, np.inf, 1e-45], np.float32)
+    flags = np.array([True, False, True])
+    assert byte_counts.nominal_bytes({"base": {"w": odd, "b": flags}}) == 4 * (3 + 2)
+
+
+def test_equal_pieces_of_large_tensors_travel_once_as_in_flower():
+    piece = RNG.integers(1, 100, 5 * 2**20, np.int8)
+    tail = RNG.integers(1, 100, 1000, np.int8)
+    other = RNG.integers(1, 100, 1000, np.int8)
+    payload = {
+        "base": {"w": np.concatenate([piece, piece, tail]), "v": tail},
+        "adapters/0/0": {
+            "w": np.concatenate([piece, other]),
+            "flat": piece.reshape(2, -1),
+            "floats": tail.view(np.float32),
+        },
+        "masks/0": {},
+        "masks/1": {},
+    }
+    records = messages.MessageEncoder().payload(payload)
+    counted = byte_counts.traffic(records)
+    assert counted.total() == stored_by_flower(records)
+    assert counted["adapters"] < 2000 < len(piece) < counted["base"] < len(piece) + 3000
+
+
+def test_names_beyond_ascii_count_as_flower_writes_them():
+    payload = {"base/größe": {'ж "w"': np.ones(3), "w": np.ones((3, 1))}}
+    records = messages.MessageEncoder().payload(payload)
+    assert byte_counts.traffic(records).total() == stored_by_flower(records)
