@@ -198,7 +198,8 @@ class FedEt(ClientLearner[FedEtParams]):
         )
 
         def objective(x: Tensor, y: Tensor) -> Tensor:
-            model.train()
+            if not model.training:  # to set it again costs a walk over all modules
+                model.train()
             return cross_entropy(model(x, 0)[:, new], y)
 
         def validate() -> Score:
