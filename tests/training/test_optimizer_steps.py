@@ -1,4 +1,4 @@
-"""Torch's own Adam is the reference, bit by bit."""
+"""Torch's own optimizers are the reference, bit by bit."""
 
 import numpy as np
 import pytest
@@ -133,3 +133,35 @@ def test_a_leaf_without_a_state_begins_anew_beside_one_that_goes_on(missing):
 
     steps = {name: float(again.moments()[f"step/{name}"]) for name in SHAPES}
     assert steps == {name: 1.0 if name in missing else 2.0 for name in SHAPES}
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize(
+    "choice",
+    [OptimizerChoice(), OptimizerChoice("sgd", 0.9, 0.1), OptimizerChoice("sgd")],
+    ids=lambda choice: f"{choice.name} {choice.momentum}",
+)
+def test_a_leaf_whose_first_gradient_comes_late_begins_then(choice, fused):
+    ours, theirs = leaves_of(), leaves_of()
+    optimizer = create_optimizer(choice, ours, 0.01, FACTORS, fused=fused)
+    groups = reference(theirs, 0.01).param_groups
+    plain = (
+        torch.optim.SGD(
+            [{"params": g["params"], "lr": g["lr"]} for g in groups],
+            momentum=choice.momentum,
+            weight_decay=choice.weight_decay,
+            fused=fused,
+        )
+        if choice.name == "sgd"
+        else torch.optim.Adam(
+            [{"params": g["params"], "lr": g["lr"]} for g in groups], fused=fused
+        )
+    )
+    for step in (1, 2, 3, 4):  # ``head`` has none in the first
+        for leaves in (ours, theirs):
+            give_gradients(leaves, step)
+        optimizer.step()
+        plain.step()
+
+    for name, leaf in theirs.items():
+        assert torch.equal(ours[name], leaf)
