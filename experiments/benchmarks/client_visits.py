@@ -24,6 +24,7 @@ from fcl_flower.config.parsing import Scalar
 
 BARE, PFL = "bare loop", "pfl"
 BATCH_SIZE = 10
+LEARNING_RATE = 0.1
 
 
 @dataclass(frozen=True)
@@ -34,13 +35,13 @@ class Size:
         users: that there are.
         images: for training, of each user.
         cohort: users of a round.
-        rounds: of the short and of the long run.
+        rounds: of the short and of the long run; `report` needs both.
     """
 
     users: int = 1000
     images: int = 50
     cohort: int = 50
-    rounds: tuple[int, int] = (2, 12)
+    rounds: tuple[int, ...] = (2, 12)
 
     @property
     def settings(self) -> dict[str, Scalar]:
@@ -57,6 +58,8 @@ class Size:
             "model.head": "single",
             "training.batch_size": BATCH_SIZE,
             "training.lr_patience": 0,
+            "training.optimizer": "sgd",
+            "training.learning_rate": LEARNING_RATE,
             "federation.client_fraction": self.cohort / self.users,
             "privacy.scores": False,
             "run.seed": 1,

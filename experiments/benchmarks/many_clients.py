@@ -22,7 +22,6 @@ from results import Results, Row, spread, table
 from fcl_flower.config.parsing import Scalar
 
 IMAGES = 10
-STRATEGIES = ("fedavg", "fedweit")
 STORES = ("memory", "folder")
 
 
@@ -33,10 +32,12 @@ class Size:
     Attributes:
         clients: how many, one run after the other.
         visits: by which the longer run exceeds the shorter, at least.
+        strategies: of the runs.
     """
 
     clients: tuple[int, ...] = (10, 100, 1000, 10_000)
     visits: int = 1000
+    strategies: tuple[str, ...] = ("fedavg", "fedweit")
 
     def rounds(self, clients: int) -> tuple[int, int]:
         """Return the rounds of the short and of the long run."""
@@ -62,7 +63,7 @@ def measure(results: Results, size: Size, repeats: int, pfl_python: str) -> None
 
 
 def _cases(size: Size) -> list[tuple[int, str, str]]:
-    return list(itertools.product(size.clients, STRATEGIES, STORES))
+    return list(itertools.product(size.clients, size.strategies, STORES))
 
 
 def _key(clients: int, strategy: str, store: str) -> Row:

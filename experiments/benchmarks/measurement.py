@@ -17,10 +17,10 @@ from fcl_flower.config.parsing import Scalar, toml
 ROOT = Path(__file__).parents[2]
 SIDES = Path(__file__).parent / "sides"
 REAL_ROUNDS = ROOT / "experiments" / "round_overhead"
-SAMPLED = 0.05
+SAMPLED = 0.1
 """Seconds between two looks at the processes."""
-MEMORY_SAMPLED = 10
-"""Looks between two at their memory, which cost more."""
+MEMORY_SAMPLED = 5
+"""From how many looks one is at their memory too, which costs more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +87,11 @@ def measured(command: Sequence[str], env: Mapping[str, str], log: Path) -> Cost:
         RuntimeError: it failed; the message names the log.
     """
     load, began, before = os.getloadavg()[0], time.perf_counter(), _waited_for()
+    seen = _Processes()
     with log.open("w") as sink:
         process = subprocess.Popen(
             command, env=env, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink
         )
-        seen = _Processes(process.pid)
         try:
             looks = 0
             while process.poll() is None:
@@ -110,24 +110,29 @@ def measured(command: Sequence[str], env: Mapping[str, str], log: Path) -> Cost:
 
 
 class _Processes:
-    """A process with all that it has started, even where that has left its parent.
+    """What this process starts from now on, even where that leaves its parent.
 
     Attributes:
         cpu: seconds of processor time when last seen, by process.
         memory: most bytes of all together.
     """
 
-    def __init__(self, first: int) -> None:
-        self.cpu: dict[psutil.Process, float] = {psutil.Process(first): 0.0}
+    def __init__(self) -> None:
+        self.cpu: dict[psutil.Process, float] = {}
         self.memory = 0
+        self._seen = set(psutil.pids())
 
     def look(self, *, memory: bool) -> None:
-        """Find new processes, and see what each has used."""
-        ids = {process.pid for process in self.cpu}
-        for process in psutil.process_iter(["ppid"]):  # parents before children
-            if process.info["ppid"] in ids and process not in self.cpu:
-                ids.add(process.pid)
-                self.cpu[process] = 0.0
+        """Find new processes, and see what each of ours has used."""
+        there = set(psutil.pids())
+        ours = {os.getpid(), *(process.pid for process in self.cpu)}
+        for pid in sorted(there - self._seen):  # parents before children
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process = psutil.Process(pid)
+                if process.ppid() in ours:
+                    ours.add(pid)
+                    self.cpu[process] = 0.0
+        self._seen = there
         held = 0
         for process in self.cpu:
             with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from simple_cnn import BATCH_SIZE, LEARNING_RATE, adam, whole
+from simple_cnn import BATCH_SIZE, LEARNING_RATE, sgd, whole
 from torch.nn.functional import cross_entropy
 from user_samples import user_samples
 
@@ -26,7 +26,7 @@ def main() -> None:
     rng = np.random.default_rng(0)
     samples = user_samples(Path(data), users, images)
     model = whole()
-    weights: list[torch.Tensor] = list(model.parameters())
+    weights = list(model.parameters())
     start = [weight.detach().clone() for weight in weights]
     visits = steps = seen = 0
     loss = torch.zeros(())
@@ -35,8 +35,8 @@ def main() -> None:
         for user in rng.choice(users, cohort, replace=False):
             x, y = samples[user]
             with torch.no_grad():
-                torch._foreach_copy_(weights, start)
-            optimizer = adam(weights, LEARNING_RATE)
+                torch._foreach_copy_([*weights], start)
+            optimizer = sgd(weights, LEARNING_RATE)
             for batch in torch.split(torch.randperm(len(y)), BATCH_SIZE):
                 loss = cross_entropy(model(x[batch]), y[batch])
                 optimizer.zero_grad()
@@ -45,7 +45,7 @@ def main() -> None:
                 steps += 1
                 seen += len(batch)
             with torch.no_grad():
-                torch._foreach_add_(total, weights)
+                torch._foreach_add_(total, [*weights])
             visits += 1
         start = [weight / cohort for weight in total]
     work = {"visits": visits, "samples": seen, "steps": steps, "loss": loss.item()}

@@ -5,13 +5,15 @@ convolutions without padding, one pooling, a hidden layer of 128. Dropout and th
 initialisation of the weights are as there.
 """
 
+from collections.abc import Iterable
+
 import torch
 from torch import nn
 from typing_extensions import override
 
 CLASSES = 10
 FEATURES = 128
-LEARNING_RATE = 1e-3
+LEARNING_RATE = 0.1
 BATCH_SIZE = 10
 
 
@@ -49,6 +51,6 @@ def whole() -> nn.Sequential:
     return nn.Sequential(SimpleCnn(), nn.Linear(FEATURES, CLASSES))
 
 
-def adam(parameters: object, lr: float) -> torch.optim.Optimizer:
-    """Return the optimizer of every side, which is that of our clients."""
-    return torch.optim.Adam(parameters, lr=lr, fused=True)  # type: ignore[arg-type]
+def sgd(parameters: Iterable[nn.Parameter], lr: float) -> torch.optim.Optimizer:
+    """Return the optimizer of every side."""
+    return torch.optim.SGD(parameters, lr=lr, fused=True)
