@@ -68,8 +68,8 @@ def _one(size: Size, strategy: str, settings: Mapping[str, Scalar], seed: int) -
         summary = run_on("in-process", resolve(config), Path(folder))
     return {
         "accuracy": summary["average_accuracy"],
-        "up": sum(summary["bytes_up"].values()),
-        "down": sum(summary["bytes_down"].values()),
+        "up": summary["bytes_up"],
+        "down": summary["bytes_down"],
         "load": load,
     }
 
@@ -92,7 +92,7 @@ def report(results: Results, size: Size) -> str:
                 lines[-1].append(spread([count / 1e6 for count in sent]))
                 lines[-1].append(ratios([row[way] for row in exact], sent))
     head = (
-        *("strategy", "setting", "accuracy", f"less than {first}"),
+        *("strategy", "setting", "accuracy", f"change from {first}"),
         *("MB up", "times fewer", "MB down", "times fewer"),
     )
     return (

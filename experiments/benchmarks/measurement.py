@@ -6,7 +6,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,13 +75,19 @@ def environment(installed: Path) -> dict[str, str]:
     }
 
 
-def measured(command: Sequence[str], env: Mapping[str, str], log: Path) -> Cost:
+def measured(
+    command: Sequence[str],
+    env: Mapping[str, str],
+    log: Path,
+    watch: Callable[[], None] = lambda: None,
+) -> Cost:
     """Run a command to its end; return its cost.
 
     Args:
         command: with its arguments.
         env: its environment.
         log: gets both its streams.
+        watch: called again and again while it runs.
 
     Raises:
         RuntimeError: it failed; the message names the log.
@@ -96,6 +102,7 @@ def measured(command: Sequence[str], env: Mapping[str, str], log: Path) -> Cost:
             looks = 0
             while process.poll() is None:
                 seen.look(memory=looks % MEMORY_SAMPLED == 0)
+                watch()
                 looks += 1
                 time.sleep(SAMPLED)
         finally:

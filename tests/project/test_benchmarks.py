@@ -251,23 +251,33 @@ def test_the_ports_first_step_is_equation_1_and_its_penalty(one_thread, monkeypa
 # ---------------------------------------------------------------- (c), (d), (e)
 
 
-def test_many_clients_leave_their_states_on_disk_or_not(results):
+def test_many_clients_all_take_part_and_fill_the_disk(results):
     module = importlib.import_module("many_clients")
     size = module.Size(clients=(2,), visits=2, strategies=("fedweit",))
 
     module.measure(results, size, 1, "")
 
-    rows = [row for row in results.rows if row["rounds"] == 2]
-    assert {row["visits"] for row in rows} == {4}
+    assert [row["visits"] for row in results.rows] == [2, 4]
     assert all(row.keys() >= COST for row in results.rows)
-    memory, folder = rows
-    assert (memory["states"], folder["states"]) == ("memory", "folder")
-    assert folder["files"] > memory["files"]
-    assert folder["bytes"] > memory["bytes"]
-    lines = module.report(results, size).splitlines()
-    assert [line.split("|")[1:4] for line in lines[2:]] == [
-        [" 2 ", " fedweit ", f" {store} "] for store in ("memory", "folder")
-    ]
+    assert all(row["files"] and row["bytes"] for row in results.rows)
+    assert cells(module.report(results, size))["2"][0] == "fedweit"
+
+
+def test_the_disk_is_known_by_the_most_that_was_there(tmp_path):
+    module = importlib.import_module("many_clients")
+    disk = module.Disk(tmp_path / "run")
+    disk.look()
+    assert (disk.files, disk.bytes) == (0, 0)
+    (tmp_path / "run" / "states").mkdir(parents=True)
+    for name, size in (("a", 10), ("states/b", 20)):
+        (tmp_path / "run" / name).write_bytes(bytes(size))
+    while disk.files < 2:
+        disk.look()
+    (tmp_path / "run" / "a").unlink()
+    for _ in range(100):
+        disk.look()
+
+    assert (disk.files, disk.bytes) == (2, 30)
 
 
 def test_fewer_bytes_are_counted_beside_accuracy(results):
@@ -282,7 +292,7 @@ def test_fewer_bytes_are_counted_beside_accuracy(results):
         [strategy, name] for strategy in module.STRATEGIES for name in module.SETTINGS
     ]
     half = next(row for row in rows if row[:2] == ["fedavg", "float16"])
-    assert [cell.split()[0] for cell in (half[5], half[7])] == ["1.99", "2.00"]
+    assert all(1.9 < float(half[column].split()[0]) <= 2 for column in (5, 7))
     assert rows[0][3] == "+0.000 (+0.000 to +0.000)"
 
 
