@@ -21,6 +21,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from plain_app import write_plain_app
+
 from fcl_flower.config.parsing import toml
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.runtime.flower_project import SUPERLINK, environment, write_superlink
@@ -163,23 +165,8 @@ def ours(one: Lab, name: str, rounds: int) -> list[dict[str, Any]]:
 def flowers(one: Lab, name: str, rounds: int) -> list[dict[str, Any]]:
     """Run Flower's FedAvg; return the moments of its rounds."""
     app, output = one.folder / f"{name}-app", one.folder / f"{name}.json"
-    app.mkdir()
     config = WORK.replace(rounds=rounds, output=str(output.absolute()))
-    (app / "pyproject.toml").write_text(f"""[project]
-name = "plain"
-version = "1.0.0"
-description = "FedAvg as Flower has it"
-license = "Apache-2.0"
-dependencies = []
-
-[tool.flwr.app]
-publisher = "fcl"
-
-[tool.flwr.app.components]
-serverapp = "plain:server_app"
-clientapp = "plain:client_app"
-
-{config.to_toml("tool.flwr.app.config.")}""")
+    write_plain_app(app, config)
     home = (one.folder / "flower-of-user").absolute()
     authority = (one.folder / "certs" / "ca.crt").absolute()
     write_superlink(home, f"127.0.0.1:{one.control}", authority)

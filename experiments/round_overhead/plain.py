@@ -1,7 +1,8 @@
 """The same federation in plain Flower: its FedAvg, and a ClientApp of one function.
 
 A client trains on the same data with the same code as ours does, and keeps nothing
-between two messages. The server writes the moments of every round into a file.
+between two messages. The server writes the moments of every round into a file, with
+what the clients told.
 """
 
 import json
@@ -33,8 +34,6 @@ from fcl_flower.setup import factory
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.tensors import snapshot
 
-MOMENTS = ("created", "began", "ended")
-
 server_app = ServerApp()
 client_app = ClientApp()
 
@@ -59,7 +58,7 @@ class Timed(FedAvg):
         answers = list(replies)
         self.rounds[-1]["answered"] = time.time()
         told = [answer.content.metric_records["metrics"] for answer in answers]
-        self.rounds[-1]["clients"] = [{m: one[m] for m in MOMENTS} for one in told]
+        self.rounds[-1]["clients"] = [dict(one) for one in told]
         return super().aggregate_train(server_round, answers)
 
 
@@ -69,7 +68,12 @@ def serve(grid: Grid, context: Context) -> None:
     run = resolve(RunConfig.of(context.run_config))
     model = factory.build_model(run, factory.build_scenario(run))
     first = snapshot(model, model.shared_names())
-    strategy = Timed(fraction_evaluate=0.0)
+    strategy = Timed(
+        fraction_train=run.config.federation.client_fraction,
+        fraction_evaluate=0.0,
+        min_train_nodes=1,
+        min_available_nodes=run.config.scenario.clients,
+    )
     strategy.rounds = []
     strategy.start(
         grid,
