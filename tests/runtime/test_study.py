@@ -26,16 +26,20 @@ class Runner:
         self.ran = []
         self.stop_at = stop_at
 
-    def __call__(self, run, folder):
-        if len(self.ran) == self.stop_at:
-            raise KeyboardInterrupt
-        self.ran.append((run.config.title, run.config.run.seed))
-        run_in_process(run.config.replace(output=str(folder)))
-        return json.loads((folder / "summary.json").read_text())
+    def __call__(self, jobs):
+        for job in jobs:
+            if len(self.ran) == self.stop_at:
+                raise KeyboardInterrupt
+            self.ran.append((job.run.config.title, job.run.config.run.seed))
+            job.folder.mkdir(exist_ok=True)
+            run_in_process(job.run.config.replace(output=str(job.folder)))
+            yield job, json.loads((job.folder / "summary.json").read_text())
 
 
-def never(run, folder):
-    raise AssertionError(f"{run.config.title} ran again")
+def never(jobs):
+    for job in jobs:
+        raise AssertionError(f"{job.name} ran again")
+    yield from ()
 
 
 def study_of(*names, seeds=(0, 1), **values):
@@ -470,11 +474,8 @@ def test_tables_hold_what_is_finished_also_while_an_early_run_is_missing(tmp_pat
     study = study_of("fedavg", "local")
     run_study(study, tmp_path, Runner(), lambda config: config.strategy.name == "local")
 
-    def interrupted(config, place):
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        run_study(study, tmp_path, interrupted)
+        run_study(study, tmp_path, Runner(stop_at=0))
     (row,) = json.loads((tmp_path / "table.json").read_text())
     assert (row["label"], row["seeds"]) == ("local", [0, 1])
 
