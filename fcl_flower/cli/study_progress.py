@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.text import Text
 
 from fcl_flower.cli.estimate import Estimate
 from fcl_flower.cli.progress import Lines, add_bar, bars, describe, rounds_done
@@ -86,7 +87,7 @@ class StudyDisplay:
             table = bars()
             for index, progress in self._active.items():
                 add_bar(table, _label(self._jobs[index]), progress)
-            self._live.update(Group(table, self._rest()))
+            self._live.update(Group(table, Text(self._rest())))
 
     def _rest(self) -> str:
         """Return how many runs are over, and how long the others will take."""
