@@ -60,7 +60,6 @@ def simulate(
     from fcl_flower.results.run_folder import free_folder, resumable
     from fcl_flower.runtime.processes import make_folder
     from fcl_flower.runtime.simulation import Job, run_all
-    from fcl_flower.setup.factory import validate
     from fcl_flower.setup.local_proposal import with_local_data
     from fcl_flower.setup.resolve import resolve
 
@@ -73,6 +72,9 @@ def simulate(
     elif config.scenario.name == "local-data":
         raise refuse("data", "", "a folder for each client, for scenario local-data")
     run = resolve(config)
+    # After the names have been looked up, since it loads torch.
+    from fcl_flower.setup.factory import validate
+
     validate(run)
     console = Console()
     folder = resume or output or free_folder(run.config)

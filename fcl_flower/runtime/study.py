@@ -24,7 +24,6 @@ from fcl_flower.results.report import write_comparison
 from fcl_flower.results.run_folder import resumable
 from fcl_flower.results.tables import Summary, rows, table
 from fcl_flower.runtime.simulation import Job, Outcome
-from fcl_flower.setup.factory import validate
 from fcl_flower.setup.resolve import resolve
 
 
@@ -194,6 +193,9 @@ def run_study(
     """
     _check_titles(study.variants)
     runs = [resolve(config) for config in study.runs()]
+    # After the names have been looked up, since it loads torch.
+    from fcl_flower.setup.factory import validate
+
     for one in runs:  # a scenario may fail for one seed alone
         validate(one)
     folders = {run_folder(folder, one.config): one for one in runs}
