@@ -365,6 +365,28 @@ def test_options_reach_the_run(fcl, ran):
     assert run.place == Place("flower", workers=3, gpus_per_client=0.5)
 
 
+def test_several_runs_of_a_comparison_may_be_at_work_at_once(fcl, ran):
+    names = ["compare", "--strategies", "local,stl", *TINY]
+    fcl(*names, "--jobs", "2")
+    assert [run.place for run in ran] == [Place(processes=2)] * 2
+    fcl(*names, "--jobs", "2", "--backend", "flower").is_refusal(
+        "jobs: got 2", "--workers"
+    )
+    fcl(*names, "--jobs", "0").is_refusal("--jobs")
+
+
+def test_an_interrupted_comparison_says_how_to_go_on(fcl, run_fails):
+    def interrupt():
+        raise KeyboardInterrupt
+
+    run_fails(interrupt)
+    answer = fcl("compare", "--strategies", "local", *TINY, "--output", "here")
+    assert answer.code == 130
+    assert answer.err.strip() == (
+        "interrupted; the same command with --output here goes on with it"
+    )
+
+
 def test_parameters_of_the_scenario_and_the_model_reach_the_run(fcl, ran):
     fcl(
         *("simulate", "--strategy", "fedavg", "--scenario", "concepts"),
