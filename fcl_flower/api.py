@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -17,8 +17,9 @@ from torch import nn
 from fcl_flower.algorithms import registry as algorithm_registry
 from fcl_flower.algorithms.registry import DATASET, Algorithm
 from fcl_flower.cli.progress import Display
+from fcl_flower.cli.study_progress import shown
 from fcl_flower.config.run_config import RunConfig, long_keys
-from fcl_flower.core.errors import RoundError, refuse, unknown
+from fcl_flower.core.errors import FclError, RoundError, refuse, unknown
 from fcl_flower.data.datasets import registry as dataset_registry
 from fcl_flower.data.datasets.arrays import from_arrays
 from fcl_flower.data.datasets.base import Dataset
@@ -26,11 +27,10 @@ from fcl_flower.models.entry import ModelEntry, from_module
 from fcl_flower.models.registry import MODELS
 from fcl_flower.results.result import Comparison, Result
 from fcl_flower.runtime.processes import make_folder
-from fcl_flower.runtime.simulation import run_on
+from fcl_flower.runtime.simulation import Job, Place, run_all
 from fcl_flower.runtime.study import Study, run_folder, run_study, variants_of
 from fcl_flower.setup.factory import validate
 from fcl_flower.setup.resolve import data_root, resolve
-from fcl_flower.setup.resolved_run import ResolvedRun
 
 Backend: TypeAlias = Literal["in-process", "flower"]
 BACKENDS = ("in-process", "flower")
@@ -73,7 +73,7 @@ def simulate(
         ConfigError: a setting is unknown or refused; the message names it.
         RoundError: the run failed; the message says why.
     """
-    runner = _Runner(backend, workers, progress=progress)
+    place = _place(backend, workers)
     base = RunConfig()
     if isinstance(algorithm, RunConfig):
         base, algorithm = algorithm, algorithm.strategy.name
@@ -84,7 +84,13 @@ def simulate(
         with _folder_for(output) as (folder, keeps):
             if (folder / "summary.json").exists():
                 raise refuse("output", str(folder), "a folder without a finished run")
-            runner(run, folder)
+            title = f"{run.config.title} seed {run.config.run.seed}"
+            with Display(Console(quiet=not progress), title) as display:
+                ((_, outcome),) = run_all(
+                    place, [Job(run, folder)], lambda job, seen: display.show(seen)
+                )
+            if isinstance(outcome, FclError):
+                raise outcome
     return Result.load(folder, keeps)
 
 
@@ -119,9 +125,9 @@ def compare(
 
     Raises:
         ConfigError: a setting is unknown or refused; the message names it.
-        RoundError: a run failed; the message says why.
+        RoundError: some runs failed, all others are finished; the message says why.
     """
-    runner = _Runner(backend, workers, progress=progress)
+    place = _place(backend, workers)
     if isinstance(algorithms, str) or not algorithms:
         raise refuse("algorithms", algorithms, "a list of one or more")
     if not seeds:
@@ -136,34 +142,19 @@ def compare(
         variants = variants_of(names, shared, params, counterparts=counterparts)
         study = Study(variants, tuple(seeds))
         with _folder_for(output) as (folder, keeps):
-            run_study(study, folder, runner)
+            console = Console(quiet=not progress)
+            run_study(study, folder, lambda jobs: shown(console, place, jobs))
     folders = dict.fromkeys(run_folder(folder, config) for config in study.runs())
     results = tuple(Result.load(place, keeps) for place in folders)
     return Comparison(folder, results, keeps)
 
 
-class _Runner:
-    """Runs one configuration into a folder, and shows how far it is."""
-
-    def __init__(self, backend: str, workers: int | None, *, progress: bool) -> None:
-        if backend not in BACKENDS:
-            raise unknown("backend", backend, BACKENDS)
-        if workers is not None and backend != "flower":
-            raise refuse("workers", workers, "none but with backend flower")
-        self._backend, self._workers, self._progress = backend, workers, progress
-
-    def __call__(self, run: ResolvedRun, folder: Path) -> dict[str, Any]:
-        make_folder(folder, "output")
-        title = f"{run.config.title} seed {run.config.run.seed}"
-        display = Display(Console(), title) if self._progress else nullcontext()
-        with display as shown:
-            return run_on(
-                self._backend,
-                run,
-                folder,
-                workers=self._workers,
-                watch=shown.show if shown else lambda progress: None,
-            )
+def _place(backend: str, workers: int | None) -> Place:
+    if backend not in BACKENDS:
+        raise unknown("backend", backend, BACKENDS)
+    if workers is not None and backend != "flower":
+        raise refuse("workers", workers, "none but with backend flower")
+    return Place(backend, workers)
 
 
 # ---- objects of this process, which a configuration can only name

@@ -18,6 +18,7 @@ from clients.fedavg import Sgd
 from fcl_flower.algorithms.registry import algorithms
 from fcl_flower.models.registry import MODELS
 from fcl_flower.results import metrics
+from fcl_flower.runtime import in_process
 from strategies.fedavg import FedAvg
 
 SMALL = {"clients": 2, "tasks": 2, "rounds": 1, "classes_per_task": 2, "seed": 3}
@@ -325,7 +326,7 @@ def test_a_comparison_has_every_algorithm_with_every_seed(tmp_path):
 
 def test_finished_runs_of_a_comparison_are_kept(tmp_path, monkeypatch):
     first = compare(seeds=[1], output=tmp_path, counterparts=False)
-    monkeypatch.setattr(fcl.simulate.__globals__["_Runner"], "__call__", None)
+    monkeypatch.setattr(in_process, "run_in_process", None)
 
     again = compare(seeds=[1], output=tmp_path, counterparts=False)
 

@@ -51,7 +51,7 @@ def _show_all(console: Console) -> None:
     from fcl_flower.algorithms.registry import algorithms
     from fcl_flower.data.datasets.registry import known_datasets
     from fcl_flower.data.scenarios.registry import SCENARIOS
-    from fcl_flower.models.registry import MODELS
+    from fcl_flower.models.entries import MODELS
     from fcl_flower.setup.resolve import data_root
 
     table = Table("strategy", "what it does", "paper", title="Strategies")
@@ -107,7 +107,7 @@ def _described() -> Iterator[_Described]:
     from fcl_flower.algorithms.registry import STRATEGY, algorithms
     from fcl_flower.data.datasets.registry import known_datasets
     from fcl_flower.data.scenarios.registry import SCENARIOS
-    from fcl_flower.models.registry import MODELS
+    from fcl_flower.models.entries import MODELS
     from fcl_flower.setup.resolve import data_root
 
     for name, entry in algorithms().items():

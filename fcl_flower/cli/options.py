@@ -67,6 +67,14 @@ def run_options(*, without: frozenset[str] = frozenset()) -> Callable[[F], F]:
 workers_option = click.option(
     "--workers", type=click.IntRange(min=1), help="Processes; --backend flower only."
 )
+jobs_option = click.option(
+    "--jobs",
+    "processes",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Runs at the same time, a process each; --backend in-process only.",
+)
 gpus_option = click.option(
     "--gpus-per-client",
     type=click.FloatRange(min=0),

@@ -34,17 +34,54 @@ def describe(progress: Progress) -> str:
     return "  ".join(parts)
 
 
+def bars() -> Table:
+    """Return a table for rows of `add_bar`."""
+    return Table.grid(padding=(0, 1))
+
+
+def add_bar(table: Table, label: str, progress: Progress) -> None:
+    """Add a row that shows how far the run of this name is."""
+    done = rounds_done(progress)
+    bar = ProgressBar(total=progress["rounds"], completed=done, width=24)
+    table.add_row(f"[bold]{label}[/bold]", bar, describe(progress))
+
+
+def rounds_done(progress: Progress) -> int:
+    """Return how many rounds are complete."""
+    finished: int = progress["round"] - (progress["state"] != "finished")
+    return max(0, finished)
+
+
+class Lines:
+    """Plain lines, where there is no terminal: one for each complete round."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._shown: dict[str, tuple[object, ...]] = {}
+
+    def show(self, label: str, progress: Progress) -> None:
+        """Say where the run of this name stands, if that is worth a line."""
+        complete = progress["clients_done"] == progress["clients"]
+        mark = (progress["round"], progress["state"])
+        if complete and mark != self._shown.get(label):
+            self._shown[label] = mark
+            self.write(f"{label}: {describe(progress)}")
+
+    def write(self, line: str) -> None:
+        """Say anything else."""
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
 class Display:
-    """Shows one run at a time; use it as a context manager."""
+    """Shows one run; use it as a context manager."""
 
     def __init__(self, console: Console, label: str) -> None:
         """Show the run named ``label`` on ``console``."""
-        self._console = console
         self._label = label
+        self._lines = Lines(console)
         self._live = (
             Live(console=console, refresh_per_second=5) if console.is_terminal else None
         )
-        self._shown: tuple[object, ...] = ()
 
     def __enter__(self) -> "Display":
         if self._live:
@@ -57,19 +94,9 @@ class Display:
 
     def show(self, progress: Progress) -> None:
         """Show where the run stands; a plain line only when a round is complete."""
-        if self._live:
-            done = progress["round"] - (progress["state"] != "finished")
-            line = Table.grid(padding=(0, 1))
-            bar = ProgressBar(
-                total=progress["rounds"], completed=max(0, done), width=24
-            )
-            line.add_row(f"[bold]{self._label}[/bold]", bar, describe(progress))
-            self._live.update(line)
+        if self._live is None:
+            self._lines.show(self._label, progress)
             return
-        complete = progress["clients_done"] == progress["clients"]
-        mark = (progress["round"], progress["state"])
-        if complete and mark != self._shown:
-            self._shown = mark
-            self._console.print(
-                f"{self._label}: {describe(progress)}", highlight=False, soft_wrap=True
-            )
+        table = bars()
+        add_bar(table, self._label, progress)
+        self._live.update(table)

@@ -1,6 +1,6 @@
 """The commands ``fcl simulate``, ``fcl compare`` and ``fcl study``."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from fcl_flower.cli.options import (
     backend_option,
     configured,
     gpus_option,
+    jobs_option,
     listed,
     output_option,
     resume_option,
@@ -21,12 +22,12 @@ from fcl_flower.cli.options import (
     set_keys,
     workers_option,
 )
-from fcl_flower.core.errors import ConfigError, refuse, unknown
+from fcl_flower.core.errors import ConfigError, FclError, refuse, unknown
 
 if TYPE_CHECKING:
     from fcl_flower.config.run_config import RunConfig
+    from fcl_flower.runtime.simulation import Place
     from fcl_flower.runtime.study import Study
-    from fcl_flower.setup.resolved_run import ResolvedRun
 
 
 @click.command()
@@ -55,17 +56,25 @@ def simulate(
     **given: Any,  # noqa: ANN401
 ) -> None:
     """Run one strategy on this machine."""
-    from fcl_flower.results.run_folder import free_folder
-    from fcl_flower.setup.factory import validate
+    from fcl_flower.cli.progress import Display
+    from fcl_flower.results.run_folder import free_folder, resumable
+    from fcl_flower.runtime.processes import make_folder
+    from fcl_flower.runtime.simulation import Job, run_all
     from fcl_flower.setup.local_proposal import with_local_data
     from fcl_flower.setup.resolve import resolve
 
+    place = _place(backend, workers, gpus_per_client)
+    if backend == "flower" and folders:
+        raise refuse("backend", backend, "in-process, for local data")
     config = resumed(resume, given) if resume else configured(given)
     if folders:
         config = with_local_data(config, folders)
     elif config.scenario.name == "local-data":
         raise refuse("data", "", "a folder for each client, for scenario local-data")
     run = resolve(config)
+    # After the names have been looked up, since it loads torch.
+    from fcl_flower.setup.factory import validate
+
     validate(run)
     console = Console()
     folder = resume or output or free_folder(run.config)
@@ -74,8 +83,27 @@ def simulate(
             f"output: got {str(folder)!r} with a finished run, expected another "
             "folder, or --overwrite"
         )
-    runner = _Runner(console, backend, workers, gpus_per_client, folders)
-    summary = runner(run, folder)
+    make_folder(folder, "output")
+    display = Display(console, f"{run.config.title} seed {run.config.run.seed}")
+    try:
+        with display:
+            job = Job(run, folder)
+            ((_, summary),) = run_all(
+                place, [job], lambda job, progress: display.show(progress), folders
+            )
+    except KeyboardInterrupt:
+        if resumable(folder):
+            again = f"fcl simulate --resume {folder}"
+            click.echo(f"interrupted; {again} goes on with this run", err=True)
+        raise
+    if isinstance(summary, FclError):
+        raise summary
+    _print_summary(console, run.config, folder, summary)
+
+
+def _print_summary(
+    console: Console, config: "RunConfig", folder: Path, summary: Mapping[str, Any]
+) -> None:
     accuracy, forgetting = (
         "unknown" if summary[key] is None else f"{summary[key]:.3f}"
         for key in ("average_accuracy", "forgetting")
@@ -84,7 +112,7 @@ def simulate(
         lost = summary["average_accuracy"] is None
         rest = ", so that there is no accuracy over all tasks" * lost
         console.print(f"privacy budget: {stopped}{rest}", soft_wrap=True)
-    elif not run.config.privacy.scores:
+    elif not config.privacy.scores:
         console.print("no client was evaluated: privacy.scores is false")
     elif summary["average_accuracy"] is None:
         reasons = folder / "rounds.jsonl"
@@ -123,6 +151,7 @@ def simulate(
 @backend_option
 @workers_option
 @gpus_option
+@jobs_option
 @output_option
 def compare(
     strategies: str,
@@ -131,6 +160,7 @@ def compare(
     backend: str,
     workers: int | None,
     gpus_per_client: float,
+    processes: int,
     output: Path | None,
     **given: Any,  # noqa: ANN401
 ) -> None:
@@ -142,6 +172,7 @@ def compare(
     from fcl_flower.results.run_folder import free_folder
     from fcl_flower.runtime.study import Study, variants_of
 
+    place = _place(backend, workers, gpus_per_client, processes)
     given_pairs = set_keys(given["pairs"])
     params = {k: v for k, v in given_pairs.items() if k.startswith("strategy.")}
     shared = configured({**given, "pairs": ()}).replace(
@@ -150,8 +181,7 @@ def compare(
     names = listed(strategies, "strategies")
     variants = variants_of(names, shared, params, counterparts=counterparts)
     folder = output or free_folder(shared.replace(strategy="compare"))
-    runner = _Runner(Console(), backend, workers, gpus_per_client)
-    _study(Study(variants, seeds_of(seeds)), folder, runner)
+    _study(Study(variants, seeds_of(seeds)), folder, place)
 
 
 @click.command()
@@ -163,6 +193,7 @@ def compare(
 @backend_option
 @workers_option
 @gpus_option
+@jobs_option
 @output_option
 def study(
     file: Path,
@@ -173,12 +204,14 @@ def study(
     backend: str,
     workers: int | None,
     gpus_per_client: float,
+    processes: int,
     output: Path | None,
 ) -> None:
     """Run what a study's TOML FILE describes; go on where it was stopped."""
     from fcl_flower.results.run_folder import RUNS
     from fcl_flower.runtime.study import Study, read_study
 
+    place = _place(backend, workers, gpus_per_client, processes)
     found = read_study(file)
     given = {"data_root": data_root, "dataset": dataset}
     changes = {key: value for key, value in given.items() if value}
@@ -196,74 +229,49 @@ def study(
     _study(
         Study(variants, found.seeds),
         output or RUNS / file.absolute().parent.name,
-        _Runner(Console(), backend, workers, gpus_per_client),
+        place,
         lambda config: config.title in wanted and config.run.seed in numbers,
     )
 
 
-class _Runner:
-    """Runs one configuration into a folder, with its progress on the console."""
+def _place(
+    backend: str, workers: int | None, gpus_per_client: float, processes: int = 1
+) -> "Place":
+    """Return where runs take place; refuse options of the other backend."""
+    from fcl_flower.runtime.simulation import Place
 
-    def __init__(
-        self,
-        console: Console,
-        backend: str,
-        workers: int | None,
-        gpus_per_client: float,
-        folders: Iterable[Path] = (),
-    ) -> None:
-        self.console = console
-        self._backend, self._workers = backend, workers
-        self._gpus, self._folders = gpus_per_client, tuple(folders)
-        if backend == "in-process" and (workers is not None or gpus_per_client):
-            key = "workers" if workers is not None else "gpus-per-client"
-            raise refuse(
-                key, workers or gpus_per_client, "none but with --backend flower"
-            )
-        if backend == "flower" and self._folders:
-            raise refuse("backend", backend, "in-process, for local data")
-
-    def __call__(self, run: "ResolvedRun", folder: Path) -> Mapping[str, Any]:
-        from fcl_flower.cli.progress import Display
-        from fcl_flower.results.run_folder import resumable
-        from fcl_flower.runtime.processes import make_folder
-        from fcl_flower.runtime.simulation import run_on
-
-        make_folder(folder, "output")
-        title = f"{run.config.title} seed {run.config.run.seed}"
-        try:
-            with Display(self.console, title) as display:
-                return run_on(
-                    self._backend,
-                    run,
-                    folder,
-                    workers=self._workers,
-                    gpus_per_client=self._gpus,
-                    local_data=self._folders,
-                    watch=display.show,
-                )
-        except KeyboardInterrupt:
-            if resumable(folder):
-                resume = f"fcl simulate --resume {folder}"
-                click.echo(f"interrupted; {resume} goes on with this run", err=True)
-            raise
+    if backend == "flower" and processes > 1:
+        raise refuse("jobs", processes, "1 with --backend flower, which has --workers")
+    if backend == "in-process" and (workers is not None or gpus_per_client):
+        key = "workers" if workers is not None else "gpus-per-client"
+        raise refuse(key, workers or gpus_per_client, "none but with --backend flower")
+    return Place(backend, workers, gpus_per_client, processes)
 
 
 def _study(
     chosen: "Study",
     folder: Path,
-    runner: _Runner,
+    place: "Place",
     wanted: Callable[["RunConfig"], bool] = lambda config: True,
 ) -> None:
+    from fcl_flower.cli.study_progress import shown
     from fcl_flower.results.tables import table
     from fcl_flower.runtime.study import run_study
 
-    summaries = run_study(chosen, folder, runner, wanted)
-    runner.console.print(Markdown(table(summaries)))
+    console = Console()
+    try:
+        summaries = run_study(
+            chosen, folder, lambda jobs: shown(console, place, jobs), wanted
+        )
+    except KeyboardInterrupt:
+        again = f"the same command with --output {folder} goes on with it"
+        click.echo(f"interrupted; {again}", err=True)
+        raise
+    console.print(Markdown(table(summaries)))
     for summary in summaries:
         name = f"{summary['label']} seed {summary['seed']}: "
-        _print_untrained(runner.console, summary, name)
-    runner.console.print(f"report: {folder / 'comparison.html'}", soft_wrap=True)
+        _print_untrained(console, summary, name)
+    console.print(f"report: {folder / 'comparison.html'}", soft_wrap=True)
 
 
 def _print_untrained(

@@ -3,12 +3,13 @@
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
-
-import torch
-from torch import nn
+from typing import TYPE_CHECKING
 
 from fcl_flower.config.params import Params
 from fcl_flower.core.errors import ContractError, refuse
+
+if TYPE_CHECKING:
+    from torch import nn
 
 TEXT = (-1,)
 """The input shape of a model for text: token ids, as many as there are."""
@@ -39,7 +40,7 @@ class ModelEntry:
             alone; empty for a network that is made from nothing.
     """
 
-    body: str | Callable[..., nn.Module]
+    body: "str | Callable[..., nn.Module]"
     input_shape: tuple[int, ...]
     features: int
     batch_size: int
@@ -57,7 +58,7 @@ class ModelEntry:
 
 
 def from_module(
-    module: nn.Module | Callable[[], nn.Module],
+    module: "nn.Module | Callable[[], nn.Module]",
     input_shape: tuple[int, ...],
     *,
     batch_size: int = 32,
@@ -79,6 +80,9 @@ def from_module(
         ConfigError: the shape is no such shape.
         ContractError: what was made is no module, or does not return features.
     """
+    import torch  # here alone, since it takes seconds
+    from torch import nn
+
     if not 1 <= len(input_shape) <= 3 or min(input_shape) < 1:
         raise refuse("input_shape", input_shape, "(C, H, W), (C, T) or (columns,)")
     make = (lambda: deepcopy(module)) if isinstance(module, nn.Module) else module

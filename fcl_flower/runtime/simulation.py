@@ -1,151 +1,169 @@
-"""Many clients on one machine: in this process, or in Flower's simulation runtime.
+"""Runs on this machine: in this process, in others beside it, in Flower's simulation.
 
-In Flower's runtime a run gets a Flower app folder of its own, a SuperLink on a free
-port and a private ``FLWR_HOME``, all below its output folder, and then goes the public
-way: ``flwr run``. Nothing outlives it, and it shares nothing with any other Flower.
+All give the same numbers.
 """
 
 import contextlib
+import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+import select
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, NamedTuple, TypeAlias
 
-from fcl_flower.config.run_config import RunConfig
-from fcl_flower.core.errors import RoundError
-from fcl_flower.privacy.randomness import SIMULATION
-from fcl_flower.results.run_folder import WORK, close_folder, prepared_folder
-from fcl_flower.runtime.flower_project import (
-    SUPERLINK,
-    environment,
-    write_app,
-    write_superlink,
-)
-from fcl_flower.runtime.lifetime.guardian import guarded, release
-from fcl_flower.runtime.processes import (
-    Progress,
-    await_port,
-    follow,
-    free_port,
-    program,
-)
-from fcl_flower.setup import resolve
+from fcl_flower.config.attack import refuse_attack
+from fcl_flower.core.errors import FclError
+from fcl_flower.runtime.processes import POLL_SECONDS, Progress, make_folder
+from fcl_flower.runtime.runner.handle import Runner
 from fcl_flower.setup.resolved_run import ResolvedRun
 
 
-def run_on(
-    backend: str,
-    run: ResolvedRun,
-    folder: Path,
-    *,
-    workers: int | None = None,
-    gpus_per_client: float = 0.0,
-    local_data: Sequence[Path] = (),
-    watch: Callable[[Progress], None] = lambda progress: None,
-) -> dict[str, Any]:
-    """Run one configuration into a folder; return its summary.
+class Job(NamedTuple):
+    """A run that is to be done.
 
-    Args:
-        backend: ``in-process`` or ``flower``; the numbers are the same.
-        run: resolved.
-        folder: exists and can be written.
+    Attributes:
+        run: what.
+        folder: for its results; made if it is not there.
+        number: of the run among those that belong together, from 1.
+        of: how many these are.
+    """
+
+    run: ResolvedRun
+    folder: Path
+    number: int = 1
+    of: int = 1
+
+    @property
+    def name(self) -> str:
+        """What the run is called among those of other strategies and seeds."""
+        return f"{self.run.config.title} seed {self.run.config.run.seed}"
+
+
+class Place(NamedTuple):
+    """Where runs take place.
+
+    Attributes:
+        backend: ``in-process`` or ``flower``.
         workers: of Flower's runtime, clients that train at the same time; None for one
             a CPU core.
         gpus_per_client: of Flower's runtime.
-        local_data: in this process, the folder of each client's local data.
-        watch: called with the progress when it changes.
-
-    Raises:
-        RoundError: the run failed.
+        processes: without Flower's runtime, runs at the same time: in this process if
+            it is one, else each in one of its own.
     """
-    if backend == "in-process":
-        from fcl_flower.runtime.in_process import run_in_process
 
-        return run_in_process(run.config, folder, local_data=local_data, watch=watch)
-    return simulate(
-        run.config,
-        folder,
-        workers=workers or len(os.sched_getaffinity(0)),
-        gpus_per_client=gpus_per_client,
-        watch=watch,
-    )
+    backend: str = "in-process"
+    workers: int | None = None
+    gpus_per_client: float = 0.0
+    processes: int = 1
 
 
-def simulate(
-    config: RunConfig,
-    folder: Path,
-    *,
-    workers: int,
-    gpus_per_client: float,
-    watch: Callable[[Progress], None],
-) -> dict[str, Any]:
-    """Run ``config`` in Flower's simulation runtime; return its summary.
+Watch: TypeAlias = Callable[[Job, Progress], None]
+Outcome: TypeAlias = dict[str, Any] | FclError
+"""The summary of a run, or why it has failed."""
+
+
+def run_all(
+    place: Place,
+    jobs: Sequence[Job],
+    watch: Watch = lambda job, progress: None,
+    local_data: Sequence[Path] = (),
+) -> Generator[tuple[Job, Outcome]]:
+    """Do some runs; yield each with its outcome when it is over.
+
+    What was started for the first serves the others, too. One that fails takes no
+    other with it.
 
     Args:
-        config: with a number of clients; with ``resume`` what clients remember stays.
-        folder: for the results; exists and is writable.
-        workers: clients that train at the same time, one CPU core each.
-        gpus_per_client: share of a GPU that a client is given, 0 for none.
-        watch: called with the contents of ``progress.json`` when they change.
+        place: where.
+        jobs: in the order in which they begin.
+        watch: called with the progress of a run when it changes.
+        local_data: in this process, the folder of each client's local data.
 
     Raises:
-        RoundError: the run failed; the message names the log with the reason.
+        ConfigError: a folder cannot be made.
     """
-    with prepared_folder(config, folder, resolve.data_root(config)) as prepared:
-        _run(prepared, folder, workers, gpus_per_client, watch)
-        return close_folder(folder)
+    if place.backend == "in-process" and place.processes == 1:
+        return _run_here(jobs, local_data, watch)
+    options: dict[str, float] = {}
+    if place.backend == "flower":
+        options["workers"] = place.workers or len(os.sched_getaffinity(0))
+        options["gpus_per_client"] = place.gpus_per_client
+    return _run_beside(jobs, place.processes, options, watch)
 
 
-def _run(
-    config: RunConfig,
-    folder: Path,
-    workers: int,
-    gpus_per_client: float,
-    watch: Callable[[Progress], None],
-) -> None:
-    work = folder / WORK
-    app = work / "app"
-    write_app(app, config)
-    log = folder / "flower.log"
-    with log.open("w") as sink, _superlink(work, sink) as env:
-        command = [
-            program("flwr"),
-            *("run", str(app), SUPERLINK, "--stream"),
-            "--federation-config",
-            f"num-supernodes={config.scenario.clients} client-resources-num-cpus=1 "
-            f"client-resources-num-gpus={gpus_per_client} "
-            f"init-args-num-cpus={workers}",
-        ]
-        run = guarded(command, env, sink)
+def _run_here(
+    jobs: Sequence[Job], local_data: Sequence[Path], watch: Watch
+) -> Generator[tuple[Job, Outcome]]:
+    """Run one after the other in this process."""
+    for job in jobs:
+        # Imported here as it loads torch.
+        from fcl_flower.runtime.in_process import run_in_process
+
+        def show(progress: Progress, job: Job = job) -> None:
+            watch(job, progress)
+
+        make_folder(job.folder, "output")
+        outcome: Outcome
         try:
-            state = follow(run, folder / "progress.json", watch)
-        finally:
-            release(run)
-    if state != "finished":
-        raise RoundError(f"the run did not finish; the reason stands in {log}")
+            outcome = run_in_process(
+                job.run.config, job.folder, local_data=local_data, watch=show
+            )
+        except FclError as error:
+            outcome = error
+        yield job, outcome
 
 
-@contextlib.contextmanager
-def _superlink(work: Path, sink: IO[str]) -> Iterator[dict[str, str]]:
-    """Start a SuperLink for simulations; yield the environment to reach it."""
-    port, control = free_port(), free_port()
-    home = work / "home"
-    write_superlink(home, f"127.0.0.1:{port}", None)
-    env = {
-        **environment(home),
-        SIMULATION: "1",
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-        "RAY_worker_niceness": "0",  # clients are the work, not a background chore
-    }
-    command = [
-        program("flower-superlink"),
-        *("--insecure", "--simulation", "--isolation", "subprocess"),
-        *("--host", "127.0.0.1", "--port", str(port)),
-        *("--control-api-address", f"127.0.0.1:{control}"),
-    ]
-    process = guarded(command, env, sink)
-    try:
-        await_port(process, port)
-        yield env
-    finally:
-        release(process)
+def _run_beside(
+    jobs: Sequence[Job], processes: int, options: Mapping[str, float], watch: Watch
+) -> Generator[tuple[Job, Outcome]]:
+    """Run in processes beside this one, which serve one run after another."""
+    waiting = iter(jobs)
+    with contextlib.ExitStack() as stack:
+        idle = [stack.enter_context(Runner(options)) for _ in range(processes)]
+        busy: dict[Runner, _Watched] = {}
+        while True:
+            while idle and (job := next(waiting, None)):
+                if options:
+                    refuse_attack(job.run.config)
+                make_folder(job.folder, "output")
+                busy[idle[-1]] = _Watched(job, watch)
+                idle[-1].begin(job.run.config, job.folder)
+                idle.pop()
+            if not busy:
+                return
+            over, _, _ = select.select([*busy], [], [], POLL_SECONDS)
+            for watched in busy.values():
+                watched.look()
+            for runner in over:
+                job = busy.pop(runner).job
+                yield job, runner.outcome() or _summary(job.folder)
+                idle.append(runner)
+
+
+class _Watched:
+    """A run of another process, and what was last seen of its progress."""
+
+    def __init__(self, job: Job, watch: Watch) -> None:
+        self.job = job
+        self._watch = watch
+        self._seen = self._read()  # by an earlier run
+
+    def look(self) -> None:
+        """Report how far the run is, if that has changed."""
+        now = self._read()
+        if now and now != self._seen:
+            self._seen = now
+            self._watch(self.job, now)
+
+    def _read(self) -> Progress:
+        with contextlib.suppress(FileNotFoundError):
+            found: Progress = json.loads(
+                (self.job.folder / "progress.json").read_text()
+            )
+            return found
+        return {}
+
+
+def _summary(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+    return found

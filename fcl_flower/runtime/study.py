@@ -1,7 +1,8 @@
-"""Several runs on identical scenarios, one after the other, with tables of them all."""
+"""Several runs on identical scenarios, with tables of them all."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,13 +13,18 @@ from fcl_flower.algorithms.registry import DATASET, algorithm, local_only_counte
 from fcl_flower.config.parsing import flatten, read_toml, validate_params
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.config.upgrade import is_flat
-from fcl_flower.core.errors import ConfigError, refuse, unknown
+from fcl_flower.core.errors import (
+    ConfigError,
+    FclError,
+    RoundError,
+    refuse,
+    unknown,
+)
 from fcl_flower.results.report import write_comparison
 from fcl_flower.results.run_folder import resumable
 from fcl_flower.results.tables import Summary, rows, table
-from fcl_flower.setup.factory import validate
+from fcl_flower.runtime.simulation import Job, Outcome
 from fcl_flower.setup.resolve import resolve
-from fcl_flower.setup.resolved_run import ResolvedRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +171,7 @@ class _StudyFile(BaseModel):
 def run_study(
     study: Study,
     folder: Path,
-    run: Callable[[ResolvedRun, Path], Summary],
+    run_all: Callable[[Sequence[Job]], Generator[tuple[Job, Outcome]]],
     wanted: Callable[[RunConfig], bool] = lambda config: True,
 ) -> list[Summary]:
     """Run what is not there yet; return all summaries in the order of the runs.
@@ -177,24 +183,41 @@ def run_study(
     Args:
         study: what to run.
         folder: one folder a run goes below it, and the tables.
-        run: runs one configuration into a folder and returns its summary.
+        run_all: does runs and yields each with its outcome when it is over.
         wanted: says which of the runs to do if they are not there yet.
 
     Raises:
         ConfigError: a configuration is refused, or a finished run in ``folder`` was
             made with other settings.
+        RoundError: some runs failed; all others are finished.
     """
     _check_titles(study.variants)
     runs = [resolve(config) for config in study.runs()]
+    # After the names have been looked up, since it loads torch.
+    from fcl_flower.setup.factory import validate
+
     for one in runs:  # a scenario may fail for one seed alone
         validate(one)
     folders = {run_folder(folder, one.config): one for one in runs}
     kept = {place: _finished(place, one.config) for place, one in folders.items()}
-    for place, one in folders.items():
-        if kept[place] is None and wanted(one.config):
+    chosen = [place for place, one in folders.items() if wanted(one.config)]
+    jobs = []
+    for number, place in enumerate(chosen, 1):
+        if kept[place] is None:
+            one = folders[place]
             begun = one.config.replace(resume=_begun(place, one.config))
-            kept[place] = run(replace(one, config=begun), place)
-            _write_tables(folder, kept)
+            jobs.append(Job(replace(one, config=begun), place, number, len(chosen)))
+    failed = {}
+    with closing(run_all(jobs)) as done:
+        for job, outcome in done:
+            if isinstance(outcome, FclError):
+                failed[job.name] = outcome
+            else:
+                kept[job.folder] = outcome
+                _write_tables(folder, kept)
+    if failed:
+        reasons = "; ".join(f"{name}: {error}" for name, error in failed.items())
+        raise RoundError(f"{len(failed)} of {len(jobs)} runs failed: {reasons}")
     return _write_tables(folder, kept)
 
 

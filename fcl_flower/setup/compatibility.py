@@ -5,7 +5,7 @@ from fcl_flower.config.sections import LEAST_SUMMANDS
 from fcl_flower.core.errors import refuse
 from fcl_flower.data.scenarios.plan import Scenario
 from fcl_flower.data.scenarios.registry import scenario_entry
-from fcl_flower.models.registry import model_entry
+from fcl_flower.models.entries import model_entry
 from fcl_flower.setup.resolved_run import ResolvedRun
 
 

@@ -18,7 +18,7 @@ from fcl_flower.data.datasets.text import TextDataset
 from fcl_flower.data.local.files import FOLDER, ending, read_samples
 from fcl_flower.data.local.layout import find_tasks
 from fcl_flower.data.local.tables import LABEL, TEXT, header_of
-from fcl_flower.models.registry import MODELS, model_entry
+from fcl_flower.models.entries import MODELS, model_entry
 
 _USUAL = {
     ImageDataset: "lenet",

@@ -14,8 +14,8 @@ from fcl_flower.config.sections import ModelSection, ScenarioSection
 from fcl_flower.core.errors import refuse
 from fcl_flower.data.datasets.registry import load_dataset
 from fcl_flower.data.scenarios.registry import scenario_entry
+from fcl_flower.models.entries import check_modality, model_entry
 from fcl_flower.models.entry import ModelEntry
-from fcl_flower.models.registry import check_modality, model_entry
 from fcl_flower.models.transformer.pretrained import MINILM, EncoderParams
 from fcl_flower.setup.compatibility import (
     check_choices,
@@ -45,6 +45,10 @@ def resolve(config: RunConfig) -> ResolvedRun:
             unknown or out of range, or two settings do not go together.
     """
     method = algorithm(config.strategy.name)
+    if config.scenario.name:  # unknown names first: data sets take a while to load
+        scenario_entry(config.scenario.name)
+    if config.model.name:
+        model_entry(config.model.name)
     config = config.replace(**_unset(config, method.defaults))
     local_data = has_local_data(config)
     if local_data:

@@ -35,9 +35,7 @@ class Run:
 
     config: object
     folder: object
-    backend: str
-    workers: int | None
-    gpus_per_client: float
+    place: object
     local_data: tuple
 
 
@@ -63,15 +61,13 @@ def fcl(monkeypatch, capsys, tmp_path):
 @pytest.fixture
 def ran(monkeypatch):
     """Record what is run; everything runs in this process."""
-    runs, run_on = [], simulation.run_on
+    runs, run_all = [], simulation.run_all
 
-    def record(backend, run, folder, *, workers, gpus_per_client, local_data, watch):
-        runs.append(
-            Run(run.config, folder, backend, workers, gpus_per_client, local_data)
-        )
-        return run_on("in-process", run, folder, local_data=local_data, watch=watch)
+    def record(place, jobs, watch, local_data=()):
+        runs.extend(Run(job.run.config, job.folder, place, local_data) for job in jobs)
+        return run_all(simulation.Place(), jobs, watch, local_data)
 
-    monkeypatch.setattr(simulation, "run_on", record)
+    monkeypatch.setattr(simulation, "run_all", record)
     return runs
 
 
@@ -80,7 +76,11 @@ def run_fails(monkeypatch):
     """Let every run do something else."""
 
     def fail_by(act):
-        monkeypatch.setattr(simulation, "run_on", lambda *given, **named: act())
+        def run_all(place, jobs, watch, local_data=()):
+            for job in jobs:
+                yield job, act()
+
+        monkeypatch.setattr(simulation, "run_all", run_all)
 
     return fail_by
 

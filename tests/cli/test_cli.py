@@ -13,6 +13,7 @@ from fcl_flower.cli.options import FLAGS
 from fcl_flower.config.run_config import SHORT, RunConfig
 from fcl_flower.core.errors import ConfigError, RoundError
 from fcl_flower.privacy.accounting import client_release, gaussian_epsilon
+from fcl_flower.runtime.simulation import Place
 from fcl_flower.setup import factory
 
 TINY = ["--clients", "2", "--tasks", "2", "--rounds", "1", "--classes-per-task", "2"]
@@ -229,7 +230,7 @@ def test_a_request_to_end_lets_a_run_clean_up(fcl, run_fails):
 
 def test_a_run_that_fails_is_no_mistake_of_the_user(fcl, run_fails):
     def fail():
-        raise RoundError("the run did not finish; the reason stands in x/flower.log")
+        return RoundError("the run did not finish; the reason stands in x/flower.log")
 
     run_fails(fail)
     answer = fcl("simulate", *TINY)
@@ -360,8 +361,30 @@ def test_options_reach_the_run(fcl, ran):
     assert (config.strategy.local_only, config.model.head) == (True, "single")
     assert (config.training.learning_rate, config.scenario.clients) == (1.0, 2)
     assert config.federation.wire_dtype == "float16"
-    assert (run.folder.name, run.backend) == ("here", "flower")
-    assert (run.workers, run.gpus_per_client) == (3, 0.5)
+    assert run.folder.name == "here"
+    assert run.place == Place("flower", workers=3, gpus_per_client=0.5)
+
+
+def test_several_runs_of_a_comparison_may_be_at_work_at_once(fcl, ran):
+    names = ["compare", "--strategies", "local,stl", *TINY]
+    fcl(*names, "--jobs", "2")
+    assert [run.place for run in ran] == [Place(processes=2)] * 2
+    fcl(*names, "--jobs", "2", "--backend", "flower").is_refusal(
+        "jobs: got 2", "--workers"
+    )
+    fcl(*names, "--jobs", "0").is_refusal("--jobs")
+
+
+def test_an_interrupted_comparison_says_how_to_go_on(fcl, run_fails):
+    def interrupt():
+        raise KeyboardInterrupt
+
+    run_fails(interrupt)
+    answer = fcl("compare", "--strategies", "local", *TINY, "--output", "here")
+    assert answer.code == 130
+    assert answer.err.strip() == (
+        "interrupted; the same command with --output here goes on with it"
+    )
 
 
 def test_parameters_of_the_scenario_and_the_model_reach_the_run(fcl, ran):
@@ -401,7 +424,7 @@ def test_flags_without_a_value_are_off_unless_given(fcl, ran):
 def test_by_default_a_run_is_in_this_process(fcl, ran):
     fcl("simulate", "--strategy", "local", *TINY)
     (run,) = ran
-    assert (run.backend, run.workers, run.gpus_per_client) == ("in-process", None, 0.0)
+    assert run.place == Place("in-process", None, 0.0, processes=1)
 
 
 def test_a_run_can_be_repeated_from_its_own_record(fcl, ran, tmp_path):

@@ -61,23 +61,55 @@ fcl.simulate({strategy!r}, clients=2, tasks=1, rounds=1, output={str(tmp_path)!r
     assert not {"prometheus_client", "torch._dynamo"} & loaded
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [["--help"], ["simulate", "--help"], ["run", "--help"], ["server", "--help"]],
-    ids=" ".join,
-)
-def test_help_loads_neither_torch_nor_flower(arguments):
-    loaded = loaded_by(
-        f"""
+def command(*arguments, code):
+    """Return a program that gives the command and expects an exit code."""
+    return f"""
 import sys
 from fcl_flower.cli.main import main
 sys.argv = ["fcl", *{arguments!r}]
 try:
     main()
 except SystemExit as ended:
-    assert not ended.code
+    assert (ended.code or 0) == {code}
 """
-    )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["simulate", "--help"], ["run", "--help"], ["server", "--help"]],
+    ids=" ".join,
+)
+def test_help_loads_neither_torch_nor_flower(arguments):
+    loaded = loaded_by(command(*arguments, code=0))
 
     assert "click" in loaded
     assert not {"torch", "flwr", "httpx", "h11", "cryptography", *HEAVY} & loaded
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["simulate", "--strategy", "nosuch"],
+        ["simulate", "--scenario", "nosuch"],
+        ["simulate", "--model", "nosuch"],
+        ["simulate", "--dataset", "nosuch"],
+        ["simulate", "--set", "lambda=1"],
+        ["simulate", "--workers", "2"],
+        ["compare", "--strategies", "fedavg,nosuch"],
+        ["study", "nosuch.toml"],
+    ],
+    ids=" ".join,
+)
+def test_what_is_refused_is_refused_before_anything_heavy_is_loaded(arguments):
+    loaded = loaded_by(command(*arguments, code=2))
+
+    assert "fcl_flower.config.run_config" in loaded
+    assert not {"torch", "flwr", *HEAVY} & loaded
+
+
+@pytest.mark.parametrize("arguments", [["list"], ["list", "fedweit"]], ids=" ".join)
+def test_what_there_is_can_be_shown_without_anything_heavy(arguments):
+    loaded = loaded_by(command(*arguments, code=0))
+
+    assert "fcl_flower.models.entries" in loaded
+    assert not {"torch", "flwr", *HEAVY} & loaded

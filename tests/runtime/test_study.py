@@ -7,7 +7,7 @@ from fakes import run_in_process, summary_of, tiny
 from fcl_flower.algorithms.registry import algorithm
 from fcl_flower.config.parsing import validate_params
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.core.errors import ConfigError
+from fcl_flower.core.errors import ConfigError, RoundError
 from fcl_flower.data.scenarios.registry import SCENARIOS
 from fcl_flower.models.registry import MODELS
 from fcl_flower.results.tables import rows, table
@@ -26,16 +26,20 @@ class Runner:
         self.ran = []
         self.stop_at = stop_at
 
-    def __call__(self, run, folder):
-        if len(self.ran) == self.stop_at:
-            raise KeyboardInterrupt
-        self.ran.append((run.config.title, run.config.run.seed))
-        run_in_process(run.config.replace(output=str(folder)))
-        return json.loads((folder / "summary.json").read_text())
+    def __call__(self, jobs):
+        for job in jobs:
+            if len(self.ran) == self.stop_at:
+                raise KeyboardInterrupt
+            self.ran.append((job.run.config.title, job.run.config.run.seed))
+            job.folder.mkdir(exist_ok=True)
+            run_in_process(job.run.config.replace(output=str(job.folder)))
+            yield job, json.loads((job.folder / "summary.json").read_text())
 
 
-def never(run, folder):
-    raise AssertionError(f"{run.config.title} ran again")
+def never(jobs):
+    for job in jobs:
+        raise AssertionError(f"{job.name} ran again")
+    yield from ()
 
 
 def study_of(*names, seeds=(0, 1), **values):
@@ -125,6 +129,34 @@ def test_a_study_goes_on_where_it_was_stopped(tmp_path):
     first = run_study(study, tmp_path, rest)
     assert rest.ran == [("local", 1)]
     assert run_study(study, tmp_path, never) == first
+
+
+def test_a_run_that_fails_takes_no_other_with_it(tmp_path):
+    runner = Runner()
+
+    def second_fails(jobs):
+        assert [(job.number, job.of) for job in jobs] == [(1, 3), (2, 3), (3, 3)]
+        for job in jobs:
+            if job.number == 2:
+                yield job, RoundError("no replies")
+            else:
+                yield from runner([job])
+
+    study = study_of("local", seeds=(0, 1, 2))
+    with pytest.raises(RoundError) as problem:
+        run_study(study, tmp_path, second_fails)
+
+    assert str(problem.value) == "1 of 3 runs failed: local seed 1: no replies"
+    (row,) = rows_of(tmp_path)
+    assert row["seeds"] == [0, 2]
+
+    def the_rest(jobs):
+        assert [(job.name, job.number, job.of) for job in jobs] == [
+            ("local seed 1", 2, 3)
+        ]
+        return runner(jobs)
+
+    assert len(run_study(study, tmp_path, the_rest)) == 3
 
 
 def test_a_run_that_was_stopped_in_the_middle_is_run_again(tmp_path):
@@ -470,11 +502,8 @@ def test_tables_hold_what_is_finished_also_while_an_early_run_is_missing(tmp_pat
     study = study_of("fedavg", "local")
     run_study(study, tmp_path, Runner(), lambda config: config.strategy.name == "local")
 
-    def interrupted(config, place):
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        run_study(study, tmp_path, interrupted)
+        run_study(study, tmp_path, Runner(stop_at=0))
     (row,) = json.loads((tmp_path / "table.json").read_text())
     assert (row["label"], row["seeds"]) == ("local", [0, 1])
 

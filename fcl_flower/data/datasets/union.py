@@ -8,7 +8,6 @@ import numpy as np
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.data.datasets.arrays import ImageDataset, Images
 from fcl_flower.data.datasets.base import Dataset, Split
-from fcl_flower.data.datasets.images import resized
 from fcl_flower.data.datasets.text import TextDataset
 
 
@@ -69,6 +68,9 @@ def _joined(splits: Sequence[Split], members: Sequence[Dataset]) -> Split:
 
 def _alike(parts: Sequence[Images]) -> list[Images]:
     """Return images of the largest size, and RGB where some are."""
+    # Imported here since it loads torch, and most data sets are one.
+    from fcl_flower.data.datasets.images import resized
+
     height, width = (max(x.shape[axis] for x in parts) for axis in (1, 2))
     rgb = any(x.ndim == 4 for x in parts)
     same = [resized(x, height, width) for x in parts]

@@ -11,13 +11,12 @@ from collections.abc import Mapping
 from importlib import import_module
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import interpolate, pad, relu6
 from typing_extensions import override
 
-from fcl_flower.config.params import Params
 from fcl_flower.core.errors import refuse
+from fcl_flower.models.params import EfficientNetLiteParams
 
 STAGES = (
     (16, 1, 3, 1, 1),
@@ -39,14 +38,6 @@ _PER_LAYER = 6
 """Tensors of a layer: the convolution's weight, and five of the normalisation."""
 
 _CHUNK = 64
-
-
-class EfficientNetLiteParams(Params):
-    """Settings of the pre-trained EfficientNet-Lite."""
-
-    image_size: int = Field(112, ge=32)
-    """Pixels a side to which it enlarges images: with more it is slower and, up to the
-    224 of its training, sees more."""
 
 
 class Layer(nn.Module):

@@ -3,12 +3,11 @@
 from typing import Any, cast
 
 import torch
-from pydantic import Field
 from torch import nn
 from torch.nn.functional import conv2d
 from typing_extensions import override
 
-from fcl_flower.config.params import Params
+from fcl_flower.models.params import LeNetParams
 
 
 class ResponseNorm(nn.Module):
@@ -80,13 +79,6 @@ class _Normalise(torch.autograd.Function):
         direct = gradients[0] * scale
         across = conv2d((direct * x).div_(u), band).mul_(x)
         return direct.sub_(across, alpha=2 * ctx.beta), None, None, None
-
-
-class LeNetParams(Params):
-    """Settings of `LeNet`."""
-
-    width: float = Field(1.0, gt=0)
-    """Factor of the numbers of channels and neurons; 1 for those of the paper."""
 
 
 class LeNet(nn.Module):

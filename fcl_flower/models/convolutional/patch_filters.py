@@ -11,7 +11,6 @@ clients have the same filters without any message, and before the first task.
 from functools import lru_cache
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import (
     adaptive_avg_pool2d,
@@ -22,8 +21,8 @@ from torch.nn.functional import (
 )
 from typing_extensions import override
 
-from fcl_flower.config.params import Params
 from fcl_flower.core.errors import refuse
+from fcl_flower.models.params import PatchFiltersParams
 
 _SCALE = 4
 """By how much the photographs are made smaller, so that a patch shows an edge."""
@@ -36,17 +35,6 @@ _REGULAR = 0.1
 """What is added to the eigenvalues in whitening, as in the paper."""
 _THRESHOLD = 0.5
 _CHUNK = 128
-
-
-class PatchFiltersParams(Params):
-    """Settings of the fixed filters."""
-
-    filters: int = Field(100, ge=1)
-    """Filters; each gives two features a part of the image."""
-    patch: int = Field(6, ge=2, le=16)
-    """Pixels a side of a patch."""
-    grid: int = Field(2, ge=1, le=8)
-    """Parts a side of the image, over each of which answers are averaged."""
 
 
 class PatchFilters(nn.Module):

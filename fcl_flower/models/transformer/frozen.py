@@ -1,21 +1,12 @@
 """A frozen transformer: features of inputs that are the same for ever."""
 
 import torch
-from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import normalize
 from typing_extensions import override
 
 from fcl_flower.models.transformer.encoder import Transformer
-from fcl_flower.models.transformer.pretrained import EncoderParams
-
-
-class FrozenParams(EncoderParams):
-    """Settings of the models whose encoder is all frozen; Enhancers have none."""
-
-    pooled_blocks: int = Field(2, ge=1)
-    """From how many of the blocks, the last ones, the features are taken: the mean over
-    tokens of each, side by side."""
+from fcl_flower.models.transformer.params import FrozenParams
 
 
 class FrozenTransformer(Transformer):

@@ -5,29 +5,17 @@ Hu et al., ICLR 2022, https://arxiv.org/abs/2106.09685, section 4.1.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal, cast
+from typing import cast
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 from typing_extensions import override
 
 from fcl_flower.core.errors import refuse
 from fcl_flower.models.transformer.encoder import Transformer
-from fcl_flower.models.transformer.pretrained import EncoderParams
+from fcl_flower.models.transformer.params import LoraParams
 
 _QUERY_AND_VALUE = ("query", "value", "q_lin", "v_lin", "q_proj", "v_proj")
-
-
-class LoraParams(EncoderParams):
-    """Settings of a frozen encoder with LoRA."""
-
-    num_blocks: int = Field(0, ge=0)
-    """How many of the blocks, the last ones, have layers that learn; 0 for all."""
-    rank: int = Field(2, ge=1)
-    """Rank of what a linear layer learns, at least 1."""
-    layers: Literal["all", "attention"] = "all"
-    """Which linear layers of a block learn: all, or those of queries and values."""
 
 
 class Lora(nn.Module):

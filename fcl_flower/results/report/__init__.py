@@ -4,7 +4,17 @@ A page is made only of the files in the run folder, so it can be remade at any t
 and the same files give the same bytes. It loads nothing: no script, font or picture.
 """
 
-from fcl_flower.results.report.comparison_page import write_comparison
-from fcl_flower.results.report.run_page import write_report
+from typing import TYPE_CHECKING
+
+from fcl_flower.core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from fcl_flower.results.report.comparison_page import write_comparison
+    from fcl_flower.results.report.run_page import write_report
 
 __all__ = ["write_comparison", "write_report"]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {"comparison_page": "write_comparison", "run_page": "write_report"},
+)

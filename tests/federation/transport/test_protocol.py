@@ -81,7 +81,9 @@ def test_the_command_shows_who_took_part_in_no_round(tmp_path, monkeypatch, caps
         "left_out": {"1": "[why]"},
     }
     monkeypatch.setattr(main.signal, "signal", lambda *handler: None)
-    monkeypatch.setattr(simulation, "run_on", lambda *run, **how: summary)
+    monkeypatch.setattr(
+        simulation, "run_all", lambda place, jobs, *more: [(jobs[0], summary)]
+    )
     monkeypatch.setattr(
         "sys.argv",
         ["fcl", "simulate", "--clients", "2", "--output", str(tmp_path / "x")],

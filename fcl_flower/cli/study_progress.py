@@ -1,0 +1,118 @@
+"""How several runs are watched: which of them run, and how long all will take."""
+
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from fcl_flower.cli.estimate import Estimate
+from fcl_flower.cli.progress import Lines, add_bar, bars, describe, rounds_done
+from fcl_flower.results.report.html.numbers import duration
+from fcl_flower.runtime.processes import Progress
+
+if TYPE_CHECKING:
+    from fcl_flower.runtime.simulation import Job, Outcome, Place
+
+
+class StudyDisplay:
+    """Shows several runs, of which some are done at once; use it as a context manager.
+
+    In a terminal those under way have a bar each, elsewhere a line for each complete
+    round. Below is what is left of all.
+    """
+
+    def __init__(
+        self,
+        console: Console,
+        jobs: Sequence["Job"],
+        processes: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Show runs.
+
+        Args:
+            console: where.
+            jobs: all that are to be done.
+            processes: runs at the same time.
+            clock: returns seconds since some moment.
+        """
+        self._lines = Lines(console)
+        self._jobs = jobs
+        variants = [job.run.config.title for job in jobs]
+        self._estimate = Estimate(variants, processes, clock)
+        self._index = {job.folder: index for index, job in enumerate(jobs)}
+        self._active: dict[int, Progress] = {}
+        self._over = jobs[0].of - len(jobs) if jobs else 0
+        """Those of earlier commands, too."""
+        self._live = (
+            Live(console=console, refresh_per_second=5) if console.is_terminal else None
+        )
+
+    def __enter__(self) -> "StudyDisplay":
+        if self._live:
+            self._live.__enter__()
+        return self
+
+    def __exit__(self, *problem: Any) -> None:  # noqa: ANN401
+        if self._live:
+            self._live.__exit__(*problem)
+
+    def show(self, job: "Job", progress: Progress) -> None:
+        """Show where a run stands."""
+        index = self._index[job.folder]
+        self._active[index] = progress
+        self._estimate.progress(index, rounds_done(progress) / progress["rounds"])
+        if self._live is None:
+            self._lines.show(_label(job), progress)
+        self._draw()
+
+    def over(self, job: "Job") -> None:
+        """Show that a run has finished or failed, and what is left."""
+        index = self._index[job.folder]
+        last = self._active.pop(index, None)
+        self._estimate.over(index)
+        self._over += 1
+        if self._live is None:
+            self._lines.write(self._rest())
+        elif last is not None:
+            self._lines.write(f"{_label(job)}: {describe(last)}")
+        self._draw()
+
+    def _draw(self) -> None:
+        if self._live is not None:
+            table = bars()
+            for index, progress in self._active.items():
+                add_bar(table, _label(self._jobs[index]), progress)
+            self._live.update(Group(table, Text(self._rest())))
+
+    def _rest(self) -> str:
+        """Return how many runs are over, and how long the others will take."""
+        total = self._jobs[0].of
+        text = f"{self._over} of {total} runs done"
+        left = self._estimate.left()
+        if self._over == total or left is None:
+            return text
+        return f"{text}, about {duration(left)} left"
+
+
+def shown(
+    console: Console, place: "Place", jobs: Sequence["Job"]
+) -> Generator[tuple["Job", "Outcome"]]:
+    """Do some runs and show them; yield each with its outcome when it is over."""
+    from fcl_flower.runtime.simulation import run_all
+
+    with (
+        StudyDisplay(console, jobs, place.processes) as display,
+        closing(run_all(place, jobs, display.show)) as done,
+    ):
+        for job, outcome in done:
+            display.over(job)
+            yield job, outcome
+
+
+def _label(job: "Job") -> str:
+    return f"run {job.number} of {job.of}: {job.name}"

@@ -1,0 +1,1 @@
+"""A process that runs one run after another, for the command that has started it."""

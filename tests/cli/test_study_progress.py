@@ -1,0 +1,90 @@
+"""What is shown of several runs, with a clock of our own."""
+
+import io
+from pathlib import Path
+
+from fakes import tiny
+from rich.console import Console
+
+from fcl_flower.cli.study_progress import StudyDisplay
+from fcl_flower.runtime.simulation import Job
+from fcl_flower.setup.resolve import resolve
+
+
+def jobs_of(*runs, of):
+    return [
+        Job(resolve(tiny("", strategy=name, seed=seed)), Path(f"{number}"), number, of)
+        for number, name, seed in runs
+    ]
+
+
+def progress(rounds_done, **values):
+    finished = rounds_done == 4
+    return {
+        "state": "finished" if finished else "training",
+        "round": rounds_done + (not finished),
+        "rounds": 4,
+        "task": 0,
+        "tasks": 2,
+        "clients_done": 2,
+        "clients": 2,
+        "accuracy": None,
+        "bytes_up": 0,
+        "bytes_down": 0,
+        "seconds": 10.0,
+        **values,
+    }
+
+
+def shown(jobs, *events, processes=1, **terminal):
+    """Return what is printed as seconds go by, and runs go on or are over."""
+    output, now = io.StringIO(), [0.0]
+    console = Console(file=output, width=200, **terminal)
+    with StudyDisplay(console, jobs, processes, lambda: now[0]) as display:
+        for seconds, number, rounds_done in events:
+            now[0] += seconds
+            if rounds_done is None:
+                display.over(jobs[number])
+            else:
+                display.show(jobs[number], progress(rounds_done))
+    return output.getvalue()
+
+
+TWO_LEFT = jobs_of((2, "fedavg", 2), (3, "fedweit", 2), of=3)
+EVENTS = [(0, 0, 0), (60, 0, 2), (60, 0, 4), (0, 0, None), (0, 1, 0)]
+
+
+def test_lines_name_the_run_among_all_and_say_what_is_left():
+    text = shown(TWO_LEFT, *EVENTS, (120, 1, 4), (0, 1, None))
+    lines = text.splitlines()
+    assert [line.split("  ")[0] for line in lines] == [
+        "run 2 of 3: fedavg seed 2: task 1/2",
+        "run 2 of 3: fedavg seed 2: task 1/2",
+        "run 2 of 3: fedavg seed 2: task 1/2",
+        # The first of three was finished by an earlier command.
+        "2 of 3 runs done, about 2 min 00 s left",
+        "run 3 of 3: fedweit seed 2: task 1/2",
+        "run 3 of 3: fedweit seed 2: task 1/2",
+        "3 of 3 runs done",
+    ]
+    assert "\x1b" not in text
+
+
+def test_two_runs_at_a_time_have_their_own_lines():
+    events = [(0, 0, 1), (0, 1, 1), (0, 0, 1), (0, 1, 1)]
+    lines = shown(TWO_LEFT, *events, processes=2).splitlines()
+    assert [line[:11] for line in lines] == ["run 2 of 3:", "run 3 of 3:"]
+
+
+def test_a_terminal_has_a_bar_for_each_run_and_what_is_left_of_all():
+    text = shown(TWO_LEFT, *EVENTS, force_terminal=True)
+    assert "\x1b[" in text
+    assert "━" in text
+    last = text[text.rindex("run 3 of 3: fedweit") :]
+    assert "2 of 3 runs done, about 2 min 00 s left" in last
+    # A run that is over keeps a line, above the bars.
+    assert "run 2 of 3: fedavg seed 2: task 1/2  round 4/4" in text
+
+
+def test_a_study_of_which_all_is_finished_shows_nothing():
+    assert shown([]) == ""

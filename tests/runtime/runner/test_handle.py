@@ -1,0 +1,189 @@
+"""Runs in processes beside this one, by a program of our own in the runner's place."""
+
+import json
+import os
+import signal
+import time
+
+import psutil
+import pytest
+from fakes import rounds_of, summary_of, tiny
+
+from fcl_flower.core.errors import ConfigError, RoundError
+from fcl_flower.runtime.runner import handle
+from fcl_flower.runtime.runner.handle import Runner
+from fcl_flower.runtime.simulation import Job, Place, run_all
+from fcl_flower.setup.resolve import resolve
+
+PROGRAM = """
+import json, os, pathlib, socket, subprocess, sys, time
+channel = socket.socket(fileno=int(sys.argv[1]))
+lines = channel.makefile("rw")
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"],
+                 start_new_session=True)  # as Ray's are
+for line in lines:
+    asked = json.loads(line)
+    folder = pathlib.Path(asked["folder"])
+    def progress(**values):
+        new = folder / "progress.new"
+        new.write_text(json.dumps(values))
+        new.replace(folder / "progress.json")
+    seed = asked["config"]["run.seed"]
+    answer = {}
+    progress(state="training", round=seed)
+    if seed == 1:
+        time.sleep(0.5)
+    elif seed == 2:
+        os._exit(1)
+    elif seed == 3:
+        answer = {"error": "the client broke", "kind": "RoundError"}
+    elif seed == 4:
+        answer = {"error": "output: taken", "kind": "ConfigError"}
+    elif seed == 5:
+        time.sleep(600)
+    (folder / "summary.json").write_text(json.dumps(
+        {"seed": seed, "pid": os.getpid(), "options": json.loads(sys.argv[2]),
+         "simulated": os.environ["FCL_SIMULATION"], "home": os.environ["FLWR_HOME"],
+         "telemetry": os.environ["FLWR_TELEMETRY_ENABLED"], "asked": asked}))
+    progress(state="finished", round=seed)
+    lines.write(json.dumps(answer) + "\\n")
+    lines.flush()
+"""
+
+
+@pytest.fixture
+def ours(tmp_path, monkeypatch):
+    """Put a program of our own in the runner's place; see that nothing is left."""
+    (tmp_path / "our_runner.py").write_text(PROGRAM)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(handle, "PROGRAM", "our_runner")
+    monkeypatch.setenv("FCL_TEST_MARK", str(tmp_path))
+    yield
+    deadline = time.monotonic() + 60
+    while marked(tmp_path):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def marked(mark):
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("FCL_TEST_MARK") == str(mark):
+                found += [process] * (process.pid != os.getpid())
+        except psutil.Error:
+            continue  # somebody else's, or gone
+    return found
+
+
+def jobs_of(folder, *seeds, **settings):
+    runs = [resolve(tiny("", seed=s, **settings).replace(output="")) for s in seeds]
+    return [Job(run, folder / f"{number}") for number, run in enumerate(runs, start=1)]
+
+
+def test_one_process_serves_one_run_after_another(ours, tmp_path):
+    jobs, seen = jobs_of(tmp_path, 0, 1), []
+
+    done = run_all(
+        Place("flower", 3, 0.25),
+        jobs,
+        lambda job, progress: seen.append((job, progress["state"])),
+    )
+    (one, first), (two, second) = done
+
+    assert [one, two] == jobs
+    assert (first["seed"], second["seed"]) == (0, 1)
+    assert first["pid"] == second["pid"]
+    assert first["options"] == {"workers": 3, "gpus_per_client": 0.25}
+    assert (first["simulated"], first["telemetry"]) == ("1", "0")
+    assert not os.path.exists(first["home"])
+    assert second["asked"] == {
+        "config": jobs[1].run.config.flat(),
+        "folder": str(tmp_path / "2"),
+    }
+    assert (jobs[1], "training") in seen
+    assert (jobs[1], "finished") in seen
+
+
+def test_the_progress_of_an_earlier_run_in_the_folder_is_not_shown(ours, tmp_path):
+    (job,) = jobs_of(tmp_path, 1)
+    job.folder.mkdir()
+    old = {"state": "finished", "round": 77}
+    (job.folder / "progress.json").write_text(json.dumps(old))
+    seen = []
+
+    list(run_all(Place("flower"), [job], lambda job, now: seen.append(now)))
+
+    assert old not in seen
+    assert {"state": "finished", "round": 1} in seen
+
+
+def test_a_run_that_ends_its_process_or_fails_takes_no_other_with_it(ours, tmp_path):
+    jobs = jobs_of(tmp_path, 0, 2, 3, 4, 0)
+
+    outcomes = [outcome for _, outcome in run_all(Place("flower"), jobs)]
+
+    first, ended, broke, refused, last = outcomes
+    assert isinstance(ended, RoundError)
+    assert str(ended) == (
+        f"the run did not finish; the reason stands in {tmp_path / '2' / 'flower.log'}"
+    )
+    assert (type(broke), str(broke)) == (RoundError, "the client broke")
+    assert (type(refused), str(refused)) == (ConfigError, "output: taken")
+    assert last["pid"] != first["pid"]
+
+
+def test_a_process_that_was_killed_between_two_runs_is_an_error_of_one(ours, tmp_path):
+    one, two, three = jobs_of(tmp_path, 0, 0, 0)
+    for job in (one, two, three):
+        job.folder.mkdir()
+    with Runner({}) as runner:
+        runner.begin(one.run.config, one.folder)
+        assert runner.outcome() is None
+        pid = json.loads((one.folder / "summary.json").read_text())["pid"]
+        os.kill(pid, signal.SIGKILL)
+        runner.begin(two.run.config, two.folder)
+        assert isinstance(runner.outcome(), RoundError)
+        runner.begin(three.run.config, three.folder)
+        assert runner.outcome() is None
+
+
+def test_an_interrupt_ends_all_that_was_started(ours, tmp_path):
+    def interrupt(job, progress):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        list(run_all(Place("flower"), jobs_of(tmp_path, 5), interrupt))
+
+
+def test_hostile_clients_are_refused_in_flowers_runtime(ours, tmp_path):
+    jobs = jobs_of(tmp_path, 0, attack="sign-flip", attackers=1)
+
+    with pytest.raises(ConfigError, match=r"federation\.attack"):
+        list(run_all(Place("flower"), jobs))
+
+
+def test_several_runs_at_a_time_give_the_numbers_of_one_after_the_other(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv("FCL_TEST_MARK", str(tmp_path))
+    place = Place(processes=2)
+    here = list(run_all(Place(), jobs_of(tmp_path / "here", 1, 2, 3)))
+    there = list(run_all(place, jobs_of(tmp_path / "there", 1, 2, 3)))
+
+    there.sort(key=lambda done: done[0].folder)
+    for (one, expected), (other, found) in zip(here, there, strict=True):
+        assert other.folder == tmp_path / "there" / one.folder.name
+        assert found["average_accuracy"] == expected["average_accuracy"]
+        assert summary_of(other.folder) == summary_of(one.folder)
+        assert rounds_of(other.folder) == rounds_of(one.folder)
+    assert not marked(tmp_path)
+
+
+def test_several_runs_are_at_work_at_once(ours, tmp_path):
+    """The first never ends; the second is another process's."""
+    jobs = jobs_of(tmp_path, 5, 0, 1)
+    done = run_all(Place(processes=2), jobs)
+
+    assert [next(done)[0], next(done)[0]] == jobs[1:]
+    done.close()
