@@ -4,7 +4,7 @@ A page is made only of the files in the run folder, so it can be remade at any t
 and the same files give the same bytes. It loads nothing: no script, font or picture.
 """
 
-from fcl_flower.results.report.comparison_page import write_comparison
+from fcl_flower.results.report.comparison.page import write_comparison
 from fcl_flower.results.report.run_page import write_report
 
 __all__ = ["write_comparison", "write_report"]

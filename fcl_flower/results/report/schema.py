@@ -82,10 +82,19 @@ class Privacy(_Record):
 
 
 class Environment(_Record):
-    """Under which versions, and when (ISO 8601), a run was made."""
+    """Under which versions, when (ISO 8601) and on what a run was made."""
 
     date: str | None = None
+    commit: str | None = None
+    machine: str | None = None
     versions: dict[str, str | None] = {}
+
+    @property
+    def told(self) -> str:
+        """Return what is known in one line; empty if nothing is."""
+        known = [f"{name} {version}" for name, version in self.versions.items()]
+        commit = None if self.commit is None else f"commit {self.commit}"
+        return ", ".join(filter(None, [self.date, *known, commit, self.machine]))
 
 
 class Summary(_Record):
