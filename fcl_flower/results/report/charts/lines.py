@@ -66,6 +66,7 @@ def lines(
         ],
         {
             "height": 340 + 8 * len(series),
+            "showlegend": True,
             "xaxis": {"title": {"text": over}, **ticks},
             "yaxis": {"title": {"text": title}},
             **task_bands(tasks),
