@@ -58,9 +58,9 @@ def commit_of(root: Path) -> str | None:
     return done.stdout.strip()
 
 
-def comment(found: Mapping[str, Any]) -> str:
-    """Return an `environment` as a comment of a TOML file, one line."""
+def told(found: Mapping[str, Any]) -> str:
+    """Return what is known of an `environment` in one line; empty if nothing is."""
     versions = [f"{name} {v}" for name, v in found["versions"].items() if v]
     commit = found["commit"] and f"commit {found['commit']}"
     known = [found["date"], *versions, commit, found["machine"]]
-    return f"# Run: {', '.join(' '.join(one.split()) for one in known if one)}\n"
+    return ", ".join(" ".join(one.split()) for one in known if one)

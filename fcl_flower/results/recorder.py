@@ -18,7 +18,7 @@ from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.types import Array, Evaluation, TaskStage
 from fcl_flower.data.scenarios.registry import Scenario
 from fcl_flower.results.diagnostics.base import Diagnostics
-from fcl_flower.results.environment import comment, environment
+from fcl_flower.results.environment import environment, told
 from fcl_flower.results.event_log import (
     BEFORE_AGGREGATION,
     EVALUATION,
@@ -77,7 +77,8 @@ class Recorder:
         self._history = RunHistory.empty(config.scenario.clients, config.scenario.tasks)
         self._started = self._round_started = time.monotonic()
         settings = config.replace(resume=False).to_toml()
-        (folder / "config.toml").write_text(comment(environment()) + settings)
+        made = f"# Run: {told(environment())}\n"
+        (folder / "config.toml").write_text(made + settings)
         scenario.save(folder / "scenario.json")
         (folder / "rounds.jsonl").write_text("")
         self._event_log = EventLog(folder / "journal.jsonl")

@@ -58,8 +58,8 @@ def test_without_git_there_is_no_commit(clone, monkeypatch):
     assert recorded.commit_of(clone) is None
 
 
-def test_all_of_it_is_one_line_of_comment():
-    line = recorded.comment(
+def test_all_that_is_known_is_told_in_one_line():
+    line = recorded.told(
         {
             "date": "2026-01-02",
             "versions": {"torch": "2.6", "flwr": None},
@@ -67,4 +67,4 @@ def test_all_of_it_is_one_line_of_comment():
             "machine": "Linux x86_64,\n2 cores",
         }
     )
-    assert line == "# Run: 2026-01-02, torch 2.6, Linux x86_64, 2 cores\n"
+    assert line == "2026-01-02, torch 2.6, Linux x86_64, 2 cores"

@@ -4,6 +4,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from fcl_flower.results.environment import told
 from fcl_flower.results.report.html import numbers
 
 
@@ -92,9 +93,7 @@ class Environment(_Record):
     @property
     def told(self) -> str:
         """Return what is known in one line; empty if nothing is."""
-        known = [f"{name} {version}" for name, version in self.versions.items()]
-        commit = None if self.commit is None else f"commit {self.commit}"
-        return ", ".join(filter(None, [self.date, *known, commit, self.machine]))
+        return told(self.model_dump())
 
 
 class Summary(_Record):
