@@ -1,11 +1,13 @@
 """A page must be drawn by a real browser, in both forms, and load nothing."""
 
+import csv
+import io
 import json
 import re
 
 import pytest
 from browser import CHROMIUM, look
-from pages import parsed, pictures
+from pages import numbers_of, parsed, pictures
 from run_folders import make_concept_run, make_run, synthetic_scenario, write
 
 from fcl_flower.results.report import write_comparison, write_report
@@ -35,6 +37,11 @@ def require_drawn(page, seen):
             *("Zoom", "Pan", "Zoom in", "Zoom out", "Reset axes"),
         ]
     assert seen.shown["scrolled"] <= seen.shown["width"]
+    rows = csv.reader(io.StringIO(seen.shown["saved"]["text"]))
+    assert [[*map(str.strip, row)] for row in rows] == numbers_of(
+        parsed(page), names[0]
+    )
+    assert seen.shown["saved"]["name"] == f"{names[0]}.csv"
 
 
 @pytest.mark.parametrize("kind", ["tasks", "concepts", "comparison"])
@@ -91,3 +98,9 @@ def test_hostile_names_are_shown_as_text(tmp_path):
     assert "img" not in seen.shown["elements"]
     told = [text for one in seen.shown["charts"] for text in one["texts"]]
     assert any(text.startswith(EVIL[:29]) for text in told)
+
+
+def test_a_saved_cell_cannot_be_a_formula(tmp_path):
+    run = make_run(tmp_path / "run", label="=1+1")
+    seen = look(write_comparison(tmp_path, [run]), tmp_path / "look")
+    assert seen.shown["saved"]["text"].startswith('"task","\'=1+1"\r\n"0","0.')
