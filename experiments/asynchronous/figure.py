@@ -20,8 +20,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fcl_flower.results.report.charts.lines import Series, Steps, lines
-from fcl_flower.results.report.html import page
+from fcl_flower.results.report.charts.lines import Series, lines
+from fcl_flower.results.report.html.content import Section
+from fcl_flower.results.report.html.page import write_page
 from fcl_flower.results.tables import format_mean_std, mean_and_std
 
 SLOW = 3
@@ -97,24 +98,24 @@ def write_figure(runs: Mapping[str, list[Run]], folder: Path) -> None:
         )
         colour = f"var(--c{number % 8})"
         series.append(
-            Series(label, np.arange(end + 1), known.mean(0), deviation, colour)
+            Series(label, np.arange(end + 1), known.mean(0), colour, deviation)
         )
     picture = lines(
         series,
-        Steps("time", 0, end, "time, in rounds of a fast client"),
+        "time",
         "What clients know over time",
         "mean accuracy over all tasks",
     )
-    page.write_page(
+    write_page(
         folder / "asynchronous.html",
         "Asynchronous and synchronous rounds",
         "One client of four takes four times as long as the others",
         [
-            page.section(
+            Section(
                 "What clients know over time",
                 "Accuracy over all tasks of a stream; a task that is not learned yet "
-                "counts as 0. Mean over clients and seeds, ± standard deviation over "
-                "the seeds.",
+                "counts as 0. Time in rounds of a fast client. Mean over clients and "
+                "seeds, ± standard deviation over the seeds.",
                 picture,
             )
         ],

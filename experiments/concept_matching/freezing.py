@@ -15,8 +15,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from fcl_flower.results.report.charts.lines import Series, lines, over_rounds
-from fcl_flower.results.report.html import page
+from fcl_flower.results.report.charts.lines import Series, lines
+from fcl_flower.results.report.html.content import Section
+from fcl_flower.results.report.html.page import write_page
 from fcl_flower.results.report.reader import Run, read_run
 from fcl_flower.results.report.schema import Clustering
 from fcl_flower.results.tables import format_mean_std, mean_and_std
@@ -42,21 +43,19 @@ def main() -> None:
         print("|", label, "|", seeds, "|", " | ".join(cells), "|")
         rounds = np.arange(1, shares.shape[1] + 1)
         colour = f"var(--c{number % 8})"
-        deviation = np.full(len(rounds), np.nan)
-        series.append(Series(label, rounds, shares.mean(0), deviation, colour))
-    last = max(len(one.at) for one in series)
+        series.append(Series(label, rounds, shares.mean(0), colour))
     picture = lines(
         series,
-        over_rounds(last),
+        "round",
         "Frozen concept models by rule",
         "share frozen so far",
     )
-    page.write_page(
+    write_page(
         folder / "freezing.html",
         "How often concept models freeze",
         "Concept Matching: the paper's rule, a relaxed record, one-to-one assignment",
         [
-            page.section(
+            Section(
                 "Concept models that clients started from and no cluster reached",
                 "Share of all such models up to a round, mean over seeds.",
                 picture,

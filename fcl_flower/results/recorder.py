@@ -18,7 +18,7 @@ from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.types import Array, Evaluation, TaskStage
 from fcl_flower.data.scenarios.registry import Scenario
 from fcl_flower.results.diagnostics.base import Diagnostics
-from fcl_flower.results.environment import environment
+from fcl_flower.results.environment import environment, told
 from fcl_flower.results.event_log import (
     BEFORE_AGGREGATION,
     EVALUATION,
@@ -76,7 +76,9 @@ class Recorder:
             exporter.begin(total_rounds(config, scenario))
         self._history = RunHistory.empty(config.scenario.clients, config.scenario.tasks)
         self._started = self._round_started = time.monotonic()
-        (folder / "config.toml").write_text(config.replace(resume=False).to_toml())
+        settings = config.replace(resume=False).to_toml()
+        made = f"# Run: {told(environment())}\n"
+        (folder / "config.toml").write_text(made + settings)
         scenario.save(folder / "scenario.json")
         (folder / "rounds.jsonl").write_text("")
         self._event_log = EventLog(folder / "journal.jsonl")

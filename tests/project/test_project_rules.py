@@ -18,6 +18,7 @@ import pytest
 from fakes import run_in_process
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from run_folders import make_run
 
 import clients
 import fcl_flower
@@ -27,6 +28,7 @@ from fcl_flower.algorithms.registry import algorithm, algorithms
 from fcl_flower.config.parsing import flatten
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.federation.transport import messages
+from fcl_flower.results.report import write_report
 
 ROOT = Path(__file__).parents[2]
 CORE = ROOT / "fcl_flower"
@@ -146,18 +148,26 @@ def test_flowers_defaults_are_those_of_an_empty_configuration():
     assert RunConfig.of(config).strategy.params == {"lambda1": 0.01}
 
 
-def test_flowers_bundle_holds_every_file_that_the_app_needs(tmp_path):
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    """Return the folder of the app as Flower bundles it."""
+    folder = tmp_path_factory.mktemp("bundle")
     program = Path(sys.executable).parent / "flwr"
     subprocess.run(
         [program, "build", "--app", ROOT],
-        cwd=tmp_path,
-        env={**os.environ, "FLWR_HOME": str(tmp_path), "FLWR_TELEMETRY_ENABLED": "0"},
+        cwd=folder,
+        env={**os.environ, "FLWR_HOME": str(folder), "FLWR_TELEMETRY_ENABLED": "0"},
         check=True,
         capture_output=True,
     )
-    (bundle,) = tmp_path.glob("*.fab")
-    with zipfile.ZipFile(bundle) as file:
-        bundled = set(file.namelist())
+    (archive,) = folder.glob("*.fab")
+    with zipfile.ZipFile(archive) as file:
+        file.extractall(folder / "app")
+    return folder / "app"
+
+
+def test_flowers_bundle_holds_every_file_that_the_app_needs(bundle):
+    bundled = {str(path.relative_to(bundle)) for path in bundle.rglob("*.*")}
     needed = {
         shown(path)
         for name in PACKAGES
@@ -166,6 +176,30 @@ def test_flowers_bundle_holds_every_file_that_the_app_needs(tmp_path):
     }
 
     assert needed <= bundled
+
+
+def test_a_server_in_flowers_bundle_writes_the_report(bundle, tmp_path):
+    run = make_run(tmp_path / "run")
+    program = """
+import sys
+from pathlib import Path
+import fcl_flower
+from fcl_flower.results.report import write_report
+print(fcl_flower.__file__)
+write_report(Path(sys.argv[1]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, run],
+        cwd=bundle,
+        env={name: v for name, v in os.environ.items() if name != "PYTHONPATH"},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+
+    assert Path(done.stdout.strip()).is_relative_to(bundle)
+    written = (run / "report.html").read_text(encoding="utf-8")
+    assert write_report(run).read_text(encoding="utf-8") == written
 
 
 def test_every_direct_dependency_is_pinned_within_its_range():

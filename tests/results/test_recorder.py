@@ -2,6 +2,8 @@
 
 import json
 import platform
+import re
+import tomllib
 from datetime import UTC, datetime
 
 import flwr
@@ -261,3 +263,14 @@ def test_the_environment_is_apart_from_what_the_seed_decides(recorder, tmp_path)
         "python": platform.python_version(),
     }
     assert "environment" not in summary_of(tmp_path)
+
+
+def test_the_configuration_says_on_what_it_was_run_and_is_still_one(recorder, tmp_path):
+    ran = recorder.finish()["environment"]
+    first, *rest = (tmp_path / "config.toml").read_text().splitlines()
+
+    assert re.fullmatch(r"# Run: \d{4}-\d\d-\d\dT[\d:+]+, fcl-flower .*", first)
+    for value in (*ran["versions"].values(), ran["machine"]):
+        assert value in first
+    assert RunConfig.of(tomllib.loads("\n".join([first, *rest]))).run.seed == 0
+    assert not any(line.startswith("#") for line in rest)

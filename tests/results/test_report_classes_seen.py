@@ -1,7 +1,7 @@
 """The picture of the accuracy over all classes seen."""
 
 import pytest
-from pages import headings, hints, parsed, pictures, require_layout, require_legible
+from pages import headings, hints, parsed, pictures, require_layout
 from run_folders import edit, make_run
 
 from fcl_flower.core.errors import ConfigError
@@ -24,7 +24,6 @@ def shown(run, **changes):
 def test_a_line_shows_the_accuracy_over_all_classes_seen(run):
     page = shown(run, sample_accuracy=[0.9, 0.6, 0.45])
     require_layout(page)
-    require_legible(page)
     assert f"{HEADING} 0.900 to 0.450; mean over tasks 0.650" in headings(page)
     assert [*hints(pictures(page)[PICTURE])] == [
         "all classes seen, after task 0: 0.900",

@@ -1,14 +1,27 @@
 """Runs side by side: is what the page says of federation what the numbers say?"""
 
+import json
 import math
 import re
 
 import numpy as np
 import pytest
-from pages import headings, hints, parsed, pictures, tick_scale, words
+from pages import (
+    band_of,
+    head_of,
+    headings,
+    hints,
+    lines_of,
+    parsed,
+    pictures,
+    require_layout,
+    table_of,
+    words,
+)
 from run_folders import edit, make_run, summary_of, synthetic_scenario, write
 
 from fcl_flower.core.errors import ConfigError
+from fcl_flower.results import tables
 from fcl_flower.results.report import write_comparison
 from fcl_flower.results.report.html import numbers
 
@@ -84,21 +97,15 @@ def test_the_gain_is_drawn_overall_and_per_task(tmp_path):
     page = parsed(write_comparison(tmp_path, runs))
     gains = final_gains(*runs)
     overall = pictures(page)["Transfer gain of every federated method"]
-    value = tick_scale(overall, "x", "middle")
     dots = hints(overall)
     for client, gain in enumerate(gains):
-        dot = dots[f"{client}: {gain:+.3f}"]
-        assert value(float(dot.get("cx"))) == pytest.approx(gain, abs=2e-4)
-    mean = sum(gains) / 3
-    assert value(float(dots[f"mean {mean:+.3f}"].get("cx"))) == pytest.approx(
-        mean, abs=2e-4
-    )
-    spread = np.std(gains, ddof=1)
+        assert dots[f"fedweit, {client}: {gain:+.3f}"][1][0] == pytest.approx(gain)
+    mean, spread = sum(gains) / 3, np.std(gains, ddof=1)
+    disc, (place, _) = dots[f"fedweit: mean {mean:+.3f}"]
+    assert place == pytest.approx(mean)
+    assert disc["error_x"]["array"] == pytest.approx([spread])
     label = f"{numbers.signed(mean)} ± {spread:.3f}"
-    assert label in [t.text for t in overall.iter("text")]
-    whisker = next(p for p in overall.iter("path") if p.get("class") == "whisker")
-    ends = [value(float(x)) for x in re.findall(r"[ML](\S+) ", whisker.get("d"))]
-    assert ends == pytest.approx([mean - spread, mean + spread], abs=2e-4)
+    assert overall["layout"]["yaxis"]["ticktext"] == [f"fedweit<br>{label}"]
     matrices = [np.array(summary_of(run)["client_accuracy"], float) for run in runs]
     per_task = (matrices[0] - matrices[1])[:, -1].mean(axis=0)
     told = hints(pictures(page)["Transfer gain of fedweit per task"])
@@ -108,11 +115,11 @@ def test_the_gain_is_drawn_overall_and_per_task(tmp_path):
 def test_the_table_sets_the_summaries_side_by_side(tmp_path):
     runs = pair_of_runs(tmp_path, 0.05)
     page = parsed(write_comparison(tmp_path, runs))
-    rows = [[words(cell) for cell in row] for row in page.find(".//tbody")]
+    rows = table_of(page, "methods")
     for run, row in zip(runs, rows, strict=True):
         summary = summary_of(run)
         assert row[:2] == [summary["label"], f"{summary['average_accuracy']:.3f}"]
-        assert row[4:6] == [numbers.size(summary[f"bytes_{w}"]) for w in ("up", "down")]
+        assert row[5:7] == [numbers.size(summary[f"bytes_{w}"]) for w in ("up", "down")]
 
 
 def test_the_accuracies_before_the_aggregation_are_a_column_where_known(tmp_path):
@@ -120,8 +127,8 @@ def test_the_accuracies_before_the_aggregation_are_a_column_where_known(tmp_path
     assert "before aggregation" not in words(parsed(write_comparison(tmp_path, runs)))
     edit(runs[0], "summary.json", before_aggregation={"average_accuracy": 0.1234})
     page = parsed(write_comparison(tmp_path, runs))
-    heads = [words(cell) for cell in page.find(".//thead/tr")]
-    rows = [[words(cell) for cell in row] for row in page.find(".//tbody")]
+    heads = head_of(page, "methods")
+    rows = table_of(page, "methods")
     column = heads.index("before aggregation")
     assert column == heads.index("accuracy") + 1
     assert [row[column] for row in rows] == ["0.123", "\N{EN DASH}"]
@@ -134,8 +141,9 @@ def test_lines_of_methods_are_the_average_accuracy_so_far(tmp_path):
     accuracy = np.array(summary_of(runs[0])["client_accuracy"], float)
     for t in range(3):
         assert f"fedweit, after task {t}: {accuracy[:, t, : t + 1].mean():.3f}" in dots
-    dashed = [p for p in page.iter("path") if "dashed" in p.get("class", "")]
-    assert len(dashed) == 1
+    lines = lines_of(pictures(page)["Average accuracy of every method"])
+    dashes = {name: line["line"]["dash"] for name, (_, _, line) in lines.items()}
+    assert dashes == {"fedweit": "solid", "fedweit local-only": "dash"}
 
 
 def test_without_a_local_only_run_nothing_is_claimed(tmp_path):
@@ -156,18 +164,17 @@ def test_seeds_of_one_label_are_one_row_with_their_spread(tmp_path):
         for run in pair_of_runs(tmp_path / str(seed), 0.2, seed=seed)
     ]
     page = parsed(write_comparison(tmp_path, runs))
-    rows = [[words(cell) for cell in row] for row in page.find(".//tbody")]
+    rows = table_of(page, "methods")
     finals = [summary_of(run)["average_accuracy"] for run in runs[::2]]
     expected = f"{np.mean(finals):.3f} ± {np.std(finals, ddof=1):.3f}"
     assert [row[0] for row in rows] == ["fedweit", "fedweit local-only"]
     assert rows[0][1] == expected
     picture = pictures(page)["Average accuracy of every method"]
-    band = next(picture.iter("polygon")).get("points").split()
-    value = tick_scale(picture, "y", "end")
-    heights = [value(float(point.split(",")[1])) for point in band]
     deviation = np.std(finals, ddof=1)
-    assert heights[2:4] == pytest.approx(
-        [np.mean(finals) + deviation, np.mean(finals) - deviation], abs=1e-3
+    corners = band_of(picture, "fedweit")
+    assert [x for x, _ in corners] == [0, 1, 2, 2, 1, 0]
+    assert [y for _, y in corners[2:4]] == pytest.approx(
+        [np.mean(finals) + deviation, np.mean(finals) - deviation]
     )
     ((sentence, _),) = verdicts(page).items()
     gains = [np.mean(final_gains(*runs[k : k + 2])) for k in (0, 2, 4)]
@@ -192,7 +199,7 @@ def test_a_client_missing_in_one_run_does_not_sway_the_gain_over_seeds(tmp_path)
         np.array(summary_of(run)["client_accuracy"], float)[:, -1] for run in runs
     ]
     expected = np.mean([np.nanmean(accuracies[k] - accuracies[k + 1]) for k in (0, 2)])
-    assert f"mean {expected:+.3f}" in hints(
+    assert f"fedweit: mean {expected:+.3f}" in hints(
         pictures(page)["Transfer gain of every federated method"]
     )
 
@@ -203,7 +210,7 @@ def test_runs_with_one_label_are_told_apart_by_isolation(tmp_path):
         make_run(tmp_path / "b", label="weit", local_only=True),
     ]
     page = parsed(write_comparison(tmp_path, runs))
-    rows = [words(row[0]) for row in page.find(".//tbody")]
+    rows = [row[0] for row in table_of(page, "methods")]
     assert rows == ["weit", "weit local-only"]
 
 
@@ -234,3 +241,94 @@ def test_runs_of_different_tasks_are_refused(tmp_path):
 def test_an_empty_comparison_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="runs is empty"):
         write_comparison(tmp_path, [])
+
+
+# ---- what the runs were
+
+
+def test_the_table_has_the_gain_that_the_terminal_shows(tmp_path):
+    runs = [
+        run
+        for seed in (1, 2)
+        for run in pair_of_runs(tmp_path / str(seed), 0.1, seed=seed)
+    ]
+    page = parsed(write_comparison(tmp_path, runs))
+    column = head_of(page, "methods").index("transfer gain")
+    found = [row[column] for row in table_of(page, "methods")]
+    shown = tables.rows([summary_of(run) for run in runs])
+    gain = tables.format_mean_std(shown[0]["transfer_gain"], "+.3f")
+    assert found == [gain, ""]
+    assert re.fullmatch(r"\+0\.\d{3} ± 0\.\d{3}", gain)
+
+
+def test_without_pairs_the_table_has_no_column_for_their_gain(tmp_path):
+    page = parsed(write_comparison(tmp_path, [make_run(tmp_path / "a")]))
+    assert "transfer gain" not in head_of(page, "methods")
+
+
+def test_validation_accuracies_are_drawn_over_rounds(tmp_path):
+    runs = [
+        run
+        for seed in (1, 2)
+        for run in pair_of_runs(tmp_path / str(seed), 0.1, seed=seed)
+    ]
+    page = parsed(write_comparison(tmp_path, runs))
+    require_layout(page)
+    picture = pictures(page)["Validation accuracy of every method"]
+    x, y, _ = lines_of(picture)["fedweit"]
+    recorded = [
+        [
+            json.loads(line)["valid_accuracy"]
+            for line in (run / "rounds.jsonl").read_text(encoding="utf-8").splitlines()
+        ]
+        for run in runs[::2]
+    ]
+    assert x == [*range(1, 13)]
+    assert y == pytest.approx(np.mean(recorded, axis=0))
+
+
+def test_rounds_without_a_validation_accuracy_leave_no_picture(tmp_path):
+    run = make_run(tmp_path / "a")
+    path = run / "rounds.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines()
+    path.write_text(
+        "\n".join(json.dumps(json.loads(s) | {"valid_accuracy": None}) for s in lines),
+        encoding="utf-8",
+    )
+    page = parsed(write_comparison(tmp_path, [run]))
+    assert "Validation accuracies are not known" in headings(page)
+
+
+def test_each_run_is_linked_with_model_length_command_and_versions(tmp_path):
+    runs = [
+        make_run(tmp_path / "a b#1", clients=2),
+        make_run(tmp_path / "c", seed=2, clients=2),
+    ]
+    (runs[0] / "report.html").write_text("", encoding="utf-8")
+    made = {"date": "2026-01-02", "versions": {"torch": "2.6"}, "commit": "abc"}
+    edit(runs[0], "summary.json", environment=made)
+    page = parsed(write_comparison(tmp_path / "out", runs))
+    assert table_of(page, "runs") == [
+        [
+            *("fedweit", "1", "lenet", "12 rounds"),
+            "fcl run studies/overlapped.toml --seed 1",
+            "2026-01-02, torch 2.6, commit abc",
+        ],
+        [
+            *("fedweit", "2", "lenet", "12 rounds"),
+            "fcl run studies/overlapped.toml --seed 1",
+            "\N{EN DASH}",
+        ],
+    ]
+    links = [link.get("href") for link in page.iter("a")]
+    assert links == ["../a%20b%231/report.html"] * 2  # of the method and of the run
+    assert "model lenet, 2 clients, 3 tasks, 12 rounds, seeds 1, 2" in words(
+        page.find("body/header/p")
+    )
+
+
+def test_a_single_seed_is_said_to_have_no_deviation(tmp_path):
+    page = words(parsed(write_comparison(tmp_path, [make_run(tmp_path / "a")])))
+    assert "of a single seed, so that no deviation is known" in page
+    assert "Of a single seed: no deviation is known." in page
+    assert "standard deviation over seeds" not in page

@@ -1,13 +1,13 @@
-"""What pages are made of: numbers, ticks, labels and markup."""
+"""What pages are made of: numbers, names and colours."""
 
 import math
 
-import numpy as np
 import pytest
 
-from fcl_flower.results.report.charts import plot
+from fcl_flower.results.report.charts import traces
 from fcl_flower.results.report.html import numbers
-from fcl_flower.results.report.html.markup import Markup, tag
+from fcl_flower.results.report.html.content import Chart, Section, Table
+from fcl_flower.results.report.html.page import write_page
 
 
 @pytest.mark.parametrize(
@@ -58,37 +58,42 @@ def test_fractions_have_three_decimals(value, plain, signed):
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "expected"),
+    ("count", "noun", "text"),
     [
-        (0.41, 0.59, [0.4, 0.45, 0.5, 0.55, 0.6]),
-        (0.0, 1.0, [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]),
-        (-0.013, 0.02, [-0.02, -0.01, 0.0, 0.01, 0.02]),
-        (0.5, 0.5, [0.5, 0.6]),
-        (0.0, 0.0, [0.0, 0.2]),
+        (1, "client", "1 client"),
+        (0, "client", "0 clients"),
+        (1, "class", "1 class"),
+        (1_200, "different class", "1,200 different classes"),
     ],
 )
-def test_ticks_are_round_and_enclose_the_data(low, high, expected):
-    ticks = plot.ticks(low, high)
-    np.testing.assert_allclose(ticks, expected, atol=1e-12)
+def test_nouns_agree_with_their_count(count, noun, text):
+    assert numbers.plural(count, noun) == text
 
 
-def test_ticks_of_counted_things_are_whole_and_start_at_the_first():
-    assert plot.whole_ticks(1, 12, 20) == [*range(1, 13)]
-    assert plot.whole_ticks(1, 200, 20) == [1, *range(10, 201, 10)]
-    assert plot.whole_ticks(0, 9, 5) == [0, 2, 4, 6, 8]
-    assert plot.whole_ticks(0, 0, 5) == [0]
+def test_a_mean_of_one_is_not_called_a_mean():
+    assert numbers.mean_over(1, "seed") == "of the only seed"
+    assert numbers.mean_over(2_000, "client") == "mean over 2,000 clients"
 
 
-def test_labels_are_spread_out_in_order_and_stay_inside():
-    placed = plot.spread_out([50, 52, 10, 99], 15, 0, 100)
-    assert placed == [50, 65, 10, 99]
-    assert plot.spread_out([98, 99, 100], 15, 0, 100) == [70, 85, 100]
+def test_names_are_cut_and_shown_as_text():
+    assert traces.short("a<b>&c") == "a&lt;b&gt;&amp;c"
+    assert traces.short("x" * 30) == "x" * 30
+    assert traces.short("x" * 31) == "x" * 29 + "\N{HORIZONTAL ELLIPSIS}"
 
 
-def test_markup_escapes_text_and_attributes_but_not_markup():
-    inner = tag("b", "1 < 2 & 3")
-    assert inner == "<b>1 &lt; 2 &amp; 3</b>"
-    whole = tag("p", inner, Markup("<br/>"), class_='a"b', stroke_width=1.5, x=None)
-    assert whole == (
-        '<p class="a&quot;b" stroke-width="1.5"><b>1 &lt; 2 &amp; 3</b><br/></p>'
-    )
+def test_colours_of_tasks_go_from_the_first_to_the_last():
+    assert [traces.task_colour(i, 3) for i in range(3)] == [
+        *("#d9962b", "#2a9188", "#5b6fc8")
+    ]
+    assert traces.task_colour(0, 1) == "#2a9188"
+
+
+def test_a_trace_of_what_is_not_known_has_gaps():
+    assert traces.known([0.5, math.nan, 1]) == [0.5, None, 1.0]
+
+
+def test_a_number_that_json_does_not_know_is_refused(tmp_path):
+    figure = {"type": "scatter", "x": [0], "y": [math.nan]}
+    chart = Chart("what", [figure], {"height": 1}, Table(["x"], []))
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_page(tmp_path / "page.html", "", "", [Section("", "", chart)], "")

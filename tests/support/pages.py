@@ -1,20 +1,40 @@
 """Reads what a page of a report shows."""
 
+import html
+import json
+import re
 import xml.etree.ElementTree as ET
 
 
 def parsed(path):
-    """Return the page as a tree: the pages are XHTML but for their first line."""
-    return ET.fromstring(path.read_text(encoding="utf-8").split("\n", 1)[1])
+    """Return the page as a tree: XHTML but for its first line and its program."""
+    text = path.read_text(encoding="utf-8").split("\n", 1)[1]
+    return ET.fromstring(re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL))
 
 
 def words(element):
     return " ".join("".join(element.itertext()).split())
 
 
+def prose(page):
+    """Return the words of a page without those of its pictures."""
+    body = page.find("body")
+    parts = [e for e in body if e.tag not in ("script", "noscript", "footer")]
+    return " ".join(map(words, parts))
+
+
+def figures(page):
+    return [
+        one
+        for script in page.iter("script")
+        if script.get("id") == "figures"
+        for one in json.loads(script.text)
+    ]
+
+
 def pictures(page):
-    """Return the SVG pictures by their description."""
-    return {svg.get("aria-label"): svg for svg in page.iter("svg")}
+    """Return the figures that the library draws by their description."""
+    return {figure["what"]: figure for figure in figures(page)}
 
 
 def headings(page):
@@ -22,57 +42,91 @@ def headings(page):
 
 
 def hints(picture):
-    """Return the shapes that tell something, by what they tell."""
-    return {shape.find("title").text: shape for shape in picture if len(shape)}
+    """Return what is told of each point: text -> (trace, place).
+
+    The place of a point is (x, y), that of a cell of a heat map (row, column, value).
+    """
+    found = {}
+    for trace in picture["data"]:
+        for place, text in enumerate(trace.get("hovertext", ())):
+            if trace["type"] == "heatmap":
+                for column, one in enumerate(text):
+                    if one:
+                        value = trace["z"][place][column]
+                        found[html.unescape(one)] = trace, (place, column, value)
+            elif trace["y"][place] is not None:
+                point = trace["x"][place], trace["y"][place]
+                found[html.unescape(text)] = trace, point
+    return found
 
 
-def tick_scale(picture, axis, anchor):
-    """Return data = f(pixel), worked out from two of the axis' labels."""
-    labels = [
-        (float(t.get(axis)), float(t.text.split()[0].replace("\N{MINUS SIGN}", "-")))
-        for t in picture.iter("text")
-        if t.get("class") == "tick" and t.get("text-anchor") == anchor
-    ]
-    (p0, v0), (p1, v1) = labels[0], labels[1]
-    offset = 4 if axis == "y" else 0
-    return lambda pixel: v0 + (pixel + offset - p0) * (v1 - v0) / (p1 - p0)
+def lines_of(picture):
+    """Return x and y of each line, by its name without its last value."""
+    return {
+        trace["legendgroup"]: (trace["x"], trace["y"], trace)
+        for trace in picture["data"]
+        if "lines" in trace.get("mode", "") and trace.get("hoverinfo") != "skip"
+    }
 
 
-def extent(shape):
-    """Return left, right and y of a shape; a character is taken to be 6 pixels wide."""
-    x, y = (float(shape.get(k, shape.get(f"c{k}", 0))) for k in "xy")
-    length = 6 * len(shape.text) if shape.tag == "text" else 0
-    left = x - {"end": 1, "middle": 0.5}.get(shape.get("text-anchor"), 0) * length
-    return left, left + length, y
+def band_of(picture, name):
+    """Return (x, y) of the corners of the band around a line."""
+    (band,) = (
+        trace
+        for trace in picture["data"]
+        if trace.get("fill") and trace["legendgroup"] == name
+    )
+    return [*zip(band["x"], band["y"], strict=True)]
+
+
+def marks_of(picture):
+    """Return row and column of the cells that bear a dot."""
+    return {
+        (round(y), round(x))
+        for trace in picture["data"]
+        if trace.get("name") == "marked"
+        for x, y in zip(trace["x"], trace["y"], strict=True)
+    }
 
 
 def require_layout(page):
-    """Require that every shape is within its picture, and that none is undefined."""
-    assert "nan" not in words(page).lower().split()
-    for shape in page.iter():
-        numbers_of = " ".join(shape.get(k, "") for k in ("x", "y", "d", "width", "cx"))
-        assert "nan" not in numbers_of
-        assert not shape.get("width", "0").startswith("-")
-    for picture in page.iter("svg"):
-        _, _, width, height = map(float, picture.get("viewBox").split())
-        for shape in picture.iter():
-            left, right, y = extent(shape)
-            assert -2 <= left <= right <= width + 2, (shape.attrib, shape.text)
-            assert 0 <= y <= height, (shape.attrib, shape.text)
-
-
-def require_legible(page):
-    """Require that no two labels of a picture overlap."""
-    for picture in page.iter("svg"):
-        labels = sorted((*extent(t), t.text) for t in picture.iter("text"))
-        for place, (_, right, y, name) in enumerate(labels):
-            for other_left, _, other_y, other in labels[place + 1 :]:
-                if other_left >= right:
-                    break
-                assert abs(y - other_y) >= 10, (picture.get("aria-label"), name, other)
+    """Require that every picture has all it needs, and that nothing is undefined."""
+    assert "nan" not in words(page.find("body")).lower().split()
+    places = [e for e in page.iter("div") if e.get("class") == "chart"]
+    drawn = figures(page)
+    assert [e.get("aria-label") for e in places] == [one["what"] for one in drawn]
+    assert len({one["what"] for one in drawn}) == len(drawn)
+    for figure, place in zip(drawn, places, strict=True):
+        assert place.get("style") == f"height:{figure['layout']['height']}px"
+        for trace in figure["data"]:
+            if trace["type"] == "heatmap":
+                assert len({*map(len, trace["z"])}) == 1
+                shape = [len(trace["z"]), len(trace["z"][0])]
+                assert shape == [len(trace["hovertext"]), len(trace["hovertext"][0])]
+            else:
+                assert len(trace["x"]) == len(trace["y"])
+                assert len(trace.get("hovertext", trace["x"])) == len(trace["x"])
+    for table in page.iter("table"):
+        columns = len(table.findall("thead/tr/th"))
+        assert {len(row) for row in table.findall("tbody/tr")} <= {columns}
 
 
 def table_of(page, class_):
     """Return the words in each cell of the first table of a class."""
     table = next(t for t in page.iter("table") if t.get("class") == class_)
     return [[words(cell) for cell in row] for row in table.findall("tbody/tr")]
+
+
+def head_of(page, class_):
+    table = next(t for t in page.iter("table") if t.get("class") == class_)
+    return [words(cell) for cell in table.findall("thead/tr/th")]
+
+
+def numbers_of(page, what):
+    """Return the table of the numbers of a picture: head and rows."""
+    for figure in page.iter("figure"):
+        if figure.find("div").get("aria-label") == what:
+            table = figure.find("details/div/table")
+            rows = [table.find("thead/tr"), *table.findall("tbody/tr")]
+            return [[words(cell) for cell in row] for row in rows]
+    raise AssertionError(f"no picture {what!r}")

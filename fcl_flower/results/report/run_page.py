@@ -1,27 +1,28 @@
 """The page of one run."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
 from fcl_flower.results.metrics import Accuracy
-from fcl_flower.results.report.charts import over_rounds
-from fcl_flower.results.report.html import numbers, page
-from fcl_flower.results.report.html.markup import Markup
+from fcl_flower.results.report.charts.lines import Series, lines
+from fcl_flower.results.report.html import numbers
+from fcl_flower.results.report.html.content import Block, Section, Verdict
+from fcl_flower.results.report.html.page import write_page
 from fcl_flower.results.report.reader import Run, read_run
 from fcl_flower.results.report.schema import Round
 from fcl_flower.results.report.sections.accuracy import (
     accuracy_section,
     classes_seen_section,
     clients_section,
+    concepts_accuracy_section,
     forgetting_section,
     matrix_section,
 )
 from fcl_flower.results.report.sections.adapter_selection import overlap_section
 from fcl_flower.results.report.sections.attention import attention_section
 from fcl_flower.results.report.sections.clusters import clustering_sections
-from fcl_flower.results.report.sections.concepts import concepts_accuracy_section
 from fcl_flower.results.report.sections.headline import headline
 from fcl_flower.results.report.sections.settings import (
     concepts_section,
@@ -47,15 +48,20 @@ def write_report(folder: Path) -> Path:
     summary = run.summary
     count = numbers.plural(summary.tasks, summary.full_noun)
     local_only = ", local-only: no communication" if summary.local_only else ""
-    return page.write_page(
+    return write_page(
         folder / "report.html",
         summary.label,
         f"{summary.strategy} on {summary.data}, model "
         f"{summary.model}, {numbers.plural(summary.clients, 'client')}, {count}, "
         f"{summary.steps}, seed {summary.seed}{local_only}",
         _body(run),
-        f"Made from {_files(run)}.",
+        f"{_made(run)}Made from {_files(run)}.",
     )
+
+
+def _made(run: Run) -> str:
+    told = run.summary.environment.told
+    return f"Run: {told}. " if told else ""
 
 
 def _files(run: Run) -> str:
@@ -66,12 +72,12 @@ def _files(run: Run) -> str:
     return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def _body(run: Run) -> Iterator[Markup]:
+def _body(run: Run) -> Iterator[Block]:
     summary = run.summary
     yield headline(summary)
     if count := summary.untrained_client_tasks:
         every = summary.clients * summary.tasks
-        yield page.verdict(numbers.untrained(count, every), "")
+        yield Verdict(numbers.untrained(count, every))
     yield from _accuracy(run)
     if run.clusterings is not None:
         yield from clustering_sections(run.clusterings, run)
@@ -91,11 +97,11 @@ def _body(run: Run) -> Iterator[Markup]:
     yield settings_section(summary)
 
 
-def _accuracy(run: Run) -> Iterator[Markup]:
+def _accuracy(run: Run) -> Iterator[Block]:
     """Yield the sections on accuracy and catastrophic forgetting."""
     summary = run.summary
     if np.isnan(run.accuracy).all():
-        yield page.section("No accuracy was measured", "No client was evaluated.")
+        yield Section("No accuracy was measured", "No client was evaluated.")
     elif summary.hidden is not None:
         yield concepts_accuracy_section(run)
     elif summary.tasks > 1:
@@ -106,15 +112,16 @@ def _accuracy(run: Run) -> Iterator[Markup]:
         yield matrix_section(run)
 
 
-def _rounds(rounds: list[Round]) -> Markup:
+def _rounds(rounds: list[Round]) -> Section:
     """Return how validation accuracy and training loss went, round by round."""
-    tracks = [
-        over_rounds.Track(
-            "validation accuracy", _track(r.valid_accuracy for r in rounds), "var(--c2)"
+    at = np.array([r.round for r in rounds])
+    curves = [
+        Series(
+            "validation accuracy", at, _curve(rounds, "valid_accuracy"), "var(--c2)"
         ),
-        over_rounds.Track("training loss", _track(r.loss for r in rounds), "var(--c1)"),
+        Series("training loss", at, _curve(rounds, "loss"), "var(--c1)"),
     ]
-    known = [t for t in tracks if not np.isnan(t.values).all()]
+    known = [one for one in curves if not np.isnan(one.values).all()]
     troubled = [r.round for r in rounds if r.failed]
     trouble = (
         f"in {numbers.plural(len(troubled), 'round')} a reply is missing"
@@ -122,24 +129,24 @@ def _rounds(rounds: list[Round]) -> Markup:
         else "every reply arrived"
     )
     if not known:
-        return page.section(
-            f"Training: {trouble}", "Neither loss nor accuracy is known."
-        )
+        return Section(f"Training: {trouble}", "Neither loss nor accuracy is known.")
     note = "Mean over the clients that replied."
     if len({r.task for r in rounds}) > 1:
         note += " Bands: the task being learned."
     if troubled:
         note += " Triangles: rounds in which a client that was asked did not reply."
     first, last = (known[0].values[~np.isnan(known[0].values)][i] for i in (0, -1))
-    return page.section(
-        f"{known[0].title.capitalize()} starts at {first:.3f} and is {last:.3f} in the "
+    tasks = [r.task for r in rounds]
+    return Section(
+        f"{known[0].name.capitalize()} starts at {first:.3f} and is {last:.3f} in the "
         f"last round; {trouble}",
         note,
-        over_rounds.lines_over_rounds(
-            known, [r.task for r in rounds], troubled, "Training, round by round"
+        *(
+            lines([one], "round", one.name.capitalize(), one.name, tasks, troubled)
+            for one in known
         ),
     )
 
 
-def _track(values: Iterable[float | None]) -> Accuracy:
-    return np.array([*values], dtype=np.float64)
+def _curve(rounds: list[Round], key: str) -> Accuracy:
+    return np.array([getattr(one, key) for one in rounds], np.float64)

@@ -4,6 +4,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from fcl_flower.results.environment import told
 from fcl_flower.results.report.html import numbers
 
 
@@ -82,10 +83,17 @@ class Privacy(_Record):
 
 
 class Environment(_Record):
-    """Under which versions, and when (ISO 8601), a run was made."""
+    """Under which versions, when (ISO 8601) and on what a run was made."""
 
     date: str | None = None
+    commit: str | None = None
+    machine: str | None = None
     versions: dict[str, str | None] = {}
+
+    @property
+    def told(self) -> str:
+        """Return what is known in one line; empty if nothing is."""
+        return told(self.model_dump())
 
 
 class Summary(_Record):

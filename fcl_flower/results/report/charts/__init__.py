@@ -1,1 +1,1 @@
-"""Charts as SVG."""
+"""Data turned into charts of Plotly: one kind of chart a file."""

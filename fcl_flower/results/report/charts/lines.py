@@ -1,26 +1,16 @@
-"""A picture of fractions: one line for each of several things, named at its end."""
+"""A line for each of several things, over tasks or rounds."""
 
-import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
 
 from fcl_flower.results.metrics import Accuracy
-from fcl_flower.results.report.charts import plot
-from fcl_flower.results.report.charts.plot import (
-    CHARACTER,
-    LEFT,
-    TOP,
-    WIDTH,
-    Panel,
-    Scale,
-)
+from fcl_flower.results.report.charts.traces import hints, known, short, trace
 from fcl_flower.results.report.html import numbers
-from fcl_flower.results.report.html.markup import Markup, join, number, tag
-
-_LABEL_HEIGHT = 15
+from fcl_flower.results.report.html.content import Chart, Table, Trace
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,119 +18,129 @@ class Series:
     """One line.
 
     Attributes:
-        name: written at the right end of the line.
+        name: in the legend.
         at: tasks or rounds, ascending.
         values: one for each of ``at``, NaN where there is none.
-        spread: half height of a band around the line, shape of ``values``; NaN for
-            no band. It ends where fractions do, at 0 and 1.
         colour: CSS colour.
+        spread: half height of a band around the line, shape of ``values``; None for
+            no band. It ends where fractions do, at 0 and 1.
         dashed: for the run without communication.
     """
 
     name: str
     at: npt.NDArray[np.int64]
     values: Accuracy
-    spread: Accuracy
     colour: str
+    spread: Accuracy | None = None
     dashed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Steps:
-    """What a line goes over: ``first`` to ``last``, each of them a ``name``."""
-
-    name: str
-    first: int
-    last: int
-    title: str
-
-
-def over_tasks(tasks: int) -> Steps:
-    """Return the steps of a stream of tasks, counted from 0."""
-    return Steps("task", 0, tasks - 1, "task learned last")
-
-
-def over_rounds(rounds: int) -> Steps:
-    """Return the steps of a run whose rounds are counted from 1."""
-    return Steps("round", 1, rounds, "round")
-
-
 def lines(
-    series: Sequence[Series], steps: Steps, what: str, title: str = "test accuracy"
-) -> Markup:
-    """Return fractions (y) after each step (x), labelled at the right end.
+    series: Sequence[Series],
+    step: str,
+    what: str,
+    title: str = "test accuracy",
+    tasks: Sequence[int] = (),
+    marked: Collection[int] = (),
+) -> Chart:
+    """Return values (y) after each step (x); the legend has the last of each.
 
     Args:
         series: at least one, each with a value that is not NaN.
-        steps: the x axis.
+        step: what the lines go over, ``task`` or ``round``.
         what: description of the picture.
         title: of the y axis.
+        tasks: of each round, as bands behind the lines; empty for none.
+        marked: rounds in which a reply is missing, as triangles at the bottom.
     """
-    low = min(float(np.nanmin(_edge(s, -1))) for s in series)
-    high = max(float(np.nanmax(_edge(s, 1))) for s in series)
-    values = plot.ticks(low, high)
-    room = 24 + CHARACTER * max(len(plot.short(s.name)) + 7 for s in series)
-    height = max(300, _LABEL_HEIGHT * len(series) + 20)
-    margin = max(0.25, 0.01 * (steps.last - steps.first))
-    panel = Panel(
-        Scale(steps.first - margin, steps.last + margin, LEFT, WIDTH - room),
-        Scale(values[0], values[-1], TOP + height, TOP),
+    at = sorted({place for one in series for place in one.at.tolist()})
+    ticks = {"tickmode": "array", "tickvals": at} if len(at) <= 25 else {}
+    over = {"task": "task learned last"}.get(step, step)
+    table = [[str(place), *(_told(one, place) for one in series)] for place in at]
+    return Chart(
+        what,
+        [
+            *(_band(one) for one in series if one.spread is not None),
+            *(_line(one, step) for one in series),
+            *(_marks(series, marked) if marked else ()),
+        ],
+        {
+            "height": 340 + 8 * len(series),
+            "showlegend": True,
+            "xaxis": {"title": {"text": over}, **ticks},
+            "yaxis": {"title": {"text": title}},
+            **task_bands(tasks),
+        },
+        Table([step, *(one.name for one in series)], table),
     )
-    fits = int((WIDTH - room - LEFT) / 34)
-    parts = [
-        panel.y_axis(values, plot.tick_decimals(values), title),
-        panel.x_axis(
-            plot.whole_ticks(steps.first, steps.last, fits),
-            lambda step: f"{step:.0f}",
-            steps.title,
-        ),
-    ]
-    parts += [_band(panel, s) for s in series if not np.isnan(s.spread).all()]
-    for one in series:
-        style = "line dashed" if one.dashed else "line"
-        points = [
-            (panel.x(step), panel.y(value))
-            for step, value in zip(one.at.tolist(), one.values, strict=True)
-        ]
-        parts.append(plot.path(points, one.colour, style))
-        parts += [
-            plot.dot(
-                x, y, one.colour, f"{one.name}, after {steps.name} {t}: {value:.3f}"
-            )
-            for (x, y), t, value in zip(points, one.at, one.values, strict=True)
-            if not math.isnan(y)
-        ]
-    parts.append(_end_labels(panel, series))
-    return plot.drawing(WIDTH, TOP + height + 46, parts, what)
 
 
-def _edge(series: Series, side: int) -> Accuracy:
-    """Return the lower (-1) or upper (1) edge of the band, cut off at 0 and 1."""
-    edge: Accuracy = series.values + side * np.nan_to_num(series.spread)
-    return np.clip(edge, 0, 1)
+def task_bands(tasks: Sequence[int]) -> Trace:
+    """Return a band behind every other task, and its number where there is room.
+
+    A single task needs no band: hidden concepts have no time of their own.
+    """
+    groups = [(task, len([*rounds])) for task, rounds in groupby(tasks)]
+    ends = np.cumsum([0, *(count for _, count in groups)]) + 0.5
+    shapes, names = [], []
+    for order, (task, rounds) in enumerate(groups if len(groups) > 1 else ()):
+        left, right = float(ends[order]), float(ends[order + 1])
+        band = {"type": "rect", "x0": left, "x1": right, "y0": 0, "y1": 1}
+        look = {"fillcolor": "var(--panel)", "line": {"width": 0}, "layer": "below"}
+        shapes += [{**band, **look, "yref": "paper"}] if order % 2 else []
+        name = f"task {task}" if len(groups) <= 12 else str(task)
+        place = {"x": left + rounds / 2, "y": 1, "yref": "paper", "yanchor": "bottom"}
+        names += [{**place, "text": name, "showarrow": False}]
+    return {"shapes": shapes, "annotations": names if len(groups) <= 40 else []}
 
 
-def _band(panel: Panel, series: Series) -> Markup:
-    known = np.flatnonzero(~np.isnan(series.values)).tolist()
-    upper, lower = (
-        [(panel.x(series.at[i]), panel.y(edge[i])) for i in known]
-        for edge in (_edge(series, 1), _edge(series, -1))
+def _line(series: Series, step: str) -> Trace:
+    last = float(series.values[~np.isnan(series.values)][-1])
+    told = zip(series.at, series.values, strict=True)
+    return trace(
+        "scatter",
+        mode="lines+markers" if len(series.at) <= 60 else "lines",
+        name=f"{short(series.name)}: {numbers.fraction(last)}",
+        legendgroup=short(series.name),
+        x=series.at.tolist(),
+        y=known(series.values),
+        line={"color": series.colour, "dash": "dash" if series.dashed else "solid"},
+        **hints(f"{series.name}, after {step} {at}: {value:.3f}" for at, value in told),
     )
-    outline = [*upper, *reversed(lower)]
-    corners = " ".join(f"{number(x)},{number(y)}" for x, y in outline)
-    return tag("polygon", points=corners, class_="band", style=f"fill:{series.colour}")
 
 
-def _end_labels(panel: Panel, series: Sequence[Series]) -> Markup:
-    """Return name and last value beside the end of each line, joined by a leader."""
-    last = [int(np.flatnonzero(~np.isnan(s.values))[-1]) for s in series]
-    ends = [panel.y(float(s.values[t])) for s, t in zip(series, last, strict=True)]
-    placed = plot.spread_out(ends, _LABEL_HEIGHT, panel.y.end, panel.y.start)
-    parts = []
-    for one, t, end, y in zip(series, last, ends, placed, strict=True):
-        x = panel.x.end
-        leader = [(panel.x(int(one.at[t])) + 5, end), (x + 4, end), (x + 12, y)]
-        parts.append(plot.path(leader, one.colour, "leader"))
-        label = f"{plot.short(one.name)}: {numbers.fraction(float(one.values[t]))}"
-        parts.append(plot.text(label, x + 16, y + 4))
-    return join(parts)
+def _band(series: Series) -> Trace:
+    """Return the area within the spread; it goes with its line in the legend."""
+    spread = np.nan_to_num(np.array(series.spread, np.float64))
+    there = ~np.isnan(series.values)
+    at, middle, half = series.at[there], series.values[there], spread[there]
+    return trace(
+        "scatter",
+        mode="lines",
+        x=[*at.tolist(), *at[::-1].tolist()],
+        y=np.clip([*(middle + half), *(middle - half)[::-1]], 0, 1).tolist(),
+        fill="toself",
+        fillcolor=series.colour,
+        opacity=0.14,
+        line={"width": 0},
+        legendgroup=short(series.name),
+        showlegend=False,
+        hoverinfo="skip",
+    )
+
+
+def _marks(series: Sequence[Series], marked: Collection[int]) -> list[Trace]:
+    foot = min(float(np.nanmin(one.values)) for one in series)
+    look = {"symbol": "triangle-up", "size": 10, "color": "var(--bad)"}
+    place = {"x": [*marked], "y": [foot] * len(marked), "marker": look}
+    told = hints(f"round {r}: a reply is missing" for r in marked)
+    name = "a reply is missing"
+    return [trace("scatter", mode="markers", name=name, **place, **told)]
+
+
+def _told(series: Series, place: int) -> str:
+    found = np.flatnonzero(series.at == place)
+    if not len(found):
+        return numbers.UNKNOWN
+    spread = np.nan if series.spread is None else float(series.spread[found[0]])
+    return numbers.with_spread(numbers.fraction(series.values[found[0]]), spread)

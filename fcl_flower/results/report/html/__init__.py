@@ -1,1 +1,1 @@
-"""The page that a report is: markup, style, numbers as text."""
+"""The page that a report is: its content as data, templates, numbers as text."""

@@ -2,7 +2,7 @@
 
 import math
 
-from fcl_flower.results.report.html.markup import Markup, tag
+from fcl_flower.results.report.html.content import Cell
 
 MINUS = "\N{MINUS SIGN}"
 """As wide as a plus sign, unlike a hyphen."""
@@ -55,9 +55,9 @@ def unit(count: float) -> tuple[int, str]:
     return 0, "B"
 
 
-def size_exact(count: float) -> Markup:
-    """Return `size` with the exact count of bytes in the title attribute."""
-    return tag("span", size(count), title=f"{count:,.0f} bytes")
+def size_exact(count: float) -> Cell:
+    """Return `size` with the exact count of bytes under the pointer."""
+    return Cell(size(count), f"{count:,.0f} bytes")
 
 
 def duration(seconds: float) -> str:
@@ -72,5 +72,11 @@ def duration(seconds: float) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """Return ``1 client`` or ``5 clients``."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+    """Return ``1 client``, ``5 clients`` or ``2 classes``."""
+    ending = "" if count == 1 else "es" if noun.endswith("s") else "s"
+    return f"{count:,} {noun}{ending}"
+
+
+def mean_over(count: int, noun: str) -> str:
+    """Return ``mean over 5 clients``; of one there is no mean, and that is said."""
+    return f"mean over {count:,} {noun}s" if count > 1 else f"of the only {noun}"

@@ -1,1 +1,1 @@
-"""The sections of a report, one file each."""
+"""The sections of a run's page, one file each."""

@@ -6,12 +6,14 @@ import numpy as np
 
 from fcl_flower.results import metrics
 from fcl_flower.results.metrics import Accuracy
-from fcl_flower.results.report.charts import lines, over_tasks
-from fcl_flower.results.report.charts.heatmap import Axis, Label, Look, heat_map
-from fcl_flower.results.report.html import numbers, page
-from fcl_flower.results.report.html.markup import Markup, tag
-from fcl_flower.results.report.reader import Run
-from fcl_flower.results.report.schema import Measurement, Summary
+from fcl_flower.results.report.charts.bars import bars_over_tasks
+from fcl_flower.results.report.charts.heatmap import Axis, heat_map
+from fcl_flower.results.report.charts.lines import Series, lines
+from fcl_flower.results.report.charts.traces import category_colour, task_colour
+from fcl_flower.results.report.html import numbers
+from fcl_flower.results.report.html.content import Chart, Charts, Section, Table
+from fcl_flower.results.report.reader import Run, evaluations
+from fcl_flower.results.report.schema import Summary
 
 _MULTIPLES = 10
 """Clients up to which each gets a small matrix of its own, and a dot in the bars."""
@@ -20,32 +22,26 @@ _NOTICEABLE = 0.0005
 """A difference below this is 0.000 on the page and is not called one."""
 
 
-def classes_seen_section(summary: Summary) -> Markup:
+def classes_seen_section(summary: Summary) -> Section:
     """Return the accuracy over all classes so far, after each task."""
     seen = np.array(summary.sample_accuracy, np.float64)
-    if np.isnan(seen).all():
-        return page.section(
+    known = seen[~np.isnan(seen)]
+    if not len(known):
+        return Section(
             "The accuracy over all classes seen is not known",
             "No client was evaluated.",
         )
-    known = seen[~np.isnan(seen)]
-    line = lines.Series(
-        "all classes seen", np.arange(len(seen)), seen, seen * np.nan, "var(--c1)"
-    )
-    return page.section(
+    line = Series("all classes seen", np.arange(len(seen)), seen, "var(--c1)")
+    return Section(
         f"Over all classes seen, accuracy goes from {numbers.fraction(known[0])} to "
         f"{numbers.fraction(known[-1])}; mean over tasks {known.mean():.3f}",
         "Fraction of right answers among the test samples of all classes so far, each "
         "sample once; the task of a sample is not given to the model.",
-        lines.lines(
-            [line],
-            lines.over_tasks(len(seen)),
-            "Accuracy over all classes seen, after each task",
-        ),
+        lines([line], "task", "Accuracy over all classes seen, after each task"),
     )
 
 
-def accuracy_section(run: Run) -> Markup:
+def accuracy_section(run: Run) -> Section:
     """Return how the accuracy of every task went while further ones were learned."""
     tasks = run.summary.tasks
     lost = metrics.mean_measured(metrics.forgetting_per_task(run.accuracy), axis=0)
@@ -60,95 +56,98 @@ def accuracy_section(run: Run) -> Markup:
             "were learned"
         )
     series = [
-        lines.Series(
-            f"task {i}",
-            np.arange(tasks),
-            column,
-            column * np.nan,
-            over_tasks.task_colour(i, tasks),
-        )
+        Series(f"task {i}", np.arange(tasks), column, task_colour(i, tasks))
         for i, column in enumerate(run.mean_accuracy.T)
         if not np.isnan(column).all()
     ]
-    note = (
-        "One line per task, mean over clients, on test data. Every line starts where "
-        "its task was learned."
+    return Section(
+        heading,
+        f"One line per task, {numbers.mean_over(run.summary.clients, 'client')}, on "
+        "test data. Every line starts where its task was learned.",
+        lines(series, "task", "Accuracy of every task over time"),
     )
-    picture = lines.lines(
-        series, lines.over_tasks(tasks), "Accuracy of every task over time"
-    )
-    return page.section(heading, note, picture)
 
 
-def forgetting_section(run: Run) -> Markup:
+def concepts_accuracy_section(run: Run) -> Section:
+    """Return how the accuracy of every hidden concept went, round by round."""
+    found = evaluations(run)
+    series = [
+        Series(name, found.rounds, column, category_colour(k))
+        for k, (name, column) in enumerate(
+            zip(run.scenario.concepts, found.by_task.T, strict=True)
+        )
+        if not np.isnan(column).all()
+    ]
+    if not series:
+        return Section("No evaluation is known", "accuracy.csv is empty.")
+    ends = sorted((one.values[~np.isnan(one.values)][-1], one.name) for one in series)
+    (low, worst), (high, best) = ends[0], ends[-1]
+    heading = f"{best} ends highest ({high:.3f})"
+    if len(ends) > 1:
+        heading += f", {worst} lowest ({low:.3f})"
+    return Section(
+        heading,
+        "One line per hidden concept, "
+        f"{numbers.mean_over(run.summary.clients, 'client')}, on test data. Each "
+        "client is tested on all concepts.",
+        lines(series, "round", "Accuracy per concept over rounds"),
+    )
+
+
+def forgetting_section(run: Run) -> Section:
     """Return the catastrophic forgetting of every task, by client."""
     per_client = metrics.forgetting_per_task(run.accuracy)
     means = metrics.mean_measured(per_client, axis=0)
     if np.isnan(means).all():
-        return page.section(
+        return Section(
             "Catastrophic forgetting is not known",
             "No task was measured both early and at the end.",
         )
     # Above some ten clients the dots would merge into bars of their own.
     dots = per_client if len(per_client) <= _MULTIPLES else per_client[:0]
-    shown = np.concatenate([means, dots.ravel()])
-    if np.nanmax(np.abs(shown)) < _NOTICEABLE:
-        return page.section(
+    drawn = np.concatenate([means, dots.ravel()])
+    if np.nanmax(np.abs(drawn)) < _NOTICEABLE:
+        return Section(
             "Nothing was forgotten",
             "Every earlier task ends as accurate as it ever was, for every client.",
         )
     forgotten = int((means >= _NOTICEABLE).sum())
-    return page.section(
-        f"Catastrophic forgetting averages "
+    return Section(
+        "Catastrophic forgetting averages "
         f"{numbers.fraction(run.summary.forgetting)}; {forgotten} "
         f"of {numbers.plural(len(means), 'earlier task')} lost accuracy",
         "Best accuracy before the last task minus the final accuracy (Chaudhry et al., "
-        "2018). Bars: mean over clients"
+        f"2018). Bars: {numbers.mean_over(run.summary.clients, 'client')}"
         + ("; dots: single clients." if len(dots) else ".")
         + " Below zero a task is better than it ever was.",
-        over_tasks.bars_over_tasks(
+        bars_over_tasks(
             means,
             dots,
             "forgetting",
-            (float(np.nanmin(shown)), float(np.nanmax(shown))),
+            (float(np.nanmin(drawn)), float(np.nanmax(drawn))),
             numbers.fraction,
-            lambda value: "var(--c4)" if value > 0 else "var(--c2)",
+            ("var(--c4)", "var(--c2)"),
             "Forgetting of every task",
             "task",
         ),
     )
 
 
-def matrix_section(run: Run) -> Markup:
+def matrix_section(run: Run) -> Section:
     """Return the whole matrix of accuracies, mean over clients."""
-    side = min(max(700 / run.summary.tasks, 16.0), 56.0)
     learned = numbers.fraction(run.summary.learning_accuracy)
     final = numbers.fraction(run.summary.average_accuracy)
-    return page.section(
+    mean = numbers.mean_over(run.summary.clients, "client")
+    what = f"Accuracy on every task after every task, {mean}"
+    return Section(
         f"Tasks are learned at {learned} (diagonal) and end at {final} (last row)",
-        "a[t, i]: accuracy on task i after learning task t, mean over clients; row "
+        f"a[t, i]: accuracy on task i after learning task t, {mean}; row "
         f"{run.summary.tasks - 1} is the end of the run.",
-        _triangle(
-            run.mean_accuracy,
-            Look(*_colour_range(run.mean_accuracy), (side, min(side, 32.0))),
-            "Accuracy on every task after every task, mean over clients",
-        ),
+        _triangle(run.mean_accuracy, _limits(run.mean_accuracy), what),
     )
 
 
-def _triangle(matrix: Accuracy, look: Look, what: str) -> Markup:
-    labels = _counted(len(matrix))
-    return heat_map(
-        matrix,
-        Axis("after task t (rows)", labels),
-        Axis("on task i (columns)", labels),
-        look,
-        lambda t, i: f"after task {t}, on task {i}: {matrix[t, i]:.3f}",
-        what,
-    )
-
-
-def clients_section(run: Run) -> Markup:
+def clients_section(run: Run) -> Section:
     """Return how the clients differ."""
     final = metrics.mean_measured(run.accuracy[:, -1], axis=1)
     known = int((~np.isnan(final)).sum())
@@ -161,86 +160,73 @@ def clients_section(run: Run) -> Markup:
             f"Client {np.nanargmax(final)} ends best ({np.nanmax(final):.3f}), client "
             f"{np.nanargmin(final)} worst ({np.nanmin(final):.3f})"
         )
-    low, high = _colour_range(run.accuracy)
+    limits = low, high = _limits(run.accuracy)
     noun, hidden = run.summary.noun, run.summary.hidden is not None
+    picture: Chart | Charts
     if len(final) <= _MULTIPLES and run.summary.tasks > 1 and not hidden:
         note = f"The matrix of each client; pale is {low:.2f}, strong is {high:.2f}."
-        picture = _small_multiples(run, low, high)
+        picture = Charts(
+            [
+                _triangle(
+                    matrix,
+                    limits,
+                    f"Accuracies of client {client}",
+                    f"client {client}: ends at {numbers.fraction(final[client])}",
+                )
+                for client, matrix in enumerate(run.accuracy)
+            ]
+        )
     else:
         note = f"Final accuracy of every client on each of its {noun}s."
-        picture = _final_by_client(run, low, high)
-    return page.section(
-        heading,
-        note,
-        picture,
-        page.collapsed("Every final accuracy as a table", _final_table(run)),
+        picture = _final_by_client(run.accuracy[:, -1], limits, noun)
+    return Section(heading, note, picture, _final_table(run))
+
+
+def _triangle(
+    matrix: Accuracy, limits: tuple[float, float], what: str, caption: str = ""
+) -> Chart:
+    """Return a matrix; with a caption it is a small one among others."""
+    counted = [*map(str, range(len(matrix)))]
+    return heat_map(
+        matrix,
+        Axis("after task t", counted),
+        Axis("on task i", counted),
+        limits,
+        lambda t, i: f"after task {t}, on task {i}: {matrix[t, i]:.3f}",
+        what,
+        caption=caption,
     )
 
 
-def _small_multiples(run: Run, low: float, high: float) -> Markup:
-    cell = min(max(170 / run.summary.tasks, 2.0), 40.0)
-    look = Look(low, high, (cell, min(cell, 30.0)), legend=False)
-    final = metrics.mean_measured(run.accuracy[:, -1], axis=1)
-    return tag(
-        "div",
-        *(
-            tag(
-                "figure",
-                _triangle(matrix, look, f"Accuracies of client {client}"),
-                tag("figcaption", f"client {client}: ends at {numbers.fraction(mean)}"),
-            )
-            for client, (matrix, mean) in enumerate(
-                zip(run.accuracy, final, strict=True)
-            )
-        ),
-        class_="multiples",
-    )
-
-
-def _final_by_client(run: Run, low: float, high: float) -> Markup:
-    final, tasks = run.accuracy[:, -1], run.summary.tasks
-    noun = run.summary.noun
-    side = min(max(700 / tasks, 12.0), 48.0)
-    height = 16.0 if len(final) <= 30 else 9.0
+def _final_by_client(final: Accuracy, limits: tuple[float, float], noun: str) -> Chart:
+    clients, tasks = final.shape
     return heat_map(
         final,
-        Axis("client (rows)", _counted(len(final))),
-        Axis(f"final accuracy on {noun} (columns)", _counted(tasks)),
-        Look(low, high, (side, height)),
+        Axis("client", [*map(str, range(clients))]),
+        Axis(f"final accuracy on {noun}", [*map(str, range(tasks))]),
+        limits,
         lambda c, i: f"client {c}, {noun} {i}: {final[c, i]:.3f}",
         f"Final accuracy of every client on every {noun}",
     )
 
 
-def _final_table(run: Run) -> Markup:
+def _final_table(run: Run) -> Table:
     """Return the last measurement of each client and task, with the task's name."""
-    last = {(m.client, m.task): m for m in sorted(run.measurements, key=_when)}
-    table = page.table(
+    by_round = sorted(run.measurements, key=lambda m: m.round)
+    last = {(m.client, m.task): m for m in by_round}
+    return Table(
         ["client", run.summary.noun, "name", "round", "accuracy"],
-        (
-            [
-                str(client),
-                str(task),
-                m.task_name,
-                str(m.round),
-                numbers.fraction(m.accuracy),
-            ]
+        [
+            [str(client), str(task), m.task_name, str(m.round), f"{m.accuracy:.3f}"]
             for (client, task), m in sorted(last.items())
-        ),
+        ],
+        "finals",
         words=3,
+        folded="Every final accuracy as a table",
     )
-    return tag("div", table, class_="tall")
 
 
-def _counted(count: int) -> list[Label]:
-    return [Label(str(i)) for i in range(count)]
-
-
-def _when(measurement: Measurement) -> int:
-    return measurement.round
-
-
-def _colour_range(accuracy: Accuracy) -> tuple[float, float]:
+def _limits(accuracy: Accuracy) -> tuple[float, float]:
     """Return multiples of 0.05 that enclose every accuracy, at least 0.05 apart."""
     low = math.floor(float(np.nanmin(accuracy)) * 20 + 1e-9)
     high = math.ceil(float(np.nanmax(accuracy)) * 20 - 1e-9)

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from fcl_flower.results.metrics import Accuracy
-from fcl_flower.results.report.html import numbers, page
-from fcl_flower.results.report.html.markup import Markup, join, tag
+from fcl_flower.results.report.html import numbers
+from fcl_flower.results.report.html.content import Cell, Part, Section, Table, Text
 from fcl_flower.results.report.schema import Candidate, Overlap
 from fcl_flower.results.report.sections.adapter_matrix import (
-    Cell,
+    Pair,
     Wording,
     adapter_matrix,
 )
@@ -23,8 +23,8 @@ LISTED = 60
 """Rows up to which the table of choices is complete."""
 
 BY_TASK = Wording(
-    "new task (client, task)",
-    "finished task (task, client)",
+    "new task (client/task)",
+    "finished task (client/task)",
     "Overlap of each new task with the finished tasks of other clients",
     "Overlap of the new task with each finished task of the other clients, as the "
     "server scored it. A dot: chosen, that is, the client used its adapter. An empty "
@@ -39,7 +39,7 @@ BY_CLIENT = Wording(
 )
 
 
-def overlap_section(overlap: Sequence[Overlap]) -> Markup:
+def overlap_section(overlap: Sequence[Overlap]) -> Section:
     """Return overlaps and choices as a heat map and a table.
 
     The map has a cell for each candidate, or for each pair of clients where there are
@@ -47,7 +47,7 @@ def overlap_section(overlap: Sequence[Overlap]) -> Markup:
     """
     entries = [entry for entry in overlap if entry.candidates]
     if not entries:
-        return page.section(
+        return Section(
             "No task had a candidate",
             "The strategy compares tasks, but no other client had finished one.",
         )
@@ -56,9 +56,9 @@ def overlap_section(overlap: Sequence[Overlap]) -> Markup:
         BY_TASK,
         BY_CLIENT,
         _client_hint,
-        _colour_range,
+        _limits,
     )
-    return page.section(_finding(entries), note, picture, *_choices(entries))
+    return Section(_finding(entries), note, picture, *_choices(entries))
 
 
 def _finding(entries: Sequence[Overlap]) -> str:
@@ -103,9 +103,9 @@ def _finding(entries: Sequence[Overlap]) -> str:
     )
 
 
-def _cell(entry: Overlap, candidate: Candidate) -> Cell:
+def _cell(entry: Overlap, candidate: Candidate) -> Pair:
     shared = candidate.same_classes
-    return Cell(
+    return Pair(
         (entry.client, entry.task),
         (candidate.client, candidate.task),
         candidate.overlap,
@@ -118,7 +118,7 @@ def _cell(entry: Overlap, candidate: Candidate) -> Cell:
     )
 
 
-def _client_hint(client: int, other: int, mean: float, cells: Sequence[Cell]) -> str:
+def _client_hint(client: int, other: int, mean: float, cells: Sequence[Pair]) -> str:
     return (
         f"client {client}, new tasks, and client {other}, finished ones: overlap "
         f"{numbers.fraction(mean)}, mean of {len(cells)}; "
@@ -126,13 +126,13 @@ def _client_hint(client: int, other: int, mean: float, cells: Sequence[Cell]) ->
     )
 
 
-def _colour_range(overlaps: Accuracy) -> tuple[float, float]:
+def _limits(overlaps: Accuracy) -> tuple[float, float]:
     """Return the range from lowest to highest: overlaps lie close to each other."""
     low, high = float(np.nanmin(overlaps)), float(np.nanmax(overlaps))
     return low, high if high > low else low + 1
 
 
-def _choices(entries: Sequence[Overlap]) -> list[Markup]:
+def _choices(entries: Sequence[Overlap]) -> list[Part]:
     """Return a table of what each task chose, and how many tasks it leaves out."""
     ordered = sorted(entries, key=lambda entry: (entry.client, entry.task))
     rows = [
@@ -145,26 +145,21 @@ def _choices(entries: Sequence[Overlap]) -> list[Markup]:
         for entry in ordered[:LISTED]
     ]
     head = ["client", "new task", "chosen, most overlap first", "candidates"]
-    parts = [tag("div", page.table(head, rows, "choices", words=3), class_="tall")]
+    parts: list[Part] = [Table(head, rows, "choices", words=3)]
     left_out = len(ordered) - len(rows)
     if left_out:
         more = f"And {numbers.plural(left_out, 'more task')}: see overlap.json."
-        parts.append(tag("p", more, class_="note"))
+        parts.append(Text(more))
     return parts
 
 
-def _chosen(entry: Overlap) -> str:
+def _chosen(entry: Overlap) -> Cell:
     chosen = sorted(
         (c for c in entry.candidates if c.chosen),
         key=lambda c: (-c.overlap, c.client, c.task),
     )
-    if not chosen:
-        return "none"
-    return join(
-        tag(
-            "div",
-            f"{numbers.fraction(c.overlap)} client {c.client}, task {c.task}: ",
-            c.task_name,
-        )
+    lines = (
+        f"{numbers.fraction(c.overlap)} client {c.client}, task {c.task}: {c.task_name}"
         for c in chosen
     )
+    return Cell("" if chosen else "none", lines=tuple(lines))

@@ -6,18 +6,17 @@ from dataclasses import replace
 import numpy as np
 
 from fcl_flower.results.metrics import Accuracy
-from fcl_flower.results.report.html import page
-from fcl_flower.results.report.html.markup import Markup
+from fcl_flower.results.report.html.content import Section
 from fcl_flower.results.report.schema import Attention, ForeignAdapter
 from fcl_flower.results.report.sections.adapter_matrix import (
-    Cell,
+    Pair,
     Wording,
     adapter_matrix,
 )
 
 BY_TASK = Wording(
-    "who attends (client, task)",
-    "whose adapter (task, client)",
+    "who attends (client/task)",
+    "whose adapter (client/task)",
     "Weight of each foreign adapter for each client and task",
     "Mean |alpha| over the layers. An empty cell: the adapter was not offered for "
     "that task.",
@@ -32,21 +31,19 @@ BY_CLIENT = Wording(
 SAME_GROUP = " A dot: the adapter's task is of the same class group."
 
 
-def attention_section(attention: Sequence[Attention]) -> Markup:
+def attention_section(attention: Sequence[Attention]) -> Section:
     """Return the weights as a heat map: per adapter, or per client where too many."""
     used = [entry for entry in attention if entry.foreign]
     if not used:
-        return page.section(
+        return Section(
             "No client has foreign adapters",
             "The strategy offers them, but none had arrived by the end of this run.",
         )
     cells = [_cell(entry, foreign) for entry in used for foreign in entry.foreign]
     dotted = any(cell.marked for cell in cells)
     by_task = replace(BY_TASK, note=BY_TASK.note + SAME_GROUP) if dotted else BY_TASK
-    picture, note = adapter_matrix(
-        cells, by_task, BY_CLIENT, _client_hint, _colour_range
-    )
-    return page.section(_finding(used), note, picture)
+    picture, note = adapter_matrix(cells, by_task, BY_CLIENT, _client_hint, _limits)
+    return Section(_finding(used), note, picture)
 
 
 def _finding(used: Sequence[Attention]) -> str:
@@ -68,8 +65,8 @@ def _finding(used: Sequence[Attention]) -> str:
     )
 
 
-def _cell(entry: Attention, foreign: ForeignAdapter) -> Cell:
-    return Cell(
+def _cell(entry: Attention, foreign: ForeignAdapter) -> Pair:
+    return Pair(
         (entry.client, entry.task),
         (foreign.client, foreign.task),
         foreign.weight,
@@ -80,10 +77,10 @@ def _cell(entry: Attention, foreign: ForeignAdapter) -> Cell:
     )
 
 
-def _client_hint(client: int, other: int, mean: float, cells: Sequence[Cell]) -> str:
+def _client_hint(client: int, other: int, mean: float, cells: Sequence[Pair]) -> str:
     return f"client {client} uses client {other}: {mean:.3f}, mean of {len(cells)}"
 
 
-def _colour_range(weights: Accuracy) -> tuple[float, float]:
+def _limits(weights: Accuracy) -> tuple[float, float]:
     """Return a range from zero; to any positive end if all weights are zero."""
     return 0.0, float(np.nanmax(weights)) or 1.0

@@ -9,15 +9,16 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from fcl_flower.results.metrics import Accuracy
-from fcl_flower.results.report.charts import over_rounds, plot, scatter
-from fcl_flower.results.report.charts.heatmap import Axis, Categories, Label, heat_map
-from fcl_flower.results.report.html import numbers, page
-from fcl_flower.results.report.html.markup import Markup, tag
+from fcl_flower.results.report.charts import scatter
+from fcl_flower.results.report.charts.heatmap import Axis, category_map
+from fcl_flower.results.report.charts.lines import Series, lines
+from fcl_flower.results.report.html import numbers
+from fcl_flower.results.report.html.content import Chart, Charts, Section
 from fcl_flower.results.report.reader import Run
 from fcl_flower.results.report.schema import NONE, Clustering
 
 
-def clustering_sections(rounds: Sequence[Clustering], run: Run) -> Iterator[Markup]:
+def clustering_sections(rounds: Sequence[Clustering], run: Run) -> Iterator[Section]:
     """Yield measures over rounds, the model of each concept, and maps of two rounds."""
     names = run.scenario.concepts
     yield _measures_section(rounds, run)
@@ -25,37 +26,36 @@ def clustering_sections(rounds: Sequence[Clustering], run: Run) -> Iterator[Mark
     yield _maps_section(rounds, names)
 
 
-def _measures_section(rounds: Sequence[Clustering], run: Run) -> Markup:
-    ari, effectiveness = np.full((2, run.summary.total_rounds), np.nan)
+def _measures_section(rounds: Sequence[Clustering], run: Run) -> Section:
+    at = np.arange(1, run.summary.total_rounds + 1)
+    ari, effectiveness = np.full((2, len(at)), np.nan)
     for one in rounds:
         ari[one.round - 1], effectiveness[one.round - 1] = one.ari, one.effectiveness
     perfect = sum(one.ari == 1 for one in rounds)
     matched = sum(one.effectiveness * len(one.clients) for one in rounds)
     updates = sum(len(one.clients) for one in rounds)
-    return page.section(
+    return Section(
         f"Clusters are exactly the hidden concepts in {perfect} of "
         f"{numbers.plural(len(rounds), 'round')}; {matched / updates:.0%} of the "
         "updates reached the concept model they started from",
         "Adjusted Rand index of the clusters against the hidden concepts: 1 is "
         "perfect, 0 is what chance gives. Matching effectiveness: fraction of the "
         "updates that went into the concept model which their client had started from.",
-        over_rounds.lines_over_rounds(
+        lines(
             [
-                over_rounds.Track("adjusted Rand index", ari, "var(--c0)", (0, 1)),
-                over_rounds.Track(
-                    "matching effectiveness", effectiveness, "var(--c2)", (0, 1)
-                ),
+                Series("adjusted Rand index", at, ari, "var(--c0)"),
+                Series("matching effectiveness", at, effectiveness, "var(--c2)"),
             ],
-            [0] * run.summary.total_rounds,
-            (),
+            "round",
             "Clustering and matching over rounds",
+            "index, fraction",
         ),
     )
 
 
 def _models_section(
     rounds: Sequence[Clustering], names: Sequence[str], total: int
-) -> Markup:
+) -> Section:
     """Return which concept model the clients of each concept reached, by round."""
     reached: dict[tuple[int, int], Counter[int]] = {}
     for one in rounds:
@@ -74,27 +74,24 @@ def _models_section(
             f"{numbers.plural(counts.total(), 'client')}"
         )
 
-    known = sorted({m for counts in reached.values() for m in counts})
-    look = Categories((min(740 / total, 30.0), 24.0))
     note = (
         "The concept model that most of a concept's clients reached in each round. "
         "Empty: no client had data of the concept."
     )
     divided = {cell for cell, counts in reached.items() if len(counts) > 1}
-    if divided and look.shows_numbers:
+    if divided:
         note += " A dot: some of its clients reached another one, or none."
-    return page.section(
+    return Section(
         _sharing(models, names),
         note,
-        page.legend((_model(m), plot.category_colour(m)) for m in known),
-        heat_map(
+        category_map(
             models,
-            Axis("concept", [Label(plot.short(name)) for name in names]),
-            Axis("round", [Label(str(r)) for r in range(1, total + 1)], first=1),
-            look,
+            Axis("concept", names),
+            Axis("round", [*map(str, range(1, total + 1))]),
+            _model,
             hint,
             "Concept model that each concept reached in each round",
-            divided if look.shows_numbers else (),
+            divided,
         ),
     )
 
@@ -128,32 +125,19 @@ def _sharing(models: Accuracy, names: Sequence[str]) -> str:
     )
 
 
-def _maps_section(rounds: Sequence[Clustering], names: Sequence[str]) -> Markup:
+def _maps_section(rounds: Sequence[Clustering], names: Sequence[str]) -> Section:
     """Return where the clients' models lay in the first round and at the end."""
     last = next((one for one in reversed(rounds) if one.clusters > 1), rounds[-1])
     shown = [rounds[0]] if last is rounds[0] else [rounds[0], last]
-    clusters = sorted({cluster for one in shown for cluster in one.cluster})
-    return page.section(
+    return Section(
         f"In round {last.round} the client models form "
         f"{numbers.plural(last.clusters, 'cluster')}: {_purity(last)}",
         "Each point is the model of a client after its training: near points have "
         "similar weights. Its number is the hidden concept of its data: "
-        f"{', '.join(f'{k} {name}' for k, name in enumerate(names))}. Points that "
-        "would cover each other are moved apart. Each map has its own scale; the bar "
-        "below it is a distance between weights.",
-        page.legend((_cluster(c), plot.category_colour(c)) for c in clusters),
-        tag(
-            "div",
-            *(
-                tag(
-                    "figure",
-                    _map(one, names),
-                    tag("figcaption", _caption(one)),
-                )
-                for one in shown
-            ),
-            class_="multiples maps",
-        ),
+        f"{', '.join(f'{k} {name}' for k, name in enumerate(names))}. Zoom in where "
+        "points cover each other. Each map has its own scale, the same in both "
+        "directions.",
+        Charts([_map(one, names) for one in shown], "maps"),
     )
 
 
@@ -171,7 +155,7 @@ def _purity(one: Clustering) -> str:
     return "each of one concept, but not all of its clients"
 
 
-def _map(one: Clustering, names: Sequence[str]) -> Markup:
+def _map(one: Clustering, names: Sequence[str]) -> Chart:
     points = [
         scatter.Point(
             position,
@@ -190,7 +174,8 @@ def _map(one: Clustering, names: Sequence[str]) -> Markup:
             strict=True,
         )
     ]
-    return scatter.scatter(points, f"Map of the client models of round {one.round}")
+    what = f"Map of the client models of round {one.round}"
+    return scatter.scatter(points, _cluster, what, _caption(one))
 
 
 def _cluster(number: int) -> str:

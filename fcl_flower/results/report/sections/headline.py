@@ -1,17 +1,17 @@
 """The tiles at the head of a run's page: what came out, in a few figures."""
 
-from fcl_flower.results.report.html import numbers, page
-from fcl_flower.results.report.html.markup import Markup, join
+from fcl_flower.results.report.html import numbers
+from fcl_flower.results.report.html.content import Cell, Tiles, Value
 from fcl_flower.results.report.schema import Summary
 
-Tile = tuple[str, str, str]
+Tile = tuple[str, Value, Value]
 
 
-def headline(summary: Summary) -> Markup:
+def headline(summary: Summary) -> Tiles:
     """Return what was learned, and what it took."""
     learned = _of_tasks(summary) if summary.hidden is None else _of_concepts(summary)
     before = _before_aggregation(summary)
-    return page.tiles([*learned, *before, *_privacy(summary), *_costs(summary)])
+    return Tiles([*learned, *before, *_privacy(summary), *_costs(summary)])
 
 
 def _of_tasks(summary: Summary) -> list[Tile]:
@@ -19,7 +19,8 @@ def _of_tasks(summary: Summary) -> list[Tile]:
         (
             "Average accuracy",
             numbers.fraction(summary.average_accuracy),
-            "over all tasks at the end, mean over clients",
+            "over all tasks at the end, "
+            + numbers.mean_over(summary.clients, "client"),
         ),
         (
             "Learning accuracy",
@@ -41,11 +42,12 @@ def _of_tasks(summary: Summary) -> list[Tile]:
 
 def _of_concepts(summary: Summary) -> list[Tile]:
     """Return the same of hidden concepts, for which there is no time of learning."""
-    tiles = [
+    tiles: list[Tile] = [
         (
             "Average accuracy",
             numbers.fraction(summary.average_accuracy),
-            "mean over concepts and clients at the end",
+            "over all concepts at the end, "
+            + numbers.mean_over(summary.clients, "client"),
         ),
         (
             "Catastrophic forgetting",
@@ -122,7 +124,8 @@ def _costs(summary: Summary) -> list[Tile]:
         (
             "Model size",
             numbers.size_exact(summary.model_bytes),
-            "everything one client must keep, mean over clients",
+            "everything one client must keep, "
+            + numbers.mean_over(summary.clients, "client"),
         ),
         (
             "Time",
@@ -137,6 +140,7 @@ def _simulated_time(clock: float | None) -> str:
     return "" if clock is None else f"; {clock:g} on the simulated clock"
 
 
-def _nominal(count: int) -> Markup:
+def _nominal(count: int) -> Cell:
     """Return nominal bytes (FedWeIT, table 2), beside those of the messages."""
-    return join([numbers.size_exact(count), " nominal: 4 bytes per non-zero parameter"])
+    told = f"{numbers.size(count)} nominal: 4 bytes per non-zero parameter"
+    return Cell(told, f"{count:,} bytes")

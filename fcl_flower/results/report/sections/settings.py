@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fcl_flower.results.report.html import numbers, page
-from fcl_flower.results.report.html.markup import Markup, join, tag
+from fcl_flower.results.report.html import numbers
+from fcl_flower.results.report.html.content import Cell, Section, Table, Text
 from fcl_flower.results.report.schema import (
     Environment,
     Hidden,
@@ -23,7 +23,7 @@ ELSEWHERE = {"head": "model", "client_fraction": "federation"}
 _SPLITS = ("train", "valid", "test")
 
 
-def scenario_section(scenario: Scenario) -> Markup:
+def scenario_section(scenario: Scenario) -> Section:
     """Return who learns which classes in which order, with counts of examples."""
     if not scenario.datasets:
         return _local_data_section(scenario)
@@ -31,19 +31,17 @@ def scenario_section(scenario: Scenario) -> Markup:
     longest = max(map(len, scenario.clients))
     each = " each" if len(scenario.clients) > 1 else ""
     up_to = "up to " if min(map(len, scenario.clients)) < longest else ""
-    whole = page.table(
+    whole = Table(
         ["client", *(f"task {t}" for t in range(longest))],
-        (
+        [
             [str(client), *map(_cell, stream), *[""] * (longest - len(stream))]
             for client, stream in enumerate(scenario.clients)
-        ),
+        ],
         "scenario",
-        words=longest + 1,
+        longest + 1,
+        "Show every client's tasks" if len(scenario.clients) > _OPEN else "",
     )
-    if len(scenario.clients) > _OPEN:
-        scrolled = tag("div", whole, class_="tall")
-        whole = page.collapsed("Show every client's tasks", scrolled)
-    return page.section(
+    return Section(
         f"{numbers.plural(len(scenario.clients), 'client')} with {up_to}"
         f"{numbers.plural(longest, 'task')}{each}, "
         f"{_classes(tasks)}",
@@ -53,20 +51,18 @@ def scenario_section(scenario: Scenario) -> Markup:
     )
 
 
-def _local_data_section(scenario: Scenario) -> Markup:
+def _local_data_section(scenario: Scenario) -> Section:
     """Return what is known of clients' local data."""
     count = numbers.plural(len(scenario.clients[0]), "task")
-    most = numbers.plural(scenario.classes_per_task or 0, "class").replace(
-        "sss", "sses"
-    )
-    return page.section(
+    most = numbers.plural(scenario.classes_per_task or 0, "class")
+    return Section(
         f"{numbers.plural(len(scenario.clients), 'client')} with {count} of local data",
         f"A task has up to {most}. What is in the tasks, and how many examples, is "
         "known to the client only.",
     )
 
 
-def concepts_section(scenario: Scenario, hidden: Hidden) -> Markup:
+def concepts_section(scenario: Scenario, hidden: Hidden) -> Section:
     """Return what the hidden concepts are and when clients have their data."""
     tasks = [task for chunks in scenario.clients for task in chunks]
     rows = []
@@ -75,12 +71,12 @@ def concepts_section(scenario: Scenario, hidden: Hidden) -> Markup:
         name, classes = chunks[0].name, ", ".join(chunks[0].class_names)
         rows.append([str(number), name, classes, *(f"{count:,}" for count in counts)])
     count = numbers.plural(len(rows), "hidden concept")
-    return page.section(
+    return Section(
         f"{numbers.plural(len(scenario.clients), 'client')} with {count}, "
         f"{_classes(tasks)}",
         f"{_stream(hidden)} {_drawn(scenario, tasks)} The counts are totals over "
         "clients; no two clients have an example in common.",
-        page.table(["concept", "name", "classes", *_SPLITS], rows, "concepts", 3),
+        Table(["concept", "name", "classes", *_SPLITS], rows, "concepts", 3),
     )
 
 
@@ -106,7 +102,7 @@ def _stream(hidden: Hidden) -> str:
 
 def _classes(tasks: Sequence[Task]) -> str:
     count = len({name for task in tasks for name in task.class_names})
-    return numbers.plural(count, "different class").replace("classs", "classes")
+    return numbers.plural(count, "different class")
 
 
 def _drawn(scenario: Scenario, tasks: Sequence[Task]) -> str:
@@ -118,20 +114,20 @@ def _drawn(scenario: Scenario, tasks: Sequence[Task]) -> str:
     )
 
 
-def _cell(task: Task) -> Markup:
+def _cell(task: Task) -> Cell:
     group = "" if task.group is None else f"group {task.group}"
     counts = f"{task.train:,} / {task.valid:,} / {task.test:,}"
-    lines = [group, ", ".join(task.class_names), counts]
-    return join([task.name, *(tag("small", line) for line in lines if line)])
+    lines = (group, ", ".join(task.class_names), counts)
+    return Cell(task.name, lines=tuple(line for line in lines if line))
 
 
-def settings_section(summary: Summary) -> Markup:
+def settings_section(summary: Summary) -> Section:
     """Return every setting of the run, and the command that repeats it if known."""
     command = []
     if summary.command is not None:
         command = [
-            tag("p", "This command runs the same again:", class_="note"),
-            tag("pre", summary.command),
+            Text("This command runs the same again:"),
+            Text(summary.command, verbatim=True),
         ]
     rows = [
         ("strategy.name", summary.strategy),
@@ -148,11 +144,11 @@ def settings_section(summary: Summary) -> Markup:
         *summary.remarks.items(),
         *_environment(summary.environment),
     ]
-    return page.section(
+    return Section(
         "Settings",
         "From summary.json: how the run was made, by the names of the configuration.",
         *command,
-        page.table(["setting", "value"], rows, "settings", words=2),
+        Table(["setting", "value"], rows, "settings", words=2),
     )
 
 
@@ -190,9 +186,10 @@ def _extent(summary: Summary) -> list[tuple[str, str]]:
 
 
 def _environment(environment: Environment) -> list[tuple[str, str]]:
-    """Return when and under which versions the run was made, where that is known."""
-    date = [] if environment.date is None else [("date", environment.date)]
-    return date + [
+    """Return when, of what and on what the run was made, where that is known."""
+    keys = ("date", "commit", "machine")
+    found = [(key, getattr(environment, key)) for key in keys]
+    return [(key, value) for key, value in found if value is not None] + [
         (f"version of {name}", _shown(version))
         for name, version in environment.versions.items()
     ]

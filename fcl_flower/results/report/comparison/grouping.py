@@ -3,10 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.results.report.charts import plot
+from fcl_flower.results import metrics
+from fcl_flower.results.metrics import Accuracy, TransferGain
+from fcl_flower.results.report.charts.traces import category_colour
 from fcl_flower.results.report.reader import Run
-from fcl_flower.results.report.sections.transfer_gain import Pair
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -21,6 +24,47 @@ class Entry:
     def local_only(self) -> bool:
         """Return whether its clients did not communicate."""
         return self.runs[0].summary.local_only
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pair:
+    """A federated run and its local-only counterpart, seed by seed.
+
+    Attributes:
+        federated: title of the federated run.
+        local_only: title of the same without communication.
+        with_federation: for each seed, ``a``, shape (clients, tasks, tasks).
+        without: the same of the local-only runs.
+        colour: CSS colour of the federated run.
+    """
+
+    federated: str
+    local_only: str
+    with_federation: Sequence[Accuracy]
+    without: Sequence[Accuracy]
+    colour: str
+
+    @property
+    def unit(self) -> str:
+        """Return what the spread is over: seeds where there are several."""
+        return "seed" if len(self.without) > 1 else "client"
+
+    @property
+    def gain(self) -> TransferGain:
+        """Return the gain per seed, or per client where there is one seed."""
+        if self.unit == "client":
+            return metrics.transfer_gain(self.with_federation[0], self.without[0])
+        federated, local_only = [], []
+        for a, b in zip(self.with_federation, self.without, strict=True):
+            # A client that is missing in one run must not sway the other run's mean.
+            unknown = np.isnan(a) | np.isnan(b)
+            federated.append(
+                metrics.mean_measured(np.where(unknown, np.nan, a), axis=0)
+            )
+            local_only.append(
+                metrics.mean_measured(np.where(unknown, np.nan, b), axis=0)
+            )
+        return metrics.transfer_gain(np.stack(federated), np.stack(local_only))
 
 
 def require_identical_scenario(runs: Sequence[Run]) -> None:
@@ -74,35 +118,42 @@ def entries(runs: Sequence[Run]) -> list[Entry]:
                 "labels or seeds"
             )
         owner = owners.get(label, label) if members[0].summary.local_only else label
-        colours.setdefault(owner, plot.category_colour(len(colours)))
+        colours.setdefault(owner, category_colour(len(colours)))
         found.append(Entry(label, tuple(members), colours[owner]))
     return found
 
 
-def pairs(entries: Sequence[Entry]) -> list[Pair]:
-    """Return each federated entry with its local-only counterpart, by their seeds.
+def counterpart_of(federated: Entry, entries: Sequence[Entry]) -> Entry | None:
+    """Return the local-only runs that an entry is held against, if they are there.
 
     Both must get hidden concepts in the same way: a client that has all at once gains
     by that, not by the federation.
     """
+    ours = federated.runs[0].summary
+    for other in entries:
+        theirs = other.runs[0].summary
+        if ours.counterpart == theirs.label and ours.hidden == theirs.hidden:
+            return other
+    return None
+
+
+def pairs(entries: Sequence[Entry]) -> list[Pair]:
+    """Return each federated entry with its local-only counterpart, by their seeds."""
     found = []
     for federated in entries:
+        local_only = counterpart_of(federated, entries)
+        if local_only is None:
+            continue
         own = {run.summary.seed: run.accuracy for run in federated.runs}
-        for local_only in entries:
-            other = {run.summary.seed: run.accuracy for run in local_only.runs}
-            seeds = sorted(own.keys() & other.keys())
-            ours, theirs = federated.runs[0].summary, local_only.runs[0].summary
-            counterparts = (
-                ours.counterpart == theirs.label and ours.hidden == theirs.hidden
-            )
-            if counterparts and seeds:
-                found.append(
-                    Pair(
-                        federated.label,
-                        local_only.label,
-                        [own[seed] for seed in seeds],
-                        [other[seed] for seed in seeds],
-                        federated.colour,
-                    )
+        other = {run.summary.seed: run.accuracy for run in local_only.runs}
+        if seeds := sorted(own.keys() & other.keys()):
+            found.append(
+                Pair(
+                    federated.label,
+                    local_only.label,
+                    [own[seed] for seed in seeds],
+                    [other[seed] for seed in seeds],
+                    federated.colour,
                 )
+            )
     return found
