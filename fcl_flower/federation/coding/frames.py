@@ -38,6 +38,9 @@ def decompress(frame: bytes, itemsize: int, limit: int) -> bytes:
         WireError: the frame is damaged, is followed by something, or claims more.
     """
     try:
+        # Frames to be skipped may claim gigabytes without being asked for their size.
+        if not frame.startswith(zstandard.FRAME_HEADER):
+            raise WireError("a compressed tensor is damaged: no frame of Zstandard")
         claimed = zstandard.frame_content_size(frame)
         # Without a size the claim would be open, and -1 is what such a frame says.
         if not 0 <= claimed <= limit:
