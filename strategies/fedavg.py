@@ -28,6 +28,7 @@ class FedAvg(ServerStrategy[Params], SumsUpdates):
     """Keep one global model; every client receives it whole."""
 
     combines = True
+    differences = ("base",)
 
     @override
     def init(self, model: Arrays) -> Payload:

@@ -43,6 +43,12 @@ class ServerStrategy(ABC, Generic[P]):
         combines: all that it averages, if anything, goes through `aggregation`, so that
             ``federation.aggregation`` may be any.
         handed_on: the kinds of groups that other clients receive as they were sent.
+        differences: the kinds of groups in the state that are models, the same for all
+            clients: a client receives one whole, or as `SparseArray` what it lacks, and
+            an update's group of the same name is it after training. With
+            ``federation.wire_dtype`` int8 and less they travel as rounded differences.
+        rounded: the kinds of groups that may then be rounded as they are. All others
+            are exact.
 
     Attributes:
         aggregation: how updates are combined; the mean, unless the run's is set.
@@ -53,6 +59,8 @@ class ServerStrategy(ABC, Generic[P]):
     adds_up: ClassVar[bool] = False
     combines: ClassVar[bool] = False
     handed_on: ClassVar[tuple[str, ...]] = ()
+    differences: ClassVar[tuple[str, ...]] = ()
+    rounded: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, params: P, seed: int) -> None:
         """Keep the hyper-parameters; ``seed`` is the run's seed (see `core.seeds`)."""

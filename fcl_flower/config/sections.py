@@ -236,8 +236,17 @@ class FederationSection(Section):
     for adapters; empty for nothing."""
     attackers: int = Field(0, ge=0)
     """How many clients are hostile: the last ones."""
-    wire_dtype: Literal["float32", "float16", "bfloat16"] = "float32"
-    """Floating-point type of float32 tensors on the wire."""
+    wire_dtype: Literal["float32", "float16", "bfloat16", "int8", "int4", "ternary"] = (
+        "float32"
+    )
+    """How float32 tensors travel. By 255, 15 or 3 levels (int8, int4, ternary): models
+    as the difference to what the other side has, adapters as they are, and the rest
+    exactly (docs/wire.md)."""
+    wire_compression: Literal["none", "zstd"] = "none"
+    """Compression of tensors on the wire, without loss."""
+    error_feedback: bool = True
+    """Add what rounding to levels takes from a difference to the next one; without it
+    differences are rounded at random."""
     secure_aggregation: bool = False
     """Show the server the sum of the updates alone, where the strategy needs no more
     (docs/protections.md)."""

@@ -124,7 +124,8 @@ class AsynchronousStrategy(FederatedStrategy):
                 stage = schedule.stage(progress.done)
                 tasks = schedule.evaluated(progress.done)
                 message = server.evaluate_request(client, stage, tasks)
-                self._questions[client] = Question.of(message, stage, tasks)
+                asked = Question.of(message, stage, tasks, server.made_of)
+                self._questions[client] = asked
                 messages.append(message)
                 progress.due = self.run.clock.now
         return messages
@@ -209,13 +210,13 @@ class AsynchronousStrategy(FederatedStrategy):
             query = server.query_request(client, stage, own)
             if query is not None:
                 progress.due = clock.now
-                self._questions[client] = Question.of(query, stage, 0)
+                self._questions[client] = Question.of(query, stage, 0, server.made_of)
                 return query
         progress.due = clock.now + clock.duration(client)
         with_scores = server.evaluates_after_training and own.ends_task
         tasks = schedule.evaluated(own.round) if with_scores else 0
         message = server.train_request(client, stage, tasks=tasks, client_stage=own)
-        self._questions[client] = Question.of(message, stage, tasks)
+        self._questions[client] = Question.of(message, stage, tasks, server.made_of)
         return message
 
     def _next_client(self, inbox: dict[int, Message]) -> int | None:

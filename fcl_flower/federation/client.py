@@ -21,12 +21,15 @@ from fcl_flower.data.examples import Examples, InputSpec, SplitName, TaskData, c
 from fcl_flower.data.local.client_data import LocalData
 from fcl_flower.data.scenarios.registry import Scenario
 from fcl_flower.data.text.vector_files import find_vectors
+from fcl_flower.federation.coding.wire_format import WireFormat
+from fcl_flower.federation.copies.replica import Replica
 from fcl_flower.federation.resident.run_parts import run_parts
 from fcl_flower.federation.secure.client_side import ClientSide
 from fcl_flower.federation.transport.codec import encode
 from fcl_flower.federation.transport.state_store import (
     ContextStateStore,
     FolderStateStore,
+    Saved,
     StateStore,
 )
 from fcl_flower.models.multi_head import mask_logits
@@ -133,6 +136,7 @@ class Client:
             self.learner.model.grow_head(self.scenario.labels_until(stage.task))
         masked = config.federation.secure_aggregation
         self.masks = ClientSide(context) if masked else None
+        self.wire = WireFormat.of(config.federation, run.algorithm.load_server())
         self.epsilon = 0.0
         self.store: StateStore = ContextStateStore(context)
         if config.run.client_state != "context":
@@ -144,9 +148,15 @@ class Client:
             self.store = FolderStateStore(folder)
 
     def state(self, before: int) -> Payload:
-        """Return the private state from before a round of the client's own count."""
+        """Return the learner's state from before a round of the client's own count."""
         saved = self.store.load(before)
-        return self.learner.init() if saved is None else saved.payload
+        return self.learner.init() if saved is None else Replica.without(saved.payload)
+
+    def replica(self, saved: Saved | None) -> Replica:
+        """Return the client's copies of models as they were saved with a state."""
+        context = self.learner.context
+        kept = {} if saved is None else saved.payload
+        return Replica(self.wire, context.seed, context.client, kept)
 
     def evaluation(
         self, state: Payload, received: Payload, stage: TaskStage

@@ -1,7 +1,7 @@
 """The Flower ClientApp: it wraps any `ClientLearner` of ours."""
 
 from collections.abc import Callable
-from logging import ERROR
+from logging import ERROR, WARNING
 from typing import TypeAlias
 
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
@@ -15,6 +15,7 @@ from fcl_flower.core.errors import ContractError, FclError
 from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData
 from fcl_flower.federation.client import Client
+from fcl_flower.federation.copies.replica import CopyError
 from fcl_flower.federation.secure import exchange
 from fcl_flower.federation.secure.client_side import ClientSide
 from fcl_flower.federation.transport import messages, protocol
@@ -71,7 +72,7 @@ def query(message: Message, context: Context) -> Message:
             "AnswersQueries"
         )
     answer = learner.answer_query(client.state(stage.round), question, stage, data)
-    encoder = messages.MessageEncoder(client.config.federation.wire_dtype)
+    encoder = messages.MessageEncoder(client.wire)
     return Message(encoder.payload(answer), reply_to=message)
 
 
@@ -114,21 +115,29 @@ def trained(message: Message, client: Client, train: Train) -> Message:
     saved = client.store.load(before=stage.round)
     if request.since > (0 if saved is None else saved.round):
         return Message(messages.state_lost(request.since), reply_to=message)
-    state = client.learner.init() if saved is None else saved.payload
+    replica = client.replica(saved)
+    try:
+        received = replica.received(message.content, MAX_RECEIVED)
+    except CopyError as error:
+        log(WARNING, "asking for the whole model: %s", error)
+        return Message(messages.state_lost(request.since), reply_to=message)
+    state = client.learner.init() if saved is None else replica.without(saved.payload)
     data = client.data(stage)
     state = client.charged(state, len(data.train.y))
-    received = dict(messages.decode_payload(message.content, MAX_RECEIVED))
     sum_of = received.pop(exchange.SUM_OF, {})
-    state, update = train(state, received, stage, data)
-    client.store.save(state, stage.round)
+    state, learned = train(state, received, stage, data)
+    update = client.hidden(learned, received, stage)
+    payload = replica.outgoing(update.payload, stage.round)
+    client.store.save({**state, **replica.kept()}, stage.round)
     # What was sent is old by now: the client has its private state, and its update.
-    own = update.payload if client.learner.update_is_model else {}
+    own = learned.payload if client.learner.update_is_model else {}
     tested = client.evaluation(state, own, stage) if request.evaluate else None
-    update = client.hidden(update, received, stage)
     if client.masks is not None:
         update = client.masks.masked(update, sum_of)
-    encoder = messages.MessageEncoder(client.config.federation.wire_dtype)
-    return Message(encoder.encode_update(update, stage, tested), reply_to=message)
+        payload = update.payload
+    encoder = messages.MessageEncoder(client.wire)
+    content = encoder.encode_update(update, stage, tested, payload)
+    return Message(content, reply_to=message)
 
 
 @app.evaluate()
@@ -136,7 +145,8 @@ def evaluate(message: Message, context: Context) -> Message:
     """Score every task so far, or every concept, on its whole test set."""
     stage = messages.decode_request(message.content).stage
     client = Client(context, stage)
-    received = messages.decode_payload(message.content, MAX_RECEIVED)
+    saved = client.store.load(stage.round + 1)
+    received = client.replica(saved).received(message.content, MAX_RECEIVED)
     found = client.evaluation(client.state(stage.round + 1), received, stage)
     return Message(
         RecordDict({messages.SCORES: messages.encode_evaluation(found)}),

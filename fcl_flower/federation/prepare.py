@@ -19,6 +19,7 @@ from fcl_flower.core.errors import RoundError, refuse
 from fcl_flower.core.schedule import Schedule
 from fcl_flower.core.simulated_clock import SimulatedClock
 from fcl_flower.core.types import Arrays
+from fcl_flower.federation.coding.wire_format import WireFormat
 from fcl_flower.federation.pacing.in_flight import CheckpointStore
 from fcl_flower.federation.secure.channel import Channel
 from fcl_flower.federation.secure.sum_strategy import SecureSum
@@ -140,7 +141,7 @@ def prepare(
         registry,
         recorder,
         checkpoint,
-        wire_dtype=config.federation.wire_dtype,
+        wire=WireFormat.of(config.federation, type(strategy)),
         max_update_norm=config.federation.max_update_norm,
         evaluates_updates=_evaluates_updates(resolved),
     )

@@ -20,11 +20,13 @@ from fcl_flower.core.types import (
     TaskStage,
     Update,
 )
+from fcl_flower.federation.coding.differences import NOTHING, Known
+from fcl_flower.federation.coding.wire_format import EXACT, WireFormat
+from fcl_flower.federation.copies.broadcast import Broadcast
 from fcl_flower.federation.pacing.in_flight import Question
 from fcl_flower.federation.pacing.streams import Streams
-from fcl_flower.federation.transport import byte_counts, messages
+from fcl_flower.federation.transport import byte_counts
 from fcl_flower.federation.transport.client_registry import ClientRegistry
-from fcl_flower.federation.transport.codec import WireDtype
 from fcl_flower.federation.transport.replies import QUERY, Asked, Received, ReplyReader
 from fcl_flower.federation.transport.state_store import StateStore
 from fcl_flower.results.recorder import Recorder
@@ -37,7 +39,8 @@ class Server:
 
     A reply that fails, comes late or must not be used is left out, by client and with
     a reason; it never ends a run. Rounds are counted from 1; in an asynchronous run a
-    round is one update. `traffic` is that of the round so far.
+    round is one update. `traffic` is that of the round so far; `made_of`, of the last
+    message, its payload and what its client knows then.
     """
 
     def __init__(
@@ -47,7 +50,7 @@ class Server:
         recorder: Recorder,
         store: StateStore,
         *,
-        wire_dtype: WireDtype = "float32",
+        wire: WireFormat = EXACT,
         max_update_norm: float = 0.0,
         evaluates_updates: bool = False,
     ) -> None:
@@ -58,9 +61,8 @@ class Server:
             registry: maps clients to connected nodes.
             recorder: writes the run folder.
             store: keeps a checkpoint of the state after every round.
-            wire_dtype: dtype in which float32 tensors travel.
-            max_update_norm: largest norm of an update, in norms of the server's own
-                weights; 0 for no limit.
+            wire: how tensors travel.
+            max_update_norm: the largest, in norms of the server's weights; 0 for any.
             evaluates_updates: clients that predict with the aggregated model are
                 tested before the aggregation, too.
         """
@@ -69,11 +71,11 @@ class Server:
         self._registry = registry
         self._recorder = recorder
         self._store = store
-        self._wire_dtype: WireDtype = wire_dtype
+        self._broadcast = Broadcast(wire, strategy.seed)
         self._state: Payload = {}
         self._done = 0
-        self._encoder = messages.MessageEncoder(wire_dtype)
         self.traffic = Traffic()
+        self.made_of: tuple[Payload, Known] = {}, NOTHING
         self._reader = ReplyReader(
             strategy, registry, recorder.check_metrics, max_update_norm
         )
@@ -93,8 +95,8 @@ class Server:
         saved = self._store.load(before=sys.maxsize)
         if saved is None:
             return False
-        self._state, self._done = saved.payload, saved.round
-        for stages in self._recorder.restore(saved.round):
+        self._done, self._state = self._broadcast.restore(saved)
+        for stages in self._recorder.restore(self._done):
             self._streams.note(stages)
         return True
 
@@ -192,12 +194,13 @@ class Server:
             tasks: how many test accuracies shall come with the update; 0 for none.
             client_stage: the same in the client's own count, if that differs.
         """
-        asked = Asked(stage, client_stage or stage, tasks)
-        self._reader.expect_update(client, asked)
+        own = client_stage or stage
         payload = self._strategy.configure_train(self._state, stage, client)
         self.traffic.nominal_down += byte_counts.nominal_bytes(payload)
-        request = Request(asked.client_stage, self.last_round(client), tasks > 0)
-        return self._message(client, MessageType.TRAIN, payload, request)
+        request = Request(own, self.last_round(client), tasks > 0)
+        message = self._message(client, MessageType.TRAIN, payload, request)
+        self._reader.expect_update(client, Asked(stage, own, tasks, self.made_of[1]))
+        return message
 
     def evaluate_request(self, client: int, stage: TaskStage, tasks: int) -> Message:
         """Return the message that makes a client score its model.
@@ -208,17 +211,15 @@ class Server:
             tasks: how many accuracies there have to be.
         """
         self._reader.expect_scores(client, tasks)
-        payload = (
-            {}
-            if self.evaluates_locally
-            else self._strategy.configure_train(self._state, stage, client)
-        )
+        payload: Payload = {}
+        if not self.evaluates_locally:
+            payload = self._strategy.configure_train(self._state, stage, client)
         return self._message(client, MessageType.EVALUATE, payload, Request(stage))
 
     def ask_again(self, client: int, question: Question) -> Message:
         """Return a message of before the run was ended; its bytes were counted then."""
         question.announce(client, self._reader)
-        return question.message(self._registry.node(client), self._wire_dtype)
+        return question.message(self._registry.node(client), self._broadcast.wire)
 
     # ---- replies
 
@@ -238,6 +239,7 @@ class Server:
             if isinstance(self._strategy, RestoresClients):
                 self._state = self._strategy.on_state_lost(self._state, client)
             self._streams.forget(client)
+            self._broadcast.forget(client)
         return received
 
     # ---- the state
@@ -266,7 +268,8 @@ class Server:
         after = strategy.aggregate_train(before, stage, counted)
         if weight != 1.0:
             after = interpolate(before, after, weight, strategy.averaged_groups)
-        self._state = after
+        known = {client: self._reader.asked(client).known for client in updates}
+        self._state = self._broadcast.published(before, after, stage.round, known)
 
     # ---- the record
 
@@ -320,11 +323,10 @@ class Server:
             timing=timing,
             late=late,
         )
-        self._store.save(self._state, self._done)
+        self._store.save({**self._state, **self._broadcast.kept()}, self._done)
         self._streams.note(stages)
         self.traffic = Traffic()
-        # Kept for one round only: it holds every tensor that it has encoded.
-        self._encoder = messages.MessageEncoder(self._wire_dtype)
+        self._broadcast.close_round()
 
     def note_given_up(self, reasons: Mapping[int, str]) -> None:
         """Note why clients were given up, which may be after the last round."""
@@ -342,7 +344,8 @@ class Server:
     def _message(
         self, client: int, message_type: str, payload: Payload, request: Request
     ) -> Message:
-        records = self._encoder.encode_request(payload, request)
+        records, known = self._broadcast.message(client, payload, request, self._state)
+        self.made_of = payload, known
         self.traffic.down += byte_counts.traffic(records)
         node = self._registry.node(client)
         return Message(records, dst_node_id=node, message_type=message_type)

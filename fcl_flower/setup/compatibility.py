@@ -26,6 +26,9 @@ def check_choices(run: ResolvedRun) -> None:
     reveals = bool(run.config.scenario.params.get("reveal_ids", False))
     one_at_a_time = config.scenario.params.get("mean_duration", 1) != 0
     secure, clients = config.federation.secure_aggregation, config.scenario.clients
+    dtype = config.federation.wire_dtype
+    by_levels = dtype in ("int8", "int4", "ternary")
+    sends = run.algorithm.federated and not config.strategy.local_only
     in_a_round = max(1, round(clients * config.federation.client_fraction))
     for wrong, key, value, expected in (
         (
@@ -51,6 +54,28 @@ def check_choices(run: ResolvedRun) -> None:
             "asynchronous.enabled",
             True,
             f"false for scenario {name}, in which clients meet concepts by rounds",
+        ),
+        (
+            by_levels and secure,
+            "federation.wire_dtype",
+            dtype,
+            "float32, float16 or bfloat16 with secure aggregation, whose sums are of "
+            "fixed point",
+        ),
+        (
+            by_levels and sends and not run.algorithm.load_server().differences,
+            "federation.wire_dtype",
+            dtype,
+            f"float32, float16 or bfloat16 for {config.strategy.name}, which sends no "
+            "models that could be rounded",
+        ),
+        (
+            dtype in ("int4", "ternary")
+            and config.federation.wire_compression == "none",
+            "federation.wire_dtype",
+            dtype,
+            "int8, or federation.wire_compression 'zstd', by which fewer levels are "
+            "fewer bytes",
         ),
         (
             secure and config.asynchronous.enabled,

@@ -50,6 +50,7 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams], Explains):
 
     averaged_groups = ()
     combines = True
+    differences = ("base",)
 
     @override
     def init(self, model: Arrays) -> Payload:

@@ -52,6 +52,7 @@ class FedEt(ServerStrategy[FedEtParams], RestoresClients, Explains, TrainsOnServ
 
     averaged_groups = ()
     combines = True
+    differences = ("enhancers",)
 
     @override
     def init(self, model: Arrays) -> Payload:

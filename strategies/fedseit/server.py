@@ -30,6 +30,7 @@ class FedSeit(FedWeit[FedSeitParams]):
     """
 
     averaged_groups = ("base", "dense")
+    differences = ("base", "dense")
 
     @override
     def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:

@@ -6,7 +6,7 @@ of output channels that a client sends (the learner's setting).
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 from typing_extensions import override
@@ -45,6 +45,8 @@ class FedWeit(ServerStrategy[P], AsksClients, RestoresClients, Explains):
     evaluates_locally = True
     combines = True
     handed_on = ("adapters",)
+    differences: ClassVar[tuple[str, ...]] = ("base",)
+    rounded = ("adapters",)
 
     def __init__(self, params: P, seed: int) -> None:
         """Read the policy of the knowledge base."""

@@ -69,7 +69,7 @@ REFUSED = [
     (["--model", "vgg"], ["model: got 'vgg'", "small"]),
     (["--model", "lenet5"], ["model: got 'lenet5'", "did you mean 'lenet'?"]),
     (["--set", "model.head=many"], ["model.head: got 'many'", "'single'"]),
-    (["--set", "federation.wire_dtype=int8"], ["wire_dtype: got 'int8'", "'bfloat16'"]),
+    (["--set", "federation.wire_dtype=int2"], ["wire_dtype: got 'int2'", "'bfloat16'"]),
     (["--clients", "-2"], ["scenario.clients: got -2", "greater than or equal to 0"]),
     (["--set", "federation.min_updates=5"], ["min_updates: got 5", "4 x 1.0"]),
     (["--set", "federation.client_fraction=1.01"], ["got 1.01", "less than or equal"]),

@@ -282,6 +282,7 @@ def bounds(key, *, least=None, above=None, most=None, below=None):
         yield key, float("nan"), "a finite number"
 
 
+DTYPES = "'float32', 'float16', 'bfloat16', 'int8', 'int4' or 'ternary'"
 REFUSED = [
     *bounds("scenario.clients", least=0),
     *bounds("scenario.tasks", least=1),
@@ -324,7 +325,7 @@ REFUSED = [
     *bounds("run.metrics_port", least=0, most=65535),
     ("model.head", "many", "'', 'multi' or 'single'"),
     ("training.optimizer", "rmsprop", "'adam' or 'sgd'"),
-    ("federation.wire_dtype", "float64", "'float32', 'float16' or 'bfloat16'"),
+    ("federation.wire_dtype", "float64", DTYPES),
     ("strategy.params", 3, "a valid dictionary"),
     ("strategy.name", 3, "a valid string"),
     *(

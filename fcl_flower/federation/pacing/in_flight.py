@@ -6,7 +6,6 @@ last round and answers the same, so that nothing is lost and nothing differs.
 """
 
 import json
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -16,14 +15,17 @@ from flwr.app import Message, MessageType
 from typing_extensions import override
 
 from fcl_flower.core.types import Payload, Request, TaskStage
+from fcl_flower.federation.coding.differences import NOTHING, Known
+from fcl_flower.federation.coding.wire_format import WireFormat
+from fcl_flower.federation.copies.broadcast import COPIES, notes_of
 from fcl_flower.federation.transport import messages
-from fcl_flower.federation.transport.codec import WireDtype
 from fcl_flower.federation.transport.replies import Asked, ReplyReader
 from fcl_flower.federation.transport.state_store import Saved, StateStore
 
 _PREFIX = "asked/"
 """Of the groups of a checkpoint that are no part of the strategy's state."""
 _NOTES = f"{_PREFIX}notes"
+_KNOWN = f"{_PREFIX}known/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,8 @@ class Question:
         stage: of the client, in the server's count of rounds.
         tasks: how many accuracies its reply has to hold; 0 for none.
         request: what the message asked for, in the client's own count.
-        payload: of the message.
+        payload: of the message, its models as values.
+        known: what the client knows of them then.
     """
 
     message_type: str
@@ -43,42 +46,46 @@ class Question:
     tasks: int
     request: Request
     payload: Payload
+    known: Known = NOTHING
 
     @classmethod
-    def of(cls, message: Message, stage: TaskStage, tasks: int) -> "Question":
+    def of(
+        cls,
+        message: Message,
+        stage: TaskStage,
+        tasks: int,
+        made_of: tuple[Payload, Known],
+    ) -> "Question":
         """Return what a message of the server's asks.
 
         Args:
             message: to a client.
             stage: see the attributes.
             tasks: likewise.
+            made_of: its payload, and what the client knows then.
         """
-        return cls(
-            message.metadata.message_type,
-            stage,
-            tasks,
-            messages.decode_request(message.content),
-            messages.decode_payload(message.content, sys.maxsize),
-        )
+        asked = messages.decode_request(message.content)
+        return cls(message.metadata.message_type, stage, tasks, asked, *made_of)
 
     def announce(self, client: int, reader: ReplyReader) -> None:
         """Let a reader expect the client's reply."""
         if self.message_type == MessageType.EVALUATE:
             reader.expect_scores(client, self.tasks)
         else:
-            asked = Asked(self.stage, self.request.stage, self.tasks)
+            asked = Asked(self.stage, self.request.stage, self.tasks, self.known)
             reader.expect_update(client, asked)
 
-    def message(self, node: int, dtype: WireDtype) -> Message:
+    def message(self, node: int, wire: WireFormat) -> Message:
         """Return the message again.
 
         Args:
             node: of the client.
-            dtype: in which float32 tensors travel.
+            wire: how tensors travel.
         """
-        content = messages.MessageEncoder(dtype).encode_request(
-            self.payload, self.request
-        )
+        encoder = messages.MessageEncoder(wire)
+        content = encoder.encode_request(self.payload, self.request)
+        if self.known.models:
+            content[COPIES] = notes_of(self.known)
         return Message(content, dst_node_id=node, message_type=self.message_type)
 
 
@@ -119,13 +126,23 @@ class InFlight:
             ]
             for client, question in self.questions.items()
         }
-        text = json.dumps({"asked": asked, "notes": self.notes})
+        known = {
+            client: (question.known.version, sorted(question.known.models))
+            for client, question in self.questions.items()
+            if question.known.models
+        }
+        text = json.dumps({"asked": asked, "notes": self.notes, "known": known})
         return {
             _NOTES: {"json": np.frombuffer(text.encode(), np.uint8)},
             **{
                 f"{_PREFIX}{client}/{group}": arrays
                 for client, question in self.questions.items()
                 for group, arrays in question.payload.items()
+            },
+            **{
+                f"{_KNOWN}{client}/{group}": arrays
+                for client, question in self.questions.items()
+                for group, arrays in question.known.models.items()
             },
         }
 
@@ -135,6 +152,10 @@ class InFlight:
         if _NOTES not in groups:
             return None
         kept = json.loads(np.asarray(groups[_NOTES]["json"]).tobytes())
+        known = {
+            client: Known(version, {n: groups[f"{_KNOWN}{client}/{n}"] for n in names})
+            for client, (version, names) in kept.get("known", {}).items()
+        }
         return cls(
             {
                 int(client): Question(
@@ -143,6 +164,7 @@ class InFlight:
                     tasks,
                     Request(TaskStage(**request.pop("stage")), **request),
                     {name: groups[f"{_PREFIX}{client}/{name}"] for name in names},
+                    known.get(client, NOTHING),
                 )
                 for client, (message_type, stage, tasks, request, names) in kept[
                     "asked"

@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import astuple
-from typing import Any
+from typing import Any, TypeAlias
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
@@ -20,13 +20,9 @@ from fcl_flower.core.types import (
     TensorSpec,
     Update,
 )
-from fcl_flower.federation.transport.codec import (
-    Encoded,
-    WireDtype,
-    decode,
-    encode,
-    spec,
-)
+from fcl_flower.federation.coding.precision import WireDtype
+from fcl_flower.federation.coding.wire_format import EXACT, WireFormat
+from fcl_flower.federation.transport.codec import Encoded, decode, encode, spec
 
 STAGE = "fcl.stage"
 METRICS = "fcl.metrics"
@@ -41,6 +37,10 @@ METRIC_NAME = re.compile(r"(?=.{1,64}\Z)[A-Za-z][\w.-]*(/[\w.-]+)*", re.ASCII)
 """What a client may call a scalar, such as ``loss`` or ``attention/3/0``."""
 MAX_SCALAR = 3.4e38  # a float32's range: sums over clients stay finite
 
+Tensor: TypeAlias = AnyArray | Encoded
+"""A tensor, or one that is encoded already: as a difference."""
+Tensors: TypeAlias = Mapping[str, Tensor]
+
 
 class MessageEncoder:
     """Encodes payloads; a tensor given twice becomes one and the same Array.
@@ -50,20 +50,27 @@ class MessageEncoder:
     tensors that it has seen.
     """
 
-    def __init__(self, precision: WireDtype = "float32") -> None:
-        """Encode float32 tensors at ``precision``; other dtypes keep theirs."""
-        self._precision = precision
-        self._seen: dict[int, tuple[AnyArray, Array]] = {}
+    def __init__(self, wire: WireFormat = EXACT) -> None:
+        """Encode float32 tensors as ``wire`` says; other dtypes keep theirs."""
+        self._wire = wire
+        self._seen: dict[tuple[int, WireDtype], tuple[Tensor, Array]] = {}
 
-    def arrays(self, arrays: Arrays) -> ArrayRecord:
+    def arrays(self, arrays: Tensors, group: str = "") -> ArrayRecord:
         """Return one group of tensors as a Flower record."""
-        return ArrayRecord({name: self._array(t) for name, t in arrays.items()})
+        precision = self._wire.precision(group)
+        return ArrayRecord(
+            {name: self._array(tensor, precision) for name, tensor in arrays.items()}
+        )
 
-    def payload(self, payload: Payload) -> RecordDict:
+    def payload(self, payload: Mapping[str, Tensors]) -> RecordDict:
         """Return a payload, one ArrayRecord a group."""
-        return RecordDict({group: self.arrays(a) for group, a in payload.items()})
+        return RecordDict(
+            {group: self.arrays(tensors, group) for group, tensors in payload.items()}
+        )
 
-    def encode_request(self, payload: Payload, request: Request) -> RecordDict:
+    def encode_request(
+        self, payload: Mapping[str, Tensors], request: Request
+    ) -> RecordDict:
         """Return a payload with what is asked of the client that it goes to."""
         records = self.payload(payload)
         records[STAGE] = _stage_record(
@@ -72,10 +79,21 @@ class MessageEncoder:
         return records
 
     def encode_update(
-        self, update: Update, stage: TaskStage, evaluation: Evaluation | None = None
+        self,
+        update: Update,
+        stage: TaskStage,
+        evaluation: Evaluation | None = None,
+        payload: Mapping[str, Tensors] | None = None,
     ) -> RecordDict:
-        """Return an update with its weight and its scalars, and scores if there are."""
-        records = self.payload(update.payload)
+        """Return an update with its weight and its scalars, and scores if there are.
+
+        Args:
+            update: of the learner.
+            stage: that it was asked for.
+            evaluation: of the client after it, if that was asked for.
+            payload: how its tensors travel; None for as they are.
+        """
+        records = self.payload(update.payload if payload is None else payload)
         records[STAGE] = _stage_record(stage)
         metrics = {name: float(value) for name, value in update.metrics.items()}
         records[METRICS] = MetricRecord({**metrics, NUM_EXAMPLES: update.num_examples})
@@ -83,14 +101,17 @@ class MessageEncoder:
             records[SCORES] = encode_evaluation(evaluation)
         return records
 
-    def _array(self, tensor: AnyArray) -> Array:
-        if id(tensor) not in self._seen:
-            made = encode(tensor, self._precision)
+    def _array(self, tensor: Tensor, precision: WireDtype) -> Array:
+        key = id(tensor), precision
+        if key not in self._seen:
+            made = tensor
+            if not isinstance(made, Encoded):
+                made = encode(made, precision, compress=self._wire.compress)
             array = Array(
                 dtype=made.dtype, shape=made.shape, stype=made.form, data=made.data
             )
-            self._seen[id(tensor)] = (tensor, array)
-        return self._seen[id(tensor)][1]
+            self._seen[key] = (tensor, array)
+        return self._seen[key][1]
 
 
 def decode_arrays(

@@ -14,6 +14,7 @@ from fcl_flower.algorithms.hooks import AsksClients
 from fcl_flower.core import update_checks
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import Evaluation, Payload, TaskStage, Update
+from fcl_flower.federation.coding.differences import NOTHING, Known, restored
 from fcl_flower.federation.transport import byte_counts, mailbox, messages
 from fcl_flower.federation.transport.client_registry import ClientRegistry
 from fcl_flower.results.monitoring import causes
@@ -35,11 +36,13 @@ class Asked:
         stage: where it stands, in the server's count of rounds.
         client_stage: the same in the client's own count, as it travels.
         tasks: how many accuracies its reply has to hold; 0 for none.
+        known: the models that its update is the difference to.
     """
 
     stage: TaskStage
     client_stage: TaskStage
     tasks: int = 0
+    known: Known = NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +170,8 @@ class ReplyReader:
         # Shapes first: a few bytes may claim tensors whose values take long to read,
         # and memory to decode.
         self._strategy.check_update(state, update)
-        update = replace(update, payload=messages.decoded(update.payload))
+        payload = restored(messages.decoded(update.payload), asked.known.models)
+        update = replace(update, payload=payload)
         update_checks.finite(update.payload)
         if self._max_update_norm and not self._strategy.adds_up:
             update_checks.norm(update.payload, state, self._max_update_norm)

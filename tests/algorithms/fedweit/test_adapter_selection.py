@@ -10,6 +10,7 @@ from fcl_flower.algorithms.registry import algorithm
 from fcl_flower.core.errors import ConfigError, WireError
 from fcl_flower.core.sparse import SparseArray
 from fcl_flower.core.types import TaskStage, Update
+from fcl_flower.federation.coding.wire_format import WireFormat
 from fcl_flower.federation.transport import messages
 from strategies.fedweit import FedWeitParams
 from strategies.fedweit.adapter_selection import (
@@ -403,7 +404,9 @@ def test_a_vector_of_length_1_survives_any_precision_of_the_wire(precision):
     strategy = server(overlap="thresholded")
     angles = np.linspace(0, 2 * np.pi, 200)
     rows = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
-    records = messages.MessageEncoder(precision).payload({"summary": {"centres": rows}})
+    records = messages.MessageEncoder(WireFormat(precision)).payload(
+        {"summary": {"centres": rows}}
+    )
     strategy.check_query_reply(start(strategy), messages.decode_payload(records))
 
 

@@ -12,6 +12,7 @@ from mutants import with_array
 
 from fcl_flower.algorithms.registry import algorithm, algorithms
 from fcl_flower.core.errors import WireError
+from fcl_flower.federation.coding.frames import compress
 from fcl_flower.federation.transport import messages
 from fcl_flower.federation.transport.replies import ReplyReader
 from strategies.fedweit import FedWeitParams
@@ -20,6 +21,7 @@ from strategies.fedweit.server import FedWeit
 
 MB = 2**20
 PAGE = 4096
+BOMB = compress(bytes(2**28), 1)
 
 
 def peak_of(call):
@@ -49,6 +51,8 @@ def claims(array):
     if 0 < math.prod(inner) < entries:
         yield one_index_a_page((entries // math.prod(inner), *inner), array.dtype)
     yield one_index_a_page((entries,), array.dtype)
+    form = "fcl.sparse.index" if "sparse" in array.stype else "fcl.dense"
+    yield Array(array.dtype, array.shape, f"{form}+zstd", BOMB)
 
 
 def settings(name, folder):
@@ -80,7 +84,7 @@ def test_no_algorithm_makes_a_tensor_that_does_not_fit(tmp_path, monkeypatch, na
                         with pytest.raises(WireError):
                             read(reader, client, hostile, state)
 
-                    peaks[group, tensor, claim.shape] = peak_of(refused)
+                    peaks[group, tensor, claim.shape, claim.stype] = peak_of(refused)
         return read(reader, client, records, state)
 
     monkeypatch.setattr(ReplyReader, "_update", read_after_claims)

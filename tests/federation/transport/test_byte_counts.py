@@ -4,6 +4,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
 from fcl_flower.core.sparse import SparseArray
 from fcl_flower.core.types import Request, TaskStage, Update, group_kind
+from fcl_flower.federation.coding.wire_format import WireFormat
 from fcl_flower.federation.transport import byte_counts, messages
 
 RNG = np.random.default_rng(0)
@@ -110,9 +111,9 @@ def test_a_message_without_tensors_is_all_meta():
 def test_half_precision_halves_the_values():
     values = {"base": {"w": RNG.standard_normal(10_000).astype(np.float32)}}
     full = byte_counts.traffic(messages.MessageEncoder().payload(values))["base"]
-    half = byte_counts.traffic(messages.MessageEncoder("float16").payload(values))[
-        "base"
-    ]
+    half = byte_counts.traffic(
+        messages.MessageEncoder(WireFormat("float16")).payload(values)
+    )["base"]
     assert full - half == pytest.approx(20_000, abs=20)
 
 

@@ -377,7 +377,7 @@ def assert_tensor_or_wire_error(encoded, max_bytes=2**16):
     ("encoded", "message"),
     [
         (Encoded("float32", (1,), "fcl.tensor", bytes(4)), "unknown form 'fcl.tensor'"),
-        (Encoded("float32", (1,), "fcl.dense+int8", bytes(4)), "unknown form"),
+        (Encoded("float32", (1,), "fcl.dense+int2", bytes(4)), "unknown form"),
         (Encoded("float32", (1,), "fcl.sparse", bytes(4)), "unknown form"),
         (Encoded("object", (1,), "fcl.dense", bytes(8)), "unknown dtype 'object'"),
         (Encoded("O", (1,), "fcl.dense", bytes(8)), "unknown dtype"),

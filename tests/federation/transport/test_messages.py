@@ -8,6 +8,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.sparse import SparseArray
 from fcl_flower.core.types import Evaluation, Request, TaskStage, Update
+from fcl_flower.federation.coding.wire_format import WireFormat
 from fcl_flower.federation.transport import messages
 from fcl_flower.federation.transport.codec import encode
 
@@ -68,7 +69,12 @@ def test_what_arrives_is_read_only():
 
 def test_a_tensor_for_many_clients_is_encoded_once(monkeypatch):
     encoded = []
-    monkeypatch.setattr(messages, "encode", lambda *a: encoded.append(a) or encode(*a))
+
+    def counted(*given, **how):
+        encoded.append(given)
+        return encode(*given, **how)
+
+    monkeypatch.setattr(messages, "encode", counted)
     packer, shared = messages.MessageEncoder(), np.arange(4.0)
     made = [
         packer.payload({"base": {"w": shared}, "own": {"c": np.asarray(client)}})
@@ -89,7 +95,7 @@ def test_precision_rounds_float32_on_the_wire_and_nothing_else():
     third = np.full(3, 1 / 3, np.float32)
     payload = {"g": {"single": third, "double": third.astype(np.float64) / 3}}
     found = messages.decode_payload(
-        messages.MessageEncoder("bfloat16").payload(payload)
+        messages.MessageEncoder(WireFormat("bfloat16")).payload(payload)
     )["g"]
     rounded = torch.tensor(third).to(torch.bfloat16).to(torch.float32).numpy()
     np.testing.assert_array_equal(found["single"], rounded)

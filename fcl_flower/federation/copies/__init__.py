@@ -1,0 +1,1 @@
+"""The server's models as clients have them: kept up to date by rounded differences."""

@@ -1,0 +1,293 @@
+"""Server and client keep the same models: as changes, as values, after any loss."""
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord
+
+from fcl_flower.core.errors import WireError
+from fcl_flower.core.sparse import SparseArray
+from fcl_flower.core.types import Request, TaskStage
+from fcl_flower.federation.coding.differences import NOTHING, restored
+from fcl_flower.federation.coding.wire_format import WireFormat
+from fcl_flower.federation.copies.broadcast import CHANGE, COPIES, ROWS, Broadcast
+from fcl_flower.federation.copies.replica import CopyError, Replica
+from fcl_flower.federation.transport import messages
+from fcl_flower.federation.transport.messages import MessageEncoder
+from fcl_flower.federation.transport.state_store import Saved
+
+WIRE = WireFormat("int4", compress=True, differences=("base",))
+REQUEST = Request(TaskStage(1, 0, starts_task=False, ends_task=False))
+SHAPE = (12, 40)
+MOST = 2**20
+
+
+def model(seed):
+    rng = np.random.default_rng(seed)
+    return {
+        "w": rng.normal(size=SHAPE).astype(np.float32),
+        "b": rng.normal(size=SHAPE[0]).astype(np.float32),
+        "steps": np.asarray(seed),
+    }
+
+
+class Server:
+    """A state whose model moves at random in every round."""
+
+    def __init__(self, wire=WIRE):
+        self.state = {"base": model(0), "meta/own": {"x": np.ones(3)}}
+        self.broadcast = Broadcast(wire, seed=7)
+        self.wanted = self.state["base"]["w"].astype(np.float64)
+        self.known = {}
+        self.round = 0
+
+    def ask(self, client, payload=None):
+        payload = {"base": self.state["base"]} if payload is None else payload
+        records, self.known[client] = self.broadcast.message(
+            client, payload, REQUEST, self.state
+        )
+        return records
+
+    def aggregate(self, *used, rows=range(SHAPE[0])):
+        self.round += 1
+        old = self.state["base"]["w"]
+        step = np.zeros(SHAPE, np.float32)
+        drawn = model(100 + self.round)["w"]
+        step[list(rows)] = 0.1 * drawn[list(rows)]
+        new = {"w": old + step, "b": model(self.round)["b"], "steps": np.asarray(2)}
+        self.wanted += step
+        known = {client: self.known[client] for client in used}
+        after = {**self.state, "base": new}
+        self.state = self.broadcast.published(self.state, after, self.round, known)
+        self.broadcast.close_round()
+
+
+class Client:
+    """Keeps what a client saves between two messages."""
+
+    def __init__(self, number, wire=WIRE):
+        self.number, self.wire, self.saved = number, wire, {}
+
+    def receive(self, records, *, save=True):
+        replica = Replica(self.wire, 7, self.number, self.saved)
+        payload = replica.received(records, MOST)
+        if save:
+            self.saved = replica.kept()
+        return payload
+
+
+def same(client_model, server):
+    for name, tensor in server.state["base"].items():
+        np.testing.assert_array_equal(client_model[name], tensor, strict=True)
+
+
+def by_changes(records):
+    return [group for group in records.array_records if CHANGE in group]
+
+
+@pytest.mark.parametrize(
+    "wire",
+    [WIRE, WireFormat("ternary", feedback=False, differences=("base",))],
+    ids=["feedback", "drawn"],
+)
+def test_a_client_in_every_round_gets_one_change_a_round_and_has_the_same_bits(wire):
+    server, client = Server(wire), Client(0, wire)
+    for number in range(6):
+        records = server.ask(0)
+        same(client.receive(records)["base"], server)
+        assert len(by_changes(records)) == (number > 0)
+        assert "w" in records["base"] if number == 0 else "w" not in records["base"]
+        server.aggregate(0)
+
+
+def test_the_models_of_the_state_follow_what_aggregation_wanted():
+    server = Server()
+    server.ask(0)
+    for _ in range(50):
+        server.aggregate(0)
+    rest = server.broadcast.kept()["copies/rest/base"]["w"]
+    np.testing.assert_allclose(
+        server.state["base"]["w"] + rest, server.wanted, atol=1e-5
+    )
+    assert np.abs(rest).max() < 0.1  # one rounding of steps of up to 0.4
+
+
+def test_a_client_that_was_away_gets_all_changes_since():
+    server, client = Server(), Client(0)
+    client.receive(server.ask(0))
+    for _ in range(3):
+        server.aggregate(0)
+    records = server.ask(0)
+    assert by_changes(records) == [f"base{CHANGE}{v}" for v in (1, 2, 3)]
+    same(client.receive(records)["base"], server)
+
+
+def test_a_client_too_far_behind_gets_the_model_and_the_server_keeps_no_more():
+    server, client = Server(), Client(0)
+    client.receive(server.ask(0))
+    whole = server.state["base"]["w"].nbytes
+    for _ in range(60):
+        server.aggregate(0)
+        kept = sum(
+            len(made.data)
+            for _, groups in server.broadcast._changes
+            for made in groups["base"].values()
+        )
+        assert kept < whole
+    records = server.ask(0)
+    assert not by_changes(records)
+    same(client.receive(records)["base"], server)
+
+
+def test_a_client_whose_update_was_not_used_adds_no_change_twice():
+    server, client = Server(), Client(0)
+    client.receive(server.ask(0))
+    server.aggregate(0)
+    client.receive(server.ask(0))
+    server.aggregate()  # of others: the client's update came too late
+    records = server.ask(0)
+    assert len(by_changes(records)) == 2
+    same(client.receive(records)["base"], server)
+
+
+def test_a_repeated_round_starts_from_the_copy_before_it():
+    server, client = Server(), Client(0)
+    client.receive(server.ask(0))
+    server.aggregate(0)
+    for _ in range(2):
+        same(client.receive(server.ask(0), save=False)["base"], server)
+
+
+def test_a_client_that_lost_its_memory_says_so_and_then_gets_the_model():
+    server, client = Server(), Client(0)
+    client.receive(server.ask(0))
+    server.aggregate(0)
+    client.saved = {}
+    with pytest.raises(CopyError, match="base/w: there is no copy to be changed"):
+        client.receive(server.ask(0))
+    server.broadcast.forget(0)
+    same(client.receive(server.ask(0))["base"], server)
+
+
+def test_a_copy_that_is_another_model_is_found_by_its_checksum():
+    server, client = Server(), Client(0)
+    client.receive(server.ask(0))
+    server.aggregate(0)
+    copy = dict(client.saved["copies/model/base"])
+    copy["w"] = copy["w"].copy()
+    copy["w"][3, 4] = np.nextafter(copy["w"][3, 4], np.float32(9))
+    client.saved = {**client.saved, "copies/model/base": copy}
+    with pytest.raises(CopyError, match="base: the copy is not the server's model"):
+        client.receive(server.ask(0))
+
+
+def test_a_resumed_server_sends_models_and_goes_on_with_what_was_left():
+    server, client = Server(), Client(0)
+    client.receive(server.ask(0))
+    server.aggregate(0)
+    resumed = Server()
+    kept = {**server.state, **server.broadcast.kept()}
+    done, resumed.state = resumed.broadcast.restore(Saved(1, kept))
+    resumed.round = done
+    assert resumed.state.keys() == server.state.keys()
+    server.ask(0)
+    records = resumed.ask(0)
+    assert not by_changes(records)
+    same(client.receive(records)["base"], server)
+    for one in (server, resumed):
+        one.aggregate(0)
+    same(resumed.state["base"], server)
+    assert by_changes(resumed.ask(0))
+    same(client.receive(resumed.ask(0))["base"], server)
+
+
+def test_what_is_saved_is_not_changed_afterwards():
+    server = Server()
+    server.aggregate()
+    kept = server.broadcast.kept()["copies/rest/base"]
+    before = dict(kept)
+    server.aggregate()
+    assert kept["w"] is before["w"]
+    assert server.broadcast.kept()["copies/rest/base"]["w"] is not before["w"]
+
+
+def test_a_client_gets_the_rows_that_the_strategy_chose_and_keeps_the_model():
+    server, client = Server(), Client(0)
+    client.receive(server.ask(0))
+    server.aggregate(0, rows=[2, 5])
+    chosen = SparseArray.of_channels(server.state["base"]["w"], np.array([2, 3, 5]))
+    records = server.ask(0, {"base": {"w": chosen}})
+    assert ROWS.strip("/") in {g.rpartition("/")[2] for g in records.array_records}
+    received = client.receive(records)["base"]["w"]
+    assert received.indices.tolist() == chosen.indices.tolist()
+    np.testing.assert_array_equal(received.values, chosen.values)
+    np.testing.assert_array_equal(
+        client.saved["copies/model/base"]["w"], server.state["base"]["w"]
+    )
+
+
+def test_rows_that_aggregation_left_alone_do_not_move():
+    server = Server()
+    server.aggregate(rows=range(12))
+    before = server.state["base"]["w"]
+    server.aggregate(rows=[4])
+    moved = np.flatnonzero((server.state["base"]["w"] != before).any(axis=1))
+    assert moved.tolist() == [4]
+
+
+def test_an_update_arrives_as_the_model_plus_a_rounded_difference():
+    server, client = Server(), Client(3)
+    sums = np.zeros(SHAPE)
+    for number in range(1, 5):
+        replica = Replica(WIRE, 7, 3, client.saved)
+        received = replica.received(server.ask(3), MOST)["base"]
+        change = 0.01 * model(number)["w"]
+        trained = {**received, "w": received["w"] + change}
+        sent = replica.outgoing({"base": trained, "heads": {"h": change}}, number)
+        client.saved = replica.kept()
+        records = MessageEncoder(WIRE).payload(sent)
+        assert "int4" in records["base"]["w"].stype
+        assert "int4" not in records["heads"]["h"].stype
+        arrived = restored(messages.decode_payload(records), server.known[3].models)
+        np.testing.assert_array_equal(arrived["heads"]["h"], change)
+        np.testing.assert_array_equal(arrived["base"]["b"], trained["b"])
+        error = np.abs(arrived["base"]["w"] - trained["w"]).max()
+        assert 0 < error <= 0.01 * 5
+        sums += trained["w"].astype(np.float64) - arrived["base"]["w"]
+        server.aggregate(3)
+    left = client.saved["copies/rest/base"]["w"]
+    np.testing.assert_allclose(left, sums, atol=1e-5)
+
+
+def test_training_that_has_diverged_is_named():
+    server = Server()
+    replica = Replica(WIRE, 7, 0, {})
+    received = replica.received(server.ask(0), MOST)
+    bad = {**received["base"], "w": np.full(SHAPE, np.nan, np.float32)}
+    with pytest.raises(WireError, match="base/w: holds NaN or infinite"):
+        replica.outgoing({"base": bad}, 1)
+
+
+def test_a_difference_of_another_shape_is_refused():
+    server = Server()
+    server.ask(0)
+    wrong = {"base": {"w": np.ones((2, 40), np.float32)}}
+    with pytest.raises(WireError, match="base/w: a difference of shape"):
+        restored(wrong, server.known[0].models)
+
+
+def test_exact_runs_send_what_they_always_sent():
+    server = Server(WireFormat())
+    records = server.ask(0)
+    plain = MessageEncoder().encode_request({"base": server.state["base"]}, REQUEST)
+    assert records == plain
+    server.aggregate(0)
+    assert server.broadcast.kept() == {}
+    assert server.known[0].models == NOTHING.models
+
+
+@pytest.mark.parametrize("note", [[1], [1, 2, 3], 5, "x"], ids=str)
+def test_a_strange_note_is_refused(note):
+    records = Server().ask(0)
+    records[COPIES] = ConfigRecord({"base": note})
+    with pytest.raises(WireError, match="expected two numbers"):
+        Client(0).receive(records)

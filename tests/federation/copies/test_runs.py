@@ -1,0 +1,210 @@
+"""Whole runs whose models travel as rounded differences."""
+
+import sys
+
+import numpy as np
+import pytest
+from fakes import (
+    InProcessGrid,
+    exact,
+    failure,
+    rounds_of,
+    run_in_process,
+    summary_of,
+    tiny,
+)
+from flwr.app import MessageType, RecordDict
+
+from fcl_flower.federation.transport.state_store import FolderStateStore
+from fcl_flower.results.run_folder import CHECKPOINT
+from fcl_flower.runtime import in_process
+
+LEVELS = {"wire_dtype": "int4", "wire_compression": "zstd"}
+
+
+def few(folder, **values):
+    shape = {"rounds": 3, "max_train_per_class": 20, "max_test_per_class": 10}
+    return tiny(folder, **{**shape, **LEVELS, **values})
+
+
+def state_of(folder):
+    return FolderStateStore(folder / CHECKPOINT).load(before=sys.maxsize).payload
+
+
+def copies_of(grid, folder):
+    """Return by client its last copy of each model, from its private state."""
+    kept = FolderStateStore
+    found = {}
+    for client in range(len(grid.contexts)):
+        state = kept(folder / "states" / f"client-{client}").load(sys.maxsize)
+        found[client] = {
+            group.removeprefix("copies/model/"): arrays
+            for group, arrays in state.payload.items()
+            if group.startswith("copies/model/")
+        }
+    return found
+
+
+def with_states(folder, **values):
+    return few(folder, client_state=str(folder / "states"), **values)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int4", "ternary"])
+@pytest.mark.parametrize("strategy", ["fedavg", "fedprox", "fedweit"])
+def test_fewer_levels_are_fewer_bytes_both_ways_and_it_still_learns(
+    tmp_path, strategy, dtype
+):
+    run_in_process(few(tmp_path / "exact", strategy=strategy, wire_dtype="float32"))
+    run_in_process(few(tmp_path / dtype, strategy=strategy, wire_dtype=dtype))
+    plain, rounded = summary_of(tmp_path / "exact"), summary_of(tmp_path / dtype)
+    for way, most in (("up", 0.35), ("down", 0.55)):
+        kind = rounded["bytes_by_kind"][way]["base"]
+        assert kind < most * plain["bytes_by_kind"][way]["base"]
+    assert rounded["average_accuracy"] > plain["average_accuracy"] - 0.1
+
+
+@pytest.mark.parametrize(
+    ("strategy", "more"),
+    [("fedavg", {}), ("fedweit", {}), ("concept-matching", {"classes_per_task": 0})],
+    ids=["fedavg", "fedweit", "concept-matching"],
+)
+def test_clients_have_the_models_that_the_server_had_when_it_asked(
+    tmp_path, monkeypatch, strategy, more
+):
+    folder, states = tmp_path / "run", {}
+    config = with_states(folder, strategy=strategy, **more)
+    save = FolderStateStore.save
+
+    def keep(store, payload, number):
+        save(store, payload, number)
+        if store._folder.name == CHECKPOINT:
+            states[number] = payload
+
+    monkeypatch.setattr(FolderStateStore, "save", keep)
+    grid = run_in_process(config)
+    asked_of = states[max(states) - 1]
+    for models in copies_of(grid, folder).values():
+        assert models
+        for group, arrays in models.items():
+            assert exact({group: arrays}) == exact({group: asked_of[group]})
+
+
+def test_a_client_that_loses_its_state_gets_the_models_and_goes_on(tmp_path):
+    made, whole = [], []
+
+    def lose(client, message, reply):
+        train = message.metadata.message_type == MessageType.TRAIN
+        if client == 0 and train:
+            groups = message.content.array_records
+            whole.append(not any("/+" in group for group in groups))
+            if len(whole) == 2:
+                (node,) = {message.metadata.dst_node_id}
+                made[0].contexts[node].state = RecordDict()
+        return reply
+
+    config = few(tmp_path / "run", strategy="fedavg")
+    grid = InProcessGrid([11, 12], config.flat(), tamper=lose)
+    made.append(grid)
+    in_process.run_apps(grid, config)
+    # The third message asks for what is lost; the next one brings it.
+    assert whole == [True, False, False, True, False, False]
+    assert "lost" in str(rounds_of(tmp_path / "run")[2])
+    assert summary_of(tmp_path / "run")["average_accuracy"] > 0.5
+
+
+def test_a_round_that_is_repeated_gives_the_same_numbers(tmp_path):
+    failed = []
+
+    def fail_once(client, message, reply):
+        train = message.metadata.message_type == MessageType.TRAIN
+        if client == 1 and train and len(failed) < 1 and reply.has_content():
+            failed.append(client)
+            return failure(message, "it fell over")
+        return reply
+
+    values = {"strategy": "fedavg", "min_updates": 2, "max_attempts": 3}
+    run_in_process(with_states(tmp_path / "plain", **values))
+    run_in_process(with_states(tmp_path / "again", **values), tamper=fail_once)
+    assert failed
+    plain, again = tmp_path / "plain", tmp_path / "again"
+    assert exact(state_of(plain)) == exact(state_of(again))
+    assert copied(plain) == copied(again)
+
+
+def copied(folder):
+    found = {}
+    for path in sorted((folder / "states").iterdir()):
+        state = FolderStateStore(path).load(sys.maxsize).payload
+        found[path.name] = exact({g: a for g, a in state.items() if "copies" in g})
+    return found
+
+
+class PulledPlugError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("strategy", ["fedavg", "fedweit"])
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_run_that_is_ended_and_resumed_comes_to_the_same_models(
+    tmp_path, monkeypatch, strategy, asynchronous
+):
+    values = {"strategy": strategy, "asynchronous": asynchronous, "clients": 3}
+    if asynchronous:
+        values["simulated_durations"] = "1,1.75,1.2"
+    run_in_process(with_states(tmp_path / "whole", **values))
+    expected = summary_of(tmp_path / "whole")
+    save = FolderStateStore.save
+    for last in (2, 5):
+        folder = tmp_path / str(last)
+
+        def pulled(store, payload, number, last=last):
+            if store._folder.name == CHECKPOINT and number > last:
+                raise PulledPlugError
+            save(store, payload, number)
+
+        monkeypatch.setattr(FolderStateStore, "save", pulled)
+        with pytest.raises(PulledPlugError):
+            run_in_process(with_states(folder, **values))
+        monkeypatch.setattr(FolderStateStore, "save", save)
+        run_in_process(with_states(folder, **values).replace(resume=True))
+        found = summary_of(folder)
+        assert found["accuracy_matrix"] == expected["accuracy_matrix"]
+        assert exact(state_of(folder)) == exact(state_of(tmp_path / "whole"))
+        assert copied(folder) == copied(tmp_path / "whole")
+
+
+def test_a_run_repeats_bit_by_bit_and_depends_on_feedback(tmp_path):
+    found = {}
+    for name, feedback in (("one", False), ("two", False), ("three", True)):
+        config = few(tmp_path / name, strategy="fedavg", error_feedback=feedback)
+        run_in_process(config)
+        found[name] = exact({"base": state_of(tmp_path / name)["base"]})
+    assert found["one"] == found["two"] != found["three"]
+
+
+def test_compression_alone_changes_bytes_and_nothing_else(tmp_path):
+    for name in ("none", "zstd"):
+        plain = {"wire_dtype": "float32", "wire_compression": name}
+        run_in_process(few(tmp_path / name, strategy="fedweit", **plain))
+    none, zstd = summary_of(tmp_path / "none"), summary_of(tmp_path / "zstd")
+    for key in ("bytes_up", "bytes_down"):
+        assert zstd[key] < none[key]
+    assert zstd["accuracy_matrix"] == none["accuracy_matrix"]
+    assert exact(state_of(tmp_path / "zstd")) == exact(state_of(tmp_path / "none"))
+
+
+def test_hostile_values_without_a_limit_do_not_end_a_run(tmp_path):
+    def huge(client, message, reply):
+        train = message.metadata.message_type == MessageType.TRAIN
+        if client == 1 and train and reply.has_content():
+            for record in reply.content.array_records.values():
+                for name, array in record.items():
+                    if "int8" in array.stype:
+                        array.data = np.float32(1e30).tobytes() + array.data[4:]
+                        record[name] = array
+        return reply
+
+    values = {"strategy": "fedavg", "max_update_norm": 0.0, "rounds": 1, "tasks": 1}
+    run_in_process(few(tmp_path / "run", **values, wire_dtype="int8"), tamper=huge)
+    base = state_of(tmp_path / "run")["base"]
+    assert all(np.isfinite(tensor).all() for tensor in base.values())
