@@ -33,8 +33,6 @@ from fcl_flower.setup import factory
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.tensors import snapshot
 
-MOMENTS = ("created", "began", "ended")
-
 server_app = ServerApp()
 client_app = ClientApp()
 
@@ -59,7 +57,7 @@ class Timed(FedAvg):
         answers = list(replies)
         self.rounds[-1]["answered"] = time.time()
         told = [answer.content.metric_records["metrics"] for answer in answers]
-        self.rounds[-1]["clients"] = [{m: one[m] for m in MOMENTS} for one in told]
+        self.rounds[-1]["clients"] = [dict(one) for one in told]
         return super().aggregate_train(server_round, answers)
 
 
