@@ -3,8 +3,9 @@
 python experiments/round_overhead/benchmark.py [--pairs 2] [--rounds 12] DIR
 
 Starts a server and two clients on this machine, over TLS and with keys, and runs FedAvg
-by our loop and by Flower's strategy in turn: the same model, data and training.
-Prints two tables in Markdown; DIR/rounds.jsonl has every round. Linux only.
+in turn by our loop, with clients whose worker stays and with clients that start a
+process for each message, and by Flower's strategy: the same model, data and training.
+Prints two tables in Markdown; DIR/rounds.jsonl has every round.
 """
 
 import argparse
@@ -41,8 +42,7 @@ WORK = RunConfig.from_settings(
     seed=1,
 )
 PARTS = {
-    "until the client's process starts": ("asked", "created"),
-    "its start: imports, message, data, model": ("created", "began"),
+    "until the client trains: its wait, imports, data, model": ("asked", "began"),
     "training": ("began", "ended"),
     "until the server has the last answer": ("ended", "answered"),
     "the server: aggregation, record, next messages": ("answered", "next"),
@@ -104,6 +104,14 @@ class Lab:
         if code:
             raise RuntimeError(f"code {code}: see the logs in {self.folder}")
 
+    def end(self, but: Sequence[subprocess.Popen[bytes]] = ()) -> None:
+        """End all that was started and is not to stay."""
+        for process in self.started:
+            if process not in but:
+                process.terminate()
+                process.wait()
+        self.started = list(but)
+
     def until(self, log: str, text: str) -> None:
         """Wait until a command has said something."""
         path, deadline = self.folder / f"{log}.log", time.monotonic() + PATIENCE
@@ -115,7 +123,7 @@ class Lab:
 
 @contextlib.contextmanager
 def lab(folder: Path) -> Iterator[Lab]:
-    """Yield a federation that is up, and end it whatever happens."""
+    """Yield a federation whose server is up, and end it whatever happens."""
     made = Lab(folder)
     try:
         made.fcl(
@@ -124,19 +132,27 @@ def lab(folder: Path) -> Iterator[Lab]:
             *("--port", made.port, "--control-port", made.control),
         )
         made.until("server", "registered client-1.pub")
-        for number in (0, 1):
-            made.fcl(
-                f"client-{number}",
-                *("client", "--server", f"localhost:{made.port}"),
-                *("--certs", "certs", "--number", number),
-            )
-        for number in (0, 1):
-            made.until(f"client-{number}", "SuperNode ID")
         yield made
     finally:
-        for process in made.started:
-            process.terminate()
-            process.wait()
+        made.end()
+
+
+@contextlib.contextmanager
+def clients(one: Lab, worker: str) -> Iterator[None]:
+    """Have two clients in a federation, with a worker or without."""
+    before = list(one.started)
+    for number in (0, 1):
+        one.fcl(
+            f"client-{number}",
+            *("client", "--server", f"localhost:{one.port}", worker),
+            *("--certs", "certs", "--number", number),
+        )
+    try:
+        for number in (0, 1):
+            one.until(f"client-{number}", "SuperNode ID")
+        yield
+    finally:
+        one.end(before)
 
 
 def ours(one: Lab, name: str, rounds: int) -> list[dict[str, Any]]:
@@ -178,9 +194,11 @@ def flowers(one: Lab, name: str, rounds: int) -> list[dict[str, Any]]:
     return found
 
 
-LOOPS: dict[str, Callable[[Lab, str, int], list[dict[str, Any]]]] = {
-    "ours": ours,
-    "Flower's": flowers,
+RESIDENT, FRESH = "--resident", "--no-resident"
+LOOPS: dict[str, tuple[Callable[[Lab, str, int], list[dict[str, Any]]], str]] = {
+    "ours": (ours, RESIDENT),
+    "ours, a process a message": (ours, FRESH),
+    "Flower's": (flowers, FRESH),
 }
 
 
@@ -210,9 +228,10 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     with lab(options.folder.absolute() / "lab") as one:
         for pair in range(options.pairs):
-            for loop, run in LOOPS.items():
+            for number, (loop, (run, worker)) in enumerate(LOOPS.items()):
                 load = os.getloadavg()[0]
-                measured = run(one, f"{run.__name__}-{pair}", options.rounds)
+                with clients(one, worker):
+                    measured = run(one, f"run-{pair}-{number}", options.rounds)
                 rows += [
                     {"loop": loop, "pair": pair, "load": load, **seconds}
                     for seconds in parts(measured)
@@ -238,13 +257,16 @@ def print_tables(rows: Sequence[dict[str, Any]], pairs: int) -> None:
             f"| {loop} | {len(all_of)} | {statistics.median(all_of):.2f} "
             f"| {min(all_of):.2f} | {max(all_of):.2f} |"
         )
-    ratios = [
-        statistics.median(lengths("ours", pair))
-        / statistics.median(lengths("Flower's", pair))
-        for pair in range(pairs)
-    ]
+    print()
+    for other in [loop for loop in LOOPS if loop != "ours"]:
+        ratios = [
+            statistics.median(lengths("ours", pair))
+            / statistics.median(lengths(other, pair))
+            for pair in range(pairs)
+        ]
+        shown = ", ".join(f"{ratio:.2f}" for ratio in ratios)
+        print(f"ours / {other}, by pair: {shown}")
     loads = [row["load"] for row in rows]
-    print(f"\nours / Flower's by pair: {', '.join(f'{ratio:.2f}' for ratio in ratios)}")
     print(f"load of the machine: {min(loads):.1f} to {max(loads):.1f}\n")
     print(f"| median s | {' | '.join(LOOPS)} |\n| --- |{' --- |' * len(LOOPS)}")
     for part in PARTS:

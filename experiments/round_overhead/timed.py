@@ -5,11 +5,9 @@ one machine. The moments of a message are scalars of the client's update; those 
 round are diagnostics of the server side.
 """
 
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from types import MappingProxyType
 
 from typing_extensions import override
@@ -21,15 +19,6 @@ from fcl_flower.algorithms.registry import Algorithm
 from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData
 from strategies.fedavg import FedAvg
-
-STARTED = 19  # of /proc/self/stat, behind the name: ticks from the machine's start
-
-
-def created() -> float:
-    """Return when this process was started (Linux)."""
-    stat = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-    ticks = int(stat[STARTED]) / os.sysconf("SC_CLK_TCK")
-    return time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - ticks)
 
 
 class TimedStrategy(FedAvg, Explains):
@@ -65,7 +54,7 @@ class TimedLearner(Sgd[Params]):
     ) -> tuple[Payload, Update]:
         began = time.time()
         state, update = super().train(state, received, stage, data)
-        moments = {"created": created(), "began": began, "ended": time.time()}
+        moments = {"began": began, "ended": time.time()}
         return state, replace(update, metrics={**update.metrics, **moments})
 
 

@@ -138,6 +138,12 @@ def server(
     type=click.Choice(("auto", "cpu", "cuda")),
     help="Where it trains; by default, what the run says.",
 )
+@click.option(
+    "--resident/--no-resident",
+    default=True,
+    show_default=True,
+    help="One process answers all messages of a run, or each message has its own.",
+)
 @insecure_option
 @more_arguments
 def client(
@@ -148,6 +154,7 @@ def client(
     word_vectors: Path | None,
     state: Path | None,
     device: str | None,
+    resident: bool,
     insecure: bool,
     more: tuple[str, ...],
 ) -> None:
@@ -165,7 +172,9 @@ def client(
         node["device"] = _device(device)
     certificates = _certificates(certs, insecure)
     place = state or Path(f"federation/client-{number}")
-    run_supernode(_address(server), certificates, node, place, more, _print)
+    run_supernode(
+        *(_address(server), certificates, node, place, more, _print), resident=resident
+    )
 
 
 @click.command()

@@ -16,6 +16,7 @@ from fcl_flower.runtime.flower_project import environment
 from fcl_flower.runtime.lifetime.guardian import guarded, release
 from fcl_flower.runtime.lifetime.state_lock import locked
 from fcl_flower.runtime.processes import free_port, make_folder, program
+from fcl_flower.runtime.resident.launch import with_worker
 
 RETRY_SECONDS = 10.0
 
@@ -27,6 +28,8 @@ def run_supernode(
     state: Path,
     more: Sequence[str],
     report: Callable[[str], None],
+    *,
+    resident: bool,
 ) -> None:
     """Run one client of a federation until it is stopped.
 
@@ -42,10 +45,12 @@ def run_supernode(
         state: folder for what a restart needs.
         more: arguments for flower-supernode.
         report: called with each line for the user.
+        resident: one process answers all messages of a run, and keeps what it has
+            loaded; or Flower starts one for each message.
 
     Raises:
         ConfigError: a file is missing, or the folder cannot be written, or another
-            program works in it.
+            program works in it; or ``more`` leaves no place for a resident worker.
         RoundError: the server cannot be trusted, or the SuperNode ended by itself.
     """
     number = int(node["partition-id"])
@@ -63,6 +68,7 @@ def run_supernode(
         *("--host", "127.0.0.1", "--port", str(free_port())),
         *more,
     ]
+    started = with_worker(command) if resident else command
     authority = certificates and certificates.authority
     env = environment(state / "flower")
     once = _Once(report)
@@ -70,7 +76,7 @@ def run_supernode(
         report(shlex.join(command))
         while True:
             _await_server(server, authority, once)
-            supernode = guarded(command, env, subprocess.PIPE, keep_open=[lock])
+            supernode = guarded(started, env, subprocess.PIPE, keep_open=[lock])
             try:
                 refused = _follow(supernode, server, authority, once)
             finally:
@@ -116,6 +122,8 @@ def _follow(
         for raw in log:
             line = raw.decode(errors="replace").rstrip()
             event = supernode_log.read(line)
+            if event is Event.MEANT:  # by us: no news for the user
+                continue
             refused = refused or event is Event.REFUSED
             if event is Event.CUT_OFF:  # Flower's line has no reason
                 obstacle = find_obstacle(server, authority)

@@ -219,6 +219,7 @@ def test_a_client_starts_a_supernode_with_its_key_data_and_device(
                 tmp_path / "state",
                 ["--max-retries", "1"],
                 said.append,
+                resident=False,
             )
 
     (arguments, env), (again, _) = flower.calls("flower-supernode")
@@ -256,7 +257,9 @@ def test_a_client_tries_until_it_is_let_in_and_says_once_why(
     files, said = certificates(tmp_path / "certs"), []
 
     with pytest.raises(RoundError, match="SuperNode ended by itself, with code 4"):
-        run_supernode("a:1", files, {"partition-id": 0}, tmp_path, [], said.append)
+        run_supernode(
+            "a:1", files, {"partition-id": 0}, tmp_path, [], said.append, resident=False
+        )
 
     assert len(flower.calls("flower-supernode")) == 3
     (sentence,) = said[1:]
@@ -275,7 +278,9 @@ def test_a_client_without_a_key_is_told_that_it_needs_one(
     said = []
 
     with pytest.raises(RoundError):
-        run_supernode("a:1", None, {"partition-id": 0}, tmp_path, [], said.append)
+        run_supernode(
+            "a:1", None, {"partition-id": 0}, tmp_path, [], said.append, resident=False
+        )
 
     assert "takes clients with a key alone: give --certs" in said[1]
 
@@ -299,7 +304,9 @@ def test_a_client_whose_server_goes_says_so_each_time_it_goes(
     said = []
 
     with pytest.raises(RoundError):
-        run_supernode("a:1", None, {"partition-id": 0}, tmp_path, [], said.append)
+        run_supernode(
+            "a:1", None, {"partition-id": 0}, tmp_path, [], said.append, resident=False
+        )
 
     assert said[1:] == ["nobody is there; the client goes on when it is back"] * 2
     shown = capsys.readouterr().out.splitlines()
@@ -317,7 +324,9 @@ def test_a_client_waits_for_its_server_but_not_for_another(
     said = []
 
     with pytest.raises(RoundError, match=r"^an impostor$"):
-        run_supernode("a:1", None, {"partition-id": 0}, tmp_path, [], said.append)
+        run_supernode(
+            "a:1", None, {"partition-id": 0}, tmp_path, [], said.append, resident=False
+        )
 
     assert said[1:] == ["not yet; trying again every 0 s"]
     assert flower.calls("flower-supernode") == []
@@ -329,7 +338,15 @@ def test_a_client_without_one_of_its_files_is_refused(flower, tmp_path, missing)
     (tmp_path / missing).unlink()
 
     with pytest.raises(ConfigError, match=f"certs: .* folder with {missing}"):
-        run_supernode("a:1", files, {"partition-id": 0}, tmp_path / "state", [], print)
+        run_supernode(
+            "a:1",
+            files,
+            {"partition-id": 0},
+            tmp_path / "state",
+            [],
+            print,
+            resident=False,
+        )
 
 
 # ---- fcl run
@@ -665,7 +682,11 @@ def test_a_run_in_a_federation_does_not_replace_a_finished_one(
 
 def test_a_client_without_the_wanted_accelerator_uses_the_cpu(fcl, monkeypatch):
     joined = []
-    monkeypatch.setattr(supernode, "run_supernode", lambda *given: joined.append(given))
+    monkeypatch.setattr(
+        supernode,
+        "run_supernode",
+        lambda *given, resident: joined.append((*given, resident)),
+    )
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     join_as = ("client", "--server", "a:1", "--insecure", "--number", "4", "--device")
 
@@ -682,7 +703,11 @@ def test_a_client_without_the_wanted_accelerator_uses_the_cpu(fcl, monkeypatch):
 
 def test_a_client_has_a_place_of_its_own_and_its_own_data(fcl, monkeypatch, tmp_path):
     joined = []
-    monkeypatch.setattr(supernode, "run_supernode", lambda *given: joined.append(given))
+    monkeypatch.setattr(
+        supernode,
+        "run_supernode",
+        lambda *given, resident: joined.append((*given, resident)),
+    )
     (tmp_path / "of mine").mkdir()
 
     fcl(
@@ -690,10 +715,11 @@ def test_a_client_has_a_place_of_its_own_and_its_own_data(fcl, monkeypatch, tmp_
         *("--data", "of mine", "--", "--max-retries", "1"),
     )
 
-    ((server, certificates, node, state, more, _),) = joined
+    ((server, certificates, node, state, more, _, resident),) = joined
     assert (server, certificates) == ("[::1]:9092", None)
     assert node == {"partition-id": 4, "data-path": str(tmp_path / "of mine")}
     assert (str(state), more) == ("federation/client-4", ("--max-retries", "1"))
+    assert resident
 
 
 def test_new_keys_are_listed_with_where_they_go(fcl, tmp_path):

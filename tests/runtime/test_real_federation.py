@@ -1,96 +1,15 @@
 """A real federation on this machine: server, clients and strangers, over TLS."""
 
-import os
 import re
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import psutil
 import pytest
 from fakes import rounds_of, run_in_process, summary_of, tiny
+from labs import Lab, copied
 
 from fcl_flower.runtime.processes import free_port
 
-ROOT = Path(__file__).parents[2]
-PATIENCE = 240  # the machine may be busy
 KEY = "clients/client-{}.key"
-
-
-class Lab:
-    """Starts our commands in a folder, each with a log, and ends them all."""
-
-    def __init__(self, folder):
-        self.folder = folder
-        self.started = {}
-
-    def start(self, name, *arguments):
-        with (self.folder / f"{name}.log").open("w") as log:
-            self.started[name] = subprocess.Popen(
-                [sys.executable, "-m", "fcl_flower.cli.main", *map(str, arguments)],
-                cwd=self.folder,
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
-
-    def said(self, name):
-        return (self.folder / f"{name}.log").read_text()
-
-    def code(self, name):
-        """Wait for a command's end; return its exit code."""
-        try:
-            return self.started[name].wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            return pytest.fail(f"{name} does not end\n{self.tails()}")
-
-    def until(self, name, *patterns):
-        """Wait until a command has said all of this."""
-        deadline = time.monotonic() + PATIENCE
-        while not all(re.search(pattern, self.said(name)) for pattern in patterns):
-            if self.started[name].poll() is not None or time.monotonic() > deadline:
-                pytest.fail(f"{name} did not say {patterns}\n{self.tails()}")
-            time.sleep(0.2)
-
-    def tails(self):
-        return "\n".join(f"--- {n}\n{self.said(n)[-2000:]}" for n in self.started)
-
-    def family(self, *names):
-        """Return all processes that run now because of us, or of some commands."""
-        own = [
-            psutil.Process(process.pid)
-            for name, process in self.started.items()
-            if process.poll() is None and name in (names or self.started)
-        ]
-        return own + [c for one in own for c in one.children(recursive=True)]
-
-    def kill(self, name):
-        """Kill a command, which cannot say a word; return what outlives it."""
-        family = self.family(name)
-        assert len(family) > 2
-        self.started[name].kill()
-        return psutil.wait_procs(family, timeout=20)[1]
-
-    def end(self):
-        """Ask every command to end; return the processes that outlived it."""
-        family = self.family()
-        for process in self.started.values():
-            process.send_signal(signal.SIGTERM)
-        for process in self.started.values():
-            process.wait(PATIENCE)
-        _, alive = psutil.wait_procs(family, timeout=10)
-        for process in alive:
-            process.kill()
-        return alive
-
-
-def copied(source, target, *names):
-    """Copy what an operator would hand to a machine."""
-    for name in names:
-        (target / name).parent.mkdir(parents=True, exist_ok=True)
-        (target / name).write_bytes((source / name).read_bytes())
 
 
 @pytest.fixture(scope="module")
@@ -100,11 +19,11 @@ def lab(tmp_path_factory):
     here = lab.folder
     port, control = free_port(), free_port()
 
-    def join(name, number, state=""):
+    def join(name, number, state="", *more):
         lab.start(
             name,
             *("client", "--server", f"localhost:{port}", "--number", number),
-            *("--certs", f"of-{name}", "--state", state or f"state-{name}"),
+            *("--certs", f"of-{name}", "--state", state or f"state-{name}", *more),
         )
 
     try:
@@ -121,7 +40,8 @@ def lab(tmp_path_factory):
         for number in (0, 1):
             name = f"client-{number}"
             copied(here / "certs", here / f"of-{name}", "ca.crt", KEY.format(number))
-            join(name, number)
+            # One has a worker that stays, the other a process for each message.
+            join(name, number, "", *(["--no-resident"] if number else []))
         # Knows the server, but has the key of another federation.
         copied(here / "certs", here / "of-stranger", "ca.crt")
         copied(here / "other", here / "of-stranger", KEY.format(1))
@@ -143,7 +63,7 @@ def lab(tmp_path_factory):
         # A client that is killed, and returns at once.
         lab.left = lab.kill("client-1")
         copied(here / "of-client-1", here / "of-returning", "ca.crt", KEY.format(1))
-        join("returning", 1, "state-client-1")
+        join("returning", 1, "state-client-1", "--no-resident")
         lab.until("returning", "SuperNode ID")
         lab.start(
             "second",

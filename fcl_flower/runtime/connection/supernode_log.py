@@ -10,6 +10,7 @@ class Event(Enum):
     REFUSED = auto()
     CUT_OFF = auto()
     BACK = auto()
+    MEANT = auto()
     OTHER = auto()
 
 
@@ -18,6 +19,7 @@ _SIGNS = {
     "Failed to activate SuperNode": Event.REFUSED,
     "Connection attempt failed, retrying": Event.CUT_OFF,
     "Connection successful after": Event.BACK,
+    "SuperExec authentication is experimental": Event.MEANT,
 }
 
 

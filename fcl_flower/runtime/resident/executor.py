@@ -1,0 +1,157 @@
+"""Takes up the messages of a SuperNode, and sees that each of them is answered.
+
+It stands where Flower's SuperExec does, which starts a process for each message. Here a
+worker answers all messages of a run, one after another, as a SuperNode asks for them;
+another run gets another worker, so that nothing of a run is there in the next. If a
+worker ends or hangs, its message is answered by an error, and the next gets another.
+"""
+
+import time
+from logging import ERROR
+
+import httpx
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.common.constant import SubStatus
+from flwr.common.serde import message_from_proto
+from flwr.proto.message_pb2 import Message as ProtoMessage
+from flwr.proto.runtime_pb2 import (
+    AcquireTaskRequest,
+    AcquireTaskResponse,
+    PullAppMessagesRequest,
+)
+from flwr.supercore import log
+from flwr.supercore.constant import TaskType
+from flwr.supercore.interceptors import (
+    RuntimeTokenHttpInterceptor,
+    RuntimeVersionHttpInterceptor,
+    SuperExecAuthHttpInterceptor,
+)
+from flwr.supercore.protobuf.client import ProtobufClientInterceptor
+from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supernode.runtime.run_clientapp import push_message, push_task_output
+
+from fcl_flower.core.errors import RoundError
+from fcl_flower.runtime.resident.handover import Worker
+
+QUICK, SLOW = 0.1, 1.0
+"""Seconds between two looks: in the midst of a run, and when nothing has come for
+`BUSY_SECONDS`. A look costs some milliseconds of a processor."""
+BUSY_SECONDS = 30.0
+IDLE_SECONDS = 600.0
+"""After which a worker is ended, so that a client without a run has its memory back."""
+START_SECONDS = 120.0
+"""What a worker may take until it has a message."""
+NO_AGENTS = (
+    "this client runs client apps alone, expected fcl client --no-resident for an agent"
+)
+_ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
+
+
+class Executor:
+    """Answers the messages of one SuperNode."""
+
+    def __init__(self, address: str, secret: bytes) -> None:
+        """Start nothing yet.
+
+        Args:
+            address: HOST:PORT of this machine, where the SuperNode hands out messages.
+            secret: which it shares with this process alone.
+        """
+        self._address = address
+        self._supernode = self._client(
+            SuperExecAuthHttpInterceptor(
+                master_secret=secret, protected_methods=[_ACQUIRE]
+            )
+        )
+        self._worker: Worker | None = None
+        self._run = 0
+        self._last = time.monotonic()
+
+    def run(self) -> None:
+        """Answer messages for as long as this process lasts."""
+        while True:
+            if not self.look():
+                time.sleep(self.rest())
+
+    def look(self) -> bool:
+        """Answer one message if there is one; return whether there was."""
+        kinds = [TaskType.CLIENT_APP, TaskType.AGENT_APP]  # all that a message is for
+        request = AcquireTaskRequest(supported_task_types=kinds)
+        try:
+            found: AcquireTaskResponse = self._supernode.AcquireTask(request)
+        except httpx.TransportError:  # it has not started yet, or ends
+            return False
+        if not found.token:
+            return False
+        if found.task.type == TaskType.CLIENT_APP:
+            self._answer(found.token, found.task.run_id)
+        else:
+            self._fail(found.token, None, NO_AGENTS)
+        self._last = time.monotonic()
+        return True
+
+    def rest(self) -> float:
+        """Return the seconds until the next look; end a worker that has no work."""
+        quiet = time.monotonic() - self._last
+        if quiet > IDLE_SECONDS:
+            self._end_worker()
+        return QUICK if quiet < BUSY_SECONDS else SLOW
+
+    def close(self) -> None:
+        """End what there is of it."""
+        self._end_worker()
+        self._supernode.close()
+
+    def _end_worker(self) -> None:
+        if self._worker is not None:
+            self._worker.end()
+            self._worker = None
+
+    def _answer(self, token: str, run: int) -> None:
+        """See that the message of a task is answered, by the worker of its run."""
+        if self._worker is None or self._run != run:
+            self._end_worker()
+            self._worker, self._run = Worker(self._address), run
+        worker, message = self._worker, None
+        try:
+            worker.send(token)
+            message = ProtoMessage.FromString(worker.receive(START_SECONDS))
+            # A server waits no longer, so that nothing is lost with the worker.
+            stays = worker.receive(message.metadata.ttl)
+        except RoundError as error:
+            log(ERROR, "%s", error)
+            self._end_worker()
+            self._fail(token, message, str(error))
+        else:
+            if not stays:
+                self._end_worker()
+
+    def _fail(self, token: str, message: ProtoMessage | None, reason: str) -> None:
+        """Answer a message by an error in the place of a worker that is gone.
+
+        Where that fails, too, the SuperNode does so, when it has heard nothing for a
+        minute.
+        """
+        supernode = self._client(RuntimeTokenHttpInterceptor(token))
+        try:
+            if message is None:
+                pulled = supernode.PullMessages(PullAppMessagesRequest())
+                (message,) = pulled.messages_list
+            question = message_from_proto(message)
+            about = question.metadata
+            context = Context(about.run_id, about.dst_node_id, {}, RecordDict(), {})
+            reply = Message(Error(code=0, reason=reason), reply_to=question)
+            push_message(supernode, reply, context)
+            push_task_output(supernode, None, SubStatus.FAILED, reason)
+        except (httpx.HTTPError, ValueError) as error:
+            log(ERROR, "this could not be told to the server: %s", error)
+        finally:
+            supernode.close()
+
+    def _client(self, identity: ProtobufClientInterceptor) -> RuntimeHttpClient:
+        return RuntimeHttpClient.from_server_address(
+            server_address=self._address,
+            insecure=True,
+            root_certificates=None,
+            interceptors=[RuntimeVersionHttpInterceptor("SuperExec"), identity],
+        )

@@ -1,0 +1,225 @@
+"""A SuperNode's messages are answered, by workers that last and workers that do not.
+
+The SuperNode's side is Flower's own; the apps bring their own code.
+"""
+
+import threading
+import time
+from contextlib import closing
+
+import httpx
+import psutil
+import pytest
+from flwr.supercore.constant import TaskType
+from supernodes import SECRET, shipped, supernode
+
+from fcl_flower.runtime.resident import executor as module
+from fcl_flower.runtime.resident.executor import Executor
+from fcl_flower.runtime.resident.worker import OURS
+
+OWN = shipped(OURS)
+
+
+@pytest.fixture
+def node(tmp_path, monkeypatch):
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flower"))
+    with supernode() as found:
+        yield found
+
+
+@pytest.fixture
+def executor(node):
+    with closing(Executor(node.address, SECRET)) as found:
+        yield found
+    assert not psutil.Process().children()
+
+
+def asked(node, executor, run, deed="", **how):
+    """Return the answer to a question, of which there is one alone."""
+    node.ask(run, deed, **how)
+    assert executor.look()
+    return node.told()
+
+
+def failed(node, executor, run, deed, **how):
+    """Return the sentence by which a question is answered."""
+    node.ask(run, deed, **how)
+    assert executor.look()
+    return node.reply().error.reason
+
+
+def test_a_worker_answers_all_messages_of_a_run(node, executor):
+    node.begin(1, OWN)
+
+    first, second = (asked(node, executor, 1) for _ in range(2))
+
+    assert second["process"] == first["process"]
+    assert (first["answered"], second["answered"]) == (1, 2)
+    # What the client keeps goes through the SuperNode, as ever.
+    assert (first["count"], second["count"]) == (1, 2)
+
+
+def test_there_is_nothing_to_do_without_a_message(node, executor):
+    node.begin(1, OWN)
+
+    assert not executor.look()
+
+
+def test_a_run_finds_nothing_of_another(node, executor):
+    for run in (1, 2):
+        node.begin(run, OWN)
+
+    found = [asked(node, executor, run) for run in (1, 2, 1)]
+
+    assert len({one["process"] for one in found}) == 3
+    assert [one["answered"] for one in found] == [1, 1, 1]
+    assert [one["count"] for one in found] == [1, 1, 2]
+    assert len(psutil.Process().children()) == 1
+
+
+def test_the_code_that_a_run_brings_is_what_runs(node, executor, tmp_path):
+    node.begin(1, OWN)
+
+    found = asked(node, executor, 1)
+
+    assert found["code"].startswith(str(tmp_path / "flower"))
+
+
+def test_an_app_of_others_has_a_process_for_each_message(node, executor):
+    node.begin(1, shipped("theirs:app"))
+
+    first, second = (asked(node, executor, 1) for _ in range(2))
+
+    assert first["process"] != second["process"]
+    assert second["answered"] == 1
+
+
+@pytest.mark.parametrize(
+    ("deed", "how"),
+    [("die", "by SIGKILL, as for want of memory"), ("leave", "with code 5")],
+)
+def test_a_worker_that_ends_is_answered_for_and_followed_by_another(
+    node, executor, deed, how
+):
+    node.begin(1, OWN)
+    before = asked(node, executor, 1)
+
+    reason = failed(node, executor, 1, deed)
+
+    assert reason == f"the client's worker ended {how}; the next message gets another"
+    after = asked(node, executor, 1)
+    assert after["process"] != before["process"]
+    assert after["count"] == before["count"] + 1
+
+
+def test_a_worker_that_was_killed_between_two_messages_is_answered_for(node, executor):
+    node.begin(1, OWN)
+    psutil.Process(asked(node, executor, 1)["process"]).kill()
+
+    assert "ended by SIGKILL" in failed(node, executor, 1, "")
+    assert asked(node, executor, 1)["answered"] == 1
+
+
+def test_a_worker_that_hangs_is_ended_when_the_server_waits_no_longer(node, executor):
+    node.begin(1, OWN)
+    hanging = asked(node, executor, 1)["process"]
+    began = time.monotonic()
+
+    reason = failed(node, executor, 1, "hang", ttl=2.0)
+
+    assert 2.0 <= time.monotonic() - began < 30
+    assert reason.startswith("the client's worker did not answer in 2 s and was ended")
+    assert not psutil.pid_exists(hanging)
+
+
+def test_a_worker_that_cannot_start_is_answered_for(node, executor, monkeypatch):
+    monkeypatch.setenv("PYTHONHOME", "/nowhere")
+    node.begin(1, OWN)
+
+    reason = failed(node, executor, 1, "")
+
+    assert reason.startswith("the client's worker ended with code 1;")
+
+
+@pytest.mark.parametrize(
+    ("fab", "reason"),
+    [
+        (OWN, "<class 'ValueError'>:<'as it happens'>"),
+        (
+            shipped("theirs:missing", "other = 1"),
+            "An exception was raised when attempting to load `ClientApp`",
+        ),
+        (
+            shipped("theirs:app", "import nothing_like_it"),
+            "<class 'ModuleNotFoundError'>:<'No module named 'nothing_like_it''>",
+        ),
+    ],
+    ids=["raises", "has no app", "cannot be imported"],
+)
+def test_an_app_that_fails_is_answered_for_as_flower_does(node, executor, fab, reason):
+    node.begin(1, fab)
+
+    assert failed(node, executor, 1, "raise") == reason
+    (task,) = node.state.get_tasks()
+    assert (task.status.sub_status, task.status.details) == ("failed", reason)
+
+
+def test_the_worker_of_an_app_that_failed_is_followed_by_another(node, executor):
+    node.begin(1, OWN)
+    before = asked(node, executor, 1)["process"]
+    failed(node, executor, 1, "raise")
+
+    assert asked(node, executor, 1)["process"] != before
+
+
+def test_a_message_that_is_stored_after_its_task_is_answered(node, executor):
+    """Flower's SuperNode offers a task, and stores the message then."""
+    node.begin(1, OWN)
+    asked(node, executor, 1)
+    node.offer(1)
+    later = threading.Timer(1.0, node.store, [1, "", 600.0])
+    later.start()
+
+    assert executor.look()
+
+    later.join()
+    assert node.told()["answered"] == 2
+
+
+def test_an_agent_is_refused_in_a_sentence(node, executor):
+    node.begin(1, OWN)
+
+    reason = failed(node, executor, 1, "", kind=TaskType.AGENT_APP)
+
+    assert reason.startswith("this client runs client apps alone, expected")
+
+
+def test_a_worker_without_work_is_ended(node, executor, monkeypatch):
+    node.begin(1, OWN)
+    process = asked(node, executor, 1)["process"]
+
+    assert executor.rest() == module.QUICK
+    assert psutil.pid_exists(process)
+    monkeypatch.setattr(module, "BUSY_SECONDS", 0.0)
+    assert executor.rest() == module.SLOW
+    assert psutil.pid_exists(process)
+    monkeypatch.setattr(module, "IDLE_SECONDS", 0.0)
+    executor.rest()
+    assert not psutil.pid_exists(process)
+    assert asked(node, executor, 1)["answered"] == 1
+
+
+def test_who_does_not_know_the_secret_gets_no_message(node):
+    node.begin(1, OWN)
+    node.ask(1)
+
+    with (
+        closing(Executor(node.address, b"a guess")) as stranger,
+        pytest.raises(httpx.HTTPStatusError, match="401"),
+    ):
+        stranger.look()
+
+
+def test_a_supernode_that_is_not_there_yet_is_waited_for():
+    with closing(Executor("127.0.0.1:1", SECRET)) as early:
+        assert not early.look()
