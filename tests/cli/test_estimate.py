@@ -106,3 +106,8 @@ def test_a_failed_run_is_over_and_says_nothing_of_the_others(clock):
     assert estimate.left() is None
     finish(estimate, clock, 1, 10)
     assert estimate.left() == 0
+    estimate = Estimate(["a", "a"], 1, clock)
+    finish(estimate, clock, 0, 10)
+    estimate.progress(1, 0.0)
+    estimate.over(1)
+    assert estimate.left() == 0

@@ -94,29 +94,28 @@ class _Process:
         }
         with its:
             command = [sys.executable, "-P", "-m", PROGRAM, str(its.fileno())]
-            self._guardian: subprocess.Popen[bytes] = guarded(
+            self.guardian: subprocess.Popen[bytes] = guarded(
                 [*command, json.dumps(options)], env, keep_open=[its.fileno()]
             )
-        self._lines = self.channel.makefile("rw")
+        self._answers = self.channel.makefile("r")
 
     def send(self, request: Mapping[str, Any]) -> None:
         """Ask for a run; that the process has died is found when it is to answer."""
         try:
-            self._lines.write(json.dumps(request) + "\n")
-            self._lines.flush()
+            self.channel.sendall(json.dumps(request).encode() + b"\n")
         except BrokenPipeError:
             return
 
     def receive(self) -> dict[str, str] | None:
         """Wait for an answer; return None if the process has died instead."""
         try:
-            line = self._lines.readline()
+            line = self._answers.readline()
         except ConnectionResetError:
             return None
         found: dict[str, str] | None = json.loads(line) if line else None
         return found
 
     def end(self) -> None:
-        release(self._guardian)
-        self._lines.close()
+        release(self.guardian)
+        self._answers.close()
         self.channel.close()

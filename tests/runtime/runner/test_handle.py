@@ -142,6 +142,7 @@ def test_a_process_that_was_killed_between_two_runs_is_an_error_of_one(ours, tmp
         assert runner.outcome() is None
         pid = json.loads((one.folder / "summary.json").read_text())["pid"]
         os.kill(pid, signal.SIGKILL)
+        runner._process.guardian.wait(60)
         runner.begin(two.run.config, two.folder)
         assert isinstance(runner.outcome(), RoundError)
         runner.begin(three.run.config, three.folder)
