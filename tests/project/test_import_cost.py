@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 HEAVY = {
     *("scipy", "sklearn", "gensim", "ray", "datasets", "pandas", "PIL"),
-    *("transformers", "prometheus_client"),
+    *("transformers", "prometheus_client", "plotly"),
 }
 
 
