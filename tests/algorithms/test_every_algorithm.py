@@ -191,10 +191,19 @@ class WatchedLearner(WatchedStrategy):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_chosen_optimizer_is_the_only_one(tmp_path, name):
-    used = set()
+def test_the_chosen_optimizer_is_the_only_one_and_mixed_precision_is_used(
+    tmp_path, monkeypatch, name
+):
+    used, lowered, plain = set(), [], torch.autocast
     watch = register_optimizer_step_post_hook(lambda one, *_: used.add(type(one)))
+
+    def noted(*given, **named):
+        lowered.append(given)
+        return plain(*given, **named)
+
+    monkeypatch.setattr(torch, "autocast", noted)
     settings = {"optimizer": "sgd", "momentum": 0.9, "learning_rate": 0.01}
+    settings["precision"] = "bfloat16"
     if name == "concept-matching":
         settings["classes_per_task"] = 0
     try:
@@ -203,6 +212,7 @@ def test_the_chosen_optimizer_is_the_only_one(tmp_path, name):
         watch.remove()
 
     assert used == (set() if name == "analytic" else {torch.optim.SGD})
+    assert (("cpu", torch.bfloat16) in lowered) == bool(used)
     assert summary_of(tmp_path)["average_accuracy"] >= 0
 
 
