@@ -120,6 +120,16 @@ class RunConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _single_gradients_are_exact(self) -> Self:
+        precision, unit = self.training.precision, self.privacy.unit
+        if precision != "float32" and unit == "example":
+            raise ValueError(
+                f"training.precision: got {precision!r}, expected 'float32' with "
+                "privacy.unit 'example', which clips the gradient of each example"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _privacy_is_counted_by_rounds(self) -> Self:
         unit, scores = self.privacy.unit, self.privacy.scores
         if self.asynchronous.enabled and (unit != "none" or not scores):

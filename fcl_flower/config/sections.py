@@ -175,6 +175,9 @@ class TrainingSection(Section):
     """Momentum of sgd; kept between the rounds of a task."""
     weight_decay: float = Field(0.0, ge=0)
     """Weight decay: how many times a parameter is added to its own gradient."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """bfloat16 for mixed precision in training steps; parameters, updates and tests are
+    float32 in any case."""
     device: str = "auto"
     """auto, cpu, or a torch device name."""
     threads: int = Field(1, ge=1)

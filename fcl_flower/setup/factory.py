@@ -276,6 +276,7 @@ def build_training(run: ResolvedRun) -> Training:
         optimizer=OptimizerChoice(
             section.optimizer, section.momentum, section.weight_decay
         ),
+        precision=section.precision,
     )
 
 

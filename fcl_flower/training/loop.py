@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -20,6 +20,8 @@ from fcl_flower.training.optimizers import (
 )
 
 MINIMUM_RATE = 1e-7
+Objective: TypeAlias = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""From inputs and labels to a scalar loss."""
 StepSize: TypeAlias = Callable[[str], torch.Tensor]
 """From the name of a parameter that has had a gradient to what the optimizer has just
 multiplied its mean gradient with, entry by entry (`Optimizer.step_size`)."""
@@ -45,6 +47,9 @@ class Training:
         early_stopping_patience: stagnating epochs that end a round's training; 0 for
             never.
         optimizer: by which a step is taken.
+        precision: ``bfloat16`` for mixed precision: what PyTorch's autocast takes for
+            safe of the objective is computed in it; parameters, gradients, moments and
+            scores are float32 in any case.
     """
 
     epochs: int
@@ -54,6 +59,7 @@ class Training:
     decay: float = 3.0
     early_stopping_patience: int = 0
     optimizer: OptimizerChoice = field(default_factory=OptimizerChoice)
+    precision: Literal["float32", "bfloat16"] = "float32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +110,7 @@ def score(predict: Callable[[torch.Tensor], torch.Tensor], examples: Examples) -
 
 def fit(
     parameters: Mapping[str, torch.nn.Parameter],
-    objective: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    objective: Objective,
     validate: Callable[[], Score],
     examples: Examples,
     training: Training,
@@ -144,6 +150,8 @@ def fit(
         training.optimizer, parameters, rate, rates, fused=True
     )
     optimizer.restore(optimizer_state)
+    if training.precision == "bfloat16":
+        objective = _in_bfloat16(objective)
     loss, valid, steps = np.nan, None, 0
     for epoch in range(training.epochs):
         if rate < MINIMUM_RATE:
@@ -175,7 +183,7 @@ def fit(
 
 def fit_once(
     parameters: Mapping[str, torch.nn.Parameter],
-    objective: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    objective: Objective,
     examples: Examples,
     training: Training,
     seed: int,
@@ -237,7 +245,7 @@ class _Patience:
 
 def _epoch(
     optimizer: Optimizer,
-    objective: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    objective: Objective,
     examples: Examples,
     batch_size: int,
     place: tuple[int, int, int, int],
@@ -260,6 +268,14 @@ def _epoch(
     found: list[float] = torch.stack(losses).tolist()
     total = sum(mean * size for mean, size in zip(found, sizes, strict=True))
     return total / sum(sizes)
+
+
+def _in_bfloat16(objective: Objective) -> Objective:
+    def lowered(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(x.device.type, torch.bfloat16):
+            return objective(x, y)
+
+    return lowered
 
 
 def _scalar(optimizer_state: Arrays, name: str, default: float) -> float:

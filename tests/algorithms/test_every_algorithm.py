@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from types import new_class
 
+import pretended_device
 import pytest
 import torch
 from encoders import saved
@@ -191,10 +192,19 @@ class WatchedLearner(WatchedStrategy):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_chosen_optimizer_is_the_only_one(tmp_path, name):
-    used = set()
+def test_the_chosen_optimizer_is_the_only_one_and_mixed_precision_is_used(
+    tmp_path, monkeypatch, name
+):
+    used, lowered, plain = set(), [], torch.autocast
     watch = register_optimizer_step_post_hook(lambda one, *_: used.add(type(one)))
+
+    def noted(*given, **named):
+        lowered.append(given)
+        return plain(*given, **named)
+
+    monkeypatch.setattr(torch, "autocast", noted)
     settings = {"optimizer": "sgd", "momentum": 0.9, "learning_rate": 0.01}
+    settings["precision"] = "bfloat16"
     if name == "concept-matching":
         settings["classes_per_task"] = 0
     try:
@@ -203,7 +213,27 @@ def test_the_chosen_optimizer_is_the_only_one(tmp_path, name):
         watch.remove()
 
     assert used == (set() if name == "analytic" else {torch.optim.SGD})
+    assert (("cpu", torch.bfloat16) in lowered) == bool(used)
     assert summary_of(tmp_path)["average_accuracy"] >= 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_on_another_device_all_is_as_on_the_cpu(tmp_path, monkeypatch, name):
+    settings = QUICK.get(name, {})
+    if name == "concept-matching":
+        settings = {**settings, "classes_per_task": 0}
+    run_in_process(tiny(tmp_path / "cpu", strategy=name, rounds=2, **settings))
+    settings = {**settings, "device": pretended_device.NAME}
+    with pretended_device.available(monkeypatch) as used:
+        run_in_process(tiny(tmp_path / "there", strategy=name, rounds=2, **settings))
+
+    assert used
+    assert not any(row["failed"] for row in rounds_of(tmp_path / "there"))
+    same = {"client_accuracy", "bytes_up", "bytes_down"}
+    if name == "lorm":  # whose encoder, as it is loaded, draws on `meta` for nothing
+        same -= {"client_accuracy"}
+    cpu, there = (summary_of(tmp_path / place) for place in ("cpu", "there"))
+    assert {key: cpu[key] for key in same} == {key: there[key] for key in same}
 
 
 @pytest.mark.parametrize(

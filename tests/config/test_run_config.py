@@ -325,6 +325,7 @@ REFUSED = [
     *bounds("run.metrics_port", least=0, most=65535),
     ("model.head", "many", "'', 'multi' or 'single'"),
     ("training.optimizer", "rmsprop", "'adam' or 'sgd'"),
+    ("training.precision", "float16", "'float32' or 'bfloat16'"),
     ("federation.wire_dtype", "float64", DTYPES),
     ("strategy.params", 3, "a valid dictionary"),
     ("strategy.name", 3, "a valid string"),
@@ -400,6 +401,17 @@ def test_momentum_is_of_sgd_alone():
         "training.momentum: got 0.9, expected 0 with training.optimizer 'adam', which "
         "has moments of its own"
     )
+
+
+def test_gradients_of_single_examples_have_full_precision():
+    private = {"privacy.unit": "example", "privacy.noise_multiplier": 1.0}
+    assert sentence(RunConfig.from_settings, precision="bfloat16", **private) == (
+        "training.precision: got 'bfloat16', expected 'float32' with privacy.unit "
+        "'example', which clips the gradient of each example"
+    )
+    private["privacy.unit"] = "client"
+    found = RunConfig.from_settings(precision="bfloat16", **private)
+    assert found.training.precision == "bfloat16"
 
 
 def test_an_asynchronous_run_has_all_clients():

@@ -65,6 +65,24 @@ def size(module):
 
 
 @pytest.mark.parametrize("name", sorted(MODELS))
+def test_every_model_has_about_the_same_gradients_in_mixed_precision(name):
+    model = build(name).eval()
+    torch.manual_seed(1)
+    x, y, found = inputs(model, 8), torch.arange(8) % 5, {}
+    for mixed in (False, True):
+        model.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
+            loss = nn.functional.cross_entropy(model(x, 0), y)
+        loss.backward()
+        learned = [p.grad for p in model.parameters() if p.grad is not None]
+        assert {gradient.dtype for gradient in learned} == {torch.float32}
+        found[mixed] = torch.cat([gradient.flatten() for gradient in learned])
+
+    wrong = (found[True] - found[False]).norm() / found[False].norm()
+    assert 0 < wrong < 0.25
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
 @pytest.mark.parametrize("single_head", [False, True])
 def test_every_model_gives_the_features_and_logits_it_promises(name, single_head):
     model = build(name, single_head=single_head)

@@ -136,6 +136,40 @@ def test_the_optimizer_is_adam_as_published(examples):
     np.testing.assert_allclose(leaves["b"].detach(), b, atol=1e-5)
 
 
+def test_mixed_precision_computes_in_bfloat16_what_is_kept_in_float32(examples):
+    """By hand: inputs and parameters are rounded, gradients come back whole."""
+    leaves, seen = linear(), []
+
+    def lost(x, y):
+        logits = torch.nn.functional.linear(x, leaves["w"], leaves["b"])
+        seen.append(logits.dtype)
+        return torch.nn.functional.cross_entropy(logits, y)
+
+    train(leaves, examples, objective=lost, precision="bfloat16")
+
+    plain = linear()
+    adam = torch.optim.Adam(plain.values(), lr=0.01, fused=True)
+    for order in orders(1):
+        for start in range(0, COUNT, 5):
+            chosen = order[start : start + 5]
+            logits = torch.nn.functional.linear(
+                *(part.bfloat16() for part in (examples.x[chosen], plain["w"])),
+                plain["b"].bfloat16(),
+            )
+            adam.zero_grad()
+            torch.nn.functional.cross_entropy(
+                logits.float(), examples.y[chosen]
+            ).backward()
+            adam.step()
+    exact = linear()
+    train(exact, examples)
+    for name, leaf in plain.items():
+        assert leaves[name].dtype == torch.float32
+        assert torch.equal(leaves[name], leaf), name
+        assert not torch.equal(leaves[name], exact[name])
+    assert {*seen} == {torch.bfloat16}
+
+
 def test_without_memory_a_task_starts_afresh(examples):
     done = train(linear(), examples)
     leaves, again = linear(), linear()

@@ -62,7 +62,9 @@ class Windows:
 
     def largest(self, weight: Tensor) -> Tensor:
         """Return the maximum over time, (batch, F); differentiable in ``weight``."""
-        return cast(Tensor, _Largest.apply(weight, self))  # type: ignore[no-untyped-call]
+        # Mixed precision would round what is summed, and make windows tie.
+        with torch.autocast(weight.device.type, enabled=False):
+            return cast(Tensor, _Largest.apply(weight, self))  # type: ignore[no-untyped-call]
 
     def extremes(self, weight: Tensor) -> Tensor:
         """Return maximum and minimum over time, (2, batch, F), without gradient."""
