@@ -39,8 +39,7 @@ class Server:
 
     A reply that fails, comes late or must not be used is left out, by client and with
     a reason; it never ends a run. Rounds are counted from 1; in an asynchronous run a
-    round is one update. `traffic` is that of the round so far; `made_of`, of the last
-    message, its payload and what its client knows then.
+    round is one update. `traffic` is of the round so far, `made_of` of the last message.
     """
 
     def __init__(
