@@ -39,7 +39,7 @@ class Server:
 
     A reply that fails, comes late or must not be used is left out, by client and with
     a reason; it never ends a run. Rounds are counted from 1; in an asynchronous run a
-    round is one update. `traffic` is of the round so far, `made_of` of the last message.
+    round is one update. `traffic` is of this round, `made_of` of the last message.
     """
 
     def __init__(
