@@ -22,6 +22,7 @@ from fcl_flower.core.types import (
 )
 from fcl_flower.federation.pacing.in_flight import Question
 from fcl_flower.federation.pacing.streams import Streams
+from fcl_flower.federation.states.spool import Spool
 from fcl_flower.federation.transport import byte_counts, messages
 from fcl_flower.federation.transport.client_registry import ClientRegistry
 from fcl_flower.federation.transport.codec import WireDtype
@@ -228,12 +229,9 @@ class Server:
         A client that reports the loss of its private state counts from now on as one
         that has never trained.
         """
-        received = self._reader.read(replies, self._state)
+        received = self._reader.read(replies, self._state, self._spool().keep)
         self.traffic.up += received.traffic
-        self.traffic.nominal_up += sum(
-            byte_counts.nominal_bytes(update.payload)
-            for update in received.updates.values()
-        )
+        self.traffic.nominal_up += received.nominal_bytes
         for client in sorted(received.state_lost):
             if isinstance(self._strategy, RestoresClients):
                 self._state = self._strategy.on_state_lost(self._state, client)
@@ -338,6 +336,13 @@ class Server:
         for client, why in left_out.items():
             log(WARNING, "client %s took part in no round: %s", client, why)
         self._recorder.progress(self._done, 0, 0, "finished")
+
+    def _spool(self) -> Spool:
+        """Return where updates wait until they are aggregated."""
+        strategy = self._strategy
+        # What holds updates against each other looks at each many times.
+        kinds = () if strategy.aggregation.compares else strategy.averaged_groups
+        return Spool(self._recorder.folder, kinds)
 
     def _message(
         self, client: int, message_type: str, payload: Payload, request: Request

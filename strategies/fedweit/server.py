@@ -5,7 +5,7 @@ Symbols: theta_G is the group ``base``, A_i^(j) is ``adapters/i/j``, kappa is th
 of output channels that a client sends (the learner's setting).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -188,7 +188,9 @@ def _literal_mean(old: Array, name: str, sent: Sequence[Arrays]) -> Array:
     return flat.astype(old.dtype).reshape(old.shape)
 
 
-def _of(name: str, sent: Sequence[Arrays]) -> list[SparseArray]:
-    """Return a tensor from all who sent it."""
-    found = (arrays.get(name) for arrays in sent)
-    return [tensor for tensor in found if isinstance(tensor, SparseArray)]
+def _of(name: str, sent: Sequence[Arrays]) -> Iterator[SparseArray]:
+    """Yield a tensor from all who sent it."""
+    for arrays in sent:
+        tensor = arrays.get(name)
+        if isinstance(tensor, SparseArray):
+            yield tensor
