@@ -23,9 +23,9 @@ from strategies.fedweit.adapter_selection import (
     AdapterSelection,
     check_summary,
 )
+from strategies.fedweit.broadcast import CHANGED, Broadcast
 from strategies.fedweit.decomposition import decomposed
 
-CHANGED = "meta/changed"
 SEEN = "meta/seen"
 
 
@@ -52,6 +52,7 @@ class FedWeit(ServerStrategy[P], AsksClients, RestoresClients, Explains):
         self._knowledge = AdapterSelection(
             params.knowledge, params.overlap, params.overlap_threshold, seed
         )
+        self._broadcast = Broadcast({})
 
     @property
     @override
@@ -106,12 +107,7 @@ class FedWeit(ServerStrategy[P], AsksClients, RestoresClients, Explains):
     def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
         seen = state[SEEN].get(str(client))
         since = -1 if seen is None else int(np.asarray(seen))
-        base: dict[str, SparseArray] = {}
-        for name, values in state["base"].items():
-            fresh = np.flatnonzero(np.asarray(state[CHANGED][name]) >= max(since, 0))
-            if len(fresh):
-                base[name] = SparseArray.of_channels(np.asarray(values), fresh)
-        payload: dict[str, Arrays] = {"base": base}
+        payload = {"base": self.broadcast(state).changed_since(max(since, 0))}
         if stage.starts_task:
             for adapter in self.chosen(state, stage, client):
                 group = adapter.group("adapters")
@@ -167,7 +163,14 @@ class FedWeit(ServerStrategy[P], AsksClients, RestoresClients, Explains):
 
     def chosen(self, state: Payload, stage: TaskStage, client: int) -> list[Adapter]:
         """Return the adapters of other clients' finished tasks that travel."""
-        return self._knowledge.chosen(state, Adapter(client, stage.task))
+        known = self.broadcast(state).adapters_beside(client)
+        return self._knowledge.chosen(state, Adapter(client, stage.task), known)
+
+    def broadcast(self, state: Payload) -> Broadcast:
+        """Return what a state has for many clients at once."""
+        if self._broadcast.state is not state:
+            self._broadcast = Broadcast(state)
+        return self._broadcast
 
     def _combined(self, old: Arrays, sent: Sequence[Arrays]) -> Arrays:
         """Return B made of what was sent of it."""
