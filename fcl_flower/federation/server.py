@@ -229,7 +229,11 @@ class Server:
         A client that reports the loss of its private state counts from now on as one
         that has never trained.
         """
-        received = self._reader.read(replies, self._state, self._spool().keep)
+        strategy = self._strategy
+        # What holds updates against each other looks at each many times.
+        kinds = () if strategy.aggregation.compares else strategy.averaged_groups
+        spool = Spool(self._recorder.folder, kinds)
+        received = self._reader.read(replies, self._state, spool.keep)
         self.traffic.up += received.traffic
         self.traffic.nominal_up += received.nominal_bytes
         for client in sorted(received.state_lost):
@@ -336,13 +340,6 @@ class Server:
         for client, why in left_out.items():
             log(WARNING, "client %s took part in no round: %s", client, why)
         self._recorder.progress(self._done, 0, 0, "finished")
-
-    def _spool(self) -> Spool:
-        """Return where updates wait until they are aggregated."""
-        strategy = self._strategy
-        # What holds updates against each other looks at each many times.
-        kinds = () if strategy.aggregation.compares else strategy.averaged_groups
-        return Spool(self._recorder.folder, kinds)
 
     def _message(
         self, client: int, message_type: str, payload: Payload, request: Request
