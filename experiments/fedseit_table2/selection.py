@@ -89,13 +89,14 @@ def measured(
                 scores.append(float(np.asarray(told[f"{other.client}/{other.task}"])))
                 shares.append(share)
             if len(common) > COUNT:
-                picked = [common[other] for other in selection.chosen(state, new)]
+                chosen = selection.chosen(state, new, list(common))
+                picked = [common[other] for other in chosen]
                 every = list(common.values())
                 best = sorted(every)[-COUNT:]
                 choices.append((fmean(picked), fmean(every), fmean(best)))
         state = {**state, **{f"adapters/{client}/{task}": {} for client in learners}}
-    chosen, every, best = np.mean(choices, axis=0).tolist()
-    return float(spearmanr(scores, shares).statistic), chosen, every, best
+    got, every, best = np.mean(choices, axis=0).tolist()
+    return float(spearmanr(scores, shares).statistic), got, every, best
 
 
 if __name__ == "__main__":

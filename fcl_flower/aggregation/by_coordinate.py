@@ -3,19 +3,20 @@
 Yin, Chen, Kannan and Bartlett, ICML 2018, https://arxiv.org/abs/1803.01498.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import numpy.typing as npt
 
+from fcl_flower.aggregation.tensors import Tensors
 from fcl_flower.core.sparse import SparseArray
-from fcl_flower.core.types import AnyArray, Array
+from fcl_flower.core.types import Array
 
 _CELLS = 2**21
 """Numbers that are sorted at a time: little memory, whatever the model."""
 
 
-def median(tensors: Sequence[AnyArray | None], old: Array) -> npt.NDArray[np.float64]:
+def median(tensors: Tensors, old: Array) -> npt.NDArray[np.float64]:
     """Return the coordinate-wise median (definition 1).
 
     Args:
@@ -35,7 +36,7 @@ def median(tensors: Sequence[AnyArray | None], old: Array) -> npt.NDArray[np.flo
 
 def trimmed_mean(
     fraction: float,
-) -> Callable[[Sequence[AnyArray | None], Array], npt.NDArray[np.float64]]:
+) -> Callable[[Tensors, Array], npt.NDArray[np.float64]]:
     """Return a function that takes the coordinate-wise trimmed mean (definition 2).
 
     Of the m values of a coordinate the largest and the smallest are left out, as many
@@ -45,7 +46,7 @@ def trimmed_mean(
         fraction: the paper's beta, in (0, 0.5).
     """
 
-    def of(tensors: Sequence[AnyArray | None], old: Array) -> npt.NDArray[np.float64]:
+    def of(tensors: Tensors, old: Array) -> npt.NDArray[np.float64]:
         found = old.reshape(-1).astype(np.float64)
         cuts = np.array([count_hostile(n, fraction) for n in range(len(tensors) + 1)])
         for part, rows, count in _ordered(tensors, old.size):
@@ -74,7 +75,7 @@ def count_hostile(count: int, fraction: float) -> int:
 
 
 def _ordered(
-    tensors: Sequence[AnyArray | None], size: int
+    tensors: Tensors, size: int
 ) -> Iterator[tuple[slice, npt.NDArray[np.float64], npt.NDArray[np.int64]]]:
     """Yield stretches: where, the values ascending in each column, and how many.
 

@@ -20,6 +20,7 @@ from fcl_flower.aggregation.by_update import (
 )
 from fcl_flower.aggregation.counts import counted
 from fcl_flower.aggregation.senders import Combine, sent_by
+from fcl_flower.aggregation.tensors import TensorOfEach
 from fcl_flower.aggregation.weighted_mean import Weights, weighted_mean
 from fcl_flower.core.types import Array, Arrays, Update
 
@@ -112,7 +113,7 @@ def _each(combine: Combine, sent: Sequence[Arrays], before: Arrays) -> dict[str,
     found = {}
     for name, old in before.items():
         dense = np.asarray(old)
-        values = combine([arrays.get(name) for arrays in sent], dense)
+        values = combine(TensorOfEach(sent, name), dense)
         whole = dense.dtype.kind in "iu"  # BatchNorm counts its batches
         found[name] = (np.rint(values) if whole else values).astype(dense.dtype)
     return found

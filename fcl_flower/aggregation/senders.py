@@ -1,17 +1,16 @@
 """How many clients sent an entry: few of them may all be hostile."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from fcl_flower.aggregation.tensors import Tensors
 from fcl_flower.core.sparse import SparseArray
-from fcl_flower.core.types import AnyArray, Array
+from fcl_flower.core.types import Array
 
-Combine: TypeAlias = Callable[
-    [Sequence[AnyArray | None], Array], npt.NDArray[np.float64]
-]
+Combine: TypeAlias = Callable[[Tensors, Array], npt.NDArray[np.float64]]
 """From one tensor of each client and what it was before, to what it becomes."""
 
 
@@ -24,14 +23,14 @@ def sent_by(needed: int, combine: Combine) -> Combine:
         combine: a rule.
     """
 
-    def of(tensors: Sequence[AnyArray | None], old: Array) -> npt.NDArray[np.float64]:
+    def of(tensors: Tensors, old: Array) -> npt.NDArray[np.float64]:
         found = combine(tensors, old)
         return np.where(_senders(tensors, old) >= needed, found, old)
 
     return of
 
 
-def _senders(tensors: Sequence[AnyArray | None], old: Array) -> npt.NDArray[np.int64]:
+def _senders(tensors: Tensors, old: Array) -> npt.NDArray[np.int64]:
     """Return by how many clients each entry was sent, of the shape of ``old``."""
     count = np.zeros(old.size, np.int64)
     for tensor in tensors:

@@ -6,35 +6,38 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from fcl_flower.aggregation.tensors import Tensors
 from fcl_flower.core.sparse import SparseArray
-from fcl_flower.core.types import AnyArray, Array
+from fcl_flower.core.types import Array
 
 Weights: TypeAlias = Sequence[float] | npt.NDArray[np.float64]
 
 
 def weighted_mean(
     weights: Weights | None,
-) -> Callable[[Sequence[AnyArray | None], Array], npt.NDArray[np.float64]]:
+) -> Callable[[Tensors, Array], npt.NDArray[np.float64]]:
     """Return a function that takes the mean of one tensor of each client.
 
     Args:
         weights: of each client, at least 0, not all 0; None: all count alike.
     """
 
-    def of(tensors: Sequence[AnyArray | None], old: Array) -> npt.NDArray[np.float64]:
-        if weights is None or any(not isinstance(t, np.ndarray) for t in tensors):
+    def of(tensors: Tensors, old: Array) -> npt.NDArray[np.float64]:
+        if weights is None:
             return _over_senders(tensors, weights, old)
         total = np.zeros(old.shape, np.float64)
         everything = float(np.sum(weights))
         for tensor, weight in zip(tensors, weights, strict=True):
-            total += np.asarray(tensor) * (weight / everything)
+            if not isinstance(tensor, np.ndarray):
+                return _over_senders(tensors, weights, old)
+            total += tensor * (weight / everything)
         return total
 
     return of
 
 
 def _over_senders(
-    tensors: Sequence[AnyArray | None], weights: Weights | None, old: Array
+    tensors: Tensors, weights: Weights | None, old: Array
 ) -> npt.NDArray[np.float64]:
     """Return ``sum w x / sum w`` of each entry over the clients that sent it."""
     total, count = np.zeros(old.size), np.zeros(old.size)

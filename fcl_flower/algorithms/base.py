@@ -36,7 +36,9 @@ class ServerStrategy(ABC, Generic[P]):
         averaged_groups: the kinds of groups in the state that are means over clients.
             In an asynchronous run one update moves them part of the way; all else that
             `aggregate_train` makes of it counts at once. Empty: the algorithm needs
-            rounds, unless it `adds_up`.
+            rounds, unless it `adds_up`. Of the updates of a large round these groups
+            lie on the disk, and a tensor is read whenever it is looked at: what takes
+            one update after the other holds one of them.
         adds_up: the state follows from all updates so far, whatever their order and
             however often one comes: a sum. It needs no rounds, an old update is as
             good as a new one, and the strategy alone says how large one may be.

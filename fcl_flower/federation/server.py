@@ -25,6 +25,7 @@ from fcl_flower.federation.coding.wire_format import EXACT, WireFormat
 from fcl_flower.federation.copies.broadcast import Broadcast
 from fcl_flower.federation.pacing.in_flight import Question
 from fcl_flower.federation.pacing.streams import Streams
+from fcl_flower.federation.states.spool import Spool
 from fcl_flower.federation.transport import byte_counts
 from fcl_flower.federation.transport.client_registry import ClientRegistry
 from fcl_flower.federation.transport.replies import QUERY, Asked, Received, ReplyReader
@@ -228,12 +229,10 @@ class Server:
         A client that reports the loss of its private state counts from now on as one
         that has never trained.
         """
-        received = self._reader.read(replies, self._state)
+        spool = Spool.of(self._strategy, self._recorder.folder)
+        received = self._reader.read(replies, self._state, spool.keep)
         self.traffic.up += received.traffic
-        self.traffic.nominal_up += sum(
-            byte_counts.nominal_bytes(update.payload)
-            for update in received.updates.values()
-        )
+        self.traffic.nominal_up += received.nominal_bytes
         for client in sorted(received.state_lost):
             if isinstance(self._strategy, RestoresClients):
                 self._state = self._strategy.on_state_lost(self._state, client)

@@ -1,7 +1,8 @@
 """The synchronous loop: rounds in which all participants train at the same time."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from logging import INFO, WARNING
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -107,6 +108,8 @@ class SynchronousStrategy(FederatedStrategy):
             server.record_before_aggregation(server_round, stage.task, received.scores)
         server.aggregate(stage, self._updates)
         metrics = train_metrics(self._updates)
+        # The record needs their scalars alone.
+        self._updates = {c: replace(u, payload={}) for c, u in self._updates.items()}
         log(
             INFO,
             "round %d of %d, task %d: %d clients, loss %.4f",
@@ -209,8 +212,7 @@ class SynchronousStrategy(FederatedStrategy):
                     number, self._result.arrays, ConfigRecord(), grid
                 )
                 replies = self._ask(asked, number, self._quorum.closes_at)
-                replies = self._in_simulated_time(asked, replies)
-                self._note_late(replies)
+                replies = self._noting_late(self._in_simulated_time(asked, replies))
                 arrays, metrics = self.aggregate_train(number, replies)
             except RoundError as error:
                 if self._state_lost <= excused:
@@ -259,9 +261,8 @@ class SynchronousStrategy(FederatedStrategy):
         queries = [server.query_request(c, stage) for c, stage in self._stages.items()]
         asked = [message for message in queries if message is not None]
         if asked:
-            replies = list(mailbox.ask(self._mailbox, asked, self._quorum.closes_at))
-            self._note_late(replies)
-            received = server.receive(replies)
+            replies = mailbox.ask(self._mailbox, asked, self._quorum.closes_at)
+            received = server.receive(self._noting_late(replies))
             server.aggregate_query(received.query_replies)
             for client, why in received.failures.items():
                 self._failures[client] = f"query: {why}"
@@ -278,40 +279,40 @@ class SynchronousStrategy(FederatedStrategy):
             del self._stages[client]
 
     def _in_simulated_time(
-        self, asked: list[Message], replies: list[Message]
-    ) -> list[Message]:
-        """Return the replies of a round, those late in simulated time left out."""
+        self, asked: list[Message], replies: Iterable[Message]
+    ) -> Iterator[Message]:
+        """Yield the replies of a round, those late in simulated time left out."""
         length = self._quorum.closes_at(*self._simulated())
         questions = {message.metadata.dst_node_id: message for message in asked}
-        return [
-            mailbox.late_answer(questions[reply.metadata.src_node_id])
-            if self.run.clock.duration(self.run.server.client(reply)) > length
-            else reply
-            for reply in replies
-        ]
+        for reply in replies:
+            if self.run.clock.duration(self.run.server.client(reply)) > length:
+                yield mailbox.late_answer(questions[reply.metadata.src_node_id])
+            else:
+                yield reply
 
     def _simulated(self) -> tuple[list[float], int]:
         """Return how long each client trains in simulated time, and how many do."""
         return list(map(self.run.clock.duration, self._stages)), len(self._stages)
 
-    def _note_late(self, replies: Iterable[Message]) -> None:
+    def _noting_late(self, replies: Iterable[Message]) -> Iterator[Message]:
         """Note who was late, and when it is ready again; without a quorum nobody is."""
-        if not self._quorum.waits_for_all:
-            server, clock = self.run.server, self.run.clock
-            for client in map(server.client, filter(mailbox.is_late, replies)):
+        clock = self.run.clock
+        for reply in replies:
+            if mailbox.is_late(reply) and not self._quorum.waits_for_all:
+                client = self.run.server.client(reply)
                 self._late[client] = clock.now + clock.duration(client)
+            yield reply
 
     def _ask(
         self, asked: list[Message], number: int, closes_at: mailbox.Closing
-    ) -> list[Message]:
-        """Return one reply to each message; report the progress as they arrive."""
-        replies = list[Message]()
+    ) -> Iterator[Message]:
+        """Yield one reply to each message as it arrives; report the progress."""
         if asked:
             self.run.server.report_progress(number, 0, len(asked))
-        for reply in mailbox.ask(self._mailbox, asked, closes_at):
-            replies.append(reply)
-            self.run.server.report_progress(number, len(replies), len(asked))
-        return replies
+        replies = mailbox.ask(self._mailbox, asked, closes_at)
+        for replied, reply in enumerate(replies, start=1):
+            self.run.server.report_progress(number, replied, len(asked))
+            yield reply
 
     def _tasks_beside_update(self, server_round: int) -> int:
         """Return how many accuracies come with the updates of a round; 0 for none.

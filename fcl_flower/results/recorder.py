@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 COLUMNS = ("round", "task_learned", "client", "task", "task_name", "accuracy")
 """Of ``accuracy.csv``."""
+PROGRESS_SECONDS = 0.2
+"""Between two writings of ``progress.json`` in the midst of a round."""
 
 
 class Recorder:
@@ -76,6 +78,7 @@ class Recorder:
             exporter.begin(total_rounds(config, scenario))
         self._history = RunHistory.empty(config.scenario.clients, config.scenario.tasks)
         self._started = self._round_started = time.monotonic()
+        self._progress_written = self._started
         settings = config.replace(resume=False).to_toml()
         made = f"# Run: {told(environment())}\n"
         (folder / "config.toml").write_text(made + settings)
@@ -110,12 +113,19 @@ class Recorder:
     ) -> None:
         """Write ``progress.json``: how far the run is.
 
+        Not for every client that answers in the midst of a round: of a thousand, most
+        are done before anybody could have read of the one before.
+
         Args:
             server_round: that is running, counted from 1; 0 before the first.
             done: clients that have answered in it.
             expected: clients that were asked.
             state: ``starting``, ``training`` or ``finished``.
         """
+        now = time.monotonic()
+        if 0 < done < expected and now - self._progress_written < PROGRESS_SECONDS:
+            return
+        self._progress_written = now
         history, rounds = self._history, total_rounds(self._config, self._scenario)
         tasks = 1 if self._scenario.stream is not None else self._config.scenario.tasks
         _write_json(
@@ -131,7 +141,7 @@ class Recorder:
                 "accuracy": history.average_accuracy,
                 "bytes_up": history.traffic.up.total(),
                 "bytes_down": history.traffic.down.total(),
-                "seconds": time.monotonic() - self._started,
+                "seconds": now - self._started,
             },
         )
 

@@ -14,7 +14,6 @@ from typing_extensions import override
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update, specs
 from strategies.fedseit import FedSeitParams
-from strategies.fedweit.adapter_selection import uploaded_groups
 from strategies.fedweit.server import FedWeit
 
 BRANCHES = "meta/branches"
@@ -54,7 +53,7 @@ class FedSeit(FedWeit[FedSeitParams]):
             count = group.removeprefix("dense/")
             # Canonical digits only, and no more branches than adapters that exist:
             # they become the name of a group, which is kept.
-            most = len(uploaded_groups(state))
+            most = len(self.broadcast(state).adapters)
             if not COUNT.fullmatch(count) or int(count) > most:
                 raise WireError(
                     f"{group}: expected the number of branches, 1 to {most}"

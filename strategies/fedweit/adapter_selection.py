@@ -79,10 +79,18 @@ class AdapterSelection(NamedTuple):
         name, _, count = self.policy.partition(":")
         return int(count) if name == "sit" else 0
 
-    def chosen(self, state: Payload, new: Adapter) -> list[Adapter]:
-        """Return the adapters that travel to a new task."""
+    def chosen(
+        self, state: Payload, new: Adapter, known: Sequence[Adapter]
+    ) -> list[Adapter]:
+        """Return the adapters that travel to a new task.
+
+        Args:
+            state: of the server.
+            new: the task.
+            known: its `candidates`.
+        """
         if not self.sit:
-            return chosen(self.policy, candidates(state, new), new, self.seed)
+            return chosen(self.policy, known, new, self.seed)
         scores = state.get(new.group(OVERLAP), {})
         ranked = [(_adapter(name), float(np.asarray(v))) for name, v in scores.items()]
         return most_similar(ranked, self.sit)

@@ -5,7 +5,7 @@ Symbols: theta_G is the group ``base``, A_i^(j) is ``adapters/i/j``, kappa is th
 of output channels that a client sends (the learner's setting).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar, TypeVar
 
 import numpy as np
@@ -23,9 +23,9 @@ from strategies.fedweit.adapter_selection import (
     AdapterSelection,
     check_summary,
 )
+from strategies.fedweit.broadcast import CHANGED, Broadcast
 from strategies.fedweit.decomposition import decomposed
 
-CHANGED = "meta/changed"
 SEEN = "meta/seen"
 
 
@@ -54,6 +54,7 @@ class FedWeit(ServerStrategy[P], AsksClients, RestoresClients, Explains):
         self._knowledge = AdapterSelection(
             params.knowledge, params.overlap, params.overlap_threshold, seed
         )
+        self._broadcast = Broadcast({})
 
     @property
     @override
@@ -108,12 +109,7 @@ class FedWeit(ServerStrategy[P], AsksClients, RestoresClients, Explains):
     def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
         seen = state[SEEN].get(str(client))
         since = -1 if seen is None else int(np.asarray(seen))
-        base: dict[str, SparseArray] = {}
-        for name, values in state["base"].items():
-            fresh = np.flatnonzero(np.asarray(state[CHANGED][name]) >= max(since, 0))
-            if len(fresh):
-                base[name] = SparseArray.of_channels(np.asarray(values), fresh)
-        payload: dict[str, Arrays] = {"base": base}
+        payload = {"base": self.broadcast(state).changed_since(max(since, 0))}
         if stage.starts_task:
             for adapter in self.chosen(state, stage, client):
                 group = adapter.group("adapters")
@@ -169,7 +165,14 @@ class FedWeit(ServerStrategy[P], AsksClients, RestoresClients, Explains):
 
     def chosen(self, state: Payload, stage: TaskStage, client: int) -> list[Adapter]:
         """Return the adapters of other clients' finished tasks that travel."""
-        return self._knowledge.chosen(state, Adapter(client, stage.task))
+        known = self.broadcast(state).adapters_beside(client)
+        return self._knowledge.chosen(state, Adapter(client, stage.task), known)
+
+    def broadcast(self, state: Payload) -> Broadcast:
+        """Return what a state has for many clients at once."""
+        if self._broadcast.state is not state:
+            self._broadcast = Broadcast(state)
+        return self._broadcast
 
     def _combined(self, old: Arrays, sent: Sequence[Arrays]) -> Arrays:
         """Return B made of what was sent of it."""
@@ -190,7 +193,9 @@ def _literal_mean(old: Array, name: str, sent: Sequence[Arrays]) -> Array:
     return flat.astype(old.dtype).reshape(old.shape)
 
 
-def _of(name: str, sent: Sequence[Arrays]) -> list[SparseArray]:
-    """Return a tensor from all who sent it."""
-    found = (arrays.get(name) for arrays in sent)
-    return [tensor for tensor in found if isinstance(tensor, SparseArray)]
+def _of(name: str, sent: Sequence[Arrays]) -> Iterator[SparseArray]:
+    """Yield a tensor from all who sent it."""
+    for arrays in sent:
+        tensor = arrays.get(name)
+        if isinstance(tensor, SparseArray):
+            yield tensor

@@ -5,6 +5,7 @@ import platform
 import re
 import tomllib
 from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import flwr
 import numpy as np
@@ -17,6 +18,7 @@ from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ContractError, WireError
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.scenarios.registry import Scenario, Task
+from fcl_flower.results import recorder as recorder_module
 from fcl_flower.results.diagnostics import build_diagnostics
 from fcl_flower.results.recorder import Recorder
 from fcl_flower.results.traffic import Traffic
@@ -278,3 +280,22 @@ def test_the_configuration_says_on_what_it_was_run_and_is_still_one(recorder, tm
         assert value in first
     assert RunConfig.of(tomllib.loads("\n".join([first, *rest]))).run.seed == 0
     assert not any(line.startswith("#") for line in rest)
+
+
+def test_progress_is_not_written_for_every_client_of_a_large_round(
+    recorder, tmp_path, monkeypatch
+):
+    now = [100.0]
+    monkeypatch.setattr(
+        recorder_module, "time", SimpleNamespace(monotonic=lambda: now[0])
+    )
+
+    def told(done, seconds):
+        now[0] += seconds
+        recorder.progress(1, done, 1000)
+        return json.loads((tmp_path / "progress.json").read_text())["clients_done"]
+
+    assert told(0, 0.0) == 0, "the beginning at once"
+    assert [told(1, 0.1), told(2, 0.09), told(3, 0.02)] == [0, 0, 3]
+    assert [told(4, 0.1), told(1000, 0.0)] == [3, 1000], "the end at once"
+    assert told(0, 0.0) == 0

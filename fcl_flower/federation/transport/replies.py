@@ -58,6 +58,7 @@ class Received:
         state_lost: clients without the private state of their last update; their
             replies are among the failures.
         traffic: bytes by group kind.
+        nominal_bytes: of the updates; see `byte_counts.nominal_bytes`.
     """
 
     updates: dict[int, Update] = field(default_factory=dict)
@@ -67,6 +68,7 @@ class Received:
     score_failures: dict[int, str] = field(default_factory=dict)
     state_lost: frozenset[int] = frozenset()
     traffic: Counter[str] = field(default_factory=Counter)
+    nominal_bytes: int = 0
 
 
 class ReplyReader:
@@ -106,14 +108,21 @@ class ReplyReader:
         """Return what a client was asked to train last."""
         return self._asked[client]
 
-    def read(self, replies: Iterable[Message], state: Payload) -> Received:
+    def read(
+        self,
+        replies: Iterable[Message],
+        state: Payload,
+        keep: Callable[[Update], Update],
+    ) -> Received:
         """Return what replies hold, at most one of each client.
 
         Args:
-            replies: to messages of one type or of several.
+            replies: to messages of one type or of several; none is held once it was
+                read.
             state: the server's, which updates have to fit.
+            keep: says what is held of an update that may be aggregated.
         """
-        found = Received()
+        found, nominal = Received(), 0
         lost = set[int]()
         for reply in replies:
             node = reply.metadata.src_node_id
@@ -148,6 +157,10 @@ class ReplyReader:
                     found.scores[client] = messages.decode_evaluation(records, tasks)
                 except Exception as error:
                     found.score_failures[client] = _left_out(client, error)
+            if client in found.updates:
+                update = found.updates[client]
+                nominal += byte_counts.nominal_bytes(update.payload)
+                found.updates[client] = keep(update)
         return Received(
             _by_client(found.updates),
             _by_client(found.scores),
@@ -156,6 +169,7 @@ class ReplyReader:
             _by_client(found.score_failures),
             frozenset(lost),
             found.traffic,
+            nominal,
         )
 
     def _update(self, client: int, records: RecordDict, state: Payload) -> Update:

@@ -1,0 +1,1 @@
+"""Where updates and states lie that memory must not hold all at once."""

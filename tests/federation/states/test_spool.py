@@ -1,0 +1,195 @@
+import gc
+import os
+import tracemalloc
+import weakref
+
+import numpy as np
+import pytest
+from fakes import exact, rounds_of, run_in_process, summary_of, tiny
+
+from fcl_flower.aggregation.policy import Aggregation
+from fcl_flower.core.sparse import SparseArray
+from fcl_flower.core.types import Update, specs
+from fcl_flower.federation.states import spool
+from fcl_flower.federation.states.spool import Spool
+from fcl_flower.runtime import in_process
+
+
+@pytest.fixture
+def no_memory(monkeypatch):
+    monkeypatch.setattr(spool, "IN_MEMORY", 0)
+
+
+def update(payload):
+    return Update(payload, num_examples=3, metrics={"loss": 1.5})
+
+
+def payload():
+    return {
+        "base": {
+            "w": np.array([[1.5, -0.0, np.float32(1e-45)], [0, 0, 3]], np.float32),
+            "steps": np.array(7),
+            "some": SparseArray((2, 3), np.array([1, 4]), np.array([0.0, 2.5])),
+        },
+        "adapters/3": {"w": np.arange(4.0)},
+    }
+
+
+def test_what_was_kept_on_the_disk_is_the_same_bit_for_bit(tmp_path, no_memory):
+    kept = Spool(tmp_path, ("base",)).keep(update(payload()))
+
+    assert exact(kept.payload) == exact(payload())
+    assert specs(kept.payload["base"]) == specs(payload()["base"])
+    assert (kept.num_examples, kept.metrics) == (3, {"loss": 1.5})
+
+
+def test_only_the_named_kinds_leave_memory(tmp_path, no_memory):
+    sent = payload()
+    kept = Spool(tmp_path, ("base",)).keep(update(sent))
+
+    assert kept.payload["adapters/3"] is sent["adapters/3"]
+    assert kept.payload["base"]["w"] is not kept.payload["base"]["w"], "held by nobody"
+
+
+def test_memory_is_used_up_before_the_disk_is(tmp_path, monkeypatch):
+    first, second, third = ({"base": {"w": np.ones(n, np.uint8)}} for n in (60, 50, 40))
+    monkeypatch.setattr(spool, "IN_MEMORY", 100)
+    keep = Spool(tmp_path, ("base",)).keep
+    kept = [keep(update(sent)).payload["base"] for sent in (first, second, third)]
+
+    assert kept[0] is first["base"]
+    assert kept[1] is not second["base"]
+    assert kept[2] is third["base"]
+
+
+def test_the_positions_of_a_sparse_tensor_count_too(tmp_path, monkeypatch):
+    sparse = SparseArray((9,), np.array([4]), np.array([1.0], np.float32))
+    for room, stays in ((11, False), (12, True)):
+        monkeypatch.setattr(spool, "IN_MEMORY", room)
+        sent = {"base": {"w": sparse}}
+        kept = Spool(tmp_path, ("base",)).keep(update(sent))
+        assert (kept.payload["base"] is sent["base"]) == stays
+
+
+def test_the_file_has_no_name_and_goes_with_the_last_update(tmp_path, no_memory):
+    def open_files():
+        return len(os.listdir("/proc/self/fd"))
+
+    before = open_files()
+    holder = Spool(tmp_path, ("base",))
+    kept = [holder.keep(update(payload())) for _ in range(3)]
+    del holder
+    assert list(tmp_path.iterdir()) == []
+    assert open_files() == before + 1
+    assert exact(kept[2].payload) == exact(payload())
+    del kept
+    gc.collect()
+    assert open_files() == before
+
+
+def test_nothing_is_opened_for_a_round_that_memory_holds(tmp_path):
+    before = os.listdir("/proc/self/fd")
+    kept = Spool(tmp_path, ("base",)).keep(update(payload()))
+
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+    assert exact(kept.payload) == exact(payload())
+
+
+def test_a_full_disk_is_no_clients_fault(tmp_path, no_memory, monkeypatch):
+    class Full:
+        def write(self, data):
+            raise OSError(28, "No space left on device")
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr(spool.tempfile, "TemporaryFile", lambda dir: Full())
+    with pytest.raises(OSError, match="No space left"):
+        run_in_process(tiny(tmp_path, strategy="fedavg"))
+
+
+def cohort(clients, keep):
+    rng = np.random.default_rng(3)
+    for _ in range(clients):
+        w = rng.normal(size=250_000).astype(np.float32)
+        present = np.flatnonzero(rng.random(250_000) < 0.3)
+        some = SparseArray(w.shape, present, w[present])
+        yield keep(update({"base": {"w": w, "some": some}}))
+
+
+def test_the_mean_of_what_lies_on_the_disk_is_that_of_memory(tmp_path, no_memory):
+    start = {"w": np.zeros(250_000, np.float32), "some": np.ones(250_000, np.float32)}
+    counts = [5, 0, 17, 3, 11]
+    means = [
+        Aggregation().combine([u.payload["base"] for u in updates], weights, start)
+        for keep in (lambda u: u, Spool(tmp_path, ("base",)).keep)
+        for updates in [list(cohort(5, keep))]
+        for weights in (counts, np.array(counts, float), None)
+    ]
+
+    assert len(means) == 6
+    for memory, disk in zip(means[:3], means[3:], strict=True):
+        assert exact({"base": memory}) == exact({"base": disk})
+
+
+def test_memory_does_not_grow_with_the_round(tmp_path, no_memory):
+    def peak(clients):
+        gc.collect()
+        tracemalloc.start()
+        sent = [u.payload["base"] for u in cohort(clients, holder.keep)]
+        start = {"w": np.zeros(250_000, np.float32), "some": np.ones(250_000)}
+        Aggregation().combine(sent, [1] * clients, start)
+        found = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return found
+
+    holder = Spool(tmp_path, ("base",))
+    assert peak(30) < 1.2 * peak(5), "an update has 1.9 MB"
+
+
+@pytest.mark.parametrize("strategy", ["fedavg", "fedweit"])
+def test_a_run_on_the_disk_has_the_numbers_of_one_in_memory(
+    tmp_path, monkeypatch, strategy
+):
+    def run(name, **behaviour):
+        config = tiny(tmp_path / name, strategy=strategy, clients=3)
+        run_in_process(config, **behaviour)
+        folder = tmp_path / name
+        return summary_of(folder), rounds_of(folder)
+
+    usual = run("memory")
+    read = []
+    plain = spool.decode
+    monkeypatch.setattr(spool, "IN_MEMORY", 0)
+    monkeypatch.setattr(
+        spool, "decode", lambda *a, **k: read.append(1) or plain(*a, **k)
+    )
+    assert run("disk", delay=lambda client: (1, 2, 0)[client]) == usual
+    assert read
+
+
+def test_rules_that_compare_updates_have_them_in_memory(
+    tmp_path, no_memory, monkeypatch
+):
+    monkeypatch.setattr(spool, "decode", None)  # whoever reads the disk fails
+    run_in_process(
+        tiny(tmp_path, strategy="fedavg", clients=3, **{"aggregation": "median"})
+    )
+    assert len(rounds_of(tmp_path)) == 2
+
+
+def test_a_round_holds_one_reply_at_a_time(tmp_path, no_memory):
+    alive, most = [], []
+
+    class Grid(in_process.InProcessGrid):
+        def reply(self, message, context):
+            reply = super().reply(message, context)
+            alive.append(weakref.ref(reply.content))
+            gc.collect()  # Flower's records refer to each other
+            most.append(sum(content() is not None for content in alive))
+            return reply
+
+    config = tiny(tmp_path, strategy="fedavg", clients=6)
+    in_process.run_apps(Grid(range(100, 106), config.flat()), config)
+    assert len(most) == 6 + 2 * (6 + 6), "connecting, and two rounds with their tests"
+    assert max(most) <= 2
