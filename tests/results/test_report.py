@@ -380,6 +380,7 @@ def test_too_many_adapters_are_summed_up_per_client(tmp_path):
     assert len(told) == 12 * 11
     mean = sum(weights) / len(weights)
     assert f"client 2 uses client 5: {mean:.3f}, mean of 7" in told
+    assert not marks_of(pictures(page)[described])
 
 
 def test_attention_without_groups_makes_no_claim_about_groups(run):
