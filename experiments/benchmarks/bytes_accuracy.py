@@ -15,7 +15,7 @@ from results import Results, Row, ratios, spread, table
 
 from fcl_flower.config.parsing import Scalar
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.runtime.simulation import run_on
+from fcl_flower.runtime.in_process import run_in_process
 from fcl_flower.setup.resolve import resolve
 
 STRATEGIES = ("fedavg", "fedweit")
@@ -65,7 +65,7 @@ def _one(size: Size, strategy: str, settings: Mapping[str, Scalar], seed: int) -
     )
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder:
-        summary = run_on("in-process", resolve(config), Path(folder))
+        summary = run_in_process(resolve(config).config, Path(folder))
     return {
         "accuracy": summary["average_accuracy"],
         "up": summary["bytes_up"],

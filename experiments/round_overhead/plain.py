@@ -29,8 +29,9 @@ from typing_extensions import override
 from fcl_flower.config.node_config import NodeConfig
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.types import TaskStage
-from fcl_flower.federation.client import client_data, resolve_on_node
+from fcl_flower.federation.client import client_data
 from fcl_flower.setup import factory
+from fcl_flower.setup.on_node import resolve_on_node
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.tensors import snapshot
 

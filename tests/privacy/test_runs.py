@@ -254,7 +254,7 @@ def test_a_budget_without_a_round_ends_with_a_report(tmp_path):
 # ---- resuming
 
 
-class KilledError(Exception):
+class KilledError(BaseException):
     pass
 
 
