@@ -314,7 +314,7 @@ def test_a_real_round_is_taken_apart(results):
         *most, whole = parts.values()
         assert whole == pytest.approx(sum(most))  # of one round that counts
         assert all(second > 0 for second in most)
-    assert len(cells(module.report(results, size))) == 6
+    assert len(cells(module.report(results, size))) == 5
 
 
 # ---------------------------------------------------------------- the command
