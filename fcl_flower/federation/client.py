@@ -23,7 +23,7 @@ from fcl_flower.data.scenarios.registry import Scenario
 from fcl_flower.data.text.vector_files import find_vectors
 from fcl_flower.federation.coding.wire_format import WireFormat
 from fcl_flower.federation.copies.replica import Replica
-from fcl_flower.federation.resident.run_parts import run_parts
+from fcl_flower.federation.kept.run_parts import run_parts
 from fcl_flower.federation.secure.client_side import ClientSide
 from fcl_flower.federation.transport.codec import encode
 from fcl_flower.federation.transport.state_store import (

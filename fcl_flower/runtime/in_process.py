@@ -27,7 +27,7 @@ from fcl_flower.config.run_config import RunConfig
 from fcl_flower.federation.client import Client
 from fcl_flower.federation.client_app import app as client_app
 from fcl_flower.federation.client_app import trained
-from fcl_flower.federation.resident.run_parts import forget_runs
+from fcl_flower.federation.kept.run_parts import forget_runs
 from fcl_flower.federation.server_app import main as run_server
 from fcl_flower.federation.transport.messages import decode_request
 from fcl_flower.privacy.randomness import simulated

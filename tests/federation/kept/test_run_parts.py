@@ -12,8 +12,8 @@ from fcl_flower.config.node_config import NodeConfig
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.data.text.word_vectors import WordVectors
 from fcl_flower.federation import client
-from fcl_flower.federation.resident import run_parts as resident
-from fcl_flower.federation.resident.run_parts import RunParts, forget_runs, run_parts
+from fcl_flower.federation.kept import run_parts as resident
+from fcl_flower.federation.kept.run_parts import RunParts, forget_runs, run_parts
 from fcl_flower.federation.transport.state_store import ContextStateStore
 from fcl_flower.setup import factory
 from fcl_flower.setup.resolve import resolve
