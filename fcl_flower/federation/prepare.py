@@ -141,7 +141,7 @@ def prepare(
         registry,
         recorder,
         checkpoint,
-        wire=WireFormat.of(config.federation, type(strategy)),
+        wire=WireFormat.of(config.federation, strategy),
         max_update_norm=config.federation.max_update_norm,
         evaluates_updates=_evaluates_updates(resolved),
     )

@@ -21,7 +21,7 @@ from fcl_flower.results.event_log import EventLog
 from fcl_flower.results.run_folder import CHECKPOINT
 
 
-class PulledPlugError(Exception):
+class PulledPlugError(BaseException):
     """Somebody pulled the plug."""
 
 

@@ -35,7 +35,9 @@ class WireFormat:
 
     @classmethod
     def of(
-        cls, section: "FederationSection", strategy: "type[ServerStrategy[Any]]"
+        cls,
+        section: "FederationSection",
+        strategy: "ServerStrategy[Any] | type[ServerStrategy[Any]]",
     ) -> Self:
         """Return the format of a run.
 

@@ -139,7 +139,7 @@ def copied(folder):
     return found
 
 
-class PulledPlugError(Exception):
+class PulledPlugError(BaseException):
     pass
 
 
