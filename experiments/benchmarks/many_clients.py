@@ -1,9 +1,9 @@
 """(c) Clients by the thousand: seconds a visit, memory of all processes, files on disk.
 
-The small network on digits, ten training images a client, all of whom take part in
-each round and keep a state. A run is measured with one round and with more, as in (a);
-memory and disk are the most of the longer one, as the clients' states are removed at
-the end of a run.
+The small network on digits, ten training images a client, all of whom keep a state and
+are tested in the end; at most 500 take part in a round. A run is measured with one
+round and with more, as in (a); memory and disk are the most of the longer one, as the
+clients' states are removed at the end of a run.
 """
 
 import contextlib
@@ -32,20 +32,22 @@ class Size:
 
     Attributes:
         clients: how many, one run after the other.
+        cohort: how many of them a round has at most.
         visits: by which the longer run exceeds the shorter, at least.
         strategies: of the runs.
     """
 
     clients: tuple[int, ...] = (10, 100, 1000, 10_000)
+    cohort: int = 500
     visits: int = 1000
     strategies: tuple[str, ...] = ("fedavg", "fedweit")
 
     def rounds(self, clients: int) -> tuple[int, int]:
         """Return the rounds of the short and of the long run."""
-        return 1, 1 + math.ceil(self.visits / clients)
+        return 1, 1 + math.ceil(self.visits / min(clients, self.cohort))
 
 
-FULL, QUICK = Size(), Size((10, 100), 200)
+FULL, QUICK = Size(), Size((10, 100), 50, 200)
 
 
 def measure(results: Results, size: Size, repeats: int, pfl_python: str) -> None:
@@ -59,7 +61,7 @@ def measure(results: Results, size: Size, repeats: int, pfl_python: str) -> None
                         "repeat": repeat,
                         "rounds": rounds,
                     },
-                    partial(_one, clients, strategy, rounds),
+                    partial(_one, clients, min(clients, size.cohort), strategy, rounds),
                 )
 
 
@@ -71,7 +73,7 @@ def _key(clients: int, strategy: str) -> Row:
     return {"part": "c", "clients": clients, "strategy": strategy}
 
 
-def _one(clients: int, strategy: str, rounds: int) -> Row:
+def _one(clients: int, cohort: int, strategy: str, rounds: int) -> Row:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         users.write_users(folder / "data", clients, IMAGES, digits=True)
@@ -86,6 +88,7 @@ def _one(clients: int, strategy: str, rounds: int) -> Row:
             "model.name": "small",
             "training.batch_size": IMAGES,
             "federation.rounds_per_task": rounds,
+            "federation.client_fraction": cohort / clients,
             "privacy.scores": False,
             "run.seed": 1,
         }
@@ -97,7 +100,7 @@ def _one(clients: int, strategy: str, rounds: int) -> Row:
         env = environment(folder / "installed")
         cost = measured(command, env, folder / "log", disk.look)
         work = work_of_ours(folder / "output")
-        if work["samples"] != clients * rounds * IMAGES or math.isnan(work["loss"]):
+        if work["samples"] != cohort * rounds * IMAGES or math.isnan(work["loss"]):
             raise RuntimeError(f"got {work} of {clients} clients in {rounds} rounds")
         return {**work, **asdict(cost), "files": disk.files, "bytes": disk.bytes}
 
