@@ -1,11 +1,10 @@
 """(d) Bytes against accuracy: FedAvg and FedWeIT over settings of the wire.
 
-A small study on digits, the same seeds for all. `wire.toml` lists the settings.
+A small study on digits, the same seeds for all `SETTINGS`.
 """
 
 import os
 import tempfile
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -20,11 +19,15 @@ from fcl_flower.setup.resolve import resolve
 
 STRATEGIES = ("fedavg", "fedweit")
 SETTINGS: dict[str, dict[str, Scalar]] = {
-    setting.pop("name"): setting
-    for setting in tomllib.loads(Path(__file__).with_name("wire.toml").read_text())[
-        "setting"
-    ]
+    "float32": {},
+    "float16": {"wire_dtype": "float16"},
+    "bfloat16": {"wire_dtype": "bfloat16"},
+    **{
+        f"{levels}, zstd": {"wire_dtype": levels, "wire_compression": "zstd"}
+        for levels in ("int8", "int4", "ternary")
+    },
 }
+"""Keys of `federation`; the others' bytes are divided by those of the first."""
 
 
 @dataclass(frozen=True)
