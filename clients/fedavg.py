@@ -89,8 +89,7 @@ class Sgd(ClientLearner[P]):
         held = Examples(frozen_features(model, data.valid.x), data.valid.y)
 
         def objective(rows: Tensor, y: Tensor) -> Tensor:
-            if not model.training:  # to set it again costs a walk over all modules
-                model.train()
+            model.train()
             hidden = model.body(x[rows])
             loss = torch.nn.functional.cross_entropy(head(hidden), y)
             return loss + self.penalty(rows, hidden)
@@ -122,8 +121,7 @@ class Sgd(ClientLearner[P]):
         Nothing is told in ``metrics``, and nothing looks at validation examples.
         """
         model, task = self.model, stage.task
-        if not model.training:  # to set it again costs a walk over all modules
-            model.train()
+        model.train()
         nothing = torch.empty(0, dtype=torch.int64, device=self.context.device)
 
         def loss(leaves: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:

@@ -198,8 +198,7 @@ class FedEt(ClientLearner[FedEtParams]):
         )
 
         def objective(x: Tensor, y: Tensor) -> Tensor:
-            if not model.training:  # to set it again costs a walk over all modules
-                model.train()
+            model.train()
             return cross_entropy(model(x, 0)[:, new], y)
 
         def validate() -> Score:

@@ -130,8 +130,7 @@ class TaskModel:
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         """Return equation 2 on one batch, without the terms that `shrink` minimises."""
-        if not self.model.training:  # to set it again costs a walk over all modules
-            self.model.train()
+        self.model.train()
         loss = nn.functional.cross_entropy(self.forward(x), y)
         return loss + self.open_sigmoids() + self.drift()
 

@@ -148,8 +148,7 @@ class Lorm(ClientLearner[LormParams]):
         held = Examples(x[seen], places[valid.y[seen]]) if len(seen) else valid
 
         def objective(x: Tensor, y: Tensor) -> Tensor:
-            if not model.training:  # to set it again costs a walk over all modules
-                model.train()
+            model.train()
             return cross_entropy(model(x, 0)[:, classes], y)
 
         def validate() -> Score:

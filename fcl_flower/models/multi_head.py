@@ -1,7 +1,7 @@
 """A shared body with one linear head per task, or one for all."""
 
 from collections.abc import Sequence
-from typing import cast
+from typing import Self, cast
 
 import torch
 from torch import nn
@@ -88,6 +88,19 @@ class MultiHeadModel(nn.Module):
         self.features, self.classes = features, classes
         count = 1 if single_head else tasks
         self.heads = nn.ModuleList(Head(features, classes) for _ in range(count))
+        self._mode: bool | None = None
+
+    @override
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode of all parts, which costs a walk over them: when it changes.
+
+        That a fresh network says it is training tells nothing of its parts: an encoder
+        may have been loaded for evaluation.
+        """
+        if self._mode is not mode:
+            super().train(mode)
+            self._mode = mode
+        return self
 
     def head_index(self, task: int) -> int:
         """Return the index in ``heads`` that answers for ``task``."""

@@ -13,6 +13,7 @@ import pytest
 import torch
 from encoders import saved
 from fakes import exact, failure, rounds_of, run_in_process, summary_of, tiny
+from torch import nn
 from torch.optim.adam import adam
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.optim.sgd import sgd
@@ -45,6 +46,7 @@ from fcl_flower.core.errors import (
 )
 from fcl_flower.data.examples import TaskData
 from fcl_flower.federation.transport import messages
+from fcl_flower.models.registry import MODELS, from_module
 from fcl_flower.setup import factory
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.training import optimizers
@@ -227,6 +229,33 @@ def test_the_chosen_optimizer_is_the_only_one_and_mixed_precision_is_used(
     assert used == (set() if name == "analytic" else {sgd})
     assert (("cpu", torch.bfloat16) in lowered) == bool(used)
     assert summary_of(tmp_path)["average_accuracy"] >= 0
+
+
+@pytest.mark.parametrize(
+    "name",
+    [n for n in NAMES if not algorithm(n).models and n not in ("analytic", "fedseit")],
+)
+def test_the_first_batch_trains_parts_that_were_loaded_for_evaluation(tmp_path, name):
+    modes = []
+
+    class Loaded(nn.Sequential):
+        def __init__(self):
+            super().__init__(nn.Flatten(), nn.Dropout(0.1), nn.Linear(64, 8))
+            self[1].eval()
+
+        def forward(self, x):
+            if torch.is_grad_enabled():
+                modes.append(self[1].training)
+            return super().forward(x)
+
+    settings = {**QUICK.get(name, {}), "model": "loaded"}
+    if name == "concept-matching":
+        settings["classes_per_task"] = 0
+    with MODELS.registered("loaded", from_module(Loaded, (1, 8, 8))):
+        modes.clear()
+        run_in_process(tiny(tmp_path, strategy=name, **settings))
+
+    assert modes[0]
 
 
 @pytest.mark.parametrize("name", NAMES)
