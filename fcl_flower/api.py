@@ -84,10 +84,10 @@ def simulate(
         with _folder_for(output) as (folder, keeps):
             if (folder / "summary.json").exists():
                 raise refuse("output", str(folder), "a folder without a finished run")
-            title = f"{run.config.title} seed {run.config.run.seed}"
-            with Display(Console(quiet=not progress), title) as display:
+            job = Job(run, folder)
+            with Display(Console(quiet=not progress), job.name) as display:
                 ((_, outcome),) = run_all(
-                    place, [Job(run, folder)], lambda job, seen: display.show(seen)
+                    place, [job], lambda job, seen: display.show(seen)
                 )
             if isinstance(outcome, FclError):
                 raise outcome

@@ -1,6 +1,6 @@
 """How a run is watched: a moving bar in a terminal, plain lines elsewhere."""
 
-from typing import Any
+from typing import Any, Self
 
 from rich.console import Console
 from rich.live import Live
@@ -72,18 +72,16 @@ class Lines:
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-class Display:
-    """Shows one run; use it as a context manager."""
+class Screen:
+    """A live picture in a terminal, lines elsewhere; use it as a context manager."""
 
-    def __init__(self, console: Console, label: str) -> None:
-        """Show the run named ``label`` on ``console``."""
-        self._label = label
+    def __init__(self, console: Console) -> None:
         self._lines = Lines(console)
         self._live = (
             Live(console=console, refresh_per_second=5) if console.is_terminal else None
         )
 
-    def __enter__(self) -> "Display":
+    def __enter__(self) -> Self:
         if self._live:
             self._live.__enter__()
         return self
@@ -91,6 +89,15 @@ class Display:
     def __exit__(self, *problem: Any) -> None:  # noqa: ANN401
         if self._live:
             self._live.__exit__(*problem)
+
+
+class Display(Screen):
+    """Shows one run."""
+
+    def __init__(self, console: Console, label: str) -> None:
+        """Show the run named ``label`` on ``console``."""
+        super().__init__(console)
+        self._label = label
 
     def show(self, progress: Progress) -> None:
         """Show where the run stands; a plain line only when a round is complete."""

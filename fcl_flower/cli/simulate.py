@@ -84,10 +84,9 @@ def simulate(
             "folder, or --overwrite"
         )
     make_folder(folder, "output")
-    display = Display(console, f"{run.config.title} seed {run.config.run.seed}")
+    job = Job(run, folder)
     try:
-        with display:
-            job = Job(run, folder)
+        with Display(console, job.name) as display:
             ((_, summary),) = run_all(
                 place, [job], lambda job, progress: display.show(progress), folders
             )

@@ -3,14 +3,13 @@
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
-from rich.live import Live
 from rich.text import Text
 
 from fcl_flower.cli.estimate import Estimate
-from fcl_flower.cli.progress import Lines, add_bar, bars, describe, rounds_done
+from fcl_flower.cli.progress import Screen, add_bar, bars, describe, rounds_done
 from fcl_flower.results.report.html.numbers import duration
 from fcl_flower.runtime.processes import Progress
 
@@ -18,8 +17,8 @@ if TYPE_CHECKING:
     from fcl_flower.runtime.simulation import Job, Outcome, Place
 
 
-class StudyDisplay:
-    """Shows several runs, of which some are done at once; use it as a context manager.
+class StudyDisplay(Screen):
+    """Shows several runs, of which some are done at once.
 
     In a terminal those under way have a bar each, elsewhere a line for each complete
     round. Below is what is left of all.
@@ -40,7 +39,7 @@ class StudyDisplay:
             processes: runs at the same time.
             clock: returns seconds since some moment.
         """
-        self._lines = Lines(console)
+        super().__init__(console)
         self._jobs = jobs
         variants = [job.run.config.title for job in jobs]
         self._estimate = Estimate(variants, processes, clock)
@@ -48,18 +47,6 @@ class StudyDisplay:
         self._active: dict[int, Progress] = {}
         self._over = jobs[0].of - len(jobs) if jobs else 0
         """Those of earlier commands, too."""
-        self._live = (
-            Live(console=console, refresh_per_second=5) if console.is_terminal else None
-        )
-
-    def __enter__(self) -> "StudyDisplay":
-        if self._live:
-            self._live.__enter__()
-        return self
-
-    def __exit__(self, *problem: Any) -> None:  # noqa: ANN401
-        if self._live:
-            self._live.__exit__(*problem)
 
     def show(self, job: "Job", progress: Progress) -> None:
         """Show where a run stands."""
