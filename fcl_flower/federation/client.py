@@ -147,9 +147,8 @@ class Client:
             folder = Path(node.state_path) / name / f"client-{node.partition_id}"
             self.store = FolderStateStore(folder)
 
-    def state(self, before: int) -> Payload:
-        """Return the learner's state from before a round of the client's own count."""
-        saved = self.store.load(before)
+    def state(self, saved: Saved | None) -> Payload:
+        """Return the learner's part of what was saved; None: nothing was."""
         return self.learner.init() if saved is None else Replica.without(saved.payload)
 
     def replica(self, saved: Saved | None) -> Replica:

@@ -71,7 +71,8 @@ def query(message: Message, context: Context) -> Message:
             f"{type(learner).__name__}: got a query, expected none, as it is no "
             "AnswersQueries"
         )
-    answer = learner.answer_query(client.state(stage.round), question, stage, data)
+    state = client.state(client.store.load(before=stage.round))
+    answer = learner.answer_query(state, question, stage, data)
     encoder = messages.MessageEncoder(client.wire)
     return Message(encoder.payload(answer), reply_to=message)
 
@@ -121,7 +122,7 @@ def trained(message: Message, client: Client, train: Train) -> Message:
     except CopyError as error:
         log(WARNING, "asking for the whole model: %s", error)
         return Message(messages.state_lost(request.since), reply_to=message)
-    state = client.learner.init() if saved is None else replica.without(saved.payload)
+    state = client.state(saved)
     data = client.data(stage)
     state = client.charged(state, len(data.train.y))
     sum_of = received.pop(exchange.SUM_OF, {})
@@ -145,9 +146,9 @@ def evaluate(message: Message, context: Context) -> Message:
     """Score every task so far, or every concept, on its whole test set."""
     stage = messages.decode_request(message.content).stage
     client = Client(context, stage)
-    saved = client.store.load(stage.round + 1)
+    saved = client.store.load(before=stage.round + 1)
     received = client.replica(saved).received(message.content, MAX_RECEIVED)
-    found = client.evaluation(client.state(stage.round + 1), received, stage)
+    found = client.evaluation(client.state(saved), received, stage)
     return Message(
         RecordDict({messages.SCORES: messages.encode_evaluation(found)}),
         reply_to=message,
