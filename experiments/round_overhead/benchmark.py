@@ -22,11 +22,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from plain_app import write_plain_app
-
 from fcl_flower.config.parsing import toml
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.runtime.flower_project import SUPERLINK, environment, write_superlink
+from fcl_flower.runtime.flower_project import (
+    SUPERLINK,
+    environment,
+    write_app,
+    write_superlink,
+)
 from fcl_flower.runtime.processes import free_port, program
 
 HERE = Path(__file__).parent
@@ -182,7 +185,7 @@ def flowers(one: Lab, name: str, rounds: int) -> list[dict[str, Any]]:
     """Run Flower's FedAvg; return the moments of its rounds."""
     app, output = one.folder / f"{name}-app", one.folder / f"{name}.json"
     config = WORK.replace(rounds=rounds, output=str(output.absolute()))
-    write_plain_app(app, config)
+    write_app(app, config, ("plain:server_app", "plain:client_app"))
     home = (one.folder / "flower-of-user").absolute()
     authority = (one.folder / "certs" / "ca.crt").absolute()
     write_superlink(home, f"127.0.0.1:{one.control}", authority)

@@ -14,16 +14,25 @@ SUPERLINK = "fcl"
 """The name under which Flower's commands know the SuperLink."""
 
 
-def write_app(folder: Path, config: RunConfig) -> None:
+OURS = "fcl_flower.federation.server_app:app", "fcl_flower.federation.client_app:app"
+
+
+def write_app(folder: Path, config: RunConfig, apps: tuple[str, str] = OURS) -> None:
     """Make ``folder`` a Flower app that runs ``config``.
 
     It holds no code: every machine runs the one that is installed there.
+
+    Args:
+        folder: not there yet.
+        config: of the run.
+        apps: the app of the server and that of the clients, each as module:name.
 
     Raises:
         ConfigError: the run has hostile clients.
     """
     refuse_attack(config)
     folder.mkdir(parents=True)
+    server, client = apps
     settings = config.to_toml("tool.flwr.app.config.")
     (folder / "pyproject.toml").write_text(f"""[project]
 name = "fcl-run"
@@ -36,8 +45,8 @@ dependencies = []
 publisher = "fcl"
 
 [tool.flwr.app.components]
-serverapp = "fcl_flower.federation.server_app:app"
-clientapp = "fcl_flower.federation.client_app:app"
+serverapp = "{server}"
+clientapp = "{client}"
 
 {settings}""")
 

@@ -15,10 +15,13 @@ import sys
 import time
 from pathlib import Path
 
-from plain_app import write_plain_app
-
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.runtime.flower_project import SUPERLINK, environment, write_superlink
+from fcl_flower.runtime.flower_project import (
+    SUPERLINK,
+    environment,
+    write_app,
+    write_superlink,
+)
 from fcl_flower.runtime.lifetime.guardian import guarded, release
 from fcl_flower.runtime.processes import await_port, free_port, program
 
@@ -28,7 +31,7 @@ def main() -> None:
     folder, settings = Path(sys.argv[1]).absolute(), json.loads(sys.argv[2])
     told = folder / "rounds.json"
     config = RunConfig.of({**settings, "run.output": str(told)})
-    write_plain_app(folder / "app", config)
+    write_app(folder / "app", config, ("plain:server_app", "plain:client_app"))
     port, control = free_port(), free_port()
     home = folder / "home"
     write_superlink(home, f"127.0.0.1:{port}", None)
