@@ -68,6 +68,13 @@ def batches_of(examples, rounds=(1, 2), epochs=2):
                 yield examples.x[chosen], examples.y[chosen]
 
 
+def train_plainly(optimizer, leaves, examples):
+    for x, y in batches_of(examples):
+        optimizer.zero_grad()
+        loss_of(leaves, x, y).backward()
+        optimizer.step()
+
+
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_two_rounds_are_one_unbroken_run_of_torchs_sgd(examples, momentum, decay):
@@ -78,10 +85,7 @@ def test_two_rounds_are_one_unbroken_run_of_torchs_sgd(examples, momentum, decay
     sgd = torch.optim.SGD(
         plain.values(), RATE, momentum, weight_decay=decay, fused=True
     )
-    for x, y in batches_of(examples):
-        sgd.zero_grad()
-        loss_of(plain, x, y).backward()
-        sgd.step()
+    train_plainly(sgd, plain, examples)
     for name, leaf in plain.items():
         assert torch.equal(leaves[name], leaf), name
         if momentum:
@@ -115,10 +119,7 @@ def test_adams_decay_is_torchs(examples):
     train(leaves, examples, OptimizerChoice(weight_decay=0.1))
 
     adam = torch.optim.Adam(plain.values(), RATE, weight_decay=0.1, fused=True)
-    for x, y in batches_of(examples):
-        adam.zero_grad()
-        loss_of(plain, x, y).backward()
-        adam.step()
+    train_plainly(adam, plain, examples)
     for name, leaf in plain.items():
         assert torch.equal(leaves[name], leaf), name
 

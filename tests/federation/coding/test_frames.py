@@ -1,29 +1,19 @@
 """Compressed tensors: what comes back, and frames that lie."""
 
 import struct
-import tracemalloc
 
 import numpy as np
 import pytest
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from memory import peak_of
 
 from fcl_flower.core.errors import WireError
 from fcl_flower.federation.coding.frames import compress, decompress
 from fcl_flower.federation.transport.codec import Encoded, decode, encode, spec
 
-MB = 2**20
 RNG = np.random.default_rng(3)
-
-
-def peak_of(call):
-    tracemalloc.start()
-    try:
-        call()
-        return tracemalloc.get_traced_memory()[1] / MB
-    finally:
-        tracemalloc.stop()
 
 
 @settings(derandomize=True, deadline=None, max_examples=200)

@@ -1,13 +1,13 @@
 """A few bytes that claim much memory: refusing them takes none of it."""
 
 import math
-import tracemalloc
 
 import numpy as np
 import pytest
 from encoders import saved
 from fakes import run_in_process, tiny
 from flwr.app import Array, ArrayRecord, RecordDict
+from memory import peak_of
 from mutants import with_array
 
 from fcl_flower.algorithms.registry import algorithm, algorithms
@@ -19,19 +19,8 @@ from strategies.fedweit import FedWeitParams
 from strategies.fedweit.adapter_selection import similarity
 from strategies.fedweit.server import FedWeit
 
-MB = 2**20
 PAGE = 4096
 BOMB = compress(bytes(2**28), 1)
-
-
-def peak_of(call):
-    """Return the most memory that a call takes beyond what there was, in MB."""
-    tracemalloc.start()
-    try:
-        call()
-        return tracemalloc.get_traced_memory()[1] / MB
-    finally:
-        tracemalloc.stop()
 
 
 def one_index_a_page(shape, dtype):
