@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
+from rich.text import Text
 
 from fcl_flower.results.report.html.numbers import duration, size
 from fcl_flower.runtime.processes import Progress
@@ -43,7 +44,8 @@ def add_bar(table: Table, label: str, progress: Progress) -> None:
     """Add a row that shows how far the run of this name is."""
     done = rounds_done(progress)
     bar = ProgressBar(total=progress["rounds"], completed=done, width=24)
-    table.add_row(f"[bold]{label}[/bold]", bar, describe(progress))
+    # No markup: names may have brackets, and lines that are written have none.
+    table.add_row(Text(label, "bold"), bar, Text(describe(progress)))
 
 
 def rounds_done(progress: Progress) -> int:

@@ -47,10 +47,10 @@ def test_a_finished_run_says_how_long_it_took():
     assert "clients" not in text
 
 
-def lines_of(*shown, **terminal):
+def lines_of(*shown, label="fedavg seed 0", **terminal):
     output = io.StringIO()
     console = Console(file=output, width=200, **terminal)
-    with Display(console, "fedavg seed 0") as display:
+    with Display(console, label) as display:
         for one in shown:
             display.show(one)
     return output.getvalue()
@@ -86,3 +86,9 @@ def test_in_a_terminal_there_is_a_bar_that_moves():
     assert "\x1b[" in text
     assert "finished in 1 min 00 s" in text
     assert "━" in text
+
+
+def test_a_name_with_brackets_is_shown_as_it_is():
+    for terminal in (True, False):
+        text = lines_of(progress(), label="ours [red] [/x]", force_terminal=terminal)
+        assert "ours [red] [/x]" in text

@@ -1,6 +1,7 @@
 """What is shown of several runs, with a clock of our own."""
 
 import io
+import time
 from pathlib import Path
 
 from fakes import tiny
@@ -84,6 +85,19 @@ def test_a_terminal_has_a_bar_for_each_run_and_what_is_left_of_all():
     assert "2 of 3 runs done, about 2 min 00 s left" in last
     # A run that is over keeps a line, above the bars.
     assert "run 2 of 3: fedavg seed 2: task 1/2  round 4/4" in text
+
+
+def test_the_bars_of_others_stay_as_they_are_when_a_run_is_over():
+    output = io.StringIO()
+    drawn_over = {"force_terminal": True, "force_interactive": True}
+    console = Console(file=output, width=200, _environ={"TERM": "xterm"}, **drawn_over)
+    with StudyDisplay(console, TWO_LEFT, 2) as display:
+        for job in TWO_LEFT:
+            display.show(job, progress(1))
+        while "run 3 of 3" not in output.getvalue():
+            time.sleep(0.05)
+        display.over(TWO_LEFT[0])
+    assert "bold]" not in output.getvalue()
 
 
 def test_a_study_of_which_all_is_finished_shows_nothing():
