@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
 from fcl_flower.algorithms.base import ClientLearner, P
@@ -53,6 +54,19 @@ class Sgd(ClientLearner[P]):
         logits: Tensor = self.model(x, task)
         return logits
 
+    def loss(
+        self, logits: Tensor, labels: Tensor, rows: Tensor, hidden: Tensor
+    ) -> Tensor:
+        """Return the loss of a batch: the cross-entropy and `penalty`.
+
+        Args:
+            logits: shape (batch, classes).
+            labels: shape (batch,).
+            rows: which of the training examples are in it, shape (batch,).
+            hidden: what the body makes of them now, shape (batch, features).
+        """
+        return cross_entropy(logits, labels) + self.penalty(rows, hidden)
+
     def penalty(self, rows: Tensor, hidden: Tensor) -> Tensor | float:
         """Return what is added to the cross-entropy of a batch: nothing.
 
@@ -91,8 +105,7 @@ class Sgd(ClientLearner[P]):
         def objective(rows: Tensor, y: Tensor) -> Tensor:
             model.train()
             hidden = model.body(x[rows])
-            loss = torch.nn.functional.cross_entropy(head(hidden), y)
-            return loss + self.penalty(rows, hidden)
+            return self.loss(head(hidden), y, rows, hidden)
 
         def validate() -> Score:
             model.eval()
@@ -126,7 +139,7 @@ class Sgd(ClientLearner[P]):
 
         def loss(leaves: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
             logits = torch.func.functional_call(model, dict(leaves), (x[None], task))
-            return torch.nn.functional.cross_entropy(logits, y[None])
+            return cross_entropy(logits, y[None])
 
         context = self.context
         fit_privately(
