@@ -33,7 +33,7 @@ class Size:
 
     Attributes:
         users: that there are.
-        images: for training, of each user.
+        images: of each user, all of them for training.
         cohort: users of a round.
         rounds: of the short and of the long run; `report` needs both.
     """
@@ -52,7 +52,7 @@ class Size:
             "scenario.clients": self.users,
             "scenario.tasks": 1,
             "scenario.classes_per_task": users.CLASSES,
-            "scenario.valid_fraction": users.CLASSES / (self.images + users.CLASSES),
+            "scenario.valid_fraction": 0.0,
             "data.datasets": users.NAME,
             "model.name": "simple-cnn",
             "model.head": "single",

@@ -76,7 +76,8 @@ def _key(clients: int, strategy: str) -> Row:
 def _one(clients: int, cohort: int, strategy: str, rounds: int) -> Row:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        users.write_users(folder / "data", clients, IMAGES, digits=True)
+        held = users.CLASSES  # one of each class validates
+        users.write_users(folder / "data", clients, IMAGES + held, digits=True)
         settings: dict[str, Scalar] = {
             "strategy.name": strategy,
             "scenario.name": "classes",

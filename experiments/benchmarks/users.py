@@ -23,17 +23,15 @@ Pictures = npt.NDArray[np.uint8]
 def write_users(folder: Path, users: int, images: int, *, digits: bool = False) -> str:
     """Write ``users.npz`` into ``folder``; return what the pictures are.
 
-    A user trains on ``images`` of them and validates on one of each class.
-
     Args:
         folder: made if it is not there.
         users: at least 1.
-        images: training images of a user, a multiple of ten.
+        images: of a user, a multiple of ten.
         digits: scikit-learn's, 8x8, in place of 32x32 in colour.
     """
     folder.mkdir(parents=True, exist_ok=True)
     by_class, what = _digits() if digits else _colours()
-    y = np.arange(users * (images + CLASSES)) % CLASSES
+    y = np.arange(users * images) % CLASSES
     x = np.empty((len(y), *by_class[0].shape[1:]), np.uint8)
     for label, pictures in enumerate(by_class):
         wanted = np.flatnonzero(y == label)

@@ -17,3 +17,8 @@ class Params(BaseModel):
         allow_inf_nan=False,
         use_attribute_docstrings=True,
     )
+
+    @property
+    def needs_validation(self) -> bool:
+        """Return whether validation samples decide more than the learning rate."""
+        return False

@@ -88,8 +88,9 @@ class ScenarioSection(NamedSection):
     classes_per_task: int = Field(0, ge=0)
     """Classes in a task; 0 for the scenario's default. With local data: the most that
     any task has."""
-    valid_fraction: float = Field(0.15, gt=0, lt=1)
-    """Fraction of a task's training samples that is held out for validation."""
+    valid_fraction: float = Field(0.15, ge=0, lt=1)
+    """Fraction of a task's training samples that is held out for validation; with 0
+    nothing tells when training stagnates, and the learning rate is constant."""
     max_train_per_class: int = Field(0, ge=0)
     """Training samples of each class for all clients together; 0 for all there are."""
     max_test_per_class: int = Field(0, ge=0)

@@ -102,13 +102,15 @@ def train_valid_split(
     """Return sorted indices (kept, held out) that together cover ``labels``.
 
     Of each class the nearest whole number to ``fraction`` is held out, at least one
-    and never all; a class with a single sample keeps it.
+    and never all; a class with a single sample keeps it. With 0 none is.
 
     Args:
         labels: shape (N,), the class of each sample.
-        fraction: in (0, 1).
+        fraction: in [0, 1).
         rng: draws which samples are held out.
     """
+    if not fraction:
+        return np.arange(len(labels)), np.arange(0)
     kept, held = [], []
     for label in np.unique(labels):
         shuffled = rng.permutation(np.flatnonzero(labels == label))

@@ -1,5 +1,6 @@
 """What does not go together: settings of a run, and what an algorithm needs of it."""
 
+from fcl_flower.config.parsing import Scalar
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.config.sections import LEAST_SUMMANDS
 from fcl_flower.core.errors import refuse
@@ -31,6 +32,7 @@ def check_choices(run: ResolvedRun) -> None:
     sends = run.algorithm.federated and not config.strategy.local_only
     in_a_round = max(1, round(clients * config.federation.client_fraction))
     for wrong, key, value, expected in (
+        *_without_validation(run),
         (
             config.data.public_path and not (scenario.local_data and trains_on_server),
             "data.public_path",
@@ -163,6 +165,40 @@ def check_choices(run: ResolvedRun) -> None:
     ):
         if wrong:
             raise refuse(key, value, expected)
+
+
+def _without_validation(run: ResolvedRun) -> list[tuple[bool, str, Scalar, str]]:
+    """Return what would silently do nothing without validation samples.
+
+    Local data may bring some of their own.
+    """
+    config, scenario = run.config, run.scenario
+    none = not config.scenario.valid_fraction and not scenario.local_data
+    needs, training = "scenario.valid_fraction 0", config.training
+    blind = scenario.hidden and not config.scenario.params.get("reveal_ids", False)
+    return [
+        *(
+            (
+                none and value > 0,
+                f"training.{key}",
+                value,
+                f"0 with {needs}, as nothing tells when training stagnates",
+            )
+            for key, value in (
+                ("lr_patience", training.lr_patience),
+                ("early_stopping_patience", training.early_stopping_patience),
+            )
+        ),
+        (
+            none and (blind or run.params.needs_validation),
+            "scenario.valid_fraction",
+            config.scenario.valid_fraction,
+            "above 0 for hidden concepts, which a client tells by validation samples"
+            if blind
+            else f"above 0 for {config.strategy.name} with these parameters, which "
+            "decides by validation samples",
+        ),
+    ]
 
 
 def check_local_data(config: RunConfig) -> None:

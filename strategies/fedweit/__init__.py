@@ -7,6 +7,7 @@ theta = B * g(m) + A + sum_j alpha_j A_j (equation 1).
 from typing import Literal, Self, TypeAlias
 
 from pydantic import Field, model_validator
+from typing_extensions import override
 
 from fcl_flower.algorithms.base import Params
 from fcl_flower.algorithms.registry import Algorithm
@@ -73,6 +74,11 @@ class FedWeitParams(Params):
     feels in every step what that costs), ``unbraked`` (the same, but the base feels
     nothing: it moves more, and old adapters become dense), or ``gradient`` (trained
     along in every step, as printed)."""
+
+    @property
+    @override
+    def needs_validation(self) -> bool:
+        return self.drop_harmful
 
     @model_validator(mode="after")
     def _check_gate(self) -> Self:

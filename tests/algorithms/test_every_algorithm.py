@@ -258,6 +258,27 @@ def test_the_first_batch_trains_parts_that_were_loaded_for_evaluation(tmp_path, 
     assert modes[0]
 
 
+@pytest.mark.parametrize("name", ["fedavg", "fedweit", "fedet", "analytic", "lorm"])
+def test_without_validation_samples_all_is_trained_on_and_nothing_decided(
+    tmp_path, name
+):
+    given = {"strategy": name, **QUICK.get(name, {}), "lr_patience": 0}
+    usual = {"name": algorithm(name).scenario or "overlapped"}
+    run_in_process(tiny(tmp_path / "held", **given, scenario=usual))
+    none = {**usual, "valid_fraction": 0.0}
+    run_in_process(tiny(tmp_path / "none", **given, scenario=none))
+
+    held, none = (
+        json.loads((tmp_path / name / "scenario.json").read_text())["clients"]
+        for name in ("held", "none")
+    )
+    whole = [t["train"] + t["valid"] for tasks in held for t in tasks]
+    assert [t["train"] for tasks in none for t in tasks] == whole
+    assert not any(row["failed"] for row in rounds_of(tmp_path / "none"))
+    assert {row["valid_loss"] for row in rounds_of(tmp_path / "none")} == {None}
+    assert summary_of(tmp_path / "none")["average_accuracy"] > 0.3
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_on_another_device_all_is_as_on_the_cpu(tmp_path, monkeypatch, name):
     settings = QUICK.get(name, {})

@@ -287,7 +287,7 @@ REFUSED = [
     *bounds("scenario.clients", least=0),
     *bounds("scenario.tasks", least=1),
     *bounds("scenario.classes_per_task", least=0),
-    *bounds("scenario.valid_fraction", above=0, below=1),
+    *bounds("scenario.valid_fraction", least=0, below=1),
     *bounds("scenario.max_train_per_class", least=0),
     *bounds("scenario.max_test_per_class", least=0),
     *bounds("data.public_fraction", least=0, below=1),

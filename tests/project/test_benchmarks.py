@@ -193,8 +193,8 @@ def test_each_user_has_every_class_alike(tmp_path, monkeypatch, digits):
     with np.load(tmp_path / "users.npz") as file:
         x, y = file["x_train"], file["y_train"]
     assert what == ("digits" if digits else "noise")
-    assert x.shape == (90, 8, 8) if digits else (90, 32, 32, 3)
-    assert np.bincount(y).tolist() == [9] * 10
+    assert x.shape == (60, 8, 8) if digits else (60, 32, 32, 3)
+    assert np.bincount(y).tolist() == [6] * 10
     if digits:
         train = load_dataset("digits", tmp_path).train
         threes = {train.x[row].tobytes() for row in np.flatnonzero(train.y == 3)}
@@ -203,8 +203,8 @@ def test_each_user_has_every_class_alike(tmp_path, monkeypatch, digits):
         samples = user_samples.user_samples(tmp_path / "users.npz", 3, 20)
         pictures, labels = samples[1]
         assert pictures.shape == (20, 3, 32, 32)
-        assert labels.tolist() == y[30:50].tolist()
-        np.testing.assert_allclose(pictures[0, :, 1, 2], x[30, 1, 2] / 255, rtol=1e-6)
+        assert labels.tolist() == y[20:40].tolist()
+        np.testing.assert_allclose(pictures[0, :, 1, 2], x[20, 1, 2] / 255, rtol=1e-6)
 
 
 # ---------------------------------------------------------------- (b)

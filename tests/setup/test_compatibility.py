@@ -17,6 +17,8 @@ def refusal(**settings):
 
 CONCEPTS = {"name": "concepts"}
 CLASSES = {"name": "class-incremental"}
+UNVALIDATED = {"name": "overlapped", "valid_fraction": 0.0}
+CONSTANT = {"lr_patience": 0}
 FEDET = {"strategy": "fedet", "dataset": "digits", "model": "small"}
 
 
@@ -92,6 +94,30 @@ FEDET = {"strategy": "fedet", "dataset": "digits", "model": "small"}
             "samples of several tasks together",
         ),
         (
+            {"scenario": UNVALIDATED},
+            "training.lr_patience: got 5, expected 0 with scenario.valid_fraction 0, "
+            "as nothing tells when training stagnates",
+        ),
+        (
+            {"scenario": UNVALIDATED, **CONSTANT, "early_stopping_patience": 2},
+            "training.early_stopping_patience: got 2, expected 0 with "
+            "scenario.valid_fraction 0, as nothing tells when training stagnates",
+        ),
+        (
+            {"scenario": {**UNVALIDATED, **CONCEPTS}, **CONSTANT},
+            "scenario.valid_fraction: got 0.0, expected above 0 for hidden concepts, "
+            "which a client tells by validation samples",
+        ),
+        (
+            {
+                "scenario": UNVALIDATED,
+                **CONSTANT,
+                "strategy": {"name": "fedweit", "drop_harmful": True},
+            },
+            "scenario.valid_fraction: got 0.0, expected above 0 for fedweit with these "
+            "parameters, which decides by validation samples",
+        ),
+        (
             {"strategy": "replay", "dataset": "digits", "scenario": "concepts"},
             "scenario.name: got 'concepts', expected one whose tasks are told apart, "
             "for replay, which trains on samples of several tasks together",
@@ -109,6 +135,11 @@ def test_settings_that_do_not_go_together_are_refused(settings, expected):
         {"scenario": {**CONCEPTS, "reveal_ids": True, "mean_duration": 8}},
         {"strategy": "fedavg", "scenario": "class-incremental"},
         {"strategy": "fedweit", "asynchronous": True},
+        {"strategy": "fedweit", "scenario": UNVALIDATED, **CONSTANT},
+        {
+            "scenario": {**UNVALIDATED, **CONCEPTS, "reveal_ids": True},
+            **CONSTANT,
+        },
         {
             "strategy": "replay",
             "dataset": "digits",

@@ -5,24 +5,21 @@ from pathlib import Path
 import numpy as np
 import torch
 
-CLASSES = 10
-
 
 def user_samples(
     data: Path, users: int, images: int
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Return each user's training images, (images, 3, 32, 32), and labels, (images,).
+    """Return each user's images, (images, 3, 32, 32), and labels, (images,).
 
     Args:
         data: the file of `users.write_users`.
         users: that are in it.
-        images: for training; those for validation, one of each class, are left out.
+        images: of each.
     """
     with np.load(data) as file:
         x, y = torch.from_numpy(file["x_train"]), torch.from_numpy(file["y_train"])
-    size = images + CLASSES
     pictures = x.permute(0, 3, 1, 2).float().div_(255)
     return [
         (pictures[at : at + images].clone(), y[at : at + images])
-        for at in range(0, users * size, size)
+        for at in range(0, users * images, images)
     ]

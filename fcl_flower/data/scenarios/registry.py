@@ -217,8 +217,8 @@ def draw_scenario(
         (
             "valid_fraction",
             valid_fraction,
-            not 0 < valid_fraction < 1,
-            "a number between 0 and 1",
+            not 0 <= valid_fraction < 1,
+            "a number of at least 0 and below 1",
         ),
         (
             "classes_per_task",

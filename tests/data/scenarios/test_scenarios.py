@@ -141,6 +141,20 @@ def test_validation_takes_its_share_of_every_class():
 
 
 @pytest.mark.parametrize("name", sorted({*SCENARIOS} - {"local-data"}))
+def test_without_validation_a_client_trains_on_all_that_it_has(name):
+    pairs = zip(
+        all_tasks(build(name, clients=1, valid_fraction=0.0)),
+        all_tasks(build(name, clients=1, valid_fraction=0.3)),
+        strict=True,
+    )
+    for whole, split in pairs:
+        both = np.sort(np.concatenate([split.train, split.valid]))
+        np.testing.assert_array_equal(whole.train, both)
+        assert len(split.valid) > 0
+        assert len(whole.valid) == 0
+
+
+@pytest.mark.parametrize("name", sorted({*SCENARIOS} - {"local-data"}))
 def test_the_same_seed_gives_the_same_plan_and_another_seed_another(name):
     first = build(name, clients=1, seed=1).to_dict()
     assert build(name, clients=1, seed=1) is build(name, clients=1, seed=1)
@@ -245,7 +259,7 @@ def test_tasks_have_5_classes_where_there_are_25_otherwise_2(
         ("mixed", {"datasets": ["digits", "digits"]}, "expected one or more different"),
         ("overlapped", {"clients": 0}, "clients: got 0, expected at least 1"),
         ("overlapped", {"tasks": 0}, "tasks: got 0, expected at least 1"),
-        ("overlapped", {"valid_fraction": 0.0}, "valid_fraction: got 0.0"),
+        ("overlapped", {"valid_fraction": -0.1}, "valid_fraction: got -0.1"),
         ("overlapped", {"valid_fraction": 1.0}, "valid_fraction: got 1.0"),
         ("overlapped", {"valid_fraction": float("nan")}, "valid_fraction: got nan"),
         ("overlapped", {"clients": 140, "tasks": 5}, "clients: got 140 clients that"),
