@@ -19,27 +19,36 @@ def finite(payload: Payload) -> None:
     for group, arrays in payload.items():
         for name, tensor in arrays.items():
             values = tensor.values if isinstance(tensor, SparseArray) else tensor
-            if values.dtype.kind == "f" and not np.isfinite(values).all():
+            if values.dtype.kind != "f":
+                continue
+            flat = values.reshape(-1)
+            # A finite sum of squares has finite summands, and is found in one pass.
+            with np.errstate(over="ignore", invalid="ignore"):
+                total = np.dot(flat, flat)
+            if not (np.isfinite(total) or np.isfinite(flat).all()):
                 raise WireError(f"{group}/{name}: holds NaN or infinite values")
 
 
-def norm(payload: Payload, state: Payload, limit: float) -> None:
+def norm(payload: Payload, base_norm: float, limit: float) -> None:
     """Refuse an update that is absurdly large as a whole.
 
     Args:
         payload: finite.
-        state: the server's; its groups of kind ``base`` are the measure, or 1 if their
-            norm is less.
-        limit: how many times their Euclidean norm that of the payload may be.
+        base_norm: of the server's state.
+        limit: how many times that the Euclidean norm of the payload may be.
 
     Raises:
         WireError: it is larger.
     """
-    own = {group: a for group, a in state.items() if group.split("/")[0] == "base"}
-    allowed = limit * max(1.0, _norm(own))
-    found = _norm(payload)
+    allowed, found = limit * base_norm, _norm(payload)
     if not found <= allowed:
         raise WireError(f"norm: expected at most {allowed:.3g}, got {found:.3g}")
+
+
+def base_norm(state: Payload) -> float:
+    """Return the Euclidean norm of a state's groups of kind ``base``, 1 at least."""
+    own = {group: a for group, a in state.items() if group.split("/")[0] == "base"}
+    return max(1.0, _norm(own))
 
 
 def _norm(payload: Payload) -> float:

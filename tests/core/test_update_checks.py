@@ -37,7 +37,7 @@ def test_whole_numbers_and_truth_values_are_finite():
 @pytest.mark.parametrize("value", [1e200, -1e308])
 def test_a_norm_beyond_all_numbers_is_refused_without_a_warning(value):
     with pytest.raises(WireError, match="norm: expected at most 10, got inf"):
-        update_checks.norm({"base": {"w": np.array([value])}}, EXPECTED, limit=10)
+        update_checks.norm({"base": {"w": np.array([value])}}, 1.0, limit=10)
 
 
 def test_the_expected_tensors_are_accepted():
@@ -88,6 +88,23 @@ def test_the_norm_is_of_all_values_however_many(count):
     payload = {"base": {"w": np.full((count, 1), 3.0, np.float32), "z": np.zeros(())}}
     found = 3.0 * np.sqrt(count)
 
-    update_checks.norm(payload, {}, limit=found * 1.0001)
+    update_checks.norm(payload, 1.0, limit=found * 1.0001)
     with pytest.raises(WireError, match=f"got {found:.3g}"):
-        update_checks.norm(payload, {}, limit=found * 0.9999)
+        update_checks.norm(payload, 1.0, limit=found * 0.9999)
+
+
+def test_the_measure_is_the_norm_of_the_base_alone_and_one_at_least():
+    state = {"base": {"w": W + 3}, "base/1": {"w": W + 4}, "adapters/0": {"w": W + 9}}
+
+    found = update_checks.base_norm(state)
+
+    # Six entries each: the square root of 6 * 9 + 6 * 16.
+    assert found == pytest.approx(np.sqrt(150))
+    assert update_checks.base_norm({"base": {"w": W + 0.1}}) == 1
+    assert update_checks.base_norm({}) == 1
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_large_values_whose_squares_overflow_are_finite(dtype):
+    largest = np.finfo(dtype).max
+    update_checks.finite({"base": {"w": np.array([largest, -largest], dtype)}})

@@ -103,7 +103,8 @@ class SecureSum(ServerStrategy[Any], Explains):
             total = fixed_point.decode(vector, self._layout(state), bits)
             if self._section.max_update_norm and not self._inner.adds_up:
                 limit = self._section.max_update_norm
-                update_checks.norm(total.payload, state, limit)
+                base_norm = update_checks.base_norm(state)
+                update_checks.norm(total.payload, base_norm, limit)
             return self._sums.aggregate_sum(state, stage, total)
         except WireError as error:
             raise RoundError(

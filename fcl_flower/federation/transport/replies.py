@@ -124,6 +124,8 @@ class ReplyReader:
         """
         found, nominal = Received(), 0
         lost = set[int]()
+        checks = self._max_update_norm and not self._strategy.adds_up
+        base_norm = update_checks.base_norm(state) if checks else 0.0
         for reply in replies:
             node = reply.metadata.src_node_id
             client = self._registry.client(node)
@@ -145,7 +147,9 @@ class ReplyReader:
                     lost.add(client)
                     raise WireError(causes.STATE_LOST)
                 else:
-                    found.updates[client] = self._update(client, records, state)
+                    found.updates[client] = self._update(
+                        client, records, state, base_norm
+                    )
             except Exception as error:
                 failures = found.score_failures if scores else found.failures
                 failures[client] = _left_out(client, error)
@@ -172,8 +176,16 @@ class ReplyReader:
             nominal,
         )
 
-    def _update(self, client: int, records: RecordDict, state: Payload) -> Update:
+    def _update(
+        self, client: int, records: RecordDict, state: Payload, base_norm: float
+    ) -> Update:
         """Return an update that may be aggregated.
+
+        Args:
+            client: who sent it.
+            records: what was sent.
+            state: the server's.
+            base_norm: of the state; 0 where an update may be of any size.
 
         Raises:
             WireError: it must not be.
@@ -187,8 +199,8 @@ class ReplyReader:
         payload = restored(messages.decoded(update.payload), asked.known.models)
         update = replace(update, payload=payload)
         update_checks.finite(update.payload)
-        if self._max_update_norm and not self._strategy.adds_up:
-            update_checks.norm(update.payload, state, self._max_update_norm)
+        if base_norm:
+            update_checks.norm(update.payload, base_norm, self._max_update_norm)
         return replace(update, stage=asked.stage)
 
     def _query_reply(self, records: RecordDict, state: Payload) -> Payload:
