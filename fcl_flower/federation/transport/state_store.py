@@ -95,13 +95,14 @@ class ContextStateStore(StateStore):
 
 
 class FolderStateStore(StateStore):
-    """A folder with one file a group and a manifest for each of the last two versions.
+    """A folder with a file for each group and a manifest for each of two versions.
 
     Its owner alone can read it. A crash at any moment leaves the old state or the new
     one, never a mixture; a damaged file is found by its checksum, and the version
     before it is taken instead. A group is not written again when it is the very object
     that was loaded, and unless ``durable`` not read before it is looked into: a client
-    with many old tasks touches the files of those that it works on.
+    with many old tasks touches the files of those that it works on. A group without
+    tensors is a line of the manifest, and has no file.
     """
 
     def __init__(self, folder: Path, *, durable: bool = True) -> None:
@@ -133,13 +134,17 @@ class FolderStateStore(StateStore):
                 found = _open_manifest(path)
                 if found["round"] >= before:
                     continue
-                loaded = {
+                stored = {
                     group: _StoredArrays(self._folder / entry["file"], entry)
                     for group, entry in found["groups"].items()
+                    if entry["tensors"]
                 }
                 if self._durable:
-                    for arrays in loaded.values():
+                    for arrays in stored.values():
                         arrays.read()
+                loaded: dict[str, Arrays] = {
+                    group: stored.get(group, {}) for group in found["groups"]
+                }
             except WireError as error:
                 log(WARNING, "%s; trying the version before", error)
                 damage = damage or error
@@ -204,7 +209,8 @@ class FolderStateStore(StateStore):
     def _write(self, file: str, arrays: Arrays) -> _Entry:
         encoded = {name: encode(tensor) for name, tensor in arrays.items()}
         content = b"".join(e.data for e in encoded.values())
-        self._replace(file, content)
+        if encoded:
+            self._replace(file, content)
         tensors = [
             (name, e.dtype, list(e.shape), e.form, len(e.data))
             for name, e in encoded.items()

@@ -258,6 +258,20 @@ def test_the_manifest_is_text_that_a_person_can_read(tmp_path):
     assert form.startswith("fcl.dense")
 
 
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_group_without_tensors_is_kept_and_has_no_file(tmp_path, durable):
+    first = {"base": {"w": np.ones(2)}, "heads": {}, "optimizer": {}}
+    FolderStateStore(tmp_path, durable=durable).save(first, 1)
+
+    assert len(bins(tmp_path)) == 1
+    memory = FolderStateStore(tmp_path, durable=durable)
+    loaded = memory.load(9).payload
+    assert exact(loaded) == exact(first)
+    memory.save({**loaded, "heads": {"h": np.zeros(1)}}, 2)
+    found = FolderStateStore(tmp_path, durable=durable).load(9).payload
+    assert exact(found) == exact({**first, "heads": {"h": np.zeros(1)}})
+
+
 def bins(folder):
     return sorted(folder.glob("*.bin"))
 
