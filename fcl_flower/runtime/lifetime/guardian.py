@@ -9,12 +9,14 @@ it where the system allows that (Linux: PR_SET_CHILD_SUBREAPER).
 import contextlib
 import ctypes
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import IO
 
 import psutil
@@ -30,6 +32,7 @@ def guarded(
     env: Mapping[str, str],
     output: int | IO[str] | None = None,
     keep_open: Sequence[int] = (),
+    scratch: Path | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start a program that ends when this process does, or with `release`.
 
@@ -38,6 +41,7 @@ def guarded(
         env: its environment, in which Python finds this package.
         output: of both its streams, as `subprocess.Popen` takes it.
         keep_open: descriptors that the program holds as long as it runs.
+        scratch: a folder that is of no use to anybody after it; removed at its end.
 
     Returns:
         the guardian, which has the exit code of the program.
@@ -45,7 +49,7 @@ def guarded(
     return subprocess.Popen(
         [
             *(sys.executable, "-P", "-m", __name__),
-            *(",".join(map(str, keep_open)), *command),
+            *(",".join(map(str, keep_open)), str(scratch or ""), *command),
         ],
         env=env,
         stdin=subprocess.PIPE,
@@ -64,7 +68,7 @@ def release(guardian: subprocess.Popen[bytes]) -> None:
     guardian.wait()
 
 
-def _guard(keep_open: Sequence[int], command: Sequence[str]) -> int:
+def _guard(keep_open: Sequence[int], scratch: str, command: Sequence[str]) -> int:
     """Run a program until it ends, or is to end; return its exit code."""
     _prctl(_SUBREAPER, 1)
     code = None
@@ -85,6 +89,8 @@ def _guard(keep_open: Sequence[int], command: Sequence[str]) -> int:
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         _end_family()
+        if scratch:
+            shutil.rmtree(scratch, ignore_errors=True)  # it may be gone already
     return code if code >= 0 else 128 - code
 
 
@@ -137,4 +143,4 @@ def _prctl(option: int, value: int) -> None:
 
 if __name__ == "__main__":
     _open = [int(number) for number in sys.argv[1].split(",") if number]
-    sys.exit(_guard(_open, sys.argv[2:]))
+    sys.exit(_guard(_open, sys.argv[2], sys.argv[3:]))

@@ -33,7 +33,6 @@ class Runner:
                 none for runs in the process itself.
         """
         self._options = options
-        self._home = tempfile.TemporaryDirectory(prefix="fcl-flower-")
         self._process: _Process | None = None
         self._folder = Path()
 
@@ -42,7 +41,6 @@ class Runner:
 
     def __exit__(self, *problem: object) -> None:
         self._end()
-        self._home.cleanup()
 
     def begin(self, config: RunConfig, folder: Path) -> None:
         """Begin a run; that before it is over.
@@ -52,7 +50,7 @@ class Runner:
             folder: of the run; exists and can be written.
         """
         if self._process is None:
-            self._process = _Process(self._options, Path(self._home.name))
+            self._process = _Process(self._options)
         self._folder = folder
         self._process.send({"config": config.flat(), "folder": str(folder.absolute())})
 
@@ -83,7 +81,8 @@ class Runner:
 class _Process:
     """The process, under a guardian, and this end of the socket to it."""
 
-    def __init__(self, options: Mapping[str, Any], home: Path) -> None:
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        home = Path(tempfile.mkdtemp(prefix="fcl-flower-"))
         self.channel, its = socket.socketpair()
         env = {
             **environment(home),
@@ -95,7 +94,10 @@ class _Process:
         with its:
             command = [sys.executable, "-P", "-m", PROGRAM, str(its.fileno())]
             self.guardian: subprocess.Popen[bytes] = guarded(
-                [*command, json.dumps(options)], env, keep_open=[its.fileno()]
+                [*command, json.dumps(options)],
+                env,
+                keep_open=[its.fileno()],
+                scratch=home,
             )
         self._answers = self.channel.makefile("r")
 

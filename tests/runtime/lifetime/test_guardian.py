@@ -115,6 +115,37 @@ def test_all_end_when_they_are_released(quick, tmp_path):
     assert process.returncode == 128 + signal.SIGTERM
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_no_scratch_folder_stays_behind_whoever_ends(tmp_path, number):
+    note, scratch = tmp_path / "pids", tmp_path / "scratch"
+    (scratch / "deep").mkdir(parents=True)
+    (scratch / "deep" / "file").touch()
+    says = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); "
+    wants = textwrap.dedent(
+        f"""
+        import os, sys, time
+        from pathlib import Path
+        from fcl_flower.runtime.lifetime.guardian import guarded
+        command = [sys.executable, "-c", {says + "time.sleep(600)"!r}, {str(note)!r}]
+        kept = guarded(command, os.environ, scratch=Path({str(scratch)!r}))
+        time.sleep(600)
+        """
+    )
+    with subprocess.Popen([sys.executable, "-c", wants], env=ENV) as process:
+        (pid,) = started(note, 1)
+        assert scratch.exists()
+        process.send_signal(number)
+
+    await_true(lambda: not alive([pid]) and not scratch.exists())
+
+
+def test_a_scratch_folder_that_is_gone_is_no_error(tmp_path):
+    scratch = tmp_path / "scratch"
+    process = guardian.guarded([sys.executable, "-c", ""], ENV, scratch=scratch)
+    assert process.wait() == 0
+    guardian.release(process)
+
+
 def test_the_program_ends_with_its_guardian(tmp_path):
     note = tmp_path / "pids"
     says = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); "
