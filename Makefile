@@ -18,8 +18,9 @@ demo: $(INSTALLED) ## compare FedAvg and FedWeIT on real digits; pages in runs/d
 	$(BIN)/fcl compare --strategies fedavg,fedweit --dataset digits \
 		--clients 3 --tasks 3 --rounds 3 --output runs/demo
 
-test: $(INSTALLED) ## run the tests; nine tenths of the code must be covered
-	$(BIN)/pytest --cov --cov-fail-under=90
+# A file's tests share what one process has loaded; whatever needs a core has one.
+test: $(INSTALLED) ## run the tests on all cores; nine tenths of the code must be covered
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadfile --cov --cov-fail-under=90
 
 check: $(INSTALLED) ## all that CI asks for: format, lint, types, layers, tests
 	$(BIN)/ruff format --check .

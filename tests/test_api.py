@@ -195,7 +195,7 @@ def test_progress_is_shown_unless_it_is_not_wanted(capsys):
         ({"dataset": "stdlib-docs", "model": nn.Flatten()}, "as the data are text"),
         ({"output": Path(__file__) / "x"}, "output: .*a folder that can be written"),
     ],
-    ids=str,
+    ids=lambda given: given if isinstance(given, str) else "+".join(given),
 )
 def test_what_cannot_be_run_is_answered_in_one_sentence(settings, message):
     with pytest.raises(fcl.FclError, match=message):
@@ -235,7 +235,9 @@ def body():
         return Body()
 
 
-@pytest.mark.parametrize("model", [Body, body(), lambda: Body()], ids=str)
+@pytest.mark.parametrize(
+    "model", [Body, body(), lambda: Body()], ids=["class", "module", "function"]
+)
 def test_a_module_is_a_body(model):
     result = simulate(data=table_of(), model=model, rounds=10, learning_rate=0.02)
 
