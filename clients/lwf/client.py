@@ -5,7 +5,6 @@ incremental comparisons use it (PyCIL, FACIL: one head, whose new logits alone a
 trained by labels) and as FedLwF federates it: the old model is the global one.
 """
 
-import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from typing_extensions import override
@@ -39,11 +38,8 @@ class Lwf(Sgd[LwfParams]):
         self._taught: Outputs | None = None
         if teacher.teaches and len(labels):
             self._taught = teacher.outputs(self.model, data.train)
-        self._old = to_torch(teacher.old, self.context.device)
-        # A class that comes again is learned from labels too.
-        every = to_torch(teacher.known, self.context.device)
-        new = every[~torch.isin(every, self._old)]
-        self._new = torch.unique(torch.cat([new, labels]))
+        device = self.context.device
+        self._old, self._new = (to_torch(a, device) for a in (teacher.old, teacher.new))
         after, update = super().train(state, received, stage, data)
         return {**after, **teacher.kept(stage)}, update
 

@@ -41,12 +41,13 @@ class Teacher(NamedTuple):
         base: its tensors; none where there is no old class.
         old: int64, the classes of earlier tasks. Of a growing head those that it had;
             of another one those that the client itself has met.
-        known: int64, these and the classes of the task.
+        new: int64, the classes that labels teach: those of the task. A class that comes
+            again is an old one too.
     """
 
     base: Arrays
     old: Array
-    known: Array
+    new: Array
 
     @classmethod
     def of_task(
@@ -68,11 +69,17 @@ class Teacher(NamedTuple):
         """
         kept = {name: dense(a) for name, a in state.get(CLASSES, {}).items()}
         known = kept.get("known", np.empty(0, np.int64))
-        new = np.union1d(open_classes(model), to_numpy(labels)).astype(np.int64)
         starts = stage.starts_task or "old" not in kept
         old = known if starts else kept["old"]
         base = received["base"] if starts else state.get(MODEL, {})
-        return cls(base if len(old) else {}, old, np.union1d(known, new))
+        since = np.setdiff1d(np.union1d(known, open_classes(model)), old)
+        new = np.union1d(since, to_numpy(labels)).astype(np.int64)
+        return cls(base if len(old) else {}, old, new)
+
+    @property
+    def known(self) -> Array:
+        """Return all classes so far, int64, ascending."""
+        return np.union1d(self.old, self.new)
 
     @property
     def teaches(self) -> bool:
