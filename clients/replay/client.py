@@ -53,15 +53,19 @@ class Replay(Sgd[ReplayParams]):
         # A task counts once: its samples stay the same over rounds, also where its
         # first round was repeated, or the client did not take part in it.
         seed = derive(context.seed, "sample-memory", context.client, stage.task)
-        buffer = self.kept(buffer, data.train, seed, stage.task)
+        buffer = self.kept(buffer, data.train, seed, stage)
         return {**after, "memory": buffer}, update
 
-    def kept(self, buffer: Arrays, examples: Examples, seed: int, task: int) -> Arrays:
-        """Return the buffer after a task, as the budget says."""
-        params = self.params
+    def kept(
+        self, buffer: Arrays, examples: Examples, seed: int, stage: TaskStage
+    ) -> Arrays:
+        """Return the buffer after a round, as the budget says."""
+        params, task = self.params, stage.task
         if params.budget == "fraction":
             fraction = params.buffer_fraction
             return add_to_buffer(buffer, examples, fraction, seed, task=task)
+        if not stage.ends_task:  # until then old tasks have all the room
+            return buffer
         seen = to_numpy(self.hidden(examples)) if params.looks_at_features else None
         return remember(buffer, examples, params, seed, task=task, features=seen)
 

@@ -42,6 +42,8 @@ def remember(
 ) -> Arrays:
     """Return the memory with samples of a task, within its budget.
 
+    To be called when the task ends: until then old tasks have all the room.
+
     Of a task that is in the memory already the samples are chosen anew where the
     policy looks at features, which have changed since; otherwise the memory itself is
     returned, as it is where there are no examples.
