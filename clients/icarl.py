@@ -14,12 +14,11 @@ from typing_extensions import override
 from clients.fedavg import Sgd
 from clients.lwf.teacher import Outputs, Teacher, outputs
 from clients.replay.buffer import replay_samples
-from clients.replay.memory import remember
-from fcl_flower.core.seeds import derive
+from clients.replay.memory import remember_task
 from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData, concat
 from fcl_flower.models.multi_head import CLOSED
-from fcl_flower.training.tensors import load, to_numpy, to_torch
+from fcl_flower.training.tensors import load, to_torch
 from strategies.icarl import IcarlParams
 
 
@@ -51,18 +50,9 @@ class Icarl(Sgd[IcarlParams]):
         self._distilled = only_old[~torch.isin(only_old, labels)]
         seen = TaskData(train, data.valid, data.test, data.classes)
         after, update = super().train(state, received, stage, seen)
-        if stage.ends_task and len(labels):
-            seed = derive(context.seed, "exemplars", context.client, stage.task)
-            features = to_numpy(outputs(self.model, data.train).hidden)
-            exemplars = remember(
-                exemplars,
-                data.train,
-                self.params,
-                seed,
-                task=stage.task,
-                features=features,
-            )
-        return {**after, **teacher.kept(stage), "exemplars": exemplars}, update
+        params, model = self.params, self.model
+        kept = remember_task(exemplars, data.train, params, model, context, stage)
+        return {**after, **teacher.kept(stage), "exemplars": kept}, update
 
     @override
     def loss(
