@@ -2,10 +2,11 @@
 
 De Masson d'Autume et al., NeurIPS 2019, https://arxiv.org/abs/1906.01076, as FedET
 (Liu et al., IJCAI 2023, section 4.1) federates it: every client keeps a fraction gamma
-of its samples. With ``strength`` above 0 it is the baseline "regularization + replay"
-of Huang et al., NAACL 2021, https://arxiv.org/abs/2104.05489: an L2 term on the hidden
-state of the classifier, between the old and the new model. In a federation the old
-model is the one that the client received for the round.
+of its samples; or, with ``budget`` fixed, a number of them in all. With ``strength``
+above 0 it is the baseline "regularization + replay" of Huang et al., NAACL 2021,
+https://arxiv.org/abs/2104.05489: an L2 term on the hidden state of the classifier,
+between the old and the new model. In a federation the old model is the one that the
+client received for the round.
 """
 
 import torch
@@ -14,6 +15,7 @@ from typing_extensions import override
 
 from clients.fedavg import Sgd
 from clients.replay.buffer import add_to_buffer, replay_samples
+from clients.replay.memory import remember_task
 from fcl_flower.core.seeds import derive
 from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData, batches, concat
@@ -48,11 +50,15 @@ class Replay(Sgd[ReplayParams]):
             self._received = self.hidden(train)
         seen = TaskData(train, data.valid, data.test, data.classes)
         after, update = super().train(state, received, stage, seen)
-        # A task counts once: its samples stay the same over rounds, also where its
-        # first round was repeated, or the client did not take part in it.
-        seed = derive(context.seed, "sample-memory", context.client, stage.task)
-        fraction = self.params.buffer_fraction
-        buffer = add_to_buffer(buffer, data.train, fraction, seed, task=stage.task)
+        params, examples = self.params, data.train
+        if params.budget == "fixed":
+            buffer = remember_task(buffer, examples, params, self.model, context, stage)
+        else:
+            # A task counts once: its samples stay the same over rounds, also where its
+            # first round was repeated, or the client did not take part in it.
+            seed = derive(context.seed, "sample-memory", context.client, stage.task)
+            share = params.buffer_fraction
+            buffer = add_to_buffer(buffer, examples, share, seed, task=stage.task)
         return {**after, "memory": buffer}, update
 
     @override

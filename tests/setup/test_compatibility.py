@@ -90,8 +90,8 @@ FEDET = {"strategy": "fedet", "dataset": "digits", "model": "small"}
         ),
         (
             {"strategy": "replay", "dataset": "digits", "scenario": "overlapped"},
-            "model.head: got 'multi', expected 'single' for replay, which trains on "
-            "samples of several tasks together",
+            "model.head: got 'multi', expected 'single' for replay, which trains one "
+            "head for several tasks together",
         ),
         (
             {"scenario": UNVALIDATED},
@@ -120,7 +120,7 @@ FEDET = {"strategy": "fedet", "dataset": "digits", "model": "small"}
         (
             {"strategy": "replay", "dataset": "digits", "scenario": "concepts"},
             "scenario.name: got 'concepts', expected one whose tasks are told apart, "
-            "for replay, which trains on samples of several tasks together",
+            "for replay, which trains one head for several tasks together",
         ),
     ],
     ids=str,
