@@ -16,7 +16,7 @@ from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.privacy.randomness import secret_generator
 from fcl_flower.training.feature_cache import frozen_features
-from fcl_flower.training.loop import Score, fit, score
+from fcl_flower.training.loop import Score, Training, fit, score
 from fcl_flower.training.private_loop import fit_privately
 from fcl_flower.training.tensors import load, snapshot
 
@@ -76,6 +76,14 @@ class Sgd(ClientLearner[P]):
         """
         return 0.0
 
+    def training(self, stage: TaskStage) -> Training:
+        """Return how a task is trained: as the run says.
+
+        Args:
+            stage: where the client stands.
+        """
+        return self.context.training
+
     def fit(
         self, state: Payload, stage: TaskStage, data: TaskData
     ) -> tuple[Arrays, Arrays]:
@@ -116,7 +124,7 @@ class Sgd(ClientLearner[P]):
             objective,
             validate,
             numbered,
-            self.context.training,
+            self.training(stage),
             optimizer_state={} if stage.starts_task else state.get("optimizer", {}),
             seed=self.context.seed,
             client=self.context.client,
@@ -147,7 +155,7 @@ class Sgd(ClientLearner[P]):
             loss,
             lambda: self.penalty(nothing, nothing),
             examples,
-            context.training,
+            self.training(stage),
             context.privacy,
             secret_generator(context.seed, "examples", context.client, stage.round),
         )
