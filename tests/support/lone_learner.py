@@ -26,10 +26,10 @@ def shared(network):
     return {"base": snapshot(network, network.shared_names())}
 
 
-def place(momentum=0.0, client=0, optimizer="sgd", **training):
+def place(optimizer="sgd", momentum=0.0, weight_decay=0.0, client=0, **training):
     """Return where a learner takes steps on all its examples, by default one."""
     usual = {"epochs": 1, "batch_size": 100, "learning_rate": 0.1, "lr_patience": 0}
-    choice = OptimizerChoice(optimizer, momentum)
+    choice = OptimizerChoice(optimizer, momentum, weight_decay)
     return ClientContext(
         client=client, seed=0, training=Training(**usual | training, optimizer=choice)
     )
