@@ -6,19 +6,25 @@ https://arxiv.org/abs/1805.06370, section 3.2), so that the state does not grow 
 number of tasks.
 """
 
-import torch
+from typing import TypeVar
+
 from torch import Tensor
 from typing_extensions import override
 
 from clients.fedavg import Sgd
+from clients.fisher import diagonal_fisher
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData
-from fcl_flower.training.tensors import dense, to_numpy, to_torch
+from fcl_flower.training.tensors import dense, to_torch
 from strategies.ewc import EwcParams
 
+E = TypeVar("E", bound=EwcParams)
 
-class Ewc(Sgd[EwcParams]):
+
+class Ewc(Sgd[E]):
     """Add ``strength / 2 * sum F (w - anchor)^2`` over the shared parameters.
+
+    Before another learner in a class's bases it adds to what that adds.
 
     State beside that of `Sgd`: ``fisher`` and ``anchor``, refreshed when a task ends.
     """
@@ -48,23 +54,9 @@ class Ewc(Sgd[EwcParams]):
     @override
     def penalty(self, rows: Tensor, hidden: Tensor) -> Tensor | float:
         terms = (f * (w - anchor).square() for w, f, anchor in self._terms)
-        return self.params.strength / 2 * sum(term.sum() for term in terms)
+        own = self.params.strength / 2 * sum(term.sum() for term in terms)
+        return super().penalty(rows, hidden) + own
 
     def fisher(self, examples: Examples, task: int) -> Arrays:
-        """Return the diagonal of the empirical Fisher information.
-
-        The mean over examples of the squared gradient of the log-likelihood of the
-        true label; one example at a time, since a batch's gradient hides them.
-        """
-        self.model.eval()
-        shared = set(self.model.shared_names())
-        weights = {n: w for n, w in self.model.named_parameters() if n in shared}
-        total = {name: torch.zeros_like(w) for name, w in weights.items()}
-        count = min(len(examples.y), self.params.fisher_examples)
-        for i in range(count):
-            logits = self.model(examples.x[i : i + 1], task)
-            loss = torch.nn.functional.cross_entropy(logits, examples.y[i : i + 1])
-            gradients = torch.autograd.grad(loss, list(weights.values()))
-            for name, gradient in zip(total, gradients, strict=True):
-                total[name] += gradient.square()
-        return {name: to_numpy(t / max(count, 1)) for name, t in total.items()}
+        """Return the diagonal of the empirical Fisher information of a task."""
+        return diagonal_fisher(self.model, examples, task, self.params.fisher_examples)

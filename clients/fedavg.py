@@ -16,7 +16,7 @@ from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.privacy.randomness import secret_generator
 from fcl_flower.training.feature_cache import frozen_features
-from fcl_flower.training.loop import Score, fit, score
+from fcl_flower.training.loop import Score, StepSize, Training, fit, score
 from fcl_flower.training.private_loop import fit_privately
 from fcl_flower.training.tensors import load, snapshot
 
@@ -76,6 +76,21 @@ class Sgd(ClientLearner[P]):
         """
         return 0.0
 
+    def after_step(self, step_size: StepSize) -> None:
+        """Look at what a step has left, such as gradients: at nothing.
+
+        Args:
+            step_size: of the step; see there.
+        """
+
+    def training(self, stage: TaskStage) -> Training:
+        """Return how a task is trained: as the run says.
+
+        Args:
+            stage: where the client stands.
+        """
+        return self.context.training
+
     def fit(
         self, state: Payload, stage: TaskStage, data: TaskData
     ) -> tuple[Arrays, Arrays]:
@@ -116,11 +131,12 @@ class Sgd(ClientLearner[P]):
             objective,
             validate,
             numbered,
-            self.context.training,
+            self.training(stage),
             optimizer_state={} if stage.starts_task else state.get("optimizer", {}),
             seed=self.context.seed,
             client=self.context.client,
             stage=stage,
+            after_step=self.after_step,
         )
         self.metrics = done.metrics()
         heads = {**state.get("heads", {}), **snapshot(model, sorted(own_head))}
@@ -147,7 +163,7 @@ class Sgd(ClientLearner[P]):
             loss,
             lambda: self.penalty(nothing, nothing),
             examples,
-            context.training,
+            self.training(stage),
             context.privacy,
             secret_generator(context.seed, "examples", context.client, stage.round),
         )

@@ -3,6 +3,8 @@
 Li et al., MLSys 2020, https://arxiv.org/abs/1812.06127, equation 2.
 """
 
+from typing import TypeVar
+
 from torch import Tensor
 from typing_extensions import override
 
@@ -12,9 +14,14 @@ from fcl_flower.data.examples import TaskData
 from fcl_flower.training.tensors import to_torch
 from strategies.fedprox import FedProxParams
 
+F = TypeVar("F", bound=FedProxParams)
 
-class FedProx(Sgd[FedProxParams]):
-    """Add ``mu / 2 * ||w - w_global||^2`` over the shared parameters."""
+
+class FedProx(Sgd[F]):
+    """Add ``mu / 2 * ||w - w_global||^2`` over the shared parameters.
+
+    Before another learner in a class's bases it adds to what that adds.
+    """
 
     @override
     def train(
@@ -31,4 +38,4 @@ class FedProx(Sgd[FedProxParams]):
     @override
     def penalty(self, rows: Tensor, hidden: Tensor) -> Tensor | float:
         distance = sum((w - center).square().sum() for w, center in self._pairs)
-        return self.params.mu / 2 * distance
+        return super().penalty(rows, hidden) + self.params.mu / 2 * distance

@@ -49,7 +49,8 @@ class Algorithm:
         counterpart: name of the algorithm that trains alike without communication;
             empty where that is this one, run local-only.
         defaults: values of the configuration where the user gives none, by dotted key,
-            such as ``scenario.name`` or ``strategy.strength``.
+            such as ``scenario.name`` or ``strategy.strength``; parameters of a network,
+            such as ``model.dropout``, where the network has them.
         models: likewise of ``model.name``, at most one for each modality; the others
             get the usual.
         trainer: dotted path of what trains on the server, which the server side gets

@@ -10,6 +10,9 @@ class LeNetParams(Params):
 
     width: float = Field(1.0, gt=0)
     """Factor of the numbers of channels and neurons; 1 for those of the paper."""
+    dropout: float = Field(0.0, ge=0, lt=1)
+    """Fraction of the neurons of each fully connected layer that a training step leaves
+    out, at least 0 and below 1."""
 
 
 class PatchFiltersParams(Params):

@@ -62,6 +62,7 @@ def resolve(config: RunConfig) -> ResolvedRun:
     model_name = config.model.name or _suitable(method, config, modality)
     check_modality(model_name, modality)
     model, scenario = model_entry(model_name), scenario_entry(scenario_name)
+    config = config.replace(**_of_model(config, method.defaults, model))
     model_params = validate_params(
         model.params, config.model.params, "model.", ModelSection.keys()
     )
@@ -122,7 +123,20 @@ def _unset(config: RunConfig, defaults: Mapping[str, Scalar]) -> dict[str, Scala
         for key, value in defaults.items()
         if given.get(key) == blank.get(key)
         and not key.startswith("strategy.")  # `Algorithm.params` knows these
+        and not (key.startswith("model.") and key not in blank)  # `_of_model` does
         and not (local_data and key.startswith("data."))
+    }
+
+
+def _of_model(
+    config: RunConfig, defaults: Mapping[str, Scalar], model: ModelEntry
+) -> dict[str, Scalar]:
+    """Return those of the model's parameters, where it has them and none is given."""
+    keys = {key: f"model.{key}" for key in model.params.model_fields}
+    return {
+        full: defaults[full]
+        for key, full in keys.items()
+        if full in defaults and key not in config.model.params
     }
 
 

@@ -222,6 +222,37 @@ def test_the_narrowest_lenet_still_has_a_channel():
     assert build("lenet", params=LeNetParams(width=1e-6)).body.features == 1
 
 
+def test_dropout_leaves_out_neurons_of_both_fully_connected_layers_in_training():
+    params = LeNetParams(width=0.2, dropout=0.75)
+    thin, plain = (
+        build("lenet", params=given).body for given in (params, LeNetParams(width=0.2))
+    )
+    x, inputs = torch.randn(4, 3, 32, 32), []
+    for body in (thin, plain):
+        body.fc2.register_forward_hook(
+            lambda _, given, out: inputs.append((given, out))
+        )
+    torch.testing.assert_close(thin.eval()(x), plain.eval()(x), rtol=0, atol=0)
+    inputs.clear()
+
+    features = thin.train()(x)
+    plain(x)
+
+    (((hidden,), before), ((whole,), _)) = inputs
+    # What stays is divided by 1 - 0.75, so that sums are the same in the mean.
+    for found, expected in ((hidden, whole), (features, before.clamp(min=0))):
+        kept = found != 0
+        torch.testing.assert_close(found, torch.where(kept, 4 * expected, 0.0))
+        assert 0.15 < float(kept[expected > 0].float().mean()) < 0.35
+
+
+def test_a_lenet_without_dropout_draws_no_random_numbers():
+    body = build("lenet", params=LeNetParams(width=0.2)).body.train()
+    before = torch.get_rng_state()
+    body(torch.ones(2, 3, 32, 32))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_grey_cnn_has_the_size_that_its_layers_add_up_to():
     # 28 pixels, less 4, halved, less 4, halved: 4.
     layers = (25 + 1) * 16 + (16 * 25 + 1) * 32 + (32 * 16 + 1) * 64

@@ -4,7 +4,7 @@ from typing import Any, cast
 
 import torch
 from torch import nn
-from torch.nn.functional import conv2d
+from torch.nn.functional import conv2d, dropout
 from typing_extensions import override
 
 from fcl_flower.models.params import LeNetParams
@@ -84,13 +84,16 @@ class _Normalise(torch.autograd.Function):
 class LeNet(nn.Module):
     """Body from (batch, 3, 32, 32) to (batch, 500 * width)."""
 
-    def __init__(self, width: float = 1.0) -> None:
+    def __init__(self, width: float = 1.0, dropout: float = 0.0) -> None:
         """Initialise with torch's defaults.
 
         Args:
             width: factor of the number of channels and of neurons, such as 0.8.
+            dropout: fraction of the neurons of each fully connected layer that a
+                training step leaves out, in [0, 1).
         """
         super().__init__()
+        self.dropout = dropout
         first, second, hidden, self.features = (
             max(1, round(width * number)) for number in (20, 50, 800, 500)
         )
@@ -110,10 +113,14 @@ class LeNet(nn.Module):
         x = x.contiguous(memory_format=torch.channels_last)
         x = self.pool(self.norm(torch.relu(self.conv1(x))))
         x = self.pool(self.norm(torch.relu(self.conv2(x))))
-        x = torch.relu(self.fc1(x.flatten(1)))
-        return torch.relu(self.fc2(x))
+        x = self._thinned(torch.relu(self.fc1(x.flatten(1))))
+        return self._thinned(torch.relu(self.fc2(x)))
+
+    def _thinned(self, x: torch.Tensor) -> torch.Tensor:
+        """Return neurons of which dropout has left some out; none draw no numbers."""
+        return dropout(x, self.dropout, self.training) if self.dropout else x
 
 
 def lenet(params: LeNetParams) -> LeNet:
-    """Return the network of the given width."""
-    return LeNet(params.width)
+    """Return the network of the given width and dropout."""
+    return LeNet(params.width, params.dropout)

@@ -1,0 +1,12 @@
+"""FedProx with Elastic Weight Consolidation: two penalties that add up."""
+
+from clients.ewc import Ewc
+from clients.fedprox import FedProx
+from strategies.fedprox_ewc import FedProxEwcParams
+
+
+class FedProxEwc(FedProx[FedProxEwcParams], Ewc[FedProxEwcParams]):
+    """``mu / 2 * ||w - w_global||^2 + strength / 2 * sum F (w - anchor)^2``.
+
+    One holds the client near what all have learned, the other near its own last task.
+    """

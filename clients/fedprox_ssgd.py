@@ -1,0 +1,9 @@
+"""FedProx with Stable SGD: the proximal term, and a rate that falls by tasks."""
+
+from clients.fedprox import FedProx
+from clients.stable_sgd import StableSgd
+from strategies.fedprox_ssgd import FedProxSsgdParams
+
+
+class FedProxSsgd(FedProx[FedProxSsgdParams], StableSgd[FedProxSsgdParams]):
+    """Both; see there."""

@@ -1,0 +1,33 @@
+"""Stable SGD: wide minima by large first steps that get smaller from task to task.
+
+Mirzadeh et al., NeurIPS 2020, https://arxiv.org/abs/2006.06958, section 4: a large
+learning rate that decays, small batches and dropout widen the minima of tasks, so that
+later tasks raise their losses less.
+"""
+
+from dataclasses import replace
+from typing import TypeVar
+
+from typing_extensions import override
+
+from clients.fedavg import Sgd
+from fcl_flower.core.types import TaskStage
+from fcl_flower.training.loop import Training
+from strategies.stable_sgd import StableSgdParams
+
+S = TypeVar("S", bound=StableSgdParams)
+
+
+class StableSgd(Sgd[S]):
+    """Train task t at the rate ``max(rate * gamma^t, minimum_rate)``, t from 0.
+
+    The authors' code counts tasks from 1, so that its first task has ``rate * gamma``,
+    and makes a new optimizer in each epoch; here the momentum is kept between the
+    rounds of a task.
+    """
+
+    @override
+    def training(self, stage: TaskStage) -> Training:
+        training, params = super().training(stage), self.params
+        fallen = training.learning_rate * params.gamma**stage.task
+        return replace(training, learning_rate=max(fallen, params.minimum_rate))

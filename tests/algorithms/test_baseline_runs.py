@@ -1,0 +1,86 @@
+"""Whole runs of FedWeIT's baselines: ended and resumed, asynchronous, as compared."""
+
+import pytest
+from fakes import rounds_of, run_in_process, summary_of, tiny
+
+from fcl_flower.federation.transport import messages
+from fcl_flower.runtime.study import variants_of
+
+FEW = {"strategy.fisher_examples": 10}
+SETTINGS = {
+    "stable-sgd": {},
+    "fedprox-ssgd": {},
+    "fedprox-ewc": FEW,
+    "scaffold": {},
+    "fedcurv": FEW,
+}
+
+
+class PulledPlugError(BaseException):
+    """Somebody pulled the plug."""
+
+
+def ending_in_round(number):
+    """Return what ends the server when a client has trained in a round."""
+
+    def tamper(client, message, reply):
+        if message.metadata.message_type == "train":
+            stage = messages.decode_request(message.content).stage
+            if (client, stage.round) == (1, number):
+                raise PulledPlugError
+        return reply
+
+    return tamper
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_run_that_was_ended_and_resumed_ends_as_if_it_had_not_been(tmp_path, name):
+    def config(folder):
+        kept = str(tmp_path / f"clients-{folder}")
+        return tiny(
+            tmp_path / folder,
+            **{"strategy.name": name, "client_state": kept, **SETTINGS[name]},
+        )
+
+    run_in_process(config("whole"))
+    with pytest.raises(PulledPlugError):
+        run_in_process(config("ended"), tamper=ending_in_round(2))
+
+    run_in_process(config("ended").replace(resume=True))
+
+    assert summary_of(tmp_path / "ended") == summary_of(tmp_path / "whole")
+    assert rounds_of(tmp_path / "ended") == rounds_of(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("name", ["scaffold", "fedcurv"])
+def test_without_rounds_each_update_counts_as_it_comes(tmp_path, name):
+    given = {"strategy.name": name, **SETTINGS[name], "rounds": 2}
+    given |= {"asynchronous": True, "simulated_durations": "1,3"}
+    run_in_process(tiny(tmp_path, **given))
+
+    assert not any(row["failed"] for row in rounds_of(tmp_path))
+    assert summary_of(tmp_path)["average_accuracy"] > 0.6
+
+
+def test_a_comparison_shows_ewc_and_stable_sgd_without_federation(tmp_path):
+    shared = tiny(tmp_path)
+    rows = variants_of(["ewc", "stable-sgd"], shared, {}, counterparts=True)
+    assert [(row.title, row.strategy.local_only) for row in rows] == [
+        ("ewc", False),
+        ("ewc local-only", True),
+        ("stable-sgd", False),
+        ("stable-sgd local-only", True),
+    ]
+
+
+def test_ewc_without_federation_holds_a_client_to_its_own_old_tasks(tmp_path):
+    def scores(**strategy):
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        run_in_process(
+            tiny(folder, strategy={**strategy, "local_only": True}, rounds=2)
+        )
+        return summary_of(folder)["client_accuracy"]
+
+    alone = scores(name="fedavg")
+    assert scores(name="ewc", strength=0.0) == alone
+    assert scores(name="ewc", strength=1e4) != alone
