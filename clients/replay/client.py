@@ -15,11 +15,11 @@ from typing_extensions import override
 
 from clients.fedavg import Sgd
 from clients.replay.buffer import add_to_buffer, replay_samples
-from clients.replay.memory import remember
+from clients.replay.memory import remember_task
 from fcl_flower.core.seeds import derive
-from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
+from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData, batches, concat
-from fcl_flower.training.tensors import load, to_numpy
+from fcl_flower.training.tensors import load
 from strategies.replay import ReplayParams
 
 CHUNK = 512
@@ -50,24 +50,16 @@ class Replay(Sgd[ReplayParams]):
             self._received = self.hidden(train)
         seen = TaskData(train, data.valid, data.test, data.classes)
         after, update = super().train(state, received, stage, seen)
-        # A task counts once: its samples stay the same over rounds, also where its
-        # first round was repeated, or the client did not take part in it.
-        seed = derive(context.seed, "sample-memory", context.client, stage.task)
-        buffer = self.kept(buffer, data.train, seed, stage)
+        params, examples = self.params, data.train
+        if params.budget == "fixed":
+            buffer = remember_task(buffer, examples, params, self.model, context, stage)
+        else:
+            # A task counts once: its samples stay the same over rounds, also where its
+            # first round was repeated, or the client did not take part in it.
+            seed = derive(context.seed, "sample-memory", context.client, stage.task)
+            share = params.buffer_fraction
+            buffer = add_to_buffer(buffer, examples, share, seed, task=stage.task)
         return {**after, "memory": buffer}, update
-
-    def kept(
-        self, buffer: Arrays, examples: Examples, seed: int, stage: TaskStage
-    ) -> Arrays:
-        """Return the buffer after a round, as the budget says."""
-        params, task = self.params, stage.task
-        if params.budget == "fraction":
-            fraction = params.buffer_fraction
-            return add_to_buffer(buffer, examples, fraction, seed, task=task)
-        if not stage.ends_task:  # until then old tasks have all the room
-            return buffer
-        seen = to_numpy(self.hidden(examples)) if params.looks_at_features else None
-        return remember(buffer, examples, params, seed, task=task, features=seen)
 
     @override
     def penalty(self, rows: Tensor, hidden: Tensor) -> Tensor | float:

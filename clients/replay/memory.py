@@ -18,15 +18,48 @@ from typing import Final
 
 import numpy as np
 
+from clients.lwf.teacher import outputs
 from clients.replay.buffer import contains, joined, rows_at, rows_of, without_task
 from clients.replay.policies import drawn_order, herding_order, leverage_scores
+from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.core.errors import ContractError
-from fcl_flower.core.types import Array, Arrays
+from fcl_flower.core.seeds import derive
+from fcl_flower.core.types import Array, Arrays, TaskStage
 from fcl_flower.data.examples import Examples
+from fcl_flower.models.multi_head import MultiHeadModel
 from fcl_flower.training.tensors import dense, to_numpy
 from strategies.replay import MemoryParams
 
 NOTHING: Final[Mapping[str, Array]] = MappingProxyType({})
+
+
+def remember_task(
+    memory: Arrays,
+    examples: Examples,
+    params: MemoryParams,
+    model: MultiHeadModel,
+    context: ClientContext,
+    stage: TaskStage,
+) -> Arrays:
+    """Return the memory as a client keeps it after a round: new when the task ends.
+
+    Until then old tasks have all the room. Methods with the same settings keep the same
+    samples, unless the policy looks at features.
+
+    Args:
+        memory: of earlier tasks; empty at the start.
+        examples: N training samples of the task.
+        params: budget and policy.
+        model: what the client has learned in the round.
+        context: of the client.
+        stage: of the round.
+    """
+    if not stage.ends_task or not len(examples.y):
+        return memory
+    seed = derive(context.seed, "sample-memory", context.client, stage.task)
+    looks = params.looks_at_features
+    features = to_numpy(outputs(model, examples).hidden) if looks else None
+    return remember(memory, examples, params, seed, task=stage.task, features=features)
 
 
 def remember(
@@ -41,8 +74,6 @@ def remember(
     extras: Mapping[str, Array] = NOTHING,
 ) -> Arrays:
     """Return the memory with samples of a task, within its budget.
-
-    To be called when the task ends: until then old tasks have all the room.
 
     Of a task that is in the memory already the samples are chosen anew where the
     policy looks at features, which have changed since; otherwise the memory itself is

@@ -3,79 +3,33 @@
 import numpy as np
 import pytest
 import torch
-from fakes import run_in_process, summary_of, tiny
-from torch import nn
+from class_streams import (
+    FIRST,
+    SECOND,
+    THIRD,
+    data,
+    five_and_five,
+    logits_of,
+    model,
+    moved,
+    place,
+    same,
+    slopes,
+    softmax,
+    start,
+)
 
 from clients.fedavg import Sgd
 from clients.lwf.client import Lwf
 from clients.lwf.teacher import Teacher, distillation
-from fcl_flower.algorithms.base import ClientContext, Params
+from fcl_flower.algorithms.base import Params
 from fcl_flower.algorithms.registry import algorithm
 from fcl_flower.core.errors import ConfigError, WireError
-from fcl_flower.core.types import TaskStage, Update
+from fcl_flower.core.types import Update
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.federation.client import model_bytes
-from fcl_flower.models.registry import MultiHeadModel
-from fcl_flower.training.loop import Training
-from fcl_flower.training.tensors import load, snapshot
+from fcl_flower.training.tensors import load
 from strategies.lwf import LwfParams
-
-FIRST = TaskStage(round=1, task=0, starts_task=True, ends_task=True)
-SECOND = TaskStage(round=2, task=1, starts_task=True, ends_task=False)
-THIRD = TaskStage(round=3, task=1, starts_task=False, ends_task=True)
-
-
-def model():
-    torch.manual_seed(0)
-    body = nn.Sequential(nn.Linear(3, 4), nn.Tanh())
-    return MultiHeadModel(
-        body, features=4, input_shape=(3,), tasks=1, classes=6, single_head=True
-    )
-
-
-def place(**training):
-    chosen = {"epochs": 1, "batch_size": 100, "learning_rate": 0.01} | training
-    return ClientContext(client=0, seed=0, training=Training(**chosen))
-
-
-def data(task, count=20):
-    draw = torch.Generator().manual_seed(task)
-    splits = [torch.randn(count, 3, generator=draw) for _ in range(3)]
-    parts = (Examples(x, (x[:, 0] > 0).long() + 2 * task) for x in splits)
-    return TaskData(*parts, classes=6)
-
-
-def start():
-    network = model()
-    return {"base": snapshot(network, network.shared_names())}
-
-
-def moved(received, by=0.1):
-    return {
-        "base": {
-            name: values + by * np.arange(values.size).reshape(values.shape)
-            for name, values in received["base"].items()
-        }
-    }
-
-
-def same(one, other):
-    return all(
-        np.array_equal(one["base"][name], other["base"][name]) for name in one["base"]
-    )
-
-
-def softmax(z):
-    powers = np.exp(z - z.max(1, keepdims=True))
-    return powers / powers.sum(1, keepdims=True)
-
-
-def logits_of(base, x):
-    """Return features and logits of the little network, in double precision."""
-    w = {name: values.astype(np.float64) for name, values in base.items()}
-    hidden = np.tanh(x @ w["body.0.weight"].T + w["body.0.bias"])
-    return hidden @ w["heads.0.weight"].T + w["heads.0.bias"]
-
 
 # ---------------------------------------------------------------- equations
 
@@ -136,11 +90,7 @@ def test_the_loss_of_a_second_task_and_its_gradient_by_numpy(contrast, growing):
 
     weight = now["heads.0.weight"].astype(np.float64)
     assert float(found.detach()) == pytest.approx(by_hand(weight), rel=1e-5)
-    for entry in np.ndindex(weight.shape):
-        step = np.zeros_like(weight)
-        step[entry] = 1e-5
-        slope = (by_hand(weight + step) - by_hand(weight - step)) / 2e-5
-        assert float(gradient[entry]) == pytest.approx(slope, abs=1e-5)
+    np.testing.assert_allclose(gradient, slopes(by_hand, weight), atol=1e-5)
 
 
 # ---------------------------------------------------------------- the teacher
@@ -251,34 +201,10 @@ def test_an_update_of_another_shape_is_refused():
         server.check_update(state, Update({"base": sent}, 5))
 
 
-def at_the_end(folder, strength):
-    """Return the accuracy on both tasks after the second, mean over clients."""
-    config = tiny(
-        folder,
-        strategy="lwf",
-        dataset="digits",
-        model="small",
-        scenario="class-incremental",
-        classes_per_task=5,
-        max_train_per_class=80,
-        max_test_per_class=40,
-        rounds=3,
-        epochs=5,
-        learning_rate=3e-3,
-        seed=1,
-        **{
-            "strategy.strength": strength,
-            "model.growing_head": True,
-            "scenario.split": "iid",
-        },
-    )
-    run_in_process(config)
-    found = summary_of(folder)["client_accuracy"]
-    assert np.mean([matrix[0][0] for matrix in found]) > 0.95
-    return np.mean([matrix[1] for matrix in found], 0)
-
-
 def test_the_teacher_keeps_old_classes_that_are_forgotten_without_it(tmp_path):
-    alone, taught = (at_the_end(tmp_path / str(s), s) for s in (0.0, 1.0))
+    alone, taught = (
+        five_and_five(tmp_path / str(s), "lwf", **{"strategy.strength": s})
+        for s in (0.0, 1.0)
+    )
     assert taught[0] > alone[0] + 0.1
     assert taught.mean() > alone.mean() + 0.05

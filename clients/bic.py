@@ -1,0 +1,180 @@
+"""BiC: what the head favours new classes by is measured on samples held out.
+
+Wu et al., CVPR 2019, https://arxiv.org/abs/1905.13260. First stage: the network is
+trained on new samples and those of the memory, with the old model as teacher. Second
+stage: of a few samples of each class that the first has not seen, two numbers are
+learned that scale and shift the logits of all new classes; the network stays. The old
+model of the next task is the corrected one, so that its network takes over what these
+numbers say, and old classes are not corrected again.
+
+Averaged as FedET's tables do (Liu et al., IJCAI 2023): the two numbers travel and are
+averaged beside the network, and stand before a prediction in its head.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from typing_extensions import override
+
+from clients.fedavg import Sgd
+from clients.lwf.teacher import Teacher, distillation, outputs
+from clients.replay.buffer import replay_samples
+from clients.replay.memory import remember_task
+from fcl_flower.core.seeds import derive
+from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
+from fcl_flower.data.examples import Examples, TaskData, concat
+from fcl_flower.models.multi_head import mask_logits
+from fcl_flower.training.loop import fit_once
+from fcl_flower.training.tensors import dense, to_numpy, to_torch
+from strategies.bic import BicParams
+
+WEIGHT, OFFSET = "heads.0.weight", "heads.0.bias"
+
+
+class Bic(Sgd[BicParams]):
+    """Train the network, and then what corrects its head.
+
+    State beside that of `Sgd`: that of `Teacher`, and ``memory``.
+    """
+
+    needs_single_head = True
+
+    @override
+    def train(
+        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
+    ) -> tuple[Payload, Update]:
+        context, memory = self.context, state.get("memory", {})
+        device, labels = context.device, data.train.y
+        corrected = {"base": folded(received["base"], received["bias"])}
+        teacher = Teacher.of_task(state, corrected, stage, self.model, labels)
+        old = replay_samples(memory, device, without=stage.task)
+        count = self._held_out(old)
+        seed = derive(context.seed, "bic-held-out", context.client, stage.task)
+        rng = np.random.default_rng(seed)
+        (kept_old, held_old), (kept_new, held_new) = (
+            split(part, count, rng) for part in (old, data.train)
+        )
+        train, self._held = concat([kept_new, kept_old]), concat([held_new, held_old])
+        self._old = to_torch(teacher.old, device)
+        self._known = to_torch(teacher.known, device)
+        if teacher.teaches and len(train.y):
+            self._taught = teacher.outputs(self.model, train).logits
+        seen = TaskData(train, data.valid, data.test, data.classes)
+        after, update = super().train(state, received, stage, seen)
+        new = np.setdiff1d(teacher.new, teacher.old)
+        payload = {**update.payload, "bias": self.correction(new, stage)}
+        params, model = self.params, self.model
+        memory = remember_task(memory, data.train, params, model, context, stage)
+        after = {**after, **teacher.kept(stage), "memory": memory}
+        return after, replace(update, payload=payload)
+
+    @override
+    def loss(
+        self, logits: Tensor, labels: Tensor, rows: Tensor, hidden: Tensor
+    ) -> Tensor:
+        """Return ``lambda L_d + (1 - lambda) L_c``, with lambda = n / (n + m).
+
+        n and m are the numbers of old and of new classes; L_d is over old classes
+        alone and without the factor T^2, L_c over all so far.
+        """
+        entropy = cross_entropy(mask_logits(logits, self._known), labels)
+        if not len(self._old):
+            return entropy
+        share, temperature = len(self._old) / len(self._known), self.params.temperature
+        targets = self._taught[rows][:, self._old]
+        taught = distillation(logits[:, self._old], targets, temperature)
+        return share * taught / temperature**2 + (1 - share) * entropy
+
+    @override
+    def predict(
+        self, state: Payload, received: Payload, task: int, x: Tensor
+    ) -> Tensor:
+        base = folded(received["base"], received["bias"])
+        return super().predict(state, {"base": base}, task, x)
+
+    def correction(self, new: Array, stage: TaskStage) -> Mapping[str, Array]:
+        """Return the second stage's scale and shift of each class, shape (classes,).
+
+        Those that minimise the cross-entropy of ``alpha z + beta`` for new classes and
+        z for old ones, as far as `BicParams` says; 1 and 0 for old classes.
+
+        Args:
+            new: the new classes.
+            stage: of the round.
+        """
+        params, context, held = self.params, self.context, self._held
+        scale, shift = (
+            np.full(self.model.classes, value, np.float32) for value in (1.0, 0.0)
+        )
+        if not (len(self._old) and len(held.y) and params.bias_epochs):
+            return {"scale": scale, "shift": shift}
+        logits = mask_logits(outputs(self.model, held).logits, self._known)
+        alpha, beta = (
+            nn.Parameter(torch.full((1,), value, device=context.device))
+            for value in (1.0, 0.0)
+        )
+        columns = to_torch(new, context.device)
+
+        def objective(rows: Tensor, y: Tensor) -> Tensor:
+            z = logits[rows]
+            corrected = z.index_copy(1, columns, alpha * z[:, columns] + beta)
+            return cross_entropy(corrected, y)
+
+        training = replace(
+            context.training,
+            epochs=params.bias_epochs,
+            learning_rate=params.bias_rate,
+        )
+        numbered = Examples(torch.arange(len(held.y), device=held.y.device), held.y)
+        seed = derive(context.seed, "bic-bias", context.client, stage.round)
+        fit_once({"alpha": alpha, "beta": beta}, objective, numbered, training, seed)
+        scale[new], shift[new] = to_numpy(alpha), to_numpy(beta)
+        return {"scale": scale, "shift": shift}
+
+    def _held_out(self, old: Examples) -> int:
+        """Return how many samples of each class are held out; none without old ones."""
+        if not len(old.y):
+            return 0
+        a_class = len(old.y) / len(torch.unique(old.y))
+        return max(1, round(self.params.held_out * a_class))
+
+
+def split(
+    examples: Examples, count: int, rng: np.random.Generator
+) -> tuple[Examples, Examples]:
+    """Return the samples to train on, and ``count`` of each class that are held out.
+
+    Of each class one stays to be trained on.
+    """
+    y = to_numpy(examples.y)
+    held = np.zeros(len(y), bool)
+    for label in np.unique(y):
+        places = rng.permutation(np.flatnonzero(y == label))
+        held[places[: min(count, len(places) - 1)]] = True
+    out = torch.from_numpy(held).to(examples.y.device)
+    if not len(y):  # whose samples have no shape
+        return examples, examples
+    return (
+        Examples(examples.x[~out], examples.y[~out]),
+        Examples(examples.x[out], examples.y[out]),
+    )
+
+
+def folded(base: Arrays, bias: Arrays) -> Arrays:
+    """Return a network whose head answers as one that is corrected afterwards.
+
+    Args:
+        base: its tensors.
+        bias: scale and shift of each logit, shape (classes,).
+    """
+    scale, shift = dense(bias["scale"]), dense(bias["shift"])
+    weight, offset = dense(base[WEIGHT]), dense(base[OFFSET])
+    return {
+        **base,
+        WEIGHT: weight * scale[:, None],
+        OFFSET: offset * scale + shift,
+    }

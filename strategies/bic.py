@@ -1,0 +1,71 @@
+"""BiC: the mean of the clients' networks and of what corrects their heads.
+
+Wu et al., CVPR 2019, https://arxiv.org/abs/1905.13260.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+from pydantic import Field
+from typing_extensions import override
+
+from fcl_flower.algorithms.hooks import KnowsModel
+from fcl_flower.algorithms.registry import Algorithm
+from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
+from strategies.fedavg import FedAvg
+from strategies.replay import MemoryParams
+
+
+class BicParams(MemoryParams):
+    """Hyper-parameters of BiC; temperature and the fraction held out are the paper's.
+
+    The second stage's epochs and rate are ours.
+    """
+
+    temperature: float = Field(2.0, gt=0)
+    """What logits are divided by in the distillation, above 0 (T)."""
+    held_out: float = Field(0.1, gt=0, lt=1)
+    """Fraction of the memory's samples of a class, one at least, that the second stage
+    has for itself, and as many of each new class; in (0, 1)."""
+    bias_epochs: int = Field(100, ge=0)
+    """Passes of the second stage over the samples held out; 0 for no second stage."""
+    bias_rate: float = Field(0.01, gt=0)
+    """Learning rate of the second stage, above 0."""
+
+
+ALGORITHM = Algorithm(
+    name="bic",
+    server="strategies.bic:Bic",
+    client="clients.bic:Bic",
+    params_type=BicParams,
+    summary="FedAvg with replay whose head is corrected for its bias to new classes",
+    paper="Wu et al., CVPR 2019",
+    defaults={"data.datasets": "stdlib-docs", "scenario.name": "class-incremental"},
+    models=("transformer",),
+    privacy_units=("client",),
+)
+
+
+class Bic(FedAvg, KnowsModel):
+    """Keep one global model, and a scale and a shift for each logit."""
+
+    averaged_groups = ("base", "bias")
+
+    @override
+    def init(self, model: Arrays) -> Payload:
+        scale = np.ones(self.classes, np.float32)
+        return {"base": model, "bias": {"scale": scale, "shift": 0 * scale}}
+
+    @override
+    def aggregate_train(
+        self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
+    ) -> Payload:
+        counts = [update.num_examples for update in updates.values()]
+        if not any(counts):
+            return state
+        return {
+            group: self.aggregation.combine(
+                [update.payload[group] for update in updates.values()], counts, kept
+            )
+            for group, kept in state.items()
+        }

@@ -1,0 +1,298 @@
+"""BiC: two stages, and what travels of the second."""
+
+import numpy as np
+import pytest
+import torch
+from class_streams import (
+    FIRST,
+    FOURTH,
+    SECOND,
+    THIRD,
+    data,
+    five_and_five,
+    logits_of,
+    model,
+    moved,
+    place,
+    same,
+    slopes,
+    softmax,
+    start,
+)
+
+from clients.bic import Bic, folded, split
+from clients.fedavg import Sgd
+from fcl_flower.algorithms.base import Params
+from fcl_flower.algorithms.registry import algorithm
+from fcl_flower.core.errors import ConfigError, WireError
+from fcl_flower.core.types import Update
+from fcl_flower.data.examples import Examples, TaskData
+from fcl_flower.federation.client import model_bytes
+from fcl_flower.training.tensors import load
+from strategies.bic import Bic as Server
+from strategies.bic import BicParams
+
+
+def learner(samples=12, where=None, **more):
+    return Bic(BicParams(memory_samples=samples, **more), model(), where or place())
+
+
+def plain(base=None):
+    """Return what a client receives before any correction."""
+    ones = np.ones(6, np.float32)
+    return {**(base or start()), "bias": {"scale": ones, "shift": 0 * ones}}
+
+
+def correction(scale, shift, classes):
+    found = {"scale": np.ones(6, np.float32), "shift": np.zeros(6, np.float32)}
+    found["scale"][classes], found["shift"][classes] = scale, shift
+    return found
+
+
+# ---------------------------------------------------------------- first stage
+
+
+@pytest.mark.parametrize("growing", [True, False])
+def test_the_loss_of_a_third_task_and_its_gradient_by_numpy(growing):
+    one = learner(12, place(learning_rate=1e-12), temperature=2.5)
+    state, _ = one.train({}, plain(), FIRST, data(0))
+    state, _ = one.train(state, plain(), SECOND, data(1))
+    state, _ = one.train(state, plain(), THIRD, data(1))
+    if growing:
+        one.model.grow_head(range(5))
+    else:
+        one.model.grow_head(range(6))
+    old = moved(start())
+    task = data(2)
+    if growing:  # the last class does not exist yet
+        task = TaskData(Examples(task.train.x, task.train.y * 0 + 4), *rest(task))
+    received = {**old, "bias": correction(0.5, -0.75, [2, 3])}
+    one.train(state, received, FOURTH, task)
+    now = moved(start(), 0.07)["base"]
+    load(one.model, now)
+    rows = torch.tensor([3, 0, 11, 7])
+    x, y = task.train.x[:4], task.train.y[:4]
+    # Which samples of the batch the rows are, the teacher knows.
+    one._taught[rows] = torch.from_numpy(corrected(old["base"], x)).float()
+
+    hidden = one.model.body(x)
+    found = one.loss(one.model.heads[0](hidden), y, rows, hidden)
+    (gradient,) = torch.autograd.grad(found, [one.model.heads[0].weight])
+    classes = 5 if growing else 6
+
+    def by_hand(weight):
+        z = logits_of({**now, "heads.0.weight": weight}, x)[:, :classes]
+        entropy = -np.log(softmax(z))[range(4), y].mean()
+        q, p = softmax(z[:, :4] / 2.5), softmax(corrected(old["base"], x)[:, :4] / 2.5)
+        taught = (p * (np.log(p) - np.log(q))).sum(1).mean()
+        return 4 / classes * taught + (1 - 4 / classes) * entropy
+
+    weight = np.float64(now["heads.0.weight"])
+    assert float(found.detach()) == pytest.approx(by_hand(weight), rel=1e-5)
+    np.testing.assert_allclose(gradient, slopes(by_hand, weight), atol=1e-5)
+
+
+def corrected(base, x):
+    z = logits_of(base, x)
+    z[:, 2:4] = 0.5 * z[:, 2:4] - 0.75
+    return z
+
+
+def rest(task):
+    return task.valid, task.test, task.classes
+
+
+def test_the_old_model_speaks_as_it_is_corrected():
+    one = learner(12)
+    state, _ = one.train({}, plain(), FIRST, data(0))
+    old = moved(start())
+    received = {**old, "bias": correction(0.5, -0.75, [2, 3])}
+    during, _ = one.train(state, received, SECOND, data(1))
+    x = np.concatenate([data(1).train.x, state["memory"]["x"]])
+    held = [(row == one._held.x.numpy()).all(1).any() for row in x]
+    assert sum(held) == 4
+    z = corrected(old["base"], x[~np.array(held)])
+    np.testing.assert_allclose(one._taught.numpy(), z, atol=1e-5)
+    # and in later rounds of the task, whatever is received then
+    one.train(during, plain(moved(start(), 0.3)), THIRD, data(1))
+    np.testing.assert_allclose(one._taught.numpy(), z, atol=1e-5)
+
+
+def test_the_first_task_is_plain_training():
+    one, other = learner(), Sgd(Params(), model(), place())
+    state, found = one.train({}, plain(), FIRST, data(0))
+    _, expected = other.train({}, start(), FIRST, data(0))
+    # among its own classes
+    assert found.payload["bias"]["scale"].tolist() == [1] * 6
+    assert found.payload["bias"]["shift"].tolist() == [0] * 6
+    assert sorted(state["memory"]["y"].tolist()) == [0] * 6 + [1] * 6
+    one.model.grow_head(range(6))
+    _, whole = one.train({}, plain(), FIRST, data(0))
+    assert same(whole.payload, expected.payload)
+
+
+# ---------------------------------------------------------------- held out
+
+
+def test_some_of_each_class_are_held_out_and_one_stays():
+    y = torch.tensor([0] * 5 + [1] * 2 + [2])
+    given = Examples(torch.arange(8.0)[:, None], y)
+    kept, held = split(given, 2, np.random.default_rng(0))
+    assert sorted(held.y.tolist()) == [0, 0, 1]
+    assert sorted(kept.y.tolist()) == [0, 0, 0, 1, 2]
+    both = torch.cat([kept.x, held.x])[:, 0].tolist()
+    assert sorted(both) == list(range(8))
+    np.testing.assert_array_equal(y[held.x[:, 0].long()], held.y)
+    everything, none = split(given, 0, np.random.default_rng(0))
+    assert len(everything.y) == 8
+    assert len(none.y) == 0
+
+
+@pytest.mark.parametrize(("fraction", "count"), [(0.1, 1), (0.3, 3), (0.9, 9)])
+def test_as_many_of_a_new_class_are_held_out_as_of_an_old_one(fraction, count):
+    one = learner(20, held_out=fraction)
+    state, update = one.train({}, plain(), FIRST, data(0, 40))
+    assert update.num_examples == 40
+    during, update = one.train(state, plain(), SECOND, data(1, 40))
+    held = one._held
+    assert np.bincount(held.y).tolist() == [count] * 4
+    assert update.num_examples == 60 - 4 * count
+    # The same in each round of the task.
+    one.train(during, plain(moved(start())), THIRD, data(1, 40))
+    assert torch.equal(one._held.x, held.x)
+
+
+# ---------------------------------------------------------------- second stage
+
+
+def test_the_correction_minimises_the_entropy_of_what_was_held_out():
+    one = learner(20, held_out=0.5, bias_epochs=1500)
+    state, _ = one.train({}, plain(), FIRST, data(0, 40))
+    _, update = one.train(state, plain(), THIRD, data(1, 40))
+    bias, base = update.payload["bias"], update.payload["base"]
+    z, y = logits_of(base, one._held.x)[:, :4], one._held.y.numpy()
+
+    def entropy(numbers):
+        shown = np.concatenate([z[:, :2], numbers[0] * z[:, 2:] + numbers[1]], axis=1)
+        return -np.log(softmax(shown))[range(len(y)), y].mean()
+
+    best = np.array([bias["scale"][2], bias["shift"][2]], np.float64)
+    assert bias["scale"][[0, 1, 4, 5]].tolist() == [1] * 4
+    assert bias["shift"][[0, 1, 4, 5]].tolist() == [0] * 4
+    assert bias["scale"][2] == bias["scale"][3]
+    assert entropy(best) < entropy(np.array([1.0, 0.0])) - 1e-3
+    np.testing.assert_allclose(slopes(entropy, best), 0, atol=5e-3)
+
+
+def test_without_a_second_stage_or_a_memory_nothing_is_corrected():
+    for one in (learner(20, bias_epochs=0), learner(0)):
+        state, _ = one.train({}, plain(), FIRST, data(0))
+        _, update = one.train(state, plain(), THIRD, data(1))
+        assert update.payload["bias"]["scale"].tolist() == [1] * 6
+        assert update.payload["bias"]["shift"].tolist() == [0] * 6
+
+
+def test_the_network_is_not_moved_by_the_second_stage():
+    updates = []
+    for epochs in (0, 50):
+        one = learner(20, bias_epochs=epochs)
+        state, _ = one.train({}, plain(), FIRST, data(0))
+        updates.append(one.train(state, plain(), THIRD, data(1))[1].payload)
+    assert same(*updates)
+    assert updates[1]["bias"]["scale"][2] != 1
+
+
+def test_a_prediction_is_corrected():
+    x = data(1).test.x
+    received = {**start(), "bias": correction(0.5, -0.75, [2, 3])}
+    logits = learner().predict({}, received, 0, x).detach()
+    np.testing.assert_allclose(logits, corrected(start()["base"], x), atol=1e-5)
+    assert same({"base": folded(start()["base"], plain()["bias"])}, start())
+
+
+# ---------------------------------------------------------------- server
+
+
+def server():
+    found = Server(BicParams(), 0)
+    found.classes = 6
+    return found
+
+
+def test_both_are_averaged_by_examples():
+    one = server()
+    state = one.init(start()["base"])
+    assert state["bias"]["scale"].tolist() == [1] * 6
+    assert state["bias"]["shift"].tolist() == [0] * 6
+    sent = {
+        0: Update({**start(), "bias": correction(0.5, 1.0, [2, 3])}, 10),
+        1: Update({**moved(start()), "bias": correction(0.8, -1.0, [2])}, 30),
+    }
+    new = one.aggregate_train(state, FIRST, sent)
+    expected = np.array([1, 1, (0.5 + 3 * 0.8) / 4, (0.5 + 3) / 4, 1, 1])
+    np.testing.assert_allclose(new["bias"]["scale"], expected, rtol=1e-6)
+    np.testing.assert_allclose(new["bias"]["shift"][:4], [0, 0, -0.5, 0.25])
+    for name, values in start()["base"].items():
+        mean = (values + 3 * moved(start())["base"][name]) / 4
+        np.testing.assert_allclose(new["base"][name], mean, rtol=1e-5)
+    nothing = {0: Update(sent[0].payload, 0)}
+    assert one.aggregate_train(state, FIRST, nothing) is state
+
+
+@pytest.mark.parametrize(
+    "bias",
+    [
+        {"scale": np.ones(9, np.float32), "shift": np.zeros(6, np.float32)},
+        {"scale": np.ones(6, np.float32)},
+        {"scale": np.ones(6), "shift": np.zeros(6, np.float32)},
+    ],
+)
+def test_a_correction_of_another_form_is_refused(bias):
+    one = server()
+    state = one.init(start()["base"])
+    with pytest.raises(WireError, match="bias"):
+        one.check_update(state, Update({**start(), "bias": bias}, 5))
+    with pytest.raises(WireError, match="groups"):
+        one.check_update(state, Update(start(), 5))
+
+
+# ---------------------------------------------------------------- runs
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("temperature", 0.0),
+        ("held_out", 0.0),
+        ("held_out", 1.0),
+        ("bias_epochs", -1),
+        ("bias_rate", 0.0),
+        ("memory_samples", -1),
+    ],
+)
+def test_a_parameter_out_of_range_is_refused(key, value):
+    with pytest.raises(ConfigError, match=f"strategy.{key}: got {value!r}, expected"):
+        algorithm("bic").params({key: value})
+
+
+def test_a_task_without_samples_is_no_reason_to_fail():
+    one = learner()
+    none = Examples(torch.empty(0, 3), torch.empty(0, dtype=torch.int64))
+    state, update = one.train({}, plain(), FIRST, TaskData(none, none, none, 6))
+    assert update.num_examples == 0
+    assert state["memory"] == {}
+    assert same(update.payload, start())
+    assert model_bytes(state, plain()) == model_bytes({}, plain())
+
+
+def test_new_digits_are_no_longer_preferred(tmp_path):
+    as_learned, corrected = (
+        five_and_five(
+            tmp_path / str(epochs),
+            "bic",
+            **{"strategy.memory_samples": 20, "strategy.bias_epochs": epochs},
+        )
+        for epochs in (0, 100)
+    )
+    assert corrected[0] > as_learned[0] + 0.02
+    assert corrected.mean() > as_learned.mean()
