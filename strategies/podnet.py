@@ -6,7 +6,7 @@ Douillard et al., ECCV 2020, https://arxiv.org/abs/2004.13513.
 from pydantic import Field
 
 from fcl_flower.algorithms.registry import Algorithm
-from strategies.replay import MemoryParams
+from strategies.replay import MemoryParams, MemoryPolicy
 
 
 class PodNetParams(MemoryParams):
@@ -16,6 +16,8 @@ class PodNetParams(MemoryParams):
     it, Adam's small steps do not, and the loss is then nothing beside the distillation.
     """
 
+    memory_policy: MemoryPolicy = "herding"
+    """Which samples stay; the paper's are chosen by herding."""
     spatial_strength: float = Field(3.0, ge=0)
     """Weight of the distillation of maps, POD-spatial, at least 0 (the paper's
     lambda_c); without effect on bodies that have no 2-D convolutions."""
@@ -43,9 +45,6 @@ ALGORITHM = Algorithm(
     params_type=PodNetParams,
     summary="FedAvg with distillation of pooled maps and several proxies a class",
     paper="Douillard et al., ECCV 2020",
-    defaults={
-        "scenario.name": "class-incremental",
-        "strategy.memory_policy": "herding",
-    },
+    defaults={"scenario.name": "class-incremental"},
     privacy_units=("client",),
 )

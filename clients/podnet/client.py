@@ -28,7 +28,7 @@ from clients.podnet.pooled_outputs import (
     stage_outputs,
 )
 from clients.replay.buffer import replay_samples
-from clients.replay.memory import remember
+from clients.replay.memory import remember_task
 from fcl_flower.algorithms.hooks import ReplacesHeads
 from fcl_flower.config.params import Params
 from fcl_flower.core.seeds import derive
@@ -37,7 +37,7 @@ from fcl_flower.data.examples import Examples, TaskData, concat
 from fcl_flower.models.multi_head import MultiHeadModel
 from fcl_flower.training.feature_cache import frozen_features
 from fcl_flower.training.loop import fit_once
-from fcl_flower.training.tensors import load, snapshot, to_numpy, to_torch
+from fcl_flower.training.tensors import load, snapshot, to_torch
 from strategies.podnet import PodNetParams
 
 BODY = "body."
@@ -73,19 +73,19 @@ class PodNet(Sgd[PodNetParams], ReplacesHeads):
     def train(
         self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
     ) -> tuple[Payload, Update]:
-        device = self.context.device
         memory = state.get("memory", {})
-        train = concat([data.train, replay_samples(memory, device, without=stage.task)])
+        old = replay_samples(memory, self.context.device, without=stage.task)
+        train = concat([data.train, old])
         teacher = Teacher.of_task(state, received, stage, self.model, data.train.y)
         self._prepare(teacher)
         self._x = frozen_features(self.model, train.x)
         seen = TaskData(train, data.valid, data.test, data.classes)
         with stage_outputs(self.model.body) as self._maps:
             state, update = super().train(state, received, stage, seen)
-        if stage.ends_task:
-            memory = self._remember(memory, data.train, stage.task)
-            if teacher.teaches:
-                update = self._finetune(memory, update, stage.task)
+        params, model, context = self.params, self.model, self.context
+        memory = remember_task(memory, data.train, params, model, context, stage)
+        if stage.ends_task and teacher.teaches:
+            update = self._finetune(memory, update, stage.task)
         return {**state, **teacher.kept(stage), "memory": memory}, update
 
     @override
@@ -121,16 +121,6 @@ class PodNet(Sgd[PodNetParams], ReplacesHeads):
         self._weight = math.sqrt(len(teacher.known) / max(1, len(teacher.new)))
         self._old_body = copy.deepcopy(self.model.body).eval()
         load(self._old_body, _of_body(teacher.base))
-
-    def _remember(self, memory: Arrays, examples: Examples, task: int) -> Arrays:
-        """Return the memory with samples of a task."""
-        context, features = self.context, None
-        if self.params.looks_at_features and len(examples.y):
-            features = to_numpy(outputs(self.model, examples).hidden)
-        seed = derive(context.seed, "sample-memory", context.client, task)
-        return remember(
-            memory, examples, self.params, seed, task=task, features=features
-        )
 
     def _finetune(self, memory: Arrays, update: Update, task: int) -> Update:
         """Return the update after training the proxies on the kept samples."""
