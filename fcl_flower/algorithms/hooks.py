@@ -2,7 +2,7 @@
 
 Mixins of a `ServerStrategy`: `AsksClients`, `RestoresClients`, `Forgets`,
 `SumsUpdates`, `Explains`, `KnowsModel` and `TrainsOnServer`. Mixins of a
-`ClientLearner`: `AnswersQueries` and `SelectsModel`.
+`ClientLearner`: `AnswersQueries`, `SelectsModel` and `ReplacesHeads`.
 """
 
 from abc import ABC, abstractmethod
@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, ClassVar
 from fcl_flower.core.types import Payload, TaskStage, Update
 
 if TYPE_CHECKING:
+    from fcl_flower.config.params import Params
     from fcl_flower.data.examples import Examples, TaskData
+    from fcl_flower.models.multi_head import MultiHeadModel
     from fcl_flower.training.server_trainer import ServerTrainer
 
 
@@ -182,4 +184,24 @@ class SelectsModel(ABC):
 
         Called before an evaluation without task identities: all that a client knows
         are a few labelled examples of the present.
+        """
+
+
+class ReplacesHeads(ABC):
+    """A learner whose network has other heads than linear layers.
+
+    What of them clients share is in the server's first state, as of any other network.
+    """
+
+    @classmethod
+    @abstractmethod
+    def replace_heads(cls, model: "MultiHeadModel", params: "Params") -> None:
+        """Give a freshly initialised network the heads of this algorithm.
+
+        Called wherever the network of a run is made, with the generator seeded by the
+        run's seed.
+
+        Args:
+            model: whose ``heads`` are replaced, each by a `GrowingHead`.
+            params: the hyper-parameters of the algorithm.
         """

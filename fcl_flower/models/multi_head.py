@@ -26,8 +26,8 @@ def mask_logits(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return logits.masked_fill(closed, CLOSED)
 
 
-class Head(nn.Linear):
-    """A linear layer from features to logits, some of which may be closed.
+class GrowingHead(nn.Module):
+    """A layer from features to logits, some of which may be closed.
 
     Attributes:
         closed: which logits are, bool, shape (classes,); None for none.
@@ -35,16 +35,20 @@ class Head(nn.Linear):
 
     closed: torch.Tensor | None = None
 
-    @override
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return logits, shape (batch, classes)."""
-        return self.hide(super().forward(x))
-
     def hide(self, logits: torch.Tensor) -> torch.Tensor:
         """Return logits, shape (batch, classes), with `CLOSED` where they are."""
         return (
             logits if self.closed is None else logits.masked_fill(self.closed, CLOSED)
         )
+
+
+class Head(GrowingHead, nn.Linear):
+    """A linear layer from features to logits."""
+
+    @override
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return logits, shape (batch, classes)."""
+        return self.hide(super().forward(x))
 
 
 class MultiHeadModel(nn.Module):
@@ -55,7 +59,8 @@ class MultiHeadModel(nn.Module):
 
     Attributes:
         body: maps ``(batch, *input_shape)`` to (batch, features).
-        heads: `Head` modules, one per task or exactly one.
+        heads: `GrowingHead` modules, one per task or exactly one; `Head`, unless the
+            algorithm has others (`ReplacesHeads`).
         input_shape: shape of one input, such as (3, 32, 32); (-1,) for text.
         single_head: one head serves every task.
     """
@@ -115,8 +120,9 @@ class MultiHeadModel(nn.Module):
         Args:
             labels: indices of the classes so far.
         """
-        head = cast(Head, self.heads[0])
-        closed = torch.ones_like(head.bias, dtype=torch.bool)
+        head = cast(GrowingHead, self.heads[0])
+        device = next(head.parameters()).device
+        closed = torch.ones(self.classes, dtype=torch.bool, device=device)
         closed[list(labels)] = False
         head.closed = closed
 

@@ -8,11 +8,17 @@ import numpy as np
 import torch
 
 from fcl_flower.algorithms.base import ClientContext, ClientLearner, ServerStrategy
-from fcl_flower.algorithms.hooks import KnowsModel, SumsUpdates, TrainsOnServer
+from fcl_flower.algorithms.hooks import (
+    KnowsModel,
+    ReplacesHeads,
+    SumsUpdates,
+    TrainsOnServer,
+)
 from fcl_flower.algorithms.local_only import LocalOnlyLearner
 from fcl_flower.algorithms.registry import algorithm
 from fcl_flower.core.errors import refuse
 from fcl_flower.core.schedule import Schedule
+from fcl_flower.core.seeds import derive
 from fcl_flower.data.datasets.arrays import TabularDataset, TimeSeriesDataset
 from fcl_flower.data.datasets.registry import load_dataset
 from fcl_flower.data.examples import InputSpec, PublicExamples, public_examples
@@ -24,6 +30,7 @@ from fcl_flower.data.scenarios.registry import Scenario, draw_scenario
 from fcl_flower.data.text.tokenizers import EncoderTokenizer, encoder_tokenizer
 from fcl_flower.data.text.word_vectors import WordVectors, word_vectors
 from fcl_flower.models.registry import MultiHeadModel, create_model
+from fcl_flower.models.seeded import seeded
 from fcl_flower.models.transformer.pretrained import EncoderParams
 from fcl_flower.setup.compatibility import check_single_head
 from fcl_flower.setup.policy import build_aggregation, check_attack
@@ -126,7 +133,7 @@ def build_model(
         source = load_dataset(name, run.data_root)
         if isinstance(source, TimeSeriesDataset | TabularDataset):
             check_shape(source, run.input_shape)
-    return create_model(
+    model = create_model(
         config.model.name,
         params=run.model_params,
         tasks=config.scenario.tasks,
@@ -138,6 +145,11 @@ def build_model(
         table=None if words is None else words.table,
         columns=config.model.num_features if run.modality == "tabular" else 0,
     )
+    learner = run.algorithm.load_client()
+    if issubclass(learner, ReplacesHeads):
+        with seeded(derive(config.run.seed, "heads")):
+            learner.replace_heads(model, run.params)
+    return model
 
 
 def build_schedule(run: ResolvedRun, plan: Scenario) -> Schedule:

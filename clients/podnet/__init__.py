@@ -1,0 +1,1 @@
+"""PODNet, client side."""
