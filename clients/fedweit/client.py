@@ -341,7 +341,7 @@ def overwritten(base: Arrays, sent: Arrays) -> Arrays:
     """Return B with theta_G where it was sent; the rest stays (section 3.4)."""
     return {
         name: theta.overwrite(dense(values))
-        if isinstance(theta := sent.get(name), SparseArray)
-        else values
+        if isinstance(theta := sent.get(name, values), SparseArray)
+        else theta
         for name, values in base.items()
     }

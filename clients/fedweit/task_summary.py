@@ -35,7 +35,7 @@ def centres(
     count = min(count, len(documents) // members)
     if not count:
         return np.zeros((0, documents.shape[1]), np.float32)
-    labels = _labels(documents.astype(np.float64), count, kind, seed)
+    labels = cluster_labels(documents.astype(np.float64), count, kind, seed)
     # At least one: count * members documents cannot all lie in smaller clusters.
     large = np.flatnonzero(np.bincount(labels) >= members)
     found = np.stack([documents[labels == n].mean(0) for n in large])
@@ -49,8 +49,8 @@ def centres(
     return (means / np.where(lengths > 0, lengths, 1)).astype(np.float32)
 
 
-def _labels(documents: Array, count: int, kind: Clustering, seed: int) -> Array:
-    """Return the cluster of each document, shape (N,)."""
+def cluster_labels(documents: Array, count: int, kind: Clustering, seed: int) -> Array:
+    """Return the cluster of each document, shape (N,); at least one of them."""
     if count == 1:
         # Nothing to find, and scikit-learn refuses a mixture over one document.
         return np.zeros(len(documents), np.int64)

@@ -1,7 +1,7 @@
 """Any algorithm without communication: the reference for the gain of federation.
 
 Each client runs the server side itself, as a federation of one. Nothing but the call
-to train and the scores travels. FedWeIT local-only is APD (Yoon et al., ICLR 2020).
+to train and the scores travels. FedWeIT local-only is APD without consolidation.
 """
 
 from typing import TYPE_CHECKING, Any

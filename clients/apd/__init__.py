@@ -1,0 +1,1 @@
+"""APD, client side."""

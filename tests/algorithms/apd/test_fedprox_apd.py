@@ -1,0 +1,163 @@
+"""FedProx-APD: its steps by plain autograd, what travels, and whole runs."""
+
+import numpy as np
+import pytest
+import torch
+from apd_cases import SGD, begun, check, descend, place
+from fakes import run_in_process, summary_of, tiny
+from fedweit_cases import W, data, linear_model, stage
+
+from clients.fedprox_apd import FedProxApd
+from fcl_flower.algorithms.registry import algorithm
+from fcl_flower.core.errors import ConfigError, WireError
+from fcl_flower.core.sparse import SparseArray
+from fcl_flower.core.types import Update
+from fcl_flower.training.tensors import snapshot
+from strategies.fedprox_apd import FedProxApdParams, SharedWeights
+
+PARAMS = FedProxApdParams(
+    lambda1=0.02, lambda2=0.3, mu=0.7, threshold=0, consolidate_every=0
+)
+
+
+def server(seed=0):
+    network = linear_model()
+    strategy = SharedWeights(FedProxApdParams(), seed)
+    return strategy, strategy.init(snapshot(network, network.shared_names()))
+
+
+def received(seed):
+    draw = np.random.default_rng(seed)
+    return {"base": {W: draw.normal(size=(6, 4)).astype(np.float32)}}
+
+
+def test_training_is_descent_from_the_received_weights_with_a_pull_back_to_them():
+    context = place(epochs=4, rate=0.1, optimizer=SGD)
+    learner = FedProxApd(PARAMS, linear_model(), context)
+    given = {"steps": 4, "rate": 0.1, "params": PARAMS, "mu": 0.7}
+    first, second = received(1), received(2)
+
+    state, sent = learner.train(learner.init(), first, stage(0), data(1))
+    sigma = torch.from_numpy(first["base"][W])
+    one = begun(0, sigma, PARAMS)
+    one = descend(one, data(1).train, old=[], first=True, centre=sigma, **given)
+    check(state, 0, one)
+    np.testing.assert_array_equal(sent.payload["base"][W], state["base"][W])
+    assert sent.num_examples == 40
+
+    after, _ = learner.train(state, second, stage(1), data(2))
+    sigma = torch.from_numpy(second["base"][W])
+    old = [(one["tau"], torch.sigmoid(one["v"]), one["sigma"])]
+    two = begun(1, sigma, PARAMS)
+    two = descend(two, data(2).train, old=old, first=False, centre=sigma, **given)
+    check(after, 1, two)
+
+
+def test_an_update_is_the_shared_weights_alone():
+    strategy, state = server()
+    learner = FedProxApd(FedProxApdParams(), linear_model(), place())
+    sent = strategy.configure_train(state, stage(0), 0)
+    _, update = learner.train(learner.init(), sent, stage(0), data(1))
+    assert {g: set(a) for g, a in update.payload.items()} == {"base": {W}}
+    strategy.check_update(state, update)
+    new = strategy.aggregate_train(
+        state, stage(0), {0: update, 1: Update(state, num_examples=120)}
+    )
+    expected = (40 * update.payload["base"][W] + 120 * state["base"][W]) / 160
+    np.testing.assert_allclose(new["base"][W], expected, rtol=1e-5)
+
+
+def test_old_tasks_predict_as_before_though_others_moved_the_shared_weights():
+    params = FedProxApdParams(lambda1=0, threshold=0, consolidate_every=0)
+    learner = FedProxApd(params, linear_model(), place())
+    state, _ = learner.train(learner.init(), received(1), stage(0), data(1))
+    x = data(1).test.x
+    before = learner.predict(state, {}, 0, x)
+    state, _ = learner.train(state, received(2), stage(1), data(2))
+    after = learner.predict(state, {}, 0, x)
+    torch.testing.assert_close(after, before, atol=1e-4, rtol=0)
+
+
+def test_the_heavier_the_term_the_nearer_the_weights_stay():
+    moved = []
+    for mu in (0.0, 1.0, 100.0):
+        params = FedProxApdParams(mu=mu, weight_decay=0)
+        learner = FedProxApd(params, linear_model(), place(optimizer=SGD))
+        state, _ = learner.train(learner.init(), received(1), stage(0), data(1))
+        moved.append(np.abs(state["base"][W] - received(1)["base"][W]).max())
+    assert moved[0] > moved[1] > moved[2] > 0
+
+
+def odd_updates():
+    good = np.zeros((6, 4), np.float32)
+    yield "another group", {"base": {W: good}, "adapters": {W: good}}
+    yield "nothing", {}
+    yield "no tensor", {"base": {}}
+    yield "a bias", {"base": {W: good, "body.0.bias": good[:, 0]}}
+    yield "another shape", {"base": {W: good.T}}
+    yield "another dtype", {"base": {W: good.astype(np.float64)}}
+    yield "some entries", {"base": {W: SparseArray.of_nonzero(good + 1)}}
+
+
+@pytest.mark.parametrize(("what", "payload"), list(odd_updates()))
+def test_an_update_that_does_not_fit_is_refused(what, payload):
+    strategy, state = server()
+    with pytest.raises(WireError):
+        strategy.check_update(state, Update(payload, num_examples=1))
+
+
+def test_a_model_without_weights_is_refused():
+    strategy = SharedWeights(FedProxApdParams(), 0)
+    with pytest.raises(ConfigError, match="APD decomposes nothing else"):
+        strategy.init({"body.0.bias": np.zeros(3, np.float32)})
+
+
+def test_a_negative_weight_is_refused():
+    with pytest.raises(ConfigError, match=r"strategy\.mu: got -1\.0, expected"):
+        algorithm("fedprox-apd").params({"mu": -1.0})
+
+
+# ---- whole runs
+
+SHAPE = {"rounds": 2, "epochs": 3, "learning_rate": 3e-3}
+
+
+def test_one_client_alone_without_the_term_is_apd(tmp_path):
+    given = {**SHAPE, "clients": 1, "strategy.consolidate_every": 2}
+    given["strategy.groups"] = 1
+    run_in_process(tiny(tmp_path / "apd", strategy="apd", **given))
+    given["strategy.mu"] = 0.0
+    run_in_process(tiny(tmp_path / "prox", strategy="fedprox-apd", **given))
+    apd, prox = summary_of(tmp_path / "apd"), summary_of(tmp_path / "prox")
+    assert prox["client_accuracy"] == apd["client_accuracy"]
+    assert prox["model_bytes"] == apd["model_bytes"]
+    assert prox["nominal_bytes_up"] > apd["nominal_bytes_up"] == 0
+
+
+class PulledPlugError(BaseException):
+    """The server ends."""
+
+
+def test_a_run_that_was_ended_and_resumed_ends_as_if_it_had_not_been(tmp_path):
+    def pulled(who, message, reply):
+        asked.append(who)
+        if len(asked) == 5:
+            raise PulledPlugError
+        return reply
+
+    def config(name):
+        memory = str(tmp_path / f"memory-{name}")
+        given = {**SHAPE, "strategy": "fedprox-apd", "client_state": memory}
+        given |= {"strategy.consolidate_every": 2, "strategy.groups": 1}
+        return tiny(tmp_path / name, **given)
+
+    asked = []
+    run_in_process(config("whole"))
+    with pytest.raises(PulledPlugError):
+        run_in_process(config("broken"), tamper=pulled)
+    run_in_process(config("broken").replace(resume=True))
+
+    whole, again = (summary_of(tmp_path / name) for name in ("whole", "broken"))
+    assert again["client_accuracy"] == whole["client_accuracy"]
+    assert again["model_bytes"] == whole["model_bytes"]
+    assert whole["average_accuracy"] > 0.97
