@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from class_streams import (
+    AGAIN,
     FIRST,
     FOURTH,
     SECOND,
@@ -148,7 +149,9 @@ def test_some_of_each_class_are_held_out_and_one_stays():
     assert len(none.y) == 0
 
 
-@pytest.mark.parametrize(("fraction", "count"), [(0.1, 1), (0.3, 3), (0.9, 9)])
+@pytest.mark.parametrize(
+    ("fraction", "count"), [(0.01, 1), (0.1, 1), (0.3, 3), (0.9, 9)]
+)
 def test_as_many_of_a_new_class_are_held_out_as_of_an_old_one(fraction, count):
     one = learner(20, held_out=fraction)
     state, update = one.train({}, plain(), FIRST, data(0, 40))
@@ -160,6 +163,13 @@ def test_as_many_of_a_new_class_are_held_out_as_of_an_old_one(fraction, count):
     # The same in each round of the task.
     one.train(during, plain(moved(start())), THIRD, data(1, 40))
     assert torch.equal(one._held.x, held.x)
+
+
+def test_a_task_that_comes_back_is_not_joined_with_its_own_samples():
+    one = learner(8)
+    state, _ = one.train({}, plain(), FIRST, data(0))
+    _, update = one.train(state, plain(), AGAIN, data(0))
+    assert update.num_examples == 20
 
 
 # ---------------------------------------------------------------- second stage

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from class_streams import (
+    AGAIN,
     FIRST,
     FOURTH,
     SECOND,
@@ -149,6 +150,13 @@ def test_exemplars_are_chosen_when_a_task_ends_and_old_classes_make_room():
     assert update.num_examples == 28
 
 
+def test_a_task_that_comes_back_is_not_joined_with_its_own_exemplars():
+    one = learner(8)
+    state, _ = one.train({}, start(), FIRST, data(0))
+    _, update = one.train(state, start(), AGAIN, data(0))
+    assert update.num_examples == 20
+
+
 def test_exemplars_are_what_a_client_needs_to_predict():
     state, _ = learner(6).train({}, start(), FIRST, data(0))
     stored = sum(values.nbytes for values in state["exemplars"].values())
@@ -175,6 +183,16 @@ def test_the_nearest_mean_of_exemplars_is_that_of_the_received_model():
         np.testing.assert_allclose(logits[:, label], -distance, atol=1e-5)
     assert (logits[:, 2:4] < -1e8).all()
     assert len(set(logits.argmax(1).tolist())) > 1
+
+
+def test_a_prediction_drops_nothing_out():
+    logits = []
+    for dropout in (0.0, 0.5):
+        one = Icarl(IcarlParams(), model(dropout), place())
+        state, _ = learner().train({}, start(), FIRST, data(0))
+        one.model.train()
+        logits.append(one.predict(state, start(), 0, data(0).test.x))
+    torch.testing.assert_close(*logits)
 
 
 def test_without_exemplars_nothing_is_known():

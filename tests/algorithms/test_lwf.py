@@ -133,6 +133,15 @@ def test_the_teacher_is_the_model_of_the_tasks_first_round():
     assert "old" not in after["memory/classes"]
 
 
+def test_the_teacher_drops_nothing_out():
+    learner = Lwf(LwfParams(), model(dropout=0.5), place())
+    state, _ = learner.train({}, start(), FIRST, data(0))
+    learner.train(state, moved(start()), SECOND, data(1))
+    x = data(1).train.x.double().numpy()
+    expected = logits_of(moved(start())["base"], x)
+    np.testing.assert_allclose(learner._taught.logits, expected, atol=1e-5)
+
+
 def test_a_client_that_lost_its_state_starts_with_the_model_that_it_gets():
     learner = Lwf(LwfParams(), model(), place())
     state, _ = learner.train({}, start(), THIRD, data(1))

@@ -140,11 +140,14 @@ def test_with_a_fixed_budget_old_samples_make_room(policy):
     assert set(after["memory"]["task"].tolist()) == {0, 1}
 
 
-def test_clients_draw_their_samples_by_themselves():
+@pytest.mark.parametrize(
+    "kept", [{"buffer_fraction": 0.2}, {"budget": "fixed", "memory_samples": 4}]
+)
+def test_clients_draw_their_samples_by_themselves(kept):
     drawn = []
     for client in (0, 1):
         where = ClientContext(client=client, seed=0, training=place().training)
-        learner = Replay(ReplayParams(buffer_fraction=0.2), model(), where)
+        learner = Replay(ReplayParams(**kept), model(), where)
         state, _ = learner.train({}, start(), FIRST, data(0))
         drawn.append(state["memory"]["x"].tolist())
     assert drawn[0] != drawn[1]

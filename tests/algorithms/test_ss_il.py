@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from class_streams import (
+    AGAIN,
     FIRST,
     FOURTH,
     SECOND,
@@ -167,6 +168,13 @@ def test_a_growing_head_tells_of_classes_that_others_have_met():
     one.model.grow_head([0, 1, 2])
     state, _ = one.train({}, start(), FIRST, data(0))
     assert state["memory/tasks"]["first"].tolist() == [0, 0, 0, -1, -1, -1]
+
+
+def test_a_task_that_comes_back_is_not_joined_with_its_own_samples():
+    one = learner(8)
+    state, _ = one.train({}, start(), FIRST, data(0))
+    one.train(state, start(), AGAIN, data(0))
+    assert len(one._replayed.y) == 0
 
 
 def test_old_classes_make_room_when_a_task_ends():

@@ -15,13 +15,14 @@ from fcl_flower.training.tensors import snapshot
 FIRST = TaskStage(round=1, task=0, starts_task=True, ends_task=True)
 SECOND = TaskStage(round=2, task=1, starts_task=True, ends_task=False)
 THIRD = TaskStage(round=3, task=1, starts_task=False, ends_task=True)
+AGAIN = TaskStage(round=2, task=0, starts_task=False, ends_task=True)
 FOURTH = TaskStage(round=4, task=2, starts_task=True, ends_task=True)
 
 
-def model():
+def model(dropout=0.0):
     """Return a network of 3 inputs, 4 features and 6 classes."""
     torch.manual_seed(0)
-    body = nn.Sequential(nn.Linear(3, 4), nn.Tanh())
+    body = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Dropout(dropout))
     return MultiHeadModel(
         body, features=4, input_shape=(3,), tasks=1, classes=6, single_head=True
     )
