@@ -5,10 +5,12 @@ APD's loss and ``mu / 2 |sigma - sigma_G|^2`` (Li et al., MLSys 2020, equation 2
 adapters follow the received sigma as they do one that was learned.
 """
 
+from torch import Tensor
 from typing_extensions import override
 
 from clients.apd.client import Apd
 from clients.apd.tasks import ApdTasks
+from clients.fedweit.client import overwritten
 from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData
@@ -31,3 +33,10 @@ class FedProxApd(Apd[FedProxApdParams]):
         self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
     ) -> tuple[Payload, Update]:
         return self.tasks.train(state, received, stage, data)
+
+    @override
+    def predict(
+        self, state: Payload, received: Payload, task: int, x: Tensor
+    ) -> Tensor:
+        state = {**state, "base": overwritten(state["base"], received["base"])}
+        return super().predict(state, received, task, x)

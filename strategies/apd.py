@@ -33,6 +33,8 @@ class ApdParams(Params):
     """Adapters of a new task start as this multiple of the shared weights, in [0, 1]:
     1 in the authors' code, 1/2 in that of FedWeIT's authors, with which a network
     starts with the weights of its initialisation."""
+    mask_rate: float = Field(1.0, ge=0)
+    """Factor on the learning rate for masks, at least 0."""
     consolidate_every: int = Field(5, ge=0)
     """New tasks after which adapters are clustered (the paper's s), at least 0; 0 for
     never."""

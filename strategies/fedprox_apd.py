@@ -37,9 +37,7 @@ ALGORITHM = Algorithm(
 
 
 class SharedWeights(FedAvg):
-    """Average what is decomposed; clients predict with what they keep."""
-
-    evaluates_locally = True
+    """Average what is decomposed; all else stays on the client."""
 
     @override
     def init(self, model: Arrays) -> Payload:

@@ -1,14 +1,13 @@
 """Hierarchical knowledge consolidation: what adapters of some tasks have in common.
 
-Yoon et al., ICLR 2020, https://arxiv.org/abs/1902.09432, section on hierarchical
-knowledge consolidation and algorithm 1. K-means finds groups of tasks by their tau;
-then, entry by entry of a group,
+Yoon et al., ICLR 2020, https://arxiv.org/abs/1902.09432, as the authors' code has it.
+K-means finds groups of tasks by their tau; then, entry by entry of a group,
 
     max tau_i - min tau_i <= beta:  sigma~ = (max tau_i + min tau_i) / 2,  tau_i = 0,
     elsewhere:                      sigma~ = 0,                  tau_i stays.
 
-The authors' code clusters each layer by itself, and so does this. Its centres go on
-from those of the last time; here k-means++ draws them anew.
+Each layer is clustered by itself. There centres go on from those of the last time;
+here k-means++ draws them anew.
 """
 
 from collections.abc import Mapping, Sequence

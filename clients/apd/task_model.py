@@ -18,7 +18,7 @@ from strategies.fedweit import FedWeitParams
 class ApdModel(TaskModel):
     """Minimise what `TaskModel` does, weight decay, and a distance of sigma.
 
-    Weight decay is in the authors' code alone.
+    Weight decay is that of the authors' code.
     """
 
     def __init__(

@@ -56,7 +56,7 @@ class ApdTasks(FedWeit[FedWeitParams]):
             gate="sigmoid",
             initial_gate=0.0,
             initial_adapter=params.initial_adapter,
-            mask_rate=1.0,
+            mask_rate=params.mask_rate,
         )
         super().__init__(equal, model, context)
         self.apd, self.mu = params, mu

@@ -129,10 +129,11 @@ def test_what_would_fail_later_is_refused_before_a_run(settings, start):
 # ---- aggregation policies and attacks
 
 AVERAGING = {"fedavg", "fedprox", "ewc", "replay", "replay-reg", "finetune", "mtl"} | {
-    *("fedweit", "fedseit", "fedet", "concept-matching")
+    *("fedweit", "fedseit", "fedet", "concept-matching"),
+    *("fedprox-apd", "fedssi"),
 }
 AVERAGING |= {"podnet"}
-KEEPS_TO_ITSELF = {"local", "stl"}
+KEEPS_TO_ITSELF = {"local", "stl", "apd"}
 
 
 def refusal(**settings):

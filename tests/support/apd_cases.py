@@ -52,8 +52,8 @@ def descend(leaf, example, params, steps, rate, **given):
         loss = loss_by_hand(leaf, example, params, **given)
         found = torch.autograd.grad(loss, list(trained.values()))
         with torch.no_grad():
-            for value, gradient in zip(trained.values(), found, strict=True):
-                value -= rate * gradient
+            for (name, value), gradient in zip(trained.items(), found, strict=True):
+                value -= rate * (params.mask_rate if name == "v" else 1) * gradient
             tau = leaf["tau"]
             shrunk = (tau.abs() - rate * params.lambda1).clamp(min=0)
             tau.copy_(tau.sign() * shrunk)

@@ -35,7 +35,12 @@ def lived(apd, tasks):
 
 def test_training_is_descent_on_the_equations_of_the_paper():
     params = ApdParams(
-        lambda1=0.02, lambda2=0.3, weight_decay=0.2, threshold=0, consolidate_every=0
+        lambda1=0.02,
+        lambda2=0.3,
+        weight_decay=0.2,
+        threshold=0,
+        mask_rate=2,
+        consolidate_every=0,
     )
     context = place(epochs=4, rate=0.1, optimizer=SGD)
     apd = Apd(params, linear_model(), context)
@@ -244,6 +249,7 @@ def test_it_forgets_nothing_and_consolidation_makes_it_smaller(tmp_path):
         ("threshold", -0.1),
         ("initial_adapter", -0.1),
         ("initial_adapter", 1.1),
+        ("mask_rate", -0.1),
         ("consolidate_every", -1),
         ("groups", 0),
         ("gap", -0.1),

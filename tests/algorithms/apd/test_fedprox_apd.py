@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from apd_cases import SGD, begun, check, descend, place
-from fakes import run_in_process, summary_of, tiny
+from fakes import rounds_of, run_in_process, summary_of, tiny
 from fedweit_cases import W, data, linear_model, stage
 
 from clients.fedprox_apd import FedProxApd
@@ -72,10 +72,27 @@ def test_old_tasks_predict_as_before_though_others_moved_the_shared_weights():
     learner = FedProxApd(params, linear_model(), place())
     state, _ = learner.train(learner.init(), received(1), stage(0), data(1))
     x = data(1).test.x
-    before = learner.predict(state, {}, 0, x)
+    before = learner.predict(state, {"base": state["base"]}, 0, x)
+    mean = learner.predict(state, received(2), 0, x)
+    torch.testing.assert_close(mean, before, atol=1e-4, rtol=0)
     state, _ = learner.train(state, received(2), stage(1), data(2))
-    after = learner.predict(state, {}, 0, x)
+    after = learner.predict(state, received(3), 0, x)
     torch.testing.assert_close(after, before, atol=1e-4, rtol=0)
+
+
+def test_a_task_in_progress_is_predicted_with_the_received_weights():
+    learner = FedProxApd(PARAMS, linear_model(), place())
+    now = stage(0, ends_task=False)
+    state, _ = learner.train(learner.init(), received(1), now, data(1))
+    x = data(1).test.x
+    found = learner.predict(state, received(2), 0, x)
+    sigma = torch.from_numpy(received(2)["base"][W])
+    gates = torch.sigmoid(torch.from_numpy(state["masks/0"][W]))[:, None]
+    theta = sigma * gates + torch.from_numpy(state["adapters/0"][W])
+    own = {name: torch.from_numpy(v) for name, v in state["heads/0"].items()}
+    hidden = torch.tanh(x @ theta.T + own["body.0.bias"])
+    expected = hidden @ own["heads.0.weight"].T + own["heads.0.bias"]
+    torch.testing.assert_close(found, expected)
 
 
 def test_the_heavier_the_term_the_nearer_the_weights_stay():
@@ -130,7 +147,7 @@ def test_one_client_alone_without_the_term_is_apd(tmp_path):
     run_in_process(tiny(tmp_path / "prox", strategy="fedprox-apd", **given))
     apd, prox = summary_of(tmp_path / "apd"), summary_of(tmp_path / "prox")
     assert prox["client_accuracy"] == apd["client_accuracy"]
-    assert prox["model_bytes"] == apd["model_bytes"]
+    assert prox["model_bytes"] > apd["model_bytes"], "what it is sent counts too"
     assert prox["nominal_bytes_up"] > apd["nominal_bytes_up"] == 0
 
 
@@ -161,3 +178,17 @@ def test_a_run_that_was_ended_and_resumed_ends_as_if_it_had_not_been(tmp_path):
     assert again["client_accuracy"] == whole["client_accuracy"]
     assert again["model_bytes"] == whole["model_bytes"]
     assert whole["average_accuracy"] > 0.97
+
+
+@pytest.mark.parametrize(
+    "protection",
+    [
+        {"secure_aggregation": True, "clients": 3},
+        {"unit": "client", "noise_multiplier": 0.1, "clip": 1.0},
+        {"wire_dtype": "int8"},
+    ],
+)
+def test_it_learns_with_what_protects_or_shrinks_an_update(tmp_path, protection):
+    run_in_process(tiny(tmp_path, strategy="fedprox-apd", **SHAPE, **protection))
+    assert summary_of(tmp_path)["average_accuracy"] > 0.95
+    assert not any(row["failed"] for row in rounds_of(tmp_path))

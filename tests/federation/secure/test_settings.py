@@ -17,6 +17,7 @@ ANALYTIC = {"name": "analytic", "form": "gram"}
 SUMMED = {
     *("analytic", "ewc", "fedavg", "fedprox", "finetune", "mtl", "replay"),
     "replay-reg",
+    *("fedprox-apd", "fedssi"),
 }
 
 
