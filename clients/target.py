@@ -12,6 +12,7 @@ from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
 from clients.fedavg import Sgd
+from fcl_flower.algorithms.base import P
 from fcl_flower.core.seeds import derive
 from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData
@@ -41,31 +42,28 @@ class Old(NamedTuple):
     batches: Iterator[Tensor]
 
 
-class Target(Sgd[TargetParams]):
-    """Minimise CE of the new classes plus ``alpha`` * KL(old || new) on the samples.
-
-    The cross-entropy is over the logits of the new classes alone, and of old ones that
-    come back; the divergence over those of the old ones. An epoch goes through the
-    samples once. The authors' code shifts and mirrors images, which is not done here.
+class Distilling(Sgd[P]):
+    """Keep the server's samples, and train with them what `loss` says.
 
     State beside that of `Sgd`: ``memory/samples``, as they were received.
     """
 
     needs_single_head = True
+    old: Old | None = None
 
     @override
     def train(
         self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
     ) -> tuple[Payload, Update]:
         kept = {**state, **received}.get(SAMPLES)
-        self._old: Old | None = None
+        self.old = None
         if kept is not None and len(data.train.y):
             device, classes = self.context.device, self.model.classes
             labels = to_torch(kept["labels"], device)
             closed = torch.zeros(classes, dtype=torch.bool, device=device)
             closed[labels] = True
             closed[data.train.y] = False
-            self._old = Old(
+            self.old = Old(
                 inputs(to_torch(kept["x"], device)),
                 to_torch(kept["logits"], device),
                 labels,
@@ -75,11 +73,45 @@ class Target(Sgd[TargetParams]):
         after, update = super().train(state, received, stage, data)
         return after if kept is None else {**after, SAMPLES: kept}, update
 
+    def batch_size(self, count: int, examples: int) -> int:
+        """Return the samples beside a batch of examples: an epoch takes each once.
+
+        Args:
+            count: of samples.
+            examples: of the client.
+        """
+        steps = -(-examples // self.context.training.batch_size)
+        return -(-count // steps)
+
+    def _batches(self, count: int, examples: int, number: int) -> Iterator[Tensor]:
+        """Yield rows of samples.
+
+        Args:
+            count: of samples.
+            examples: of the client.
+            number: of the round.
+        """
+        context, size = self.context, self.batch_size(count, examples)
+        seed = derive(context.seed, "samples", context.client, number)
+        draw = torch.Generator().manual_seed(seed)
+        while True:
+            order = torch.randperm(count, generator=draw)
+            yield from (order[at : at + size] for at in range(0, count, size))
+
+
+class Target(Distilling[TargetParams]):
+    """Minimise CE of the new classes plus ``alpha`` * KL(old || new) on the samples.
+
+    The cross-entropy is over the logits of the new classes alone, and of old ones that
+    come back; the divergence over those of the old ones. An epoch goes through the
+    samples once. The authors' code shifts and mirrors images, which is not done here.
+    """
+
     @override
     def loss(
         self, logits: Tensor, labels: Tensor, rows: Tensor, hidden: Tensor
     ) -> Tensor:
-        old, params = self._old, self.params
+        old, params = self.old, self.params
         if old is None:
             return super().loss(logits, labels, rows, hidden)
         chosen = next(old.batches)
@@ -87,20 +119,3 @@ class Target(Sgd[TargetParams]):
         kept = divergence(found, old.logits[chosen], params.temperature).mean()
         new = cross_entropy(logits.masked_fill(old.closed, CLOSED), labels)
         return new + params.alpha * kept
-
-    def _batches(self, count: int, examples: int, number: int) -> Iterator[Tensor]:
-        """Yield rows of samples, so many that an epoch takes each once.
-
-        Args:
-            count: of samples.
-            examples: of the client.
-            number: of the round.
-        """
-        context = self.context
-        steps = -(-examples // context.training.batch_size)
-        seed = derive(context.seed, "samples", context.client, number)
-        draw = torch.Generator().manual_seed(seed)
-        size = -(-count // steps)
-        while True:
-            order = torch.randperm(count, generator=draw)
-            yield from (order[at : at + size] for at in range(0, count, size))

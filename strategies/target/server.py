@@ -13,7 +13,7 @@ import numpy as np
 from typing_extensions import override
 
 from fcl_flower.algorithms.hooks import KnowsClasses, TrainsOnServer
-from fcl_flower.core.types import Payload, TaskStage, Update
+from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
 from fcl_flower.core.update_checks import same_tensors
 from fcl_flower.training.synthesis.params import SynthesisParams
 from strategies.fedavg import FedAvg
@@ -57,8 +57,22 @@ class Target(FedAvg, TrainsOnServer, KnowsClasses):
         if not stage.ends_task or stage.task + 1 == len(self.classes_until):
             return {**state, "base": base}
         labels = np.array(self.classes_until[stage.task], np.int64)
-        made = self.trainer.synthesize(base, labels, self.params, stage.round)
-        return {"base": base, SAMPLES: made, MADE: {"round": np.array(stage.round)}}
+        made = {
+            SAMPLES: self.synthesize({**state, "base": base}, labels, stage.round),
+            MADE: {"round": np.array(stage.round)},
+        }
+        return {**state, "base": base, **made}
+
+    def synthesize(self, state: Payload, labels: Array, number: int) -> Arrays:
+        """Return samples of classes made of the model in ``state``.
+
+        Args:
+            state: with the model of which they are made.
+            labels: int64, shape (C,): places in the head.
+            number: of the round.
+        """
+        base, params = state["base"], self.params
+        return self.trainer.synthesize(base, labels, params, number)
 
     @override
     def summands(self, state: Payload) -> Payload:

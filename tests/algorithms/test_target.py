@@ -204,9 +204,8 @@ def after(strategy, state, stage):
 
 def test_samples_of_all_classes_so_far_are_made_of_the_new_mean_when_a_task_ends():
     strategy, state = server(alpha=1.0)
-    during = after(strategy, state, SECOND)
-    assert during.keys() == {"base"}
-    new = after(strategy, during, THIRD)
+    assert after(strategy, state, SECOND).keys() == {"base"}
+    new = after(strategy, state, THIRD)
     assert new["base"]["w"].tolist() == [2.5, 4.0]
     assert new[SAMPLES]["x"][0, 0, 0, 0] == 3
     assert strategy.trainer.asked == [([2.5, 4.0], [0, 1, 2], strategy.params, 3)]

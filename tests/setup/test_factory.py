@@ -129,7 +129,7 @@ def test_what_would_fail_later_is_refused_before_a_run(settings, start):
 # ---- aggregation policies and attacks
 
 AVERAGING = {"fedavg", "fedprox", "ewc", "replay", "replay-reg", "finetune", "mtl"} | {
-    *("fedweit", "fedseit", "fedet", "concept-matching", "target")
+    *("fedweit", "fedseit", "fedet", "concept-matching", "target", "lander")
 }
 KEEPS_TO_ITSELF = {"local", "stl"}
 

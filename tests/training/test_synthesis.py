@@ -4,6 +4,17 @@ import numpy as np
 import pytest
 import torch
 from fakes import exact
+from synthesis_cases import (
+    CHOSEN,
+    LABELS,
+    SHAPE,
+    SMALL,
+    TRAINING,
+    by_hand,
+    kl,
+    network,
+    softmax,
+)
 from torch import nn
 
 from fcl_flower.core.errors import ConfigError
@@ -21,48 +32,11 @@ from fcl_flower.training.synthesis.synthesis import Synthesis
 from fcl_flower.training.synthesis.trainer import SampleTrainer
 from fcl_flower.training.tensors import snapshot
 
-TRAINING = Training(epochs=1, batch_size=8, learning_rate=0.05)
-SHAPE = (1, 4, 4)
-SMALL = {"synthetic_samples": 12, "synthetic_batch": 6, "generator_width": 4}
-SMALL |= {"generator_noise": 5, "generator_steps": 3, "warmup": 1, "student_epochs": 2}
-LABELS = np.array([1, 3])
-CHOSEN = torch.tensor(LABELS)
-
-
-def network(seed=0, norm=False):
-    torch.manual_seed(seed)
-    parts = [nn.BatchNorm2d(1)] if norm else []
-    body = nn.Sequential(*parts, nn.Flatten(), nn.Linear(16, 6), nn.Tanh())
-    return MultiHeadModel(
-        body, features=6, input_shape=SHAPE, tasks=1, classes=4, single_head=True
-    )
-
 
 def synthesis(teacher=None, student=None, **params):
     params = SynthesisParams(**{**SMALL, **params})
     given = teacher or network(0), student or network(1), CHOSEN
     return Synthesis(*given, params, TRAINING, seed=3)
-
-
-def softmax(logits):
-    shifted = np.exp(logits - logits.max(1, keepdims=True))
-    return shifted / shifted.sum(1, keepdims=True)
-
-
-def kl(taught, learned):
-    p, q = softmax(taught), softmax(learned)
-    return (p * np.log(p / q)).sum(1)
-
-
-def by_hand(model, x):
-    """Return logits of the labels, in double precision."""
-    found = {name: w.double().numpy() for name, w in model.state_dict().items()}
-    hidden = (
-        x.reshape(len(x), -1).astype(float) @ found["body.1.weight"].T
-        + found["body.1.bias"]
-    )
-    logits = np.tanh(hidden) @ found["heads.0.weight"].T + found["heads.0.bias"]
-    return logits[:, LABELS]
 
 
 # ---- the terms
@@ -287,3 +261,19 @@ def test_a_server_whose_model_reads_no_images_is_refused():
     )
     with pytest.raises(ConfigError, match=r"model: got input shape \(3,\), expected"):
         trainer(model)
+
+
+def test_the_student_is_a_fresh_network_each_time(learned, monkeypatch):
+    def of(model):
+        return exact({"": snapshot(model, model.state_dict())})
+
+    students = []
+    monkeypatch.setattr(
+        Synthesis,
+        "teach",
+        lambda self, x, number: students.append(of(self.student)),
+    )
+    made = trainer(network(7))
+    for number in (1, 2):
+        made.synthesize(learned, LABELS, SynthesisParams(**SMALL), number)
+    assert students == [of(network(7))] * 2

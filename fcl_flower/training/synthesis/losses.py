@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import kl_div
+from torch.nn.functional import kl_div, mse_loss
 
 
 def divergence(logits: Tensor, targets: Tensor, temperature: float) -> Tensor:
@@ -33,6 +33,20 @@ def disagreement(student: Tensor, teacher: Tensor) -> Tensor:
     """
     differ = (student.argmax(1) != teacher.argmax(1)).float()
     return (differ * divergence(student, teacher, 1.0)).mean()
+
+
+def beyond(radius: float, projected: Tensor, anchors: Tensor) -> Tensor:
+    """Return how far features lie beyond a radius around anchors; 0 within.
+
+    LANDER's bounding loss as in its code: the mean squared difference of a whole batch,
+    less the radius.
+
+    Args:
+        radius: at least 0.
+        projected: shape (batch, D).
+        anchors: that of each sample's class, of the same shape.
+    """
+    return torch.relu(mse_loss(projected, anchors) - radius)
 
 
 class NormStatistics:

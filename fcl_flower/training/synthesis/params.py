@@ -39,3 +39,19 @@ class SynthesisParams(Params):
     norm_weight: float = Field(10.0, ge=0)
     """Weight of the distance to the statistics of batch normalisation, at least 0; that
     of TARGET's code, 1 in LANDER's. A network without batch normalisation has none."""
+
+
+class AnchorParams(SynthesisParams):
+    """Settings of samples that lie near the anchors of their classes."""
+
+    norm_weight: float = Field(1.0, ge=0)
+    """Weight of the distance to the statistics of batch normalisation, at least 0; that
+    of LANDER's code. A network without batch normalisation has none."""
+    encoder: str = "minilm"
+    """The text encoder of the classes' names: minilm, a folder that save_pretrained
+    wrote, or a name of the Hugging Face Hub. Only the server needs it."""
+    anchor_weight: float = Field(5.0, ge=0)
+    """Weight of the distance to the anchors, at least 0 (LANDER's code's lambda)."""
+    radius: float = Field(0.015, ge=0)
+    """Mean squared distance to the anchors that costs nothing, at least 0 (r of
+    LANDER's code)."""

@@ -13,11 +13,11 @@ of batch normalisation over batches. With its own settings for CIFAR-100 (10 bat
 warm-up of 20) no student is ever trained.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fcl_flower.core.seeds import derive
@@ -74,9 +74,7 @@ class Synthesis:
         self._training, self._seed = training, seed
         self._norms = NormStatistics()
         with seeded(derive(seed, "generator")):
-            self._generator = ImageGenerator(
-                params.generator_noise, params.generator_width, teacher.input_shape
-            ).to(labels.device)
+            self._generator = self._new_generator().to(labels.device)
 
     def images(self) -> Tensor:
         """Return ``synthetic_samples`` images, uint8, shape (N, C, H, W)."""
@@ -93,17 +91,14 @@ class Synthesis:
         """
         params, x = self._params, standardized(pixels)
         with self._norms.watching(self.teacher):
-            logits = self.logits(self.teacher, x)
+            features = self.teacher.body(x)
+        logits = self._logits(self.teacher, features)
         found = params.label_weight * cross_entropy(logits, wanted)
+        found = found + self._of_features(features, wanted)
         found = found + params.norm_weight * self._norms.distance()
         if against:
-            other = self.logits(self.student.eval(), x)
+            other = self._logits(self.student, self.student.eval().body(x))
             found = found - params.adversarial_weight * disagreement(other, logits)
-        return found
-
-    def logits(self, network: MultiHeadModel, x: Tensor) -> Tensor:
-        """Return those of the labels, shape (batch, C)."""
-        found: Tensor = network(x, 0)[:, self._labels]
         return found
 
     def teach(self, x: Tensor, number: int) -> None:
@@ -114,11 +109,13 @@ class Synthesis:
             number: of the batch after which it learns.
         """
         targets = predict_logits(self.teacher, x)[:, self._labels]
+        lesson = self._lesson(x)
 
         def objective(rows: Tensor, _: Tensor) -> Tensor:
-            logits = self.logits(self.student.train(), x[rows])
+            features = self.student.train().body(x[rows])
+            logits = self._logits(self.student, features)
             found = divergence(logits, targets[rows], STUDENT_TEMPERATURE)
-            return STUDENT_TEMPERATURE**2 * found.mean()
+            return STUDENT_TEMPERATURE**2 * found.mean() + lesson(features, rows)
 
         rows = torch.arange(len(x), device=x.device)
         self.student.requires_grad_(True)
@@ -149,12 +146,12 @@ class Synthesis:
         params, device = self._params, self._labels.device
         size = params.synthetic_batch
         draw = torch.Generator().manual_seed(derive(self._seed, "noise", number))
-        noise = torch.randn(size, params.generator_noise, generator=draw).to(device)
         # As many of each class as of any other, which of them noise tells.
         wanted = torch.randperm(size, generator=draw).to(device) % len(self._labels)
+        entering = self._entering(wanted, draw)
 
-        def objective(rows: Tensor, y: Tensor) -> Tensor:
-            return self.loss(self._generator(noise[rows]), y, against=against)
+        def objective(rows: Tensor, _: Tensor) -> Tensor:  # a step takes them all
+            return self.loss(self._generator(entering), wanted, against=against)
 
         self.student.requires_grad_(False)
         fit_once(
@@ -170,5 +167,40 @@ class Synthesis:
             derive(self._seed, "generator", number),
         )
         with torch.no_grad():
-            pixels: Tensor = self._generator(noise)
+            pixels: Tensor = self._generator(entering)
         return (255 * pixels).round().to(torch.uint8)
+
+    def _logits(self, network: MultiHeadModel, features: Tensor) -> Tensor:
+        """Return those of the labels, shape (batch, C)."""
+        found: Tensor = network.heads[0](features)[:, self._labels]
+        return found
+
+    # ---- what may be otherwise
+
+    def _new_generator(self) -> nn.Module:
+        """Return an untrained generator of what `_entering` returns."""
+        params, shape = self._params, self.teacher.input_shape
+        return ImageGenerator(params.generator_noise, params.generator_width, shape)
+
+    def _entering(self, wanted: Tensor, draw: torch.Generator) -> Tensor:
+        """Return what a batch is made of; a generator may be changed for it.
+
+        Args:
+            wanted: int64, shape (batch,): positions in the labels.
+            draw: of all that is random in it.
+        """
+        shape = len(wanted), self._params.generator_noise
+        return torch.randn(shape, generator=draw).to(wanted.device)
+
+    def _of_features(self, features: Tensor, wanted: Tensor) -> Tensor | float:
+        """Return what is added to the generator's loss, nothing.
+
+        Args:
+            features: what the teacher's body makes of the images.
+            wanted: positions in the labels.
+        """
+        return 0.0
+
+    def _lesson(self, x: Tensor) -> Callable[[Tensor, Tensor], Tensor | float]:
+        """Return what is added to the student's loss, of its features and rows of x."""
+        return lambda features, rows: 0.0

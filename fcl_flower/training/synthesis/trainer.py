@@ -1,6 +1,7 @@
 """What a server side calls to have samples made of its model."""
 
 import copy
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from fcl_flower.training.loop import Training
 from fcl_flower.training.server_trainer import ServerTrainer
 from fcl_flower.training.synthesis.params import SynthesisParams
 from fcl_flower.training.synthesis.synthesis import Synthesis
-from fcl_flower.training.tensors import load, to_numpy
+from fcl_flower.training.tensors import arrays_of, load
 
 
 class SampleTrainer(ServerTrainer):
@@ -58,21 +59,28 @@ class SampleTrainer(ServerTrainer):
             ``x`` (pixels, uint8, shape (N, C, H, W)), ``logits`` (float32, shape
             (N, C)) and ``labels`` (int64).
         """
-        load(self._model, tensors)
-        teacher = copy.deepcopy(self._model)
-        here = torch.tensor(labels, device=next(teacher.parameters()).device)
-        run = Synthesis(
-            teacher,
-            copy.deepcopy(self._student),
-            here,
-            params,
-            self._training,
-            derive(self._seed, "synthesis", number),
+        seed = derive(self._seed, "synthesis", number)
+        return self._samples(
+            tensors,
+            labels,
+            lambda teacher, student, here: Synthesis(
+                teacher, student, here, params, self._training, seed
+            ),
         )
-        pixels = run.images()
+
+    def _samples(
+        self,
+        tensors: Arrays,
+        labels: Array,
+        begun: Callable[[MultiHeadModel, MultiHeadModel, Tensor], Synthesis],
+    ) -> dict[str, Array]:
+        """Return what is made by a synthesis of teacher, student and labels."""
+        load(self._model, tensors)
+        teacher, student = copy.deepcopy(self._model), copy.deepcopy(self._student)
+        here = torch.tensor(labels, device=next(teacher.parameters()).device)
+        pixels = begun(teacher, student, here).images()
         logits = predict_logits(teacher, inputs(pixels))[:, here]
-        found = {"x": pixels, "logits": logits, "labels": here}
-        return {name: to_numpy(values) for name, values in found.items()}
+        return arrays_of({"x": pixels, "logits": logits, "labels": here})
 
 
 def inputs(pixels: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ INCREMENTAL = {**DIGITS, "scenario": "class-incremental"}
 ANALYTIC = {"name": "analytic", "form": "gram"}
 SUMMED = {
     *("analytic", "ewc", "fedavg", "fedprox", "finetune", "mtl", "replay"),
-    "replay-reg",
+    *("replay-reg", "target", "lander"),
 }
 
 
