@@ -64,6 +64,9 @@ QUICK = {
 }
 QUICK["fedet"]["strategy.groups"] = 1
 QUICK["lorm"]["model"] = "lora-vit"
+for name in ("lander", "target"):
+    sizes = {"synthetic_samples": 8, "synthetic_batch": 8, "generator_steps": 2}
+    QUICK[name] = {f"strategy.{key}": value for key, value in sizes.items()}
 FEDERATED = [name for name in NAMES if algorithm(name).federated]
 HEADS = {
     name: ["single"]

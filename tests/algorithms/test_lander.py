@@ -283,6 +283,7 @@ def run(folder, encoder, **values):
         "scenario.split": "iid",
         "strategy.encoder": encoder,
         "strategy.synthetic_samples": 96,
+        "strategy.synthetic_batch": 24,
                 "strategy.warmup": 1,
                 "strategy.student_epochs": 2,
     }
