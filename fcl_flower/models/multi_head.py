@@ -117,7 +117,7 @@ class MultiHeadModel(nn.Module):
         """
         head = cast(Head, self.heads[0])
         closed = torch.ones_like(head.bias, dtype=torch.bool)
-        closed[torch.tensor(labels, device=closed.device)] = False
+        closed[list(labels)] = False
         head.closed = closed
 
     def shared_names(self) -> tuple[str, ...]:

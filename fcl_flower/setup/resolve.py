@@ -32,9 +32,6 @@ _SUITS = {
 }
 """The model for each modality."""
 
-_INCREMENTAL = {"data.public_fraction", "model.growing_head"}
-"""What only a scenario with new classes has: no default of an algorithm elsewhere."""
-
 
 def resolve(config: RunConfig) -> ResolvedRun:
     """Return the run that a configuration describes.
@@ -120,13 +117,10 @@ def _unset(config: RunConfig, defaults: Mapping[str, Scalar]) -> dict[str, Scala
     """Return those defaults of an algorithm for which the user gives nothing."""
     given, blank = config.flat(), RunConfig().flat()
     local_data = has_local_data(config)
-    name = config.scenario.name or str(defaults.get("scenario.name", ""))
-    incremental = bool(name) and scenario_entry(name).incremental
     return {
         key: value
         for key, value in defaults.items()
         if given.get(key) == blank.get(key)
-        and (incremental or key not in _INCREMENTAL)
         and not key.startswith("strategy.")  # `Algorithm.params` knows these
         and not (local_data and key.startswith("data."))
     }

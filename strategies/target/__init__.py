@@ -26,11 +26,7 @@ ALGORITHM = Algorithm(
     params_type=TargetParams,
     summary="the server makes samples of old classes from its model; clients distil",
     paper="Zhang et al., ICCV 2023",
-    defaults={
-        "scenario.name": "class-incremental",
-        "data.public_fraction": 0.0,
-        "model.growing_head": True,
-    },
+    defaults={"scenario.name": "class-incremental"},
     trainer="fcl_flower.training.synthesis.trainer:SampleTrainer",
     privacy_units=("client",),
 )

@@ -281,11 +281,13 @@ def run(folder, encoder, **values):
         "classes_per_task": 5,
         "max_train_per_class": 40,
         "scenario.split": "iid",
+        "growing_head": True,
+        "public_fraction": 0.0,
         "strategy.encoder": encoder,
         "strategy.synthetic_samples": 96,
         "strategy.synthetic_batch": 24,
-                "strategy.warmup": 1,
-                "strategy.student_epochs": 2,
+        "strategy.warmup": 1,
+        "strategy.student_epochs": 2,
     }
     return tiny(folder, **{**given, **values})
 

@@ -311,6 +311,7 @@ SMALL = {
 def run(folder, **values):
     given = {"strategy": "target", "rounds": 2, "scenario.split": "iid", **SMALL}
     given |= {"max_train_per_class": 40, "learning_rate": 0.003, "epochs": 2}
+    given |= {"growing_head": True, "public_fraction": 0.0}
     return tiny(folder, **{**given, **values})
 
 
@@ -417,13 +418,8 @@ def test_what_does_not_go_with_it_is_refused(tmp_path, settings, sentence):
         factory.validate(resolve(tiny(tmp_path, strategy="target", **settings)))
 
 
-def test_its_defaults_are_those_of_new_classes_and_of_no_other_scenario(tmp_path):
-    usual = resolve(tiny(tmp_path, strategy="target")).config
-    assert usual.scenario.name == "class-incremental"
-    assert usual.model.growing_head
-    assert usual.data.public_fraction == 0
-    other = resolve(
-        tiny(tmp_path, strategy="target", scenario="classes", head="single")
-    )
-    assert not other.config.model.growing_head
-    assert other.config.data.public_fraction == 0.1
+def test_new_classes_are_its_scenario_and_may_open_one_after_the_other(tmp_path):
+    config = resolve(tiny(tmp_path, strategy="target")).config
+    assert config.scenario.name == "class-incremental"
+    growing = tiny(tmp_path, strategy="target", growing_head=True)
+    assert resolve(growing).config.model.growing_head
