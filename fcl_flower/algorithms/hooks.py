@@ -1,8 +1,8 @@
 """Optional parts of an algorithm: a side has those from which it inherits.
 
 Mixins of a `ServerStrategy`: `AsksClients`, `RestoresClients`, `Forgets`,
-`SumsUpdates`, `Explains`, `KnowsModel` and `TrainsOnServer`. Mixins of a
-`ClientLearner`: `AnswersQueries`, `SelectsModel` and `ReplacesHeads`.
+`SumsUpdates`, `Explains`, `KnowsModel`, `KnowsClasses` and `TrainsOnServer`. Mixins of
+a `ClientLearner`: `AnswersQueries`, `SelectsModel` and `ReplacesHeads`.
 """
 
 from abc import ABC, abstractmethod
@@ -153,8 +153,22 @@ class KnowsModel:
     single_head: bool
 
 
+class KnowsClasses:
+    """A strategy that has to know which classes are learned when, in a single head.
+
+    Attributes:
+        classes_until: for each task the places in the head of all that clients learn
+            by its end, ascending; for each hidden concept those of all. Set before
+            `init`, like the others.
+        class_names: of each place.
+    """
+
+    classes_until: tuple[tuple[int, ...], ...]
+    class_names: tuple[str, ...]
+
+
 class TrainsOnServer:
-    """A strategy that trains with the server's public data.
+    """A strategy that trains on the server, with public data or without any.
 
     Attributes:
         trainer: made by the class that the declaration names; set before `init`.

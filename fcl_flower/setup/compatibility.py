@@ -1,5 +1,6 @@
 """What does not go together: settings of a run, and what an algorithm needs of it."""
 
+from fcl_flower.algorithms.hooks import KnowsClasses
 from fcl_flower.config.parsing import Scalar
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.config.sections import LEAST_SUMMANDS
@@ -150,7 +151,9 @@ def check_choices(run: ResolvedRun) -> None:
             "false with scenario.joint, by which all classes are there from the start",
         ),
         (
-            config.model.growing_head and trains_on_server,
+            config.model.growing_head
+            and trains_on_server
+            and not issubclass(run.algorithm.load_server(), KnowsClasses),
             "model.growing_head",
             True,
             f"false for {config.strategy.name}, which trains on the server on all "
@@ -274,3 +277,14 @@ def check_single_head(run: ResolvedRun, plan: Scenario) -> None:
         raise refuse(
             "scenario.name", plan.name, f"one whose tasks are told apart, {together}"
         )
+
+
+def check_classes_known(run: ResolvedRun, plan: Scenario) -> None:
+    """Refuse tasks of which only their clients know what is in them.
+
+    Raises:
+        ConfigError: the server has to know which classes a task brings, and cannot.
+    """
+    if plan.local_data:
+        expected = f"one whose classes are known, for {run.config.strategy.name}"
+        raise refuse("scenario.name", plan.name, expected)

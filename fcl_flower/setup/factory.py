@@ -9,6 +9,7 @@ import torch
 
 from fcl_flower.algorithms.base import ClientContext, ClientLearner, ServerStrategy
 from fcl_flower.algorithms.hooks import (
+    KnowsClasses,
     KnowsModel,
     ReplacesHeads,
     SumsUpdates,
@@ -32,7 +33,7 @@ from fcl_flower.data.text.word_vectors import WordVectors, word_vectors
 from fcl_flower.models.registry import MultiHeadModel, create_model
 from fcl_flower.models.seeded import seeded
 from fcl_flower.models.transformer.pretrained import EncoderParams
-from fcl_flower.setup.compatibility import check_single_head
+from fcl_flower.setup.compatibility import check_classes_known, check_single_head
 from fcl_flower.setup.policy import build_aggregation, check_attack
 from fcl_flower.setup.privacy import check_examples_apart, check_privacy
 from fcl_flower.setup.resolved_run import ResolvedRun
@@ -334,4 +335,15 @@ def _server_side(run: ResolvedRun) -> ServerStrategy[Any]:
         made.features = network.features
         made.classes = network.classes
         made.single_head = network.single_head
+    if isinstance(made, KnowsClasses):
+        plan = build_scenario(run)
+        check_classes_known(run, plan)
+        tasks = range(plan.num_tasks)
+        made.classes_until = tuple(
+            plan.labels_until(plan.num_tasks if plan.stream else task) for task in tasks
+        )
+        made.class_names = tuple(
+            load_dataset(name, run.data_root).class_names[label]
+            for name, label in plan.labels
+        )
     return made

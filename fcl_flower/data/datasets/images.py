@@ -42,8 +42,13 @@ def to_tensor(x: npt.NDArray[Any], input_shape: tuple[int, ...]) -> torch.Tensor
         )
     if not len(images):
         return torch.empty(0, *input_shape)
-    images = (_bilinear(images, height, width) / 255 - 0.5) / 0.25
+    images = standardized(_bilinear(images, height, width) / 255)
     return images.expand(-1, channels, height, width).contiguous()
+
+
+def standardized(pixels: torch.Tensor) -> torch.Tensor:
+    """Return pixels between 0 and 1 as models take them: the same for all data."""
+    return (pixels - 0.5) / 0.25
 
 
 def resized(x: npt.NDArray[np.uint8], height: int, width: int) -> npt.NDArray[np.uint8]:

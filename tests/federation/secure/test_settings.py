@@ -14,10 +14,9 @@ from strategies.fedavg import FedAvg, Params
 DIGITS = {"dataset": "digits", "model": "small", "clients": 4, "tasks": 2}
 INCREMENTAL = {**DIGITS, "scenario": "class-incremental"}
 ANALYTIC = {"name": "analytic", "form": "gram"}
-SUMMED = {
-    *("analytic", "ewc", "fedavg", "fedprox", "finetune", "mtl", "replay"),
-    "replay-reg",
-    *("fedprox-apd", "fedssi"),
+FEDAVG = "strategies.fedavg:FedAvg"
+SUMMED = {"analytic", "fedprox-apd", "target", "lander"} | {
+    name for name, one in algorithms().items() if one.server == FEDAVG
 }
 
 

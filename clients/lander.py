@@ -1,0 +1,82 @@
+"""LANDER, client side: features held near the anchors of their classes.
+
+Tran et al., CVPR 2024, https://arxiv.org/abs/2403.14101, as in the authors' code.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, mse_loss
+from typing_extensions import override
+
+from clients.target import Distilling
+from fcl_flower.core.types import Payload, TaskStage, Update
+from fcl_flower.data.examples import TaskData
+from fcl_flower.models.multi_head import CLOSED
+from fcl_flower.training.synthesis.anchors import projection
+from fcl_flower.training.synthesis.losses import beyond, divergence
+from fcl_flower.training.tensors import to_torch
+from strategies.lander import LanderParams
+from strategies.lander.server import ANCHORS
+from strategies.target.server import SAMPLES
+
+
+class Lander(Distilling[LanderParams]):
+    """Minimise CE + ``anchor_weight`` * B, where B is the bounding loss.
+
+    From the second task on it is the sum of ``current`` * (CE of the new classes +
+    ``anchor_weight`` * B) and, on the samples, ``previous`` * (KL(old || new) + MSE),
+    where MSE is that between the old model's projected features and one's own; see
+    `LanderParams.weights`. Beside a batch of examples there are as many samples.
+
+    The authors' code shifts and mirrors images, lowers the rate over the rounds and
+    goes on from the round with the least loss; none of it is done here.
+
+    State beside that of `Distilling`: ``memory/anchors``.
+    """
+
+    @override
+    def train(
+        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
+    ) -> tuple[Payload, Update]:
+        known, device = {**state, **received}, self.context.device
+        self._project = projection(self.model, received["base"])
+        self._anchors = to_torch(known[ANCHORS]["anchors"], device)
+        if SAMPLES in known and "features" in known[SAMPLES]:
+            self._features = to_torch(known[SAMPLES]["features"], device)
+        after, update = super().train(state, received, stage, data)
+        return {**after, ANCHORS: known[ANCHORS]}, update
+
+    @override
+    def predict(
+        self, state: Payload, received: Payload, task: int, x: Tensor
+    ) -> Tensor:
+        projection(self.model, received["base"])
+        return super().predict(state, received, task, x)
+
+    @override
+    def batch_size(self, count: int, examples: int) -> int:
+        return min(count, self.context.training.batch_size)
+
+    @override
+    def loss(
+        self, logits: Tensor, labels: Tensor, rows: Tensor, hidden: Tensor
+    ) -> Tensor:
+        old, params = self.old, self.params
+        near = beyond(params.radius, self._project(hidden), self._anchors[labels])
+        if old is None:
+            return cross_entropy(logits, labels) + params.anchor_weight * near
+        chosen = next(old.batches)
+        head, features = self.model.heads[0], self.model.body(old.x[chosen])
+        found = head(features)[:, old.labels]
+        kept = divergence(found, old.logits[chosen], params.temperature).mean()
+        kept = kept + mse_loss(self._project(features), self._features[chosen])
+        new = cross_entropy(logits.masked_fill(old.closed, CLOSED), labels)
+        current, previous = params.weights(self._classes(), len(old.labels))
+        return current * (new + params.anchor_weight * near) + previous * kept
+
+    def _classes(self) -> int:
+        """Return how many classes there are so far."""
+        closed = self.model.heads[0].closed
+        return self.model.classes - (
+            int(closed.sum()) if isinstance(closed, torch.Tensor) else 0
+        )

@@ -1,0 +1,1 @@
+"""Making samples on the server from a model alone, without any data."""

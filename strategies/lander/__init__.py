@@ -1,0 +1,51 @@
+"""LANDER: declaration and hyper-parameters.
+
+Tran et al., CVPR 2024, https://arxiv.org/abs/2403.14101; where the authors' code says
+more, it is followed.
+"""
+
+import math
+from dataclasses import replace
+
+from pydantic import Field
+
+from fcl_flower.training.synthesis.params import AnchorParams
+from strategies import target
+
+
+class LanderParams(AnchorParams):
+    """Hyper-parameters of LANDER."""
+
+    current: float = Field(0.2, ge=0)
+    """Weight of the new classes, before it is scaled by the numbers of classes (see
+    `weights`), at least 0; that of the authors' code."""
+    previous: float = Field(0.4, ge=0)
+    """Likewise of the distillation, at least 0; that of the authors' code. 0 trains on
+    the new classes alone."""
+    temperature: float = Field(2.0, gt=0)
+    """Of the distillation, above 0; that of the authors' code."""
+
+    def weights(self, classes: int, old: int) -> tuple[float, float]:
+        """Return the weights of new classes and of old ones in a later task.
+
+        With a = log2(classes / 2 + 1) and b = sqrt(old / classes) these are
+        current (1 + 1 / a) / b and previous a b.
+
+        Args:
+            classes: so far, those of the task included.
+            old: of them, before the task; at least 1.
+        """
+        a, b = math.log2(classes / 2 + 1), math.sqrt(old / classes)
+        return self.current * (1 + 1 / a) / b, self.previous * a * b
+
+
+ALGORITHM = replace(
+    target.ALGORITHM,
+    name="lander",
+    server="strategies.lander.server:Lander",
+    client="clients.lander:Lander",
+    params_type=LanderParams,
+    summary="TARGET with features held near text embeddings of the classes' names",
+    paper="Tran et al., CVPR 2024",
+    trainer="fcl_flower.training.synthesis.anchored:AnchoredTrainer",
+)

@@ -1,0 +1,56 @@
+"""LANDER, server side: TARGET's, with anchors and a projection to their space.
+
+Tran et al., CVPR 2024, https://arxiv.org/abs/2403.14101. The anchors are made once of
+the classes' names, so that only the server needs the text encoder.
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from typing_extensions import override
+
+from fcl_flower.algorithms.hooks import KnowsModel
+from fcl_flower.core.seeds import derive
+from fcl_flower.core.types import Array, Arrays, Payload, TaskStage
+from strategies.lander import LanderParams
+from strategies.target.server import Target
+
+if TYPE_CHECKING:
+    from fcl_flower.training.synthesis.anchored import AnchoredTrainer
+
+ANCHORS = "memory/anchors"
+
+
+class Lander(Target, KnowsModel):
+    """Keep what TARGET keeps; a client gets the anchors when it starts a task.
+
+    State beside that of `Target`: in ``base`` also the projection
+    (``projection.weight`` and ``.bias``); ``memory/anchors``
+    (``anchors``, float32, shape (classes, D)).
+    """
+
+    params: LanderParams
+    trainer: "AnchoredTrainer"
+
+    @override
+    def init(self, model: Arrays) -> Payload:
+        anchors = self.trainer.anchors(self.class_names, self.params.encoder)
+        bound = 1 / np.sqrt(self.features)  # as torch initialises a linear layer
+        rng = np.random.default_rng(derive(self.seed, "projection"))
+        shapes = {"weight": (anchors.shape[1], self.features), "bias": anchors.shape[1]}
+        layer = {
+            f"projection.{name}": rng.uniform(-bound, bound, shape).astype(np.float32)
+            for name, shape in shapes.items()
+        }
+        return {"base": {**model, **layer}, ANCHORS: {"anchors": anchors}}
+
+    @override
+    def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
+        sent = super().configure_train(state, stage, client)
+        return {**sent, ANCHORS: state[ANCHORS]} if stage.starts_task else sent
+
+    @override
+    def synthesize(self, state: Payload, labels: Array, number: int) -> Arrays:
+        anchors = np.asarray(state[ANCHORS]["anchors"])
+        base, params = state["base"], self.params
+        return self.trainer.synthesize_near(base, labels, params, number, anchors)
