@@ -12,8 +12,9 @@ from clients.target import Distilling
 from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData
 from fcl_flower.models.multi_head import CLOSED
+from fcl_flower.training.distillation import divergence
 from fcl_flower.training.synthesis.anchors import projection
-from fcl_flower.training.synthesis.losses import beyond, divergence
+from fcl_flower.training.synthesis.losses import beyond
 from fcl_flower.training.tensors import to_torch
 from strategies.lander import LanderParams
 from strategies.lander.server import ANCHORS

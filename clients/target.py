@@ -17,7 +17,7 @@ from fcl_flower.core.seeds import derive
 from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData
 from fcl_flower.models.multi_head import CLOSED
-from fcl_flower.training.synthesis.losses import divergence
+from fcl_flower.training.distillation import divergence
 from fcl_flower.training.synthesis.trainer import inputs
 from fcl_flower.training.tensors import dense, to_torch
 from strategies.target import TargetParams

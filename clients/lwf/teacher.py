@@ -11,11 +11,11 @@ from typing import NamedTuple, Self, cast
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import kl_div, log_softmax
 
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage
 from fcl_flower.data.examples import Examples, batches
 from fcl_flower.models.multi_head import Head, MultiHeadModel
+from fcl_flower.training.distillation import divergence
 from fcl_flower.training.tensors import dense, load, to_numpy
 
 CHUNK = 512
@@ -127,6 +127,4 @@ def distillation(logits: Tensor, targets: Tensor, temperature: float) -> Tensor:
         targets: the teacher's, the same shape.
         temperature: T, above 0.
     """
-    own, taught = (log_softmax(z / temperature, dim=1) for z in (logits, targets))
-    divergence = kl_div(own, taught, log_target=True, reduction="batchmean")
-    return temperature**2 * divergence
+    return temperature**2 * divergence(logits, targets, temperature).mean()

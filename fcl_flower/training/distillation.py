@@ -1,6 +1,7 @@
 """Teaching a model the logits of others, on a client or on the server.
 
-Ba and Caruana, NeurIPS 2014: squared error between logits, without a softmax.
+Ba and Caruana, NeurIPS 2014: squared error between logits, without a softmax; or
+Hinton et al., 2015, https://arxiv.org/abs/1503.02531: divergence of softened answers.
 """
 
 from dataclasses import replace
@@ -8,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, kl_div
 
 from fcl_flower.data.examples import Examples, batches
 from fcl_flower.models.registry import MultiHeadModel
@@ -38,6 +39,19 @@ class DistillationSet(NamedTuple):
 def squared_error(logits: Tensor, targets: Tensor) -> Tensor:
     """Return the mean over samples and classes (equations 4 and 7 of FedET)."""
     return (logits - targets).square().mean()
+
+
+def divergence(logits: Tensor, targets: Tensor, temperature: float) -> Tensor:
+    """Return KL(softmax(targets / T) || softmax(logits / T)) of each sample, (batch,).
+
+    Args:
+        logits: of the model that learns, shape (batch, classes).
+        targets: logits of the model that teaches, of the same shape.
+        temperature: T, above 0.
+    """
+    learned = torch.log_softmax(logits / temperature, 1)
+    taught = torch.log_softmax(targets / temperature, 1)
+    return kl_div(learned, taught, reduction="none", log_target=True).sum(1)
 
 
 def distill(

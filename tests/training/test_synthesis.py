@@ -20,11 +20,11 @@ from torch import nn
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.data.examples import Examples, PublicExamples
 from fcl_flower.models.registry import MultiHeadModel
+from fcl_flower.training.distillation import divergence
 from fcl_flower.training.loop import Training, fit_once
 from fcl_flower.training.synthesis.losses import (
     NormStatistics,
     disagreement,
-    divergence,
 )
 from fcl_flower.training.synthesis.networks import ImageGenerator
 from fcl_flower.training.synthesis.params import SynthesisParams

@@ -1,24 +1,13 @@
-"""What a sample made from a model must fulfil, and how one model teaches another."""
+"""What a sample made from a model must fulfil."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import kl_div, mse_loss
+from torch.nn.functional import mse_loss
 
-
-def divergence(logits: Tensor, targets: Tensor, temperature: float) -> Tensor:
-    """Return KL(softmax(targets / T) || softmax(logits / T)) of each sample, (batch,).
-
-    Args:
-        logits: of the model that learns, shape (batch, classes).
-        targets: logits of the model that teaches, of the same shape.
-        temperature: T, above 0.
-    """
-    learned = torch.log_softmax(logits / temperature, 1)
-    taught = torch.log_softmax(targets / temperature, 1)
-    return kl_div(learned, taught, reduction="none", log_target=True).sum(1)
+from fcl_flower.training.distillation import divergence
 
 
 def disagreement(student: Tensor, teacher: Tensor) -> Tensor:

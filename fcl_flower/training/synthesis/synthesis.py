@@ -25,12 +25,11 @@ from fcl_flower.data.datasets.images import standardized
 from fcl_flower.data.examples import Examples
 from fcl_flower.models.registry import MultiHeadModel
 from fcl_flower.models.seeded import seeded
-from fcl_flower.training.distillation import predict_logits
+from fcl_flower.training.distillation import divergence, predict_logits
 from fcl_flower.training.loop import Training, fit_once
 from fcl_flower.training.synthesis.losses import (
     NormStatistics,
     disagreement,
-    divergence,
 )
 from fcl_flower.training.synthesis.networks import ImageGenerator
 from fcl_flower.training.synthesis.params import SynthesisParams
