@@ -131,7 +131,7 @@ def test_what_would_fail_later_is_refused_before_a_run(settings, start):
 AVERAGING = {"fedavg", "fedprox", "ewc", "replay", "replay-reg", "finetune", "mtl"} | {
     *("fedweit", "fedseit", "fedet", "concept-matching")
 }
-AVERAGING |= {"podnet"}
+AVERAGING |= {"podnet", "dde-icarl"}
 KEEPS_TO_ITSELF = {"local", "stl"}
 
 
