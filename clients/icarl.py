@@ -83,11 +83,13 @@ class Icarl(Sgd[IcarlParams]):
         mean is the nearest in angle. A class without an exemplar has the logit
         `CLOSED`.
         """
-        if self.params.classifier == "head":
-            return super().predict(state, received, task, x)
         load(self.model, received["base"])
         self.model.eval()
-        features = normalize(self.model.body(x))
+        hidden = self.classified(state, self.model.body(x))
+        if self.params.classifier == "head":
+            by_head: Tensor = self.model.heads[0](hidden)
+            return by_head
+        features = normalize(hidden)
         logits = torch.full((len(x), self.model.classes), CLOSED, device=x.device)
         exemplars = replay_samples(state.get("exemplars", {}), self.context.device)
         if not len(exemplars.y):
@@ -97,3 +99,12 @@ class Icarl(Sgd[IcarlParams]):
             mean = normalize(known[exemplars.y == label].mean(0), dim=0)
             logits[:, label] = -torch.linalg.vector_norm(features - mean, dim=1)
         return logits
+
+    def classified(self, state: Payload, hidden: Tensor) -> Tensor:
+        """Return what of features is classified: all.
+
+        Args:
+            state: of the client.
+            hidden: of the body, shape (batch, features).
+        """
+        return hidden

@@ -153,6 +153,7 @@ def test_later_tasks_are_held_near_what_the_old_network_sees():
     assert_same(first.payload["base"], expected)
     resting = first.payload["base"]["heads.0.proxies"][:2]
     np.testing.assert_array_equal(resting, received["base"]["heads.0.proxies"][:2])
+    assert not any(part.training for part in one._old_body.modules())
     free = trained(received["base"], None, x, y, one.params, resting=(0, 1))
     assert np.abs(expected["body.0.weight"] - free["body.0.weight"]).max() > 1e-3
 
@@ -256,6 +257,13 @@ def test_samples_are_kept_when_a_task_ends_and_stay_until_the_next_has():
     assert sorted(last["memory"]["task"].tolist()) == [0, 0, 1, 1]
     assert update.num_examples == 16
     assert last["memory/teacher"] == {}
+
+
+def test_a_task_that_is_met_again_is_not_joined_with_its_own_samples():
+    one = learner(memory_samples=4)
+    state, _ = one.train({}, start(one), FIRST, data(0))
+    _, update = one.train(state, start(one), FIRST, data(0))
+    assert update.num_examples == 12
 
 
 def test_a_client_without_samples_of_a_task_sends_what_it_received():

@@ -1,0 +1,146 @@
+"""DDE on iCaRL: distillation of the colliding effect, removal of the momentum effect.
+
+Hu et al., CVPR 2021, https://arxiv.org/abs/2103.01737, section 4; on iCaRL, averaged as
+in FedET's tables (Liu et al., IJCAI 2023, "DDE + iCaRL + FL"). Given the old model's
+feature, old and new data depend on each other: what a sample shall teach, its nearest
+there teach too. And features drift along with what they are trained on: predictions go
+without the part along that direction.
+
+The paper has softmaxes; iCaRL has sigmoids. Weights, neighbours and sums are those of
+the authors' code. A client keeps its direction to itself, as iCaRL's exemplars.
+"""
+
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+from typing_extensions import override
+
+from clients.icarl import Icarl
+from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
+from fcl_flower.data.examples import TaskData
+from fcl_flower.training.feature_cache import frozen_features
+from fcl_flower.training.tensors import to_numpy, to_torch
+from strategies.dde_icarl import DdeIcarlParams
+
+CHUNK = 512
+SMALLEST = 1e-6
+"""Probabilities are not taken for less, so that their logits are finite."""
+
+
+class DdeIcarl(Icarl):
+    """Learn as iCaRL, labels with neighbours, and predict without the direction.
+
+    In a client's first task, which has no old model, it is iCaRL.
+
+    State beside that of `Icarl`: ``momentum``, of shape (features,): ``now``, the
+    running sum of the task's mean features, and ``before``, that of the task before.
+    """
+
+    @property
+    def dde(self) -> DdeIcarlParams:
+        """Return the hyper-parameters."""
+        return cast(DdeIcarlParams, self.params)
+
+    @override
+    def train(
+        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
+    ) -> tuple[Payload, Update]:
+        none = np.zeros(self.model.features, np.float32)
+        kept = state.get("momentum", {"before": none, "now": none})
+        if stage.starts_task:
+            kept = {"before": kept["now"], "now": none}
+        self._now = to_torch(kept["now"], self.context.device)
+        after, update = super().train(state, received, stage, data)
+        momentum = {"before": kept["before"], "now": to_numpy(self._now)}
+        return {**after, "momentum": momentum}, update
+
+    @override
+    def fit(
+        self, state: Payload, stage: TaskStage, data: TaskData
+    ) -> tuple[Arrays, Arrays]:
+        self._near: Tensor | None = None
+        if self._taught is not None:
+            self._x = frozen_features(self.model, data.train.x)
+            new = ~torch.isin(data.train.y, self._distilled)
+            self._near = neighbours(self._taught.hidden, new, self.dde.neighbours)
+        return super().fit(state, stage, data)
+
+    @override
+    def loss(
+        self, logits: Tensor, labels: Tensor, rows: Tensor, hidden: Tensor
+    ) -> Tensor:
+        """Return iCaRL's loss where labels are told by a sample and its neighbours.
+
+        Of a class that is not distilled the probability is ``(p(x) + mean_j p(x_j)) /
+        2`` with the neighbours x_j, which have no gradient.
+        """
+        if self._taught is None:
+            return super().loss(logits, labels, rows, hidden)
+        mean = hidden.detach().float().mean(0)
+        self._now = self.dde.momentum * self._now + mean
+        if self._near is not None:
+            labelled = self._known[~torch.isin(self._known, self._distilled)]
+            own = torch.sigmoid(logits.float())[:, labelled]
+            both = (own + self._answers(self._near[rows])[:, labelled]) / 2
+            told = torch.logit(both, eps=SMALLEST)
+            logits = logits.float().index_copy(1, labelled, told)
+        return super().loss(logits, labels, rows, hidden)
+
+    @override
+    def classified(self, state: Payload, hidden: Tensor) -> Tensor:
+        """Return features without a share of what lies along the momentum.
+
+        ``h - alpha ((1 - beta) <h, u'> u' + beta <h, u> u)`` with the sums u of the
+        task and u' of the one before, of length 1. This is linear, so that of the head
+        it takes what the paper subtracts from the logits; for the nearest mean, which
+        compares angles, too.
+        """
+        kept, beta = state.get("momentum", {}), self.dde.recency
+        shares = {"before": 1 - beta, "now": beta}
+        left = hidden
+        for name, total in kept.items():
+            unit = normalize(to_torch(total, str(hidden.device)), dim=0)
+            along = (hidden @ unit)[:, None] * unit
+            left = left - self.dde.removal * shares[name] * along
+        return left
+
+    @torch.no_grad()
+    def _answers(self, near: Tensor) -> Tensor:
+        """Return the mean probabilities of samples by row, (batch, classes)."""
+        logits = self.model.heads[0](self.model.body(self._x[near.flatten()]))
+        each = torch.sigmoid(logits.float()).reshape(*near.shape, -1)
+        return each.mean(1)
+
+
+def neighbours(features: Tensor, among: Tensor, count: int) -> Tensor | None:
+    """Return which samples are nearest to each, without itself; None for no sample.
+
+    Args:
+        features: of the old model, shape (N, D); only their directions count.
+        among: which samples may be neighbours, bool, shape (N,).
+        count: how many are wanted, at least 0.
+
+    Returns:
+        int64, shape (N, K): places, the nearest first; K is ``count``, or less where
+        there are not as many.
+    """
+    places = torch.nonzero(among)[:, 0]
+    count = min(count, len(places) - 1)
+    if count < 1:
+        return None
+    unit = normalize(features, dim=1)
+    found = []
+    for at in range(0, len(unit), CHUNK):
+        # Not by products, by which a sample is not exactly as near as its double.
+        distance = torch.cdist(
+            unit[at : at + CHUNK],
+            unit[places],
+            compute_mode="donot_use_mm_for_euclid_dist",
+        )
+        own = torch.arange(at, at + len(distance), device=places.device)
+        distance = distance.masked_fill(own[:, None] == places, float("inf"))
+        found.append(places[distance.topk(count, largest=False).indices])
+    return torch.cat(found)
