@@ -95,7 +95,9 @@ SPENT = "privacy"
 Predict: TypeAlias = Callable[[Tensor], Tensor]
 """From inputs, shape (batch, *input_shape), to logits, (batch, classes)."""
 
-TRANSIENT = frozenset({"optimizer", "memory", "sums", "valid", SPENT})
+TRANSIENT = frozenset(
+    {"optimizer", "memory", "sums", "valid", "subspace", "sketches", SPENT}
+)
 """Kinds of groups in a client's state that only training needs."""
 
 
