@@ -1,14 +1,44 @@
 """Replay: declaration and hyper-parameters; its server side is that of FedAvg."""
 
+from typing import Literal, TypeAlias
+
 from pydantic import Field
 
 from fcl_flower.algorithms.base import Params
 from fcl_flower.algorithms.registry import Algorithm
 
+MemoryPolicy: TypeAlias = Literal["balanced", "herding", "reservoir", "leverage"]
 
-class ReplayParams(Params):
+
+class MemoryParams(Params):
+    """What a client keeps of old tasks; the same for all methods of a comparison.
+
+    The number of samples that is the default is ours: iCaRL has 2000, for all that is
+    learned in one place.
+    """
+
+    memory_samples: int = Field(200, ge=0)
+    """Samples that a client keeps of all its tasks together, at most; 0 for none."""
+    memory_bytes: int = Field(0, ge=0)
+    """Bytes that these samples take as they are stored, at most, with all that is kept
+    of each; 0 for any number."""
+    memory_policy: MemoryPolicy = "balanced"
+    """Which samples stay: as many of each class, drawn at random (balanced), by herding
+    or with the probability of their leverage scores; or any of all, each with the same
+    probability (reservoir)."""
+
+    @property
+    def looks_at_features(self) -> bool:
+        """Return whether the policy needs features of the samples."""
+        return self.memory_policy in ("herding", "leverage")
+
+
+class ReplayParams(MemoryParams):
     """Hyper-parameters of replay."""
 
+    budget: Literal["fraction", "fixed"] = "fraction"
+    """How much is kept: a fraction of each task (buffer_fraction), or a fixed memory
+    for all tasks (memory_samples, memory_bytes, memory_policy)."""
     buffer_fraction: float = Field(0.03, gt=0, le=1)
     """Fraction of a task's training samples that is kept to be replayed, in (0, 1] (the
     paper's gamma)."""

@@ -1,19 +1,22 @@
 """Replay buffer: the samples that a client keeps of old tasks.
 
-FedET's Sample Memory Module S (Liu et al., IJCAI 2023, sections 2 and 4.1): a fraction
-gamma of the training samples, the same number for every class. Arrays of a buffer, all
-of one length:
+Arrays of a buffer, all of one length:
 
 - ``x``: the samples; documents are padded with 0 to the width of the widest.
 - ``y``: their labels.
 - ``task``: the number of each sample's task.
+- whatever else a method keeps of each sample.
 
-Integers are kept in the smallest type that holds them.
+Integers are kept in the smallest type that holds them. `add_to_buffer` keeps a fraction
+of each task, `clients.replay.memory` a number of samples or bytes in all.
 """
+
+from collections.abc import Mapping
 
 import numpy as np
 import torch
 
+from fcl_flower.core.errors import ContractError
 from fcl_flower.core.types import Array, Arrays
 from fcl_flower.data.examples import Examples
 from fcl_flower.training.tensors import dense, to_numpy
@@ -23,6 +26,9 @@ def add_to_buffer(
     buffer: Arrays, examples: Examples, fraction: float, seed: int, *, task: int
 ) -> Arrays:
     """Return the buffer with a task's share of samples; the rest stays as it is.
+
+    FedET's Sample Memory Module S (Liu et al., IJCAI 2023, sections 2 and 4.1): a
+    fraction gamma of the training samples, the same number for every class.
 
     The share is ``fraction`` of the examples to the nearest integer, but at least
     one of each of their classes. Within it, two classes differ by at most one sample,
@@ -40,15 +46,57 @@ def add_to_buffer(
         return buffer
     y = to_numpy(examples.y)
     chosen = _balanced(y, dense(buffer["y"]) if buffer else y[:0], fraction, seed)
-    x = to_numpy(examples.x[torch.from_numpy(chosen)])
-    new = {"x": x, "y": y[chosen], "task": np.full(len(chosen), task)}
+    return joined(buffer, rows_of(examples, chosen, task))
+
+
+def rows_of(examples: Examples, chosen: Array, task: int) -> dict[str, Array]:
+    """Return some samples of a task in the form of a buffer.
+
+    Args:
+        examples: of the task.
+        chosen: their places, int64, in the order in which they are kept.
+        task: its number.
+    """
+    places = torch.from_numpy(chosen).to(examples.y.device)
+    return {
+        "x": to_numpy(examples.x[places]),
+        "y": to_numpy(examples.y[places]),
+        "task": np.full(len(chosen), task),
+    }
+
+
+def joined(buffer: Arrays, new: Mapping[str, Array]) -> Arrays:
+    """Return the rows of a buffer, and then new ones.
+
+    Args:
+        buffer: may be empty.
+        new: arrays of one length, of the buffer's names.
+
+    Raises:
+        ContractError: the names are others.
+    """
     if not buffer:
         return {name: _small(values) for name, values in new.items()}
-    old = {name: dense(buffer[name]) for name in new}
-    widest = max(old["x"].shape[-1], x.shape[-1])
-    old["x"], new["x"] = _padded(old["x"], widest), _padded(x, widest)
+    if buffer.keys() != new.keys():
+        raise ContractError(
+            f"replay buffer: got arrays {sorted(new)}, expected {sorted(buffer)}"
+        )
+    old = {name: dense(values) for name, values in buffer.items()}
+    widest = max(old["x"].shape[-1], new["x"].shape[-1])
+    both = {name: (old[name], _small(new[name])) for name in new}
+    both["x"] = (_padded(both["x"][0], widest), _padded(both["x"][1], widest))
     # Of two types of integers NumPy takes the smallest that holds both.
-    return {name: np.concatenate([old[name], _small(new[name])]) for name in new}
+    return {name: np.concatenate(parts) for name, parts in both.items()}
+
+
+def rows_at(buffer: Arrays, chosen: Array) -> Arrays:
+    """Return some rows of a buffer, by their places or by a mask."""
+    return {name: dense(values)[chosen] for name, values in buffer.items()}
+
+
+def without_task(buffer: Arrays, task: int) -> Arrays:
+    """Return the rows of a buffer that are not of ``task``."""
+    return rows_at(buffer, dense(buffer["task"]) != task) if buffer else buffer
 
 
 def contains(buffer: Arrays, task: int) -> bool:
@@ -71,9 +119,9 @@ def replay_samples(
     """
     if not buffer:
         return Examples(torch.empty(0, 0), torch.empty(0, dtype=torch.int64))
-    x, y, tasks = (dense(buffer[name]) for name in ("x", "y", "task"))
     if without is not None:
-        x, y = x[tasks != without], y[tasks != without]
+        buffer = without_task(buffer, without)
+    x, y = dense(buffer["x"]), dense(buffer["y"])
     if x.dtype.kind in "iu":
         x = x.astype(np.int64)
     return Examples(

@@ -2,10 +2,11 @@
 
 De Masson d'Autume et al., NeurIPS 2019, https://arxiv.org/abs/1906.01076, as FedET
 (Liu et al., IJCAI 2023, section 4.1) federates it: every client keeps a fraction gamma
-of its samples. With ``strength`` above 0 it is the baseline "regularization + replay"
-of Huang et al., NAACL 2021, https://arxiv.org/abs/2104.05489: an L2 term on the hidden
-state of the classifier, between the old and the new model. In a federation the old
-model is the one that the client received for the round.
+of its samples; or, with ``budget`` fixed, a number of them in all. With ``strength``
+above 0 it is the baseline "regularization + replay" of Huang et al., NAACL 2021,
+https://arxiv.org/abs/2104.05489: an L2 term on the hidden state of the classifier,
+between the old and the new model. In a federation the old model is the one that the
+client received for the round.
 """
 
 import torch
@@ -14,10 +15,11 @@ from typing_extensions import override
 
 from clients.fedavg import Sgd
 from clients.replay.buffer import add_to_buffer, replay_samples
+from clients.replay.memory import remember
 from fcl_flower.core.seeds import derive
-from fcl_flower.core.types import Payload, TaskStage, Update
+from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData, batches, concat
-from fcl_flower.training.tensors import load
+from fcl_flower.training.tensors import load, to_numpy
 from strategies.replay import ReplayParams
 
 CHUNK = 512
@@ -51,9 +53,21 @@ class Replay(Sgd[ReplayParams]):
         # A task counts once: its samples stay the same over rounds, also where its
         # first round was repeated, or the client did not take part in it.
         seed = derive(context.seed, "sample-memory", context.client, stage.task)
-        fraction = self.params.buffer_fraction
-        buffer = add_to_buffer(buffer, data.train, fraction, seed, task=stage.task)
+        buffer = self.kept(buffer, data.train, seed, stage)
         return {**after, "memory": buffer}, update
+
+    def kept(
+        self, buffer: Arrays, examples: Examples, seed: int, stage: TaskStage
+    ) -> Arrays:
+        """Return the buffer after a round, as the budget says."""
+        params, task = self.params, stage.task
+        if params.budget == "fraction":
+            fraction = params.buffer_fraction
+            return add_to_buffer(buffer, examples, fraction, seed, task=task)
+        if not stage.ends_task:  # until then old tasks have all the room
+            return buffer
+        seen = to_numpy(self.hidden(examples)) if params.looks_at_features else None
+        return remember(buffer, examples, params, seed, task=task, features=seen)
 
     @override
     def penalty(self, rows: Tensor, hidden: Tensor) -> Tensor | float:

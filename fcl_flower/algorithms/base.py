@@ -129,8 +129,8 @@ class ClientLearner(ABC, Generic[P]):
     """Client side: torch inside, NumPy at both ends; knows not the server side.
 
     Class attributes:
-        needs_single_head: trains on samples of several tasks together, so that these
-            need one head for all, and an identity.
+        needs_single_head: trains for several tasks together, on samples of old ones or
+            on what an old model says, so that these need one head, and an identity.
         update_is_model: `predict` takes the payload of the client's own update in the
             place of ``received``, and so can be tested before the aggregation.
     """

@@ -225,13 +225,13 @@ def check_single_head(run: ResolvedRun, plan: Scenario) -> None:
     """Refuse tasks that are trained on together, but have a head each or no identity.
 
     Raises:
-        ConfigError: a client trains on samples of several tasks together, and the
+        ConfigError: a client trains one head for several tasks together, and the
             run does not allow it.
     """
     name, config = run.config.strategy.name, run.config
     if not (config.scenario.joint or run.algorithm.load_client().needs_single_head):
         return
-    together = f"for {name}, which trains on samples of several tasks together"
+    together = f"for {name}, which trains one head for several tasks together"
     if config.model.head != "single":
         raise refuse("model.head", config.model.head, f"'single' {together}")
     if plan.stream is not None and not config.scenario.params.get("reveal_ids"):

@@ -125,6 +125,21 @@ def test_a_client_that_lost_its_memory_begins_anew_within_a_task():
     assert state["memory"]["task"].tolist() == [1] * 4
 
 
+@pytest.mark.parametrize("policy", ["balanced", "herding", "reservoir", "leverage"])
+def test_with_a_fixed_budget_old_samples_make_room(policy):
+    params = ReplayParams(budget="fixed", memory_samples=6, memory_policy=policy)
+    learner = Replay(params, model(), place())
+    state, _ = learner.train({}, start(), FIRST, data(0))
+    assert len(state["memory"]["y"]) == 6
+    during, update = learner.train(state, start(), SECOND, data(1))
+    assert update.num_examples == 26
+    assert during["memory"] is state["memory"]
+    after, update = learner.train(during, start(), THIRD, data(1))
+    assert update.num_examples == 26
+    assert len(after["memory"]["y"]) == 6
+    assert set(after["memory"]["task"].tolist()) == {0, 1}
+
+
 def test_clients_draw_their_samples_by_themselves():
     drawn = []
     for client in (0, 1):
@@ -235,10 +250,15 @@ def test_nothing_is_held_back_in_the_first_task():
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("buffer_fraction", 0.0), ("buffer_fraction", 1.5), ("strength", -1.0)],
+    [
+        ("buffer_fraction", 0.0),
+        ("buffer_fraction", 1.5),
+        ("strength", -1.0),
+        ("budget", "most"),
+    ],
 )
 def test_a_parameter_out_of_range_is_refused(key, value):
-    with pytest.raises(ConfigError, match=f"strategy.{key}: got {value}, expected"):
+    with pytest.raises(ConfigError, match=f"strategy.{key}: got {value!r}, expected"):
         algorithm("replay-reg").params({key: value})
 
 

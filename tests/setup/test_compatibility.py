@@ -88,13 +88,13 @@ FEDET = {"strategy": "fedet", "dataset": "digits", "model": "small"}
         ),
         (
             {"strategy": "replay", "dataset": "digits", "scenario": "overlapped"},
-            "model.head: got 'multi', expected 'single' for replay, which trains on "
-            "samples of several tasks together",
+            "model.head: got 'multi', expected 'single' for replay, which trains one "
+            "head for several tasks together",
         ),
         (
             {"strategy": "replay", "dataset": "digits", "scenario": "concepts"},
             "scenario.name: got 'concepts', expected one whose tasks are told apart, "
-            "for replay, which trains on samples of several tasks together",
+            "for replay, which trains one head for several tasks together",
         ),
     ],
     ids=str,

@@ -1,0 +1,109 @@
+"""iCaRL: exemplars are trained on again, and predict by the nearest of their means.
+
+Rebuffi et al., CVPR 2017, https://arxiv.org/abs/1611.07725: the classifier of equation
+2, the loss of algorithm 3, the exemplars of algorithms 4 and 5 (`clients.replay`).
+Averaged as FedET's tables do (Liu et al., IJCAI 2023, "iCaRL + FL"): clients share the
+network, and nobody else sees an exemplar or a mean.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits, normalize, one_hot
+from typing_extensions import override
+
+from clients.fedavg import Sgd
+from clients.lwf.teacher import Outputs, Teacher, outputs
+from clients.replay.buffer import replay_samples
+from clients.replay.memory import remember
+from fcl_flower.core.seeds import derive
+from fcl_flower.core.types import Payload, TaskStage, Update
+from fcl_flower.data.examples import TaskData, concat
+from fcl_flower.models.multi_head import CLOSED
+from fcl_flower.training.tensors import load, to_numpy, to_torch
+from strategies.icarl import IcarlParams
+
+
+class Icarl(Sgd[IcarlParams]):
+    """Learn features by a sigmoid for each class, and classify by exemplars.
+
+    State beside that of `Sgd`: that of `Teacher`, and ``exemplars``, a memory of
+    `clients.replay.memory`; predictions need it. New classes have none until their
+    task ends.
+    """
+
+    needs_single_head = True
+
+    @override
+    def train(
+        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
+    ) -> tuple[Payload, Update]:
+        context, exemplars = self.context, state.get("exemplars", {})
+        old = replay_samples(exemplars, context.device, without=stage.task)
+        train = concat([data.train, old])
+        labels = data.train.y
+        teacher = Teacher.of_task(state, received, stage, self.model, labels)
+        self._known = to_torch(teacher.known, context.device)
+        self._taught: Outputs | None = None
+        if self.params.distillation and teacher.teaches and len(train.y):
+            self._taught = teacher.outputs(self.model, train)
+        # A class that comes again is told by its labels.
+        only_old = to_torch(teacher.old, context.device)
+        self._distilled = only_old[~torch.isin(only_old, labels)]
+        seen = TaskData(train, data.valid, data.test, data.classes)
+        after, update = super().train(state, received, stage, seen)
+        if stage.ends_task and len(labels):
+            seed = derive(context.seed, "exemplars", context.client, stage.task)
+            features = to_numpy(outputs(self.model, data.train).hidden)
+            exemplars = remember(
+                exemplars,
+                data.train,
+                self.params,
+                seed,
+                task=stage.task,
+                features=features,
+            )
+        return {**after, **teacher.kept(stage), "exemplars": exemplars}, update
+
+    @override
+    def loss(
+        self, logits: Tensor, labels: Tensor, rows: Tensor, hidden: Tensor
+    ) -> Tensor:
+        """Return the loss of algorithm 3, over the classes so far; a batch's mean.
+
+        A sum over classes as printed; the authors' code takes their mean, at a rate
+        of 2.
+        """
+        targets = one_hot(labels, logits.shape[1]).float()
+        if self._taught is not None:
+            old = self._distilled
+            targets[:, old] = torch.sigmoid(self._taught.logits[rows][:, old])
+        known = self._known
+        total = binary_cross_entropy_with_logits(
+            logits[:, known], targets[:, known], reduction="sum"
+        )
+        return total / len(labels)
+
+    @override
+    def predict(
+        self, state: Payload, received: Payload, task: int, x: Tensor
+    ) -> Tensor:
+        """Return minus the distances to the means of the exemplars, or the logits.
+
+        Features, and the means of those, have length 1 (section 2.1); so the nearest
+        mean is the nearest in angle. A class without an exemplar has the logit
+        `CLOSED`.
+        """
+        if self.params.classifier == "head":
+            return super().predict(state, received, task, x)
+        load(self.model, received["base"])
+        self.model.eval()
+        features = normalize(self.model.body(x))
+        logits = torch.full((len(x), self.model.classes), CLOSED, device=x.device)
+        exemplars = replay_samples(state.get("exemplars", {}), self.context.device)
+        if not len(exemplars.y):
+            return logits
+        known = normalize(outputs(self.model, exemplars).hidden)
+        for label in torch.unique(exemplars.y).tolist():
+            mean = normalize(known[exemplars.y == label].mean(0), dim=0)
+            logits[:, label] = -torch.linalg.vector_norm(features - mean, dim=1)
+        return logits

@@ -1,0 +1,1 @@
+"""Learning without forgetting, client side: the old model as a teacher."""

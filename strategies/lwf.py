@@ -1,0 +1,41 @@
+"""LwF: declaration and hyper-parameters; its server side is that of FedAvg.
+
+Li and Hoiem, ECCV 2016, https://arxiv.org/abs/1606.09282.
+"""
+
+from typing import Literal
+
+from pydantic import Field
+
+from fcl_flower.algorithms.base import Params
+from fcl_flower.algorithms.registry import Algorithm
+
+
+class DistillationParams(Params):
+    """How much the old model's answers count, and how soft they are made."""
+
+    strength: float = Field(1.0, ge=0)
+    """Weight of the distillation, at least 0 (the paper's lambda)."""
+    temperature: float = Field(2.0, gt=0)
+    """What logits are divided by in the distillation, above 0 (T)."""
+
+
+class LwfParams(DistillationParams):
+    """Hyper-parameters of learning without forgetting; 1 and 2 are the paper's."""
+
+    contrast: Literal["new", "all"] = "new"
+    """Among which classes the labels' loss is: the new ones, as if they had a head of
+    their own (as in the paper), or all."""
+
+
+ALGORITHM = Algorithm(
+    name="lwf",
+    server="strategies.fedavg:FedAvg",
+    client="clients.lwf.client:Lwf",
+    params_type=LwfParams,
+    summary="FedAvg whose clients answer for old classes as the old global model does",
+    paper="Li and Hoiem, ECCV 2016",
+    defaults={"data.datasets": "stdlib-docs", "scenario.name": "class-incremental"},
+    models=("transformer",),
+    privacy_units=("client",),
+)

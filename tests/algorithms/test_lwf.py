@@ -1,0 +1,210 @@
+"""Learning without forgetting, and the old model as a teacher."""
+
+import numpy as np
+import pytest
+import torch
+from class_streams import (
+    FIRST,
+    SECOND,
+    THIRD,
+    data,
+    five_and_five,
+    logits_of,
+    model,
+    moved,
+    place,
+    same,
+    slopes,
+    softmax,
+    start,
+)
+
+from clients.fedavg import Sgd
+from clients.lwf.client import Lwf
+from clients.lwf.teacher import Teacher, distillation
+from fcl_flower.algorithms.base import Params
+from fcl_flower.algorithms.registry import algorithm
+from fcl_flower.core.errors import ConfigError, WireError
+from fcl_flower.core.types import Update
+from fcl_flower.data.examples import Examples, TaskData
+from fcl_flower.federation.client import model_bytes
+from fcl_flower.training.tensors import load
+from strategies.lwf import LwfParams
+
+# ---------------------------------------------------------------- equations
+
+
+def test_the_distillation_is_the_scaled_divergence_of_softened_answers():
+    rng = np.random.default_rng(0)
+    z, targets = rng.normal(size=(2, 5, 3)) * 2
+    q, p = softmax(z / 3.0), softmax(targets / 3.0)
+    expected = 9 * (p * (np.log(p) - np.log(q))).sum(1).mean()
+
+    found = distillation(torch.from_numpy(z), torch.from_numpy(targets), 3.0)
+
+    assert float(found) == pytest.approx(expected)
+    alike = distillation(torch.from_numpy(z), torch.from_numpy(z), 3.0)
+    assert float(alike) == pytest.approx(0, abs=1e-12)
+
+
+def objective(base, old_base, x, y, old, new, params):
+    """Return LwF's loss by NumPy: labels among new classes, the teacher among old."""
+    z, taught = logits_of(base, x), logits_of(old_base, x)
+    p = softmax(z[:, new] if params.contrast == "new" else z)
+    places = [new.index(label) if params.contrast == "new" else label for label in y]
+    entropy = -np.log(p[np.arange(len(y)), places]).mean()
+    t = params.temperature
+    q, r = softmax(z[:, old] / t), softmax(taught[:, old] / t)
+    divergence = (r * (np.log(r) - np.log(q))).sum(1).mean()
+    return entropy + params.strength * t**2 * divergence
+
+
+@pytest.mark.parametrize("contrast", ["new", "all"])
+@pytest.mark.parametrize("growing", [False, True])
+def test_the_loss_of_a_second_task_and_its_gradient_by_numpy(contrast, growing):
+    params = LwfParams(strength=1.7, temperature=2.5, contrast=contrast)
+    learner = Lwf(params, model(), place(learning_rate=1e-12))
+    if growing:
+        learner.model.grow_head([0, 1])
+    state, _ = learner.train({}, start(), FIRST, data(0))
+    if growing:
+        learner.model.grow_head([0, 1, 2, 3])
+    old_base = moved(start())["base"]
+    learner.train(state, {"base": old_base}, SECOND, data(1))
+    now = moved(start(), 0.07)["base"]
+    load(learner.model, now)
+    rows = torch.tensor([3, 0, 11])
+    examples = data(1).train
+    x, y = examples.x[rows], examples.y[rows]
+
+    hidden = learner.model.body(x)
+    found = learner.loss(learner.model.heads[0](hidden), y, rows, hidden)
+    (gradient,) = torch.autograd.grad(found, [learner.model.heads[0].weight])
+
+    def by_hand(weight):
+        base = {**now, "heads.0.weight": weight}
+        if growing and contrast == "all":  # classes 4 and 5 do not exist yet
+            base = {n: v[:4] if n.startswith("heads") else v for n, v in base.items()}
+        inputs = x.double().numpy()
+        return objective(base, old_base, inputs, y.tolist(), [0, 1], [2, 3], params)
+
+    weight = now["heads.0.weight"].astype(np.float64)
+    assert float(found.detach()) == pytest.approx(by_hand(weight), rel=1e-5)
+    np.testing.assert_allclose(gradient, slopes(by_hand, weight), atol=1e-5)
+
+
+# ---------------------------------------------------------------- the teacher
+
+
+def test_the_first_task_has_no_teacher():
+    learner = Lwf(LwfParams(strength=1e3, contrast="all"), model(), place(epochs=3))
+    plain = Sgd(Params(), model(), place(epochs=3))
+    state, found = learner.train({}, start(), FIRST, data(0))
+    _, expected = plain.train({}, start(), FIRST, data(0))
+    assert same(found.payload, expected.payload)
+    assert state["memory/teacher"] == {}
+    assert state["memory/classes"]["known"].tolist() == [0, 1]
+
+
+def test_without_strength_it_is_training_on_the_task_alone():
+    learner = Lwf(LwfParams(strength=0.0, contrast="all"), model(), place(epochs=3))
+    plain = Sgd(Params(), model(), place(epochs=3))
+    state, _ = learner.train({}, start(), FIRST, data(0))
+    _, found = learner.train(state, start(), SECOND, data(1))
+    _, expected = plain.train({}, start(), SECOND, data(1))
+    assert same(found.payload, expected.payload)
+
+
+def test_the_teacher_is_the_model_of_the_tasks_first_round():
+    learner = Lwf(LwfParams(), model(), place())
+    state, _ = learner.train({}, start(), FIRST, data(0))
+    first, second = moved(start()), moved(start(), 0.3)
+    during, _ = learner.train(state, first, SECOND, data(1))
+    assert same({"base": during["memory/teacher"]}, first)
+    assert during["memory/classes"]["old"].tolist() == [0, 1]
+    assert during["memory/classes"]["known"].tolist() == [0, 1, 2, 3]
+    after, _ = learner.train(during, second, THIRD, data(1))
+    taught = learner._taught.logits.double().numpy()
+    x = data(1).train.x.double().numpy()
+    np.testing.assert_allclose(taught, logits_of(first["base"], x), atol=1e-5)
+    assert learner._old.tolist() == [0, 1]
+    # After a task there is no more to keep than which classes there are.
+    assert after["memory/teacher"] == {}
+    assert "old" not in after["memory/classes"]
+
+
+def test_a_client_that_lost_its_state_starts_with_the_model_that_it_gets():
+    learner = Lwf(LwfParams(), model(), place())
+    state, _ = learner.train({}, start(), THIRD, data(1))
+    assert state["memory/classes"]["known"].tolist() == [2, 3]
+    assert learner._taught is None
+
+
+def test_a_growing_head_tells_which_classes_others_have_met():
+    network = model()
+    network.grow_head([0, 1, 2])
+    labels = torch.tensor([1, 1, 0])
+    teacher = Teacher.of_task({}, start(), FIRST, network, labels)
+    assert teacher.known.tolist() == [0, 1, 2]
+    assert not teacher.teaches
+    network.grow_head([0, 1, 2, 3, 4])
+    later = Teacher.of_task(teacher.kept(FIRST), start(), SECOND, network, labels + 3)
+    assert later.old.tolist() == [0, 1, 2]
+    assert later.known.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_class_that_comes_again_is_learned_from_labels_and_from_the_teacher():
+    learner = Lwf(LwfParams(), model(), place())
+    state, _ = learner.train({}, start(), FIRST, data(0))
+    task = data(1)
+    both = Examples(task.train.x, task.train.y - 1)  # classes 1 and 2
+    learner.train(state, start(), SECOND, TaskData(both, task.valid, task.test, 6))
+    assert learner._old.tolist() == [0, 1]
+    assert learner._new.tolist() == [1, 2]
+
+
+def test_a_task_without_samples_is_no_reason_to_fail():
+    learner = Lwf(LwfParams(), model(), place())
+    state, _ = learner.train({}, start(), FIRST, data(0))
+    none = Examples(torch.empty(0, 3), torch.empty(0, dtype=torch.int64))
+    after, update = learner.train(state, start(), SECOND, TaskData(none, none, none, 6))
+    assert update.num_examples == 0
+    assert same(update.payload, start())
+    assert after["memory/classes"]["old"].tolist() == [0, 1]
+
+
+def test_the_teacher_is_not_needed_to_predict():
+    learner = Lwf(LwfParams(), model(), place())
+    state, _ = learner.train({}, start(), FIRST, data(0))
+    during, _ = learner.train(state, start(), SECOND, data(1))
+    assert during["memory/teacher"]
+    assert model_bytes(during, start()) == model_bytes({}, start())
+
+
+# ---------------------------------------------------------------- runs
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("strength", -0.1), ("temperature", 0.0), ("contrast", "old")],
+)
+def test_a_parameter_out_of_range_is_refused(key, value):
+    with pytest.raises(ConfigError, match=f"strategy.{key}: got {value!r}, expected"):
+        algorithm("lwf").params({key: value})
+
+
+def test_an_update_of_another_shape_is_refused():
+    server = algorithm("lwf").load_server()(LwfParams(), 0)
+    state = server.init(start()["base"])
+    sent = {**state["base"], "heads.0.bias": np.zeros(9, np.float32)}
+    with pytest.raises(WireError, match=r"heads\.0\.bias"):
+        server.check_update(state, Update({"base": sent}, 5))
+
+
+def test_the_teacher_keeps_old_classes_that_are_forgotten_without_it(tmp_path):
+    alone, taught = (
+        five_and_five(tmp_path / str(s), "lwf", **{"strategy.strength": s})
+        for s in (0.0, 1.0)
+    )
+    assert taught[0] > alone[0] + 0.1
+    assert taught.mean() > alone.mean() + 0.05
