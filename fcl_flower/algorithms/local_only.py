@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from fcl_flower.algorithms.base import ClientLearner, Params, ServerStrategy
-from fcl_flower.algorithms.hooks import SelectsModel
+from fcl_flower.algorithms.hooks import AnswersQueries, AsksClients, SelectsModel
 from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.training.tensors import snapshot
 
@@ -46,6 +46,7 @@ class LocalOnlyLearner(ClientLearner[Params], SelectsModel):
     ) -> tuple[Payload, Update]:
         server, own = _split(state)
         client = self.context.client
+        server = self._asked(server, own, stage, data)
         request = self._strategy.configure_train(server, stage, client)
         own, update = self._learner.train(own, request, stage, data)
         server = self._strategy.aggregate_train(server, stage, {client: update})
@@ -68,6 +69,18 @@ class LocalOnlyLearner(ClientLearner[Params], SelectsModel):
         server, own = _split(state)
         known = received or self._request(server, task)
         return self._learner.predict(own, known, task, x)
+
+    def _asked(
+        self, server: Payload, own: Payload, stage: TaskStage, data: "TaskData"
+    ) -> Payload:
+        """Return the state of the server side after its query, if it has one."""
+        strategy, learner, client = self._strategy, self._learner, self.context.client
+        if isinstance(strategy, AsksClients) and isinstance(learner, AnswersQueries):
+            question = strategy.configure_query(server, stage, client)
+            if question is not None:
+                answer = learner.answer_query(own, question, stage, data)
+                return strategy.aggregate_query(server, stage, {client: answer})
+        return server
 
     def _request(self, server: Payload, task: int) -> Payload:
         """Return what the server side would send for an evaluation."""

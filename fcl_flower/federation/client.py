@@ -96,7 +96,8 @@ Predict: TypeAlias = Callable[[Tensor], Tensor]
 """From inputs, shape (batch, *input_shape), to logits, (batch, classes)."""
 
 TRANSIENT = frozenset(
-    {"optimizer", "control", "curvature", "memory", "sums", "valid", SPENT}
+    {"optimizer", "control", "curvature", "memory", "sums", "valid"}
+    | {"subspace", "sketches", SPENT}
 )
 """Kinds of groups in a client's state that only training needs."""
 

@@ -1,0 +1,1 @@
+"""FOT, client side."""

@@ -1,0 +1,36 @@
+"""DER++: declaration and hyper-parameters; its server side is that of FedAvg.
+
+Buzzega et al., NeurIPS 2020, https://arxiv.org/abs/2004.07211.
+"""
+
+from pydantic import Field
+
+from fcl_flower.algorithms.registry import Algorithm
+from strategies.replay import MemoryParams, MemoryPolicy
+
+
+class DerParams(MemoryParams):
+    """Hyper-parameters of DER++; experience replay alone (FedER) has ``alpha`` 0."""
+
+    memory_policy: MemoryPolicy = "reservoir"
+    """Which samples stay; the paper's are those of a reservoir."""
+    alpha: float = Field(0.3, ge=0)
+    """Weight of the stored logits, at least 0. The defaults of both weights are those
+    of the authors' library (Mammoth) for CIFAR-100 with 500 samples."""
+    beta: float = Field(0.5, ge=0)
+    """Weight of the labels of stored samples, at least 0; 0 is DER."""
+    replay_batch: int = Field(32, ge=1)
+    """Stored samples in a step, for each of the two terms, at least 1."""
+
+
+ALGORITHM = Algorithm(
+    name="der",
+    server="strategies.fedavg:FedAvg",
+    client="clients.der:Der",
+    params_type=DerParams,
+    summary="FedAvg whose clients repeat stored samples and what they answered to them",
+    paper="Buzzega et al., NeurIPS 2020",
+    defaults={"data.datasets": "stdlib-docs", "scenario.name": "class-incremental"},
+    models=("transformer",),
+    privacy_units=("client",),
+)

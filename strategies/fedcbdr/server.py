@@ -1,0 +1,134 @@
+"""FedCBDR, server side: FedAvg, and what clients have to know to choose samples.
+
+Qi et al., 2025, https://arxiv.org/abs/2507.07712. There clients send their features,
+each sample's turned by a random matrix, the server computes the singular value
+decomposition ``U S V^T`` of all of them, and a sample's leverage score is the square of
+its row of U. The score is ``x^T G^+ x``, where G is the sum of ``x x^T`` over all
+samples: so here clients send their matrices of products, and no features at all.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+from typing_extensions import override
+
+from fcl_flower.algorithms.base import ServerStrategy
+from fcl_flower.algorithms.hooks import AsksClients, KnowsModel, RestoresClients
+from fcl_flower.core.errors import WireError
+from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
+from fcl_flower.core.update_checks import finite, same_tensors
+from strategies.fedcbdr import FedCbdrParams
+from strategies.fedcbdr.quotas import quotas
+from strategies.lorm.merging import symmetric
+
+BASE, GRAMS = "base", "grams"
+_SUMS, _COUNTS = "memory/grams", "memory/counts"
+SELECTION = "selection"
+"""What a client receives to choose samples: ``gram`` (upper half of G) and ``quotas``
+(by class)."""
+
+MOST_EXAMPLES = 2**31
+_TOLERANCE = 1e-9
+
+
+class FedCbdr(ServerStrategy[FedCbdrParams], AsksClients, RestoresClients, KnowsModel):
+    """Keep one global model; before a client's last round of a task ask for products.
+
+    The answer to a query, whose model is the one that the client then trains:
+    ``grams`` (``half``, the upper half of the sum of ``x x^T`` over the features of the
+    task's samples, float64, and ``counts``, its samples by class). With the round's
+    model a client gets the sum over all who have answered for the task so far. Of one
+    whose answer is lost nothing of the task is stored.
+
+    State: ``base``; by client ``memory/grams/TASK`` while a task lasts, and
+    ``memory/counts/TASK``.
+    """
+
+    averaged_groups = ()  # a task has to end for all at once
+    combines = True
+
+    @override
+    def init(self, model: Arrays) -> Payload:
+        return {BASE: model}
+
+    @override
+    def configure_query(
+        self, state: Payload, stage: TaskStage, client: int
+    ) -> Payload | None:
+        return {BASE: state[BASE]} if stage.ends_task else None
+
+    @override
+    def check_query_reply(self, state: Payload, answer: Payload) -> None:
+        half = np.broadcast_to(0.0, self.features * (self.features + 1) // 2)
+        counts = np.broadcast_to(np.int64(0), self.classes)
+        same_tensors(answer, {GRAMS: {"half": half, "counts": counts}})
+        finite(answer)
+        numbers = np.asarray(answer[GRAMS]["counts"])
+        if numbers.min() < 0 or numbers.max() > MOST_EXAMPLES:
+            raise WireError(
+                f"{GRAMS}/counts: expected numbers from 0 to {MOST_EXAMPLES}"
+            )
+        values = np.linalg.eigvalsh(symmetric(np.asarray(answer[GRAMS]["half"])))
+        if not values[0] >= -_TOLERANCE * max(values[-1], 1.0):
+            raise WireError(f"{GRAMS}/half: expected sums of products of features")
+
+    @override
+    def aggregate_query(
+        self, state: Payload, stage: TaskStage, answers: Mapping[int, Payload]
+    ) -> Payload:
+        # By client, since a round that is tried again asks again.
+        found = {str(client): answer[GRAMS] for client, answer in answers.items()}
+        grams, counts = f"{_SUMS}/{stage.task}", f"{_COUNTS}/{stage.task}"
+        return {
+            **state,
+            grams: {**state.get(grams, {}), **{c: a["half"] for c, a in found.items()}},
+            counts: {
+                **state.get(counts, {}),
+                **{c: a["counts"] for c, a in found.items()},
+            },
+        }
+
+    @override
+    def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
+        grams = state.get(f"{_SUMS}/{stage.task}", {})
+        if not stage.ends_task or str(client) not in grams:
+            return {BASE: state[BASE]}
+        found = quotas(_counts(state), self.params.memory_samples)[client]
+        total = np.sum([np.asarray(half) for half in grams.values()], axis=0)
+        return {BASE: state[BASE], SELECTION: {"gram": total, "quotas": found}}
+
+    @override
+    def check_update(self, state: Payload, update: Update) -> None:
+        same_tensors(update.payload, {BASE: state[BASE]})
+
+    @override
+    def aggregate_train(
+        self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
+    ) -> Payload:
+        counts = [update.num_examples for update in updates.values()]
+        kept = dict(state)
+        if stage.ends_task:
+            kept.pop(f"{_SUMS}/{stage.task}", None)
+        if not any(counts):
+            return kept
+        models = [update.payload[BASE] for update in updates.values()]
+        return {**kept, BASE: self.aggregation.combine(models, counts, state[BASE])}
+
+    @override
+    def on_state_lost(self, state: Payload, client: int) -> Payload:
+        # It has none of its samples any more: others have the room.
+        others = {
+            group: {name: t for name, t in arrays.items() if name != str(client)}
+            for group, arrays in state.items()
+        }
+        return {**others, BASE: state[BASE]}
+
+
+def _counts(state: Payload) -> dict[int, Array]:
+    """Return how many samples of each class clients have had, over all tasks."""
+    found: dict[int, Array] = {}
+    for group, arrays in state.items():
+        if group.startswith(_COUNTS):
+            for client, counts in arrays.items():
+                found[int(client)] = found.get(int(client), 0) + np.asarray(counts)
+    return found

@@ -1,0 +1,288 @@
+"""DER++: the loss of stored samples and logits, and what is stored when."""
+
+import numpy as np
+import pytest
+import torch
+from class_streams import (
+    FIRST,
+    FOURTH,
+    SECOND,
+    THIRD,
+    data,
+    five_and_five,
+    logits_of,
+    model,
+    moved,
+    place,
+    slopes,
+    softmax,
+    start,
+)
+from fakes import rounds_of, run_in_process, summary_of, tiny
+
+from clients.der import Der, logit_error
+from clients.fedavg import Sgd
+from fcl_flower.algorithms.base import Params
+from fcl_flower.algorithms.registry import algorithm
+from fcl_flower.core.errors import ConfigError, WireError
+from fcl_flower.core.types import Update
+from fcl_flower.data.examples import Examples, TaskData
+from fcl_flower.models.multi_head import CLOSED
+from fcl_flower.privacy.randomness import simulated
+from fcl_flower.training.tensors import load
+from strategies.der import DerParams
+from strategies.fedavg import FedAvg
+
+
+def learner(samples=8, where=None, **more):
+    params = DerParams(memory_samples=samples, **more)
+    return Der(params, model(), where or place())
+
+
+def entropy(z, y):
+    return -np.log(softmax(z)[np.arange(len(y)), y]).mean()
+
+
+# ---------------------------------------------------------------- the loss
+
+
+@pytest.mark.parametrize("growing", [True, False])
+def test_the_loss_of_a_second_task_and_its_gradient_by_numpy(growing):
+    # So many a step that both terms are over all that is stored.
+    one = learner(alpha=0.7, beta=0.4, where=place(learning_rate=1e-12))
+    if growing:
+        one.model.grow_head([0, 1])
+    state, _ = one.train({}, start(), FIRST, data(0))
+    if growing:
+        one.model.grow_head([0, 1, 2, 3])
+    one.train(state, moved(start()), SECOND, data(1))
+    now = moved(start(), 0.07)["base"]
+    load(one.model, now)
+    batch = data(1).train
+    rows = torch.arange(20)
+
+    hidden = one.model.body(batch.x)
+    found = one.loss(one.model.heads[0](hidden), batch.y, rows, hidden)
+    (gradient,) = torch.autograd.grad(found, [one.model.heads[0].weight])
+
+    x, y = state["memory"]["x"], state["memory"]["y"]
+    stored = state["memory"]["logits"].astype(np.float64)
+
+    def by_hand(weight):
+        base = {**now, "heads.0.weight": weight}
+        new, old = logits_of(base, batch.x.numpy()), logits_of(base, x)
+        open_now, open_then = (4, 2) if growing else (6, 6)
+        error = np.square(old - stored)[:, :open_then].mean()
+        again = entropy(old[:, :open_now], y)
+        return entropy(new[:, :open_now], batch.y.numpy()) + 0.7 * error + 0.4 * again
+
+    weight = now["heads.0.weight"].astype(np.float64)
+    assert float(found.detach()) == pytest.approx(by_hand(weight), rel=1e-5)
+    np.testing.assert_allclose(gradient, slopes(by_hand, weight), atol=2e-5)
+
+
+def test_an_old_logit_that_there_was_not_says_nothing():
+    stored = torch.tensor([[1.0, CLOSED, 3.0], [CLOSED, CLOSED, -1.0]])
+    logits = torch.tensor([[2.0, 7.0, 3.0], [5.0, 7.0, 1.0]], requires_grad=True)
+    found = logit_error(logits, stored)
+    found.backward()
+    assert float(found.detach()) == pytest.approx((1 + 0 + 4) / 3)
+    np.testing.assert_allclose(
+        logits.grad, [[2 / 3, 0, 0], [0, 0, 4 / 3]], rtol=1e-6, atol=0
+    )
+
+
+def test_without_weights_it_is_fedavg_and_each_weight_changes_it():
+    found = {}
+    for alpha in (0.0, 0.5):
+        for beta in (0.0, 0.5):
+            one = learner(alpha=alpha, beta=beta, where=place(epochs=3))
+            state, _ = one.train({}, start(), FIRST, data(0))
+            _, update = one.train(state, moved(start()), SECOND, data(1))
+            found[alpha, beta] = update.payload["base"]["body.0.weight"].tobytes()
+            assert update.num_examples == 20
+    plain = Sgd(Params(), model(), place(epochs=3))
+    _, expected = plain.train({}, moved(start()), SECOND, data(1))
+    assert found[0, 0] == expected.payload["base"]["body.0.weight"].tobytes()
+    assert len({*found.values()}) == 4
+
+
+@pytest.mark.parametrize(("samples", "stage"), [(8, FIRST), (0, SECOND)])
+def test_without_stored_samples_it_is_fedavg(samples, stage):
+    one, plain = learner(samples), Sgd(Params(), model(), place())
+    state = {}
+    if stage is SECOND:
+        state, _ = one.train({}, start(), FIRST, data(0))
+    _, found = one.train(state, start(), stage, data(stage.task))
+    _, expected = plain.train({}, start(), stage, data(stage.task))
+    for name, values in expected.payload["base"].items():
+        if stage is FIRST or not name.startswith("heads"):
+            np.testing.assert_array_equal(found.payload["base"][name], values)
+
+
+# ---------------------------------------------------------------- draws
+
+
+def drawn(client=0, stage=SECOND, times=3):
+    one = learner(12, place(client=client), replay_batch=5)
+    with simulated():
+        state, _ = one.train({}, start(), FIRST, data(0, 40))
+        one.train(
+            state,
+            start(),
+            stage,
+            TaskData(
+                *[Examples(*(tensor[:0] for tensor in data(1).train))] * 3, classes=6
+            ),
+        )
+    return [one._drawn().tolist() for _ in range(times)]
+
+
+def test_each_term_has_different_samples_of_its_own_in_every_step():
+    found = drawn()
+    assert [len({*places}) for places in found] == [5, 5, 5]
+    assert all(0 <= place < 12 for places in found for place in places)
+    assert len({*map(tuple, found)}) == 3
+
+
+def test_draws_follow_from_client_and_round_alone():
+    assert drawn() == drawn()
+    assert drawn() != drawn(client=1)
+    assert drawn() != drawn(stage=THIRD)
+
+
+def test_a_step_has_no_more_samples_than_it_may(monkeypatch):
+    one = learner(12, replay_batch=5, where=place(batch_size=10))
+    state, _ = one.train({}, start(), FIRST, data(0))
+    sizes = []
+    one.model.register_forward_pre_hook(lambda _, given: sizes.append(len(given[0])))
+    one.train(state, start(), SECOND, data(1))
+    # Two steps of two terms, and the validation of 20 samples.
+    assert sizes == [5, 5, 5, 5, 20]
+
+
+# ---------------------------------------------------------------- what is stored
+
+
+def test_a_task_is_stored_when_it_ends_with_the_logits_of_then():
+    one = learner()
+    state, update = one.train({}, start(), FIRST, data(0))
+    during, _ = one.train(state, start(), SECOND, data(1))
+    after, update = one.train(during, start(), THIRD, data(1))
+
+    assert during["memory"] is state["memory"]
+    memory = after["memory"]
+    assert sorted(memory) == ["logits", "rank", "task", "x", "y"]
+    assert len(memory["y"]) == 8
+    new = memory["task"] == 1
+    assert 0 < new.sum() < 8
+    expected = logits_of(update.payload["base"], memory["x"][new])
+    np.testing.assert_allclose(memory["logits"][new], expected, atol=1e-5)
+    old = [r in memory["rank"] for r in state["memory"]["rank"]]
+    np.testing.assert_array_equal(
+        memory["logits"][~new], state["memory"]["logits"][old]
+    )
+    assert memory["logits"].dtype == np.float32
+
+
+def test_all_samples_so_far_are_as_likely_to_stay():
+    counts = np.zeros(3)
+    for client in range(30):
+        one = learner(9, place(client=client))
+        state = {}
+        for stage in (FIRST, THIRD, FOURTH):
+            state, _ = one.train(state, start(), stage, data(stage.task))
+        counts += np.bincount(state["memory"]["task"], minlength=3)
+    # Of 270 places each of three tasks has 90, with a deviation of about 7.
+    np.testing.assert_allclose(counts, 90, atol=28)
+
+
+def test_logits_count_among_the_bytes_of_a_memory():
+    one = learner(1000, memory_bytes=500)
+    state, _ = one.train({}, start(), FIRST, data(0))
+    memory = state["memory"]
+    assert memory["logits"].shape[1] == 6
+    a_row = sum(values[0].nbytes for values in memory.values())
+    assert a_row >= 6 * 4 + 3 * 4
+    assert len(memory["y"]) == 500 // a_row < 20
+
+
+def test_samples_chosen_by_their_features_have_their_own_logits():
+    one = learner(4, memory_policy="herding")
+    state, update = one.train({}, start(), FIRST, data(0))
+    memory = state["memory"]
+    expected = logits_of(update.payload["base"], memory["x"])
+    np.testing.assert_allclose(memory["logits"], expected, atol=1e-5)
+
+
+def test_a_client_without_examples_stores_nothing():
+    one = learner()
+    empty = Examples(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64))
+    nothing = TaskData(empty, empty, empty, classes=6)
+    state, update = one.train({}, start(), FIRST, nothing)
+    assert (state["memory"], update.num_examples) == ({}, 0)
+
+
+# ---------------------------------------------------------------- runs
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_stored_samples_and_their_logits_save_old_classes(tmp_path):
+    found = {
+        name: five_and_five(tmp_path / name, "der", **given)
+        for name, given in {
+            "nothing": {"strategy.memory_samples": 0},
+            "der": {},
+        }.items()
+    }
+    assert found["nothing"][0] < 0.1
+    assert found["der"][0] > 0.4
+    assert all(new > 0.7 for _, new in found.values())
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_a_run_that_was_ended_and_resumed_ends_as_if_it_had_not_been(tmp_path):
+    class PulledPlugError(BaseException):
+        pass
+
+    def tamper(who, message, reply):
+        trains = message.metadata.message_type == "train"
+        if who == 1 and trains and len(grid_rounds(tmp_path / "b")) == 2:
+            raise PulledPlugError
+        return reply
+
+    def grid_rounds(folder):
+        return rounds_of(folder) if (folder / "rounds.jsonl").exists() else []
+
+    given = {"strategy": "der", "dataset": "digits", "model": "small", "rounds": 2}
+    given |= {"scenario": "classes", "head": "single"}
+    usual = tiny(tmp_path / "a", **given, client_state=str(tmp_path / "ma"))
+    broken = tiny(tmp_path / "b", **given, client_state=str(tmp_path / "mb"))
+    run_in_process(usual)
+    with pytest.raises(PulledPlugError):
+        run_in_process(broken, tamper=tamper)
+    run_in_process(broken.replace(resume=True))
+
+    assert len(rounds_of(tmp_path / "a")) == 4
+    assert summary_of(tmp_path / "b") == summary_of(tmp_path / "a")
+    assert rounds_of(tmp_path / "b") == rounds_of(tmp_path / "a")
+
+
+def test_a_memory_is_never_sent_and_an_update_that_holds_one_is_refused():
+    one = learner()
+    state, update = one.train({}, start(), FIRST, data(0))
+    assert update.payload.keys() == {"base"}
+    server = FedAvg(Params(), 0)
+    with pytest.raises(WireError, match="groups"):
+        server.check_update(
+            start(), Update({**update.payload, "memory": state["memory"]}, 1)
+        )
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("alpha", -0.1), ("beta", -0.1), ("replay_batch", 0), ("memory_samples", -1)],
+)
+def test_a_parameter_out_of_range_is_refused(key, value):
+    with pytest.raises(ConfigError, match=f"strategy.{key}: got {value}, expected"):
+        algorithm("der").params({key: value})
