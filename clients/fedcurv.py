@@ -25,6 +25,8 @@ class FedCurv(Sgd[FedCurvParams]):
     out of the sums.
     """
 
+    needed_to_train = (*Sgd.needed_to_train, "curvature")
+
     @override
     def train(
         self, state: Payload, received: Payload, stage: TaskStage, data: TaskData

@@ -33,6 +33,8 @@ class Scaffold(Sgd[ScaffoldParams]):
     tasks, as FedWeIT's comparison has it.
     """
 
+    needed_to_train = (*Sgd.needed_to_train, "control")
+
     @override
     def train(
         self, state: Payload, received: Payload, stage: TaskStage, data: TaskData

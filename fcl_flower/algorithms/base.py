@@ -7,7 +7,7 @@ that a process may end between any two calls.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
@@ -129,12 +129,15 @@ class ClientLearner(ABC, Generic[P]):
     """Client side: torch inside, NumPy at both ends; knows not the server side.
 
     Class attributes:
+        needed_to_train: kinds of groups, of the state and of what is received, that no
+            prediction needs. They do not count in what a client stores as its model.
         needs_single_head: trains for several tasks together, on samples of old ones or
             on what an old model says, so that these need one head, and an identity.
         update_is_model: `predict` takes the payload of the client's own update in the
             place of ``received``, and so can be tested before the aggregation.
     """
 
+    needed_to_train: Collection[str] = ("optimizer", "memory")
     needs_single_head: ClassVar[bool] = False
     update_is_model: ClassVar[bool] = False
 

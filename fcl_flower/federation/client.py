@@ -1,7 +1,7 @@
 """The client of a message: its run, its data, its learner and its state."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -95,23 +95,26 @@ SPENT = "privacy"
 Predict: TypeAlias = Callable[[Tensor], Tensor]
 """From inputs, shape (batch, *input_shape), to logits, (batch, classes)."""
 
-TRANSIENT = frozenset(
-    {"optimizer", "control", "curvature", "memory", "sums", "valid"}
-    | {"subspace", "sketches", SPENT}
-)
-"""Kinds of groups in a client's state that only training needs."""
 
-
-def model_bytes(state: Payload, received: Payload) -> int:
+def model_bytes(
+    state: Payload,
+    received: Payload,
+    needed_to_train: Collection[str] = ClientLearner.needed_to_train,
+) -> int:
     """Return the bytes that a client needs in order to predict, as it stores them.
 
-    What only training needs (moments, samples of old tasks, sums) is left out.
+    Args:
+        state: of the client.
+        received: for the evaluation.
+        needed_to_train: kinds of groups that only training needs, see `ClientLearner`;
+            they are left out, as is what examples have cost.
     """
+    left_out = {*needed_to_train, SPENT}
     return sum(
         len(encode(tensor).data)
         for payload in (state, received)
         for group, arrays in payload.items()
-        if group_kind(group.removeprefix(SERVER)) not in TRANSIENT
+        if group_kind(group.removeprefix(SERVER)) not in left_out
         for tensor in arrays.values()
     )
 
@@ -165,7 +168,8 @@ class Client:
     ) -> Evaluation:
         """Return the scores, and what it takes to get them."""
         accuracy = self.accuracy(state, received, stage)
-        return Evaluation(accuracy, model_bytes(state, received))
+        size = model_bytes(state, received, self.learner.needed_to_train)
+        return Evaluation(accuracy, size)
 
     def charged(self, state: Payload, examples: int) -> Payload:
         """Return the state with what a round of training costs its examples.
