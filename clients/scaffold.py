@@ -29,8 +29,7 @@ class Scaffold(Sgd[ScaffoldParams]):
     metric would go into that quotient, and are no drift. Adam takes the corrected
     gradient for the gradient; of that the paper says nothing.
 
-    State beside that of `Sgd`: ``control``, c_i by shared parameter. It is kept over
-    tasks, as FedWeIT's comparison has it.
+    State beside that of `Sgd`: ``control``, c_i by shared parameter, kept over tasks.
     """
 
     needed_to_train = (*Sgd.needed_to_train, "control")
@@ -43,9 +42,9 @@ class Scaffold(Sgd[ScaffoldParams]):
         weights = {n: w for n, w in self.model.named_parameters() if n in shared}
         own = self._of(weights, state.get("control", received["control"]))
         common = self._of(weights, received["control"])
-        drift = {name: common[name] - own[name] for name in weights}
+        corrections = {name: common[name] - own[name] for name in weights}
         start = self._of(weights, received["base"])
-        self._terms = [(w, start[name], drift[name]) for name, w in weights.items()]
+        self._terms = [(w, start[n], corrections[n]) for n, w in weights.items()]
         self._sums = {name: torch.zeros_like(w) for name, w in weights.items()}
         self._steps = 0
         gradients = {}
@@ -53,7 +52,10 @@ class Scaffold(Sgd[ScaffoldParams]):
             gradients = self.gradients(weights, state, received, stage, data.train)
         state, update = super().train(state, received, stage, data)
         if self.params.variate == "steps" and self._steps:
-            gradients = {n: s / self._steps - drift[n] for n, s in self._sums.items()}
+            gradients = {
+                name: total / self._steps - corrections[name]
+                for name, total in self._sums.items()
+            }
         new = gradients or own
         change = arrays_of({name: new[name] - own[name] for name in weights})
         payload = {**update.payload, "control/change": change}
@@ -63,7 +65,7 @@ class Scaffold(Sgd[ScaffoldParams]):
     @override
     def penalty(self, rows: Tensor, hidden: Tensor) -> Tensor | float:
         # Its gradient is the correction, and its value 0 where the round starts.
-        terms = (((w - x) * drift).sum() for w, x, drift in self._terms)
+        terms = (((w - x) * c).sum() for w, x, c in self._terms)
         return super().penalty(rows, hidden) + sum(terms)
 
     @override

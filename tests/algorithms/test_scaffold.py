@@ -283,6 +283,8 @@ def test_who_sends_no_variate_moves_none():
     server.check_update(start, silent)
     state = server.aggregate_train(start, NOW, {0: sent([0, 0], [2, 4]), 1: silent})
     np.testing.assert_array_equal(state["control"]["w"], [2, 4])
+    state = server.aggregate_train(state, NOW, {1: silent})
+    np.testing.assert_array_equal(state["control"]["w"], [2, 4])
     assert server.aggregate_train(start, NOW, {1: silent})["control"] == {}
 
 

@@ -97,19 +97,19 @@ def images(folder, **values):
 
 
 @pytest.mark.parametrize("name", ["stable-sgd", "fedprox-ssgd"])
-def test_the_settings_are_those_of_the_paper_unless_others_are_given(tmp_path, name):
+def test_the_settings_are_those_of_the_authors_unless_others_are_given(tmp_path, name):
     run = images(tmp_path, strategy=name)
 
     training = run.config.training
     assert (training.optimizer, training.momentum) == ("sgd", 0.8)
-    assert (training.batch_size, training.learning_rate) == (10, 0.1)
+    assert (training.batch_size, training.learning_rate) == (10, 0.01)
     assert training.lr_patience == 0
     assert run.model_params == LeNetParams(dropout=0.5)
     assert (run.params.gamma, run.params.minimum_rate) == (0.8, 5e-5)
     assert resolve(run.config) == run
-    own = {"learning_rate": 0.01, "model.dropout": 0.0, "model.width": 0.5}
+    own = {"learning_rate": 0.2, "model.dropout": 0.0, "model.width": 0.5}
     changed = images(tmp_path, strategy=name, **own)
-    assert changed.config.training.learning_rate == 0.01
+    assert changed.config.training.learning_rate == 0.2
     assert changed.model_params == LeNetParams(width=0.5, dropout=0.0)
 
 
@@ -151,7 +151,7 @@ def accuracies(folder, **values):
 def test_with_one_rate_it_is_fedavg_by_sgd_and_with_a_falling_one_it_is_not(tmp_path):
     same = {"optimizer": "sgd", "momentum": 0.8, "batch_size": 10}
     plain = accuracies(
-        tmp_path / "a", strategy="fedavg", learning_rate=0.1, lr_patience=0, **same
+        tmp_path / "a", strategy="fedavg", learning_rate=0.01, lr_patience=0, **same
     )
     steady, falling = (
         accuracies(tmp_path / name, strategy={"name": "stable-sgd", "gamma": gamma})
