@@ -6,6 +6,7 @@ import torch
 from apd_cases import SGD, begun, check, descend, place
 from fakes import rounds_of, run_in_process, summary_of, tiny
 from fedweit_cases import W, data, linear_model, stage
+from resuming import whole_and_resumed
 
 from clients.fedprox_apd import FedProxApd
 from fcl_flower.algorithms.registry import algorithm
@@ -151,32 +152,12 @@ def test_one_client_alone_without_the_term_is_apd(tmp_path):
     assert prox["nominal_bytes_up"] > apd["nominal_bytes_up"] == 0
 
 
-class PulledPlugError(BaseException):
-    """The server ends."""
-
-
-def test_a_run_that_was_ended_and_resumed_ends_as_if_it_had_not_been(tmp_path):
-    def pulled(who, message, reply):
-        asked.append(who)
-        if len(asked) == 5:
-            raise PulledPlugError
-        return reply
-
-    def config(name):
-        memory = str(tmp_path / f"memory-{name}")
-        given = {**SHAPE, "strategy": "fedprox-apd", "client_state": memory}
-        given |= {"strategy.consolidate_every": 2, "strategy.groups": 1}
-        return tiny(tmp_path / name, **given)
-
-    asked = []
-    run_in_process(config("whole"))
-    with pytest.raises(PulledPlugError):
-        run_in_process(config("broken"), tamper=pulled)
-    run_in_process(config("broken").replace(resume=True))
-
-    whole, again = (summary_of(tmp_path / name) for name in ("whole", "broken"))
-    assert again["client_accuracy"] == whole["client_accuracy"]
-    assert again["model_bytes"] == whole["model_bytes"]
+@pytest.mark.parametrize("name", ["apd", "fedprox-apd"])
+def test_a_run_that_was_ended_and_resumed_ends_as_if_it_had_not_been(tmp_path, name):
+    given = {**SHAPE, "strategy.consolidate_every": 2, "strategy.groups": 1}
+    whole, resumed = whole_and_resumed(tmp_path, 5, strategy=name, **given)
+    assert resumed["client_accuracy"] == whole["client_accuracy"]
+    assert resumed["model_bytes"] == whole["model_bytes"]
     assert whole["average_accuracy"] > 0.97
 
 
