@@ -8,7 +8,11 @@ from fcl_flower.models.params import (
     LeNetParams,
     PatchFiltersParams,
 )
-from fcl_flower.models.transformer.params import FrozenParams, LoraParams
+from fcl_flower.models.transformer.params import (
+    DisentangledParams,
+    FrozenParams,
+    LoraParams,
+)
 from fcl_flower.models.transformer.pretrained import EncoderParams
 
 _HERE = "fcl_flower.models"
@@ -136,6 +140,16 @@ _MODELS = {
         "the same frozen, with changes of low rank (LoRA) in its linear layers",
         LoraParams,
         encoder="lora",
+    ),
+    "disentangled-transformer": ModelEntry(
+        f"{_HERE}.transformer.disentangled:DisentangledTransformer",
+        TEXT,
+        0,
+        16,
+        1e-4,
+        "an encoder of texts with a space for all tasks and one for each, trained",
+        DisentangledParams,
+        encoder="whole",
     ),
     "vit": ModelEntry(
         f"{_HERE}.transformer.encoder:Transformer",

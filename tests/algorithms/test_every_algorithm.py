@@ -13,6 +13,7 @@ import pytest
 import torch
 from encoders import saved
 from fakes import exact, failure, rounds_of, run_in_process, summary_of, tiny
+from text_sets import encoded_topics
 from torch import nn
 from torch.optim.adam import adam
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -79,9 +80,10 @@ HEADS = {
 
 @pytest.fixture(scope="module", autouse=True)
 def encoder_of_digits(tmp_path_factory):
-    """LoRM changes a transformer: let it have one that reads digits."""
+    """LoRM changes a transformer: let it have one that reads digits, and IDBR texts."""
     folder = tmp_path_factory.mktemp("digits")
     QUICK["lorm"]["model.encoder"] = saved(folder, "vit", image_size=8, num_channels=1)
+    QUICK["idbr"] = encoded_topics(tmp_path_factory.mktemp("texts"))
 
 
 def after_travel(payload):

@@ -4,6 +4,7 @@ import gzip
 import json
 
 import numpy as np
+from encoders import saved, saved_tokenizer
 
 
 def write_text_set(root, train, test, name="tiny"):
@@ -35,3 +36,17 @@ def write_topics(root, labels=4, per_label=24, dimensions=8, name="tiny"):
         lines.append(" ".join([word, *map(str, vector)]))
     (root / f"{name}.vec").write_text("\n".join(lines) + "\n")
     return {"dataset": name, "data_root": str(root), "word_vectors": f"{name}.vec"}
+
+
+def encoded_topics(root, labels=4, per_label=24):
+    """Write a set of topics, and a tiny encoder of its words.
+
+    Return the settings of a run over it that has two spaces.
+    """
+    write_topics(root, labels, per_label)
+    words = [f"w{label}x{n}" for label in range(labels) for n in range(6)]
+    encoder = root / "encoder"
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+    saved_tokenizer(saved(encoder, "bert"), [*special, *words])
+    model = {"model": "disentangled-transformer", "model.encoder": str(encoder)}
+    return {"dataset": "tiny", "data_root": str(root), "model.max_tokens": 12, **model}

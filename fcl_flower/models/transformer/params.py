@@ -24,3 +24,10 @@ class LoraParams(EncoderParams):
     """Rank of what a linear layer learns, at least 1."""
     layers: Literal["all", "attention"] = "all"
     """Which linear layers of a block learn: all, or those of queries and values."""
+
+
+class DisentangledParams(EncoderParams):
+    """Settings of an encoder of texts with two spaces on top."""
+
+    max_tasks: int = Field(50, ge=1)
+    """Tasks that can be told apart by the specific space, at most."""

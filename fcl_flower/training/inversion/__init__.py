@@ -1,0 +1,1 @@
+"""What gradients of single samples tell: making them, and samples from them."""

@@ -1,0 +1,173 @@
+"""GLFC, server side: a mean of models, and a proxy that keeps the best old one.
+
+Dong et al., CVPR 2022, https://arxiv.org/abs/2203.11473, section 3.3. When a client
+begins a task it sends the gradients of its perturbed prototypes, one of each class. The
+server finds images that have these gradients, and with them the best model of the task,
+which is the old model for the next.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+from typing_extensions import override
+
+from fcl_flower.algorithms.base import ServerStrategy
+from fcl_flower.algorithms.hooks import Explains, TrainsOnServer
+from fcl_flower.core.errors import WireError
+from fcl_flower.core.seeds import derive
+from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update, specs
+from fcl_flower.core.update_checks import fits, same_tensors
+from strategies.glfc import GlfcParams
+
+if TYPE_CHECKING:
+    from fcl_flower.training.inversion.proxy_trainer import ProxyTrainer
+
+BASE, BEST, OLD, OLD_CLASSES = "base", "best", "old", "meta/old"
+PROTOTYPES, IMAGES, PROXY = "prototypes", "images", "meta/proxy"
+_FORM = ("x", "y", "client")
+
+
+class Glfc(ServerStrategy[GlfcParams], TrainsOnServer, Explains):
+    """Every client receives the model, and at the start of a task the old one.
+
+    State: ``base``; ``best``, the best model of the task for which images came last;
+    ``old``, that of the tasks before; ``images`` (``x``, (N, C, H, W); ``y``, (N,);
+    ``client``, (N,)); ``meta/proxy`` (``task``, -1 before the first images;
+    ``accuracy`` of ``best`` on the images; uint8 masks of the classes that clients have
+    told of, shape (classes,): ``known`` ones, and those ``before`` that task).
+    """
+
+    trainer: "ProxyTrainer"
+    averaged_groups = ()
+    combines = True
+    differences = (BASE,)
+
+    @override
+    def init(self, model: Arrays) -> Payload:
+        classes = len(np.asarray(model["heads.0.bias"]))
+        none = np.zeros(classes, np.uint8)
+        return {
+            BASE: model,
+            PROXY: {
+                "task": np.asarray(-1),
+                "accuracy": np.asarray(0.0),
+                "known": none,
+                "before": none,
+            },
+        }
+
+    @override
+    def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
+        sent = {BASE: state[BASE]}
+        if self.params.transition == "known" and not stage.starts_task:
+            return sent
+        proxy = state[PROXY]
+        # What is best of a client's own task is nothing that it could forget.
+        same = int(np.asarray(proxy["task"])) == stage.task
+        model, classes = (OLD, "before") if same else (BEST, "known")
+        if model in state:
+            sent |= {OLD: state[model], OLD_CLASSES: {"classes": proxy[classes]}}
+        return sent
+
+    @override
+    def check_update(self, state: Payload, update: Update) -> None:
+        payload = dict(update.payload)
+        gradients = payload.pop(PROTOTYPES, None)
+        same_tensors(payload, {BASE: state[BASE]})
+        if gradients is not None:
+            self._check_gradients(gradients, len(np.asarray(state[PROXY]["known"])))
+
+    @override
+    def aggregate_train(
+        self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
+    ) -> Payload:
+        counts = [update.num_examples for update in updates.values()]
+        base = state[BASE]
+        if any(counts):
+            models = [update.payload[BASE] for update in updates.values()]
+            base = self.aggregation.combine(models, counts, base)
+        state = {**state, BASE: base}
+        found = [
+            self._images(client, stage.round, update.payload[PROTOTYPES])
+            for client, update in updates.items()
+            if PROTOTYPES in update.payload
+        ]
+        new = {
+            name: np.concatenate([f[name] for f in found]) for name in _FORM if found
+        }
+        if len(new.get("y", ())):
+            state = _with_images(state, stage.task, new)
+        return self._with_the_best(state) if IMAGES in state else state
+
+    @override
+    def diagnostics(self, state: Payload, stage: TaskStage) -> Mapping[str, float]:
+        if IMAGES not in state:
+            return {}
+        return {
+            "proxy/accuracy": float(np.asarray(state[PROXY]["accuracy"])),
+            "proxy/images": float(len(np.asarray(state[IMAGES]["y"]))),
+        }
+
+    def _check_gradients(self, gradients: Arrays, classes: int) -> None:
+        """Refuse what are not the gradients of one image of each of some classes."""
+        encoded = self.trainer.encoded
+        if gradients.keys() != encoded.keys():
+            odd = sorted(gradients.keys() ^ encoded.keys())
+            raise WireError(f"{PROTOTYPES}: tensors {odd} are missing or unknown")
+        counts = {
+            spec.shape[0] if spec.shape else 0 for spec in specs(gradients).values()
+        }
+        count = min(counts)
+        if len(counts) > 1 or not 1 <= count <= classes:
+            raise WireError(f"{PROTOTYPES}: expected 1 to {classes} gradients")
+        expected = {
+            name: np.broadcast_to(np.float32(0), (count, *zeros.shape))
+            for name, zeros in encoded.items()
+        }
+        fits(PROTOTYPES, gradients, expected, sparse=False)
+        labels = self.trainer.labels_of(gradients)
+        if len(np.unique(labels)) < count:
+            raise WireError(f"{PROTOTYPES}: expected one gradient of a class")
+
+    def _images(self, client: int, number: int, gradients: Arrays) -> dict[str, Array]:
+        """Return what a client's gradients are those of, without what is not finite."""
+        y = self.trainer.labels_of(gradients)
+        seed = derive(self.seed, "images", client, number)
+        x = self.trainer.reconstruct(gradients, y, self.params.search_steps, seed)
+        found = np.isfinite(x).reshape(len(x), -1).all(1)
+        return {"x": x[found], "y": y[found], "client": np.full(found.sum(), client)}
+
+    def _with_the_best(self, state: Payload) -> Payload:
+        """Return the state with the better of the best model so far and the new one."""
+        images, proxy = state[IMAGES], state[PROXY]
+        x, y = np.asarray(images["x"]), np.asarray(images["y"])
+        classes = np.flatnonzero(np.asarray(proxy["known"]))
+        best, accuracy = state[BASE], self.trainer.accuracy(state[BASE], x, y, classes)
+        if BEST in state:
+            held = self.trainer.accuracy(state[BEST], x, y, classes)
+            if held > accuracy:
+                best, accuracy = state[BEST], held
+        proxy = {**proxy, "accuracy": np.asarray(accuracy)}
+        return {**state, BEST: best, PROXY: proxy}
+
+
+def _with_images(state: Payload, task: int, new: Mapping[str, Array]) -> Payload:
+    """Return the state with images of a task; the first of them begin it.
+
+    Of a client that has sent some of this task before, the new ones replace them.
+    """
+    proxy, groups = state[PROXY], dict(state)
+    before = proxy["before"]
+    if int(np.asarray(proxy["task"])) != task:
+        before = proxy["known"]
+        if BEST in groups:
+            groups[OLD] = groups.pop(BEST)
+    else:
+        held = {name: np.asarray(part) for name, part in groups[IMAGES].items()}
+        others = ~np.isin(held["client"], new["client"])
+        new = {name: np.concatenate([held[name][others], new[name]]) for name in _FORM}
+    known = np.array(proxy["known"])
+    known[new["y"]] = 1
+    told = {"task": np.asarray(task), "before": before, "known": known}
+    return {**groups, IMAGES: new, PROXY: {**proxy, **told}}

@@ -1,0 +1,47 @@
+"""IDBR: declaration and hyper-parameters; its server side is that of FedAvg.
+
+Huang et al., NAACL 2021, https://arxiv.org/abs/2104.05489.
+"""
+
+from typing import Literal
+
+from pydantic import Field
+
+from fcl_flower.algorithms.registry import Algorithm
+from strategies.replay import MemoryParams
+
+
+class IdbrParams(MemoryParams):
+    """Hyper-parameters of IDBR; the weights are those of the released code."""
+
+    budget: Literal["fraction", "fixed"] = "fraction"
+    """How much is kept: a fraction of each task (buffer_fraction), or a fixed memory
+    for all tasks (memory_samples, memory_bytes, memory_policy)."""
+    buffer_fraction: float = Field(0.03, gt=0, le=1)
+    """Fraction of a task's training samples that is kept to be replayed, in (0, 1]; the
+    paper has 0.01, FedET 0.03."""
+    generic: float = Field(0.5, ge=0)
+    """Weight of the squared distance in the generic space, at least 0."""
+    specific: float = Field(0.5, ge=0)
+    """Weight of the squared distance in the task-specific space, at least 0."""
+    new_weight: float = Field(0.5, ge=0)
+    """Weight of both for samples of the present task, at least 0."""
+    replayed_weight: float = Field(5.0, ge=0)
+    """Weight of both for replayed samples, at least 0."""
+    order: float = Field(1.0, ge=0)
+    """Weight of the loss of telling a text from its halves swapped, at least 0."""
+    task: float = Field(1.0, ge=0)
+    """Weight of the loss of telling tasks apart, at least 0."""
+
+
+ALGORITHM = Algorithm(
+    name="idbr",
+    server="strategies.fedavg:FedAvg",
+    client="clients.idbr.client:Idbr",
+    params_type=IdbrParams,
+    summary="replay of texts with a space for all tasks and one that tells them apart",
+    paper="Huang et al., NAACL 2021",
+    defaults={"data.datasets": "stdlib-docs", "scenario.name": "class-incremental"},
+    models=("disentangled-transformer",),
+    privacy_units=("client",),
+)

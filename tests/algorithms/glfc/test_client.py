@@ -1,0 +1,286 @@
+"""GLFC, client side: what is trained on, what is kept, and what is sent."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from clients.fedavg import Sgd
+from clients.glfc.client import Glfc
+from fcl_flower.algorithms.base import ClientContext, Params
+from fcl_flower.core.errors import ConfigError
+from fcl_flower.core.types import TaskStage
+from fcl_flower.data.examples import Examples, TaskData
+from fcl_flower.federation.client import model_bytes
+from fcl_flower.models.registry import MultiHeadModel
+from fcl_flower.training.inversion.encoding_network import (
+    EncodingNetwork,
+    sample_gradients,
+)
+from fcl_flower.training.loop import Training
+from fcl_flower.training.tensors import load, snapshot
+from strategies.glfc import GlfcParams
+
+FIRST = TaskStage(round=1, task=0, starts_task=True, ends_task=True)
+SECOND = TaskStage(round=2, task=1, starts_task=True, ends_task=False)
+THIRD = TaskStage(round=3, task=1, starts_task=False, ends_task=True)
+
+
+def model():
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.Flatten(), nn.Linear(4, 6), nn.Tanh())
+    return MultiHeadModel(
+        body, features=6, input_shape=(1, 2, 2), tasks=1, classes=4, single_head=True
+    )
+
+
+def learner(training=None, **params):
+    chosen = {"epochs": 1, "batch_size": 100, "learning_rate": 0.01} | (training or {})
+    context = ClientContext(client=2, seed=5, training=Training(**chosen))
+    given = {"memory_samples": 6, "perturbation_steps": 3, **params}
+    return Glfc(GlfcParams(**given), model(), context)
+
+
+def data(task, count=20):
+    draw = torch.Generator().manual_seed(task)
+    splits = [torch.randn(count, 1, 2, 2, generator=draw) for _ in range(3)]
+    parts = (Examples(x, (x[:, 0, 0, 0] > 0).long() + 2 * task) for x in splits)
+    return TaskData(*parts, classes=4)
+
+
+def start(shift=0.0):
+    network = model()
+    base = snapshot(network, network.shared_names())
+    return {"base": {name: values + np.float32(shift) for name, values in base.items()}}
+
+
+def taught(shift=0.3):
+    """Return what is received when the second task starts."""
+    old = start(shift)["base"]
+    return {**start(), "old": old, "meta/old": {"classes": np.uint8([1, 1, 0, 0])}}
+
+
+def after_first(made):
+    state, _ = made.train(made.init(), start(), FIRST, data(0))
+    return state
+
+
+def binary(logits, targets):
+    p = torch.sigmoid(logits)
+    return -(targets * p.log() + (1 - targets) * (1 - p).log())
+
+
+def remembered(state, task=1):
+    memory = state["memory"]
+    of = memory["task"] == task
+    return Examples(
+        torch.from_numpy(memory["x"][of]), torch.from_numpy(memory["y"][of]).long()
+    )
+
+
+# ---------------------------------------------------------------- training
+
+
+def test_the_first_task_is_learned_by_plain_binary_entropies():
+    made, oracle = learner({"epochs": 3}), model()
+    _, update = made.train(made.init(), start(), FIRST, data(0))
+    optimizer = torch.optim.Adam(oracle.parameters(), lr=0.01)
+    examples = data(0).train
+    for _ in range(3):
+        optimizer.zero_grad()
+        binary(oracle(examples.x, 0), torch.eye(4)[examples.y]).mean().backward()
+        optimizer.step()
+    for name, values in update.payload["base"].items():
+        np.testing.assert_allclose(values, oracle.state_dict()[name], atol=1e-6)
+    assert update.num_examples == 20
+
+
+def test_a_later_task_is_learned_with_both_losses_and_the_memory():
+    made, oracle, old = learner(compensation=0.7, distillation=2.0), model(), model()
+    state = after_first(made)
+    kept = remembered(state)
+    assert sorted(kept.y.tolist()) == [0] * 3 + [1] * 3
+
+    _, update = made.train(state, taught(), SECOND, data(1))
+
+    load(old, start(0.3)["base"])
+    new = data(1).train
+    x, y = torch.cat([new.x, kept.x]), torch.cat([new.y, kept.y])
+    logits = oracle(x, 0)
+    sizes = 1 - torch.sigmoid(logits.detach())[torch.arange(26), y]
+    sizes[:20] /= sizes[:20].mean()
+    sizes[20:] /= sizes[20:].mean()
+    targets = torch.eye(4)[y]
+    with torch.no_grad():
+        said = torch.sigmoid(old(x, 0))
+    soft = torch.cat([said[:, :2], targets[:, 2:]], 1)
+    loss = 0.7 * (sizes[:, None] * binary(logits, targets)).mean()
+    loss = loss + 2.0 * binary(logits, soft).mean()
+    optimizer = torch.optim.Adam(oracle.parameters(), lr=0.01)
+    loss.backward()
+    optimizer.step()
+    for name, values in update.payload["base"].items():
+        np.testing.assert_allclose(values, oracle.state_dict()[name], atol=1e-6)
+    assert update.num_examples == 26
+
+
+def test_the_old_model_stays_the_same_over_a_task():
+    made = learner()
+    state, _ = made.train(after_first(made), taught(), SECOND, data(1))
+    again, update = made.train(state, start(), THIRD, data(1))
+    for name, values in taught()["old"].items():
+        np.testing.assert_array_equal(again["memory/old"][name], values)
+    assert again["progress"]["old"].tolist() == [1, 1, 0, 0]
+    assert update.payload.keys() == {"base"}
+    # And it teaches in that round too.
+    plain = learner(distillation=0.0)
+    _, other = plain.train(state, start(), THIRD, data(1))
+    name = "heads.0.weight"
+    assert not np.array_equal(update.payload["base"][name], other.payload["base"][name])
+
+
+def test_without_an_old_model_only_the_compensated_loss_counts_in_full():
+    one, other = learner(), learner(compensation=9.0, distillation=9.0)
+    found = [
+        made.train(after_first(made), start(), SECOND, data(1))[1]
+        for made in (one, other)
+    ]
+    for name, values in found[0].payload["base"].items():
+        np.testing.assert_array_equal(values, found[1].payload["base"][name])
+
+
+def test_without_memory_and_old_model_samples_weigh_the_same():
+    made, plain = learner(memory_samples=0), model()
+    state = after_first(made)
+    assert len(state["memory"]["y"]) == 0
+    _, update = made.train(state, start(), SECOND, data(1))
+    examples = data(1).train
+    optimizer = torch.optim.Adam(plain.parameters(), lr=0.01)
+    binary(plain(examples.x, 0), torch.eye(4)[examples.y]).mean().backward()
+    optimizer.step()
+    for name, values in update.payload["base"].items():
+        np.testing.assert_allclose(values, plain.state_dict()[name], atol=1e-6)
+
+
+# ---------------------------------------------------------------- memory
+
+
+def test_exemplars_are_chosen_anew_with_each_rounds_features():
+    made = learner({"learning_rate": 0.3, "epochs": 5})
+    state, _ = made.train(after_first(made), taught(), SECOND, data(1))
+    again, _ = made.train(state, start(-0.4), THIRD, data(1))
+    for after in (state, again):
+        assert after["memory"]["task"].tolist().count(2) > 0
+        assert len(after["memory"]["y"]) == 6
+    assert remembered(state, 2).x.tolist() != remembered(again, 2).x.tolist()
+
+
+def test_what_is_kept_for_training_is_not_needed_to_predict():
+    made = learner()
+    state, _ = made.train(after_first(made), taught(), SECOND, data(1))
+    small = {name: state[name] for name in ("progress", "heads")}
+    assert model_bytes(state, start()) == model_bytes(small, start())
+
+
+# ---------------------------------------------------------------- transitions
+
+
+def trained(made, state, stage, task, received=None):
+    return made.train(state, received or start(), stage, data(task))
+
+
+def test_a_client_that_is_not_told_notices_a_task_by_its_entropy():
+    made = learner(transition="entropy", entropy_rise=0.5)
+    load(made.model, start()["base"])
+    with torch.no_grad():
+        p = made.model(data(0).train.x, 0).softmax(1).numpy().astype(np.float64)
+    expected = -(p * np.log(p)).sum(1).mean()
+
+    state, update = trained(made, made.init(), THIRD, 0)
+
+    assert float(state["progress"]["entropy"]) == pytest.approx(expected, rel=1e-5)
+    assert int(state["progress"]["task"]) == 1, "it rises from 0"
+    assert "prototypes" in update.payload
+    state, update = trained(made, state, SECOND, 1, taught())
+    assert int(state["progress"]["task"]) == 1, "whatever it is told"
+    assert "prototypes" not in update.payload
+    assert not state["memory/old"]
+
+
+def test_the_rise_is_since_the_last_round():
+    made = learner(transition="entropy", entropy_rise=0.5)
+    state, _ = trained(made, made.init(), FIRST, 0)
+    certain = {"base": {n: 40 * v for n, v in start()["base"].items()}}
+    sure, _ = trained(made, state, THIRD, 0, certain)
+    assert float(sure["progress"]["entropy"]) < 0.5
+    unsure, update = trained(made, sure, THIRD, 1, taught())
+    assert int(unsure["progress"]["task"]) == 2
+    assert unsure["memory/old"].keys() == start()["base"].keys()
+    assert unsure["progress"]["old"].tolist() == [1, 1, 0, 0]
+    assert update.num_examples == 26
+
+
+@pytest.mark.parametrize("transition", ["known", "entropy"])
+def test_a_client_without_samples_waits(transition):
+    made = learner(transition=transition)
+    none = Examples(torch.empty(0, 1, 2, 2), torch.empty(0, dtype=torch.int64))
+    empty = TaskData(none, none, none, 4)
+    state, update = made.train(made.init(), start(), FIRST, empty)
+    assert update.num_examples == 0
+    assert update.payload.keys() == {"base"}
+    assert np.isfinite(float(state["progress"]["entropy"]))
+
+
+# ---------------------------------------------------------------- prototypes
+
+
+def test_what_is_shown_are_gradients_of_a_sample_of_each_class():
+    made = learner(perturbation_steps=0)
+    _, update = made.train(made.init(), start(), FIRST, data(0))
+    examples = data(0).train
+    features = made.features(examples)
+    unit = features / features.norm(dim=1, keepdim=True)
+    places = []
+    for label in (0, 1):
+        of = torch.where(examples.y == label)[0]
+        distance = ((unit[of] - unit[of].mean(0)) ** 2).sum(1)
+        places.append(int(of[distance.argmin()]))
+    expected = sample_gradients(
+        EncodingNetwork((1, 2, 2), 4, 5), examples.x[places], examples.y[places]
+    )
+    for name, values in update.payload["prototypes"].items():
+        np.testing.assert_allclose(values, expected[name], atol=1e-6)
+
+
+def test_a_perturbed_prototype_shows_other_gradients():
+    found = [
+        learner(perturbation_steps=steps).train(
+            learner().init(), start(), FIRST, data(0)
+        )
+        for steps in (0, 5)
+    ]
+    one, other = (update.payload["prototypes"]["fc.weight"] for _, update in found)
+    assert not np.allclose(one, other)
+
+
+def test_data_that_are_no_images_are_refused():
+    body = nn.Linear(3, 2)
+    rows = MultiHeadModel(
+        body, features=2, input_shape=(3,), tasks=1, classes=4, single_head=True
+    )
+    context = ClientContext(client=0, seed=0, training=Training(1, 8, 0.1))
+    with pytest.raises(ConfigError, match="input_shape"):
+        Glfc(GlfcParams(), rows, context)
+
+
+def test_it_is_a_learner_of_one_head_whose_update_is_a_model():
+    assert Glfc.needs_single_head
+    assert Glfc.update_is_model
+    made = learner()
+    state, update = made.train(made.init(), start(), FIRST, data(0))
+    plain = Sgd(Params(), model(), made.context)
+    x = data(0).test.x
+    torch.testing.assert_close(
+        made.predict(state, update.payload, 0, x),
+        plain.predict({}, {"base": update.payload["base"]}, 0, x),
+    )

@@ -1,0 +1,269 @@
+"""IDBR, client side: its losses against plain autograd, and what is kept."""
+
+import numpy as np
+import pytest
+import torch
+from encoders import saved
+from torch import nn
+from torch.nn.functional import one_hot
+
+from clients.idbr.client import Idbr
+from clients.idbr.halves import swapped_halves
+from fcl_flower.algorithms.base import ClientContext
+from fcl_flower.core.errors import ConfigError
+from fcl_flower.core.types import TaskStage
+from fcl_flower.data.examples import Examples, TaskData
+from fcl_flower.federation.client import model_bytes
+from fcl_flower.models.registry import MultiHeadModel, create_model
+from fcl_flower.models.transformer.params import DisentangledParams
+from fcl_flower.training.loop import Training
+from fcl_flower.training.optimizers import OptimizerChoice
+from fcl_flower.training.tensors import load, snapshot
+from strategies.idbr import IdbrParams
+
+FIRST = TaskStage(round=1, task=0, starts_task=True, ends_task=True)
+SECOND = TaskStage(round=2, task=1, starts_task=True, ends_task=False)
+THIRD = TaskStage(round=3, task=1, starts_task=False, ends_task=True)
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bert")
+    return saved(
+        folder,
+        "bert",
+        hidden_size=8,
+        num_hidden_layers=1,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+
+
+def model(encoder, max_tasks=3):
+    return create_model(
+        "disentangled-transformer",
+        tasks=1,
+        classes=4,
+        single_head=True,
+        seed=1,
+        params=DisentangledParams(encoder=encoder, max_tasks=max_tasks),
+    )
+
+
+def learner(encoder, training=None, max_tasks=3, **params):
+    # Adam would make a step of what is rounding in a gradient of 0, as of key biases.
+    chosen = {"epochs": 1, "batch_size": 100, "learning_rate": 0.1}
+    chosen |= {"optimizer": OptimizerChoice("sgd")} | (training or {})
+    context = ClientContext(client=1, seed=5, training=Training(**chosen))
+    given = {"buffer_fraction": 0.25, **params}
+    return Idbr(IdbrParams(**given), model(encoder, max_tasks), context)
+
+
+def data(task, count=12):
+    draw = torch.Generator().manual_seed(task)
+    x = torch.randint(5, 40, (count, 7), generator=draw)
+    x[:, 0], x[:, -1] = 3, 4
+    x[::3, -2], x[::3, -1] = 4, 0  # some are shorter
+    parts = Examples(x, torch.arange(count) % 2 + 2 * task)
+    return TaskData(parts, parts, parts, classes=4)
+
+
+def start(encoder, shift=0.0):
+    network = model(encoder)
+    base = snapshot(network, network.shared_names())
+    return {"base": {name: v + np.float32(shift) for name, v in base.items()}}
+
+
+def after_first(made, encoder):
+    return made.train(made.init(), start(encoder), FIRST, data(0))[0]
+
+
+def entropy(logits, labels):
+    """Return the cross-entropy by its definition."""
+    wanted = one_hot(labels, logits.shape[1])
+    return -(wanted * (logits - logits.logsumexp(1, keepdim=True))).sum(1).mean()
+
+
+CUT = 2
+
+
+@pytest.fixture
+def always_two(monkeypatch):
+    """Cut every text behind its second word."""
+    cuts = lambda x: torch.full((len(x),), CUT)  # noqa: E731
+    monkeypatch.setattr("clients.idbr.client.drawn_cuts", cuts)
+
+
+def by_hand(network, x, y, tasks, old, weights, params, last):
+    """Return the loss over texts in both orders, without the learner's parts."""
+    both = torch.cat([x, swapped_halves(x, torch.full((len(x),), CUT))])
+    hidden, body = network.body(both), network.body
+    generic, specific = hidden[:, :4], hidden[:, 4:]
+    orders = torch.cat([torch.zeros(len(x)), torch.ones(len(x))]).long()
+    loss = entropy(network.heads[0](hidden), torch.cat([y, y]))
+    loss = loss + params.order * entropy(body.order(generic), orders)
+    if last == 0:
+        return loss
+    told = body.task(specific)[:, : last + 1]
+    loss = loss + params.task * entropy(told, torch.cat([tasks, tasks]))
+    with torch.no_grad():
+        was = old.body(x)
+    far = (hidden[: len(x)] - was) ** 2 * weights[:, None]
+    return (
+        loss + params.generic * far[:, :4].mean() + params.specific * far[:, 4:].mean()
+    )
+
+
+def stepped(network, loss):
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return network.state_dict()
+
+
+def same(found, expected):
+    for name, values in found.items():
+        np.testing.assert_allclose(values, expected[name], atol=1e-5, err_msg=name)
+
+
+@pytest.mark.usefixtures("always_two")
+def test_the_first_task_has_labels_and_the_order_of_halves(encoder):
+    made, oracle = learner(encoder, order=0.6), model(encoder)
+    _, update = made.train(made.init(), start(encoder), FIRST, data(0))
+    x, y = data(0).train
+    loss = by_hand(oracle, x, y, None, None, None, made.params, last=0)
+    same(update.payload["base"], stepped(oracle, loss))
+    assert update.num_examples == 12
+
+
+@pytest.mark.usefixtures("always_two")
+def test_a_later_task_has_the_task_and_the_distance_too(encoder):
+    weights = {"order": 0.6, "task": 0.7, "generic": 3.0, "specific": 5.0}
+    made = learner(encoder, new_weight=0.3, replayed_weight=2.0, **weights)
+    state = after_first(made, encoder)
+    memory = state["memory"]
+    assert sorted(memory["task"].tolist()) == [0] * 3
+    assert "rank" not in memory
+    # The second round of a task, so that the model is no longer the old one.
+    now, old = start(encoder, 0.05), start(encoder, -0.03)["base"]
+    _, update = made.train({**state, "memory/old": old}, now, THIRD, data(1))
+
+    oracle, was = model(encoder), model(encoder)
+    load(oracle, now["base"])
+    load(was, old)
+    new = data(1).train
+    x = torch.cat([new.x, torch.from_numpy(memory["x"].astype(np.int64))])
+    y = torch.cat([new.y, torch.from_numpy(memory["y"].astype(np.int64))])
+    tasks = torch.tensor([1] * 12 + [0] * 3)
+    of = torch.tensor([0.3] * 12 + [2.0] * 3)
+    loss = by_hand(oracle, x, y, tasks, was, of, made.params, last=1)
+    same(update.payload["base"], stepped(oracle, loss))
+    assert update.num_examples == 15
+
+
+def test_spaces_are_held_near_those_with_which_the_task_began(encoder):
+    def moved(weight):
+        made = learner(
+            encoder, {"epochs": 8}, new_weight=weight, replayed_weight=weight
+        )
+        state = after_first(made, encoder)
+        _, update = made.train(state, start(encoder), SECOND, data(1))
+        old, new = model(encoder).eval(), model(encoder).eval()
+        load(new, update.payload["base"])
+        x = data(1).train.x
+        return float((new.body(x) - old.body(x)).square().mean().detach())
+
+    assert moved(20.0) < 0.3 * moved(0.0)
+
+
+def test_the_old_model_is_that_of_the_start_of_the_task(encoder):
+    made = learner(encoder)
+    state = after_first(made, encoder)
+    state, _ = made.train(state, start(encoder, 0.1), SECOND, data(1))
+    again, _ = made.train(state, start(encoder, 0.2), THIRD, data(1))
+    name = "heads.0.bias"
+    expected = start(encoder, 0.1)["base"][name]
+    np.testing.assert_array_equal(again["memory/old"][name], expected)
+
+
+def test_a_client_that_lost_its_state_goes_on_from_what_it_receives(encoder):
+    made = learner(encoder)
+    state, update = made.train(made.init(), start(encoder, 0.1), THIRD, data(1))
+    name = "heads.0.bias"
+    expected = start(encoder, 0.1)["base"][name]
+    np.testing.assert_array_equal(state["memory/old"][name], expected)
+    assert update.num_examples == 12
+
+
+# ---------------------------------------------------------------- memory
+
+
+def test_a_task_is_remembered_once_by_the_encoders_own_features(encoder):
+    made = learner(encoder)
+    state, update = made.train(made.init(), start(encoder), FIRST, data(0))
+    kept = state["memory"]
+    again, _ = made.train(state, start(encoder, 0.2), FIRST, data(0))
+    assert again["memory"] is kept
+    trained = model(encoder).eval()
+    load(trained, update.payload["base"])
+    with torch.no_grad():
+        features = trained.body.pooled(data(0).train.x).numpy().astype(np.float64)
+    x = data(0).train.x.numpy()
+    places = [int((x == row).all(1).argmax()) for row in kept["x"]]
+    # Each is nearest of all samples to the mean of those that are nearest to it.
+    near = np.linalg.norm(features[:, None] - features[places][None], axis=2).argmin(1)
+    assert len(set(places)) == 3
+    assert set(near) == {0, 1, 2}
+
+
+def test_a_fixed_memory_makes_room_for_new_tasks(encoder):
+    made = learner(encoder, budget="fixed", memory_samples=4)
+    state = after_first(made, encoder)
+    assert state["memory"]["task"].tolist() == [0] * 4
+    state, update = made.train(state, start(encoder), SECOND, data(1))
+    assert update.num_examples == 16
+    assert len(state["memory"]["y"]) == 4
+    assert set(state["memory"]["task"].tolist()) == {0, 1}
+
+
+def test_nothing_is_kept_where_nothing_may_be_or_is_there(encoder):
+    made = learner(encoder, budget="fixed", memory_samples=0)
+    assert after_first(made, encoder)["memory"] == {}
+    made = learner(encoder)
+    none = Examples(torch.empty(0, 0, dtype=torch.int64), torch.empty(0).long())
+    empty = TaskData(none, none, none, 4)
+    state, update = made.train(made.init(), start(encoder), FIRST, empty)
+    assert state["memory"] == {}
+    assert update.num_examples == 0
+
+
+def test_what_is_kept_for_training_is_not_needed_to_predict(encoder):
+    made = learner(encoder)
+    state = after_first(made, encoder)
+    assert model_bytes(state, start(encoder)) == model_bytes({}, start(encoder))
+
+
+# ---------------------------------------------------------------- refused
+
+
+def test_more_tasks_than_the_model_tells_apart_are_refused(encoder):
+    made = learner(encoder, max_tasks=1)
+    state = made.init()
+    received = {"base": snapshot(made.model, made.model.shared_names())}
+    with pytest.raises(ConfigError, match=r"model\.max_tasks: got 1, expected at lea"):
+        made.train(state, received, SECOND, data(1))
+
+
+def test_a_model_without_the_two_spaces_is_refused():
+    flat = MultiHeadModel(
+        nn.Linear(3, 2),
+        features=2,
+        input_shape=(3,),
+        tasks=1,
+        classes=2,
+        single_head=True,
+    )
+    context = ClientContext(client=0, seed=0, training=Training(1, 8, 0.1))
+    with pytest.raises(ConfigError, match="expected disentangled-transformer"):
+        Idbr(IdbrParams(), flat, context)
