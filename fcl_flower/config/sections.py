@@ -305,6 +305,9 @@ class RunSection(Section):
     """Resume the run in the output folder, after its last finished round."""
     client_state: str = "context"
     """Where clients keep their state: context (Flower's), or a folder."""
+    keep_clients: bool = False
+    """Keep the clients' states in the folder of a simulation that is over, for fcl
+    export-model."""
     metrics_port: int = Field(0, ge=0, le=65535)
     """Port of the server's own machine, 127.0.0.1, at which Prometheus finds /metrics
     while the run goes on; 0 for none."""

@@ -84,7 +84,7 @@ def test_the_wheel_holds_the_three_packages_whole_and_nothing_else(dist):
     }
     with zipfile.ZipFile(dist / f"{NAME}-py3-none-any.whl") as wheel:
         held = set(wheel.namelist())
-    beside = {name for name in held - needed}
+    beside = held - needed
 
     assert needed <= held
     assert all(name.startswith(f"{NAME}.dist-info/") for name in beside)
