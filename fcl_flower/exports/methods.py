@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fcl_flower.core.errors import unknown
-from fcl_flower.exports.significance import Paired, adjusted, paired
 from fcl_flower.exports.sheets import COSTS, Sheet
+from fcl_flower.exports.significance import Paired, adjusted, paired
 from fcl_flower.results import tables
 from fcl_flower.results.result import Result
 

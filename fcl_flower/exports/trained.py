@@ -97,8 +97,6 @@ def trained(folder: Path, client: int, task: int) -> Trained:
     plan = factory.build_scenario(run)
     last = plan.num_tasks - 1
     learner = factory.build_learner(run, plan, client)
-    if config.model.growing_head:
-        learner.model.grow_head(plan.labels_until(last))
     node = NodeConfig(partition_id=client)
     test = client_data(run, plan, node, last + 1).examples(task, "test")
     state = _state(folder / CLIENTS / f"client-{client}")

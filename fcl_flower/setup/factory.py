@@ -11,7 +11,7 @@ from fcl_flower.algorithms.base import ClientContext, ClientLearner, ServerStrat
 from fcl_flower.algorithms.hooks import KnowsModel, SumsUpdates, TrainsOnServer
 from fcl_flower.algorithms.local_only import LocalOnlyLearner
 from fcl_flower.algorithms.registry import algorithm
-from fcl_flower.core.errors import refuse
+from fcl_flower.core.errors import refuse, unknown
 from fcl_flower.core.schedule import Schedule
 from fcl_flower.data.datasets.arrays import TabularDataset, TimeSeriesDataset
 from fcl_flower.data.datasets.registry import load_dataset
@@ -25,6 +25,7 @@ from fcl_flower.data.text.tokenizers import EncoderTokenizer, encoder_tokenizer
 from fcl_flower.data.text.word_vectors import WordVectors, word_vectors
 from fcl_flower.models.registry import MultiHeadModel, create_model
 from fcl_flower.models.transformer.pretrained import EncoderParams
+from fcl_flower.results.trackers.registry import TRACKERS
 from fcl_flower.setup.compatibility import check_single_head
 from fcl_flower.setup.policy import build_aggregation, check_attack
 from fcl_flower.setup.privacy import check_examples_apart, check_privacy
@@ -42,6 +43,9 @@ def validate(run: ResolvedRun) -> None:
         ConfigError: something in the configuration does not go with the rest.
     """
     find_device(run.config.training.device)
+    for name in run.config.run.trackers:
+        if name not in TRACKERS:
+            raise unknown("run.track", name, sorted(TRACKERS))
     plan = build_scenario(run)
     network = build_model(run, plan)
     build_strategy(run).init(snapshot(network, network.shared_names()))

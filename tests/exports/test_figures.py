@@ -66,6 +66,7 @@ def test_columns_are_bytes_on_top_of_each_other(run):
             assert column.get_y() == pytest.approx(tops[where])
             tops[where] += column.get_height()
     np.testing.assert_allclose(tops, [sum(r["bytes_up"].values()) for r in rounds])
+    assert axes.get_xlim() == (0.5, len(rounds) + 0.5)
     assert axes.yaxis.get_major_formatter()(2e6).endswith("MB")
 
 

@@ -15,6 +15,11 @@ from fcl_flower.exports.trained import trained
 pytestmark = pytest.mark.usefixtures("one_thread")
 SMALL = {"dataset": "digits", "clients": 2, "tasks": 2, "rounds": 1, "progress": False}
 KEPT = {"keep_clients": True}
+GROWING = {
+    "model": {"growing_head": True},
+    "scenario": "class-incremental",
+    "classes_per_task": 2,
+}
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +48,7 @@ def recorded(folder):
 
 @pytest.mark.parametrize("name", ["fedavg", "fedweit", "local", "stl", "finetune"])
 def test_it_predicts_what_the_record_says_of_each_client_and_task(name, runs):
-    new = {"model": {"growing_head": True}, "scenario": "class-incremental"}
-    folder = runs(name, **(new if name == "finetune" else {}))
+    folder = runs(name, **(GROWING if name == "finetune" else {}))
 
     for client in range(2):
         for task in range(2):
