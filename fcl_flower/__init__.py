@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from fcl_flower.results import metrics
     from fcl_flower.results.result import Comparison, Result
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Algorithm",

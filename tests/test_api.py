@@ -83,7 +83,7 @@ def test_a_table_has_a_row_for_each_accuracy_that_was_measured():
 def test_data_frames_are_made_by_pandas_where_it_is(monkeypatch):
     result = simulate()
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(fcl.ConfigError, match=r"pip install 'fcl-flower.pandas"):
+    with pytest.raises(fcl.ConfigError, match=r"pip install 'fcl-flower.frames"):
         result.to_pandas()
 
     monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=list))

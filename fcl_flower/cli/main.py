@@ -11,6 +11,8 @@ import click
 from fcl_flower import __version__
 from fcl_flower.cli.check_data import check_data
 from fcl_flower.cli.deploy import certs, client, run, server
+from fcl_flower.cli.export.network import export_model
+from fcl_flower.cli.export.numbers import export
 from fcl_flower.cli.forget import forget
 from fcl_flower.cli.inspect import config, list_
 from fcl_flower.cli.options import configured, run_options
@@ -21,6 +23,7 @@ from fcl_flower.core.errors import ConfigError, FclError, PluginWarning, refuse
 @click.group(
     commands=[
         *(simulate, compare, study, list_, config),
+        *(export, export_model),
         *(forget, check_data, certs, server, client, run),
     ],
     invoke_without_command=True,

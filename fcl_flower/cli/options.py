@@ -30,6 +30,7 @@ FLAGS: dict[str, tuple[Any, str]] = {
     "seed": (int, "Of all random number generators.  [default: 0]"),
     "device": (str, "auto, cpu, or a torch device.  [default: auto]"),
     "local_only": (bool, "Clients learn alone, without communication."),
+    "track": (str, "tensorboard, mlflow or wandb, separated by commas."),
     "asynchronous": (bool, "An update counts as it comes; no rounds."),
 }
 """Short flags of settings that many need; all others are reached by ``--set``."""

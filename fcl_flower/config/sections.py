@@ -306,9 +306,20 @@ class RunSection(Section):
     """Resume the run in the output folder, after its last finished round."""
     client_state: str = "context"
     """Where clients keep their state: context (Flower's), or a folder."""
+    keep_clients: bool = False
+    """Keep the clients' states in the folder of a simulation that is over, for fcl
+    export-model."""
     metrics_port: int = Field(0, ge=0, le=65535)
     """Port of the server's own machine, 127.0.0.1, at which Prometheus finds /metrics
     while the run goes on; 0 for none."""
+    track: str = ""
+    """Who else gets the numbers of the run while it goes on, separated by commas:
+    tensorboard, mlflow, wandb, or the tracker of another package; empty for nobody."""
+
+    @property
+    def trackers(self) -> tuple[str, ...]:
+        """Return the names that ``track`` lists."""
+        return _listed(self.track)
 
 
 def _listed(text: str) -> tuple[str, ...]:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from logging import INFO
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from flwr.app import ArrayRecord
 from flwr.common.logger import log
@@ -30,6 +29,7 @@ from fcl_flower.federation.transport.state_store import FolderStateStore
 from fcl_flower.privacy.ledger import Ledger
 from fcl_flower.results.diagnostics import build_diagnostics
 from fcl_flower.results.history import Lateness
+from fcl_flower.results.monitoring.listener import Listener
 from fcl_flower.results.recorder import Recorder
 from fcl_flower.results.run_folder import CHECKPOINT, free_folder
 from fcl_flower.setup import factory
@@ -37,9 +37,6 @@ from fcl_flower.setup.resolve import resolve
 from fcl_flower.setup.resolved_run import ResolvedRun
 from fcl_flower.storage.folder_lock import locked
 from fcl_flower.training.tensors import snapshot
-
-if TYPE_CHECKING:
-    from fcl_flower.results.monitoring.exporter import Exporter
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +91,7 @@ def prepare(
     wanted = config.scenario.clients
     registry = ClientRegistry(grid, wanted)
     # First of all: where its port is taken, nothing has been waited for or written.
-    exporter = _exporter(config.run.metrics_port, registry, stack)
+    exporters = _exporters(config.run.metrics_port, registry, stack)
     registry.wait_for_clients(config.federation.min_updates, timeout)
     clients = wanted or len(registry.clients)
     if not wanted and set(registry.clients) != set(range(clients)):
@@ -133,7 +130,7 @@ def prepare(
         build_diagnostics(scenario, config.privacy, ledger),
         remarks,
         None if counterpart is None else counterpart.title,
-        exporter,
+        [*exporters, *_trackers(config, folder, stack)],
     )
     checkpoint = CheckpointStore(FolderStateStore(folder / CHECKPOINT))
     server = Server(
@@ -168,15 +165,24 @@ def prepare(
     return replace(run, agree_on_masks=partial(secure.begin, channel))
 
 
-def _exporter(
+def _exporters(
     port: int, registry: ClientRegistry, stack: ExitStack
-) -> "Exporter | None":
-    """Return the open metrics of a run, None where no port is set."""
+) -> Sequence[Listener]:
+    """Return the open metrics of a run, nothing where no port is set."""
     if not port:
-        return None
+        return ()
     from fcl_flower.results.monitoring.exporter import exporting
 
-    return stack.enter_context(exporting(port, lambda: len(registry.clients)))
+    return [stack.enter_context(exporting(port, lambda: len(registry.clients)))]
+
+
+def _trackers(config: RunConfig, folder: Path, stack: ExitStack) -> Sequence[Listener]:
+    """Return what tracks a run, nothing where no tracker is named."""
+    if not config.run.trackers:
+        return ()
+    from fcl_flower.results.monitoring.tracking import tracking
+
+    return [stack.enter_context(tracking(config.run.trackers, config, folder))]
 
 
 def _evaluates_updates(resolved: ResolvedRun) -> bool:

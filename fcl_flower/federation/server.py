@@ -332,10 +332,10 @@ class Server:
 
     def finish(self) -> None:
         """Write the summary and the report; only then is the run shown as finished."""
-        left_out = self._recorder.finish()["left_out"]
-        write_report(self._recorder.folder)
+        summary = self._recorder.finish()
+        self._recorder.hand_over(summary, write_report(self._recorder.folder))
         log(INFO, "results and report.html: %s", self._recorder.folder.absolute())
-        for client, why in left_out.items():
+        for client, why in summary["left_out"].items():
             log(WARNING, "client %s took part in no round: %s", client, why)
         self._recorder.progress(self._done, 0, 0, "finished")
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.types import Array, Evaluation, TaskStage
@@ -26,11 +26,9 @@ from fcl_flower.results.event_log import (
     EventLog,
 )
 from fcl_flower.results.history import Lateness, RoundRecord, RunHistory
+from fcl_flower.results.monitoring.listener import Listener
 from fcl_flower.results.summary import summarize, total_rounds
 from fcl_flower.results.traffic import Traffic
-
-if TYPE_CHECKING:
-    from fcl_flower.results.monitoring.exporter import Exporter
 
 COLUMNS = ("round", "task_learned", "client", "task", "task_name", "accuracy")
 """Of ``accuracy.csv``."""
@@ -53,7 +51,7 @@ class Recorder:
         diagnostics: Sequence[Diagnostics],
         remarks: Mapping[str, str] = {},
         counterpart: str | None = None,
-        exporter: "Exporter | None" = None,
+        listeners: Sequence[Listener] = (),
     ) -> None:
         """Create the files of a run without rounds.
 
@@ -65,17 +63,16 @@ class Recorder:
             remarks: what else a reader should know, by topic; for the summary.
             counterpart: title of the same run without communication; None where
                 there is none.
-            exporter: hears of each round, those before a resumption too; None where
-                nobody asks.
+            listeners: hear of what is recorded, that before a resumption too.
         """
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self._config, self._scenario = folder, config, scenario
         self._diagnostics = diagnostics
         self._remarks = dict(remarks)
         self._counterpart = counterpart
-        self._exporter = exporter
-        if exporter is not None:
-            exporter.begin(total_rounds(config, scenario))
+        self._listeners = listeners
+        for listener in listeners:
+            listener.begin(total_rounds(config, scenario))
         self._history = RunHistory.empty(config.scenario.clients, config.scenario.tasks)
         self._started = self._round_started = time.monotonic()
         self._progress_written = self._started
@@ -252,6 +249,11 @@ class Recorder:
         _write_json(self.folder / "summary.json", summary)
         return summary
 
+    def hand_over(self, summary: Mapping[str, Any], report: Path) -> None:
+        """Tell all listeners that the run is over, and where its page is."""
+        for listener in self._listeners:
+            listener.finish(summary, report)
+
     def _add_evaluation(
         self, server_round: int, task: int, scores: Mapping[int, Evaluation]
     ) -> None:
@@ -262,6 +264,8 @@ class Recorder:
                 for i, value in enumerate(found.accuracy):
                     name = self._scenario.clients[client][i].name
                     lines.writerow([server_round, task, client, i, name, value])
+        for listener in self._listeners:
+            listener.add_evaluation(server_round, scores)
 
     def _row(self, task: int) -> int:
         """Return in which row of the matrices an evaluation after a task is."""
@@ -275,8 +279,8 @@ class Recorder:
             diagnostics.add_round(record.round, by_task, record.diagnostics)
         with (self.folder / "rounds.jsonl").open("a") as file:
             file.write(json.dumps(record.line()) + "\n")
-        if self._exporter is not None:
-            self._exporter.add_round(record)
+        for listener in self._listeners:
+            listener.add_round(record)
 
 
 def _evaluation_event(task: int, scores: Mapping[int, Evaluation]) -> dict[str, object]:

@@ -225,7 +225,7 @@ def _markdown(rows: list[dict[str, Any]]) -> str:
 
 
 def _data_frame(rows: list[dict[str, Any]]) -> "pd.DataFrame":
-    with extra("pandas", "to_pandas"):
+    with extra("frames", "to_pandas"):
         import pandas as pd
     return pd.DataFrame(rows)
 

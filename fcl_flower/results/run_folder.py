@@ -75,8 +75,12 @@ def _prepare(config: RunConfig, folder: Path, data_root: Path) -> RunConfig:
     )
 
 
-def close_folder(folder: Path) -> dict[str, Any]:
+def close_folder(folder: Path, *, keep_clients: bool) -> dict[str, Any]:
     """Remove what only a running run needs; return its summary.
+
+    Args:
+        folder: of the run.
+        keep_clients: the clients' states stay.
 
     Raises:
         RoundError: there is no summary.
@@ -86,6 +90,7 @@ def close_folder(folder: Path) -> dict[str, Any]:
         raise RoundError(
             f"the run did not finish; the reason stands in {folder / 'flower.log'}"
         )
-    shutil.rmtree(folder / WORK, ignore_errors=True)
+    if not keep_clients:
+        shutil.rmtree(folder / WORK, ignore_errors=True)
     found: dict[str, Any] = json.loads(summary.read_text())
     return found

@@ -17,12 +17,11 @@ MEASURES = {
     "learning_accuracy": metrics.learning_accuracy,
 }
 
-TRAINING = (
-    *("training.epochs", "training.batch_size", "training.learning_rate"),
-    *("training.lr_patience", "training.early_stopping_patience"),
-    *("federation.client_fraction", "model.head"),
-)
-"""Keys of the configuration under ``training``."""
+HARDWARE = ("training.device", "training.threads")
+"""Keys of the configuration that say where training runs, not what it does."""
+
+OF_OTHER_SECTIONS = ("federation.client_fraction", "model.head")
+"""Keys of the configuration that a summary has under ``training`` all the same."""
 
 
 def summarize(
@@ -39,7 +38,7 @@ def summarize(
         "strategy": config.strategy.name,
         "local_only": config.strategy.local_only,
         "params": dict(config.strategy.params),
-        "training": {key.partition(".")[2]: config.flat()[key] for key in TRAINING},
+        "training": _training(config),
         "scenario": config.scenario.name,
         "dataset": config.data.datasets,
         "model": config.model.name,
@@ -73,6 +72,16 @@ def summarize(
         },
         "command": "fcl simulate --config config.toml",
     }
+
+
+def _training(config: RunConfig) -> dict[str, Any]:
+    """Return how clients trained, by the settings' names without their sections.
+
+    Every setting of ``training`` is in it, so that none is forgotten that comes later.
+    """
+    flat = config.flat()
+    own = [key for key in flat if key.startswith("training.") and key not in HARDWARE]
+    return {key.partition(".")[2]: flat[key] for key in (*own, *OF_OTHER_SECTIONS)}
 
 
 def _honest_accuracy(config: RunConfig, history: RunHistory) -> float | None:

@@ -245,7 +245,7 @@ def _run(
         report()
     except _WatchError as error:
         raise error.raised from None
-    return close_folder(folder)
+    return close_folder(folder, keep_clients=config.run.keep_clients)
 
 
 def run_apps(grid: Grid, config: RunConfig) -> None:

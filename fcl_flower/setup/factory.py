@@ -17,7 +17,7 @@ from fcl_flower.algorithms.hooks import (
 )
 from fcl_flower.algorithms.local_only import LocalOnlyLearner
 from fcl_flower.algorithms.registry import algorithm
-from fcl_flower.core.errors import refuse
+from fcl_flower.core.errors import refuse, unknown
 from fcl_flower.core.schedule import Schedule
 from fcl_flower.core.seeds import derive
 from fcl_flower.data.datasets.arrays import TabularDataset, TimeSeriesDataset
@@ -33,6 +33,7 @@ from fcl_flower.data.text.word_vectors import WordVectors, word_vectors
 from fcl_flower.models.registry import MultiHeadModel, create_model
 from fcl_flower.models.seeded import seeded
 from fcl_flower.models.transformer.pretrained import EncoderParams
+from fcl_flower.results.trackers.registry import TRACKERS
 from fcl_flower.setup.compatibility import check_classes_known, check_single_head
 from fcl_flower.setup.policy import build_aggregation, check_attack
 from fcl_flower.setup.privacy import check_examples_apart, check_privacy
@@ -50,6 +51,9 @@ def validate(run: ResolvedRun) -> None:
         ConfigError: something in the configuration does not go with the rest.
     """
     find_device(run.config.training.device)
+    for name in run.config.run.trackers:
+        if name not in TRACKERS:
+            raise unknown("run.track", name, sorted(TRACKERS))
     plan = build_scenario(run)
     network = build_model(run, plan)
     build_strategy(run).init(snapshot(network, network.shared_names()))

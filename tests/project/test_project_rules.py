@@ -98,6 +98,7 @@ def test_a_configuration_is_resolved_where_it_enters_a_program():
         "fcl_flower/cli/main.py": 1,
         "fcl_flower/cli/simulate.py": 1,
         "fcl_flower/setup/on_node.py": 1,
+        "fcl_flower/exports/trained.py": 1,
         "fcl_flower/federation/forget.py": 1,
         "fcl_flower/federation/prepare.py": 2,
         "fcl_flower/runtime/study.py": 1,

@@ -5,9 +5,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from typing_extensions import override
+
 from fcl_flower.core.errors import extra, refuse
 from fcl_flower.results.history import RoundRecord
 from fcl_flower.results.monitoring.causes import Cause, cause_of
+from fcl_flower.results.monitoring.listener import Listener
 
 with extra("deploy", "run.metrics_port"):
     from prometheus_client import (
@@ -22,7 +25,7 @@ HOST: Final = "127.0.0.1"
 """Whoever is let in here is on the machine already."""
 
 
-class Exporter:
+class Exporter(Listener):
     """Metrics of one run, which a scrape reads at any time.
 
     Label values are fixed before the first round: none comes from a client.
@@ -72,12 +75,12 @@ class Exporter:
         )
         self._left_out = {cause: left_out.labels(cause) for cause in Cause}
 
+    @override
     def begin(self, rounds: int) -> None:
-        """Note how many rounds the run has in all."""
         self._planned.set(rounds)
 
+    @override
     def add_round(self, record: RoundRecord) -> None:
-        """Count a finished round."""
         self._rounds.inc()
         self._seconds.observe(record.seconds)
         self._up.inc(record.traffic.up.total())

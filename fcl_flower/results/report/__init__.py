@@ -9,12 +9,18 @@ from typing import TYPE_CHECKING
 from fcl_flower.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from fcl_flower.results.report.comparison.page import write_comparison
-    from fcl_flower.results.report.run_page import write_report
+    from fcl_flower.results.report.comparison.page import (
+        comparison_charts,
+        write_comparison,
+    )
+    from fcl_flower.results.report.run_page import run_charts, write_report
 
-__all__ = ["write_comparison", "write_report"]
+__all__ = ["comparison_charts", "run_charts", "write_comparison", "write_report"]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
-    {"comparison.page": "write_comparison", "run_page": "write_report"},
+    {
+        "comparison.page": "write_comparison comparison_charts",
+        "run_page": "write_report run_charts",
+    },
 )

@@ -8,7 +8,13 @@ import numpy as np
 from fcl_flower.results.metrics import Accuracy
 from fcl_flower.results.report.charts.lines import Series, lines
 from fcl_flower.results.report.html import numbers
-from fcl_flower.results.report.html.content import Block, Section, Verdict
+from fcl_flower.results.report.html.content import (
+    Block,
+    Chart,
+    Section,
+    Verdict,
+    charts_of,
+)
 from fcl_flower.results.report.html.page import write_page
 from fcl_flower.results.report.reader import Run, read_run
 from fcl_flower.results.report.schema import Round
@@ -57,6 +63,15 @@ def write_report(folder: Path) -> Path:
         _body(run),
         f"{_made(run)}Made from {_files(run)}.",
     )
+
+
+def run_charts(folder: Path) -> list[Chart]:
+    """Return the charts of a run's page, in their order.
+
+    Raises:
+        ConfigError: see `write_report`.
+    """
+    return charts_of(_body(read_run(folder)))
 
 
 def _made(run: Run) -> str:

@@ -59,7 +59,7 @@ class FlowerRuns:
                 ) from error
             finally:
                 self._let_go()
-            close_folder(folder)
+            close_folder(folder, keep_clients=config.run.keep_clients)
 
     def _let_go(self) -> None:
         """End the actors if one of them is dead or still at work."""

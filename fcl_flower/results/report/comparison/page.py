@@ -18,9 +18,9 @@ from fcl_flower.results.report.comparison.runs import runs_section
 from fcl_flower.results.report.comparison.side_by_side import side_by_side_section
 from fcl_flower.results.report.comparison.transfer_gain import gain_sections, verdict
 from fcl_flower.results.report.html import numbers
-from fcl_flower.results.report.html.content import Block
+from fcl_flower.results.report.html.content import Block, Chart, charts_of
 from fcl_flower.results.report.html.page import write_page
-from fcl_flower.results.report.reader import read_run
+from fcl_flower.results.report.reader import Run, read_run
 
 
 def write_comparison(folder: Path, runs: Sequence[Path]) -> Path:
@@ -40,9 +40,7 @@ def write_comparison(folder: Path, runs: Sequence[Path]) -> Path:
     """
     if not runs:
         raise ConfigError("runs is empty, expected at least one run folder to compare")
-    read = [read_run(path) for path in runs]
-    require_identical_scenario(read)
-    rows = entries(read)
+    rows, read = _read(runs)
     first = read[0].summary
     seeds = sorted({run.summary.seed for run in read})
     models = dict.fromkeys(run.summary.model for run in read)
@@ -57,6 +55,30 @@ def write_comparison(folder: Path, runs: Sequence[Path]) -> Path:
         _body(rows, folder),
         f"Made from the files in {', '.join(path.name for path in runs)}.",
     )
+
+
+def comparison_charts(runs: Sequence[Path]) -> list[Chart]:
+    """Return the charts of the page that compares some runs, in their order.
+
+    Args:
+        runs: run folders, at least one.
+
+    Raises:
+        ConfigError: see `write_comparison`.
+    """
+    rows, _ = _read(runs)
+    return charts_of(_body(rows, Path()))
+
+
+def _read(runs: Sequence[Path]) -> tuple[list[Entry], list[Run]]:
+    """Return the runs by label, and as they were given.
+
+    Raises:
+        ConfigError: see `write_comparison`.
+    """
+    read = [read_run(path) for path in runs]
+    require_identical_scenario(read)
+    return entries(read), read
 
 
 def _body(rows: Sequence[Entry], folder: Path) -> Iterator[Block]:

@@ -1,0 +1,1 @@
+"""The commands that write what others take from a run."""

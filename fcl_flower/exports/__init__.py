@@ -1,0 +1,1 @@
+"""What others take from a finished run: sheets, tables, figures, networks."""

@@ -1,0 +1,196 @@
+"""The network of one client and task, as the learner predicts with it."""
+
+import copy
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import override
+
+from fcl_flower.algorithms.base import ClientLearner
+from fcl_flower.config.node_config import NodeConfig
+from fcl_flower.config.parsing import flatten, read_toml
+from fcl_flower.config.run_config import RunConfig
+from fcl_flower.core.errors import refuse
+from fcl_flower.core.types import Payload, TaskStage
+from fcl_flower.data.examples import Examples
+from fcl_flower.federation.client import client_data
+from fcl_flower.federation.copies.replica import Replica
+from fcl_flower.federation.pacing.in_flight import CheckpointStore
+from fcl_flower.federation.transport.state_store import FolderStateStore
+from fcl_flower.models.registry import MultiHeadModel
+from fcl_flower.results.run_folder import CHECKPOINT, CLIENTS
+from fcl_flower.setup import factory
+from fcl_flower.setup.resolve import resolve
+from fcl_flower.setup.resolved_run import ResolvedRun
+
+
+class Network(nn.Module):
+    """A body and the head of one task: all that it takes to predict.
+
+    Attributes:
+        body: maps (batch, *input_shape) to (batch, features).
+        head: maps these to logits, shape (batch, classes).
+    """
+
+    def __init__(self, body: nn.Module, head: nn.Module) -> None:
+        """Keep copies of both, in the form in which they predict."""
+        super().__init__()
+        self.body, self.head = copy.deepcopy(body), copy.deepcopy(head)
+        self.eval().requires_grad_(False)
+
+    @override
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits, shape (batch, classes)."""
+        logits: Tensor = self.head(self.body(x))
+        return logits
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trained:
+    """What a client has in the end for one of its tasks.
+
+    Attributes:
+        network: on the CPU.
+        test: the task's test samples.
+        logits: the learner's, of these samples.
+        about: what it is, as text by topic.
+    """
+
+    network: Network
+    test: Examples
+    logits: Tensor
+    about: dict[str, str]
+
+    @property
+    def accuracy(self) -> float:
+        """Return the fraction of the test samples whose largest logit is right."""
+        right = self.logits.argmax(1) == self.test.y
+        return float(right.double().mean())
+
+
+def trained(folder: Path, client: int, task: int) -> Trained:
+    """Return what a client of a finished simulation predicts one of its tasks with.
+
+    Args:
+        folder: of a run with ``run.keep_clients``.
+        client: its number, counted from 0.
+        task: which of its tasks, counted from 0.
+
+    Raises:
+        ConfigError: there is no such run, client or task; the run kept no clients'
+            states; its clients have local data, or hidden concepts, or models rounded
+            on their way; or its strategy predicts with more than a network.
+    """
+    run = _run(folder)
+    config = run.config
+    for key, value, count in (
+        ("client", client, config.scenario.clients),
+        ("task", task, config.scenario.tasks),
+    ):
+        if not 0 <= value < count:
+            raise refuse(key, value, f"0 to {count - 1}")
+    plan = factory.build_scenario(run)
+    last = plan.num_tasks - 1
+    learner = factory.build_learner(run, plan, client)
+    node = NodeConfig(partition_id=client)
+    test = client_data(run, plan, node, last + 1).examples(task, "test")
+    state = _state(folder / CLIENTS / f"client-{client}")
+    received = _received(run, folder, client, last)
+    logits, weights = _prediction(learner, state, received, task, test.x)
+    network = _network(learner.model, task, weights)
+    if network is None or not torch.equal(network(test.x), logits):
+        expected = "one that predicts with a network alone, such as fedavg or fedweit"
+        raise refuse("strategy", config.title, expected)
+    about = {
+        "strategy": config.title,
+        "seed": str(config.run.seed),
+        "client": str(client),
+        "task": str(task),
+        "model": config.model.name,
+        "input_shape": str(list(test.x.shape[1:])),
+        "classes": ", ".join(plan.clients[client][task].class_names),
+    }
+    return Trained(network, test, logits, about)
+
+
+def _run(folder: Path) -> ResolvedRun:
+    """Return the run in a folder, on the CPU.
+
+    Raises:
+        ConfigError: see `trained`.
+    """
+    if not (folder / "summary.json").is_file():
+        raise refuse("folder", str(folder), "one with a finished run")
+    config = RunConfig.of(flatten(read_toml(folder / "config.toml", "folder")))
+    if not (config.run.keep_clients and (folder / CLIENTS).is_dir()):
+        expected = "true for the simulation, as clients' states are removed otherwise"
+        raise refuse("run.keep_clients", config.run.keep_clients, expected)
+    run = resolve(config.replace(device="cpu"))
+    if run.scenario.hidden or run.scenario.local_data:
+        expected = "one whose tasks and samples are known here"
+        raise refuse("scenario.name", config.scenario.name, expected)
+    if config.federation.wire_dtype != "float32":
+        expected = "float32, as clients have other models than the server"
+        raise refuse("federation.wire_dtype", config.federation.wire_dtype, expected)
+    return run
+
+
+def _state(folder: Path) -> Payload:
+    """Return the private state of a learner; empty for a client that never trained."""
+    saved = FolderStateStore(folder).load(before=sys.maxsize)
+    return {} if saved is None else Replica.without(saved.payload)
+
+
+def _received(run: ResolvedRun, folder: Path, client: int, last: int) -> Payload:
+    """Return what the server sends for an evaluation at the end of a run."""
+    strategy = factory.build_strategy(run)
+    saved = CheckpointStore(FolderStateStore(folder / CHECKPOINT)).load(sys.maxsize)
+    if strategy.evaluates_locally or saved is None:
+        return {}
+    stage = TaskStage(round=saved.round, task=last, starts_task=False, ends_task=True)
+    return strategy.configure_train(saved.payload, stage, client)
+
+
+def _prediction(
+    learner: ClientLearner[Any], state: Payload, received: Payload, task: int, x: Tensor
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return a learner's logits, and the weights with which it called its network.
+
+    They are taken in the moment of the call: some learners compose weights that are
+    nowhere else. Empty where the network was not called as a whole.
+    """
+    weights: dict[str, Tensor] = {}
+
+    def note(model: nn.Module, _: object) -> None:
+        weights.update({n: t.clone() for n, t in model.state_dict().items()})
+
+    handle = learner.model.register_forward_pre_hook(note)
+    try:
+        with torch.no_grad():
+            return learner.predict(state, received, task, x), weights
+    finally:
+        handle.remove()
+
+
+def _network(
+    model: MultiHeadModel, task: int, weights: Mapping[str, Tensor]
+) -> Network | None:
+    """Return a body and the head of a task with some weights; None without any."""
+    if not weights:
+        return None
+    index = model.head_index(task)
+    network = Network(model.body, model.heads[index])
+    head = f"heads.{index}."
+    network.load_state_dict(
+        {
+            name.replace(head, "head."): tensor
+            for name, tensor in weights.items()
+            if name.startswith(("body.", head))
+        }
+    )
+    return network

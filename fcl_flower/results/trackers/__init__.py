@@ -1,0 +1,1 @@
+"""Where the numbers of a run go for those who look at them elsewhere."""

@@ -1,0 +1,84 @@
+"""The command that writes a run's numbers and charts for others."""
+
+import csv
+
+import pytest
+from run_folders import make_run
+
+
+@pytest.fixture
+def study(tmp_path):
+    for seed in (1, 2):
+        for name, local_only in (("with", False), ("alone", True)):
+            folder = tmp_path / "study" / f"{name}-seed{seed}"
+            make_run(folder, seed=seed, local_only=local_only)
+            (folder / "config.toml").write_text('[strategy]\nname = "fedweit"\n')
+    return tmp_path / "study"
+
+
+def test_a_study_gives_sheets_and_a_table_in_its_folder(study, fcl):
+    answer = fcl("export", "study", "--format", "csv,latex")
+
+    names = {"accuracy.csv", "rounds.csv", "runs.csv", "methods.csv", "methods.tex"}
+    assert answer.code == 0
+    assert {path.name for path in (study / "export").iterdir()} == names
+    assert len(answer.out.splitlines()) == len(names)
+    with (study / "export" / "methods.csv").open(newline="") as file:
+        labels = [row["label"] for row in csv.DictReader(file)]
+    assert labels == ["fedweit local-only", "fedweit"]
+
+
+def test_the_reference_and_the_folder_are_the_users(study, tmp_path, fcl):
+    options = ("--reference", "fedweit local-only", "--output", "out")
+
+    assert fcl("export", "study", *options).code == 0
+
+    with (tmp_path / "out" / "methods.csv").open(newline="") as file:
+        found = {row["label"]: row["reference"] for row in csv.DictReader(file)}
+    assert found == {"fedweit local-only": "", "fedweit": "fedweit local-only"}
+    answer = fcl("export", "study", "--reference", "mine")
+    answer.is_refusal("reference: got 'mine', expected one of fedweit local-only")
+
+
+def test_a_run_gives_the_charts_of_its_page_and_several_those_of_theirs(study, fcl):
+    pytest.importorskip("matplotlib", reason="of the extra figures")
+
+    assert fcl("export", "study/with-seed1", "--format", "svg").code == 0
+    assert fcl("export", "study", "--format", "svg").code == 0
+
+    own = {p.name for p in (study / "with-seed1/export/figures").glob("*.svg")}
+    all_ = {p.name for p in (study / "export/figures").glob("*.svg")}
+    assert "01-accuracy-of-every-task-over-time.svg" in own
+    assert "01-average-accuracy-of-every-method.svg" in all_
+
+
+def test_a_format_or_a_folder_that_is_none_is_refused_before_anything_is_written(
+    study, tmp_path, fcl
+):
+    before = sorted(tmp_path.rglob("*"))
+
+    answer = fcl("export", "study", "--format", "csv,xls")
+    answer.is_refusal(
+        "format: got 'xls', expected one of csv, parquet, latex, svg, pdf"
+    )
+    fcl("export", "study", "nowhere").is_refusal("folder: got 'nowhere'")
+
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_the_network_of_a_client_is_written_and_its_accuracy_told(tmp_path, fcl):
+    small = ("--clients", "1", "--tasks", "1", "--rounds", "1", "--dataset", "digits")
+    kept = ("--set", "run.keep_clients=true", "--output", "run")
+    assert fcl("simulate", "--strategy", "fedavg", *small, *kept).code == 0
+    asked = ("export-model", "run", "--client", "0", "--task", "0")
+
+    answer = fcl(*asked)
+
+    assert answer.code == 0
+    path, told = answer.out.splitlines()
+    assert (tmp_path / path).is_file()
+    assert path == "run/export/client-0-task-0.pt"
+    assert told.startswith("accuracy 0.")
+    fcl(*asked, "--format", "pb").is_refusal("format: got 'pb', expected one of pt,")
+    assert fcl(*asked, "--output", "out").code == 0
+    assert [p.name for p in (tmp_path / "out").iterdir()] == ["client-0-task-0.pt"]

@@ -1,0 +1,180 @@
+"""Exported networks against the run's record and the learner, opened without us."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import fcl_flower as fcl
+from clients.fedavg import Sgd
+from fcl_flower.exports.networks import write_onnx, write_pt, write_safetensors
+from fcl_flower.exports.trained import trained
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+SMALL = {"dataset": "digits", "clients": 2, "tasks": 2, "rounds": 1, "progress": False}
+KEPT = {"keep_clients": True}
+GROWING = {
+    "model": {"growing_head": True},
+    "scenario": "class-incremental",
+    "classes_per_task": 2,
+}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Return the folder of a run by strategy, made when first asked for."""
+    known = {}
+
+    def of(name, **settings):
+        if name not in known:
+            known[name] = tmp_path_factory.mktemp(name) / "run"
+            given = {"run": KEPT} | SMALL | settings
+            fcl.simulate(name, output=known[name], **given)
+        return known[name]
+
+    return of
+
+
+@pytest.fixture
+def fedavg(runs):
+    return runs("fedavg")
+
+
+def recorded(folder):
+    return json.loads((folder / "summary.json").read_text())["client_accuracy"]
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedweit", "local", "stl", "finetune"])
+def test_it_predicts_what_the_record_says_of_each_client_and_task(name, runs):
+    folder = runs(name, **(GROWING if name == "finetune" else {}))
+
+    for client in range(2):
+        for task in range(2):
+            found = trained(folder, client, task)
+            right = found.network(found.test.x).argmax(1) == found.test.y
+            wanted = recorded(folder)[client][1][task]
+            assert float(right.double().mean()) == pytest.approx(wanted, abs=1e-12)
+            assert found.accuracy == pytest.approx(wanted, abs=1e-12)
+            assert len(found.test.y) > 5
+
+
+def test_clients_and_tasks_differ(runs):
+    folder = runs("fedweit")
+    states = [
+        trained(folder, c, t).network.state_dict() for c in (0, 1) for t in (0, 1)
+    ]
+
+    for name in states[0]:
+        flat = [state[name].flatten().tolist() for state in states]
+        assert all(a != b for i, a in enumerate(flat) for b in flat[i + 1 :]), name
+
+
+def test_the_state_is_opened_by_torch_with_weights_only(fedavg, tmp_path):
+    found = trained(fedavg, 1, 0)
+    write_pt(found, tmp_path / "net.pt")
+
+    state = torch.load(tmp_path / "net.pt", weights_only=True)
+
+    body = {n.removeprefix("body."): t for n, t in state.items() if n[:4] == "body"}
+    head = nn.Linear(*reversed(state["head.weight"].shape))
+    head.load_state_dict({"weight": state["head.weight"], "bias": state["head.bias"]})
+    hidden = torch.func.functional_call(found.network.body, body, found.test.x)
+    assert state.keys() == found.network.state_dict().keys()
+    assert torch.equal(head(hidden), found.logits)
+
+
+def test_safetensors_hold_the_same_and_say_what_it_is(fedavg, tmp_path):
+    safetensors = pytest.importorskip("safetensors", reason="of the extra onnx")
+    found = trained(fedavg, 1, 0)
+    write_safetensors(found, tmp_path / "net.safetensors")
+
+    with safetensors.safe_open(tmp_path / "net.safetensors", "pt") as file:
+        about = file.metadata()
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    state = found.network.state_dict()
+    assert tensors.keys() == state.keys()
+    assert all(torch.equal(tensors[name], state[name]) for name in state)
+    plan = json.loads((fedavg / "scenario.json").read_text())["clients"][1][0]
+    assert about["classes"] == ", ".join(map(str, plan["class_names"]))
+    assert about["input_shape"] == "[1, 8, 8]"
+    assert (about["strategy"], about["client"], about["task"]) == ("fedavg", "1", "0")
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("name", ["fedweit", "finetune"])
+def test_onnxruntime_predicts_the_same_for_any_number_of_samples(name, runs, tmp_path):
+    for package in ("onnx", "onnxscript"):
+        pytest.importorskip(package, reason="of the extra onnx")
+    onnxruntime = pytest.importorskip("onnxruntime", reason="of the extra onnx")
+    found = trained(runs(name), 1, 1)
+    write_onnx(found, tmp_path / "net.onnx")
+
+    session = onnxruntime.InferenceSession(tmp_path / "net.onnx")
+    for count in (len(found.test.y), 1):
+        asked = {"input": found.test.x[:count].numpy()}
+        (logits,) = session.run(["logits"], asked)
+        wanted = found.logits[:count].numpy()
+        np.testing.assert_allclose(logits, wanted, rtol=1e-4, atol=1e-4)
+        np.testing.assert_array_equal(logits.argmax(1), wanted.argmax(1))
+    assert [path.name for path in tmp_path.iterdir()] == ["net.onnx"]
+
+
+def test_what_a_network_alone_does_not_predict_is_refused(fedavg, monkeypatch):
+    whole = Sgd.predict
+    monkeypatch.setattr(Sgd, "predict", lambda *given: whole(*given) + 1)
+    message = (
+        r"^strategy: got 'fedavg', expected one that predicts with a network alone"
+    )
+    with pytest.raises(fcl.ConfigError, match=message):
+        trained(fedavg, 0, 0)
+
+    monkeypatch.setattr(Sgd, "predict", lambda self, s, r, t, x: torch.ones(len(x), 2))
+    with pytest.raises(fcl.ConfigError, match=message):
+        trained(fedavg, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("client", "task", "message"),
+    [
+        (2, 0, "^client: got 2, expected 0 to 1$"),
+        (-1, 0, "^client: got -1, expected 0 to 1$"),
+        (0, 2, "^task: got 2, expected 0 to 1$"),
+    ],
+)
+def test_a_client_or_task_that_is_not_there_is_refused(client, task, message, fedavg):
+    with pytest.raises(fcl.ConfigError, match=message):
+        trained(fedavg, client, task)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"run": {}}, "^run.keep_clients: got False, expected true"),
+        (
+            {"federation": {"wire_dtype": "float16"}},
+            "^federation.wire_dtype: got 'float16', expected float32",
+        ),
+        ({"scenario": "concepts", "tasks": 2}, "^scenario.name: got 'concepts', expec"),
+    ],
+)
+def test_a_run_of_which_too_little_is_known_is_refused(settings, message, tmp_path):
+    given = SMALL | {"run": KEPT} | settings
+    fcl.simulate("fedavg", output=tmp_path / "run", **given)
+
+    with pytest.raises(fcl.ConfigError, match=message):
+        trained(tmp_path / "run", 0, 0)
+
+
+def test_a_folder_without_a_finished_run_is_refused(tmp_path):
+    with pytest.raises(fcl.ConfigError, match=r"^folder: got .*finished run$"):
+        trained(tmp_path, 0, 0)
+
+
+def test_states_of_clients_stay_only_where_that_is_wanted(fedavg, tmp_path):
+    fcl.simulate("fedavg", output=tmp_path / "run", **SMALL)
+
+    assert not (tmp_path / "run" / ".flower").exists()
+    kept = sorted(path.name for path in (fedavg / ".flower" / "clients").iterdir())
+    assert kept == ["client-0", "client-1"]

@@ -1,0 +1,163 @@
+"""Sheets against the files of the runs they were made of."""
+
+import csv
+import json
+import statistics
+import sys
+
+import pytest
+from run_folders import edit, make_run
+from scipy import stats
+
+from fcl_flower.core.errors import ConfigError
+from fcl_flower.exports.files import write_csv, write_parquet
+from fcl_flower.exports.methods import methods_sheet
+from fcl_flower.exports.sheets import Sheet, finished_runs, run_sheets
+
+
+@pytest.fixture
+def study(tmp_path):
+    """Three seeds of two methods, one with its counterpart, and what is no run."""
+    for seed in (1, 2, 3):
+        make_run(tmp_path / f"a-seed{seed}", seed=seed, label="one, way", gain=0.1)
+        alone = tmp_path / f"b-seed{seed}"
+        make_run(alone, seed=seed, local_only=True)
+        make_run(tmp_path / f"c-seed{seed}", seed=seed, lost=0.3)
+    for folder in tmp_path.iterdir():
+        (folder / "config.toml").write_text('[strategy]\nname = "fedavg"\n')
+    (tmp_path / "notes").mkdir()
+    return tmp_path
+
+
+def rows_of(sheet):
+    return [dict(zip(sheet.columns, row, strict=True)) for row in sheet.rows]
+
+
+def read(path):
+    with path.open(newline="") as file:
+        return [*csv.DictReader(file)]
+
+
+def test_runs_are_found_in_their_study_or_by_themselves(study):
+    alone = [study / "c-seed2", study / "a-seed1"]
+
+    found = [run.folder.name for run in finished_runs([study])]
+    assert found == [f"{name}-seed{seed}" for name in "abc" for seed in (1, 2, 3)]
+    assert [run.folder for run in finished_runs(alone)] == alone
+    with pytest.raises(ConfigError, match=r"^folder: got .*notes', expected one of a"):
+        finished_runs([study, study / "notes"])
+
+
+def test_every_accuracy_every_round_and_every_run_is_a_row(study, tmp_path):
+    runs = finished_runs([study])
+    accuracy, rounds, whole = map(rows_of, run_sheets(runs))
+    first = study / "a-seed1"
+    summary = json.loads((first / "summary.json").read_text())
+    lines = [*map(json.loads, (first / "rounds.jsonl").read_text().splitlines())]
+    cells = summary["client_accuracy"]
+    here = [row for row in accuracy if (row["label"], row["seed"]) == ("one, way", 1)]
+
+    assert len(here) == sum(v is not None for m in cells for r in m for v in r)
+    for row in here:
+        value = cells[row["client"]][row["after_task"]][row["task"]]
+        assert row["accuracy"] == value
+    assert len(rounds) == len(runs) * len(lines)
+    assert rounds[1] == {
+        "label": "one, way",
+        "seed": 1,
+        "round": 2,
+        "task": lines[1]["task"],
+        "clients": len(lines[1]["clients"]),
+        "failed": len(lines[1]["failed"]),
+        "loss": lines[1]["loss"],
+        "valid_loss": lines[1].get("valid_loss"),
+        "valid_accuracy": lines[1]["valid_accuracy"],
+        "bytes_up": sum(lines[1]["bytes_up"].values()),
+        "bytes_down": sum(lines[1]["bytes_down"].values()),
+        "seconds": lines[1]["seconds"],
+    }
+    assert [row["seed"] for row in whole] == [1, 2, 3] * 3
+    assert whole[0]["forgetting"] == summary["forgetting"]
+    assert whole[0]["bytes_up"] == summary["bytes_up"]
+
+
+def accuracies(study, name):
+    paths = (study / f"{name}-seed{seed}" / "summary.json" for seed in (1, 2, 3))
+    return [json.loads(path.read_text())["average_accuracy"] for path in paths]
+
+
+def test_a_method_has_mean_and_deviation_and_is_tested_against_the_best(study):
+    found = rows_of(methods_sheet(finished_runs([study])))
+    values = [accuracies(study, name) for name in "abc"]
+    best = max(range(3), key=lambda one: statistics.fmean(values[one]))
+    tests = [
+        stats.ttest_rel(v, values[best]).pvalue for v in values if v != values[best]
+    ]
+
+    for row, own in zip(found, values, strict=True):
+        assert row["seeds"] == 3
+        assert row["average_accuracy_mean"] == pytest.approx(statistics.fmean(own))
+        assert row["average_accuracy_deviation"] == pytest.approx(statistics.stdev(own))
+    others = [row for row in found if row is not found[best]]
+    assert found[best]["reference"] is found[best]["p"] is found[best]["pairs"] is None
+    assert {row["reference"] for row in others} == {found[best]["label"]}
+    assert [row["p"] for row in others] == pytest.approx(tests)
+    assert [row["p_adjusted"] for row in others] == pytest.approx(
+        [max(tests) if p == max(tests) else 2 * p for p in tests]
+        if 2 * min(tests) <= max(tests)
+        else [2 * min(tests)] * 2
+    )
+
+
+def test_the_reference_may_be_another(study):
+    runs = finished_runs([study])
+
+    found = rows_of(methods_sheet(runs, "fedweit"))
+
+    own, other = accuracies(study, "a"), accuracies(study, "c")
+    mean = statistics.fmean(own) - statistics.fmean(other)
+    assert found[0]["difference"] == pytest.approx(mean)
+    assert [row["reference"] for row in found] == ["fedweit", "fedweit", None]
+    with pytest.raises(ConfigError, match=r"^reference: got 'fedwei'.*'fedweit'\?$"):
+        methods_sheet(runs, "fedwei")
+
+
+def test_what_was_not_measured_is_neither_best_nor_tested(study):
+    for seed in (1, 2, 3):
+        edit(study / f"c-seed{seed}", "summary.json", average_accuracy=None)
+
+    found = rows_of(methods_sheet(finished_runs([study])))
+
+    assert found[2]["average_accuracy_mean"] is found[2]["reference"] is None
+    assert {row["reference"] for row in found[:2]} - {None}
+    assert {row["reference"] for row in found[:2]} - {None} < {
+        "one, way",
+        "fedweit local-only",
+    }
+
+
+def test_a_csv_is_read_as_it_was(study, tmp_path):
+    sheet = methods_sheet(finished_runs([study]))
+
+    rows = read(write_csv(sheet, tmp_path))
+
+    for row, wanted in zip(rows, rows_of(sheet), strict=True):
+        assert {k: v or None for k, v in row.items()} == {
+            k: None if v is None else str(v) for k, v in wanted.items()
+        }
+
+
+def test_parquet_keeps_numbers_words_and_what_is_unknown(study, tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet", reason="of the extra frames")
+    for sheet in [*run_sheets(finished_runs([study])), Sheet("none", ("a",), ())]:
+        table = parquet.read_table(write_parquet(sheet, tmp_path))
+        assert tuple(table.column_names) == sheet.columns
+        assert table.to_pylist() == rows_of(sheet)
+
+
+def test_parquet_without_its_package_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    message = r"^format parquet: got no package pyarrow.*'fcl-flower\[frames\]'$"
+    with pytest.raises(ConfigError, match=message):
+        write_parquet(Sheet("some", ("a",), ((1,),)), tmp_path)
+    assert not [*tmp_path.iterdir()]
