@@ -129,7 +129,8 @@ def test_what_would_fail_later_is_refused_before_a_run(settings, start):
 # ---- aggregation policies and attacks
 
 AVERAGING = {"fedavg", "fedprox", "ewc", "replay", "replay-reg", "finetune", "mtl"} | {
-    *("fedweit", "fedseit", "fedet", "concept-matching")
+    *("fedweit", "fedseit", "fedet", "concept-matching", "scaffold"),
+    *("stable-sgd", "fedprox-ssgd", "fedprox-ewc"),
 }
 KEEPS_TO_ITSELF = {"local", "stl"}
 
