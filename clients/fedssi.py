@@ -20,12 +20,14 @@ penalty would have no lower bound.
 from collections.abc import Mapping
 from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
 from clients.fedavg import Sgd
+from fcl_flower.core.errors import refuse
 from fcl_flower.core.seeds import derive
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData, batches
@@ -82,6 +84,9 @@ class FedSsi(Sgd[FedSsiParams]):
             center: those that it is pulled to.
             stage: of the round.
             examples: the task's training data.
+
+        Raises:
+            ConfigError: the surrogate diverges.
         """
         model, params, context = self.model, self.params, self.context
         load(model, start)
@@ -103,10 +108,15 @@ class FedSsi(Sgd[FedSsiParams]):
         ways = {
             name: weights[name].detach() - on_device(start[name]) for name in gained
         }
-        return {
+        found = {
             name: to_numpy(gain.clamp(min=0) / (ways[name] ** 2 + params.damping))
             for name, gain in gained.items()
         }
+        # Kept, it would spoil all later tasks.
+        if not all(np.isfinite(values).all() for values in found.values()):
+            expected = "one with which the surrogate does not diverge"
+            raise refuse("strategy.surrogate_rate", params.surrogate_rate, expected)
+        return found
 
     def step(
         self,

@@ -175,6 +175,22 @@ def test_without_examples_nothing_is_important():
     assert not any(values.any() for values in state["omega"].values())
 
 
+def test_a_surrogate_that_diverges_is_refused():
+    linear = MultiHeadModel(
+        nn.Sequential(nn.Linear(4, 6)),
+        features=6,
+        input_shape=(4,),
+        tasks=1,
+        classes=2,
+        single_head=False,
+    )
+    ssi = learner(linear, locality=1.0, surrogate_rate=1e38)
+    with pytest.raises(
+        ConfigError, match=r"strategy\.surrogate_rate: got 1e\+38, expected one with"
+    ):
+        ssi.train({}, received(1), at(1, 0, **ONLY), data(1))
+
+
 def test_the_order_of_the_surrogates_examples_is_the_clients_own_and_repeats():
     def found(client):
         ssi = learner(client=client, batch=7)
