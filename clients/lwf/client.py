@@ -50,7 +50,7 @@ class Lwf(Sgd[LwfParams]):
         own = (
             mask_logits(logits, self._new) if self.params.contrast == "new" else logits
         )
-        found = cross_entropy(own, labels) + self.penalty(rows, hidden)
+        found = cross_entropy(own, labels)
         if self._taught is None:
             return found
         targets = self._taught.logits[rows][:, self._old]

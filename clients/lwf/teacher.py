@@ -42,7 +42,8 @@ class Teacher(NamedTuple):
         old: int64, the classes of earlier tasks. Of a growing head those that it had;
             of another one those that the client itself has met.
         new: int64, the classes that labels teach: those of the task. A class that comes
-            again is an old one too.
+            again is an old one too; those of a task that the client was left out of
+            are new ones to it.
     """
 
     base: Arrays

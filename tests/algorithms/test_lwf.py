@@ -5,6 +5,7 @@ import pytest
 import torch
 from class_streams import (
     FIRST,
+    FOURTH,
     SECOND,
     THIRD,
     data,
@@ -133,9 +134,21 @@ def test_the_teacher_is_the_model_of_the_tasks_first_round():
     assert "old" not in after["memory/classes"]
 
 
+def test_a_task_that_a_client_never_ended_leaves_no_teacher_to_the_next_one():
+    learner = Lwf(LwfParams(), model(), place())
+    state, _ = learner.train({}, start(), FIRST, data(0))
+    during, _ = learner.train(state, moved(start()), SECOND, data(1))
+    learner.train(during, moved(start(), 0.3), FOURTH, data(2))
+    assert learner._old.tolist() == [0, 1, 2, 3]
+    x = data(2).train.x.double().numpy()
+    expected = logits_of(moved(start(), 0.3)["base"], x)
+    np.testing.assert_allclose(learner._taught.logits, expected, atol=1e-5)
+
+
 def test_the_teacher_drops_nothing_out():
     learner = Lwf(LwfParams(), model(dropout=0.5), place())
     state, _ = learner.train({}, start(), FIRST, data(0))
+    learner.model.train()
     learner.train(state, moved(start()), SECOND, data(1))
     x = data(1).train.x.double().numpy()
     expected = logits_of(moved(start())["base"], x)
