@@ -41,6 +41,8 @@ def settings_of(name, tmp_path):
         values["strategy.min_samples"] = 1
     if name == "fedet":
         values["strategy.groups"] = 1
+    if name in ("lander", "target"):
+        values |= {"strategy.synthetic_samples": 8, "strategy.generator_steps": 2}
     return values
 
 
