@@ -18,7 +18,7 @@ from class_streams import (
     slopes,
     start,
 )
-from fakes import run_in_process, summary_of, tiny
+from fakes import rounds_of, run_in_process, summary_of, tiny
 
 from clients.dde_icarl import DdeIcarl, neighbours
 from clients.icarl import Icarl
@@ -295,9 +295,29 @@ def test_a_model_of_another_form_is_refused_and_never_averaged():
         strategy.check_update(state, Update({**state, "momentum": {"now": NOW}}, 1))
 
 
-@pytest.mark.parametrize("local_only", [False, True])
-def test_a_run_on_digits_learns_old_and_new(tmp_path, local_only):
-    found = five_and_five(tmp_path, "dde-icarl", local_only=local_only)
+def test_a_run_on_digits_is_that_of_icarl_until_an_effect_is_distilled(tmp_path):
+    off = {"neighbours": 0, "removal": 0.0}
+    found, last = {}, {}
+    for name, strategy, params in (
+        ("icarl", "icarl", {}),
+        ("off", "dde-icarl", off),
+        ("neighbours", "dde-icarl", {**off, "neighbours": 10}),
+        ("removal", "dde-icarl", {**off, "removal": 0.5}),
+    ):
+        given = {f"strategy.{k}": v for k, v in {"memory_samples": 8, **params}.items()}
+        folder = tmp_path / name
+        found[name] = five_and_five(folder, strategy, rounds=2, epochs=4, **given)
+        last[name] = [row["loss"] for row in rounds_of(folder)]
+    assert found["off"].tolist() == found["icarl"].tolist()
+    assert last["off"] == last["removal"] == last["icarl"]
+    assert last["neighbours"][:2] == last["icarl"][:2]
+    assert last["neighbours"][2] > last["icarl"][2]  # others answer less surely
+    assert found["removal"].tolist() != found["icarl"].tolist()
+    assert min(one.mean() for one in found.values()) > 0.6
+
+
+def test_alone_a_client_learns_old_and_new(tmp_path):
+    found = five_and_five(tmp_path, "dde-icarl", local_only=True)
     assert found.min() > 0.6
 
 

@@ -145,6 +145,7 @@ def test_later_tasks_are_held_near_what_the_old_network_sees():
     one = learner(memory_samples=4)
     state, _ = one.train({}, start(one), FIRST, data(0))
     received = start(one, shift=0.1)
+    one = learner(memory_samples=4)  # a process may have ended meanwhile
     state, first = one.train(state, received, SECOND, data(1))
     x, y = both(1, state["memory"])
     old, factor = leaves(received["base"]), math.sqrt(4 / 2)
