@@ -148,6 +148,7 @@ def test_a_tracker_that_is_none_is_refused_before_anything_runs(tmp_path):
         fcl.ConfigError, match=r"^run.track: got 'tensorbord'.*mean 'ten"
     ):
         simulate(tmp_path / "run", "tensorbord")
+    assert not [*tmp_path.iterdir()]
 
 
 def test_only_finite_numbers_of_known_names_are_told():
