@@ -111,6 +111,16 @@ _MODELS = {
         EncoderParams,
         encoder="whole",
     ),
+    "disentangled-transformer": ModelEntry(
+        f"{_HERE}.transformer.disentangled:DisentangledTransformer",
+        TEXT,
+        0,
+        16,
+        1e-4,
+        "an encoder of texts with a space for all tasks and one for each, trained",
+        DisentangledParams,
+        encoder="whole",
+    ),
     "frozen-transformer": ModelEntry(
         f"{_HERE}.transformer.frozen:FrozenTransformer",
         TEXT,
@@ -140,16 +150,6 @@ _MODELS = {
         "the same frozen, with changes of low rank (LoRA) in its linear layers",
         LoraParams,
         encoder="lora",
-    ),
-    "disentangled-transformer": ModelEntry(
-        f"{_HERE}.transformer.disentangled:DisentangledTransformer",
-        TEXT,
-        0,
-        16,
-        1e-4,
-        "an encoder of texts with a space for all tasks and one for each, trained",
-        DisentangledParams,
-        encoder="whole",
     ),
     "vit": ModelEntry(
         f"{_HERE}.transformer.encoder:Transformer",

@@ -8,9 +8,11 @@ from torch import nn
 from torch.nn.functional import one_hot
 
 from clients.idbr.client import Idbr
+from clients.idbr.exemplars import nearest_to_centres
 from clients.idbr.halves import swapped_halves
 from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.core.errors import ConfigError
+from fcl_flower.core.seeds import derive
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.federation.client import model_bytes
@@ -200,21 +202,18 @@ def test_a_client_that_lost_its_state_goes_on_from_what_it_receives(encoder):
 
 
 def test_a_task_is_remembered_once_by_the_encoders_own_features(encoder):
-    made = learner(encoder)
-    state, update = made.train(made.init(), start(encoder), FIRST, data(0))
+    made, examples = learner(encoder), data(0, count=40)
+    state, update = made.train(made.init(), start(encoder), FIRST, examples)
     kept = state["memory"]
-    again, _ = made.train(state, start(encoder, 0.2), FIRST, data(0))
+    again, _ = made.train(state, start(encoder, 0.2), FIRST, examples)
     assert again["memory"] is kept
     trained = model(encoder).eval()
     load(trained, update.payload["base"])
     with torch.no_grad():
-        features = trained.body.pooled(data(0).train.x).numpy().astype(np.float64)
-    x = data(0).train.x.numpy()
-    places = [int((x == row).all(1).argmax()) for row in kept["x"]]
-    # Each is nearest of all samples to the mean of those that are nearest to it.
-    near = np.linalg.norm(features[:, None] - features[places][None], axis=2).argmin(1)
-    assert len(set(places)) == 3
-    assert set(near) == {0, 1, 2}
+        features = trained.body.pooled(examples.train.x).numpy()
+    places = nearest_to_centres(features, 10, derive(5, "sample-memory", 1, 0))
+    np.testing.assert_array_equal(kept["x"], examples.train.x[places])
+    np.testing.assert_array_equal(kept["y"], examples.train.y[places])
 
 
 def test_a_fixed_memory_makes_room_for_new_tasks(encoder):
