@@ -90,7 +90,7 @@ def _sum_over_clients(state: Payload, group: str) -> dict[str, Array]:
     clients = sorted(int(g.removeprefix(prefix)) for g in state if g.startswith(prefix))
     for client in clients:
         for name, values in state[f"{prefix}{client}"].items():
-            total[name] = total.get(name, np.float64(0)) + np.asarray(values, float)
+            total[name] = total.get(name, np.float64(0)) + np.asarray(values)
     base = state["base"]
     return {name: np.asarray(total[name], base[name].dtype) for name in sorted(total)}
 
