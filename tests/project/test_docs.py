@@ -134,7 +134,7 @@ def test_parameters_stand_under_the_strategy_that_has_them():
         assert named <= known
         checked += 1
 
-    assert checked == 9
+    assert checked == 11
 
 
 @pytest.mark.parametrize("name", sorted(SCENARIOS))
