@@ -35,6 +35,7 @@ from fcl_flower.models.seeded import seeded
 from fcl_flower.models.transformer.pretrained import EncoderParams
 from fcl_flower.results.trackers.registry import TRACKERS
 from fcl_flower.setup.compatibility import check_classes_known, check_single_head
+from fcl_flower.setup.device import find_device
 from fcl_flower.setup.policy import build_aggregation, check_attack
 from fcl_flower.setup.privacy import check_examples_apart, check_privacy
 from fcl_flower.setup.resolved_run import ResolvedRun
@@ -312,22 +313,6 @@ def build_local_data_spec(run: ResolvedRun) -> LocalDataSpec:
         max_train_per_class=config.scenario.max_train_per_class,
         max_test_per_class=config.scenario.max_test_per_class,
     )
-
-
-def find_device(name: str) -> str:
-    """Return the torch device of a name; for ``auto`` an accelerator if there is one.
-
-    Raises:
-        ConfigError: the wanted accelerator is not there.
-    """
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.empty(0, device=name)
-    except (RuntimeError, AssertionError) as error:
-        expected = "auto, cpu or a device that torch finds here"
-        raise refuse("training.device", name, expected) from error
-    return name
 
 
 def _server_side(run: ResolvedRun) -> ServerStrategy[Any]:

@@ -9,6 +9,7 @@ from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.models.registry import create_model
 from fcl_flower.setup import factory
+from fcl_flower.setup.device import find_device
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.optimizers import OptimizerChoice
 from strategies.local import NoOpStrategy
@@ -20,11 +21,11 @@ def small(**values):
 
 
 def test_a_device_that_is_not_there_is_refused():
-    assert factory.find_device("cpu") == "cpu"
-    assert factory.find_device("auto") in {"cpu", "cuda"}
+    assert find_device("cpu") == "cpu"
+    assert find_device("auto") in {"cpu", "cuda"}
     for name in ("gpu", "cuda:97", ""):
         with pytest.raises(ConfigError) as problem:
-            factory.find_device(name)
+            find_device(name)
         assert str(problem.value) == (
             f"training.device: got {name!r}, expected auto, cpu or a device that torch "
             "finds here"
@@ -128,7 +129,7 @@ def test_what_would_fail_later_is_refused_before_a_run(settings, start):
 
 # ---- aggregation policies and attacks
 
-REFUSING = {"analytic", "lorm", "fedcurv"}
+REFUSING = {"analytic", "lorm", "fedcurv", "fot"}
 
 
 def refusal(**settings):
