@@ -39,6 +39,12 @@ def anchors(text):
     return {re.sub(r"[\s-]+", "-", heading) for heading in plain}
 
 
+def strategies():
+    """Return the manual's pages on strategies, one after the other."""
+    pages = sorted((ROOT / "docs").glob("strategies*.md"))
+    return "\n".join(page.read_text() for page in pages)
+
+
 def page_of(name):
     return (ROOT / "docs" / f"{name}.md").read_text()
 
@@ -62,7 +68,7 @@ def test_the_readme_is_read_to_the_end():
 @pytest.mark.parametrize("name", sorted(algorithms()))
 def test_every_strategy_stands_in_readme_and_manual(name):
     assert f"`{name}`" in README.read_text()
-    assert f"`{name}`" in page_of("strategies")
+    assert f"`{name}`" in strategies()
 
 
 def test_the_readmes_numbers_are_those_of_the_study():
@@ -122,7 +128,7 @@ def test_python_on_the_first_pages_runs(tmp_path, monkeypatch):
 
 
 def test_parameters_stand_under_the_strategy_that_has_them():
-    sections = re.split(r"^## ", page_of("strategies"), flags=re.MULTILINE)[1:]
+    sections = re.split(r"^## ", strategies(), flags=re.MULTILINE)[1:]
     checked = 0
     for section in sections:
         name = re.match(r".*`([\w-]+)`\n", section)
@@ -134,7 +140,7 @@ def test_parameters_stand_under_the_strategy_that_has_them():
         assert named <= known
         checked += 1
 
-    assert checked == page_of("strategies").count("*Parameters*:") > 0
+    assert checked == strategies().count("*Parameters*:") > 0
 
 
 @pytest.mark.parametrize("name", sorted(SCENARIOS))
