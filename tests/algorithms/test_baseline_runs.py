@@ -2,8 +2,8 @@
 
 import pytest
 from fakes import rounds_of, run_in_process, summary_of, tiny
+from resuming import check_resumed, small
 
-from fcl_flower.federation.transport import messages
 from fcl_flower.runtime.study import variants_of
 
 FEW = {"strategy.fisher_examples": 10}
@@ -16,40 +16,10 @@ SETTINGS = {
 }
 
 
-class PulledPlugError(BaseException):
-    """Somebody pulled the plug."""
-
-
-def ending_in_round(number):
-    """Return what ends the server when a client has trained in a round."""
-
-    def tamper(client, message, reply):
-        if message.metadata.message_type == "train":
-            stage = messages.decode_request(message.content).stage
-            if (client, stage.round) == (1, number):
-                raise PulledPlugError
-        return reply
-
-    return tamper
-
-
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_run_that_was_ended_and_resumed_ends_as_if_it_had_not_been(tmp_path, name):
-    def config(folder):
-        kept = str(tmp_path / f"clients-{folder}")
-        return tiny(
-            tmp_path / folder,
-            **{"strategy.name": name, "client_state": kept, **SETTINGS[name]},
-        )
-
-    run_in_process(config("whole"))
-    with pytest.raises(PulledPlugError):
-        run_in_process(config("ended"), tamper=ending_in_round(2))
-
-    run_in_process(config("ended").replace(resume=True))
-
-    assert summary_of(tmp_path / "ended") == summary_of(tmp_path / "whole")
-    assert rounds_of(tmp_path / "ended") == rounds_of(tmp_path / "whole")
+    given = {"strategy.name": name, **SETTINGS[name]}
+    check_resumed(tmp_path, small(**given), 2)
 
 
 @pytest.mark.parametrize("name", ["scaffold", "fedcurv"])

@@ -18,7 +18,8 @@ from class_streams import (
     slopes,
     start,
 )
-from fakes import rounds_of, run_in_process, summary_of, tiny
+from fakes import rounds_of
+from resuming import check_resumed, small
 
 from clients.dde_icarl import DdeIcarl, neighbours
 from clients.icarl import Icarl
@@ -27,7 +28,6 @@ from fcl_flower.core.errors import ConfigError, WireError
 from fcl_flower.core.types import Update
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.federation.client import model_bytes
-from fcl_flower.federation.transport.messages import decode_request
 from fcl_flower.training.tensors import load
 from strategies.dde_icarl import DdeIcarlParams
 from strategies.icarl import IcarlParams
@@ -321,31 +321,6 @@ def test_alone_a_client_learns_old_and_new(tmp_path):
     assert found.min() > 0.6
 
 
-class PulledPlugError(BaseException):
-    """Somebody pulled the plug."""
-
-
-def test_a_run_that_was_interrupted_ends_with_the_numbers_of_one_that_was_not(
-    tmp_path,
-):
-    def small(name):
-        return tiny(
-            tmp_path / name,
-            strategy="dde-icarl",
-            dataset="digits",
-            model="small",
-            rounds=2,
-            client_state=str(tmp_path / f"clients of {name}"),
-        )
-
-    def pull_plug(client, message, reply):
-        train = message.metadata.message_type == "train"
-        if train and decode_request(message.content).stage.round == 4 and client:
-            raise PulledPlugError
-        return reply
-
-    run_in_process(small("whole"))
-    with pytest.raises(PulledPlugError):
-        run_in_process(small("half"), tamper=pull_plug)
-    run_in_process(small("half").replace(resume=True))
-    assert summary_of(tmp_path / "half") == summary_of(tmp_path / "whole")
+def test_a_run_that_was_ended_and_resumed_ends_as_if_it_had_not_been(tmp_path):
+    given = {"strategy": "dde-icarl", "dataset": "digits", "model": "small"}
+    check_resumed(tmp_path, small(**given, rounds=2), 4)

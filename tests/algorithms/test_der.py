@@ -18,7 +18,7 @@ from class_streams import (
     softmax,
     start,
 )
-from fakes import rounds_of, run_in_process, summary_of, tiny
+from resuming import check_resumed, small
 
 from clients.der import Der, logit_error
 from clients.fedavg import Sgd
@@ -240,32 +240,10 @@ def test_stored_samples_and_their_logits_save_old_classes(tmp_path):
     assert all(new > 0.7 for _, new in found.values())
 
 
-@pytest.mark.usefixtures("one_thread")
 def test_a_run_that_was_ended_and_resumed_ends_as_if_it_had_not_been(tmp_path):
-    class PulledPlugError(BaseException):
-        pass
-
-    def tamper(who, message, reply):
-        trains = message.metadata.message_type == "train"
-        if who == 1 and trains and len(grid_rounds(tmp_path / "b")) == 2:
-            raise PulledPlugError
-        return reply
-
-    def grid_rounds(folder):
-        return rounds_of(folder) if (folder / "rounds.jsonl").exists() else []
-
     given = {"strategy": "der", "dataset": "digits", "model": "small", "rounds": 2}
     given |= {"scenario": "classes", "head": "single"}
-    usual = tiny(tmp_path / "a", **given, client_state=str(tmp_path / "ma"))
-    broken = tiny(tmp_path / "b", **given, client_state=str(tmp_path / "mb"))
-    run_in_process(usual)
-    with pytest.raises(PulledPlugError):
-        run_in_process(broken, tamper=tamper)
-    run_in_process(broken.replace(resume=True))
-
-    assert len(rounds_of(tmp_path / "a")) == 4
-    assert summary_of(tmp_path / "b") == summary_of(tmp_path / "a")
-    assert rounds_of(tmp_path / "b") == rounds_of(tmp_path / "a")
+    check_resumed(tmp_path, small(**given), 3)
 
 
 def test_a_memory_is_never_sent_and_an_update_that_holds_one_is_refused():

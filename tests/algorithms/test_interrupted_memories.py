@@ -1,21 +1,7 @@
 """What a client keeps of old tasks outlives a run that is interrupted."""
 
 import pytest
-from fakes import rounds_of, run_in_process, summary_of, tiny
-
-from fcl_flower.federation.transport import messages
-
-
-class PulledPlugError(BaseException):
-    """Somebody pulled the plug."""
-
-
-def pull_the_plug(client, message, reply):
-    """End the server in the second round of the second task, after one client."""
-    trains = message.metadata.message_type == "train" and client == 0
-    if trains and messages.decode_request(message.content).stage.round == 4:
-        raise PulledPlugError
-    return reply
+from resuming import check_resumed, small
 
 
 @pytest.mark.parametrize(
@@ -42,12 +28,5 @@ def test_a_run_that_is_interrupted_within_a_task_ends_as_if_it_were_not(
         "rounds": 2,
         **more,
     }
-    usual = tiny(tmp_path / "a", client_state=str(tmp_path / "ma"), **settings)
-    run_in_process(usual)
-    broken = tiny(tmp_path / "b", client_state=str(tmp_path / "mb"), **settings)
-    with pytest.raises(PulledPlugError):
-        run_in_process(broken, tamper=pull_the_plug)
-    run_in_process(broken.replace(resume=True))
-
-    assert summary_of(tmp_path / "b") == summary_of(tmp_path / "a")
-    assert rounds_of(tmp_path / "b") == rounds_of(tmp_path / "a")
+    # In the second round of the second task.
+    check_resumed(tmp_path, small(**settings), 4)

@@ -2,6 +2,7 @@
 
 import pytest
 from fakes import rounds_of, run_in_process, summary_of, tiny
+from resuming import check_resumed
 
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.federation.transport.state_store import ContextStateStore
@@ -26,10 +27,6 @@ def run(folder, **values):
     return tiny(folder, **{**given, **values})
 
 
-def is_kind(message, kind):
-    return message.metadata.message_type == kind
-
-
 def test_the_samples_travel_once_a_task_and_hold_forgetting_back(tmp_path):
     more = {"epochs": 8, "classes_per_task": 5}
     config = run(tmp_path / "with", **more)
@@ -51,26 +48,8 @@ def test_the_samples_travel_once_a_task_and_hold_forgetting_back(tmp_path):
         assert kept["labels"].tolist() == list(plan.labels_until(0))
 
 
-def test_a_run_that_was_ended_goes_on_to_the_same_numbers(tmp_path):
-    def ending(client, message, reply):
-        ending.asked += [client] * is_kind(message, "train")
-        if is_kind(message, "train") and ending.asked.count(1) == 4:
-            raise KeyboardInterrupt
-        return reply
-
-    ending.asked = []
-    whole = run(tmp_path / "a", client_state=str(tmp_path / "ma"))
-    run_in_process(whole)
-    broken = run(tmp_path / "b", client_state=str(tmp_path / "mb"))
-    with pytest.raises(KeyboardInterrupt):
-        run_in_process(broken, tamper=ending)
-    assert len(rounds_of(tmp_path / "b")) == 3, "the samples are there by now"
-    run_in_process(broken.replace(resume=True))
-    found, expected = (summary_of(tmp_path / name) for name in "ba")
-    assert found["client_accuracy"] == expected["client_accuracy"]
-    assert [row["loss"] for row in rounds_of(tmp_path / "b")] == [
-        row["loss"] for row in rounds_of(tmp_path / "a")
-    ]
+def test_a_run_that_was_ended_and_resumed_ends_as_if_it_had_not_been(tmp_path):
+    check_resumed(tmp_path, run, 4)  # the samples are there by now
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from flwr.app import Error, Message
 
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.sparse import SparseArray
+from fcl_flower.federation.transport.messages import decode_request
 from fcl_flower.runtime import in_process
 
 
@@ -79,6 +80,13 @@ def run_in_process(config, nodes=None, **behaviour):
     grid = InProcessGrid(nodes, config.flat(), **behaviour)
     in_process.run_apps(grid, config)
     return grid
+
+
+def asked_in(message, number, kind="train"):
+    """Return whether a message asks a client for something in a round."""
+    if message.metadata.message_type != kind:
+        return False
+    return decode_request(message.content).stage.round == number
 
 
 def summary_of(folder):

@@ -1,28 +1,45 @@
 """A run that ends on the way and goes on, beside one that does not."""
 
 import pytest
-from fakes import run_in_process, summary_of, tiny
+from fakes import asked_in, rounds_of, run_in_process, summary_of, tiny
 
 
 class PulledPlugError(BaseException):
     """The server ends."""
 
 
-def whole_and_resumed(folder, after, **given):
-    """Return the summaries; the second run ended after some answers of clients."""
+def check_resumed(folder, config, number, kind="train"):
+    """Let a run end in a round, and go on: it ends as one that did not, bit by bit.
+
+    Args:
+        folder: for both runs.
+        config: from a folder and settings to a configuration.
+        number: of the round in which client 1 has answered as the server ends.
+        kind: of the message.
+
+    Returns:
+        the summary.
+    """
 
     def pulled(who, message, reply):
-        asked.append(who)
-        if len(asked) == after:
+        if who == 1 and asked_in(message, number, kind):
             raise PulledPlugError
         return reply
 
-    def config(name):
-        return tiny(folder / name, client_state=str(folder / f"{name}-state"), **given)
+    def made(name):
+        return config(folder / name, client_state=str(folder / f"{name}-state"))
 
-    asked = []
-    run_in_process(config("whole"))
+    run_in_process(made("whole"))
     with pytest.raises(PulledPlugError):
-        run_in_process(config("broken"), tamper=pulled)
-    run_in_process(config("broken").replace(resume=True))
-    return summary_of(folder / "whole"), summary_of(folder / "broken")
+        run_in_process(made("ended"), tamper=pulled)
+    assert len(rounds_of(folder / "ended")) == number - 1
+    run_in_process(made("ended").replace(resume=True))
+
+    assert summary_of(folder / "ended") == summary_of(folder / "whole")
+    assert rounds_of(folder / "ended") == rounds_of(folder / "whole")
+    return summary_of(folder / "whole")
+
+
+def small(**settings):
+    """Return what makes the smallest run of a folder, for `check_resumed`."""
+    return lambda folder, **more: tiny(folder, **settings, **more)

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 from class_streams import five_and_five
-from fakes import failure, rounds_of, run_in_process, summary_of, tiny
+from fakes import asked_in, failure, rounds_of, run_in_process, tiny
 from flwr.app import Message
 from mutants import array_of, with_array
+from resuming import check_resumed
 
 from fcl_flower.federation.transport import messages
 from fcl_flower.federation.transport.replies import QUERY
@@ -17,12 +18,6 @@ def settings(folder, **given):
     usual = {"strategy": "fedcbdr", "dataset": "digits", "model": "small", "rounds": 2}
     usual |= {"scenario": "classes", "head": "single", "epochs": 2}
     return tiny(folder, **{**usual, **given})
-
-
-def queried(message, number):
-    if message.metadata.message_type != QUERY:
-        return False
-    return messages.decode_request(message.content).stage.round == number
 
 
 def test_balanced_samples_save_old_classes(tmp_path):
@@ -56,28 +51,12 @@ def test_a_client_alone_asks_itself(tmp_path):
 
 
 def test_a_run_that_was_ended_and_resumed_ends_as_if_it_had_not_been(tmp_path):
-    class PulledPlugError(BaseException):
-        pass
-
-    def tamper(who, message, reply):
-        if who == 1 and queried(message, 4):
-            raise PulledPlugError
-        return reply
-
-    usual = settings(tmp_path / "a", client_state=str(tmp_path / "ma"))
-    broken = settings(tmp_path / "b", client_state=str(tmp_path / "mb"))
-    run_in_process(usual)
-    with pytest.raises(PulledPlugError):
-        run_in_process(broken, tamper=tamper)
-    run_in_process(broken.replace(resume=True))
-
-    assert summary_of(tmp_path / "b") == summary_of(tmp_path / "a")
-    assert rounds_of(tmp_path / "b") == rounds_of(tmp_path / "a")
+    check_resumed(tmp_path, settings, 4, QUERY)
 
 
 def test_a_hostile_answer_is_as_good_as_none(tmp_path):
     def hostile(who, message, reply):
-        if who != 1 or not queried(message, 2):
+        if who != 1 or not asked_in(message, 2, QUERY):
             return reply
         half = messages.decode_payload(reply.content)["grams"]["half"]
         bad = array_of(-np.asarray(half))
@@ -86,7 +65,11 @@ def test_a_hostile_answer_is_as_good_as_none(tmp_path):
         )
 
     def absent(who, message, reply):
-        return failure(message, "gone") if who == 1 and queried(message, 2) else reply
+        return (
+            failure(message, "gone")
+            if who == 1 and asked_in(message, 2, QUERY)
+            else reply
+        )
 
     run_in_process(settings(tmp_path / "a"), tamper=hostile)
     run_in_process(settings(tmp_path / "b"), tamper=absent)

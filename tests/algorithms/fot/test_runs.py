@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
-from fakes import failure, rounds_of, run_in_process, summary_of, tiny
+from fakes import asked_in, failure, rounds_of, run_in_process, summary_of, tiny
 from flwr.app import Message
 from mutants import array_of, with_array
-
-from fcl_flower.federation.transport import messages
+from resuming import check_resumed
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -17,12 +16,6 @@ def settings(folder, **given):
 
 def run(folder, **given):
     return run_in_process(settings(folder, **given))
-
-
-def trains(message, number):
-    if message.metadata.message_type != "train":
-        return False
-    return messages.decode_request(message.content).stage.round == number
 
 
 def test_updates_that_keep_off_the_subspace_forget_less(tmp_path):
@@ -80,24 +73,8 @@ def test_a_client_alone_has_a_subspace_of_its_own(tmp_path):
 
 
 def test_a_run_that_was_ended_and_resumed_ends_as_if_it_had_not_been(tmp_path):
-    class PulledPlugError(BaseException):
-        pass
-
-    def tamper(who, message, reply):
-        # What was received in round 3 is needed in round 4.
-        if who == 1 and trains(message, 4):
-            raise PulledPlugError
-        return reply
-
-    usual = settings(tmp_path / "a", client_state=str(tmp_path / "ma"))
-    broken = settings(tmp_path / "b", client_state=str(tmp_path / "mb"))
-    run_in_process(usual)
-    with pytest.raises(PulledPlugError):
-        run_in_process(broken, tamper=tamper)
-    run_in_process(broken.replace(resume=True))
-
-    assert summary_of(tmp_path / "b") == summary_of(tmp_path / "a")
-    assert rounds_of(tmp_path / "b") == rounds_of(tmp_path / "a")
+    # What was received in round 3 is needed in round 4.
+    check_resumed(tmp_path, settings, 4)
 
 
 @pytest.mark.parametrize(
@@ -112,14 +89,14 @@ def test_hostile_sketches_are_left_out_as_if_their_client_had_failed(
     tmp_path, group, tensor
 ):
     def hostile(who, message, reply):
-        if who != 1 or not trains(message, 2):
+        if who != 1 or not asked_in(message, 2):
             return reply
         bad = array_of(np.asarray(tensor))
         content = with_array(reply.content, group, "body.fc1", bad)
         return Message(content, reply_to=message)
 
     def absent(who, message, reply):
-        return failure(message, "gone") if who == 1 and trains(message, 2) else reply
+        return failure(message, "gone") if who == 1 and asked_in(message, 2) else reply
 
     run_in_process(settings(tmp_path / "a", clients=2), tamper=hostile)
     run_in_process(settings(tmp_path / "b", clients=2), tamper=absent)

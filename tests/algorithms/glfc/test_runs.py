@@ -2,21 +2,16 @@
 
 import numpy as np
 import pytest
-from fakes import failure, rounds_of, run_in_process, summary_of, tiny
+from fakes import asked_in, failure, rounds_of, run_in_process, summary_of, tiny
 from flwr.app import Message
 from mutants import array_of, with_array
+from resuming import check_resumed, small
 
 from fcl_flower.federation.transport import messages
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 SMALL = {"strategy": "glfc", "rounds": 2, "strategy.search_steps": 5}
-
-
-def trains(message, number):
-    if message.metadata.message_type != "train":
-        return False
-    return messages.decode_request(message.content).stage.round == number
 
 
 def learned(folder, **values):
@@ -54,28 +49,12 @@ def test_gradients_travel_and_no_samples(tmp_path):
 
 
 def test_a_run_that_was_ended_and_resumed_ends_as_if_it_had_not_been(tmp_path):
-    class PulledPlugError(BaseException):
-        pass
-
-    def tamper(who, message, reply):
-        if who == 1 and trains(message, 3):
-            raise PulledPlugError
-        return reply
-
-    usual = tiny(tmp_path / "a", **SMALL, client_state=str(tmp_path / "ma"))
-    broken = tiny(tmp_path / "b", **SMALL, client_state=str(tmp_path / "mb"))
-    run_in_process(usual)
-    with pytest.raises(PulledPlugError):
-        run_in_process(broken, tamper=tamper)
-    run_in_process(broken.replace(resume=True))
-
-    assert summary_of(tmp_path / "b") == summary_of(tmp_path / "a")
-    assert rounds_of(tmp_path / "b") == rounds_of(tmp_path / "a")
+    check_resumed(tmp_path, small(**SMALL), 3)
 
 
 def test_gradients_of_nothing_are_left_out_as_if_their_client_had_failed(tmp_path):
     def hostile(who, message, reply):
-        if who != 1 or not trains(message, 3):
+        if who != 1 or not asked_in(message, 3):
             return reply
         sent = messages.decode_payload(reply.content)["prototypes"]["fc.bias"]
         bad = array_of(np.asarray(sent) * 7)
@@ -83,7 +62,7 @@ def test_gradients_of_nothing_are_left_out_as_if_their_client_had_failed(tmp_pat
         return Message(content, reply_to=message)
 
     def absent(who, message, reply):
-        return failure(message, "gone") if who == 1 and trains(message, 3) else reply
+        return failure(message, "gone") if who == 1 and asked_in(message, 3) else reply
 
     run_in_process(tiny(tmp_path / "a", **SMALL), tamper=hostile)
     run_in_process(tiny(tmp_path / "b", **SMALL), tamper=absent)
@@ -96,7 +75,7 @@ def test_gradients_of_nothing_are_left_out_as_if_their_client_had_failed(tmp_pat
 @pytest.mark.parametrize("value", [1e20, -1e20])
 def test_gradients_of_no_image_do_not_end_a_run(tmp_path, value):
     def hostile(who, message, reply):
-        if who != 1 or not trains(message, 1):
+        if who != 1 or not asked_in(message, 1):
             return reply
         sent = messages.decode_payload(reply.content)["prototypes"]["body.0.bias"]
         bad = array_of(np.full_like(np.asarray(sent), value))

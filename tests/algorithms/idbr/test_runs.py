@@ -2,14 +2,14 @@
 
 import numpy as np
 import pytest
-from fakes import failure, rounds_of, run_in_process, summary_of, tiny
+from fakes import asked_in, failure, rounds_of, run_in_process, summary_of, tiny
 from flwr.app import Message
 from mutants import array_of, with_array
+from resuming import check_resumed, small
 from text_sets import encoded_topics
 
 from fcl_flower.algorithms.registry import algorithm
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.federation.transport import messages
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -18,12 +18,6 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def texts(tmp_path_factory):
     found = encoded_topics(tmp_path_factory.mktemp("topics"), per_label=60)
     return {"strategy": "idbr", "scenario": "class-incremental", **found}
-
-
-def trains(message, number):
-    if message.metadata.message_type != "train":
-        return False
-    return messages.decode_request(message.content).stage.round == number
 
 
 def first_task(folder, texts, **params):
@@ -47,38 +41,21 @@ def test_the_memory_holds_the_first_task(tmp_path, texts):
 
 
 def test_a_run_that_was_ended_and_resumed_ends_as_if_it_had_not_been(tmp_path, texts):
-    class PulledPlugError(BaseException):
-        pass
-
-    def tamper(who, message, reply):
-        if who == 1 and trains(message, 3):
-            raise PulledPlugError
-        return reply
-
-    given = {**texts, "rounds": 2}
-    usual = tiny(tmp_path / "a", **given, client_state=str(tmp_path / "ma"))
-    broken = tiny(tmp_path / "b", **given, client_state=str(tmp_path / "mb"))
-    run_in_process(usual)
-    with pytest.raises(PulledPlugError):
-        run_in_process(broken, tamper=tamper)
-    run_in_process(broken.replace(resume=True))
-
-    assert summary_of(tmp_path / "b") == summary_of(tmp_path / "a")
-    assert rounds_of(tmp_path / "b") == rounds_of(tmp_path / "a")
+    check_resumed(tmp_path, small(**{**texts, "rounds": 2}), 3)
 
 
 def test_spaces_that_do_not_fit_are_left_out_as_if_their_client_had_failed(
     tmp_path, texts
 ):
     def hostile(who, message, reply):
-        if who != 1 or not trains(message, 1):
+        if who != 1 or not asked_in(message, 1):
             return reply
         bad = array_of(np.zeros((3, 3), np.float32))
         content = with_array(reply.content, "base", "body.generic.weight", bad)
         return Message(content, reply_to=message)
 
     def absent(who, message, reply):
-        return failure(message, "gone") if who == 1 and trains(message, 1) else reply
+        return failure(message, "gone") if who == 1 and asked_in(message, 1) else reply
 
     run_in_process(tiny(tmp_path / "a", **texts), tamper=hostile)
     run_in_process(tiny(tmp_path / "b", **texts), tamper=absent)

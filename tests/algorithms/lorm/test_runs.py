@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 from encoders import saved
-from fakes import failure, rounds_of, run_in_process, summary_of, tiny
+from fakes import asked_in, failure, rounds_of, run_in_process, summary_of, tiny
 from flwr.app import Message
 from mutants import array_of, with_array
+from resuming import check_resumed, small
 
 from fcl_flower.federation.transport import messages
 
@@ -20,12 +21,6 @@ def settings(tmp_path_factory):
     model = {"model": "lora-vit", "model.encoder": encoder, "model.num_blocks": 1}
     data = {"dataset": "digits", "clients": 3, "rounds": 2}
     return {"strategy": "lorm", **model, **data}
-
-
-def trains(message, number):
-    if message.metadata.message_type != "train":
-        return False
-    return messages.decode_request(message.content).stage.round == number
 
 
 def test_some_clients_at_a_time_are_enough(tmp_path, settings):
@@ -45,30 +40,14 @@ def test_some_clients_at_a_time_are_enough(tmp_path, settings):
 def test_a_run_that_was_ended_and_resumed_ends_as_if_it_had_not_been(
     tmp_path, settings, number
 ):
-    class PulledPlugError(BaseException):
-        pass
-
-    def tamper(who, message, reply):
-        if who == 1 and trains(message, number):
-            raise PulledPlugError
-        return reply
-
-    usual = tiny(tmp_path / "a", **settings, client_state=str(tmp_path / "ma"))
-    broken = tiny(tmp_path / "b", **settings, client_state=str(tmp_path / "mb"))
-    run_in_process(usual)
-    with pytest.raises(PulledPlugError):
-        run_in_process(broken, tamper=tamper)
-    run_in_process(broken.replace(resume=True))
-
-    assert summary_of(tmp_path / "b") == summary_of(tmp_path / "a")
-    assert rounds_of(tmp_path / "b") == rounds_of(tmp_path / "a")
+    check_resumed(tmp_path, small(**settings), number)
 
 
 def test_a_hostile_gram_matrix_is_left_out_as_if_its_client_had_failed(
     tmp_path, settings
 ):
     def negative(who, message, reply):
-        if who != 1 or not trains(message, 2):
+        if who != 1 or not asked_in(message, 2):
             return reply
         head = messages.decode_payload(reply.content)["grams"]["head"]
         bad = array_of(-np.asarray(head))
@@ -76,7 +55,7 @@ def test_a_hostile_gram_matrix_is_left_out_as_if_its_client_had_failed(
         return Message(content, reply_to=message)
 
     def absent(who, message, reply):
-        return failure(message, "gone") if who == 1 and trains(message, 2) else reply
+        return failure(message, "gone") if who == 1 and asked_in(message, 2) else reply
 
     run_in_process(tiny(tmp_path / "a", **settings), tamper=negative)
     run_in_process(tiny(tmp_path / "b", **settings), tamper=absent)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from fakes import exact, failure, rounds_of, run_in_process, summary_of, tiny
+from resuming import check_resumed
 
 from fcl_flower.algorithms.registry import algorithm
 from fcl_flower.core.errors import ConfigError, WireError
@@ -11,10 +12,6 @@ from fcl_flower.federation.transport.messages import decode_request
 from fcl_flower.setup import factory
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.tensors import snapshot
-
-
-class PulledPlugError(BaseException):
-    """Somebody pulled the plug."""
 
 
 def small(folder, **values):
@@ -46,26 +43,12 @@ def test_distillation_and_tuning_each_forget_less_than_going_without(tmp_path):
     assert found["whole"] > 0.8
 
 
-def test_a_run_that_was_interrupted_ends_with_the_numbers_of_one_that_was_not(
-    tmp_path,
-):
-    given = {"tasks": 2, "rounds": 2, "epochs": 1}
-    whole = small(tmp_path / "a", client_state=str(tmp_path / "ma"), **given)
-    run_in_process(whole)
-    half = small(tmp_path / "b", client_state=str(tmp_path / "mb"), **given)
+def test_a_run_that_was_ended_and_resumed_ends_as_if_it_had_not_been(tmp_path):
+    def config(folder, **more):
+        return small(folder, **{"tasks": 2, "rounds": 2, "epochs": 1}, **more)
 
-    def pull_plug(client, message, reply):
-        # In the second round of the second task, when there is a teacher.
-        train = message.metadata.message_type == "train"
-        if train and decode_request(message.content).stage.round == 4 and client:
-            raise PulledPlugError
-        return reply
-
-    with pytest.raises(PulledPlugError):
-        run_in_process(half, tamper=pull_plug)
-    run_in_process(half.replace(resume=True))
-    assert summary_of(tmp_path / "b") == summary_of(tmp_path / "a")
-    assert rounds_of(tmp_path / "b") == rounds_of(tmp_path / "a")
+    # In the second round of the second task, when there is a teacher.
+    check_resumed(tmp_path, config, 4)
 
 
 def test_a_client_that_misses_the_end_of_a_task_goes_on(tmp_path):
