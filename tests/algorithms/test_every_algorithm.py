@@ -281,7 +281,6 @@ def test_without_validation_samples_all_is_trained_on_and_nothing_decided(
     assert [t["train"] for tasks in none for t in tasks] == whole
     assert not any(row["failed"] for row in rounds_of(tmp_path / "none"))
     assert {row["valid_loss"] for row in rounds_of(tmp_path / "none")} == {None}
-    assert summary_of(tmp_path / "none")["average_accuracy"] > 0.3
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -363,6 +362,7 @@ class Sealing:
         self.inner, self.looks = inner, looks
         self.model, self.context = inner.model, inner.context
         self.update_is_model = inner.update_is_model
+        self.needed_to_train = inner.needed_to_train
 
     def init(self):
         return self.inner.init()

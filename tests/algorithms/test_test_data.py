@@ -6,6 +6,7 @@ import pytest
 import torch
 from encoders import saved
 from fakes import exact, rounds_of, run_in_process, tiny
+from text_sets import encoded_topics
 
 from fcl_flower.algorithms.hooks import AnswersQueries, SelectsModel
 from fcl_flower.algorithms.registry import algorithm, algorithms
@@ -34,6 +35,7 @@ class Recording:
         self.inner, self.notes = inner, notes
         self.model, self.context = inner.model, inner.context
         self.update_is_model = inner.update_is_model
+        self.needed_to_train = inner.needed_to_train
 
     def init(self):
         return self.inner.init()
@@ -65,7 +67,7 @@ def samples(found):
 
 
 def garbage(found):
-    nothing = torch.nan if found.x.is_floating_point() else 0  # texts: padding
+    nothing = torch.nan if found.x.is_floating_point() else 1  # texts: one word
     return Examples(torch.full_like(found.x, nothing), torch.zeros_like(found.y))
 
 
@@ -112,6 +114,8 @@ def settings(name, folder):
     if name == "lorm":
         encoder = saved(folder, "vit", image_size=8, num_channels=1)
         found |= {"model": "lora-vit", "model.encoder": encoder}
+    if name == "idbr":
+        found |= encoded_topics(folder)
     return found
 
 

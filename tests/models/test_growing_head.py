@@ -3,6 +3,7 @@
 import pytest
 import torch
 from fakes import rounds_of, run_in_process, tiny
+from text_sets import encoded_topics
 
 from fcl_flower.algorithms.hooks import KnowsClasses
 from fcl_flower.algorithms.registry import algorithm, algorithms
@@ -42,6 +43,8 @@ def small(folder, name, **values):
     known = {"dataset": "digits", "model": "small"}
     if name == "fedseit":
         known = {"dataset": "stdlib-docs", "model": "kim-cnn"}
+    if name == "idbr":
+        known = encoded_topics(folder)
     return tiny(
         folder,
         **{
@@ -122,7 +125,7 @@ def test_no_learner_answers_with_a_class_of_a_later_task(tmp_path, name):
     learner = factory.build_learner(run, plan, client=0)
     model = learner.model
     model.grow_head(plan.labels_until(0))
-    words = factory.build_word_vectors(run)
+    words = factory.build_tokenizer(run) or factory.build_word_vectors(run)
     form = InputSpec(run.data_root, run.input_shape, True, words)
     data = task_data(plan, 0, 0, form)
     stage = TaskStage(1, 0, starts_task=True, ends_task=True)
@@ -165,5 +168,6 @@ def test_each_task_opens_its_classes_and_a_run_without_the_setting_none(
 
 def test_every_algorithm_that_is_left_out_says_why():
     left = {*algorithms()} - {*ACCEPTED}
-    assert left == {"fedet", "mtl"}
+    assert left == {"fedet", "glfc", "mtl"}
     assert algorithm("fedet").trainer
+    assert algorithm("glfc").trainer

@@ -9,6 +9,7 @@ from fakes import run_in_process, tiny
 from flwr.app import Array, ArrayRecord, RecordDict
 from memory import peak_of
 from mutants import with_array
+from text_sets import encoded_topics
 
 from fcl_flower.algorithms.registry import algorithm, algorithms
 from fcl_flower.core.errors import WireError
@@ -47,6 +48,8 @@ def claims(array):
 def settings(name, folder):
     if name == "concept-matching":
         return {"classes_per_task": 0}
+    if name == "idbr":
+        return encoded_topics(folder)
     if not algorithm(name).models:
         return {}
     found = {"dataset": "digits", "model": "small"}
@@ -62,7 +65,7 @@ def settings(name, folder):
 def test_no_algorithm_makes_a_tensor_that_does_not_fit(tmp_path, monkeypatch, name):
     read, peaks = ReplyReader._update, {}
 
-    def read_after_claims(reader, client, records, state):
+    def read_after_claims(reader, client, records, state, base_norm):
         honest = records.array_records
         for group, record in honest.items() if not peaks else ():
             for tensor, array in record.items():
@@ -71,10 +74,10 @@ def test_no_algorithm_makes_a_tensor_that_does_not_fit(tmp_path, monkeypatch, na
 
                     def refused(hostile=hostile):
                         with pytest.raises(WireError):
-                            read(reader, client, hostile, state)
+                            read(reader, client, hostile, state, base_norm)
 
                     peaks[group, tensor, claim.shape, claim.stype] = peak_of(refused)
-        return read(reader, client, records, state)
+        return read(reader, client, records, state, base_norm)
 
     monkeypatch.setattr(ReplyReader, "_update", read_after_claims)
     config = tiny(tmp_path / "run", strategy=name, **settings(name, tmp_path))

@@ -6,6 +6,7 @@ import torch
 from encoders import saved
 from fakes import InProcessGrid, exact, rounds_of, run_in_process, summary_of, tiny
 from flwr.app import Context, RecordDict
+from text_sets import encoded_topics
 
 from fcl_flower.algorithms.registry import algorithm, algorithms
 from fcl_flower.config.node_config import NodeConfig
@@ -37,6 +38,8 @@ def settings_of(name, tmp_path):
     if name == "lorm":
         encoder = saved(tmp_path, "vit", image_size=8, num_channels=1)
         values |= {"model": "lora-vit", "model.encoder": encoder}
+    if name == "idbr":
+        values |= encoded_topics(tmp_path)
     if name == "analytic":
         values["strategy.min_samples"] = 1
     if name == "fedet":
