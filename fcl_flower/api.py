@@ -28,7 +28,8 @@ from fcl_flower.models.registry import MODELS
 from fcl_flower.results.result import Comparison, Result
 from fcl_flower.runtime.processes import make_folder
 from fcl_flower.runtime.simulation import Job, Place, run_all
-from fcl_flower.runtime.study import Study, run_folder, run_study, variants_of
+from fcl_flower.runtime.studies.plan import Study, variants_of
+from fcl_flower.runtime.studies.runs import run_folder, run_study
 from fcl_flower.setup.factory import validate
 from fcl_flower.setup.resolve import data_root, resolve
 

@@ -30,7 +30,7 @@ from fcl_flower.data.client_data import ClientData
 from fcl_flower.federation.client import client_data
 from fcl_flower.results.diagnostics.concepts import ConceptDiagnostics
 from fcl_flower.results.tables import format_mean_std, mean_and_std
-from fcl_flower.runtime.study import read_study
+from fcl_flower.runtime.studies.file import read_study
 from fcl_flower.setup import factory
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.setup.resolved_run import ResolvedRun

@@ -22,7 +22,7 @@ from clients.fedseit.client import FedSeit as Learner
 from fcl_flower.config.node_config import NodeConfig
 from fcl_flower.core.types import Payload, TaskStage
 from fcl_flower.federation.client import client_data
-from fcl_flower.runtime.study import read_study
+from fcl_flower.runtime.studies.file import read_study
 from fcl_flower.setup import factory
 from fcl_flower.setup.resolve import resolve
 from strategies.fedweit.adapter_selection import (

@@ -1,6 +1,6 @@
 """The commands ``fcl simulate``, ``fcl compare`` and ``fcl study``."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +26,8 @@ from fcl_flower.core.errors import ConfigError, FclError, refuse, unknown
 
 if TYPE_CHECKING:
     from fcl_flower.config.run_config import RunConfig
-    from fcl_flower.runtime.simulation import Place
-    from fcl_flower.runtime.study import Study
+    from fcl_flower.runtime.simulation import Job, Outcome, Place
+    from fcl_flower.runtime.studies.plan import Study
 
 
 @click.command()
@@ -169,7 +169,7 @@ def compare(
     --output are kept, so that a comparison can go on where it stopped.
     """
     from fcl_flower.results.run_folder import free_folder
-    from fcl_flower.runtime.study import Study, variants_of
+    from fcl_flower.runtime.studies.plan import Study, variants_of
 
     place = _place(backend, workers, gpus_per_client, processes)
     given_pairs = set_keys(given["pairs"])
@@ -206,16 +206,19 @@ def study(
     processes: int,
     output: Path | None,
 ) -> None:
-    """Run what a study's TOML FILE describes; go on where it was stopped."""
+    """Run what a study's TOML FILE describes; go on where it was stopped.
+
+    Where rows have candidates, these are compared first, on held-out training samples,
+    and each row gets its best.
+    """
     from fcl_flower.results.run_folder import RUNS
-    from fcl_flower.runtime.study import Study, read_study
+    from fcl_flower.runtime.studies.file import read_study
 
     place = _place(backend, workers, gpus_per_client, processes)
     found = read_study(file)
     given = {"data_root": data_root, "dataset": dataset}
     changes = {key: value for key, value in given.items() if value}
-    variants = tuple(v.replace(**changes) for v in found.variants)
-    titles = [variant.title for variant in variants]
+    titles = [variant.title for variant in found.variants]
     wanted = listed(only, "only") if only else titles
     for name in wanted:
         if name not in titles:
@@ -226,10 +229,11 @@ def study(
             expected = f"one of the study's: {', '.join(map(str, found.seeds))}"
             raise refuse("seeds", number, expected)
     _study(
-        Study(variants, found.seeds),
+        found.changed(**changes),
         output or RUNS / file.absolute().parent.name,
         place,
-        lambda config: config.title in wanted and config.run.seed in numbers,
+        wanted,
+        numbers,
     )
 
 
@@ -251,16 +255,31 @@ def _study(
     chosen: "Study",
     folder: Path,
     place: "Place",
-    wanted: Callable[["RunConfig"], bool] = lambda config: True,
+    wanted: Collection[str] = (),
+    seeds: Collection[int] = (),
 ) -> None:
+    """Run a study, or some rows and seeds of it, and show its table."""
     from fcl_flower.cli.study_progress import shown
     from fcl_flower.results.tables import table
-    from fcl_flower.runtime.study import run_study
+    from fcl_flower.runtime.studies.choice import settle
+    from fcl_flower.runtime.studies.runs import run_study
 
     console = Console()
+    titles = wanted or [variant.title for variant in chosen.variants]
+    numbers = seeds or chosen.seeds
+
+    def run_all(jobs: Sequence["Job"]) -> Generator[tuple["Job", "Outcome"]]:
+        return shown(console, place, jobs)
+
     try:
+        settled = settle(chosen, folder, run_all, titles)
+        if chosen.choice is not None:
+            console.print(Markdown((folder / "chosen.md").read_text()))
         summaries = run_study(
-            chosen, folder, lambda jobs: shown(console, place, jobs), wanted
+            settled,
+            folder,
+            run_all,
+            lambda run: run.title in titles and run.run.seed in numbers,
         )
     except KeyboardInterrupt:
         again = f"the same command with --output {folder} goes on with it"

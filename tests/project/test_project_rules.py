@@ -101,7 +101,8 @@ def test_a_configuration_is_resolved_where_it_enters_a_program():
         "fcl_flower/exports/trained.py": 1,
         "fcl_flower/federation/forget.py": 1,
         "fcl_flower/federation/prepare.py": 2,
-        "fcl_flower/runtime/study.py": 1,
+        "fcl_flower/runtime/studies/choice.py": 1,
+        "fcl_flower/runtime/studies/runs.py": 1,
     }
 
 

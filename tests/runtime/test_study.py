@@ -11,12 +11,9 @@ from fcl_flower.core.errors import ConfigError, RoundError
 from fcl_flower.data.scenarios.registry import SCENARIOS
 from fcl_flower.models.registry import MODELS
 from fcl_flower.results.tables import rows, table
-from fcl_flower.runtime.study import (
-    Study,
-    read_study,
-    run_study,
-    with_local_only,
-)
+from fcl_flower.runtime.studies.file import read_study
+from fcl_flower.runtime.studies.plan import Study, with_local_only
+from fcl_flower.runtime.studies.runs import run_study
 
 
 class Runner:
@@ -279,7 +276,7 @@ def test_counterparts_can_be_declined(tmp_path):
         ("seeds = [0", "study: got '{path}', expected a TOML file ("),
         (
             "seed = [0]",
-            "study study.toml: seed: got 'seed', expected one of "
+            "study study.toml: seed: got 'seed', expected one of choice_seeds, "
             "local_only_counterparts, run, seeds, variant; did you mean 'seeds'?; this "
             "is a study's file: ",
         ),
@@ -317,6 +314,46 @@ def test_counterparts_can_be_declined(tmp_path):
             "upgrade {path} prints it so",
         ),
         ("[run]\nclients = 3\n[[variant]]", "study: got '{path}' of an earlier versi"),
+        (
+            "choice_seeds = [7]",
+            "choice_seeds: got [7], expected none, without candidates",
+        ),
+        (
+            "[[variant]]\ncandidates.training.epochs = [1, 2]",
+            "choice_seeds: got [], expected seeds to compare candidates with",
+        ),
+        (
+            "seeds = [1, 7]\nchoice_seeds = [7]\n"
+            "[[variant]]\ncandidates.training.epochs = [1, 2]",
+            "choice_seeds: got 7, expected a seed that is none of the table's",
+        ),
+        (
+            "choice_seeds = [7]\n[[variant]]\ncandidates.training.epochs = [1]",
+            "candidates.training.epochs: got [1], expected a list of two values or mo",
+        ),
+        (
+            "choice_seeds = [7]\n[[variant]]\ncandidates.training.epochs = 1",
+            "candidates.training.epochs: got 1, expected a list of two values or more",
+        ),
+        (
+            "choice_seeds = [7]\n[[variant]]\ncandidates = [1, 2]",
+            "candidates: got [1, 2], expected a table of lists, by section.key",
+        ),
+        (
+            "choice_seeds = [7]\n[[variant]]\ncandidates.epochs = [1, 2]",
+            "epochs: got 'epochs', expected one of strategy, scenario, ",
+        ),
+        (
+            "choice_seeds = [7]\n[[variant]]\ncandidates.training.epoch = [1, 2]",
+            "training.epoch: got 'epoch', expected one of ",
+        ),
+        (
+            "choice_seeds = [7]\n[[variant]]\ncandidates.training.epochs = [1, 2]\n"
+            '[[variant]]\nstrategy.name = "ewc"\n'
+            "candidates.training.epochs = [1, 2, 3]",
+            "candidates: got {'fedweit': 2, 'ewc': 3}, expected equally many for each "
+            "row that has some",
+        ),
     ],
 )
 def test_a_file_that_is_wrong_is_answered_with_one_sentence(tmp_path, text, start):

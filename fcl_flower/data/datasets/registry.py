@@ -21,11 +21,12 @@ from fcl_flower.data.datasets.arrays import (
     from_arrays,
 )
 from fcl_flower.data.datasets.base import Dataset
+from fcl_flower.data.datasets.derived.held_out import PREFIX, held_out
+from fcl_flower.data.datasets.derived.union import united
 from fcl_flower.data.datasets.hub import load_hub
 from fcl_flower.data.datasets.jsonl import TRAIN, load_jsonl
 from fcl_flower.data.datasets.npz import load_npz
 from fcl_flower.data.datasets.stdlib_docs import load_stdlib_docs
-from fcl_flower.data.datasets.union import united
 from fcl_flower.data.partition import train_valid_split
 
 __all__ = [
@@ -108,7 +109,9 @@ def load_dataset(name: str, data_root: Path) -> Dataset:
               ``label``, such as ``trec:fine``;
             - ``hub:NAME``: the Hugging Face Hub or a local folder;
             - several of these with ``+`` between them, such as ``mnist+notmnist``:
-              the classes of all side by side (see `united`).
+              the classes of all side by side (see `united`);
+            - ``held-out:NAME``, of any of these: a fifth of the training samples are
+              the test samples, and the set's own are left alone (see `held_out`).
         data_root: where files are looked for; need not exist for the sets without
             a download.
 
@@ -116,6 +119,8 @@ def load_dataset(name: str, data_root: Path) -> Dataset:
         ConfigError: there is no such data set, or two of them, or its file is not as
             expected.
     """
+    if name.startswith(PREFIX):
+        return held_out(name, load_dataset(name.removeprefix(PREFIX), data_root))
     members = name.split("+")
     if len(members) > 1:
         return united(name, [_load(member, data_root) for member in members])
@@ -182,6 +187,7 @@ def known_datasets(data_root: Path) -> dict[str, str]:
         "NAME:FIELD": "the same text, with another field for a label",
         "hub:NAME": "of the Hugging Face Hub, or a folder (extra: hub)",
         "A+B": "the classes of several data sets side by side",
+        "held-out:NAME": "a fifth of the training samples of NAME for testing",
     }
 
 

@@ -1,0 +1,1 @@
+"""Several runs on identical scenarios: what they are, and doing them."""

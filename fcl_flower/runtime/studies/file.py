@@ -1,0 +1,118 @@
+"""A study's TOML file."""
+
+from collections.abc import Mapping
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from fcl_flower.config.parsing import Scalar, flatten, read_toml, validate_params
+from fcl_flower.config.run_config import RunConfig
+from fcl_flower.config.upgrade import is_flat
+from fcl_flower.core.errors import ConfigError, refuse, unknown
+from fcl_flower.runtime.studies.plan import Choice, Row, Study
+
+CANDIDATES = "candidates"
+"""The table of a variant that lists values to choose from."""
+
+FORMAT = (
+    "a study's file: seeds = [1, 2], [run] with what all runs share, such as "
+    "scenario.clients = 4, and a [[variant]] for each row, such as "
+    'strategy.name = "fedavg" (docs/studies.md)'
+)
+
+
+def read_study(path: Path) -> Study:
+    """Return the study that a TOML file describes.
+
+    ``seeds`` is a list, ``[run]`` holds what all runs share, and each
+    ``[[variant]]`` what its row changes, both by section. Federated variants get a
+    local-only counterpart unless ``local_only_counterparts = false``. A variant's
+    table ``candidates`` lists values of settings; all combinations are compared with
+    ``choice_seeds`` before the table is made.
+
+    Raises:
+        ConfigError: the file is missing or wrong.
+    """
+    found = read_toml(path, "study")
+    if is_flat(found):
+        raise ConfigError(
+            f"study: got {str(path)!r} of an earlier version, expected sections; "
+            f"fcl config upgrade {path} prints it so"
+        )
+    try:
+        checked = validate_params(_StudyFile, found, f"study {path.name}: ")
+        _check_sections(checked.run)
+        for variant in checked.variant:
+            _check_sections({k: v for k, v in variant.items() if k != CANDIDATES})
+    except ConfigError as error:
+        raise ConfigError(f"{error}; this is {FORMAT}") from error
+    rows = tuple(_row(checked.run, variant) for variant in checked.variant)
+    for row in rows:
+        if "," in row.config.title:
+            expected = "one without a comma, which separates the rows of --only"
+            raise refuse("run.title", row.config.title, expected)
+    choice = Choice(rows, tuple(checked.choice_seeds), checked.local_only_counterparts)
+    variants = choice.settled({row.config.title: {} for row in rows})
+    open_rows = [row for row in rows if row.candidates]
+    _check_choice(checked, open_rows)
+    return Study(variants, tuple(checked.seeds), choice if open_rows else None)
+
+
+def _row(shared: Mapping[str, object], variant: Mapping[str, object]) -> Row:
+    """Return one row; of a setting with candidates it has the first."""
+    own = dict(variant)
+    listed = _lists(own.pop(CANDIDATES, {}))
+    every = [
+        dict(zip(listed, values, strict=True)) for values in product(*listed.values())
+    ]
+    config = RunConfig.of({**flatten(shared), **flatten(own), **every[0]})
+    return Row(config, tuple(every) if listed else ())
+
+
+def _lists(value: object) -> dict[str, list[Scalar]]:
+    """Return the values that a variant may choose from, by ``section.key``."""
+    if not isinstance(value, Mapping):
+        raise refuse(CANDIDATES, value, "a table of lists, by section.key")
+    found = {}
+    for key, values in flatten(value).items():
+        if not (isinstance(values, list) and len(values) > 1):
+            raise refuse(f"{CANDIDATES}.{key}", values, "a list of two values or more")
+        found[key] = values
+    return found
+
+
+def _check_choice(checked: "_StudyFile", rows: list[Row]) -> None:
+    """Refuse a choice that would favour a row, or look at what the table shows."""
+    if bool(rows) != bool(checked.choice_seeds):
+        expected = (
+            "seeds to compare candidates with" if rows else "none, without candidates"
+        )
+        raise refuse("choice_seeds", checked.choice_seeds, expected)
+    for seed in checked.choice_seeds:
+        if seed in checked.seeds:
+            raise refuse("choice_seeds", seed, "a seed that is none of the table's")
+    budgets = {row.config.title: len(row.candidates) for row in rows}
+    if len(set(budgets.values())) > 1:
+        raise refuse(CANDIDATES, budgets, "equally many for each row that has some")
+
+
+def _check_sections(table: Mapping[str, object]) -> None:
+    """Refuse keys of a study's table that are in no section."""
+    for key, value in table.items():
+        section, dot, _ = key.partition(".")
+        if section not in RunConfig.model_fields:
+            raise unknown(key, section, RunConfig.model_fields)
+        if not (dot or isinstance(value, Mapping)):
+            raise refuse(key, value, "a table, as this is a section")
+
+
+class _StudyFile(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    seeds: list[Annotated[int, Field(ge=0)]] = Field([0], min_length=1)
+    choice_seeds: list[Annotated[int, Field(ge=0)]] = Field([])
+    run: dict[str, Any] = Field({})
+    variant: list[dict[str, Any]] = Field([{}], min_length=1)
+    local_only_counterparts: bool = True

@@ -1,0 +1,72 @@
+"""Test samples that are taken from the training samples, by a name's ``held-out:``."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fcl_flower.core.errors import ConfigError
+from fcl_flower.data.datasets.arrays import from_arrays
+from fcl_flower.data.datasets.base import Split
+from fcl_flower.data.datasets.derived.held_out import held_out
+from fcl_flower.data.datasets.registry import load_dataset
+from fcl_flower.data.datasets.text import TextDataset, text_dataset, text_split
+
+
+def tables(counts):
+    """Rows that are told apart by their first column, ``counts`` of each class."""
+    y = np.repeat(np.arange(len(counts)), counts)
+    x = np.stack([np.arange(len(y)), y], axis=1).astype(np.float32)
+    return from_arrays(x, y, -1 - x, y, name="rows")
+
+
+def test_a_fifth_of_each_class_is_for_testing_and_test_samples_are_left_alone():
+    whole = tables([10, 20, 2])
+    cut = held_out("held-out:rows", whole)
+
+    assert type(cut) is type(whole)
+    assert (cut.name, cut.class_names) == ("held-out:rows", whole.class_names)
+    assert np.bincount(cut.test.y).tolist() == [2, 4, 1]
+    assert np.bincount(cut.train.y).tolist() == [8, 16, 1]
+    both = np.concatenate([cut.train.x, cut.test.x])
+    np.testing.assert_array_equal(np.sort(both[:, 0]), np.arange(32))
+    for split in (cut.train, cut.test):
+        np.testing.assert_array_equal(split.x[:, 1], split.y)
+        assert not split.x.flags.writeable
+        assert not split.y.flags.writeable
+
+
+def test_the_cut_is_the_same_each_time():
+    first, second = (held_out("a", tables([30, 30])).test.x for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+
+
+def test_texts_are_held_out_too():
+    texts = [f"text {index}" for index in range(10)]
+    split = text_split(texts, [0] * 5 + [1] * 5)
+    other = text_split(["never", "seen"], [0, 1])
+    cut = held_out("a", text_dataset("t", "t", split, other, ("no", "yes")))
+
+    assert isinstance(cut, TextDataset)
+    assert sorted([*cut.train.x, *cut.test.x]) == texts
+    assert [len(cut.train.x), len(cut.test.x)] == [8, 2]
+    assert [texts.index(x) // 5 for x in cut.test.x] == cut.test.y.tolist()
+
+
+def test_a_class_with_a_single_sample_is_refused():
+    with pytest.raises(ConfigError) as problem:
+        held_out("held-out:rows", tables([3, 1]))
+    assert str(problem.value) == (
+        "dataset: got 'held-out:rows' with one training sample of class '1', expected "
+        "two or more, as one is held out"
+    )
+
+
+def test_a_data_set_is_named_so(tmp_path: Path):
+    whole = load_dataset("digits", tmp_path)
+    cut = load_dataset("held-out:digits", tmp_path)
+    assert cut.name == "held-out:digits"
+    assert isinstance(cut.test, Split)
+    assert len(cut.train.x) + len(cut.test.x) == len(whole.train.x)
+    with pytest.raises(ConfigError, match="got 'nonsense', expected one of"):
+        load_dataset("held-out:nonsense", tmp_path)
