@@ -2,6 +2,8 @@
 
 import math
 import time
+from collections.abc import Iterable
+from concurrent.futures import Future, wait
 from logging import INFO, WARNING
 
 from flwr.app import Message, MessageType, RecordDict
@@ -11,6 +13,7 @@ from flwr.serverapp import Grid
 from fcl_flower.core.errors import RoundError, WireError
 from fcl_flower.federation.identity.client_numbers import by_key, check_claim
 from fcl_flower.federation.transport import mailbox, protocol
+from fcl_flower.federation.transport.background import at_once, in_thread, is_remote
 from fcl_flower.results.monitoring.causes import NOT_CONNECTED
 
 POLL_SECONDS = 0.1
@@ -43,6 +46,9 @@ class ClientRegistry:
         self._asked: set[int] = set()
         self._not_before: dict[int, float] = {}
         self._refused: dict[int, str] = {}
+        self._begin = in_thread if is_remote(grid) else at_once
+        self._listing: Future[Iterable[int]] | None = None
+        self._listed = frozenset[int]()
 
     @property
     def clients(self) -> tuple[int, ...]:
@@ -103,7 +109,7 @@ class ClientRegistry:
 
         Who claims a number that is taken stays out for as long as the other is there.
         """
-        online = set(self._grid.get_node_ids())
+        online = self._online()
         for client in [c for c, node in self._connected.items() if node not in online]:
             log(WARNING, "client %d has disconnected", client)
             del self._connected[client]
@@ -120,6 +126,20 @@ class ClientRegistry:
             for node in unknown
         )
         self._collect_ids(now)
+
+    def _online(self) -> frozenset[int]:
+        """Return the nodes that are there, as Flower said last.
+
+        Over a network Flower's call retries without end where its server does not
+        answer: it goes on beside the rounds, which do with what was said before.
+        """
+        if self._listing is None:
+            self._listing = self._begin(self._grid.get_node_ids)
+        wait([self._listing], mailbox.MOMENT)
+        if self._listing.done():
+            said, self._listing = self._listing, None
+            self._listed = frozenset(said.result())
+        return self._listed
 
     def _collect_ids(self, now: float) -> None:
         """Note who has said who it is; the first to claim a number keeps it."""

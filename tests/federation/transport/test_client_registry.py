@@ -1,5 +1,7 @@
 """Who is refused a number, why, and for how long."""
 
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -102,6 +104,44 @@ def test_a_claim_says_nothing_of_a_client_whose_key_another_has(keys):
 
     assert registry.clients == (0,)
     assert registry.why_absent(1) == "is not connected"
+
+
+def test_where_flower_does_not_answer_the_last_list_stands(monkeypatch):
+    """Its call retries without end; the rounds need not wait for it."""
+    monkeypatch.setattr(client_registry, "is_remote", lambda grid: True)
+    monkeypatch.setattr(client_registry.mailbox, "MOMENT", 0.1)
+    answers = threading.Event()
+    answers.set()
+
+    class Grid(Claiming):
+        def get_node_ids(self):
+            said = super().get_node_ids()
+            assert answers.wait(30)
+            return said
+
+    grid = Grid(n11=0, n12=1)
+    registry = ClientRegistry(grid, 2)
+    registry.wait_for_clients(2, 30)
+
+    answers.clear()
+    grid.here = [11]
+    for _ in range(3):
+        registry.refresh()
+    assert registry.clients == (0, 1)
+
+    answers.set()
+    deadline = time.monotonic() + 30
+    while registry.clients != (0,):
+        assert time.monotonic() < deadline
+        registry.refresh()
+
+
+def test_what_flower_refuses_is_not_hidden(monkeypatch):
+    monkeypatch.setattr(client_registry, "is_remote", lambda grid: True)
+    grid = Claiming(n11=0)
+    grid.get_node_ids = lambda: [][0]
+    with pytest.raises(IndexError):
+        ClientRegistry(grid, 1).wait_for_clients(1, 30)
 
 
 def test_an_asynchronous_run_names_the_claim_too(tmp_path, keys):

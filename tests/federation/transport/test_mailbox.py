@@ -10,7 +10,7 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.superlink.grid import HttpGrid
 
 from fcl_flower.core.errors import RoundError
-from fcl_flower.federation.transport import background, mailbox
+from fcl_flower.federation.transport import background, client_registry, mailbox
 from fcl_flower.federation.transport.mailbox import Mailbox
 from fcl_flower.runtime import in_process
 
@@ -47,7 +47,8 @@ class BlockingGrid(InProcessGrid):
 @pytest.fixture
 def remote(monkeypatch):
     """Make every grid one that goes over a network."""
-    monkeypatch.setattr(mailbox, "is_remote", lambda grid: True)
+    for module in (mailbox, client_registry):
+        monkeypatch.setattr(module, "is_remote", lambda grid: True)
 
 
 @pytest.fixture
