@@ -172,7 +172,10 @@ class Client:
         return Evaluation(accuracy, size)
 
     def charged(self, state: Payload, examples: int) -> Payload:
-        """Return the state with what a round of training costs its examples.
+        """Return what is kept beside a learner's state: what its examples have cost.
+
+        That is with a round of training; nothing where examples cost nothing. A learner
+        may return no group but its own, so that it does not pass through one.
 
         Args:
             state: from before the round.
@@ -183,7 +186,7 @@ class Client:
         """
         privacy = self.config.privacy
         if privacy.unit != "example":
-            return state
+            return {}
         known = state
         if not is_simulated() and (last := self.store.load(before=sys.maxsize)):
             known = last.payload  # of this round too, if it was asked for before
@@ -192,7 +195,7 @@ class Client:
         )
         spent = charge(known.get(SPENT, {}), steps, privacy)
         self.epsilon = spent_epsilon(spent, privacy.delta)
-        return {**state, SPENT: spent}
+        return {SPENT: spent}
 
     def hidden(self, update: Update, received: Payload, stage: TaskStage) -> Update:
         """Return an update as it may leave the client: with noise, where that is set.

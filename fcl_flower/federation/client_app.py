@@ -124,12 +124,12 @@ def trained(message: Message, client: Client, train: Train) -> Message:
         return Message(messages.state_lost(request.since), reply_to=message)
     state = client.state(saved)
     data = client.data(stage)
-    state = client.charged(state, len(data.train.y))
+    spent = client.charged(state, len(data.train.y))
     sum_of = received.pop(exchange.SUM_OF, {})
     state, learned = train(state, received, stage, data)
     update = client.hidden(learned, received, stage)
     payload = replica.outgoing(update.payload, stage.round)
-    client.store.save({**state, **replica.kept()}, stage.round)
+    client.store.save({**state, **spent, **replica.kept()}, stage.round)
     # What was sent is old by now: the client has its private state, and its update.
     own = learned.payload if client.learner.update_is_model else {}
     tested = client.evaluation(state, own, stage) if request.evaluate else None

@@ -126,6 +126,23 @@ def test_a_round_that_is_asked_again_costs_again_outside_a_simulation(
     assert epsilon("real")[1] == pytest.approx(expected(config, rounds=2)["0"])
 
 
+def test_a_learner_that_keeps_only_its_own_groups_loses_no_account(
+    tmp_path, monkeypatch
+):
+    train = clients.fedavg.Sgd.train
+
+    def forgetful(self, state, received, stage, data):
+        state, update = train(self, state, received, stage, data)
+        own = {name: group for name, group in state.items() if name != "privacy"}
+        return own, update
+
+    monkeypatch.setattr(clients.fedavg.Sgd, "train", forgetful)
+    config = private(tmp_path, rounds=2)
+    run_in_process(config)
+    found = summary_of(tmp_path)["privacy"]["by_client"]
+    assert found == pytest.approx(expected(config, rounds=2))
+
+
 def test_epsilon_is_at_the_delta_of_the_run(tmp_path):
     run_in_process(private(tmp_path, tasks=1, delta=1e-3))
     found = summary_of(tmp_path)["privacy"]
