@@ -1,6 +1,5 @@
 """The client of a message: its run, its data, its learner and its state."""
 
-import sys
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
@@ -154,8 +153,14 @@ class Client:
             self.store = FolderStateStore(folder)
 
     def state(self, saved: Saved | None) -> Payload:
-        """Return the learner's part of what was saved; None: nothing was."""
-        return self.learner.init() if saved is None else Replica.without(saved.payload)
+        """Return the learner's part of what was saved; None: nothing was.
+
+        What a round has cost that is asked for again is spent all the same, but in a
+        simulation, where it brings the same noise.
+        """
+        found = self.learner.init() if saved is None else Replica.without(saved.payload)
+        spent = {} if is_simulated() else self.store.last(SPENT)
+        return {**found, SPENT: spent} if spent else found
 
     def replica(self, saved: Saved | None) -> Replica:
         """Return the client's copies of models as they were saved with a state."""
@@ -187,13 +192,10 @@ class Client:
         privacy = self.config.privacy
         if privacy.unit != "example":
             return {}
-        known = state
-        if not is_simulated() and (last := self.store.load(before=sys.maxsize)):
-            known = last.payload  # of this round too, if it was asked for before
         steps = planned_steps(
             examples, factory.build_training(self.run), privacy.noise_multiplier
         )
-        spent = charge(known.get(SPENT, {}), steps, privacy)
+        spent = charge(state.get(SPENT, {}), steps, privacy)
         self.epsilon = spent_epsilon(spent, privacy.delta)
         return {SPENT: spent}
 

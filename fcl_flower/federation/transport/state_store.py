@@ -63,6 +63,15 @@ class StateStore(ABC):
     def save(self, payload: Payload, server_round: int) -> None:
         """Save a state; those of this round and of later ones are dropped."""
 
+    def last(self, group: str) -> Arrays:
+        """Return a group as it was saved last, in whatever round; empty if it was not.
+
+        A round that is repeated starts from the state before it, but what its first
+        attempt has cost is spent.
+        """
+        saved = self.load(sys.maxsize)
+        return {} if saved is None else saved.payload.get(group, {})
+
 
 class ContextStateStore(StateStore):
     """Flower's own ``context.state``: kept by the SuperNode, lost with its process.
@@ -174,6 +183,18 @@ class FolderStateStore(StateStore):
         self._drop_old_versions(
             old, server_round, {entry["file"] for entry in entries.values()}
         )
+
+    @override
+    def last(self, group: str) -> Arrays:
+        for path in reversed(self._manifests()):
+            try:
+                entry = _open_manifest(path)["groups"].get(group)
+                if entry is None or not entry["tensors"]:
+                    return {}
+                return dict(_StoredArrays(self._folder / entry["file"], entry))
+            except WireError as error:
+                log(WARNING, "%s; trying the version before", error)
+        return {}
 
     def drop_earlier(self) -> None:
         """Remove all versions but the last, and what only they hold."""

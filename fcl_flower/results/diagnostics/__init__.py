@@ -9,9 +9,10 @@ In the metrics of a client's update (`fcl_flower.core.types.Update`):
   c's task t in the task that it trains on; ``attention.json``.
 - ``adapter_density``: fraction of the entries of the task's adapter that the client
   keeps when the task ends; a remark in the summary.
-
 - ``epsilon``: what the client's examples have cost so far, where they are the privacy
   unit; in the summary.
+- ``label_epsilon``: what statistics of the client's labels that it noised have cost so
+  far; in the summary.
 
 In the diagnostics of the server side (`fcl_flower.algorithms.base`):
 
@@ -31,6 +32,7 @@ from fcl_flower.privacy.ledger import Ledger
 from fcl_flower.results.diagnostics.adapters import AdapterDiagnostics
 from fcl_flower.results.diagnostics.base import Diagnostics
 from fcl_flower.results.diagnostics.concepts import ConceptDiagnostics
+from fcl_flower.results.diagnostics.labels import LabelDiagnostics
 from fcl_flower.results.diagnostics.privacy import PrivacyDiagnostics
 
 __all__ = ["Diagnostics", "build_diagnostics"]
@@ -43,6 +45,7 @@ def build_diagnostics(
     found: list[Diagnostics] = [
         AdapterDiagnostics(scenario),
         ConceptDiagnostics(scenario.stream),
+        LabelDiagnostics(privacy.delta),
     ]
     if privacy.unit != "none":
         found.append(PrivacyDiagnostics(privacy, ledger))

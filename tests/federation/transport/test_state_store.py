@@ -297,6 +297,34 @@ def test_a_round_that_is_repeated_starts_from_the_state_before_it(tmp_path):
     assert FolderStateStore(tmp_path).load(before=2) is None, "only two are kept"
 
 
+@pytest.mark.parametrize("kind", ["folder", "context"])
+def test_a_group_is_found_as_it_was_saved_last(tmp_path, kind):
+    where = context()
+    make = {
+        "folder": lambda: FolderStateStore(tmp_path),
+        "context": lambda: ContextStateStore(where),
+    }[kind]
+    assert make().last("base") == {}
+    make().save({**state(), "empty": {}}, 1)
+    make().save({**later(), "empty": {}}, 2)
+
+    np.testing.assert_array_equal(make().last("base")["w"], later()["base"]["w"])
+    assert make().last("empty") == make().last("nothing") == {}
+
+
+def test_a_damaged_group_gives_way_to_the_one_before_it(tmp_path, caplog):
+    store = FolderStateStore(tmp_path)
+    store.save(state(), 1)
+    store.save(later(), 2)
+    newest = tmp_path / "2-0.bin"
+    newest.write_bytes(b"x" + newest.read_bytes()[1:])
+
+    found = FolderStateStore(tmp_path).last("base")
+
+    np.testing.assert_array_equal(found["w"], state()["base"]["w"])
+    assert "is damaged; trying the version before" in caplog.text
+
+
 @pytest.mark.parametrize("damaged", ["manifest-2", "2-0.bin"])
 def test_a_damaged_version_gives_way_to_the_one_before(tmp_path, caplog, damaged):
     memory = FolderStateStore(tmp_path)

@@ -1,0 +1,66 @@
+"""What a client's labels have cost, over rounds that are asked for twice."""
+
+import contextlib
+
+import pytest
+from fakes import asked_in, failure, run_in_process, summary_of, tiny
+
+from fcl_flower.core.errors import WireError
+from fcl_flower.results.diagnostics.labels import LabelDiagnostics
+from fcl_flower.runtime import in_process
+
+TOLD = {"groups": 1, "distribution": "noised", "entropy": "noised", "noise": 5.0}
+
+
+def label_epsilon(folder, repeated):
+    """Return what client 0 says at the end, whose second round is asked for again."""
+    lost = []
+
+    def lose(client, message, reply):
+        if client == 0 and repeated and asked_in(message, 2) and not lost:
+            lost.append(message)
+            return failure(message, "the connection was lost")
+        return reply
+
+    config = tiny(
+        folder,
+        strategy={"name": "fedet", **TOLD},
+        datasets="digits",
+        model="small",
+        rounds=2,
+        tasks=1,
+        min_updates=2,
+        max_train_per_class=20,
+        classes_per_task=0,
+        client_state=str(folder / "states"),
+    )
+    run_in_process(config, tamper=lose)
+    return summary_of(folder)["label_epsilon"]["0"]
+
+
+def test_noise_that_is_drawn_anew_is_paid_for(tmp_path, monkeypatch):
+    once = label_epsilon(tmp_path / "once", repeated=False)
+    again = label_epsilon(tmp_path / "simulated", repeated=True)
+    assert again == pytest.approx(once), "a simulation draws the same noise again"
+
+    monkeypatch.setattr(in_process, "simulated", contextlib.nullcontext)
+    assert label_epsilon(tmp_path / "real", repeated=True) > 1.1 * once
+
+
+def test_the_most_that_a_client_told_stays():
+    told = LabelDiagnostics(1e-5)
+    assert told.summary() == told.remarks() == {}
+    for number, epsilon in enumerate([1.0, 3.0, 2.0], 1):
+        told.add_round(number, {(4, 0): {"label_epsilon": epsilon}, (5, 0): {}}, {})
+    assert told.summary() == {"label_epsilon": {4: 3.0}}
+    assert told.remarks() == {
+        "privacy of labels": "noised statistics, at most epsilon 3 at delta 1e-05 "
+        "for a client"
+    }
+
+
+def test_an_epsilon_below_zero_is_refused():
+    told = LabelDiagnostics(1e-5)
+    told.check({"label_epsilon": 0.0})
+    with pytest.raises(WireError, match="expected at least 0, got -1"):
+        told.check({"label_epsilon": -1.0})
