@@ -82,6 +82,15 @@ class ServerStrategy(ABC, Generic[P]):
     def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
         """Return what ``client`` (its partition number) receives for this stage."""
 
+    def configure_evaluate(
+        self, state: Payload, stage: TaskStage, client: int
+    ) -> Payload:
+        """Return what ``client`` receives in order to predict after this stage.
+
+        What `configure_train` returns, unless it has groups that only training needs.
+        """
+        return self.configure_train(state, stage, client)
+
     def check_update(self, state: Payload, update: Update) -> None:
         """Refuse an update that must not be aggregated.
 

@@ -87,7 +87,7 @@ class LocalOnlyLearner(ClientLearner[Params], SelectsModel):
         """Return what the server side would send for an evaluation."""
         # It follows a task's last round, where no task starts.
         stage = TaskStage(round=0, task=task, starts_task=False, ends_task=True)
-        return self._strategy.configure_train(server, stage, self.context.client)
+        return self._strategy.configure_evaluate(server, stage, self.context.client)
 
 
 def _join(server: Payload, own: Payload) -> Payload:

@@ -153,7 +153,7 @@ def _received(run: ResolvedRun, folder: Path, client: int, last: int) -> Payload
     if strategy.evaluates_locally or saved is None:
         return {}
     stage = TaskStage(round=saved.round, task=last, starts_task=False, ends_task=True)
-    return strategy.configure_train(saved.payload, stage, client)
+    return strategy.configure_evaluate(saved.payload, stage, client)
 
 
 def _prediction(

@@ -213,7 +213,7 @@ class Server:
         self._reader.expect_scores(client, tasks)
         payload: Payload = {}
         if not self.evaluates_locally:
-            payload = self._strategy.configure_train(self._state, stage, client)
+            payload = self._strategy.configure_evaluate(self._state, stage, client)
         return self._message(client, MessageType.EVALUATE, payload, Request(stage))
 
     def ask_again(self, client: int, question: Question) -> Message:

@@ -45,6 +45,12 @@ class FedCurv(ServerStrategy[FedCurvParams]):
         return {"base": state["base"], **sums}
 
     @override
+    def configure_evaluate(
+        self, state: Payload, stage: TaskStage, client: int
+    ) -> Payload:
+        return {"base": state["base"]}
+
+    @override
     def check_update(self, state: Payload, update: Update) -> None:
         sent, base = update.payload, state["base"]
         if sent.keys() != {"base", FISHER, WEIGHTED}:

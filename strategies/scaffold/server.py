@@ -48,6 +48,12 @@ class Scaffold(ServerStrategy[ScaffoldParams]):
         return {"base": state["base"], "control": state["control"]}
 
     @override
+    def configure_evaluate(
+        self, state: Payload, stage: TaskStage, client: int
+    ) -> Payload:
+        return {"base": state["base"]}
+
+    @override
     def check_update(self, state: Payload, update: Update) -> None:
         sent = update.payload
         if sent.keys() != {"base", CHANGE}:

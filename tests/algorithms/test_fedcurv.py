@@ -157,6 +157,7 @@ def sent(w, fisher, weighted, examples=1):
 
 
 def received_by(server, state, client):
+    assert server.configure_evaluate(state, NOW, client) == {"base": state["base"]}
     request = server.configure_train(state, NOW, client)
     assert request.keys() == {"base", FISHER, WEIGHTED}
     assert request["base"] is state["base"]

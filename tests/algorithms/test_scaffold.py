@@ -19,6 +19,7 @@ from fcl_flower.core.errors import ConfigError, WireError
 from fcl_flower.core.sparse import SparseArray
 from fcl_flower.core.types import Update
 from fcl_flower.data.examples import Examples
+from fcl_flower.federation.transport.messages import decode_payload
 from fcl_flower.training.tensors import load
 from strategies.scaffold import ScaffoldParams
 from strategies.scaffold.server import Scaffold
@@ -229,6 +230,22 @@ def test_the_server_by_hand():
         "base": state["base"],
         "control": state["control"],
     }
+    assert server.configure_evaluate(state, NOW, 7) == {"base": state["base"]}
+
+
+def test_who_is_tested_is_sent_no_variates(tmp_path):
+    asked = {"train": [], "evaluate": []}
+
+    def note(client, message, reply):
+        if message.metadata.message_type in asked:
+            groups = decode_payload(message.content)
+            asked[message.metadata.message_type].append(set(groups))
+        return reply
+
+    run_in_process(tiny(tmp_path, strategy="scaffold", tasks=1, rounds=2), tamper=note)
+
+    assert asked["evaluate"] == [{"base"}] * 2
+    assert asked["train"][-1] == {"base", "control"}
 
 
 def test_who_has_no_examples_does_not_count():

@@ -79,12 +79,17 @@ class SecureSum(ServerStrategy[Any], Explains):
 
     @override
     def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
+        assert self._masked is not None  # `begin` comes before
         sent = self._inner.configure_train(state, stage, client)
-        if self._masked is None:  # between rounds: for an evaluation
-            return sent
         clients = np.asarray(self._masked.clients, np.int64)
         layout = self._layout(state).to_array()
         return {**sent, SUM_OF: {"clients": clients, "layout": layout}}
+
+    @override
+    def configure_evaluate(
+        self, state: Payload, stage: TaskStage, client: int
+    ) -> Payload:
+        return self._inner.configure_evaluate(state, stage, client)
 
     @override
     def check_update(self, state: Payload, update: Update) -> None:
