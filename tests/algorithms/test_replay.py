@@ -251,20 +251,6 @@ def test_nothing_is_held_back_in_the_first_task():
 # ---------------------------------------------------------------- runs
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("buffer_fraction", 0.0),
-        ("buffer_fraction", 1.5),
-        ("strength", -1.0),
-        ("budget", "most"),
-    ],
-)
-def test_a_parameter_out_of_range_is_refused(key, value):
-    with pytest.raises(ConfigError, match=f"strategy.{key}: got {value!r}, expected"):
-        algorithm("replay-reg").params({key: value})
-
-
 @pytest.mark.parametrize("name", ["replay", "replay-reg", "mtl"])
 def test_a_head_for_each_task_is_refused(tmp_path, name):
     config = tiny(
