@@ -44,6 +44,7 @@ class Idbr(Sgd[IdbrParams]):
     """
 
     needs_single_head = True
+    temporary = (*Sgd.temporary, "memory/old")
 
     def __init__(
         self, params: IdbrParams, model: MultiHeadModel, context: ClientContext

@@ -234,9 +234,9 @@ def test_a_client_without_samples_keeps_its_momentum():
 
 
 def test_the_momentum_is_needed_to_predict_and_counted():
-    _, state, received = after_a_task()
+    one, state, received = after_a_task()
     without = {group: a for group, a in state.items() if group != "momentum"}
-    more = model_bytes(state, received) - model_bytes(without, received)
+    more = model_bytes(one, state, received) - model_bytes(one, without, received)
     assert more >= 6 * 4  # six of the numbers are not 0
 
 

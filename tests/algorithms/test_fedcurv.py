@@ -267,4 +267,5 @@ def test_a_run_carries_curvatures_and_they_change_what_is_learned(tmp_path):
     assert 2 < ratio <= 3
     kinds = held["bytes_by_kind"]
     assert kinds["up"].keys() == kinds["down"].keys() == {"base", "curvature", "meta"}
+    # The server keeps what others must not lose, and sends the sums in each round.
     assert held["model_bytes"] == plain["model_bytes"]

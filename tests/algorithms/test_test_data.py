@@ -33,7 +33,7 @@ class Recording:
         self.inner, self.notes = inner, notes
         self.model, self.context = inner.model, inner.context
         self.update_is_model = inner.update_is_model
-        self.needed_to_train = inner.needed_to_train
+        self.temporary, self.for_training = inner.temporary, inner.for_training
 
     def init(self):
         return self.inner.init()
