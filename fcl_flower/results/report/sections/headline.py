@@ -124,8 +124,8 @@ def _costs(summary: Summary) -> list[Tile]:
         (
             "Model size",
             numbers.size_exact(summary.model_bytes),
-            "what one client must keep from finished tasks, to predict and to go on "
-            "learning; " + numbers.mean_over(summary.clients, "client"),
+            "what one client must keep between tasks, "
+            + numbers.mean_over(summary.clients, "client"),
         ),
         (
             "Time",
