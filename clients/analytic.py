@@ -31,8 +31,6 @@ class Analytic(ClientLearner[AnalyticParams]):
     State: ``memory/sent`` (``data``: numbers of the data whose sums were sent).
     """
 
-    needed_to_train = (*ClientLearner.needed_to_train, "sums", "valid")
-
     def __init__(
         self, params: AnalyticParams, model: MultiHeadModel, context: ClientContext
     ) -> None:

@@ -21,7 +21,7 @@ from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
 from clients.fedavg import Sgd
-from clients.lwf.teacher import Teacher, distillation, outputs
+from clients.lwf.teacher import MODEL, Teacher, distillation, outputs
 from clients.replay.buffer import replay_samples
 from clients.replay.memory import remember_task
 from fcl_flower.core.seeds import derive
@@ -42,6 +42,7 @@ class Bic(Sgd[BicParams]):
     """
 
     needs_single_head = True
+    temporary = (*Sgd.temporary, MODEL)
 
     @override
     def train(

@@ -12,7 +12,7 @@ from typing_extensions import override
 from clients.fedavg import Sgd
 from clients.lwf.teacher import CLASSES, Teacher, outputs
 from clients.replay.buffer import joined, replay_samples, rows_at, rows_of, without_task
-from clients.replay.policies import drawn_order, leverage_scores
+from clients.replay.policies import drawn_order, leverage_scores, ranks_by_class
 from fcl_flower.algorithms.hooks import AnswersQueries
 from fcl_flower.core.seeds import derive
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
@@ -100,32 +100,23 @@ class FedCbdr(Sgd[FedCbdrParams], AnswersQueries):
         selection = {n: dense(tensor) for n, tensor in received[SELECTION].items()}
         both = memory
         if len(examples.y):
+            context = self.context
             scores = leverage_scores(
                 self._features(received, examples), symmetric(selection["gram"])
             )
-            ranks = self._ranks(to_numpy(examples.y), scores, stage)
+            seed = derive(context.seed, "sample-memory", context.client, stage.task)
+            rng = np.random.default_rng(seed)
+            ranks = ranks_by_class(
+                to_numpy(examples.y), lambda rows: drawn_order(scores[rows], rng)
+            )
             everything = np.arange(len(ranks))
             new = {**rows_of(examples, everything, stage.task), "rank": ranks}
             both = joined(without_task(memory, stage.task), new)
         return _within(both, selection["quotas"]) if both else memory
 
-    def _ranks(self, labels: Array, scores: Array, stage: TaskStage) -> Array:
-        """Return when each sample is drawn of its class: the likelier, the higher."""
-        context = self.context
-        seed = derive(context.seed, "sample-memory", context.client, stage.task)
-        rng, ranks = np.random.default_rng(seed), np.zeros(len(labels), np.int64)
-        for label in np.unique(labels):
-            of_class = np.flatnonzero(labels == label)
-            order = drawn_order(scores[of_class], rng)
-            ranks[of_class[order]] = np.arange(len(order))
-        return ranks
-
 
 def _within(buffer: Arrays, quotas: Array) -> Arrays:
     """Return of each class as many rows as its quota says, those of least rank."""
     labels, ranks = dense(buffer["y"]), dense(buffer["rank"])
-    stays = np.zeros(len(labels), bool)
-    for label, quota in enumerate(quotas.tolist()):
-        of_class = np.flatnonzero(labels == label)
-        stays[of_class[np.argsort(ranks[of_class], kind="stable")[:quota]]] = True
-    return rows_at(buffer, stays)
+    turns = ranks_by_class(labels, lambda rows: np.argsort(ranks[rows], kind="stable"))
+    return rows_at(buffer, turns < quotas[labels])

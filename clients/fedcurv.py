@@ -25,7 +25,7 @@ class FedCurv(Sgd[FedCurvParams]):
     out of the sums.
     """
 
-    needed_to_train = (*Sgd.needed_to_train, "curvature")
+    for_training = ("curvature",)
 
     @override
     def train(

@@ -44,6 +44,8 @@ class FedSsi(Sgd[FedSsiParams]):
     the model that was received at the beginning of the task; empty between tasks.
     """
 
+    temporary = (*Sgd.temporary, "anchor")
+
     @override
     def train(
         self, state: Payload, received: Payload, stage: TaskStage, data: TaskData

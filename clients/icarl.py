@@ -12,7 +12,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, normalize, one
 from typing_extensions import override
 
 from clients.fedavg import Sgd
-from clients.lwf.teacher import Outputs, Teacher, outputs
+from clients.lwf.teacher import MODEL, Outputs, Teacher, outputs
 from clients.replay.buffer import replay_samples
 from clients.replay.memory import remember_task
 from fcl_flower.core.types import Payload, TaskStage, Update
@@ -31,6 +31,7 @@ class Icarl(Sgd[IcarlParams]):
     """
 
     needs_single_head = True
+    temporary = (*Sgd.temporary, MODEL)
 
     @override
     def train(

@@ -32,7 +32,7 @@ class Scaffold(Sgd[ScaffoldParams]):
     State beside that of `Sgd`: ``control``, c_i by shared parameter, kept over tasks.
     """
 
-    needed_to_train = (*Sgd.needed_to_train, "control")
+    for_training = ("control",)
 
     @override
     def train(

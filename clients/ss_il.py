@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
 from clients.fedavg import Sgd
-from clients.lwf.teacher import Teacher, distillation
+from clients.lwf.teacher import MODEL, Teacher, distillation
 from clients.replay.buffer import replay_samples
 from clients.replay.memory import remember_task
 from fcl_flower.core.seeds import derive
@@ -43,6 +43,7 @@ class SsIl(Sgd[SsIlParams]):
     """
 
     needs_single_head = True
+    temporary = (*Sgd.temporary, MODEL)
 
     @override
     def train(

@@ -49,6 +49,8 @@ class Distilling(Sgd[P]):
     """
 
     needs_single_head = True
+    temporary = (*Sgd.temporary, "memory")  # the server sends it for each task
+    for_training = ("memory",)
     old: Old | None = None
 
     @override

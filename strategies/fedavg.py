@@ -25,7 +25,10 @@ ALGORITHM = Algorithm(
 
 
 class FedAvg(ServerStrategy[Params], SumsUpdates):
-    """Keep one global model; every client receives it whole."""
+    """Keep one global model; every client receives it whole.
+
+    Other groups that a state holds are averaged as ``base`` is.
+    """
 
     combines = True
     differences = ("base",)
@@ -46,11 +49,7 @@ class FedAvg(ServerStrategy[Params], SumsUpdates):
     def aggregate_train(
         self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
     ) -> Payload:
-        counts = [update.num_examples for update in updates.values()]
-        if not any(counts):
-            return state
-        models = [update.payload["base"] for update in updates.values()]
-        return {"base": self.aggregation.combine(models, counts, state["base"])}
+        return self.aggregation.combine_groups(updates, state)
 
     @override
     def summands(self, state: Payload) -> Payload:

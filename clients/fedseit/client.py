@@ -15,7 +15,6 @@ from clients.fedweit.client import FedWeit
 from clients.fedweit.client_state import current_task
 from clients.fedweit.task_model import TaskModel
 from fcl_flower.algorithms.base import ClientContext
-from fcl_flower.core.errors import refuse
 from fcl_flower.core.seeds import derive
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData
@@ -48,13 +47,8 @@ class FedSeit(FedWeit[FedSeitParams]):
     ) -> None:
         """Refuse a model that is not for text."""
         super().__init__(params, model, context)
-        if not isinstance(model.body, KimCnn):
-            raise refuse(
-                "model.name",
-                type(model.body).__name__,
-                "kim-cnn for fedseit, which learns from text",
-            )
-        self._body = model.body
+        expected = "kim-cnn for fedseit, which learns from text"
+        self._body = model.body_of(KimCnn, expected)
 
     @override
     def train(

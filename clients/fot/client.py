@@ -38,7 +38,8 @@ class Fot(Sgd[FotParams]):
     State beside that of `Sgd`: ``subspace``, as it was received at the task's start.
     """
 
-    needed_to_train = (*Sgd.needed_to_train, "subspace", "sketches")
+    temporary = (*Sgd.temporary, SUBSPACE)  # the server sends it for each task
+    for_training = (SUBSPACE, SKETCHES)
 
     def __init__(
         self, params: FotParams, model: MultiHeadModel, context: ClientContext

@@ -44,6 +44,8 @@ class Glfc(Sgd[GlfcParams]):
     """
 
     needs_single_head = True
+    temporary = (*Sgd.temporary, "memory/old")
+    for_training = ("old", "meta/old", "prototypes")
 
     def __init__(
         self, params: GlfcParams, model: MultiHeadModel, context: ClientContext

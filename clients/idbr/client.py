@@ -44,6 +44,7 @@ class Idbr(Sgd[IdbrParams]):
     """
 
     needs_single_head = True
+    temporary = (*Sgd.temporary, "memory/old")
 
     def __init__(
         self, params: IdbrParams, model: MultiHeadModel, context: ClientContext
@@ -54,13 +55,8 @@ class Idbr(Sgd[IdbrParams]):
             ConfigError: the model has none.
         """
         super().__init__(params, model, context)
-        if not isinstance(model.body, DisentangledTransformer):
-            raise refuse(
-                "model.name",
-                type(model.body).__name__,
-                "disentangled-transformer, whose two spaces IDBR trains",
-            )
-        self._body = model.body
+        expected = "disentangled-transformer, whose two spaces IDBR trains"
+        self._body = model.body_of(DisentangledTransformer, expected)
 
     @override
     def train(

@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
 from clients.fedavg import Sgd
-from clients.lwf.teacher import Outputs, Teacher, distillation
+from clients.lwf.teacher import MODEL, Outputs, Teacher, distillation
 from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData
 from fcl_flower.models.multi_head import mask_logits
@@ -28,6 +28,7 @@ class Lwf(Sgd[LwfParams]):
     """
 
     needs_single_head = True
+    temporary = (*Sgd.temporary, MODEL)
 
     @override
     def train(

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from clients.fedavg import Sgd
-from clients.lwf.teacher import Teacher, outputs
+from clients.lwf.teacher import MODEL, Teacher, outputs
 from clients.podnet.local_similarity import LocalSimilarity, margin_loss
 from clients.podnet.pooled_outputs import (
     flat_distance,
@@ -54,6 +54,7 @@ class PodNet(Sgd[PodNetParams], ReplacesHeads):
     """
 
     needs_single_head = True
+    temporary = (*Sgd.temporary, MODEL)
 
     @override
     @classmethod

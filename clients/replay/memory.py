@@ -20,7 +20,12 @@ import numpy as np
 
 from clients.lwf.teacher import outputs
 from clients.replay.buffer import contains, joined, rows_at, rows_of, without_task
-from clients.replay.policies import drawn_order, herding_order, leverage_scores
+from clients.replay.policies import (
+    drawn_order,
+    herding_order,
+    leverage_scores,
+    ranks_by_class,
+)
 from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.core.errors import ContractError
 from fcl_flower.core.seeds import derive
@@ -127,19 +132,12 @@ def _ranks(
                 f"replay memory: got no features, expected some for "
                 f"{params.memory_policy}"
             )
-        if params.memory_policy == "leverage":
-            seen = np.asarray(features, np.float64)
-            weights = leverage_scores(seen, seen.T @ seen if gram is None else gram)
-    # Who is not chosen at all comes after all who are.
-    ranks = np.full(len(y), len(y))
-    for label in np.unique(y):
-        of_class = np.flatnonzero(y == label)
-        if params.memory_policy == "herding" and features is not None:
-            order = herding_order(features[of_class], params.memory_samples)
-        else:
-            order = drawn_order(weights[of_class], rng)
-        ranks[of_class[order]] = np.arange(len(order))
-    return ranks
+        if params.memory_policy == "herding":
+            room = params.memory_samples
+            return ranks_by_class(y, lambda rows: herding_order(features[rows], room))
+        seen = np.asarray(features, np.float64)
+        weights = leverage_scores(seen, seen.T @ seen if gram is None else gram)
+    return ranks_by_class(y, lambda rows: drawn_order(weights[rows], rng))
 
 
 def _staying(buffer: Arrays, params: MemoryParams) -> Array:
@@ -153,9 +151,5 @@ def _staying(buffer: Arrays, params: MemoryParams) -> Array:
         order = np.argsort(ranks, kind="stable")
         return np.sort(order[:room])
     # One sample of each class after the other, until there are enough.
-    turns = np.empty(len(ranks), np.int64)
-    for label in np.unique(labels):
-        of_class = np.flatnonzero(labels == label)
-        best_first = np.argsort(ranks[of_class], kind="stable")
-        turns[of_class[best_first]] = np.arange(len(of_class))
+    turns = ranks_by_class(labels, lambda rows: np.argsort(ranks[rows], kind="stable"))
     return np.sort(np.lexsort((labels, turns))[:room])

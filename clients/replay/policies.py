@@ -4,6 +4,8 @@ An order holds the places of all n samples of a class, best first, so that a mem
 that has to shrink keeps the first of it.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 
 from fcl_flower.core.types import Array
@@ -74,6 +76,25 @@ def drawn_order(weights: Array, rng: np.random.Generator) -> Array:
     np.divide(waits, weights, out=keys, where=np.asarray(weights) > 0)
     order: Array = np.argsort(keys, kind="stable")
     return order
+
+
+def ranks_by_class(labels: Array, order: Callable[[Array], Array]) -> Array:
+    """Return when each sample's turn comes among those of its class.
+
+    Args:
+        labels: shape (N,).
+        order: from the places of a class's samples, ascending, to which of them come,
+            first to last; who does not comes after all who do.
+
+    Returns:
+        int64, shape (N,): from 0 in each class, N for those who do not come.
+    """
+    ranks = np.full(len(labels), len(labels))
+    for label in np.unique(labels):
+        of_class = np.flatnonzero(labels == label)
+        chosen = order(of_class)
+        ranks[of_class[chosen]] = np.arange(len(chosen))
+    return ranks
 
 
 def normalized(features: Array) -> Array:

@@ -22,7 +22,7 @@ from fcl_flower.aggregation.counts import counted
 from fcl_flower.aggregation.senders import Combine, sent_by
 from fcl_flower.aggregation.tensors import TensorOfEach
 from fcl_flower.aggregation.weighted_mean import Weights, weighted_mean
-from fcl_flower.core.types import Array, Arrays, Update
+from fcl_flower.core.types import Array, Arrays, Payload, Update
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,24 @@ class Aggregation:
     def count(self, updates: Mapping[int, Update]) -> dict[int, Update]:
         """Return updates with the numbers of examples by which they are to count."""
         return counted(updates, self.weighting, self.examples_limit)
+
+    def combine_groups(self, updates: Mapping[int, Update], before: Payload) -> Payload:
+        """Return groups as clients have changed them, each by its number of examples.
+
+        Args:
+            updates: with all groups of ``before``.
+            before: what the clients started from, dense; returned where none of them
+                has any example.
+        """
+        counts = [update.num_examples for update in updates.values()]
+        if not any(counts):
+            return before
+        return {
+            group: self.combine(
+                [u.payload[group] for u in updates.values()], counts, old
+            )
+            for group, old in before.items()
+        }
 
     def combine(
         self,

@@ -138,15 +138,21 @@ class ClientLearner(ABC, Generic[P]):
     """Client side: torch inside, NumPy at both ends; knows not the server side.
 
     Class attributes:
-        needed_to_train: kinds of groups, of the state and of what is received, that no
-            prediction needs. They do not count in what a client stores as its model.
+        temporary: groups of the state that nothing needs once a task has ended, such
+            as an optimizer's moments or a copy of the model before the task. All else
+            has to be kept from finished tasks, to predict or to go on learning, and
+            counts in what a client stores.
+        for_training: groups of what is received, and of an update, that no prediction
+            needs; as they come anew with later rounds, they do not count either. In
+            both a name also stands for all that begin with it and a slash.
         needs_single_head: trains for several tasks together, on samples of old ones or
             on what an old model says, so that these need one head, and an identity.
         update_is_model: `predict` takes the payload of the client's own update in the
             place of ``received``, and so can be tested before the aggregation.
     """
 
-    needed_to_train: Collection[str] = ("optimizer", "memory")
+    temporary: Collection[str] = ("optimizer",)
+    for_training: Collection[str] = ()
     needs_single_head: ClassVar[bool] = False
     update_is_model: ClassVar[bool] = False
 

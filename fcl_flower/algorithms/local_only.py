@@ -32,7 +32,7 @@ class LocalOnlyLearner(ClientLearner[Params], SelectsModel):
     ) -> None:
         """Wrap a learner and the server side that belongs to it."""
         super().__init__(Params(), learner.model, learner.context)
-        self.needed_to_train = learner.needed_to_train
+        self.temporary = learner.temporary
         self._learner = learner
         self._strategy = strategy
 

@@ -149,7 +149,8 @@ class Evaluation:
     Attributes:
         accuracy: fraction of right answers on the test set of each task so far, or of
             each hidden concept.
-        model_bytes: what the client must keep in order to predict.
+        model_bytes: what the client must keep from its finished tasks, to predict and
+            to go on learning.
     """
 
     accuracy: Sequence[float]

@@ -1,6 +1,6 @@
 """The client of a message: its run, its data, its learner and its state."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,10 +11,9 @@ from torch import Tensor
 
 from fcl_flower.algorithms.base import ClientLearner
 from fcl_flower.algorithms.hooks import SelectsModel
-from fcl_flower.algorithms.local_only import SERVER
 from fcl_flower.config.node_config import NodeConfig
 from fcl_flower.core.errors import ConfigError, refuse
-from fcl_flower.core.types import Evaluation, Payload, TaskStage, Update, group_kind
+from fcl_flower.core.types import Evaluation, Payload, TaskStage, Update
 from fcl_flower.data.client_data import ClientData, ScenarioData
 from fcl_flower.data.examples import Examples, InputSpec, SplitName, TaskData, concat
 from fcl_flower.data.local.client_data import LocalData
@@ -95,25 +94,27 @@ Predict: TypeAlias = Callable[[Tensor], Tensor]
 """From inputs, shape (batch, *input_shape), to logits, (batch, classes)."""
 
 
-def model_bytes(
-    state: Payload,
-    received: Payload,
-    needed_to_train: Collection[str] = ClientLearner.needed_to_train,
-) -> int:
-    """Return the bytes that a client needs in order to predict, as it stores them.
+def model_bytes(learner: ClientLearner[Any], state: Payload, received: Payload) -> int:
+    """Return the bytes of what a client must keep from its finished tasks.
+
+    That is what it needs to predict, and to go on learning: a memory of samples or the
+    importance of weights counts, the moments of an optimizer do not.
 
     Args:
+        learner: whose `temporary` groups and those `for_training` are left out, as is
+            what examples have cost. A client alone keeps all of the server's part.
         state: of the client.
         received: for the evaluation.
-        needed_to_train: kinds of groups that only training needs, see `ClientLearner`;
-            they are left out, as is what examples have cost.
     """
-    left_out = {*needed_to_train, SPENT}
+    left_out = (
+        (state, (*learner.temporary, SPENT)),
+        (received, tuple(learner.for_training)),
+    )
     return sum(
         len(encode(tensor).data)
-        for payload in (state, received)
+        for payload, names in left_out
         for group, arrays in payload.items()
-        if group_kind(group.removeprefix(SERVER)) not in left_out
+        if not f"{group}/".startswith(tuple(f"{name}/" for name in names))
         for tensor in arrays.values()
     )
 
@@ -173,7 +174,7 @@ class Client:
     ) -> Evaluation:
         """Return the scores, and what it takes to get them."""
         accuracy = self.accuracy(state, received, stage)
-        size = model_bytes(state, received, self.learner.needed_to_train)
+        size = model_bytes(self.learner, state, received)
         return Evaluation(accuracy, size)
 
     def charged(self, state: Payload, examples: int) -> Payload:

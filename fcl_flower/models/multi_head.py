@@ -1,13 +1,15 @@
 """A shared body with one linear head per task, or one for all."""
 
 from collections.abc import Sequence
-from typing import Self, cast
+from typing import Self, TypeVar, cast
 
 import torch
 from torch import nn
 from typing_extensions import override
 
-from fcl_flower.core.errors import ContractError
+from fcl_flower.core.errors import ContractError, refuse
+
+Body = TypeVar("Body", bound=nn.Module)
 
 CLOSED = -1e9
 """Logit of a class that a growing head does not have yet: its probability and all its
@@ -106,6 +108,20 @@ class MultiHeadModel(nn.Module):
             super().train(mode)
             self._mode = mode
         return self
+
+    def body_of(self, kind: type[Body], expected: str) -> Body:
+        """Return the body, for a method that trains networks of one kind alone.
+
+        Args:
+            kind: the class of the body.
+            expected: the model's name, and why it has to be that.
+
+        Raises:
+            ConfigError: the body is of another kind.
+        """
+        if not isinstance(self.body, kind):
+            raise refuse("model.name", type(self.body).__name__, expected)
+        return self.body
 
     def head_index(self, task: int) -> int:
         """Return the index in ``heads`` that answers for ``task``."""

@@ -158,7 +158,8 @@ class RunHistory:
         trained: client and task of every update that was used.
         failures: the last reason by client why an update or an evaluation was not.
         traffic: of the whole run.
-        model_bytes: what each client must keep in order to predict.
+        model_bytes: what each client must keep from its finished tasks, to predict and
+            to go on learning.
         clock: simulated time at the end of the last round; 0 without any.
         lateness: of the clients whose last update was late.
         late_replies: how many of each client.

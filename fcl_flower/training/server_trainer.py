@@ -1,5 +1,7 @@
 """Where a server side trains: the run's model, and the public data that it has."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
@@ -14,41 +16,38 @@ from fcl_flower.training.router import RouterNetwork
 from fcl_flower.training.tensors import arrays_of, load, snapshot, to_numpy
 
 
+@dataclass(eq=False)
 class ServerTrainer:
     """Public samples, and a model that holds whatever tensors a call is about.
 
     What the frozen part of the model makes of the samples is computed once.
 
+    What a kind of it needs besides is made in its ``__post_init__``.
+
     Attributes:
+        model: the run's, freshly initialised, with a single head.
+        public: what the server has; may be empty.
+        training: batch size and rate, as the clients'.
+        seed: of the run.
         labels: int64, shape (N,), each public sample's index in the single head; -1
             for a class that no client has. N is 0 where there are no public data.
         classes: int64, shape (N,), its class among those of the public data, from 0.
     """
 
-    def __init__(
-        self,
-        model: MultiHeadModel,
-        public: PublicExamples,
-        training: Training,
-        seed: int,
-    ) -> None:
-        """Keep them.
+    model: MultiHeadModel
+    public: PublicExamples
+    training: Training
+    seed: int
 
-        Args:
-            model: the run's, freshly initialised, with a single head.
-            public: what the server has; may be empty.
-            training: batch size and rate, as the clients'.
-            seed: of the run.
-        """
-        self._model, self._public = model, public
-        self._training, self._seed = training, seed
+    def __post_init__(self) -> None:
+        """Take out what the server knows of its samples."""
         self._prepared: torch.Tensor | None = None
-        self.labels = to_numpy(public.y)
-        self.classes = to_numpy(public.classes)
+        self.labels = to_numpy(self.public.y)
+        self.classes = to_numpy(self.public.classes)
 
     def features(self) -> Array:
         """Return what the untrained model knows of the public samples, (N, D)."""
-        return to_numpy(self._model.embed(self._public.x))
+        return to_numpy(self.model.embed(self.public.x))
 
     def logits(self, tensors: Arrays, chosen: Array) -> Array:
         """Return the logits of some public samples, shape (n, classes).
@@ -57,8 +56,8 @@ class ServerTrainer:
             tensors: the model's shared tensors.
             chosen: which samples, int64, shape (n,).
         """
-        load(self._model, tensors)
-        return to_numpy(predict_logits(self._model, self._inputs(chosen)))
+        load(self.model, tensors)
+        return to_numpy(predict_logits(self.model, self._inputs(chosen)))
 
     def distill(
         self,
@@ -82,7 +81,7 @@ class ServerTrainer:
             label_weight: of the cross-entropy of their labels beside that, if all of
                 them have one.
         """
-        load(self._model, start)
+        load(self.model, start)
         x, labels = self._inputs(chosen), self.labels[chosen]
         lesson = DistillationSet(
             x,
@@ -91,9 +90,9 @@ class ServerTrainer:
             torch.tensor(labels, device=x.device),
             label_weight if (labels >= 0).all() else 0.0,
         )
-        seed = derive(self._seed, "bench")
-        distill(self._model, lesson, self._training, epochs, seed)
-        return snapshot(self._model, start)
+        seed = derive(self.seed, "bench")
+        distill(self.model, lesson, self.training, epochs, seed)
+        return snapshot(self.model, start)
 
     def train_router(self, groups: Array, epochs: int) -> Arrays:
         """Return a small network that tells groups of classes apart, trained here.
@@ -102,9 +101,9 @@ class ServerTrainer:
             groups: int64, shape (N,), from 0: the group of each public sample.
             epochs: passes over the public samples.
         """
-        x = self._public.x
+        x = self.public.x
         count = int(groups.max()) + 1
-        network = RouterNetwork(self._model, count, self._seed).to(x.device)
+        network = RouterNetwork(self.model, count, self.seed).to(x.device)
 
         def objective(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
             network.train()
@@ -114,13 +113,13 @@ class ServerTrainer:
             dict(network.named_parameters()),
             objective,
             Examples(x, torch.tensor(groups, device=x.device)),
-            Training(epochs, self._training.batch_size, 1e-3),
-            derive(self._seed, "router"),
+            Training(epochs, self.training.batch_size, 1e-3),
+            derive(self.seed, "router"),
         )
         return arrays_of(network.state_dict())
 
     def _inputs(self, chosen: Array) -> torch.Tensor:
         if self._prepared is None:
-            self._prepared = self._model.frozen_features(self._public.x)
+            self._prepared = self.model.frozen_features(self.public.x)
         where = torch.tensor(np.asarray(chosen), device=self._prepared.device)
         return self._prepared[where]

@@ -105,14 +105,10 @@ class FedCbdr(ServerStrategy[FedCbdrParams], AsksClients, RestoresClients, Knows
     def aggregate_train(
         self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
     ) -> Payload:
-        counts = [update.num_examples for update in updates.values()]
         kept = dict(state)
         if stage.ends_task:
             kept.pop(f"{_SUMS}/{stage.task}", None)
-        if not any(counts):
-            return kept
-        models = [update.payload[BASE] for update in updates.values()]
-        return {**kept, BASE: self.aggregation.combine(models, counts, state[BASE])}
+        return {**kept, **self.aggregation.combine_groups(updates, {BASE: state[BASE]})}
 
     @override
     def on_state_lost(self, state: Payload, client: int) -> Payload:

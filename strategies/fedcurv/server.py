@@ -74,8 +74,6 @@ class FedCurv(ServerStrategy[FedCurvParams]):
         trained = {c: one for c, one in updates.items() if one.num_examples}
         if not trained:
             return state
-        models = [update.payload["base"] for update in trained.values()]
-        counts = [update.num_examples for update in trained.values()]
         latest = {
             f"{group}/{client}": update.payload[group]
             for client, update in trained.items()
@@ -84,7 +82,7 @@ class FedCurv(ServerStrategy[FedCurvParams]):
         kept = {**state, **latest}
         return {
             **kept,
-            "base": self.aggregation.combine(models, counts, state["base"]),
+            **self.aggregation.combine_groups(trained, {"base": state["base"]}),
             **{group: _sum_over_clients(kept, group) for group in (FISHER, WEIGHTED)},
         }
 

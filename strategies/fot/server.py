@@ -86,12 +86,9 @@ class Fot(ServerStrategy[FotParams], Explains):
     def aggregate_train(
         self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
     ) -> Payload:
-        counts = [update.num_examples for update in updates.values()]
         base = state[BASE]
-        if any(counts):
-            models = [update.payload[BASE] for update in updates.values()]
-            mean = self.aggregation.combine(models, counts, base)
-            base = without_subspace(mean, base, state[SUBSPACE])
+        mean = self.aggregation.combine_groups(updates, {BASE: base})[BASE]
+        base = without_subspace(mean, base, state[SUBSPACE])
         ended = [
             update
             for update in updates.values()

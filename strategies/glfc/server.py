@@ -82,12 +82,8 @@ class Glfc(ServerStrategy[GlfcParams], TrainsOnServer, Explains):
     def aggregate_train(
         self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
     ) -> Payload:
-        counts = [update.num_examples for update in updates.values()]
-        base = state[BASE]
-        if any(counts):
-            models = [update.payload[BASE] for update in updates.values()]
-            base = self.aggregation.combine(models, counts, base)
-        state = {**state, BASE: base}
+        model = self.aggregation.combine_groups(updates, {BASE: state[BASE]})
+        state = {**state, **model}
         found = [
             self._images(client, stage.round, update.payload[PROTOTYPES])
             for client, update in updates.items()

@@ -68,8 +68,6 @@ class Scaffold(ServerStrategy[ScaffoldParams]):
         trained = {c: one for c, one in updates.items() if one.num_examples}
         if not trained:
             return state
-        models = [update.payload["base"] for update in trained.values()]
-        counts = [update.num_examples for update in trained.values()]
         changes = [update.payload[CHANGE] for update in trained.values()]
         seen = np.union1d(np.asarray(state[SEEN]["client"]), list(trained))
         share = len(trained) / len(seen)
@@ -77,7 +75,7 @@ class Scaffold(ServerStrategy[ScaffoldParams]):
         still = {n: np.zeros_like(state["base"][n]) for n in sorted(names)}
         change = self.aggregation.combine(changes, start=still)
         return {
-            "base": self.aggregation.combine(models, counts, state["base"]),
+            **self.aggregation.combine_groups(trained, {"base": state["base"]}),
             "control": {
                 name: _moved(state["control"].get(name, zeros), share, change[name])
                 for name, zeros in still.items()

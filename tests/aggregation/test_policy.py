@@ -15,6 +15,7 @@ from fcl_flower.aggregation.by_coordinate import count_hostile
 from fcl_flower.aggregation.by_update import geometric_median_weights, krum_weights
 from fcl_flower.aggregation.policy import Aggregation
 from fcl_flower.core.sparse import SparseArray
+from fcl_flower.core.types import Update
 
 RULES = ("mean", "median", "trimmed-mean", "geometric-median", "krum")
 ROBUST = RULES[1:]
@@ -53,6 +54,36 @@ def test_the_mean_is_numpys_weighted_average():
 
     expected = np.average(points(sent), axis=0, weights=weights)
     np.testing.assert_allclose(flat(found), expected, atol=1e-6)
+
+
+def test_each_group_is_averaged_by_numbers_of_examples():
+    before = {"base": {"w": np.zeros(2, "f4")}, "bias": {"b": np.zeros(1, "f4")}}
+    sent = {
+        client: Update(
+            {"base": {"w": np.float32(w)}, "bias": {"b": np.float32([b])}}, n
+        )
+        for client, w, b, n in [(0, [1, 2], 8, 3), (4, [5, 6], 0, 1), (5, [9, 9], 9, 0)]
+    }
+
+    found = Aggregation().combine_groups(sent, before)
+
+    assert found.keys() == before.keys()
+    np.testing.assert_array_equal(found["base"]["w"], [2, 3])
+    np.testing.assert_array_equal(found["bias"]["b"], [6])
+    assert Aggregation().combine_groups({5: sent[5]}, before) is before
+
+
+def test_what_is_sent_sparse_moves_each_group_where_it_was_sent():
+    before = {"base": {"w": np.float32([7, 8])}, "meta": {"kept": np.float32([1])}}
+    part = SparseArray((2,), np.array([1], np.int64), np.float32([4]))
+
+    found = Aggregation().combine_groups(
+        {0: Update({"base": {"w": part}, "meta": {}, "more": {}}, 2)}, before
+    )
+
+    assert found.keys() == before.keys()
+    np.testing.assert_array_equal(found["base"]["w"], [7, 4])
+    np.testing.assert_array_equal(found["meta"]["kept"], [1])
 
 
 @pytest.mark.parametrize("weights", [None, [0] * 9, np.zeros(9)])

@@ -12,13 +12,15 @@ from clients.local import Local
 from clients.replay.client import Replay
 from clients.stl import SingleTask
 from fcl_flower.algorithms.base import ClientContext, Params
+from fcl_flower.algorithms.registry import algorithm, algorithms
+from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.models.registry import MultiHeadModel
 from fcl_flower.training.loop import Training
 from fcl_flower.training.tensors import load, snapshot
 from strategies.ewc import EwcParams
-from strategies.fedavg import FedAvg
+from strategies.fedavg import ALGORITHM, FedAvg
 from strategies.fedprox import FedProxParams
 from strategies.replay import ReplayParams
 
@@ -79,6 +81,18 @@ def test_aggregate_keeps_the_model_when_no_client_saw_an_example():
         1,
         1,
     ]
+
+
+AVERAGED = [n for n in algorithms() if algorithm(n).server == ALGORITHM.server]
+
+
+@pytest.mark.parametrize("name", AVERAGED)
+def test_an_update_of_another_shape_is_refused(name):
+    server = algorithm(name).load_server()(algorithm(name).params({}), 0)
+    state = server.init(shared(model())["base"])
+    sent = {**state["base"], "body.0.bias": np.zeros(9, np.float32)}
+    with pytest.raises(WireError, match=r"body\.0\.bias"):
+        server.check_update(state, Update({"base": sent}, 5))
 
 
 def test_local_training_starts_at_the_received_model_and_equals_plain_adam():

@@ -11,9 +11,8 @@ from types import new_class
 import pretended_device
 import pytest
 import torch
-from encoders import saved
+from every_method import suited
 from fakes import exact, failure, rounds_of, run_in_process, summary_of, tiny
-from text_sets import encoded_topics
 from torch import nn
 from torch.optim.adam import adam
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -56,18 +55,7 @@ from strategies.fedavg import FedAvg
 from strategies.fedweit import FedWeitParams
 
 NAMES = sorted(algorithms())
-# Those that would choose a pre-trained encoder learn digits here, in moments. Without
-# public data there is nothing that could tell groups of classes apart.
-QUICK = {
-    name: {"dataset": "digits", "model": "small"}
-    for name in NAMES
-    if algorithm(name).models
-}
-QUICK["fedet"]["strategy.groups"] = 1
-QUICK["lorm"]["model"] = "lora-vit"
-for name in ("lander", "target"):
-    sizes = {"synthetic_samples": 8, "synthetic_batch": 8, "generator_steps": 2}
-    QUICK[name] = {f"strategy.{key}": value for key, value in sizes.items()}
+QUICK = {}
 FEDERATED = [name for name in NAMES if algorithm(name).federated]
 HEADS = {
     name: ["single"]
@@ -79,11 +67,9 @@ HEADS = {
 
 
 @pytest.fixture(scope="module", autouse=True)
-def encoder_of_digits(tmp_path_factory):
-    """LoRM changes a transformer: let it have one that reads digits, and IDBR texts."""
-    folder = tmp_path_factory.mktemp("digits")
-    QUICK["lorm"]["model.encoder"] = saved(folder, "vit", image_size=8, num_channels=1)
-    QUICK["idbr"] = encoded_topics(tmp_path_factory.mktemp("texts"))
+def quick(tmp_path_factory):
+    """Find out what suits each method, once for all tests."""
+    QUICK.update({name: suited(name, tmp_path_factory.mktemp(name)) for name in NAMES})
 
 
 def after_travel(payload):
@@ -227,7 +213,7 @@ def test_the_chosen_optimizer_is_the_only_one_and_mixed_precision_is_used(
     if name == "concept-matching":
         settings["classes_per_task"] = 0
     try:
-        run_in_process(tiny(tmp_path, strategy=name, **QUICK.get(name, {}), **settings))
+        run_in_process(tiny(tmp_path, strategy=name, **QUICK[name], **settings))
     finally:
         watch.remove()
 
@@ -253,7 +239,7 @@ def test_the_first_batch_trains_parts_that_were_loaded_for_evaluation(tmp_path, 
                 modes.append(self[1].training)
             return super().forward(x)
 
-    settings = {**QUICK.get(name, {}), "model": "loaded"}
+    settings = {**QUICK[name], "model": "loaded"}
     if name == "concept-matching":
         settings["classes_per_task"] = 0
     with MODELS.registered("loaded", from_module(Loaded, (1, 8, 8))):
@@ -267,7 +253,7 @@ def test_the_first_batch_trains_parts_that_were_loaded_for_evaluation(tmp_path, 
 def test_without_validation_samples_all_is_trained_on_and_nothing_decided(
     tmp_path, name
 ):
-    given = {"strategy": name, **QUICK.get(name, {}), "lr_patience": 0}
+    given = {"strategy": name, **QUICK[name], "lr_patience": 0}
     usual = {"name": algorithm(name).scenario or "overlapped"}
     run_in_process(tiny(tmp_path / "held", **given, scenario=usual))
     none = {**usual, "valid_fraction": 0.0}
@@ -285,7 +271,7 @@ def test_without_validation_samples_all_is_trained_on_and_nothing_decided(
 
 @pytest.mark.parametrize("name", NAMES)
 def test_on_another_device_all_is_as_on_the_cpu(tmp_path, monkeypatch, name):
-    settings = QUICK.get(name, {})
+    settings = QUICK[name]
     if name == "concept-matching":
         settings = {**settings, "classes_per_task": 0}
     run_in_process(tiny(tmp_path / "cpu", strategy=name, rounds=2, **settings))
@@ -322,7 +308,7 @@ def test_two_tasks_are_learned_and_nothing_is_changed_in_place(
         lambda *given: watched(WatchedLearner, learner(*given), problems),
     )
     given = {"strategy": name, "scenario": "overlapped", "head": head}
-    given |= QUICK.get(name, {})
+    given |= QUICK[name]
     run_in_process(tiny(tmp_path, **given, rounds=2))
     assert problems == []
     assert [row["failed"] for row in rounds_of(tmp_path)] == [[]] * 4
@@ -362,7 +348,7 @@ class Sealing:
         self.inner, self.looks = inner, looks
         self.model, self.context = inner.model, inner.context
         self.update_is_model = inner.update_is_model
-        self.needed_to_train = inner.needed_to_train
+        self.temporary, self.for_training = inner.temporary, inner.for_training
 
     def init(self):
         return self.inner.init()
@@ -398,7 +384,7 @@ def run_sealed(folder, monkeypatch, looks, **given):
 def test_no_learner_looks_at_test_data(tmp_path, monkeypatch, name):
     name, _, queries = name.partition(" ")
     given = {"strategy.name": name, "scenario": "overlapped", "head": HEADS[name][0]}
-    given |= QUICK.get(name, {})
+    given |= QUICK[name]
     given |= {"strategy.knowledge": "sit:1"} if queries else {}
     looks = []
     run_sealed(tmp_path, monkeypatch, looks, **given)
@@ -490,7 +476,7 @@ def test_local_only_clients_do_not_know_of_each_other(tmp_path, name):
 @pytest.mark.parametrize("name", FEDERATED)
 def test_local_only_clients_send_and_receive_no_tensor(tmp_path, name):
     given = {"strategy": name, "scenario": "overlapped", "head": HEADS[name][0]}
-    given |= QUICK.get(name, {})
+    given |= QUICK[name]
     grid = run_in_process(tiny(tmp_path, **given, local_only=True))
     found = summary_of(tmp_path)
     assert found["bytes_by_kind"]["up"].keys() == {"meta"}

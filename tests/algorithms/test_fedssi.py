@@ -232,22 +232,6 @@ def test_the_surrogate_trains_with_dropout_that_repeats_and_differs_by_round():
     assert np.abs(found(1) - found(2)).max() > 0.01 * found(1).max()
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("strength", -1.0),
-        ("locality", 0.0),
-        ("locality", 1.5),
-        ("damping", 0.0),
-        ("surrogate_rate", 0.0),
-        ("surrogate_epochs", 0),
-    ],
-)
-def test_a_parameter_out_of_range_is_refused(key, value):
-    with pytest.raises(ConfigError, match=rf"strategy\.{key}: got {value}, expected"):
-        algorithm("fedssi").params({key: value})
-
-
 def test_a_step_beyond_the_global_model_is_refused():
     # q = 0.8 / 0.4 = 2, so that a step of 0.5 arrives.
     algorithm("fedssi").params({"locality": 0.2, "surrogate_rate": 0.5})

@@ -9,8 +9,7 @@ import torch
 from clients.replay.buffer import replay_samples, without_task
 from clients.replay.memory import remember
 from clients.replay.policies import drawn_order, herding_order, leverage_scores
-from fcl_flower.algorithms.registry import algorithm
-from fcl_flower.core.errors import ConfigError, ContractError
+from fcl_flower.core.errors import ContractError
 from fcl_flower.data.examples import Examples
 from strategies.replay import MemoryParams
 
@@ -149,15 +148,6 @@ def test_a_memory_is_not_changed_in_place():
     remember(memory, examples({2: 9}), params(6), 2, task=1)
     for name, values in before.items():
         np.testing.assert_array_equal(memory[name], values)
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [("memory_samples", -1), ("memory_bytes", -1), ("memory_policy", "newest")],
-)
-def test_a_parameter_out_of_range_is_refused(key, value):
-    with pytest.raises(ConfigError, match=rf"strategy\.{key}: got {value!r}, expected"):
-        algorithm("replay").params({key: value})
 
 
 # ---------------------------------------------------------------- policies

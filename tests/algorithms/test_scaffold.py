@@ -329,5 +329,6 @@ def test_a_run_carries_variates_and_they_change_what_is_learned(tmp_path):
     assert 1.5 < ratio <= 2
     kinds = found["bytes_by_kind"]
     assert kinds["up"].keys() == kinds["down"].keys() == {"base", "control", "meta"}
-    # What only training needs is not needed to predict.
-    assert found["model_bytes"] == plain["model_bytes"]
+    # A client keeps its own variate over tasks, and the common one comes in each round.
+    ratio = found["model_bytes"] / plain["model_bytes"]
+    assert 1.5 < ratio <= 2

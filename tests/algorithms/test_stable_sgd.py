@@ -119,21 +119,6 @@ def test_a_network_without_dropout_has_none():
     assert run.config.model.params == {}
 
 
-@pytest.mark.parametrize("name", ["stable-sgd", "fedprox-ssgd"])
-@pytest.mark.parametrize(
-    ("given", "sentence"),
-    [
-        ({"gamma": 0.0}, "gamma: got 0.0, expected greater than 0"),
-        ({"gamma": 1.01}, "gamma: got 1.01, expected less than or equal to 1"),
-        ({"minimum_rate": -1e-9}, "minimum_rate: got -1e-09, expected greater than"),
-    ],
-)
-def test_a_parameter_out_of_range_is_refused(name, given, sentence):
-    with pytest.raises(ConfigError, match=rf"strategy\.{sentence}"):
-        algorithm(name).params(given)
-    algorithm(name).params({"gamma": 1.0, "minimum_rate": 0.0})
-
-
 def test_mu_of_fedprox_ssgd_is_that_of_fedprox():
     assert algorithm("fedprox-ssgd").params({}).mu == 0.005
     with pytest.raises(ConfigError, match=r"strategy\.mu: got -0\.1, expected great"):

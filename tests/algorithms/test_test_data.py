@@ -4,9 +4,8 @@ from types import new_class
 
 import pytest
 import torch
-from encoders import saved
+from every_method import suited
 from fakes import exact, rounds_of, run_in_process, tiny
-from text_sets import encoded_topics
 
 from fcl_flower.algorithms.hooks import AnswersQueries, SelectsModel
 from fcl_flower.algorithms.registry import algorithm, algorithms
@@ -15,7 +14,6 @@ from fcl_flower.data.examples import Examples
 from fcl_flower.setup import factory
 
 NAMES = sorted(algorithms())
-DIGITS = {"dataset": "digits", "model": "small"}
 TASKS = {"scenario": "overlapped", "rounds": 2, "clients": 2, "tasks": 2}
 MORE = {
     "fedseit with queries": {"strategy.knowledge": "sit:1"},
@@ -35,7 +33,7 @@ class Recording:
         self.inner, self.notes = inner, notes
         self.model, self.context = inner.model, inner.context
         self.update_is_model = inner.update_is_model
-        self.needed_to_train = inner.needed_to_train
+        self.temporary, self.for_training = inner.temporary, inner.for_training
 
     def init(self):
         return self.inner.init()
@@ -103,19 +101,11 @@ def settings(name, folder):
     name, _, _ = name.partition(" ")
     found = {"strategy.name": name, **TASKS}
     entry = algorithm(name)
-    if entry.models:
-        found |= DIGITS
+    found |= suited(name, folder)
     if entry.load_client().needs_single_head or "scenario.joint" in entry.defaults:
         found["head"] = "single"
     if name == "fedseit":
         found |= {"max_train_per_class": 12, "max_test_per_class": 8}
-    if name == "fedet":
-        found["strategy.groups"] = 1
-    if name == "lorm":
-        encoder = saved(folder, "vit", image_size=8, num_channels=1)
-        found |= {"model": "lora-vit", "model.encoder": encoder}
-    if name == "idbr":
-        found |= encoded_topics(folder)
     return found
 
 

@@ -27,6 +27,32 @@ def test_a_value_that_is_not_finite_is_refused_by_name(value, dtype):
         update_checks.finite({"adapters": {"w": sparse(value, dtype=dtype)}})
 
 
+@pytest.mark.parametrize("place", [0, 1, -1])
+def test_one_value_among_many_is_found(place):
+    values = np.ones(1001, np.float32)
+    values[place] = np.nan
+    with pytest.raises(WireError, match="base/w"):
+        update_checks.finite({"base": {"w": values.reshape(7, 143)}})
+
+
+@pytest.mark.parametrize(
+    "bits",
+    [np.uint16(0x7D00), np.uint32(0x7FA00000), np.uint64(0x7FF4000000000000)],
+)
+def test_a_signalling_nan_is_refused_without_a_warning(bits):
+    values = np.array([0, bits], bits.dtype).view(f"f{bits.itemsize}")
+    with pytest.raises(WireError, match="base/w"):
+        update_checks.finite({"base": {"w": values}})
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_values_whose_squares_are_beyond_all_numbers_are_finite(dtype):
+    largest = np.full(3, np.finfo(dtype).max)
+    update_checks.finite({"base": {"w": largest, "v": -largest}})
+    with pytest.raises(WireError, match="base/w"):
+        update_checks.finite({"base": {"w": np.append(largest, dtype(np.inf))}})
+
+
 def test_whole_numbers_and_truth_values_are_finite():
     update_checks.finite({"g": {"n": np.array([2**62]), "t": np.array([True])}})
     update_checks.finite(

@@ -373,15 +373,29 @@ def test_a_run_starts_without_those_that_do_not_come_if_enough_are_there(tmp_pat
 # ---- the client's side
 
 
-def test_what_a_client_keeps_to_predict_leaves_the_optimizer_out():
+def test_what_a_task_needs_while_it_lasts_is_not_among_what_a_client_stores():
+    class Learner:
+        temporary, for_training = ("optimizer", "memory/old"), ("control",)
+
     state = {
         "base": {"w": np.ones((2, 3), np.float32)},  # 24 bytes
         "optimizer": {"mean/w": np.ones(1000)},
         "adapters/0": {"w": SparseArray((100,), np.array([7]), np.ones(1))},  # 10
+        "memory": {"x": np.ones(3, np.int8)},  # 3 bytes
+        "memory/old": {"w": np.ones(1000)},
+        "memory/older": {"w": np.ones(2, np.int8)},  # 2 bytes
+        "control": {"w": np.ones(7, np.int8)},  # 7 bytes
+        "server:optimizer": {"w": np.ones(4, np.int8)},  # 4 bytes
     }
-    received = {"base": {"w": np.ones(5, np.int8)}}  # 5 bytes
+    received = {
+        "base": {"w": np.ones(5, np.int8)},  # 5 bytes
+        "control": {"w": np.ones(1000)},
+        "control/sums": {"w": np.ones(1000)},
+        "optimizer": {"w": np.ones(1, np.int8)},  # 1 byte
+    }
     # The adapter: one value of 8 bytes, one gap of one byte, one byte for its width.
-    assert model_bytes(state, received) == 24 + 10 + 5
+    expected = (24 + 10 + 3 + 2 + 7 + 4) + (5 + 1)
+    assert model_bytes(Learner(), state, received) == expected
 
 
 def test_examples_are_where_the_model_is(tmp_path):

@@ -9,6 +9,7 @@ from fakes import failure, run_in_process, summary_of, tiny
 from torch import nn
 
 import clients.fedavg
+from fcl_flower.algorithms.base import ClientLearner
 from fcl_flower.config.privacy import PrivacySection
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError, RoundError, WireError
@@ -182,9 +183,9 @@ def test_an_epsilon_below_zero_is_refused():
         told.check({"epsilon": -1.0})
 
 
-def test_what_examples_have_cost_is_not_needed_to_predict():
+def test_what_examples_have_cost_is_no_part_of_what_a_method_stores():
     spent = charge({}, {(0.4, 2.0): 9}, PrivacySection(**SECTION))
-    assert model_bytes({"privacy": spent}, {}) == 0
+    assert model_bytes(ClientLearner, {"privacy": spent}, {}) == 0
 
 
 def test_a_network_that_mixes_a_batch_is_refused():

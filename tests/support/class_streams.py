@@ -1,6 +1,7 @@
 """A little network that meets two new classes a task, and the same by NumPy."""
 
 import numpy as np
+import pytest
 import torch
 from fakes import run_in_process, summary_of, tiny
 from torch import nn
@@ -17,6 +18,9 @@ SECOND = TaskStage(round=2, task=1, starts_task=True, ends_task=False)
 THIRD = TaskStage(round=3, task=1, starts_task=False, ends_task=True)
 AGAIN = TaskStage(round=2, task=0, starts_task=False, ends_task=True)
 FOURTH = TaskStage(round=4, task=2, starts_task=True, ends_task=True)
+
+NONE = Examples(torch.empty(0, 3), torch.empty(0, dtype=torch.int64))
+NOTHING = TaskData(NONE, NONE, NONE, classes=6)
 
 
 def model(dropout=0.0):
@@ -74,6 +78,14 @@ def logits_of(base, x):
     return features_of(base, x) @ weight.T + bias
 
 
+def sigmoid(z):
+    return 1 / (1 + np.exp(-z))
+
+
+def unit(rows):
+    return rows / np.linalg.norm(rows, axis=-1, keepdims=True)
+
+
 def softmax(z):
     powers = np.exp(z - z.max(1, keepdims=True))
     return powers / powers.sum(1, keepdims=True)
@@ -87,6 +99,20 @@ def slopes(function, weight):
         step[entry] = 1e-5
         found[entry] = (function(weight + step) - function(weight - step)) / 2e-5
     return found
+
+
+def check_loss(learner, x, y, rows, by_hand):
+    """Compare a learner's loss of a batch, and its slope, with the same by NumPy.
+
+    ``by_hand`` is a function of the head's weights.
+    """
+    head, hidden = learner.model.heads[0], learner.model.body(torch.as_tensor(x))
+    labels = torch.as_tensor(y, dtype=torch.int64)
+    found = learner.loss(head(hidden), labels, torch.as_tensor(rows), hidden)
+    (gradient,) = torch.autograd.grad(found, [head.weight])
+    weight = head.weight.detach().double().numpy()
+    assert float(found.detach()) == pytest.approx(by_hand(weight), rel=1e-5)
+    np.testing.assert_allclose(gradient, slopes(by_hand, weight), atol=2e-5)
 
 
 def five_and_five(folder, strategy, **more):

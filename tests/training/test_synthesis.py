@@ -244,6 +244,7 @@ def test_a_model_takes_its_samples_for_the_classes_that_were_wanted(learned):
 
 def test_the_same_call_makes_the_same_and_another_number_or_seed_others(learned):
     params, made = SynthesisParams(**SMALL), trainer()
+    assert len(made.labels) == 0
 
     def images(maker, number):
         return maker.synthesize(learned, LABELS, params, number)["x"].tolist()

@@ -10,18 +10,16 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from scipy.optimize import minimize
+from typing_extensions import override
 
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import Array, Arrays
-from fcl_flower.data.examples import PublicExamples
-from fcl_flower.models.registry import MultiHeadModel
 from fcl_flower.training.distillation import predict_logits
 from fcl_flower.training.inversion.encoding_network import (
     LAST,
     EncodingNetwork,
     sample_gradients,
 )
-from fcl_flower.training.loop import Training
 from fcl_flower.training.server_trainer import ServerTrainer
 from fcl_flower.training.tensors import dense, load, to_numpy
 
@@ -38,26 +36,22 @@ class ProxyTrainer(ServerTrainer):
         encoded: float32 zeros by name, of the shapes of one image's gradient.
     """
 
-    def __init__(
-        self,
-        model: MultiHeadModel,
-        public: PublicExamples,
-        training: Training,
-        seed: int,
-    ) -> None:
-        """Draw the encoding network; for the rest see `ServerTrainer`.
+    @override
+    def __post_init__(self) -> None:
+        """Draw the encoding network.
 
         Raises:
             ConfigError: the model takes no images.
         """
-        super().__init__(model, public, training, seed)
+        super().__post_init__()
+        model = self.model
         # In double precision, since the search squares small numbers.
-        network = EncodingNetwork(model.input_shape, model.classes, seed)
+        network = EncodingNetwork(model.input_shape, model.classes, self.seed)
         self.encoded: Arrays = {
             name: np.zeros(parameter.shape, np.float32)
             for name, parameter in network.named_parameters()
         }
-        self._network = network.double().to(public.y.device)
+        self._network = network.double().to(self.public.y.device)
 
     def labels_of(self, gradients: Arrays) -> Array:
         """Return the labels of images, int64, shape (N,), which their gradients tell.
@@ -110,7 +104,7 @@ class ProxyTrainer(ServerTrainer):
             for name in self.encoded
         }
         y = torch.tensor(labels, dtype=torch.int64, device=device)
-        shape = (len(labels), *self._model.input_shape)
+        shape = (len(labels), *self.model.input_shape)
 
         def distance(values: Array) -> tuple[float, npt.NDArray[np.float64]]:
             x = torch.tensor(values.reshape(shape), device=device, requires_grad=True)
@@ -139,8 +133,8 @@ class ProxyTrainer(ServerTrainer):
             labels: int64, shape (N,).
             classes: places of the logits that compete, int64, with all of ``labels``.
         """
-        load(self._model, tensors)
-        device = next(self._model.parameters()).device
-        inputs = self._model.frozen_features(torch.tensor(x, device=device))
-        logits = to_numpy(predict_logits(self._model, inputs))[:, classes]
+        load(self.model, tensors)
+        device = next(self.model.parameters()).device
+        inputs = self.model.frozen_features(torch.tensor(x, device=device))
+        logits = to_numpy(predict_logits(self.model, inputs))[:, classes]
         return float((classes[logits.argmax(1)] == labels).mean())

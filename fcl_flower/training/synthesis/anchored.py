@@ -118,22 +118,22 @@ class AnchoredTrainer(SampleTrainer):
             besides: ``features``, what the model makes of the samples in the space of
             the anchors, float32, shape (N, D).
         """
-        for network in (self._model, self._student):
+        for network in (self.model, self._student):
             projection(network, tensors)
-        device = str(next(self._model.parameters()).device)
+        device = str(next(self.model.parameters()).device)
         wanted = to_torch(anchors[labels], device)
         found = self._samples(
             tensors,
             labels,
             lambda teacher, student, here: AnchoredSynthesis(
-                *(teacher, student, here, params, self._training),
-                derive(self._seed, "synthesis", number),
+                *(teacher, student, here, params, self.training),
+                derive(self.seed, "synthesis", number),
                 wanted,
             ),
         )
-        load(self._model, tensors)
+        load(self.model, tensors)
         pixels = to_torch(found["x"], device)
-        return {**found, "features": to_numpy(projected(self._model, inputs(pixels)))}
+        return {**found, "features": to_numpy(projected(self.model, inputs(pixels)))}
 
 
 @torch.no_grad()

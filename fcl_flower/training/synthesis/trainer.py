@@ -5,15 +5,14 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.core.seeds import derive
 from fcl_flower.core.types import Array, Arrays
 from fcl_flower.data.datasets.images import standardized
-from fcl_flower.data.examples import PublicExamples
 from fcl_flower.models.registry import MultiHeadModel
 from fcl_flower.training.distillation import predict_logits
-from fcl_flower.training.loop import Training
 from fcl_flower.training.server_trainer import ServerTrainer
 from fcl_flower.training.synthesis.params import SynthesisParams
 from fcl_flower.training.synthesis.synthesis import Synthesis
@@ -23,25 +22,20 @@ from fcl_flower.training.tensors import arrays_of, load
 class SampleTrainer(ServerTrainer):
     """Makes images of classes that a model knows; needs no public data."""
 
-    def __init__(
-        self,
-        model: MultiHeadModel,
-        public: PublicExamples,
-        training: Training,
-        seed: int,
-    ) -> None:
-        """Keep them, see `ServerTrainer`; the student starts from the fresh model.
+    @override
+    def __post_init__(self) -> None:
+        """Let the student start from the fresh model.
 
         Raises:
             ConfigError: the model takes no images.
         """
-        super().__init__(model, public, training, seed)
-        if len(model.input_shape) != 3:
+        super().__post_init__()
+        if len(self.model.input_shape) != 3:
             raise ConfigError(
-                f"model: got input shape {model.input_shape}, expected (C, H, W), "
+                f"model: got input shape {self.model.input_shape}, expected (C, H, W), "
                 "since the server makes images and nothing else"
             )
-        self._student = copy.deepcopy(model)
+        self._student = copy.deepcopy(self.model)
 
     def synthesize(
         self, tensors: Arrays, labels: Array, params: SynthesisParams, number: int
@@ -59,12 +53,12 @@ class SampleTrainer(ServerTrainer):
             ``x`` (pixels, uint8, shape (N, C, H, W)), ``logits`` (float32, shape
             (N, C)) and ``labels`` (int64).
         """
-        seed = derive(self._seed, "synthesis", number)
+        seed = derive(self.seed, "synthesis", number)
         return self._samples(
             tensors,
             labels,
             lambda teacher, student, here: Synthesis(
-                teacher, student, here, params, self._training, seed
+                teacher, student, here, params, self.training, seed
             ),
         )
 
@@ -75,8 +69,8 @@ class SampleTrainer(ServerTrainer):
         begun: Callable[[MultiHeadModel, MultiHeadModel, Tensor], Synthesis],
     ) -> dict[str, Array]:
         """Return what is made by a synthesis of teacher, student and labels."""
-        load(self._model, tensors)
-        teacher, student = copy.deepcopy(self._model), copy.deepcopy(self._student)
+        load(self.model, tensors)
+        teacher, student = copy.deepcopy(self.model), copy.deepcopy(self._student)
         here = torch.tensor(labels, device=next(teacher.parameters()).device)
         pixels = begun(teacher, student, here).images()
         logits = predict_logits(teacher, inputs(pixels))[:, here]

@@ -119,13 +119,14 @@ def test_bounds_on_norms_are_the_strategys_own(tmp_path):
     assert [row["failed"] for row in rounds_of(tmp_path)] == [[]] * 3
 
 
-def test_a_client_keeps_nothing_but_the_head_to_predict(tmp_path):
+def test_a_client_stores_the_head_and_who_is_alone_the_sums_too(tmp_path):
     run_in_process(start(tmp_path / "a"))
     run_in_process(start(tmp_path / "b", local_only=True))
-    features, classes = 64, 9
-    for folder in ("a", "b"):
-        kept = summary_of(tmp_path / folder)["model_bytes"]
-        assert kept <= 8 * classes * (features + 1) + 16
+    features, classes, tasks = 64, 9, 3
+    kept, alone = (summary_of(tmp_path / name)["model_bytes"] for name in "ab")
+    numbers_of_data = 8 * tasks
+    assert kept <= 4 * classes * (features + 1) + numbers_of_data
+    assert alone > kept + 8 * classes * features
 
 
 def test_hidden_concepts_are_one_task_with_new_data_in_every_round(tmp_path):

@@ -240,26 +240,6 @@ def test_it_forgets_nothing_and_consolidation_makes_it_smaller(tmp_path):
     assert found["apd"]["nominal_bytes_up"] == 0
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("lambda1", -0.1),
-        ("lambda2", -1.0),
-        ("weight_decay", -1.0),
-        ("threshold", -0.1),
-        ("initial_adapter", -0.1),
-        ("initial_adapter", 1.1),
-        ("mask_rate", -0.1),
-        ("consolidate_every", -1),
-        ("groups", 0),
-        ("gap", -0.1),
-    ],
-)
-def test_a_parameter_out_of_range_is_refused(key, value):
-    with pytest.raises(ConfigError, match=rf"strategy\.{key}: got {value}, expected"):
-        algorithm("apd").params({key: value})
-
-
 def test_as_many_groups_as_tasks_are_refused():
     sentence = r"strategy\.groups: got 3, expected less than strategy\.consolidate_ever"
     with pytest.raises(ConfigError, match=sentence):

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from fcl_flower.algorithms.base import Params
-from fcl_flower.algorithms.registry import algorithm
-from fcl_flower.core.errors import ConfigError, WireError
+from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import TaskStage, Update
 from strategies.fedavg import FedAvg
 from strategies.fedcbdr import FedCbdrParams
@@ -162,18 +161,3 @@ def test_an_update_that_is_no_model_is_refused(payload):
     made.check_update(state, Update(base(), 1))
     with pytest.raises(WireError):
         made.check_update(state, Update(payload, 1))
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("memory_samples", -1),
-        ("old_temperature", 0.0),
-        ("new_temperature", 0.0),
-        ("old_weight", -0.1),
-        ("new_weight", -0.1),
-    ],
-)
-def test_a_parameter_out_of_range_is_refused(key, value):
-    with pytest.raises(ConfigError, match=f"strategy.{key}: got {value}, expected"):
-        algorithm("fedcbdr").params({key: value})

@@ -203,7 +203,7 @@ def test_a_finished_task_costs_less_than_a_tenth_of_a_network():
             known = data(task + 1, shape=(width,), count=200)
             state, _ = weit.train(state, NOTHING, stage(task), known)
         kept = {g: tensors for g, tensors in state.items() if g.startswith("adapters/")}
-        stored[solver] = model_bytes(kept, {}) / tasks
+        stored[solver] = model_bytes(weit, kept, {}) / tasks
     network = 4 * width * width
     assert stored["closed"] < network / 10
     assert stored["unbraked"] > network / 2, "what it was"

@@ -67,9 +67,9 @@ def test_a_client_alone_has_a_subspace_of_its_own(tmp_path):
     assert losses["alone"] == losses["together"]
     assert losses["together"][:2] == losses["fedavg"][:2]
     assert losses["together"][2] != losses["fedavg"][2]  # after a projected update
-    # What only later tasks need is not needed to predict.
+    # The server sends the subspace for each task; who is alone has to keep it.
     assert sizes["together"] == sizes["fedavg"]
-    assert sizes["alone"] == sizes["local"]
+    assert sizes["alone"] > 1.1 * sizes["local"]
 
 
 def test_a_run_that_was_ended_and_resumed_ends_as_if_it_had_not_been(tmp_path):

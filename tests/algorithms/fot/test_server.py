@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from fcl_flower.algorithms.base import Params
-from fcl_flower.algorithms.registry import algorithm
 from fcl_flower.core.errors import ConfigError, WireError
 from fcl_flower.core.types import TaskStage, Update
 from strategies.fedavg import FedAvg
@@ -233,19 +232,3 @@ def test_the_width_of_sketches_is_that_of_the_parameters():
 def test_a_network_without_shared_layers_is_refused():
     with pytest.raises(ConfigError, match="no trained layer"):
         strategy().init({"body.norm.weight": np.zeros(3, np.float32)})
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("energy", 0.0),
-        ("energy", 1.0),
-        ("energy_step", -0.1),
-        ("energy_step", 1.0),
-        ("sketch_width", 0.0),
-        ("sketch_width", 10.5),
-    ],
-)
-def test_a_parameter_out_of_range_is_refused(key, value):
-    with pytest.raises(ConfigError, match=f"strategy.{key}: got {value}, expected"):
-        algorithm("fot").params({key: value})

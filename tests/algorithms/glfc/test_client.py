@@ -175,11 +175,15 @@ def test_exemplars_are_chosen_anew_with_each_rounds_features():
     assert remembered(state, 2).x.tolist() != remembered(again, 2).x.tolist()
 
 
-def test_what_is_kept_for_training_is_not_needed_to_predict():
+def test_exemplars_are_stored_and_the_old_model_is_of_a_task_alone():
     made = learner()
-    state, _ = made.train(after_first(made), taught(), SECOND, data(1))
-    small = {name: state[name] for name in ("progress", "heads")}
-    assert model_bytes(state, start()) == model_bytes(small, start())
+    state, update = made.train(after_first(made), taught(), SECOND, data(1))
+    small = {name: state[name] for name in ("progress", "heads", "memory")}
+    assert state["memory/old"]
+    stored = model_bytes(made, small, start())
+    assert stored > model_bytes(made, {**small, "memory": {}}, start())
+    assert model_bytes(made, state, taught()) == stored
+    assert model_bytes(made, state, update.payload) == stored
 
 
 # ---------------------------------------------------------------- transitions

@@ -237,10 +237,13 @@ def test_nothing_is_kept_where_nothing_may_be_or_is_there(encoder):
     assert update.num_examples == 0
 
 
-def test_what_is_kept_for_training_is_not_needed_to_predict(encoder):
+def test_samples_are_stored_and_the_old_model_is_of_a_task_alone(encoder):
     made = learner(encoder)
     state = after_first(made, encoder)
-    assert model_bytes(state, start(encoder)) == model_bytes({}, start(encoder))
+    assert state["memory/old"]
+    stored = model_bytes(made, {"memory": state["memory"]}, start(encoder))
+    assert stored > model_bytes(made, {}, start(encoder))
+    assert model_bytes(made, state, start(encoder)) == stored
 
 
 # ---------------------------------------------------------------- refused

@@ -9,7 +9,6 @@ from resuming import check_resumed, small
 from text_sets import encoded_topics
 
 from fcl_flower.algorithms.registry import algorithm
-from fcl_flower.core.errors import ConfigError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -63,21 +62,6 @@ def test_spaces_that_do_not_fit_are_left_out_as_if_their_client_had_failed(
     assert [row["failed"] for row in rounds_of(tmp_path / "a")] == [[1], []]
     found, expected = (summary_of(tmp_path / name) for name in "ab")
     assert found["client_accuracy"] == expected["client_accuracy"]
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("buffer_fraction", 0.0),
-        ("buffer_fraction", 1.5),
-        ("budget", "bytes"),
-        *((key, -0.1) for key in ("generic", "specific", "order", "task")),
-        *((key, -0.1) for key in ("new_weight", "replayed_weight")),
-    ],
-)
-def test_a_parameter_out_of_range_is_refused(key, value):
-    with pytest.raises(ConfigError, match=f"strategy.{key}: got {value!r}, expected"):
-        algorithm("idbr").params({key: value})
 
 
 def test_the_defaults_are_those_of_the_released_code():

@@ -12,6 +12,7 @@ from clients.podnet.client import PodNet
 from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData
+from fcl_flower.federation.client import model_bytes
 from fcl_flower.models.multi_head import MultiHeadModel
 from fcl_flower.training.loop import Training
 from fcl_flower.training.tensors import snapshot
@@ -152,6 +153,9 @@ def test_later_tasks_are_held_near_what_the_old_network_sees():
     given = {"factor": factor, "resting": (0, 1)}
     expected = trained(received["base"], old, x, y, one.params, **given)
     assert_same(first.payload["base"], expected)
+    assert state["memory/teacher"]
+    stored = {group: state[group] for group in ("memory", "memory/classes", "heads")}
+    assert model_bytes(one, state, {}) == model_bytes(one, stored, {}) > 4 * 16 * 4
     resting = first.payload["base"]["heads.0.proxies"][:2]
     np.testing.assert_array_equal(resting, received["base"]["heads.0.proxies"][:2])
     assert not any(part.training for part in one._old_body.modules())

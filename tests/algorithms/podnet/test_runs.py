@@ -119,25 +119,6 @@ def test_heads_of_another_form_are_refused(tmp_path, name, value):
     assert exact(state) == before
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "expected"),
-    [
-        ("spatial_strength", -1.0, "greater than or equal to 0"),
-        ("flat_strength", -0.1, "greater than or equal to 0"),
-        ("proxies", 0, "greater than or equal to 1"),
-        ("scale", 0.0, "greater than 0"),
-        ("margin", -0.1, "greater than or equal to 0"),
-        ("finetune_epochs", -1, "greater than or equal to 0"),
-        ("finetune_rate", 0.0, "greater than 0"),
-    ],
-)
-def test_a_parameter_out_of_range_is_refused(key, value, expected):
-    with pytest.raises(
-        ConfigError, match=f"strategy.{key}: got {value}, expected {expected}"
-    ):
-        algorithm("podnet").params({key: value})
-
-
 def test_a_head_for_each_task_is_refused(tmp_path):
     config = tiny(tmp_path, strategy="podnet", scenario="classes", head="multi")
     with pytest.raises(

@@ -4,14 +4,13 @@ import math
 
 import numpy as np
 import pytest
-from encoders import saved
+from every_method import suited
 from fakes import run_in_process, tiny
 from flwr.app import Array, ArrayRecord, RecordDict
 from memory import peak_of
 from mutants import with_array
-from text_sets import encoded_topics
 
-from fcl_flower.algorithms.registry import algorithm, algorithms
+from fcl_flower.algorithms.registry import algorithms
 from fcl_flower.core.errors import WireError
 from fcl_flower.federation.coding.frames import compress
 from fcl_flower.federation.transport import messages
@@ -48,17 +47,7 @@ def claims(array):
 def settings(name, folder):
     if name == "concept-matching":
         return {"classes_per_task": 0}
-    if name == "idbr":
-        return encoded_topics(folder)
-    if not algorithm(name).models:
-        return {}
-    found = {"dataset": "digits", "model": "small"}
-    if name == "fedet":
-        found["strategy.groups"] = 1
-    if name == "lorm":
-        encoder = saved(folder, "vit", image_size=8, num_channels=1)
-        found |= {"model": "lora-vit", "model.encoder": encoder}
-    return found
+    return suited(name, folder)
 
 
 @pytest.mark.parametrize("name", sorted(algorithms()))

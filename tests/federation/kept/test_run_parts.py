@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 from encoders import saved
+from every_method import suited
 from fakes import InProcessGrid, exact, rounds_of, run_in_process, summary_of, tiny
 from flwr.app import Context, RecordDict
-from text_sets import encoded_topics
 
 from fcl_flower.algorithms.registry import algorithm, algorithms
 from fcl_flower.config.node_config import NodeConfig
@@ -31,21 +31,11 @@ def nothing_kept():
 
 def settings_of(name, tmp_path):
     values = {"strategy": name, "clients": 3, "rounds": 2, "max_train_per_class": 8}
-    if algorithm(name).models:
-        values |= {"dataset": "digits", "model": "small"}
+    values |= suited(name, tmp_path)
     if name == "concept-matching":
         values["classes_per_task"] = 0  # concepts share out all classes
-    if name == "lorm":
-        encoder = saved(tmp_path, "vit", image_size=8, num_channels=1)
-        values |= {"model": "lora-vit", "model.encoder": encoder}
-    if name == "idbr":
-        values |= encoded_topics(tmp_path)
     if name == "analytic":
         values["strategy.min_samples"] = 1
-    if name == "fedet":
-        values["strategy.groups"] = 1
-    if name in ("lander", "target"):
-        values |= {"strategy.synthetic_samples": 8, "strategy.generator_steps": 2}
     return values
 
 

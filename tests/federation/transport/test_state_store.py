@@ -270,6 +270,9 @@ def test_a_group_without_tensors_is_kept_and_has_no_file(tmp_path, durable):
     memory.save({**loaded, "heads": {"h": np.zeros(1)}}, 2)
     found = FolderStateStore(tmp_path, durable=durable).load(9).payload
     assert exact(found) == exact({**first, "heads": {"h": np.zeros(1)}})
+    memory.save({**found, "base": {}}, 3)
+    found = FolderStateStore(tmp_path, durable=durable).load(9).payload
+    assert exact(found) == exact({**first, "heads": {"h": np.zeros(1)}, "base": {}})
 
 
 def bins(folder):

@@ -124,7 +124,7 @@ def _costs(summary: Summary) -> list[Tile]:
         (
             "Model size",
             numbers.size_exact(summary.model_bytes),
-            "everything one client must keep, "
+            "what one client must keep between tasks, "
             + numbers.mean_over(summary.clients, "client"),
         ),
         (

@@ -1,0 +1,29 @@
+"""What the smallest run of any method needs: data and a network that suit it."""
+
+from encoders import saved
+from text_sets import encoded_topics
+
+from fcl_flower.algorithms.registry import algorithm
+
+
+def suited(name, folder):
+    """Return settings with which a method learns in moments.
+
+    Those that would choose a pre-trained encoder learn digits, but for those of which
+    it is a part: they have a tiny one, which is written to ``folder``.
+    """
+    if name == "idbr":
+        return encoded_topics(folder)
+    found = {}
+    if algorithm(name).models:
+        found = {"dataset": "digits", "model": "small"}
+    if name == "fedet":
+        # Without public data nothing could tell groups of classes apart.
+        found["strategy.groups"] = 1
+    if name == "lorm":
+        encoder = saved(folder / "encoder", "vit", image_size=8, num_channels=1)
+        found |= {"model": "lora-vit", "model.encoder": encoder}
+    if name in ("lander", "target"):
+        sizes = {"synthetic_samples": 8, "synthetic_batch": 8, "generator_steps": 2}
+        found |= {f"strategy.{key}": value for key, value in sizes.items()}
+    return found
