@@ -131,6 +131,7 @@ def prepare(
         remarks,
         None if counterpart is None else counterpart.title,
         [*exporters, *_trackers(config, folder, stack)],
+        single_task=resolved.algorithm.single_task,
     )
     checkpoint = CheckpointStore(FolderStateStore(folder / CHECKPOINT))
     server = Server(

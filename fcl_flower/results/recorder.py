@@ -52,6 +52,7 @@ class Recorder:
         remarks: Mapping[str, str] = {},
         counterpart: str | None = None,
         listeners: Sequence[Listener] = (),
+        single_task: bool = False,
     ) -> None:
         """Create the files of a run without rounds.
 
@@ -64,12 +65,13 @@ class Recorder:
             counterpart: title of the same run without communication; None where
                 there is none.
             listeners: hear of what is recorded, that before a resumption too.
+            single_task: each task is learned alone, by a fresh model.
         """
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self._config, self._scenario = folder, config, scenario
         self._diagnostics = diagnostics
         self._remarks = dict(remarks)
-        self._counterpart = counterpart
+        self._counterpart, self._single_task = counterpart, single_task
         self._listeners = listeners
         for listener in listeners:
             listener.begin(total_rounds(config, scenario))
@@ -237,6 +239,7 @@ class Recorder:
         """
         summary = summarize(self._config, self._scenario, self._history)
         summary["counterpart"] = self._counterpart
+        summary["single_task"] = self._single_task
         remarks = dict(self._remarks)
         for diagnostics in self._diagnostics:
             for name, content in diagnostics.files().items():

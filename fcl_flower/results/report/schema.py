@@ -103,6 +103,7 @@ class Summary(_Record):
     strategy: str
     local_only: bool
     counterpart: str | None
+    single_task: bool = False
     scenario: str
     dataset: str
     model: str

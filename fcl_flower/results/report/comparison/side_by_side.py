@@ -7,11 +7,17 @@ from pathlib import Path
 import numpy as np
 
 from fcl_flower.results import metrics
+from fcl_flower.results.measures.forward_transfer import (
+    ALIKE,
+    Learned,
+    forward_transfers,
+)
 from fcl_flower.results.metrics import Accuracy
 from fcl_flower.results.report.comparison.grouping import Entry, counterpart_of
 from fcl_flower.results.report.comparison.runs import page_of
 from fcl_flower.results.report.html import numbers
 from fcl_flower.results.report.html.content import Cell, Section, Table, Value
+from fcl_flower.results.report.reader import Run
 
 _MEASURES = {
     "accuracy": "average_accuracy",
@@ -46,6 +52,14 @@ def side_by_side_section(rows: Sequence[Entry], folder: Path) -> Section:
     }
     gains = {entry.label: _gains(entry, rows) for entry in rows}
     paired = any(len(gain) for gain in gains.values())
+    forward = _forward_transfers(rows)
+    transferred = not all(np.isnan(one).all() for one in forward.values())
+    if transferred:
+        note += (
+            " Forward transfer: accuracy on a task just after it was learned, minus "
+            "that of a fresh model that learned nothing else; over all tasks but the "
+            "first."
+        )
     if paired:
         note += " Transfer gain: accuracy minus that of the local-only counterpart."
     if "before aggregation" in known:
@@ -61,7 +75,11 @@ def side_by_side_section(rows: Sequence[Entry], folder: Path) -> Section:
         note += f" Concept ids given to clients and server: {', '.join(given)}."
     best = max(rows, key=lambda entry: np.nan_to_num(_mean(entry, "average_accuracy")))
     final = numbers.fraction(_mean(best, "average_accuracy"))
-    head = [*known, *(["transfer gain"] if paired else [])]
+    head = [
+        *known,
+        *(["forward transfer"] if transferred else []),
+        *(["transfer gain"] if paired else []),
+    ]
     return Section(
         f"{best.label} ends with the highest accuracy: {final}"
         if len(rows) > 1
@@ -77,6 +95,7 @@ def side_by_side_section(rows: Sequence[Entry], folder: Path) -> Section:
                         link=page_of(entry.runs[0], folder),
                     ),
                     *(_measure(_values(entry, key)) for key in known.values()),
+                    *([_measure(forward[entry.label], "+")] if transferred else []),
                     *([_measure(gains[entry.label], "+")] if paired else []),
                     *_costs(entry),
                 ]
@@ -109,6 +128,23 @@ def _gains(entry: Entry, rows: Sequence[Entry]) -> Accuracy:
     ]
     found = np.array(pairs, np.float64).reshape(-1, 2)
     return np.asarray(found[:, 0] - found[:, 1])
+
+
+def _forward_transfers(rows: Sequence[Entry]) -> dict[str, Accuracy]:
+    """Return the forward transfer of each run of each entry, NaN if not known."""
+    runs = [run for entry in rows for run in entry.runs]
+    found = iter(forward_transfers([_learned(run) for run in runs]))
+    return {entry.label: np.array([next(found) for _ in entry.runs]) for entry in rows}
+
+
+def _learned(run: Run) -> Learned:
+    """Return what a run has learned; nothing of hidden concepts, at no known time."""
+    summary = run.summary
+    return Learned(
+        tuple(getattr(summary, key) for key in ALIKE),
+        summary.single_task and summary.hidden is None,
+        run.accuracy,
+    )
 
 
 def _values(entry: Entry, key: str) -> Accuracy:
