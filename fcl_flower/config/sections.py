@@ -200,6 +200,10 @@ class FederationSection(Section):
     evaluate_before_aggregation: bool = True
     """Evaluate also what each client has trained itself, before the aggregation, where
     clients predict with the aggregated model and all take part in every round."""
+    per_class: bool = False
+    """Ask clients with their accuracies how many test samples of each class there are,
+    were answered rightly, and were given as an answer: for balanced accuracy and macro
+    F1. This shows which classes a client has."""
     client_fraction: float = Field(1.0, gt=0, le=1)
     """Client fraction: the fraction of the clients that take part in a round."""
     min_updates: int = Field(1, ge=1)

@@ -150,10 +150,14 @@ class Evaluation:
         accuracy: fraction of right answers on the test set of each task so far, or of
             each hidden concept.
         model_bytes: what the client must keep in order to predict.
+        by_class: of each of these test sets how many samples of each class were
+            answered rightly, are there, and were given as an answer; shape (tasks, 3,
+            classes). Empty where nobody has asked for it.
     """
 
     accuracy: Sequence[float]
     model_bytes: int
+    by_class: Sequence[Sequence[Sequence[int]]] = ()
 
 
 def group_kind(group: str) -> str:

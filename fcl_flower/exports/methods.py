@@ -11,7 +11,7 @@ from fcl_flower.results.result import Result
 
 SPREAD = (
     *("average_accuracy", "forgetting", "backward_transfer", "forward_transfer"),
-    "transfer_gain",
+    *("transfer_gain", "balanced_accuracy", "macro_f1"),
 )
 """Keys of `tables.rows` that have a mean and a standard deviation."""
 

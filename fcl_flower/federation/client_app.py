@@ -15,6 +15,7 @@ from fcl_flower.core.errors import ContractError, FclError
 from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData
 from fcl_flower.federation.client import Client
+from fcl_flower.federation.coding.scores import encode_evaluation
 from fcl_flower.federation.copies.replica import CopyError
 from fcl_flower.federation.secure import exchange
 from fcl_flower.federation.secure.client_side import ClientSide
@@ -150,6 +151,6 @@ def evaluate(message: Message, context: Context) -> Message:
     received = client.replica(saved).received(message.content, MAX_RECEIVED)
     found = client.evaluation(client.state(saved), received, stage)
     return Message(
-        RecordDict({messages.SCORES: messages.encode_evaluation(found)}),
+        RecordDict({messages.SCORES: encode_evaluation(found)}),
         reply_to=message,
     )

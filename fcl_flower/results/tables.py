@@ -34,6 +34,9 @@ BEFORE_COLUMNS = {"before_aggregation": "before aggregation"}
 FORWARD_COLUMNS = {"forward_transfer": "forward transfer"}
 """Of runs beside such that learned each task alone."""
 
+CLASS_COLUMNS = {"balanced_accuracy": "balanced accuracy", "macro_f1": "macro F1"}
+"""Of runs whose clients count by class."""
+
 HONEST_COLUMNS = {"honest_accuracy": "honest clients"}
 """Of runs with hostile clients."""
 
@@ -67,6 +70,10 @@ FORWARD_NOTE = (
     " Forward transfer: accuracy on a task just after it was learned, minus that of a "
     "fresh model that learned nothing else, with the same seed; mean over all tasks "
     "but the first."
+)
+CLASS_NOTE = (
+    " Balanced accuracy: mean over a task's classes of the fraction of their samples "
+    "that were answered rightly; macro F1: mean over them of F1."
 )
 HONEST_NOTE = (
     " Honest clients: the accuracy without the clients that were made hostile."
@@ -103,6 +110,7 @@ def table(summaries: Sequence[Summary]) -> str:
     for columns, explanation in (
         (BEFORE_COLUMNS, BEFORE_NOTE),
         (FORWARD_COLUMNS, FORWARD_NOTE),
+        (CLASS_COLUMNS, CLASS_NOTE),
         (HONEST_COLUMNS, HONEST_NOTE),
         (CONCEPT_COLUMNS, CONCEPT_NOTE),
         (CLASS_INCREMENTAL_COLUMNS, CLASS_INCREMENTAL_NOTE),
@@ -146,9 +154,8 @@ def _row(title: str, by_title: Mapping[str, Mapping[int, Summary]]) -> dict[str,
     row["before_aggregation"] = mean_and_std(
         found.get("average_accuracy") for found in before
     )
-    row["honest_accuracy"] = mean_and_std(
-        run.get("honest_accuracy") for run in runs.values()
-    )
+    for key in (*HONEST_COLUMNS, *CLASS_COLUMNS):
+        row[key] = mean_and_std(run.get(key) for run in runs.values())
     for key in (
         *("bytes_up", "bytes_down", "nominal_bytes_up", "nominal_bytes_down"),
         *("model_bytes", "seconds"),

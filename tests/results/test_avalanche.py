@@ -13,6 +13,8 @@ import pytest
 import torch
 
 from fcl_flower.results import metrics
+from fcl_flower.results.measures.by_class import recall
+from fcl_flower.training.answers import Answers
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of what it imports
@@ -110,3 +112,18 @@ def test_accuracy_over_samples_is_that_over_a_stream_of_unequal_test_sets():
     accuracy, counts = square([[1.0], [0.75, 0.25]]), np.array([[4, 40]])
 
     assert metrics.sample_accuracy(accuracy, counts)[-1] == stream.result()
+
+
+def test_balanced_accuracy_is_the_mean_over_the_classes_of_avalanche():
+    labels = torch.tensor([0, 0, 0, 0, 1, 1, 3])
+    answers = torch.tensor([0, 0, 0, 1, 1, 2, 3])
+    theirs = avalanche.ClassAccuracy()
+    theirs.update(answers, labels, 0)
+
+    kept = Answers(lambda x: torch.nn.functional.one_hot(x, 4))
+    kept(answers)
+    ours = recall(np.array(kept.by_class(labels, 4)))
+
+    for label, accuracy in theirs.result()[0].items():
+        assert ours[label] == pytest.approx(accuracy)
+    assert math.isnan(ours[2])  # which has no sample, and is none of theirs

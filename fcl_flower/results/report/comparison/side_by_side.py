@@ -24,6 +24,8 @@ _MEASURES = {
     "before aggregation": "before_aggregation.average_accuracy",
     "forgetting": "forgetting",
     "backward transfer": "backward_transfer",
+    "balanced accuracy": "balanced_accuracy",
+    "macro F1": "macro_f1",
     "ARI": "concepts.ari",
     "effectiveness": "concepts.effectiveness",
 }
@@ -64,6 +66,11 @@ def side_by_side_section(rows: Sequence[Entry], folder: Path) -> Section:
         note += " Transfer gain: accuracy minus that of the local-only counterpart."
     if "before aggregation" in known:
         note += " Before aggregation: of what each client has trained itself."
+    if "macro F1" in known:
+        note += (
+            " Balanced accuracy: mean over a task's classes of the fraction of their "
+            "samples that were answered rightly; macro F1: mean over them of F1."
+        )
     if "ARI" in known:
         note += (
             " ARI: adjusted Rand index of the server's clusters against the hidden "

@@ -11,7 +11,9 @@ def headline(summary: Summary) -> Tiles:
     """Return what was learned, and what it took."""
     learned = _of_tasks(summary) if summary.hidden is None else _of_concepts(summary)
     before = _before_aggregation(summary)
-    return Tiles([*learned, *before, *_privacy(summary), *_costs(summary)])
+    return Tiles(
+        [*learned, *_by_class(summary), *before, *_privacy(summary), *_costs(summary)]
+    )
 
 
 def _of_tasks(summary: Summary) -> list[Tile]:
@@ -76,6 +78,24 @@ def _of_concepts(summary: Summary) -> list[Tile]:
             )
         )
     return tiles
+
+
+def _by_class(summary: Summary) -> list[Tile]:
+    """Return what counts by class come to, where there are any."""
+    if summary.balanced_accuracy is None:
+        return []
+    return [
+        (
+            "Balanced accuracy",
+            numbers.fraction(summary.balanced_accuracy),
+            "each class of a task counts alike",
+        ),
+        (
+            "Macro F1",
+            numbers.fraction(summary.macro_f1),
+            "mean over a task's classes of the harmonic mean of precision and recall",
+        ),
+    ]
 
 
 def _before_aggregation(summary: Summary) -> list[Tile]:
