@@ -179,6 +179,9 @@ class TrainingSection(Section):
     precision: Literal["float32", "bfloat16"] = "float32"
     """bfloat16 for mixed precision in training steps; parameters, updates and tests are
     float32 in any case."""
+    count_multiply_adds: bool = False
+    """Count what clients compute in training: matrix products, convolutions and
+    attention of PyTorch; takes some milliseconds a step."""
     device: str = "auto"
     """auto, cpu, or a torch device name."""
     threads: int = Field(1, ge=1)

@@ -16,7 +16,7 @@ MEASURES = (
 )
 COSTS = (
     *("bytes_up", "bytes_down", "nominal_bytes_up", "nominal_bytes_down"),
-    *("model_bytes", "seconds"),
+    *("model_bytes", "seconds", "peak_memory", "multiply_adds"),
 )
 ACCURACY_COLUMNS = ("label", "seed", "client", "after_task", "task", "accuracy")
 ROUND_COLUMNS = (

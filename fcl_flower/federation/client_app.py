@@ -1,6 +1,7 @@
 """The Flower ClientApp: it wraps any `ClientLearner` of ours."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from logging import ERROR, WARNING
 from typing import TypeAlias
 
@@ -20,6 +21,7 @@ from fcl_flower.federation.copies.replica import CopyError
 from fcl_flower.federation.secure import exchange
 from fcl_flower.federation.secure.client_side import ClientSide
 from fcl_flower.federation.transport import messages, protocol
+from fcl_flower.results.diagnostics.operations import MULTIPLY_ADDS
 
 # The server is trusted with more than a peer: it sends the adapters of all clients.
 MAX_RECEIVED = 2**36
@@ -127,6 +129,8 @@ def trained(message: Message, client: Client, train: Train) -> Message:
     data = client.data(stage)
     state = client.charged(state, len(data.train.y))
     sum_of = received.pop(exchange.SUM_OF, {})
+    if client.config.training.count_multiply_adds:
+        train = _counted(train)
     state, learned = train(state, received, stage, data)
     update = client.hidden(learned, received, stage)
     payload = replica.outgoing(update.payload, stage.round)
@@ -140,6 +144,22 @@ def trained(message: Message, client: Client, train: Train) -> Message:
     encoder = messages.MessageEncoder(client.wire)
     content = encoder.encode_update(update, stage, tested, payload)
     return Message(content, reply_to=message)
+
+
+def _counted(train: Train) -> Train:
+    """Return the same training, whose updates say what it has computed."""
+    from fcl_flower.training.operations import multiply_adds
+
+    def counted(
+        state: Payload, received: Payload, stage: TaskStage, data: TaskData
+    ) -> tuple[Payload, Update]:
+        (state, update), count = multiply_adds(
+            lambda: train(state, received, stage, data)
+        )
+        metrics = {**update.metrics, MULTIPLY_ADDS: float(count)}
+        return state, replace(update, metrics=metrics)
+
+    return counted
 
 
 @app.evaluate()

@@ -130,7 +130,9 @@ def prepare(
         folder,
         config,
         scenario,
-        build_diagnostics(scenario, config.privacy, ledger),
+        build_diagnostics(
+            scenario, config.privacy, ledger, config.training.count_multiply_adds
+        ),
         remarks,
         None if counterpart is None else counterpart.title,
         [*exporters, *_trackers(config, folder, stack)],

@@ -27,6 +27,7 @@ from fcl_flower.results.event_log import (
 )
 from fcl_flower.results.history import Lateness, RoundRecord, RunHistory
 from fcl_flower.results.measures.by_class import ClassMeasures
+from fcl_flower.results.measures.memory import PeakMemory
 from fcl_flower.results.monitoring.listener import Listener
 from fcl_flower.results.summary import summarize, total_rounds
 from fcl_flower.results.traffic import Traffic
@@ -75,6 +76,7 @@ class Recorder:
         self._diagnostics = diagnostics
         self._remarks = dict(remarks)
         self._counterpart, self._single_task = counterpart, single_task
+        self._memory = PeakMemory()
         self._listeners, self._by_class = listeners, by_class
         for listener in listeners:
             listener.begin(total_rounds(config, scenario))
@@ -252,7 +254,8 @@ class Recorder:
     def finish(self) -> dict[str, Any]:
         """Write the files of diagnostics and the summary, and return the summary.
 
-        The same seed gives the same, but for ``seconds`` and ``environment``.
+        The same seed gives the same, but for ``seconds``, ``peak_memory``
+        and ``environment``.
         """
         summary = summarize(self._config, self._scenario, self._history)
         summary["counterpart"] = self._counterpart
@@ -266,6 +269,7 @@ class Recorder:
             summary |= diagnostics.summary()
             remarks |= diagnostics.remarks()
         summary["remarks"] = remarks
+        summary["peak_memory"] = self._memory.bytes()
         summary["seconds"] = time.monotonic() - self._started
         summary["environment"] = environment()
         _write_json(self.folder / "summary.json", summary)

@@ -161,6 +161,9 @@ def _row(title: str, by_title: Mapping[str, Mapping[int, Summary]]) -> dict[str,
         *("model_bytes", "seconds"),
     ):
         row[key] = statistics.fmean(run[key] for run in runs.values())
+    for key in ("peak_memory", "multiply_adds"):
+        known = mean_and_std(run.get(key) for run in runs.values())
+        row[key] = None if known is None else known["mean"]
     for key in CONCEPT_COLUMNS:
         row[key] = mean_and_std(
             run.get("concepts", {}).get(key) for run in runs.values()

@@ -42,6 +42,13 @@ def check_choices(run: ResolvedRun) -> None:
             "does",
         ),
         (
+            config.training.count_multiply_adds and config.privacy.unit != "none",
+            "training.count_multiply_adds",
+            True,
+            f"false with privacy.unit {config.privacy.unit!r}, by which a client tells "
+            "nothing of its training",
+        ),
+        (
             config.data.public_path and not (scenario.local_data and trains_on_server),
             "data.public_path",
             config.data.public_path,

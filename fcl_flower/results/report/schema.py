@@ -146,6 +146,8 @@ class Summary(_Record):
     nominal_bytes_down: Bytes
     bytes_by_kind: BytesByKind
     model_bytes: Bytes
+    peak_memory: Bytes | None = None
+    multiply_adds: Annotated[int, Field(ge=0)] | None = None
     seconds: float
     params: dict[str, Any]
     training: dict[str, Any] = {}

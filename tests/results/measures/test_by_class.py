@@ -201,6 +201,7 @@ def test_of_local_data_only_the_client_knows_how_many_there_are():
 
 def simulated(folder, strategy="fedavg", **more):
     size = {"dataset": "digits", "clients": 2, "tasks": 2, "rounds": 1, "seed": 3}
+    size |= {"max_train_per_class": 20}
     return fcl.simulate(
         strategy,
         **{**size, "per_class": True, **more},

@@ -1,6 +1,6 @@
 """The section of a comparison that sets the figures of all methods side by side."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
 
@@ -30,6 +30,17 @@ _MEASURES = {
     "effectiveness": "concepts.effectiveness",
 }
 """Columns of the table, of which those that no run knows are left out."""
+
+
+_COSTS: Mapping[str, tuple[str, Callable[[float], Value]]] = {
+    "bytes up": ("bytes_up", numbers.size_exact),
+    "bytes down": ("bytes_down", numbers.size_exact),
+    "model size": ("model_bytes", numbers.size_exact),
+    "peak memory": ("peak_memory", numbers.size_exact),
+    "multiply-adds": ("multiply_adds", numbers.operations),
+    "time": ("seconds", numbers.duration),
+}
+"""Likewise, each with how its mean is told."""
 
 
 def side_by_side_section(rows: Sequence[Entry], folder: Path) -> Section:
@@ -80,6 +91,11 @@ def side_by_side_section(rows: Sequence[Entry], folder: Path) -> Section:
     hidden = {entry.label: entry.runs[0].summary.hidden for entry in rows}
     if given := [label for label, how in hidden.items() if how and how.reveal_ids]:
         note += f" Concept ids given to clients and server: {', '.join(given)}."
+    costs = [
+        title
+        for title, (key, _) in _COSTS.items()
+        if not all(np.isnan(_values(entry, key)).all() for entry in rows)
+    ]
     best = max(rows, key=lambda entry: np.nan_to_num(_mean(entry, "average_accuracy")))
     final = numbers.fraction(_mean(best, "average_accuracy"))
     head = [
@@ -93,7 +109,7 @@ def side_by_side_section(rows: Sequence[Entry], folder: Path) -> Section:
         else f"{best.label} ends with an accuracy of {final}",
         note,
         Table(
-            ["method", *head, "bytes up", "bytes down", "model size", "time"],
+            ["method", *head, *costs],
             [
                 [
                     Cell(
@@ -104,7 +120,7 @@ def side_by_side_section(rows: Sequence[Entry], folder: Path) -> Section:
                     *(_measure(_values(entry, key)) for key in known.values()),
                     *([_measure(forward[entry.label], "+")] if transferred else []),
                     *([_measure(gains[entry.label], "+")] if paired else []),
-                    *_costs(entry),
+                    *(_cost(entry, title) for title in costs),
                 ]
                 for entry in rows
             ],
@@ -113,13 +129,10 @@ def side_by_side_section(rows: Sequence[Entry], folder: Path) -> Section:
     )
 
 
-def _costs(entry: Entry) -> list[Value]:
-    return [
-        numbers.size_exact(_mean(entry, "bytes_up")),
-        numbers.size_exact(_mean(entry, "bytes_down")),
-        numbers.size_exact(_mean(entry, "model_bytes")),
-        numbers.duration(_mean(entry, "seconds")),
-    ]
+def _cost(entry: Entry, title: str) -> Value:
+    key, told = _COSTS[title]
+    mean = _mean(entry, key)
+    return numbers.UNKNOWN if np.isnan(mean) else told(mean)
 
 
 def _gains(entry: Entry, rows: Sequence[Entry]) -> Accuracy:

@@ -152,7 +152,21 @@ def _costs(summary: Summary) -> list[Tile]:
             numbers.duration(summary.seconds),
             f"for {summary.steps}{_simulated_time(summary.clock)}",
         ),
+        *_of_machines(summary),
     ]
+
+
+def _of_machines(summary: Summary) -> list[Tile]:
+    """Return what the run took of machines, as far as that is known."""
+    found: list[Tile] = []
+    if summary.multiply_adds is not None:
+        what = "of all clients' training"
+        computed = numbers.operations(summary.multiply_adds)
+        found.append(("Multiply-adds", computed, what))
+    if summary.peak_memory is not None:
+        what = "at most, of the server's process and those that it started"
+        found.append(("Peak memory", numbers.size_exact(summary.peak_memory), what))
+    return found
 
 
 def _simulated_time(clock: float | None) -> str:
