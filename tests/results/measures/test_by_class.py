@@ -285,7 +285,8 @@ def test_tables_sheets_and_pages_show_them(tmp_path):
         ["b", "1,234", "0.250", "1.000", "0.400"],
         ["<i>", "7", "0.500", numbers.UNKNOWN, "0.000"],
     ]
-    assert "<i> is known best, at 0.500, and b worst, at 0.250" in headings(page)
+    told = "Class <i> is known best, at 0.500, class b worst, at 0.250"
+    assert told in headings(page)
     column = head_of(comparison, "methods").index("macro F1")
     assert table_of(comparison, "methods")[0][column] == "0.375"
     assert sheets["classes"].rows == (

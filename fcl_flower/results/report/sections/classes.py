@@ -12,9 +12,9 @@ def classes_section(summary: Summary) -> Section:
     """Return a table of all classes, those that are known worst first."""
     found = sorted(summary.per_class, key=lambda one: (one.recall, one.name))
     worst, best = found[0], found[-1]
-    heading = f"{best.name} is known best, at {best.recall:.3f}"
+    heading = f"Class {best.name} is known best, at {best.recall:.3f}"
     if len(found) > 1:
-        heading += f", and {worst.name} worst, at {worst.recall:.3f}"
+        heading += f", class {worst.name} worst, at {worst.recall:.3f}"
     return Section(
         heading,
         "After the last task, over the test samples of all clients. Recall: fraction "
