@@ -7,4 +7,5 @@ ALGORITHM = Algorithm(
     server="strategies.local:NoOpStrategy",
     client="clients.stl:SingleTask",
     summary="a fresh model for each task: the single-task bound",
+    single_task=True,
 )

@@ -48,6 +48,8 @@ class Algorithm:
         paper: where it comes from; ``-`` for none.
         counterpart: name of the algorithm that trains alike without communication;
             empty where that is this one, run local-only.
+        single_task: each task is learned by a fresh model, alone, against which the
+            forward transfer of others is measured.
         defaults: values of the configuration where the user gives none, by dotted key,
             such as ``scenario.name`` or ``strategy.strength``; parameters of a network,
             such as ``model.dropout``, where the network has them.
@@ -69,6 +71,7 @@ class Algorithm:
     summary: str = ""
     paper: str = "-"
     counterpart: str = ""
+    single_task: bool = False
     defaults: Mapping[str, Scalar] = field(default_factory=dict)
     models: tuple[str, ...] = ()
     trainer: str = ""

@@ -179,6 +179,9 @@ class TrainingSection(Section):
     precision: Literal["float32", "bfloat16"] = "float32"
     """bfloat16 for mixed precision in training steps; parameters, updates and tests are
     float32 in any case."""
+    count_multiply_adds: bool = False
+    """Count what clients compute in training: matrix products, convolutions and
+    attention of PyTorch; takes some milliseconds a step."""
     device: str = "auto"
     """auto, cpu, or a torch device name."""
     threads: int = Field(1, ge=1)
@@ -200,6 +203,10 @@ class FederationSection(Section):
     evaluate_before_aggregation: bool = True
     """Evaluate also what each client has trained itself, before the aggregation, where
     clients predict with the aggregated model and all take part in every round."""
+    per_class: bool = False
+    """Ask clients with their accuracies how many test samples of each class there are,
+    were answered rightly, and were given as an answer: for balanced accuracy and macro
+    F1. This shows which classes a client has."""
     client_fraction: float = Field(1.0, gt=0, le=1)
     """Client fraction: the fraction of the clients that take part in a round."""
     min_updates: int = Field(1, ge=1)

@@ -151,10 +151,14 @@ class Evaluation:
             each hidden concept.
         model_bytes: what the client must keep from its finished tasks, to predict and
             to go on learning.
+        by_class: of each of these test sets how many samples of each class were
+            answered rightly, are there, and were given as an answer; shape (tasks, 3,
+            classes). Empty where nobody has asked for it.
     """
 
     accuracy: Sequence[float]
     model_bytes: int
+    by_class: Sequence[Sequence[Sequence[int]]] = ()
 
 
 def group_kind(group: str) -> str:

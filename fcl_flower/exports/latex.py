@@ -9,6 +9,7 @@ from fcl_flower.exports.sheets import Sheet
 MEASURES = {
     "average_accuracy": "accuracy",
     "forgetting": "forgetting",
+    "forward_transfer": "forward transfer",
     "transfer_gain": "transfer gain",
 }
 """Columns with mean and deviation, and their heads; those that nobody knows are out."""

@@ -9,7 +9,10 @@ from fcl_flower.exports.significance import Paired, adjusted, paired
 from fcl_flower.results import tables
 from fcl_flower.results.result import Result
 
-SPREAD = ("average_accuracy", "forgetting", "backward_transfer", "transfer_gain")
+SPREAD = (
+    *("average_accuracy", "forgetting", "backward_transfer", "forward_transfer"),
+    *("transfer_gain", "balanced_accuracy", "macro_f1"),
+)
 """Keys of `tables.rows` that have a mean and a standard deviation."""
 
 COLUMNS = (

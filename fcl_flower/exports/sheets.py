@@ -10,16 +10,20 @@ from fcl_flower.results.result import Result
 
 Row: TypeAlias = Mapping[str, Any]
 
-MEASURES = ("average_accuracy", "forgetting", "backward_transfer", "learning_accuracy")
+MEASURES = (
+    *("average_accuracy", "forgetting", "backward_transfer", "learning_accuracy"),
+    *("balanced_accuracy", "macro_f1"),
+)
 COSTS = (
     *("bytes_up", "bytes_down", "nominal_bytes_up", "nominal_bytes_down"),
-    *("model_bytes", "seconds"),
+    *("model_bytes", "seconds", "peak_memory", "multiply_adds"),
 )
 ACCURACY_COLUMNS = ("label", "seed", "client", "after_task", "task", "accuracy")
 ROUND_COLUMNS = (
     *("label", "seed", "round", "task", "clients", "failed", "loss", "valid_loss"),
     *("valid_accuracy", "bytes_up", "bytes_down", "seconds"),
 )
+CLASS_COLUMNS = (*("label", "seed", "name", "tested", "recall", "precision", "f1"),)
 RUN_COLUMNS = (
     *("label", "seed", "strategy", "local_only", "scenario", "dataset", "model"),
     *("clients", "tasks", "rounds", *MEASURES, *COSTS),
@@ -66,12 +70,17 @@ def finished_runs(folders: Sequence[Path]) -> list[Result]:
 
 
 def run_sheets(results: Sequence[Result]) -> list[Sheet]:
-    """Return what was measured: each accuracy, each round, each run."""
-    return [
+    """Return what was measured: each accuracy, each round, each run.
+
+    Each class, too, where clients have counted by class.
+    """
+    sheets = [
         Sheet.of("accuracy", ACCURACY_COLUMNS, _each(results, Result.table)),
         Sheet.of("rounds", ROUND_COLUMNS, _each(results, _rounds)),
         Sheet.of("runs", RUN_COLUMNS, (result.summary for result in results)),
     ]
+    classes = Sheet.of("classes", CLASS_COLUMNS, _each(results, _classes))
+    return [*sheets, classes] if classes.rows else sheets
 
 
 def _each(
@@ -81,6 +90,11 @@ def _each(
     for result in results:
         whose = {key: result.summary[key] for key in ("label", "seed")}
         yield from (whose | dict(row) for row in rows(result))
+
+
+def _classes(result: Result) -> Iterable[Row]:
+    found: Iterable[Row] = result.summary.get("per_class", ())
+    return found
 
 
 def _rounds(result: Result) -> Iterable[Row]:

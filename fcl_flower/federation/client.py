@@ -36,6 +36,7 @@ from fcl_flower.privacy.randomness import is_simulated, secret_generator
 from fcl_flower.results.diagnostics.privacy import EPSILON
 from fcl_flower.setup import factory
 from fcl_flower.setup.resolved_run import ResolvedRun
+from fcl_flower.training.answers import Answers
 from fcl_flower.training.loop import score
 from fcl_flower.training.private_loop import charge, planned_steps, spent_epsilon
 
@@ -173,9 +174,9 @@ class Client:
         self, state: Payload, received: Payload, stage: TaskStage
     ) -> Evaluation:
         """Return the scores, and what it takes to get them."""
-        accuracy = self.accuracy(state, received, stage)
+        accuracy, by_class = self.scores(state, received, stage)
         size = model_bytes(self.learner, state, received)
-        return Evaluation(accuracy, size)
+        return Evaluation(accuracy, size, by_class)
 
     def charged(self, state: Payload, examples: int) -> Payload:
         """Return what is kept beside a learner's state: what its examples have cost.
@@ -225,15 +226,18 @@ class Client:
             train, valid = self._of_all_tasks("train"), self._of_all_tasks("valid")
         return TaskData(train, valid, test, found.classes)
 
-    def accuracy(
+    def scores(
         self, state: Payload, received: Payload, stage: TaskStage
-    ) -> list[float]:
-        """Return the fraction of right answers on every task so far, or concept."""
+    ) -> tuple[list[float], list[list[list[int]]]]:
+        """Return the fraction of right answers on every task so far, or concept.
+
+        Beside it `Answers.by_class` of each, where the run asks for it.
+        """
         hidden = self.scenario.stream is not None
         blind = hidden and not self.config.scenario.params.get("reveal_ids")
         # Of a hidden concept, as if the client saw it now: fresh examples of it.
         seen: SplitName = "valid" if blind else "train"
-        found = []
+        found, by_class = [], []
         for task in range(self.scenario.num_tasks if hidden else stage.task + 1):
             known, asked = received, task
             if blind:
@@ -241,11 +245,16 @@ class Client:
                     recent = self._examples(task, seen)
                     known = self.learner.select_model(state, received, recent)
                 asked = stage.task
-            predict = partial(self.learner.predict, state, known, asked)
+            predict: Predict = partial(self.learner.predict, state, known, asked)
             if self.config.model.mask_logits:
                 predict = partial(_masked, predict, self._examples(task, seen).y)
-            found.append(score(predict, self._examples(task, "test")).accuracy)
-        return found
+            test = self._examples(task, "test")
+            answers = Answers(predict)
+            counted = self.config.federation.per_class
+            found.append(score(answers if counted else predict, test).accuracy)
+            if counted:
+                by_class.append(answers.by_class(test.y, self.learner.model.classes))
+        return found, by_class
 
     def _of_all_tasks(self, split: SplitName) -> Examples:
         tasks = range(self.scenario.num_tasks)

@@ -1,6 +1,7 @@
 """The Flower ClientApp: it wraps any `ClientLearner` of ours."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from logging import ERROR, WARNING
 from typing import TypeAlias
 
@@ -15,10 +16,12 @@ from fcl_flower.core.errors import ContractError, FclError
 from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData
 from fcl_flower.federation.client import Client
+from fcl_flower.federation.coding.scores import encode_evaluation
 from fcl_flower.federation.copies.replica import CopyError
 from fcl_flower.federation.secure import exchange
 from fcl_flower.federation.secure.client_side import ClientSide
 from fcl_flower.federation.transport import messages, protocol
+from fcl_flower.results.diagnostics.operations import MULTIPLY_ADDS
 
 # The server is trusted with more than a peer: it sends the adapters of all clients.
 MAX_RECEIVED = 2**36
@@ -126,6 +129,8 @@ def trained(message: Message, client: Client, train: Train) -> Message:
     data = client.data(stage)
     spent = client.charged(state, len(data.train.y))
     sum_of = received.pop(exchange.SUM_OF, {})
+    if client.config.training.count_multiply_adds:
+        train = _counted(train)
     state, learned = train(state, received, stage, data)
     update = client.hidden(learned, received, stage)
     payload = replica.outgoing(update.payload, stage.round)
@@ -141,6 +146,22 @@ def trained(message: Message, client: Client, train: Train) -> Message:
     return Message(content, reply_to=message)
 
 
+def _counted(train: Train) -> Train:
+    """Return the same training, whose updates say what it has computed."""
+    from fcl_flower.training.operations import multiply_adds
+
+    def counted(
+        state: Payload, received: Payload, stage: TaskStage, data: TaskData
+    ) -> tuple[Payload, Update]:
+        (state, update), count = multiply_adds(
+            lambda: train(state, received, stage, data)
+        )
+        metrics = {**update.metrics, MULTIPLY_ADDS: float(count)}
+        return state, replace(update, metrics=metrics)
+
+    return counted
+
+
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
     """Score every task so far, or every concept, on its whole test set."""
@@ -150,6 +171,6 @@ def evaluate(message: Message, context: Context) -> Message:
     received = client.replica(saved).received(message.content, MAX_RECEIVED)
     found = client.evaluation(client.state(saved), received, stage)
     return Message(
-        RecordDict({messages.SCORES: messages.encode_evaluation(found)}),
+        RecordDict({messages.SCORES: encode_evaluation(found)}),
         reply_to=message,
     )

@@ -18,6 +18,7 @@ from fcl_flower.core.errors import RoundError, refuse
 from fcl_flower.core.schedule import Schedule
 from fcl_flower.core.simulated_clock import SimulatedClock
 from fcl_flower.core.types import Arrays
+from fcl_flower.data.scenarios.registry import Scenario
 from fcl_flower.federation.coding.wire_format import WireFormat
 from fcl_flower.federation.pacing.in_flight import CheckpointStore
 from fcl_flower.federation.secure.channel import Channel
@@ -26,9 +27,11 @@ from fcl_flower.federation.server import Server
 from fcl_flower.federation.transport.client_registry import ClientRegistry
 from fcl_flower.federation.transport.flower_records import from_array_record
 from fcl_flower.federation.transport.state_store import FolderStateStore
+from fcl_flower.models.multi_head import MultiHeadModel
 from fcl_flower.privacy.ledger import Ledger
 from fcl_flower.results.diagnostics import build_diagnostics
 from fcl_flower.results.history import Lateness
+from fcl_flower.results.measures.by_class import ClassMeasures
 from fcl_flower.results.monitoring.listener import Listener
 from fcl_flower.results.recorder import Recorder
 from fcl_flower.results.run_folder import CHECKPOINT, free_folder
@@ -127,10 +130,14 @@ def prepare(
         folder,
         config,
         scenario,
-        build_diagnostics(scenario, config.privacy, ledger),
+        build_diagnostics(
+            scenario, config.privacy, ledger, config.training.count_multiply_adds
+        ),
         remarks,
         None if counterpart is None else counterpart.title,
         [*exporters, *_trackers(config, folder, stack)],
+        single_task=resolved.algorithm.single_task,
+        by_class=_class_measures(config, scenario, network),
     )
     checkpoint = CheckpointStore(FolderStateStore(folder / CHECKPOINT))
     server = Server(
@@ -163,6 +170,20 @@ def prepare(
         return run
     channel = Channel(grid, registry, timeout, lambda: server.traffic)
     return replace(run, agree_on_masks=partial(secure.begin, channel))
+
+
+def _class_measures(
+    config: RunConfig, scenario: Scenario, network: MultiHeadModel
+) -> ClassMeasures | None:
+    """Return what collects clients' counts by class; None where none are asked for."""
+    if not config.federation.per_class:
+        return None
+    return ClassMeasures(
+        scenario,
+        network.classes,
+        single_head=network.single_head,
+        names=config.data.classes,
+    )
 
 
 def _exporters(

@@ -76,9 +76,7 @@ class Server:
         self._done = 0
         self.traffic = Traffic()
         self.made_of: tuple[Payload, Known] = {}, NOTHING
-        self._reader = ReplyReader(
-            strategy, registry, recorder.check_metrics, max_update_norm
-        )
+        self._reader = ReplyReader(strategy, registry, recorder, max_update_norm)
         self._streams = Streams()
 
     def begin(self, model: Arrays) -> None:

@@ -33,7 +33,7 @@ def average_accuracy(accuracy: Accuracy) -> float:
         ValueError: ``a`` has another shape, a value outside [0, 1], or a value above
             the diagonal.
     """
-    return _over_clients(_checked(accuracy)[:, -1])
+    return mean_over_clients(_checked(accuracy)[:, -1])
 
 
 def sample_accuracy(accuracy: Accuracy, counts: npt.NDArray[np.int64]) -> Accuracy:
@@ -78,7 +78,19 @@ def learning_accuracy(accuracy: Accuracy) -> float:
     Raises:
         ValueError: as `average_accuracy`.
     """
-    return _over_clients(np.diagonal(_checked(accuracy), axis1=1, axis2=2))
+    return mean_over_clients(when_learned(accuracy))
+
+
+def when_learned(accuracy: Accuracy) -> Accuracy:
+    """Return ``a[i, i]`` of each client and task, shape (clients, tasks).
+
+    Args:
+        accuracy: ``a``, shape (clients, tasks, tasks).
+
+    Raises:
+        ValueError: as `average_accuracy`.
+    """
+    return np.diagonal(_checked(accuracy), axis1=1, axis2=2)
 
 
 def forgetting(accuracy: Accuracy) -> float:
@@ -95,7 +107,7 @@ def forgetting(accuracy: Accuracy) -> float:
         ValueError: as `average_accuracy`.
     """
     per_task = forgetting_per_task(accuracy)
-    return _over_clients(per_task) if per_task.shape[1] else 0.0
+    return mean_over_clients(per_task) if per_task.shape[1] else 0.0
 
 
 def forgetting_per_task(accuracy: Accuracy) -> Accuracy:
@@ -129,8 +141,7 @@ def backward_transfer(accuracy: Accuracy) -> float:
     checked = _checked(accuracy)
     if checked.shape[1] == 1:
         return 0.0
-    learned = np.diagonal(checked, axis1=1, axis2=2)
-    return _over_clients((checked[:, -1] - learned)[:, :-1])
+    return mean_over_clients((checked[:, -1] - when_learned(checked))[:, :-1])
 
 
 def forgetting_of_concepts(accuracy: Accuracy) -> float:
@@ -240,8 +251,12 @@ def spread_measured(values: Accuracy, axis: int) -> Accuracy:
     return spread
 
 
-def _over_clients(values: Accuracy) -> float:
-    """Return the mean over clients of each client's mean; ``values`` (clients, n)."""
+def mean_over_clients(values: Accuracy) -> float:
+    """Return the mean over clients of each client's mean, NaN if nothing is measured.
+
+    Args:
+        values: shape (clients, n), NaN where nothing was measured.
+    """
     return float(mean_measured(mean_measured(values, axis=1), axis=0))
 
 

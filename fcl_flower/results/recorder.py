@@ -26,6 +26,8 @@ from fcl_flower.results.event_log import (
     EventLog,
 )
 from fcl_flower.results.history import Lateness, RoundRecord, RunHistory
+from fcl_flower.results.measures.by_class import ClassMeasures
+from fcl_flower.results.measures.memory import PeakMemory
 from fcl_flower.results.monitoring.listener import Listener
 from fcl_flower.results.summary import summarize, total_rounds
 from fcl_flower.results.traffic import Traffic
@@ -52,6 +54,8 @@ class Recorder:
         remarks: Mapping[str, str] = {},
         counterpart: str | None = None,
         listeners: Sequence[Listener] = (),
+        single_task: bool = False,
+        by_class: ClassMeasures | None = None,
     ) -> None:
         """Create the files of a run without rounds.
 
@@ -64,13 +68,16 @@ class Recorder:
             counterpart: title of the same run without communication; None where
                 there is none.
             listeners: hear of what is recorded, that before a resumption too.
+            single_task: each task is learned alone, by a fresh model.
+            by_class: collects counts by class; None where clients send none.
         """
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self._config, self._scenario = folder, config, scenario
         self._diagnostics = diagnostics
         self._remarks = dict(remarks)
-        self._counterpart = counterpart
-        self._listeners = listeners
+        self._counterpart, self._single_task = counterpart, single_task
+        self._memory = PeakMemory()
+        self._listeners, self._by_class = listeners, by_class
         for listener in listeners:
             listener.begin(total_rounds(config, scenario))
         self._history = RunHistory.empty(config.scenario.clients, config.scenario.tasks)
@@ -150,6 +157,20 @@ class Recorder:
         """
         for diagnostics in self._diagnostics:
             diagnostics.check(client_metrics)
+
+    @property
+    def classes(self) -> int:
+        """Return by how many classes clients count samples; 0 for not at all."""
+        return 0 if self._by_class is None else self._by_class.classes
+
+    def check_scores(self, client: int, found: Evaluation) -> None:
+        """Refuse scores of a client that cannot be recorded.
+
+        Raises:
+            WireError: they are counts of other samples than the client's.
+        """
+        if self._by_class is not None:
+            self._by_class.check(client, found)
 
     def record_evaluation(
         self, server_round: int, task: int, scores: Mapping[int, Evaluation]
@@ -233,10 +254,14 @@ class Recorder:
     def finish(self) -> dict[str, Any]:
         """Write the files of diagnostics and the summary, and return the summary.
 
-        The same seed gives the same, but for ``seconds`` and ``environment``.
+        The same seed gives the same, but for ``seconds``, ``peak_memory``
+        and ``environment``.
         """
         summary = summarize(self._config, self._scenario, self._history)
         summary["counterpart"] = self._counterpart
+        summary["single_task"] = self._single_task
+        if self._by_class is not None:
+            summary |= self._by_class.summary()
         remarks = dict(self._remarks)
         for diagnostics in self._diagnostics:
             for name, content in diagnostics.files().items():
@@ -244,6 +269,7 @@ class Recorder:
             summary |= diagnostics.summary()
             remarks |= diagnostics.remarks()
         summary["remarks"] = remarks
+        summary["peak_memory"] = self._memory.bytes()
         summary["seconds"] = time.monotonic() - self._started
         summary["environment"] = environment()
         _write_json(self.folder / "summary.json", summary)
@@ -258,6 +284,8 @@ class Recorder:
         self, server_round: int, task: int, scores: Mapping[int, Evaluation]
     ) -> None:
         self._history.add_evaluation(self._row(task), scores)
+        if self._by_class is not None:
+            self._by_class.add(self._row(task), scores)
         with (self.folder / "accuracy.csv").open("a", newline="") as file:
             lines = csv.writer(file)
             for client, found in scores.items():

@@ -12,6 +12,11 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fcl_flower.results import metrics
+from fcl_flower.results.measures.forward_transfer import (
+    ALIKE,
+    Learned,
+    forward_transfers,
+)
 
 Summary: TypeAlias = Mapping[str, Any]
 MeanAndStd: TypeAlias = Mapping[str, float | None]
@@ -25,6 +30,12 @@ COLUMNS = (
 
 BEFORE_COLUMNS = {"before_aggregation": "before aggregation"}
 """Of runs that were evaluated so: key of a row, and its head."""
+
+FORWARD_COLUMNS = {"forward_transfer": "forward transfer"}
+"""Of runs beside such that learned each task alone."""
+
+CLASS_COLUMNS = {"balanced_accuracy": "balanced accuracy", "macro_f1": "macro F1"}
+"""Of runs whose clients count by class."""
 
 HONEST_COLUMNS = {"honest_accuracy": "honest clients"}
 """Of runs with hostile clients."""
@@ -55,6 +66,15 @@ BEFORE_NOTE = (
     " Before aggregation: the accuracy of what each client has trained itself in the "
     "last round; strategies that predict with what clients keep have no other."
 )
+FORWARD_NOTE = (
+    " Forward transfer: accuracy on a task just after it was learned, minus that of a "
+    "fresh model that learned nothing else, with the same seed; mean over all tasks "
+    "but the first."
+)
+CLASS_NOTE = (
+    " Balanced accuracy: mean over a task's classes of the fraction of their samples "
+    "that were answered rightly; macro F1: mean over them of F1."
+)
 HONEST_NOTE = (
     " Honest clients: the accuracy without the clients that were made hostile."
 )
@@ -75,7 +95,11 @@ def rows(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
     by_title: dict[str, dict[int, Summary]] = {}
     for summary in summaries:
         by_title.setdefault(summary["label"], {})[summary["seed"]] = summary
-    return [_row(title, by_title) for title in by_title]
+    forward = _forward_transfers(by_title)
+    return [
+        _row(title, by_title) | {"forward_transfer": mean_and_std(forward[title])}
+        for title in by_title
+    ]
 
 
 def table(summaries: Sequence[Summary]) -> str:
@@ -85,6 +109,8 @@ def table(summaries: Sequence[Summary]) -> str:
     note = NOTE
     for columns, explanation in (
         (BEFORE_COLUMNS, BEFORE_NOTE),
+        (FORWARD_COLUMNS, FORWARD_NOTE),
+        (CLASS_COLUMNS, CLASS_NOTE),
         (HONEST_COLUMNS, HONEST_NOTE),
         (CONCEPT_COLUMNS, CONCEPT_NOTE),
         (CLASS_INCREMENTAL_COLUMNS, CLASS_INCREMENTAL_NOTE),
@@ -128,14 +154,16 @@ def _row(title: str, by_title: Mapping[str, Mapping[int, Summary]]) -> dict[str,
     row["before_aggregation"] = mean_and_std(
         found.get("average_accuracy") for found in before
     )
-    row["honest_accuracy"] = mean_and_std(
-        run.get("honest_accuracy") for run in runs.values()
-    )
+    for key in (*HONEST_COLUMNS, *CLASS_COLUMNS):
+        row[key] = mean_and_std(run.get(key) for run in runs.values())
     for key in (
         *("bytes_up", "bytes_down", "nominal_bytes_up", "nominal_bytes_down"),
         *("model_bytes", "seconds"),
     ):
         row[key] = statistics.fmean(run[key] for run in runs.values())
+    for key in ("peak_memory", "multiply_adds"):
+        known = mean_and_std(run.get(key) for run in runs.values())
+        row[key] = None if known is None else known["mean"]
     for key in CONCEPT_COLUMNS:
         row[key] = mean_and_std(
             run.get("concepts", {}).get(key) for run in runs.values()
@@ -168,8 +196,32 @@ def _cells(row: Mapping[str, Any], further: Iterable[str]) -> list[str]:
             f"{row[key] / 1e6:.1f} MB"
             for key in ("bytes_up", "bytes_down", "nominal_bytes_up", "model_bytes")
         ),
-        *(format_mean_std(row[key]) for key in further),
+        *(
+            format_mean_std(row[key], "+.3f" if key in FORWARD_COLUMNS else ".3f")
+            for key in further
+        ),
     ]
+
+
+def _forward_transfers(
+    by_title: Mapping[str, Mapping[int, Summary]],
+) -> Mapping[str, Sequence[float | None]]:
+    """Return the forward transfer of each run of each title; None if not known."""
+    runs = [run for of_title in by_title.values() for run in of_title.values()]
+    found: dict[str, list[float | None]] = {title: [] for title in by_title}
+    transfers = forward_transfers([_learned(run) for run in runs])
+    for run, transfer in zip(runs, transfers, strict=True):
+        found[run["label"]].append(None if np.isnan(transfer) else transfer)
+    return found
+
+
+def _learned(summary: Summary) -> Learned:
+    """Return what a run has learned; nothing of hidden concepts, at no known time."""
+    return Learned(
+        tuple(summary.get(key) for key in ALIKE),
+        bool(summary.get("single_task")) and summary.get("hidden") is None,
+        np.array(summary["client_accuracy"], np.float64),
+    )
 
 
 def _accuracy_over_classes_seen(summary: Summary) -> dict[str, float | None]:

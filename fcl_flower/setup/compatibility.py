@@ -35,6 +35,20 @@ def check_choices(run: ResolvedRun) -> None:
     for wrong, key, value, expected in (
         *_without_validation(run),
         (
+            config.federation.per_class and not config.privacy.scores,
+            "federation.per_class",
+            True,
+            "false with privacy.scores false, by which no client is asked how well it "
+            "does",
+        ),
+        (
+            config.training.count_multiply_adds and config.privacy.unit != "none",
+            "training.count_multiply_adds",
+            True,
+            f"false with privacy.unit {config.privacy.unit!r}, by which a client tells "
+            "nothing of its training",
+        ),
+        (
             config.data.public_path and not (scenario.local_data and trains_on_server),
             "data.public_path",
             config.data.public_path,

@@ -90,9 +90,9 @@ def asked_in(message, number, kind="train"):
 
 
 def summary_of(folder):
-    """Return a run's summary without its duration and its environment."""
+    """Return a run's summary without its duration, its memory and its environment."""
     found = json.loads((folder / "summary.json").read_text())
-    del found["seconds"], found["environment"]
+    del found["seconds"], found["peak_memory"], found["environment"]
     return found
 
 

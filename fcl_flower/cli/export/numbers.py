@@ -37,9 +37,9 @@ def export(
 ) -> None:
     """Write the numbers and the charts of runs or studies in FOLDERS as files.
 
-    csv and parquet: each accuracy, each round, each run, and each method with mean,
-    deviation and a paired test over seeds. latex: the methods as a table. svg and pdf:
-    the charts of the page.
+    csv and parquet: each accuracy, each round, each run, each class where clients have
+    counted by class, and each method with mean, deviation and a paired test over seeds.
+    latex: the methods as a table. svg and pdf: the charts of the page.
     """
     from fcl_flower.exports.files import write_csv, write_parquet
     from fcl_flower.exports.latex import write_latex

@@ -1,1 +1,1 @@
-"""How values become bytes: rounded to a precision, and compressed."""
+"""How values become bytes: rounded to a precision, compressed; scores."""

@@ -21,6 +21,7 @@ from fcl_flower.core.types import (
     Update,
 )
 from fcl_flower.federation.coding.precision import WireDtype
+from fcl_flower.federation.coding.scores import encode_evaluation
 from fcl_flower.federation.coding.wire_format import EXACT, WireFormat
 from fcl_flower.federation.transport.codec import Encoded, decode, encode, spec
 
@@ -171,16 +172,6 @@ def received_payload(records: RecordDict, max_bytes: int = MAX_BYTES) -> Payload
     return payload
 
 
-def encode_evaluation(evaluation: Evaluation) -> MetricRecord:
-    """Return the record of a client's scores."""
-    return MetricRecord(
-        {
-            "accuracy": list(evaluation.accuracy),
-            "model-bytes": evaluation.model_bytes,
-        }
-    )
-
-
 def state_lost(server_round: int) -> RecordDict:
     """Return the reply of a client without its state of round ``server_round``."""
     return RecordDict({STATE_LOST: ConfigRecord({"round": server_round})})
@@ -200,27 +191,6 @@ def decode_request(records: RecordDict) -> Request:
     found = _fields(records, {**_STAGE, "since": int, "evaluate": bool})
     since, evaluate = found.pop("since"), found.pop("evaluate")
     return Request(_stage(found), since, evaluate)
-
-
-def decode_evaluation(records: RecordDict, tasks: int) -> Evaluation:
-    """Return a client's scores.
-
-    Args:
-        records: from a client.
-        tasks: how many accuracies there have to be.
-
-    Raises:
-        WireError: a score is missing, no fraction, or there are too many.
-    """
-    row = records.metric_records.get(SCORES, MetricRecord())
-    accuracy, size = row.get("accuracy"), row.get("model-bytes")
-    if not isinstance(accuracy, list) or len(accuracy) != tasks:
-        raise WireError(f"accuracy: expected {tasks} fractions, got {accuracy!r}")
-    if not all(0 <= value <= 1 for value in accuracy):
-        raise WireError(f"accuracy: expected values in [0, 1], got {accuracy}")
-    if not isinstance(size, int) or size < 0:
-        raise WireError(f"model-bytes: expected a number of bytes, got {size!r}")
-    return Evaluation(accuracy, size)
 
 
 def decode_update(records: RecordDict, asked: TaskStage) -> Update:

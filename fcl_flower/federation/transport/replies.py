@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from logging import WARNING
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from flwr.app import Message, MessageType, RecordDict
+from flwr.app import Message, MessageType, MetricRecord, RecordDict
 from flwr.common.logger import log
 
 from fcl_flower.algorithms.base import ServerStrategy
@@ -15,6 +15,7 @@ from fcl_flower.core import update_checks
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import Evaluation, Payload, TaskStage, Update
 from fcl_flower.federation.coding.differences import NOTHING, Known, restored
+from fcl_flower.federation.coding.scores import decode_evaluation
 from fcl_flower.federation.transport import byte_counts, mailbox, messages
 from fcl_flower.federation.transport.client_registry import ClientRegistry
 from fcl_flower.results.monitoring import causes
@@ -71,6 +72,23 @@ class Received:
     nominal_bytes: int = 0
 
 
+class Checks(Protocol):
+    """What can be recorded of a reply."""
+
+    @property
+    def classes(self) -> int:
+        """Return by how many classes test samples are counted; 0 for not at all."""
+        ...
+
+    def check_metrics(self, client_metrics: Mapping[str, float]) -> None:
+        """Raise `WireError` for scalars that cannot be recorded."""
+        ...
+
+    def check_scores(self, client: int, found: Evaluation) -> None:
+        """Raise `WireError` for scores that cannot be recorded."""
+        ...
+
+
 class ReplyReader:
     """Reads replies to what clients were asked last; trusts none of them."""
 
@@ -78,7 +96,7 @@ class ReplyReader:
         self,
         strategy: ServerStrategy[Any],
         registry: ClientRegistry,
-        check_metrics: Callable[[Mapping[str, float]], None],
+        checks: Checks,
         max_update_norm: float,
     ) -> None:
         """Keep what replies are checked with.
@@ -86,12 +104,12 @@ class ReplyReader:
         Args:
             strategy: checks names and shapes.
             registry: maps nodes to clients.
-            check_metrics: raises `WireError` for scalars that cannot be recorded.
+            checks: what can be recorded.
             max_update_norm: see `Server`.
         """
         self._strategy = strategy
         self._registry = registry
-        self._check_metrics = check_metrics
+        self._checks = checks
         self._max_update_norm = max_update_norm
         self._asked: dict[int, Asked] = {}
         self._tasks: dict[int, int] = {}
@@ -138,8 +156,8 @@ class ReplyReader:
                 records = mailbox.content(reply)
                 traffic = byte_counts.traffic(records)
                 if scores:
-                    found.scores[client] = messages.decode_evaluation(
-                        records, self._tasks[client]
+                    found.scores[client] = self._scores(
+                        client, records, self._tasks[client]
                     )
                 elif reply.metadata.message_type == QUERY:
                     found.query_replies[client] = self._query_reply(records, state)
@@ -158,7 +176,7 @@ class ReplyReader:
             found.traffic.update(traffic)
             if client in found.updates and (tasks := self._asked[client].tasks):
                 try:
-                    found.scores[client] = messages.decode_evaluation(records, tasks)
+                    found.scores[client] = self._scores(client, records, tasks)
                 except Exception as error:
                     found.score_failures[client] = _left_out(client, error)
             if client in found.updates:
@@ -192,7 +210,7 @@ class ReplyReader:
         """
         asked = self._asked[client]
         update = messages.decode_update(records, asked.client_stage)
-        self._check_metrics(update.metrics)
+        self._checks.check_metrics(update.metrics)
         # Shapes first: a few bytes may claim tensors whose values take long to read,
         # and memory to decode.
         self._strategy.check_update(state, update)
@@ -202,6 +220,17 @@ class ReplyReader:
         if base_norm:
             update_checks.norm(update.payload, base_norm, self._max_update_norm)
         return replace(update, stage=asked.stage)
+
+    def _scores(self, client: int, records: RecordDict, tasks: int) -> Evaluation:
+        """Return scores that may be recorded.
+
+        Raises:
+            WireError: they must not be.
+        """
+        row = records.metric_records.get(messages.SCORES, MetricRecord())
+        found = decode_evaluation(row, tasks, self._checks.classes)
+        self._checks.check_scores(client, found)
+        return found
 
     def _query_reply(self, records: RecordDict, state: Payload) -> Payload:
         """Return an answer to a query that may be used.

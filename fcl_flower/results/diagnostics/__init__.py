@@ -9,6 +9,8 @@ In the metrics of a client's update (`fcl_flower.core.types.Update`):
   c's task t in the task that it trains on; ``attention.json``.
 - ``adapter_density``: fraction of the entries of the task's adapter that the client
   keeps when the task ends; a remark in the summary.
+- ``multiply_adds``: what the client has computed in the round's training, where the
+  run counts it; in the summary.
 - ``epsilon``: what the client's examples have cost so far, where they are the privacy
   unit; in the summary.
 - ``label_epsilon``: what statistics of the client's labels that it noised have cost so
@@ -33,13 +35,17 @@ from fcl_flower.results.diagnostics.adapters import AdapterDiagnostics
 from fcl_flower.results.diagnostics.base import Diagnostics
 from fcl_flower.results.diagnostics.concepts import ConceptDiagnostics
 from fcl_flower.results.diagnostics.labels import LabelDiagnostics
+from fcl_flower.results.diagnostics.operations import OperationDiagnostics
 from fcl_flower.results.diagnostics.privacy import PrivacyDiagnostics
 
 __all__ = ["Diagnostics", "build_diagnostics"]
 
 
 def build_diagnostics(
-    scenario: Scenario, privacy: PrivacySection, ledger: Ledger | None
+    scenario: Scenario,
+    privacy: PrivacySection,
+    ledger: Ledger | None,
+    multiply_adds: bool = False,
 ) -> list[Diagnostics]:
     """Return a collector for every convention of this package that the run needs."""
     found: list[Diagnostics] = [
@@ -47,6 +53,8 @@ def build_diagnostics(
         ConceptDiagnostics(scenario.stream),
         LabelDiagnostics(privacy.delta),
     ]
+    if multiply_adds:
+        found.append(OperationDiagnostics())
     if privacy.unit != "none":
         found.append(PrivacyDiagnostics(privacy, ledger))
     return found

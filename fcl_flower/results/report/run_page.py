@@ -28,6 +28,7 @@ from fcl_flower.results.report.sections.accuracy import (
 )
 from fcl_flower.results.report.sections.adapter_selection import overlap_section
 from fcl_flower.results.report.sections.attention import attention_section
+from fcl_flower.results.report.sections.classes import classes_section
 from fcl_flower.results.report.sections.clusters import clustering_sections
 from fcl_flower.results.report.sections.headline import headline
 from fcl_flower.results.report.sections.settings import (
@@ -98,6 +99,8 @@ def _body(run: Run) -> Iterator[Block]:
         yield from clustering_sections(run.clusterings, run)
     if summary.clients > 1 and not np.isnan(run.accuracy).all():
         yield clients_section(run)
+    if summary.per_class:
+        yield classes_section(summary)
     if run.rounds:
         yield _rounds(run.rounds)
         yield traffic_section(summary, run.rounds)

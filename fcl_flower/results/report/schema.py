@@ -96,6 +96,24 @@ class Environment(_Record):
         return told(self.model_dump())
 
 
+class ClassResult(_Record):
+    """How well the test samples of one class are known, over all clients.
+
+    Attributes:
+        name: of the class.
+        tested: samples.
+        recall: fraction of them that were answered rightly.
+        precision: fraction of the answers of the class that were right; None without.
+        f1: the harmonic mean of the two.
+    """
+
+    name: str
+    tested: Annotated[int, Field(ge=1)]
+    recall: Fraction
+    precision: Fraction | None
+    f1: Fraction
+
+
 class Summary(_Record):
     """``summary.json``: what the run was and what came out. None: not measured."""
 
@@ -103,6 +121,7 @@ class Summary(_Record):
     strategy: str
     local_only: bool
     counterpart: str | None
+    single_task: bool = False
     scenario: str
     dataset: str
     model: str
@@ -127,6 +146,8 @@ class Summary(_Record):
     nominal_bytes_down: Bytes
     bytes_by_kind: BytesByKind
     model_bytes: Bytes
+    peak_memory: Bytes | None = None
+    multiply_adds: Annotated[int, Field(ge=0)] | None = None
     seconds: float
     params: dict[str, Any]
     training: dict[str, Any] = {}
@@ -137,6 +158,9 @@ class Summary(_Record):
     environment: Environment = Environment()
     command: str | None = None
     sample_accuracy: list[Fraction | None] = []
+    balanced_accuracy: Fraction | None = None
+    macro_f1: Fraction | None = None
+    per_class: list[ClassResult] = []
 
     @property
     def steps(self) -> str:

@@ -12,6 +12,7 @@ from flwr.app import (
     RecordDict,
 )
 
+from fcl_flower.federation.coding.scores import BY_CLASS
 from fcl_flower.federation.server_app import main
 from fcl_flower.federation.transport import messages, protocol
 
@@ -117,6 +118,65 @@ def test_scores_beside_an_update_are_ignored_unless_asked_for(tmp_path):
     for client in (HONEST, HOSTILE):
         found = [scores_of(tmp_path / name, client) for name in ("honest", "boast")]
         assert found[0] == found[1]
+
+
+# ---- "I have counted other samples"
+
+
+def doubled(counts):
+    return {name: [2 * n for n in found] for name, found in counts.items()}
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        (lambda counts: {}, "right: expected "),
+        (lambda counts: {**counts, "tested": 3}, "tested: expected "),
+        (doubled, "tested: expected ["),
+    ],
+    ids=["none", "a number", "doubled"],
+)
+@pytest.mark.parametrize("strategy", ["local", "fedavg"])
+def test_counts_of_other_samples_are_left_out_by_name(tmp_path, changed, why, strategy):
+    def lie(who, message, reply):
+        if who != HOSTILE or messages.SCORES not in reply.content:
+            return reply
+        honest = dict(reply.content[messages.SCORES])
+        counts = {name: honest.pop(name) for name in BY_CLASS}
+        record = MetricRecord({**honest, **changed(counts)})
+        return Message(
+            RecordDict({**reply.content, messages.SCORES: record}), reply_to=message
+        )
+
+    given = {"strategy": strategy, "per_class": True}
+    run_in_process(tiny(tmp_path / "honest", **given))
+    run_in_process(tiny(tmp_path / "lying", **given), tamper=lie)
+
+    honest, lying = (scores_of(tmp_path / name, HONEST) for name in ("honest", "lying"))
+    assert honest == lying
+    assert honest
+    assert scores_of(tmp_path / "lying", HOSTILE) == []
+    *_, last = rounds_of(tmp_path / "lying")
+    assert last["reasons"][str(HOSTILE)].startswith(f"evaluation: {why}")
+    tested = [
+        sum(one["tested"] for one in summary_of(tmp_path / name)["per_class"])
+        for name in ("honest", "lying")
+    ]
+    assert 0 < tested[1] < tested[0]
+
+
+def test_counts_that_nobody_has_asked_for_are_not_kept(tmp_path):
+    def boast(message, reply):
+        if messages.SCORES not in reply.content:
+            return reply.content
+        record = MetricRecord({**reply.content[messages.SCORES], "right": [10**9]})
+        return RecordDict({**reply.content, messages.SCORES: record})
+
+    run_in_process(
+        tiny(tmp_path / "run", strategy="fedavg"), tamper=answered_by("evaluate", boast)
+    )
+    assert scores_of(tmp_path / "run", HOSTILE)
+    assert "1000000000" not in (tmp_path / "run" / "journal.jsonl").read_text()
 
 
 # ---- "I am somebody else"

@@ -8,6 +8,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.sparse import SparseArray
 from fcl_flower.core.types import Evaluation, Request, TaskStage, Update
+from fcl_flower.federation.coding.scores import decode_evaluation
 from fcl_flower.federation.coding.wire_format import WireFormat
 from fcl_flower.federation.transport import messages
 from fcl_flower.federation.transport.codec import encode
@@ -188,9 +189,9 @@ def test_an_answer_to_something_else_is_refused(other):
 def test_scores_travel_with_an_update():
     scores = Evaluation([0.5, 1.0], 77)
     sent = messages.MessageEncoder().encode_update(Update({}, 1), ASKED, scores)
-    assert messages.decode_evaluation(sent, tasks=2) == scores
+    assert decode_evaluation(sent[messages.SCORES], tasks=2) == scores
     with pytest.raises(WireError, match="expected 3 fractions"):
-        messages.decode_evaluation(sent, tasks=3)
+        decode_evaluation(sent[messages.SCORES], tasks=3)
 
 
 def test_a_client_can_report_that_its_state_is_lost():

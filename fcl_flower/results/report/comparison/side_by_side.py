@@ -1,27 +1,46 @@
 """The section of a comparison that sets the figures of all methods side by side."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
 
 from fcl_flower.results import metrics
+from fcl_flower.results.measures.forward_transfer import (
+    ALIKE,
+    Learned,
+    forward_transfers,
+)
 from fcl_flower.results.metrics import Accuracy
 from fcl_flower.results.report.comparison.grouping import Entry, counterpart_of
 from fcl_flower.results.report.comparison.runs import page_of
 from fcl_flower.results.report.html import numbers
 from fcl_flower.results.report.html.content import Cell, Section, Table, Value
+from fcl_flower.results.report.reader import Run
 
 _MEASURES = {
     "accuracy": "average_accuracy",
     "before aggregation": "before_aggregation.average_accuracy",
     "forgetting": "forgetting",
     "backward transfer": "backward_transfer",
+    "balanced accuracy": "balanced_accuracy",
+    "macro F1": "macro_f1",
     "ARI": "concepts.ari",
     "effectiveness": "concepts.effectiveness",
 }
 """Columns of the table, of which those that no run knows are left out."""
+
+
+_COSTS: Mapping[str, tuple[str, Callable[[float], Value]]] = {
+    "bytes up": ("bytes_up", numbers.size_exact),
+    "bytes down": ("bytes_down", numbers.size_exact),
+    "model size": ("model_bytes", numbers.size_exact),
+    "peak memory": ("peak_memory", numbers.size_exact),
+    "multiply-adds": ("multiply_adds", numbers.operations),
+    "time": ("seconds", numbers.duration),
+}
+"""Likewise, each with how its mean is told."""
 
 
 def side_by_side_section(rows: Sequence[Entry], folder: Path) -> Section:
@@ -46,10 +65,23 @@ def side_by_side_section(rows: Sequence[Entry], folder: Path) -> Section:
     }
     gains = {entry.label: _gains(entry, rows) for entry in rows}
     paired = any(len(gain) for gain in gains.values())
+    forward = _forward_transfers(rows)
+    transferred = not all(np.isnan(one).all() for one in forward.values())
+    if transferred:
+        note += (
+            " Forward transfer: accuracy on a task just after it was learned, minus "
+            "that of a fresh model that learned nothing else; over all tasks but the "
+            "first."
+        )
     if paired:
         note += " Transfer gain: accuracy minus that of the local-only counterpart."
     if "before aggregation" in known:
         note += " Before aggregation: of what each client has trained itself."
+    if "macro F1" in known:
+        note += (
+            " Balanced accuracy: mean over a task's classes of the fraction of their "
+            "samples that were answered rightly; macro F1: mean over them of F1."
+        )
     if "ARI" in known:
         note += (
             " ARI: adjusted Rand index of the server's clusters against the hidden "
@@ -59,16 +91,25 @@ def side_by_side_section(rows: Sequence[Entry], folder: Path) -> Section:
     hidden = {entry.label: entry.runs[0].summary.hidden for entry in rows}
     if given := [label for label, how in hidden.items() if how and how.reveal_ids]:
         note += f" Concept ids given to clients and server: {', '.join(given)}."
+    costs = [
+        title
+        for title, (key, _) in _COSTS.items()
+        if not all(np.isnan(_values(entry, key)).all() for entry in rows)
+    ]
     best = max(rows, key=lambda entry: np.nan_to_num(_mean(entry, "average_accuracy")))
     final = numbers.fraction(_mean(best, "average_accuracy"))
-    head = [*known, *(["transfer gain"] if paired else [])]
+    head = [
+        *known,
+        *(["forward transfer"] if transferred else []),
+        *(["transfer gain"] if paired else []),
+    ]
     return Section(
         f"{best.label} ends with the highest accuracy: {final}"
         if len(rows) > 1
         else f"{best.label} ends with an accuracy of {final}",
         note,
         Table(
-            ["method", *head, "bytes up", "bytes down", "model size", "time"],
+            ["method", *head, *costs],
             [
                 [
                     Cell(
@@ -77,8 +118,9 @@ def side_by_side_section(rows: Sequence[Entry], folder: Path) -> Section:
                         link=page_of(entry.runs[0], folder),
                     ),
                     *(_measure(_values(entry, key)) for key in known.values()),
+                    *([_measure(forward[entry.label], "+")] if transferred else []),
                     *([_measure(gains[entry.label], "+")] if paired else []),
-                    *_costs(entry),
+                    *(_cost(entry, title) for title in costs),
                 ]
                 for entry in rows
             ],
@@ -87,13 +129,10 @@ def side_by_side_section(rows: Sequence[Entry], folder: Path) -> Section:
     )
 
 
-def _costs(entry: Entry) -> list[Value]:
-    return [
-        numbers.size_exact(_mean(entry, "bytes_up")),
-        numbers.size_exact(_mean(entry, "bytes_down")),
-        numbers.size_exact(_mean(entry, "model_bytes")),
-        numbers.duration(_mean(entry, "seconds")),
-    ]
+def _cost(entry: Entry, title: str) -> Value:
+    key, told = _COSTS[title]
+    mean = _mean(entry, key)
+    return numbers.UNKNOWN if np.isnan(mean) else told(mean)
 
 
 def _gains(entry: Entry, rows: Sequence[Entry]) -> Accuracy:
@@ -109,6 +148,23 @@ def _gains(entry: Entry, rows: Sequence[Entry]) -> Accuracy:
     ]
     found = np.array(pairs, np.float64).reshape(-1, 2)
     return np.asarray(found[:, 0] - found[:, 1])
+
+
+def _forward_transfers(rows: Sequence[Entry]) -> dict[str, Accuracy]:
+    """Return the forward transfer of each run of each entry, NaN if not known."""
+    runs = [run for entry in rows for run in entry.runs]
+    found = iter(forward_transfers([_learned(run) for run in runs]))
+    return {entry.label: np.array([next(found) for _ in entry.runs]) for entry in rows}
+
+
+def _learned(run: Run) -> Learned:
+    """Return what a run has learned; nothing of hidden concepts, at no known time."""
+    summary = run.summary
+    return Learned(
+        tuple(getattr(summary, key) for key in ALIKE),
+        summary.single_task and summary.hidden is None,
+        run.accuracy,
+    )
 
 
 def _values(entry: Entry, key: str) -> Accuracy:

@@ -60,6 +60,11 @@ def size_exact(count: float) -> Cell:
     return Cell(size(count), f"{count:,.0f} bytes")
 
 
+def operations(count: float) -> Cell:
+    """Return multiply-adds such as ``2.52e+12``, with all digits under the pointer."""
+    return Cell(f"{count:.3g}", f"{count:,.0f} multiply-adds")
+
+
 def duration(seconds: float) -> str:
     """Return a time such as ``4.2 s``, ``3 min 20 s`` or ``1 h 02 min``."""
     if seconds < 59.95:

@@ -11,7 +11,9 @@ def headline(summary: Summary) -> Tiles:
     """Return what was learned, and what it took."""
     learned = _of_tasks(summary) if summary.hidden is None else _of_concepts(summary)
     before = _before_aggregation(summary)
-    return Tiles([*learned, *before, *_privacy(summary), *_costs(summary)])
+    return Tiles(
+        [*learned, *_by_class(summary), *before, *_privacy(summary), *_costs(summary)]
+    )
 
 
 def _of_tasks(summary: Summary) -> list[Tile]:
@@ -78,6 +80,24 @@ def _of_concepts(summary: Summary) -> list[Tile]:
     return tiles
 
 
+def _by_class(summary: Summary) -> list[Tile]:
+    """Return what counts by class come to, where there are any."""
+    if summary.balanced_accuracy is None:
+        return []
+    return [
+        (
+            "Balanced accuracy",
+            numbers.fraction(summary.balanced_accuracy),
+            "each class of a task counts alike",
+        ),
+        (
+            "Macro F1",
+            numbers.fraction(summary.macro_f1),
+            "mean over a task's classes of the harmonic mean of precision and recall",
+        ),
+    ]
+
+
 def _before_aggregation(summary: Summary) -> list[Tile]:
     """Return the accuracy before the aggregation, where it is another one."""
     found = summary.before_aggregation.average_accuracy
@@ -132,7 +152,21 @@ def _costs(summary: Summary) -> list[Tile]:
             numbers.duration(summary.seconds),
             f"for {summary.steps}{_simulated_time(summary.clock)}",
         ),
+        *_of_machines(summary),
     ]
+
+
+def _of_machines(summary: Summary) -> list[Tile]:
+    """Return what the run took of machines, as far as that is known."""
+    found: list[Tile] = []
+    if summary.multiply_adds is not None:
+        what = "of all clients' training"
+        computed = numbers.operations(summary.multiply_adds)
+        found.append(("Multiply-adds", computed, what))
+    if summary.peak_memory is not None:
+        what = "at most, of the server's process and those that it started"
+        found.append(("Peak memory", numbers.size_exact(summary.peak_memory), what))
+    return found
 
 
 def _simulated_time(clock: float | None) -> str:
