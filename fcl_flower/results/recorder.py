@@ -3,18 +3,20 @@
 ``config.toml`` (runs it again), ``scenario.json`` (the tasks of every client),
 ``rounds.jsonl``, ``accuracy.csv``, the files of diagnostics, ``summary.json``,
 ``journal.jsonl`` (the events that the others follow from, so that an interrupted run
-can be resumed) and, while it runs, ``progress.json``.
+can be resumed) and, while it runs, ``progress.json`` and ``begun.json`` (the summary
+of a run before its first round, without accuracies).
 """
 
 import csv
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from fcl_flower.config.run_config import RunConfig
+from fcl_flower.core.schedule import Schedule
 from fcl_flower.core.types import Array, Evaluation, TaskStage
 from fcl_flower.data.scenarios.registry import Scenario
 from fcl_flower.results.diagnostics.base import Diagnostics
@@ -27,6 +29,8 @@ from fcl_flower.results.event_log import (
 )
 from fcl_flower.results.history import Lateness, RoundRecord, RunHistory
 from fcl_flower.results.monitoring.listener import Listener
+from fcl_flower.results.monitoring.pace import Pace
+from fcl_flower.results.run_folder import BEGUN
 from fcl_flower.results.summary import summarize, total_rounds
 from fcl_flower.results.traffic import Traffic
 
@@ -76,6 +80,7 @@ class Recorder:
         self._history = RunHistory.empty(config.scenario.clients, config.scenario.tasks)
         self._started = self._round_started = time.monotonic()
         self._progress_written = self._started
+        self._pace = _pace(config, scenario)
         settings = config.replace(resume=False).to_toml()
         made = f"# Run: {told(environment())}\n"
         (folder / "config.toml").write_text(made + settings)
@@ -84,6 +89,10 @@ class Recorder:
         self._event_log = EventLog(folder / "journal.jsonl")
         with (folder / "accuracy.csv").open("w", newline="") as file:
             csv.writer(file).writerow(COLUMNS)
+        begun = summarize(config, scenario, self._history)
+        begun |= {"client_accuracy": [], "accuracy_matrix": [], "seconds": 0.0}
+        begun |= {"counterpart": counterpart, "environment": environment()}
+        _write_json(folder / BEGUN, begun)
         self.progress(0, 0, 0, "starting")
 
     @property
@@ -106,7 +115,12 @@ class Recorder:
         self._event_log.clear()
 
     def progress(
-        self, server_round: int, done: int, expected: int, state: str = "training"
+        self,
+        server_round: int,
+        done: int,
+        expected: int,
+        state: str = "training",
+        working: Collection[int] = (),
     ) -> None:
         """Write ``progress.json``: how far the run is.
 
@@ -118,6 +132,7 @@ class Recorder:
             done: clients that have answered in it.
             expected: clients that were asked.
             state: ``starting``, ``training`` or ``finished``.
+            working: clients that have been asked and have not answered.
         """
         now = time.monotonic()
         if 0 < done < expected and now - self._progress_written < PROGRESS_SECONDS:
@@ -135,10 +150,12 @@ class Recorder:
                 "tasks": tasks,
                 "clients_done": done,
                 "clients": expected,
+                "working": sorted(working),
                 "accuracy": history.average_accuracy,
                 "bytes_up": history.traffic.up.total(),
                 "bytes_down": history.traffic.down.total(),
                 "seconds": now - self._started,
+                "left": self._pace.left(now - self._round_started),
             },
         )
 
@@ -247,6 +264,7 @@ class Recorder:
         summary["seconds"] = time.monotonic() - self._started
         summary["environment"] = environment()
         _write_json(self.folder / "summary.json", summary)
+        (self.folder / BEGUN).unlink()
         return summary
 
     def hand_over(self, summary: Mapping[str, Any], report: Path) -> None:
@@ -274,6 +292,7 @@ class Recorder:
 
     def _add_round(self, record: RoundRecord) -> None:
         self._history.add_round(record)
+        self._pace.add(record.round, record.seconds)
         by_task = record.metrics_by_task()
         for diagnostics in self._diagnostics:
             diagnostics.add_round(record.round, by_task, record.diagnostics)
@@ -281,6 +300,24 @@ class Recorder:
             file.write(json.dumps(record.line()) + "\n")
         for listener in self._listeners:
             listener.add_round(record)
+
+
+def _pace(config: RunConfig, scenario: Scenario) -> Pace:
+    """Return what foretells a run: of clients at different tasks, by all updates."""
+    hidden = scenario.stream is not None
+    tasks, section = 1 if hidden else config.scenario.tasks, config.federation
+    if config.asynchronous.enabled:
+        return Pace(total_rounds(config, scenario), tasks, lambda update: False)
+    schedule = Schedule(
+        config.scenario.clients,
+        tasks,
+        section.rounds_per_task,
+        section.client_fraction,
+        config.run.seed,
+        section.evaluate_every,
+        scores=config.privacy.scores,
+    )
+    return Pace(schedule.num_rounds, tasks, schedule.evaluates)
 
 
 def _evaluation_event(task: int, scores: Mapping[int, Evaluation]) -> dict[str, object]:
