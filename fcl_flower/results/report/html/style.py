@@ -77,7 +77,9 @@ summary { cursor: pointer; color: var(--accent); }
 details > :not(summary) { margin-top: .75rem; }
 footer { margin-top: 3.5rem; padding-top: .8rem; border-top: 1px solid var(--rule);
   font-size: .85rem; color: var(--muted); }
-@media print { .tall { max-height: none; } body { max-width: none; }
+#live { margin: -1.5rem 0 1rem; font-size: .85rem; color: var(--muted); }
+@media print { #live { display: none; }
+  .tall { max-height: none; } body { max-width: none; }
   figure, tr { break-inside: avoid; } details.numbers:not([open]) { display: none; } }
 .swatch { display: inline-block; width: .7rem; height: .7rem; margin-right: .5rem;
   border-radius: 2px; }
