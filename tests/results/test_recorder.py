@@ -323,7 +323,8 @@ def test_progress_names_who_works_and_what_is_left(tmp_path, monkeypatch):
     monkeypatch.setattr(recorder_module, "time", clock)
     recorder, told = made(tmp_path), {}
     for number in range(1, 11):
-        # Ten rounds of 20 s; after each of two tasks a test of 2 s on each so far.
+        # Ten rounds of 20 s; after each of two tasks a test of 2 s on each so far, of
+        # which half may have been loading.
         now[0] += 20 + {5: 2, 10: 4}.get(number, 0)
         recorder.record_round(number, (number - 1) // 5, {}, {}, Traffic())
         now[0] += 1
@@ -332,7 +333,7 @@ def test_progress_names_who_works_and_what_is_left(tmp_path, monkeypatch):
         told[number] = found(tmp_path, "progress.json")
 
     assert told[1]["left"] == pytest.approx(9 * 20 - 1)
-    assert told[5]["left"] == pytest.approx(5 * 20 + 4 - 1)
+    assert told[5]["left"] == pytest.approx(5 * 20 + 2 - 1)
     assert told[10]["left"] == 0
     assert told[10]["working"] == [0, 2]
 

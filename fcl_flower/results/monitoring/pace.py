@@ -13,6 +13,10 @@ SLOWEST_START = 2.0
 """Times a round that the first may count for: a task's first round is often the longest
 by far, that of the run for reasons that do not come again."""
 
+FIRST_TEST = 0.5
+"""Share of the first test that is taken to come again: it loads what the others find
+loaded, but nobody can tell how much that is before there is a second."""
+
 
 @dataclass(slots=True)
 class _Rounds:
@@ -122,17 +126,20 @@ class Pace:
 
     def _test(self) -> float:
         """Return the seconds of a test on one task; 0 where it cannot be told apart."""
-        both = [
-            (t + 1, task)
+        both = {
+            t: task
             for t, task in enumerate(self._tasks)
             if task.plain.finished and task.tested.finished
-        ]
-        tests = sum(task.tested.finished * tasks for tasks, task in both)
+        }
+        if len(both) > 1:  # then what the first has loaded is known not to come again
+            del both[min(both)]
+        tests = sum(task.tested.finished * (t + 1) for t, task in both.items())
         more = sum(
             task.tested.finished * (task.tested.mean - task.plain.mean)
-            for _, task in both
+            for task in both.values()
         )
-        return max(0.0, more / tests) if tests else 0.0
+        share = FIRST_TEST if tests == 1 else 1.0
+        return max(0.0, share * more / tests) if tests else 0.0
 
 
 def _measured(task: _Task) -> _Rounds:

@@ -37,15 +37,28 @@ def test_the_running_round_counts_with_its_test():
     seconds = [10, 10, 12, 10, 10, 14]
     left = foretold(seconds, 2, every(3), shown=5, running=60)
     assert left == pytest.approx(0)
-    assert foretold(seconds, 2, every(3), shown=5, running=13) == pytest.approx(1)
+    # 10 s and a test on two tasks, each of half of what the first took.
+    assert foretold(seconds, 2, every(3), shown=5, running=11) == pytest.approx(1)
 
 
 def test_tests_on_all_tasks_so_far_are_foretold_from_the_first():
     # A test on one task takes 2 s: 4 s after the second, 6 s after the third.
     seconds = [10, 10, 12, 10, 10, 14, 10, 10, 16]
-    assert foretold(seconds, 3, every(3), shown=3) == pytest.approx(70)
-    assert foretold(seconds, 3, every(3), shown=4) == pytest.approx(60)
+    # Half of the first may have been loading: 2 + 3 s are left of such tests.
+    assert foretold(seconds, 3, every(3), shown=3) == pytest.approx(65)
+    assert foretold(seconds, 3, every(3), shown=4) == pytest.approx(55)
+    assert foretold(seconds, 3, every(3), shown=6) == pytest.approx(36)
     assert foretold(seconds, 3, every(3), shown=7) == pytest.approx(26)
+
+
+def test_what_the_first_test_loads_does_not_count_once_there_is_a_second():
+    seconds = [10, 10, 60, 10, 10, 14, 10, 10, 16]
+    assert foretold(seconds, 3, every(3), shown=6) == pytest.approx(36)
+
+
+def test_all_tests_of_the_only_task_count():
+    seconds = [4, 7, 4, 9, 4, 8]
+    assert foretold(seconds, 1, every(2), shown=4) == pytest.approx(12)
 
 
 def test_a_test_takes_no_time_rather_than_less_than_none():
@@ -59,7 +72,8 @@ def test_rounds_of_which_each_is_tested_are_taken_whole():
 def test_between_tests_of_hidden_concepts_all_rounds_are_alike():
     # One task of six rounds, tested after every second one for 3 s.
     seconds = [4, 7, 4, 7, 4, 7]
-    assert foretold(seconds, 1, every(2), shown=2) == pytest.approx(22)
+    assert foretold(seconds, 1, every(2), shown=2) == pytest.approx(16 + 2 * 1.5)
+    assert foretold(seconds, 1, every(2), shown=4) == pytest.approx(11)
 
 
 def test_what_the_first_round_loads_does_not_count():
