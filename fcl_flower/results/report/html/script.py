@@ -99,8 +99,11 @@ FOLLOWING = """
 
   const swap = page => {
     const old = parts(document), fresh = parts(page);
-    const read = old.find(node => node.getBoundingClientRect().bottom > 0);
-    const top = read?.getBoundingClientRect().top;
+    const box = node => node.getBoundingClientRect();
+    // What begins on the screen stays where it is, else what fills it.
+    const read = old.find(node => box(node).top >= 0 && box(node).top < innerHeight)
+      ?? old.find(node => box(node).bottom > 0);
+    const [name, top] = read ? [part(read), box(read).top] : [];
     const charts = new Map([...document.querySelectorAll(".chart")]
       .map(node => [node.getAttribute("aria-label"), node]));
     const open = new Set([...document.querySelectorAll("details[open]")].map(fold));
@@ -126,8 +129,8 @@ FOLLOWING = """
         [box.scrollLeft, box.scrollTop] = scrolled.get(part(node) + i) ?? [0, 0];
       });
     document.dispatchEvent(new Event("swapped"));
-    const same = read && fresh.find(node => part(node) === part(read));
-    if (same) scrollBy(0, same.getBoundingClientRect().top - top);
+    const same = read && fresh.find(node => part(node) === name);
+    if (same) scrollBy(0, box(same).top - top);
   };
 
   const ask = async () => {
