@@ -12,6 +12,7 @@ from fcl_flower.core.errors import ConfigError, RoundError
 from fcl_flower.core.interpolation import interpolate
 from fcl_flower.core.simulated_clock import SimulatedClock
 from fcl_flower.federation.transport import messages
+from fcl_flower.results.recorder import Recorder
 from fcl_flower.results.run_folder import CHECKPOINT
 from fcl_flower.setup import factory
 from fcl_flower.setup.resolve import resolve
@@ -94,6 +95,21 @@ def test_synchronous_rounds_wait_for_the_slow_one(tmp_path):
 
 
 @pytest.mark.parametrize("strategy", ["fedavg", "fedweit", "ewc"])
+def test_clients_with_a_question_are_at_work(tmp_path, monkeypatch):
+    told, progress = [], Recorder.progress
+
+    def noted(recorder, number, done, expected, state="training", working=()):
+        told.append((state, number, sorted(working)))
+        progress(recorder, number, done, expected, state, working)
+
+    monkeypatch.setattr(Recorder, "progress", noted)
+    run_in_process(slow(tmp_path, strategy="local", tasks=1))
+    # Both others have had their two rounds when the slow one comes with its first.
+    assert [working for state, _, working in told if state == "training"] == [
+        *([1, 2], [2], [1, 2], [2], [], [])
+    ]
+
+
 def test_each_client_is_evaluated_after_each_of_its_tasks(tmp_path, strategy):
     run_in_process(slow(tmp_path, strategy=strategy))
     found = np.array(summary_of(tmp_path)["client_accuracy"], dtype=float)

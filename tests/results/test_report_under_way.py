@@ -171,10 +171,11 @@ def test_a_comparison_keeps_runs_under_way_out_of_means_and_gains(tmp_path):
     runs = [
         make_run(tmp_path / "a1", seed=1),
         make_run(tmp_path / "a1 alone", seed=1, local_only=True),
+        make_run(tmp_path / "b1 alone", strategy="<b>fedavg", local_only=True),
         make_under_way(tmp_path / "a2", seed=2, gain=0.4),
         make_under_way(tmp_path / "b1", seed=1, strategy="<b>fedavg"),
     ]
-    without = parsed(write_comparison(tmp_path / "without", runs[:2]))
+    without = parsed(write_comparison(tmp_path / "without", runs[:3]))
     page = parsed(write_comparison(tmp_path / "all", runs))
     require_layout(page)
 
@@ -185,15 +186,15 @@ def test_a_comparison_keeps_runs_under_way_out_of_means_and_gains(tmp_path):
         ["<b>fedavg seed 1", "at task 1 of 0 to 2, round 6 of 12"],
     ]
     assert table_of(page, "under-way")[0][-1] == "about 1 min 23 s"
-    known = read_so_far(runs[2]).summary.average_accuracy
+    known = read_so_far(runs[3]).summary.average_accuracy
     assert table_of(page, "under-way")[0][2] == f"{known:.3f}"
-    assert page.find("head/title").text == "3 methods on overlapped-cifar100"
+    assert page.find("head/title").text == "4 methods on overlapped-cifar100"
     gains = "Transfer gain of every federated method"
     assert pictures(page)[gains] == pictures(without)[gains]
     drawn = lines_of(pictures(page)["Average accuracy of every method"])
     assert sorted(drawn) == [
-        *("&lt;b&gt;fedavg seed 1, under way", "fedweit", "fedweit local-only"),
-        "fedweit seed 2, under way",
+        *("&lt;b&gt;fedavg local-only", "&lt;b&gt;fedavg seed 1, under way"),
+        *("fedweit", "fedweit local-only", "fedweit seed 2, under way"),
     ]
 
 

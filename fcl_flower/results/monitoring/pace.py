@@ -65,8 +65,7 @@ class Pace:
         """
         self._rounds, self._tested = rounds, tested
         self._tasks = [_Task() for _ in range(tasks)]
-        self._alone: float | None = None
-        """Seconds of the first round until another of its kind is finished."""
+        self._first = 0.0
         for number in range(1, rounds + 1):
             self._of(number).to_come += 1
 
@@ -74,15 +73,15 @@ class Pace:
         """Note what a round took; the rounds come in their order, from 1.
 
         The first also loads what the others find loaded: what is more than
-        `SLOWEST_START` times the second of its kind does not count.
+        `SLOWEST_START` times the second does not count.
         """
         found = self._of(number)
         found.to_come -= 1
         if number == 1:
-            self._alone = seconds
-        elif self._alone is not None and found is self._of(1):
-            found.seconds -= max(0.0, self._alone - SLOWEST_START * seconds)
-            self._alone = None
+            self._first = seconds
+        elif number == 2:
+            excess = self._first - SLOWEST_START * seconds
+            self._of(1).seconds -= max(0.0, excess)
         found.finished += 1
         found.seconds += seconds
 

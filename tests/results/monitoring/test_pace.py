@@ -82,6 +82,9 @@ def test_what_the_first_round_loads_does_not_count():
     assert foretold(seconds, 1, shown=2) == pytest.approx(30)
     assert foretold([15, 10, 10, 10], 1, shown=2) == pytest.approx(25)
     assert foretold([15, 10, 10, 10], 1, shown=3) == pytest.approx(35 / 3)
+    # The second may be another kind of round, here one with a test.
+    tested = foretold([100, 12, 10, 13, 10, 13], 3, every(2), shown=2)
+    assert tested == pytest.approx(4 * 24)
     # The third is not held against the first once more.
     assert foretold([100, 10, 1, 1], 1, shown=3) == pytest.approx(31 / 3)
 
