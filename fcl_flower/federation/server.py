@@ -271,11 +271,9 @@ class Server:
 
     # ---- the record
 
-    def report_progress(
-        self, server_round: int, replied: int, asked: int, working: Collection[int]
-    ) -> None:
-        """Write how many of the clients asked have replied, and who is ``working``."""
-        self._recorder.progress(server_round, replied, asked, working=working)
+    def report_progress(self, number: int, asked: int, busy: Collection[int]) -> None:
+        """Write how many clients were asked in a round, and who has not replied."""
+        self._recorder.progress(number, max(0, asked - len(busy)), asked, working=busy)
 
     def record_evaluation(
         self, server_round: int, task: int, scores: Mapping[int, Evaluation]

@@ -310,11 +310,11 @@ class SynchronousStrategy(FederatedStrategy):
         server, of_node = self.run.server, self.run.registry.client
         working = {of_node(message.metadata.dst_node_id) for message in asked}
         if asked:
-            server.report_progress(number, 0, len(asked), working)
+            server.report_progress(number, len(asked), working)
         replies = mailbox.ask(self._mailbox, asked, closes_at)
-        for replied, reply in enumerate(replies, start=1):
+        for reply in replies:
             working.discard(server.client(reply))
-            server.report_progress(number, replied, len(asked), working)
+            server.report_progress(number, len(asked), working)
             yield reply
 
     def _tasks_beside_update(self, server_round: int) -> int:
