@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from fcl_flower.cli.options import configured, resume_option, resumed, run_options
+from fcl_flower.cli.options import (
+    configured,
+    live_option,
+    live_port,
+    live_port_option,
+    resume_option,
+    resumed,
+    run_options,
+)
 from fcl_flower.core.errors import RoundError, refuse
 from fcl_flower.results.run_folder import free_folder
 
@@ -194,25 +202,31 @@ def client(
     help="Folder for the results, on the server's machine.  [default: runs/NAME]",
 )
 @resume_option
+@live_option
+@live_port_option
 def run(
     server: str,
     certs: Path | None,
     insecure: bool,
     output: Path | None,
     resume: Path | None,
+    live: bool,
+    port: int | None,
     **given: Any,  # noqa: ANN401
 ) -> None:
     """Run one strategy in a federation whose server and clients are up.
 
     Without --clients, all that are connected take part. The server writes the results,
     so that --output names a folder of its machine, even where this is typed on another.
+    --live needs that folder on this machine.
     """
-    from fcl_flower.cli.progress import Display
+    from fcl_flower.cli.progress import Display, live_run
     from fcl_flower.runtime.connection.server_probe import find_obstacle
     from fcl_flower.runtime.submission import SuperLink
     from fcl_flower.setup.factory import validate
     from fcl_flower.setup.resolve import resolve
 
+    port = live_port(live, port)
     config = resumed(resume, given) if resume else configured(given)
     certificates = _certificates(certs, insecure)
     authority = certificates and _present(certificates.authority, "certs")
@@ -246,7 +260,11 @@ def run(
         access = "--insecure" if certs is None else f"--certs {certs}"
         again = f"fcl run --server {server} {access} --resume {folder}"
         try:
-            with Display(console, f"{config.title} seed {config.run.seed}") as display:
+            label = f"{config.title} seed {config.run.seed}"
+            with (
+                live_run(port, folder, console),
+                Display(console, label) as display,
+            ):
                 superlink.run(config, report=show, watch=display.show)
         except KeyboardInterrupt:
             click.echo(f"interrupted; {again} goes on with this run", err=True)

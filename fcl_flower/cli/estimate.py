@@ -11,8 +11,8 @@ class _Seen:
 
     Attributes:
         began: the time of its first progress.
-        first: the share of its rounds that was done then; not 0 if it was resumed.
-        share: that is done now.
+        first: the share of its time that was over then; not 0 if it was resumed.
+        share: of its time that is over now.
         latest: the time of that.
     """
 
@@ -23,7 +23,7 @@ class _Seen:
 
     @property
     def whole(self) -> float | None:
-        """Seconds that all its rounds take at its pace, None if that is unknown."""
+        """Seconds that all of it takes, None if that is unknown."""
         done = self.share - self.first
         return (self.latest - self.began) / done if done > 0 else None
 
@@ -32,7 +32,7 @@ class Estimate:
     """Watches several runs, of which some are done at the same time.
 
     A run takes what those of its variant took that are finished. If there is none, the
-    share of rounds that is done of one under way says it; if there is none of them
+    share of its time that is over of one under way says it; if there is none of them
     either, it takes what the other variants do.
     """
 
@@ -57,11 +57,11 @@ class Estimate:
 
         Args:
             run: its index among the variants.
-            share: of its rounds that are done.
+            share: of its time that is over, as far as that can be foretold.
         """
         now = self._clock()
         seen = self._seen.setdefault(run, _Seen(now, share, share, now))
-        if share > seen.share:
+        if share != seen.share:
             seen.share, seen.latest = share, now
 
     def over(self, run: int) -> None:
@@ -88,7 +88,7 @@ class Estimate:
         return max(0.0, whole * (1 - seen.first) - (self._clock() - seen.began))
 
     def _whole(self, variant: Hashable) -> float | None:
-        """Return the seconds that all rounds of a variant's run take."""
+        """Return the seconds that a whole run of a variant takes."""
         of_variant = [
             seen for run, seen in self._seen.items() if self._variants[run] == variant
         ]

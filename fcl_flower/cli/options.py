@@ -92,12 +92,34 @@ backend_option = click.option(
 output_option = click.option(
     "--output", type=click.Path(path_type=Path), help="Folder for the results."
 )
+live_option = click.option(
+    "--live",
+    is_flag=True,
+    help="Serve the page of what goes on, on this machine alone.",
+)
+live_port_option = click.option(
+    "--live-port",
+    "port",
+    type=click.IntRange(0, 65535),
+    help="Of the page of --live; by default a free one.",
+)
 resume_option = click.option(
     "--resume",
     type=click.Path(path_type=Path),
     metavar="FOLDER",
     help="Resume the interrupted run in FOLDER.",
 )
+
+
+def live_port(live: bool, port: int | None) -> int | None:
+    """Return the port of the page, 0 for a free one; None without a page.
+
+    Raises:
+        ConfigError: there is a port for no page.
+    """
+    if not live and port is not None:
+        raise refuse("live-port", port, "none without --live")
+    return (port or 0) if live else None
 
 
 def resumed(folder: Path, given: dict[str, Any]) -> RunConfig:

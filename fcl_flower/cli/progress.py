@@ -1,38 +1,53 @@
-"""How a run is watched: a moving bar in a terminal, plain lines elsewhere."""
+"""How a run is watched: moving bars in a terminal, plain lines elsewhere, a page."""
 
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Self
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
+from typing_extensions import override
 
 from fcl_flower.results.report.html.numbers import duration, size
 from fcl_flower.runtime.processes import Progress
 
+WORKING = 8
+"""Clients that have a line each; of more it is said how many there are."""
 
-def describe(progress: Progress) -> str:
-    """Return where a run stands in one line."""
+
+def describe(progress: Progress, since: float = 0.0) -> str:
+    """Return where a run stands in one line, ``since`` seconds after it was there."""
     if not progress["round"]:
         return "starting"
-    accuracy, finished = progress["accuracy"], progress["state"] == "finished"
+    finished = progress["state"] == "finished"
     clients = f"clients {progress['clients_done']}/{progress['clients']}"
     parts = [
         f"task {progress['task'] + 1}/{progress['tasks']}",
         f"round {progress['round']}/{progress['rounds']}",
         *([] if finished else [clients]),
+        *results(progress, since),
+    ]
+    return "  ".join(parts)
+
+
+def results(progress: Progress, since: float = 0.0) -> list[str]:
+    """Return what has come out and what it has taken, and how long the rest takes."""
+    accuracy, left = progress["accuracy"], progress["left"]
+    parts = [
         "accuracy so far " + ("-" if accuracy is None else f"{accuracy:.3f}"),
         f"up {size(progress['bytes_up'])}",
         f"down {size(progress['bytes_down'])}",
     ]
-    done = progress["round"] - 1
-    if finished:
+    if progress["state"] == "finished":
         parts.append(f"finished in {duration(progress['seconds'])}")
-    elif done:
-        left = progress["seconds"] / done * (progress["rounds"] - done)
-        parts.append(f"{duration(left)} left")
-    return "  ".join(parts)
+    elif left is not None:
+        parts.append(f"{duration(max(0.0, left - since))} left")
+    return parts
 
 
 def bars() -> Table:
@@ -52,6 +67,15 @@ def rounds_done(progress: Progress) -> int:
     """Return how many rounds are complete."""
     finished: int = progress["round"] - (progress["state"] != "finished")
     return max(0, finished)
+
+
+def time_done(progress: Progress) -> float:
+    """Return the share of a run's time that is over, as far as that can be foretold."""
+    if progress["state"] == "finished":
+        return 1.0
+    seconds: float = progress["seconds"]
+    left: float | None = progress["left"]
+    return 0.0 if left is None or not seconds else seconds / (seconds + left)
 
 
 class Lines:
@@ -79,9 +103,16 @@ class Screen:
 
     def __init__(self, console: Console) -> None:
         self._lines = Lines(console)
-        self._live = (
-            Live(console=console, refresh_per_second=5) if console.is_terminal else None
-        )
+        self._live: Live | None = None
+        if console.is_terminal:
+            picture = self.picture
+            self._live = Live(
+                console=console, get_renderable=picture, refresh_per_second=5
+            )
+
+    def picture(self) -> RenderableType:
+        """Return what a terminal shows now."""
+        return Text()
 
     def __enter__(self) -> Self:
         if self._live:
@@ -94,18 +125,79 @@ class Screen:
 
 
 class Display(Screen):
-    """Shows one run."""
+    """Shows one run: how far its tasks and rounds are, and which clients work."""
 
-    def __init__(self, console: Console, label: str) -> None:
-        """Show the run named ``label`` on ``console``."""
+    def __init__(
+        self,
+        console: Console,
+        label: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Show a run.
+
+        Args:
+            console: where.
+            label: name of the run.
+            clock: returns seconds since some moment.
+        """
+        self._label, self._clock = label, clock
+        self._progress: Progress = {}
+        self._at = clock()
+        self._working: dict[int, float] = {}
+        """Since when each client that works has done so."""
         super().__init__(console)
-        self._label = label
 
     def show(self, progress: Progress) -> None:
         """Show where the run stands; a plain line only when a round is complete."""
+        self._progress, self._at = progress, self._clock()
+        self._working = {
+            client: self._working.get(client, self._at)
+            for client in progress["working"]
+        }
         if self._live is None:
             self._lines.show(self._label, progress)
-            return
-        table = bars()
-        add_bar(table, self._label, progress)
-        self._live.update(table)
+
+    @override
+    def picture(self) -> RenderableType:
+        """Return a line for the run, its bars, and a line for each client at work."""
+        progress, now = self._progress, self._clock()
+        head = Text(self._label, "bold")
+        if not progress or not progress["round"]:
+            return Group(Text.assemble(head, "  starting"))
+        head.append("  " + "  ".join(results(progress, now - self._at)), "not bold")
+        rows = bars()
+        for name, done, of in _bars(progress):
+            bar = ProgressBar(total=of, completed=done, width=24)
+            rows.add_row(Text(f"  {name}"), bar)
+        for client, since in [*self._working.items()][:WORKING]:
+            told = f"at work for {duration(now - since)}"
+            rows.add_row(Text(f"  client {client}"), Text(told))
+        if (more := len(self._working) - WORKING) > 0:
+            rows.add_row(Text(f"  and {more} more"), Text("at work"))
+        return Group(head, rows)
+
+
+def _bars(progress: Progress) -> Iterator[tuple[str, float, float]]:
+    """Yield the bars of a run that has begun: a name, how much is done, and of what.
+
+    The bar of tasks is that of the whole run, that of rounds of the task, and that of
+    clients of the round.
+    """
+    task, tasks, rounds = progress["task"], progress["tasks"], progress["rounds"]
+    done, each = rounds_done(progress), rounds // tasks
+    yield f"task {task + 1}/{tasks}", done / each, tasks
+    yield f"round {progress['round']}/{rounds}", done - task * each, each
+    if progress["clients"]:
+        done, clients = progress["clients_done"], progress["clients"]
+        yield f"clients {done}/{clients}", done, clients
+
+
+@contextmanager
+def live_run(port: int | None, folder: Path, console: Console) -> Iterator[None]:
+    """Serve the page of a run on a port while it goes on; None: do not."""
+    from fcl_flower.results.monitoring.live import LivePage, live
+    from fcl_flower.results.report import report_page
+
+    page = LivePage(lambda goes_on: report_page(folder, live=goes_on), [folder])
+    with live(port, page, Lines(console).write):
+        yield

@@ -14,6 +14,9 @@ from fcl_flower.cli.options import (
     gpus_option,
     jobs_option,
     listed,
+    live_option,
+    live_port,
+    live_port_option,
     output_option,
     resume_option,
     resumed,
@@ -45,18 +48,22 @@ if TYPE_CHECKING:
 @output_option
 @click.option("--overwrite", is_flag=True, help="Replace a finished run in --output.")
 @resume_option
+@live_option
+@live_port_option
 def simulate(
     folders: tuple[Path, ...],
     output: Path | None,
     overwrite: bool,
     resume: Path | None,
+    live: bool,
+    port: int | None,
     backend: str,
     workers: int | None,
     gpus_per_client: float,
     **given: Any,  # noqa: ANN401
 ) -> None:
     """Run one strategy on this machine."""
-    from fcl_flower.cli.progress import Display
+    from fcl_flower.cli.progress import Display, live_run
     from fcl_flower.results.run_folder import free_folder, resumable
     from fcl_flower.runtime.processes import make_folder
     from fcl_flower.runtime.simulation import Job, run_all
@@ -64,6 +71,7 @@ def simulate(
     from fcl_flower.setup.resolve import resolve
 
     place = _place(backend, workers, gpus_per_client)
+    port = live_port(live, port)
     if backend == "flower" and folders:
         raise refuse("backend", backend, "in-process, for local data")
     config = resumed(resume, given) if resume else configured(given)
@@ -86,7 +94,10 @@ def simulate(
     make_folder(folder, "output")
     job = Job(run, folder)
     try:
-        with Display(console, job.name) as display:
+        with (
+            live_run(port, folder, console),
+            Display(console, job.name) as display,
+        ):
             ((_, summary),) = run_all(
                 place, [job], lambda job, progress: display.show(progress), folders
             )
@@ -152,6 +163,8 @@ def _print_summary(
 @gpus_option
 @jobs_option
 @output_option
+@live_option
+@live_port_option
 def compare(
     strategies: str,
     seeds: str,
@@ -161,6 +174,8 @@ def compare(
     gpus_per_client: float,
     processes: int,
     output: Path | None,
+    live: bool,
+    port: int | None,
     **given: Any,  # noqa: ANN401
 ) -> None:
     """Run several strategies on the identical scenario and put them side by side.
@@ -172,6 +187,7 @@ def compare(
     from fcl_flower.runtime.studies.plan import Study, variants_of
 
     place = _place(backend, workers, gpus_per_client, processes)
+    port = live_port(live, port)
     given_pairs = set_keys(given["pairs"])
     params = {k: v for k, v in given_pairs.items() if k.startswith("strategy.")}
     shared = configured({**given, "pairs": ()}).replace(
@@ -180,7 +196,7 @@ def compare(
     names = listed(strategies, "strategies")
     variants = variants_of(names, shared, params, counterparts=counterparts)
     folder = output or free_folder(shared.replace(strategy="compare"))
-    _study(Study(variants, seeds_of(seeds)), folder, place)
+    _study(Study(variants, seeds_of(seeds)), folder, place, port)
 
 
 @click.command()
@@ -194,6 +210,8 @@ def compare(
 @gpus_option
 @jobs_option
 @output_option
+@live_option
+@live_port_option
 def study(
     file: Path,
     data_root: str | None,
@@ -205,6 +223,8 @@ def study(
     gpus_per_client: float,
     processes: int,
     output: Path | None,
+    live: bool,
+    port: int | None,
 ) -> None:
     """Run what a study's TOML FILE describes; go on where it was stopped.
 
@@ -215,6 +235,7 @@ def study(
     from fcl_flower.runtime.studies.file import read_study
 
     place = _place(backend, workers, gpus_per_client, processes)
+    port = live_port(live, port)
     found = read_study(file)
     given = {"data_root": data_root, "dataset": dataset}
     changes = {key: value for key, value in given.items() if value}
@@ -232,6 +253,7 @@ def study(
         found.changed(**changes),
         output or RUNS / file.absolute().parent.name,
         place,
+        port,
         wanted,
         numbers,
     )
@@ -255,13 +277,14 @@ def _study(
     chosen: "Study",
     folder: Path,
     place: "Place",
+    port: int | None,
     wanted: Collection[str] = (),
     seeds: Collection[int] = (),
 ) -> None:
     """Run a study, or some rows and seeds of it, and show its table."""
-    from fcl_flower.cli.study_progress import shown
+    from fcl_flower.cli.study_progress import live_study, shown
     from fcl_flower.results.tables import table
-    from fcl_flower.runtime.studies.choice import settle
+    from fcl_flower.runtime.studies.choice import FOLDER, candidate_study, settle
     from fcl_flower.runtime.studies.runs import run_study
 
     console = Console()
@@ -272,15 +295,18 @@ def _study(
         return shown(console, place, jobs)
 
     try:
-        settled = settle(chosen, folder, run_all, titles)
         if chosen.choice is not None:
+            trials = candidate_study(chosen.choice)
+            with live_study(port, trials, folder / FOLDER, console):
+                chosen = settle(chosen, folder, run_all, titles)
             console.print(Markdown((folder / "chosen.md").read_text()))
-        summaries = run_study(
-            settled,
-            folder,
-            run_all,
-            lambda run: run.title in titles and run.run.seed in numbers,
-        )
+        with live_study(port, chosen, folder, console):
+            summaries = run_study(
+                chosen,
+                folder,
+                run_all,
+                lambda run: run.title in titles and run.run.seed in numbers,
+            )
     except KeyboardInterrupt:
         again = f"the same command with --output {folder} goes on with it"
         click.echo(f"interrupted; {again}", err=True)

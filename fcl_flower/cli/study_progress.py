@@ -1,20 +1,25 @@
 """How several runs are watched: which of them run, and how long all will take."""
 
 import time
-from collections.abc import Callable, Generator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.text import Text
+from typing_extensions import override
 
 from fcl_flower.cli.estimate import Estimate
-from fcl_flower.cli.progress import Screen, add_bar, bars, describe, rounds_done
+from fcl_flower.cli.progress import Lines, Screen, add_bar, bars, describe, time_done
+from fcl_flower.core.errors import ConfigError
 from fcl_flower.results.report.html.numbers import duration
+from fcl_flower.results.run_folder import BEGUN
 from fcl_flower.runtime.processes import Progress
 
 if TYPE_CHECKING:
     from fcl_flower.runtime.simulation import Job, Outcome, Place
+    from fcl_flower.runtime.studies.plan import Study
 
 
 class StudyDisplay(Screen):
@@ -39,7 +44,6 @@ class StudyDisplay(Screen):
             processes: runs at the same time.
             clock: returns seconds since some moment.
         """
-        super().__init__(console)
         self._jobs = jobs
         variants = [job.run.config.title for job in jobs]
         self._estimate = Estimate(variants, processes, clock)
@@ -47,15 +51,15 @@ class StudyDisplay(Screen):
         self._active: dict[int, Progress] = {}
         self._over = jobs[0].of - len(jobs) if jobs else 0
         """Those of earlier commands, too."""
+        super().__init__(console)
 
     def show(self, job: "Job", progress: Progress) -> None:
         """Show where a run stands."""
         index = self._index[job.folder]
         self._active[index] = progress
-        self._estimate.progress(index, rounds_done(progress) / progress["rounds"])
+        self._estimate.progress(index, time_done(progress))
         if self._live is None:
             self._lines.show(_label(job), progress)
-        self._draw()
 
     def over(self, job: "Job") -> None:
         """Show that a run has finished or failed, and what is left."""
@@ -67,17 +71,19 @@ class StudyDisplay(Screen):
             self._lines.write(self._rest())
         elif last is not None:
             self._lines.write(f"{_label(job)}: {describe(last)}")
-        self._draw()
 
-    def _draw(self) -> None:
-        if self._live is not None:
-            table = bars()
-            for index, progress in self._active.items():
-                add_bar(table, _label(self._jobs[index]), progress)
-            self._live.update(Group(table, Text(self._rest())))
+    @override
+    def picture(self) -> RenderableType:
+        """Return a bar for each run that is under way, and what is left of all."""
+        table = bars()
+        for index, progress in [*self._active.items()]:
+            add_bar(table, _label(self._jobs[index]), progress)
+        return Group(table, Text(self._rest()))
 
     def _rest(self) -> str:
         """Return how many runs are over, and how long the others will take."""
+        if not self._jobs:
+            return ""
         total = self._jobs[0].of
         text = f"{self._over} of {total} runs done"
         left = self._estimate.left()
@@ -99,6 +105,28 @@ def shown(
         for job, outcome in done:
             display.over(job)
             yield job, outcome
+
+
+@contextmanager
+def live_study(
+    port: int | None, study: "Study", folder: Path, console: Console
+) -> Iterator[None]:
+    """Serve the page of a study's runs so far while they go on; None: do not."""
+    from fcl_flower.results.monitoring.live import LivePage, live
+    from fcl_flower.results.report import comparison_page
+    from fcl_flower.runtime.studies.runs import run_folder
+
+    folders = [run_folder(folder, config) for config in study.runs()]
+
+    def draw(goes_on: bool) -> str:
+        files = ("summary.json", BEGUN)
+        begun = [f for f in folders if any((f / name).exists() for name in files)]
+        if not begun:
+            raise ConfigError(f"{folder}: no run has begun")
+        return comparison_page(folder, begun, live=goes_on)
+
+    with live(port, LivePage(draw, folders), Lines(console).write):
+        yield
 
 
 def _label(job: "Job") -> str:

@@ -277,7 +277,7 @@ class AsynchronousStrategy(FederatedStrategy):
         )
         log(INFO, "update %d: client %d, task %d", number, client, asked.task + 1)
         self._failures, self._diagnostics = {}, {}
-        server.report_progress(number, 0, 0)
+        server.report_progress(number, 0, self._questions)
 
     def _fail(self, client: int, why: str, *, excused: bool = False) -> None:
         """Count a failure; the first loss of a client's state is excused."""

@@ -1,7 +1,7 @@
 """The server's side of every message, and the only writer of the server's state."""
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from logging import INFO, WARNING
 from typing import Any
@@ -269,9 +269,9 @@ class Server:
 
     # ---- the record
 
-    def report_progress(self, server_round: int, replied: int, asked: int) -> None:
-        """Write how many of the clients asked have replied in a round."""
-        self._recorder.progress(server_round, replied, asked)
+    def report_progress(self, number: int, asked: int, busy: Collection[int]) -> None:
+        """Write how many clients were asked in a round, and who has not replied."""
+        self._recorder.progress(number, max(0, asked - len(busy)), asked, working=busy)
 
     def record_evaluation(
         self, server_round: int, task: int, scores: Mapping[int, Evaluation]

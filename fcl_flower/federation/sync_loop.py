@@ -307,11 +307,14 @@ class SynchronousStrategy(FederatedStrategy):
         self, asked: list[Message], number: int, closes_at: mailbox.Closing
     ) -> Iterator[Message]:
         """Yield one reply to each message as it arrives; report the progress."""
+        server, of_node = self.run.server, self.run.registry.client
+        working = {of_node(message.metadata.dst_node_id) for message in asked}
         if asked:
-            self.run.server.report_progress(number, 0, len(asked))
+            server.report_progress(number, len(asked), working)
         replies = mailbox.ask(self._mailbox, asked, closes_at)
-        for replied, reply in enumerate(replies, start=1):
-            self.run.server.report_progress(number, replied, len(asked))
+        for reply in replies:
+            working.discard(server.client(reply))
+            server.report_progress(number, len(asked), working)
             yield reply
 
     def _tasks_beside_update(self, server_round: int) -> int:

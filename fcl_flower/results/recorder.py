@@ -3,13 +3,14 @@
 ``config.toml`` (runs it again), ``scenario.json`` (the tasks of every client),
 ``rounds.jsonl``, ``accuracy.csv``, the files of diagnostics, ``summary.json``,
 ``journal.jsonl`` (the events that the others follow from, so that an interrupted run
-can be resumed) and, while it runs, ``progress.json``.
+can be resumed) and, while it runs, ``progress.json`` and ``begun.json`` (the summary
+of a run before its first round, without accuracies).
 """
 
 import csv
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -29,13 +30,13 @@ from fcl_flower.results.history import Lateness, RoundRecord, RunHistory
 from fcl_flower.results.measures.by_class import ClassMeasures
 from fcl_flower.results.measures.memory import PeakMemory
 from fcl_flower.results.monitoring.listener import Listener
+from fcl_flower.results.monitoring.progress_file import ProgressFile
+from fcl_flower.results.run_folder import BEGUN, write_json
 from fcl_flower.results.summary import summarize, total_rounds
 from fcl_flower.results.traffic import Traffic
 
 COLUMNS = ("round", "task_learned", "client", "task", "task_name", "accuracy")
 """Of ``accuracy.csv``."""
-PROGRESS_SECONDS = 0.2
-"""Between two writings of ``progress.json`` in the midst of a round."""
 
 
 class Recorder:
@@ -82,7 +83,7 @@ class Recorder:
             listener.begin(total_rounds(config, scenario))
         self._history = RunHistory.empty(config.scenario.clients, config.scenario.tasks)
         self._started = self._round_started = time.monotonic()
-        self._progress_written = self._started
+        self._progress = ProgressFile(folder / "progress.json", config, scenario)
         settings = config.replace(resume=False).to_toml()
         made = f"# Run: {told(environment())}\n"
         (folder / "config.toml").write_text(made + settings)
@@ -91,6 +92,10 @@ class Recorder:
         self._event_log = EventLog(folder / "journal.jsonl")
         with (folder / "accuracy.csv").open("w", newline="") as file:
             csv.writer(file).writerow(COLUMNS)
+        begun = summarize(config, scenario, self._history)
+        begun |= {"client_accuracy": [], "accuracy_matrix": [], "seconds": 0.0}
+        begun |= {"counterpart": counterpart, "environment": environment()}
+        write_json(folder / BEGUN, begun)
         self.progress(0, 0, 0, "starting")
 
     @property
@@ -113,40 +118,26 @@ class Recorder:
         self._event_log.clear()
 
     def progress(
-        self, server_round: int, done: int, expected: int, state: str = "training"
+        self,
+        server_round: int,
+        done: int,
+        expected: int,
+        state: str = "training",
+        working: Collection[int] = (),
     ) -> None:
         """Write ``progress.json``: how far the run is.
-
-        Not for every client that answers in the midst of a round: of a thousand, most
-        are done before anybody could have read of the one before.
 
         Args:
             server_round: that is running, counted from 1; 0 before the first.
             done: clients that have answered in it.
             expected: clients that were asked.
             state: ``starting``, ``training`` or ``finished``.
+            working: clients that have been asked and have not answered.
         """
         now = time.monotonic()
-        if 0 < done < expected and now - self._progress_written < PROGRESS_SECONDS:
-            return
-        self._progress_written = now
-        history, rounds = self._history, total_rounds(self._config, self._scenario)
-        tasks = 1 if self._scenario.stream is not None else self._config.scenario.tasks
-        _write_json(
-            self.folder / "progress.json",
-            {
-                "state": state,
-                "round": server_round,
-                "rounds": rounds,
-                "task": max(0, server_round - 1) * tasks // rounds,
-                "tasks": tasks,
-                "clients_done": done,
-                "clients": expected,
-                "accuracy": history.average_accuracy,
-                "bytes_up": history.traffic.up.total(),
-                "bytes_down": history.traffic.down.total(),
-                "seconds": now - self._started,
-            },
+        taken = now - self._started, now - self._round_started
+        self._progress.write(
+            self._history, taken, server_round, done, expected, state, working
         )
 
     def check_metrics(self, client_metrics: Mapping[str, float]) -> None:
@@ -265,14 +256,15 @@ class Recorder:
         remarks = dict(self._remarks)
         for diagnostics in self._diagnostics:
             for name, content in diagnostics.files().items():
-                _write_json(self.folder / name, content)
+                write_json(self.folder / name, content)
             summary |= diagnostics.summary()
             remarks |= diagnostics.remarks()
         summary["remarks"] = remarks
         summary["peak_memory"] = self._memory.bytes()
         summary["seconds"] = time.monotonic() - self._started
         summary["environment"] = environment()
-        _write_json(self.folder / "summary.json", summary)
+        write_json(self.folder / "summary.json", summary)
+        (self.folder / BEGUN).unlink()
         return summary
 
     def hand_over(self, summary: Mapping[str, Any], report: Path) -> None:
@@ -302,6 +294,7 @@ class Recorder:
 
     def _add_round(self, record: RoundRecord) -> None:
         self._history.add_round(record)
+        self._progress.add_round(record.round, record.seconds)
         by_task = record.metrics_by_task()
         for diagnostics in self._diagnostics:
             diagnostics.add_round(record.round, by_task, record.diagnostics)
@@ -314,10 +307,3 @@ class Recorder:
 def _evaluation_event(task: int, scores: Mapping[int, Evaluation]) -> dict[str, object]:
     kept = {client: asdict(found) for client, found in scores.items()}
     return {"task": task, "scores": kept}
-
-
-def _write_json(path: Path, content: object) -> None:
-    """Replace a file in one step: a reader sees the old content or the new."""
-    temporary = path.with_suffix(".new")
-    temporary.write_text(json.dumps(content, indent=1) + "\n")
-    temporary.replace(path)

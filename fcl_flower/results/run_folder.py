@@ -13,6 +13,8 @@ from fcl_flower.storage.folder_lock import COMMAND_LOCK, locked
 from fcl_flower.storage.private import make_private_folder
 
 RUNS = Path("runs")
+BEGUN = "begun.json"
+"""Stands for the summary as long as there is none."""
 CHECKPOINT = "checkpoint"
 """The server's state after the last finished round."""
 WORK = ".flower"
@@ -66,7 +68,7 @@ def _prepare(config: RunConfig, folder: Path, data_root: Path) -> RunConfig:
     for part in [work / "app", work / "home"] if config.run.resume else [work]:
         shutil.rmtree(part, ignore_errors=True)
     make_private_folder(work)
-    for name in ("summary.json", "progress.json"):
+    for name in ("summary.json", BEGUN, "progress.json"):
         (folder / name).unlink(missing_ok=True)
     return config.replace(
         output=str(folder.absolute()),
@@ -94,3 +96,10 @@ def close_folder(folder: Path, *, keep_clients: bool) -> dict[str, Any]:
         shutil.rmtree(folder / WORK, ignore_errors=True)
     found: dict[str, Any] = json.loads(summary.read_text())
     return found
+
+
+def write_json(path: Path, content: object) -> None:
+    """Replace a file in one step: a reader sees the old content or the new."""
+    temporary = path.with_suffix(".new")
+    temporary.write_text(json.dumps(content, indent=1) + "\n")
+    temporary.replace(path)

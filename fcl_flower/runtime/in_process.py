@@ -71,7 +71,9 @@ class InProcessGrid(Grid):
         nodes: Sequence[int],
         run_config: Mapping[str, bool | int | float | str],
         node_configs: Sequence[Mapping[str, bool | int | float | str]] = (),
-        on_reply: Callable[[int, int], None] = lambda done, sent: None,
+        on_turn: Callable[[list[int], int, int], None] = lambda working, done, sent: (
+            None
+        ),
     ) -> None:
         """Connect the nodes.
 
@@ -79,8 +81,9 @@ class InProcessGrid(Grid):
             nodes: ids, one for each client by ascending number.
             run_config: flat, as Flower passes it on.
             node_configs: what else each node is configured with; empty for nothing.
-            on_reply: called while clients train or are evaluated with how many of the
-                messages sent together are answered, and how many were sent.
+            on_turn: called before and after a client trains or is evaluated with who
+                does so now, how many of the messages sent together are answered, and
+                how many were sent.
         """
         extra = node_configs or [{} for _ in nodes]
         self._attack = RunConfig.of(run_config).federation.attack
@@ -102,7 +105,7 @@ class InProcessGrid(Grid):
             )
             for client, node in enumerate(nodes)
         }
-        self._on_reply = on_reply
+        self._on_turn = on_turn
         self._queued: dict[str, Message] = {}
         self._pushed = 0
 
@@ -127,9 +130,13 @@ class InProcessGrid(Grid):
 
     def _answer(self, message_id: str) -> Message:
         message = self._queued.pop(message_id)
-        reply = self.reply(message, self.contexts[message.metadata.dst_node_id])
-        if message.metadata.message_type != MessageType.QUERY:
-            self._on_reply(self._pushed - len(self._queued), self._pushed)
+        context = self.contexts[message.metadata.dst_node_id]
+        sent, done = self._pushed, self._pushed - len(self._queued)
+        if message.metadata.message_type == MessageType.QUERY:
+            return self.reply(message, context)
+        self._on_turn([int(context.node_config["partition-id"])], done - 1, sent)
+        reply = self.reply(message, context)
+        self._on_turn([], done, sent)
         return reply
 
     def reply(self, message: Message, context: Context) -> Message:
@@ -224,7 +231,7 @@ def _run(
 ) -> dict[str, Any]:
     path, seen = folder / "progress.json", Progress()
 
-    def report(**changes: int) -> None:
+    def report(**changes: object) -> None:
         nonlocal seen
         now: Progress = json.loads(path.read_text()) | changes
         if now != seen:
@@ -238,7 +245,9 @@ def _run(
         range(FIRST_NODE, FIRST_NODE + config.scenario.clients),
         config.flat(),
         [{"data-path": str(path.absolute())} for path in local_data],
-        on_reply=lambda done, sent: report(clients_done=done, clients=sent),
+        on_turn=lambda working, done, sent: report(
+            working=working, clients_done=done, clients=sent
+        ),
     )
     try:
         run_apps(grid, config)

@@ -33,6 +33,8 @@ def progress(rounds_done, **values):
         "bytes_up": 0,
         "bytes_down": 0,
         "seconds": 10.0,
+        "working": [],
+        "left": 10.0 * (4 - rounds_done) / rounds_done if rounds_done else None,
         **values,
     }
 

@@ -12,6 +12,7 @@ from fcl_flower.core.errors import ConfigError, RoundError
 from fcl_flower.core.interpolation import interpolate
 from fcl_flower.core.simulated_clock import SimulatedClock
 from fcl_flower.federation.transport import messages
+from fcl_flower.results.recorder import Recorder
 from fcl_flower.results.run_folder import CHECKPOINT
 from fcl_flower.setup import factory
 from fcl_flower.setup.resolve import resolve
@@ -91,6 +92,21 @@ def test_updates_are_aggregated_in_the_order_of_simulated_time(tmp_path):
 def test_synchronous_rounds_wait_for_the_slow_one(tmp_path):
     run_in_process(slow(tmp_path, strategy="fedavg", asynchronous=False))
     assert [row["clock"] for row in rounds_of(tmp_path)] == [4.0, 8.0, 12.0, 16.0]
+
+
+def test_clients_with_a_question_are_at_work(tmp_path, monkeypatch):
+    told, progress = [], Recorder.progress
+
+    def noted(recorder, number, done, expected, state="training", working=()):
+        told.append((state, number, sorted(working)))
+        progress(recorder, number, done, expected, state, working)
+
+    monkeypatch.setattr(Recorder, "progress", noted)
+    run_in_process(slow(tmp_path, strategy="local", tasks=1))
+    # Whose update it is has no question yet; the slow one comes when both have ended.
+    assert [working for state, _, working in told if state == "training"] == [
+        *([1, 2], [0, 2], [1, 2], [2], [], [])
+    ]
 
 
 @pytest.mark.parametrize("strategy", ["fedavg", "fedweit", "ewc"])

@@ -19,6 +19,7 @@ from fcl_flower.core.types import TaskStage
 from fcl_flower.federation.client import Client, model_bytes
 from fcl_flower.federation.identity.client_numbers import ClientNumbers, check_claim
 from fcl_flower.federation.transport import byte_counts, messages, protocol
+from fcl_flower.results.recorder import Recorder
 from fcl_flower.results.run_folder import free_folder
 from fcl_flower.setup import factory
 from fcl_flower.setup.resolve import resolve
@@ -472,6 +473,23 @@ def test_the_attention_of_each_task_is_recorded(tmp_path):
         others = [(f["client"], f["task"]) for f in row["foreign"]]
         assert others == [(c, 0) for c in range(3) if c != row["client"]]
         assert all(f["weight"] >= 0 for f in row["foreign"])
+
+
+def test_who_has_not_answered_is_at_work(tmp_path, monkeypatch):
+    told, progress = [], Recorder.progress
+
+    def noted(recorder, number, done, expected, state="training", working=()):
+        told.append((state, number, sorted(working)))
+        progress(recorder, number, done, expected, state, working)
+
+    monkeypatch.setattr(Recorder, "progress", noted)
+    run_in_process(tiny(tmp_path, strategy="local", clients=3, tasks=1))
+    left = [[0, 1, 2], [1, 2], [2], []]
+    assert told == [
+        ("starting", 0, []),
+        *(("training", 1, working) for working in left),
+        ("finished", 1, []),
+    ]
 
 
 def test_progress_is_finished_only_when_the_report_is_there(tmp_path, monkeypatch):

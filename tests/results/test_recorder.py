@@ -299,3 +299,56 @@ def test_progress_is_not_written_for_every_client_of_a_large_round(
     assert [told(1, 0.1), told(2, 0.09), told(3, 0.02)] == [0, 0, 3]
     assert [told(4, 0.1), told(1000, 0.0)] == [3, 1000], "the end at once"
     assert told(0, 0.0) == 0
+
+
+def test_until_there_is_a_summary_a_file_says_what_has_begun(recorder, tmp_path):
+    begun = found(tmp_path, "begun.json")
+    recorder.record_round(1, 0, {}, {}, Traffic())
+    recorder.finish()
+    finished = found(tmp_path, "summary.json")
+
+    assert not (tmp_path / "begun.json").exists()
+    assert begun["average_accuracy"] is None
+    assert begun["client_accuracy"] == begun["accuracy_matrix"] == []
+    assert begun["seconds"] == begun["bytes_up"] == 0
+    for key in ("label", "params", "training", "clients", "total_rounds", "command"):
+        assert begun[key] == finished[key]
+    assert begun["environment"].keys() == finished["environment"].keys()
+    assert begun["counterpart"] is finished["counterpart"] is None
+
+
+def test_progress_names_who_works_and_what_is_left(tmp_path, monkeypatch):
+    now = [100.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr(recorder_module, "time", clock)
+    recorder, told = made(tmp_path), {}
+    for number in range(1, 11):
+        # Ten rounds of 20 s; after each of two tasks a test of 2 s on each so far, of
+        # which half may have been loading.
+        now[0] += 20 + {5: 2, 10: 4}.get(number, 0)
+        recorder.record_round(number, (number - 1) // 5, {}, {}, Traffic())
+        now[0] += 1
+        recorder.progress(number + 1, 0, 3, working={2, 0})
+        now[0] -= 1
+        told[number] = found(tmp_path, "progress.json")
+
+    assert told[1]["left"] == pytest.approx(9 * 20 - 1)
+    assert told[5]["left"] == pytest.approx(5 * 20 + 2 - 1)
+    assert told[10]["left"] == 0
+    assert told[10]["working"] == [0, 2]
+
+
+def test_what_is_left_of_an_asynchronous_run_is_counted_in_updates(
+    tmp_path, monkeypatch
+):
+    now = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr(recorder_module, "time", clock)
+    config = RunConfig.from_settings(clients=3, tasks=2, rounds=5, asynchronous=True)
+    recorder = Recorder(tmp_path, config, PLAN, [])
+    for number in (1, 2):
+        now[0] += 3
+        recorder.record_round(number, 0, {}, {}, Traffic())
+    recorder.progress(2, 0, 0)
+
+    assert found(tmp_path, "progress.json")["left"] == pytest.approx(28 * 3)

@@ -7,7 +7,7 @@ import pytest
 from fcl_flower.results.report.charts import traces
 from fcl_flower.results.report.html import numbers
 from fcl_flower.results.report.html.content import Chart, Section, Table
-from fcl_flower.results.report.html.page import write_page
+from fcl_flower.results.report.html.page import page
 
 
 @pytest.mark.parametrize(
@@ -92,8 +92,8 @@ def test_a_trace_of_what_is_not_known_has_gaps():
     assert traces.known([0.5, math.nan, 1]) == [0.5, None, 1.0]
 
 
-def test_a_number_that_json_does_not_know_is_refused(tmp_path):
+def test_a_number_that_json_does_not_know_is_refused():
     figure = {"type": "scatter", "x": [0], "y": [math.nan]}
     chart = Chart("what", [figure], {"height": 1}, Table(["x"], []))
     with pytest.raises(ValueError, match="not JSON compliant"):
-        write_page(tmp_path / "page.html", "", "", [Section("", "", chart)], "")
+        page("", "", [Section("", "", chart)], "")

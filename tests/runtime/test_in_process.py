@@ -55,20 +55,22 @@ def test_where_clients_keep_their_state_changes_no_number(run, tmp_path):
     assert rounds_of(folder) == rounds_of(tmp_path / "context")
 
 
-def test_each_reply_is_reported_with_the_round_it_belongs_to(run):
+def test_who_trains_is_reported_and_each_reply_with_the_round_it_belongs_to(run):
     seen = []
     run("run", clients=3, strategy="fedavg", watch=seen.append)
     training = [
-        (progress["round"], progress["clients_done"], progress["clients"])
+        (progress["round"], progress["working"], progress["clients_done"])
         for progress in seen
         if progress["state"] == "training"
     ]
-    assert training == [  # each task is learned, then tested
-        *((1, 1, 3), (1, 2, 3), (1, 3, 3)),
-        *((1, 1, 3), (1, 2, 3), (1, 3, 3)),
-        *((2, 1, 3), (2, 2, 3), (2, 3, 3)),
-        *((2, 1, 3), (2, 2, 3), (2, 3, 3)),
+    assert training == [
+        (number, working, done)
+        for number in (1, 2)
+        for _ in ("learned", "tested")
+        for client in range(3)
+        for working, done in (([client], client), ([], client + 1))
     ]
+    assert {progress["clients"] for progress in seen} == {0, 3}
     assert seen[-1]["state"] == "finished"
 
 

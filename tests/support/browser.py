@@ -57,7 +57,9 @@ class Seen:
     complaints: list
 
 
-class _Note(HTMLParser):
+class Note(HTMLParser):
+    """Finds what a probe has written into the page."""
+
     def __init__(self):
         super().__init__()
         self.inside, self.text = False, ""
@@ -98,7 +100,7 @@ def look(page, folder, width=1000, dark=False):
         check=True,
         timeout=180,
     )
-    note = _Note()
+    note = Note()
     note.feed(done.stdout)
     return Seen(
         json.loads(note.text),

@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import os
 
 import numpy as np
 from sklearn.metrics import adjusted_rand_score
@@ -396,3 +397,49 @@ def edit(folder, name, **changes):
 
 def summary_of(folder):
     return json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+
+
+def make_under_way(folder, finished=5, **size):
+    """Write a run folder after some of its rounds, with half a line of another."""
+    run = make_run(folder, **size)
+    summary = summary_of(run)
+    unknown = dict.fromkeys(
+        ("average_accuracy", "forgetting", "backward_transfer", "learning_accuracy")
+    )
+    nothing = dict.fromkeys(
+        ("bytes_up", "bytes_down", "nominal_bytes_up", "nominal_bytes_down"), 0
+    )
+    empty = {"client_accuracy": [], "accuracy_matrix": [], "seconds": 0.0}
+    kinds = {"bytes_by_kind": {"up": {}, "down": {}}, "model_bytes": 0}
+    write(run / "begun.json", summary | unknown | nothing | empty | kinds)
+    (run / "summary.json").unlink()
+    (run / "attention.json").unlink(missing_ok=True)
+    lines = (run / "rounds.jsonl").read_text(encoding="utf-8").splitlines(True)
+    text = "".join(lines[:finished])
+    (run / "rounds.jsonl").write_text(text + lines[finished][:40], encoding="utf-8")
+    with (run / "accuracy.csv").open(encoding="utf-8", newline="") as file:
+        head, *rows = file.read().splitlines(True)
+    kept = [row for row in rows if int(row.split(",")[0]) <= finished]
+    (run / "accuracy.csv").write_text(
+        "".join([head, *kept, "8,1,0,"]), encoding="utf-8", newline=""
+    )
+    tasks = summary["tasks"]
+    rounds = summary["total_rounds"]
+    progress = {
+        "state": "training",
+        "round": finished + 1,
+        "rounds": rounds,
+        "task": finished * tasks // rounds,
+        "tasks": tasks,
+        "clients_done": 1,
+        "clients": summary["clients"],
+        "working": [1, 2],
+        "accuracy": None,
+        "bytes_up": 0,
+        "bytes_down": 0,
+        "seconds": 12.5,
+        "left": 83.0,
+    }
+    write(run / "progress.json", progress)
+    os.utime(run / "progress.json", (1_790_000_000, 1_790_000_000))
+    return run

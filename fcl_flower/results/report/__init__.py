@@ -11,16 +11,24 @@ from fcl_flower.core.lazy import lazy_names
 if TYPE_CHECKING:
     from fcl_flower.results.report.comparison.page import (
         comparison_charts,
+        comparison_page,
         write_comparison,
     )
-    from fcl_flower.results.report.run_page import run_charts, write_report
+    from fcl_flower.results.report.run_page import report_page, run_charts, write_report
 
-__all__ = ["comparison_charts", "run_charts", "write_comparison", "write_report"]
+__all__ = [
+    "comparison_charts",
+    "comparison_page",
+    "report_page",
+    "run_charts",
+    "write_comparison",
+    "write_report",
+]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "comparison.page": "write_comparison comparison_charts",
-        "run_page": "write_report run_charts",
+        "comparison.page": "write_comparison comparison_charts comparison_page",
+        "run_page": "write_report run_charts report_page",
     },
 )

@@ -1,20 +1,24 @@
 """Reads the files of a run folder: all that a report is made of, checked once."""
 
-import csv
-import io
-import json
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter
 
-from fcl_flower.core.errors import ConfigError
+from fcl_flower.results import metrics
 from fcl_flower.results.metrics import Accuracy, mean_measured
+from fcl_flower.results.report.run_files import (
+    csv_rows,
+    json_lines,
+    json_value,
+    read_as,
+    refused,
+    require_below,
+)
 from fcl_flower.results.report.schema import (
     Attention,
     Clustering,
@@ -32,8 +36,6 @@ _MEASUREMENTS = TypeAdapter(list[Measurement])
 _ATTENTION = TypeAdapter(list[Attention])
 _OVERLAP = TypeAdapter(list[Overlap])
 _CLUSTERINGS = TypeAdapter(Annotated[list[Clustering], Field(min_length=1)])
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,6 +63,16 @@ class Run:
     overlap: list[Overlap] | None
     clusterings: list[Clustering] | None
 
+    @property
+    def latest(self) -> Accuracy:
+        """Return the row of ``accuracy`` after the last task, or the last one so far.
+
+        Shape (clients, tasks).
+        """
+        if self.summary.progress is None or np.isnan(self.accuracy).all():
+            return self.accuracy[:, -1]
+        return self.accuracy[:, metrics.so_far(self.accuracy).shape[1] - 1]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Evaluations:
@@ -86,12 +98,12 @@ class Evaluations:
 
 
 def read_run(folder: Path) -> Run:
-    """Return what ``folder`` holds.
+    """Return what the folder of a finished run holds.
 
     Raises:
         ConfigError: a file is missing or not what it should be; names the file.
     """
-    summary = _read(_SUMMARY, folder / "summary.json", _json)
+    summary = read_as(_SUMMARY, folder / "summary.json", json_value)
     attention, overlap = folder / "attention.json", folder / "overlap.json"
     concepts = folder / "concepts.json"
     clustered = summary.hidden is not None and concepts.exists()
@@ -101,11 +113,11 @@ def read_run(folder: Path) -> Run:
         summary,
         _matrix(folder, "client_accuracy", summary, (summary.clients, *side)),
         _matrix(folder, "accuracy_matrix", summary, side),
-        _measurements(folder / "accuracy.csv", summary),
-        _rounds(folder / "rounds.jsonl"),
-        _scenario(folder / "scenario.json", summary),
-        _read(_ATTENTION, attention, _json) if attention.exists() else None,
-        _read(_OVERLAP, overlap, _json) if overlap.exists() else None,
+        measurements_of(folder / "accuracy.csv", summary),
+        rounds_of(folder / "rounds.jsonl"),
+        scenario_of(folder / "scenario.json", summary),
+        read_as(_ATTENTION, attention, json_value) if attention.exists() else None,
+        read_as(_OVERLAP, overlap, json_value) if overlap.exists() else None,
         _clusterings(concepts, summary) if clustered else None,
     )
 
@@ -139,95 +151,49 @@ def _matrix(
         expected = "null above the diagonal"
     else:
         return matrix
-    raise _refused(folder / "summary.json", key, nested, expected)
+    raise refused(folder / "summary.json", key, nested, expected)
 
 
-def _measurements(path: Path, summary: Summary) -> list[Measurement]:
-    found = _read(_MEASUREMENTS, path, _csv_rows)
+def measurements_of(
+    path: Path, summary: Summary, *, growing: bool = False
+) -> list[Measurement]:
+    """Return the rows of ``accuracy.csv``; of a ``growing`` one the whole rows."""
+    found = read_as(_MEASUREMENTS, path, lambda path: csv_rows(path, growing=growing))
     for line, m in enumerate(found):
-        _require_below(path, f"{line}.client", [m.client], summary.clients)
-        _require_below(path, f"{line}.task", [m.task], summary.tasks)
+        require_below(path, f"{line}.client", [m.client], summary.clients)
+        require_below(path, f"{line}.task", [m.task], summary.tasks)
     return found
 
 
-def _rounds(path: Path) -> list[Round]:
-    rounds = _read(_ROUNDS, path, _json_lines)
+def rounds_of(path: Path, *, growing: bool = False) -> list[Round]:
+    """Return the lines of ``rounds.jsonl``; of a ``growing`` one the whole lines."""
+    rounds = read_as(_ROUNDS, path, lambda path: json_lines(path, growing=growing))
     numbers = [entry.round for entry in rounds]
     if numbers != [*range(1, len(rounds) + 1)]:
-        raise _refused(path, "round", numbers, "1, 2, 3 and so on")
+        raise refused(path, "round", numbers, "1, 2, 3 and so on")
     return rounds
 
 
-def _scenario(path: Path, summary: Summary) -> Scenario:
-    scenario = _read(_SCENARIO, path, _json)
+def scenario_of(path: Path, summary: Summary) -> Scenario:
+    """Return ``scenario.json``."""
+    scenario = read_as(_SCENARIO, path, json_value)
     if summary.hidden is not None:
         expected = [summary.tasks] * summary.clients
         counts = [*map(len, scenario.clients)]
         if counts != expected:
-            raise _refused(
+            raise refused(
                 path, "lengths of clients", counts, f"concepts: {expected!r:.60}"
             )
     return scenario
 
 
 def _clusterings(path: Path, summary: Summary) -> list[Clustering]:
-    found = _read(_CLUSTERINGS, path, _json)
+    found = read_as(_CLUSTERINGS, path, json_value)
     for i, one in enumerate(found):
-        _require_below(path, f"{i}.clients", one.clients, summary.clients)
-        _require_below(path, f"{i}.concept", one.concept, summary.tasks)
-        _require_below(path, f"{i}.round", [one.round], summary.total_rounds + 1)
+        require_below(path, f"{i}.clients", one.clients, summary.clients)
+        require_below(path, f"{i}.concept", one.concept, summary.tasks)
+        require_below(path, f"{i}.round", [one.round], summary.total_rounds + 1)
     numbers = [one.round for one in found]
     if any(later <= earlier for earlier, later in pairwise(numbers)):
-        raise _refused(path, "round", numbers, "ascending ones")
+        raise refused(path, "round", numbers, "ascending ones")
     return found
-
-
-# ---- any file
-
-
-def _read(schema: TypeAdapter[T], path: Path, parse: Callable[[Path], object]) -> T:
-    """Return a file's content by its schema."""
-    try:
-        return schema.validate_python(parse(path))
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"])) or "the whole"
-        shown = "nothing" if first["type"] == "missing" else f"{first['input']!r:.60}"
-        raise ConfigError(f"{path}: {key}: got {shown}: {first['msg']}") from error
-
-
-def _json(path: Path) -> object:
-    try:
-        return json.loads(_text(path))
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"{path}: got {error}, expected JSON") from error
-
-
-def _json_lines(path: Path) -> list[object]:
-    try:
-        return [json.loads(line) for line in _text(path).split("\n") if line.strip()]
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"{path}: got {error}, expected JSON lines") from error
-
-
-def _csv_rows(path: Path) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(_text(path))))
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"{path}: got {error}, expected a text file of a finished run"
-        ) from error
-
-
-def _require_below(path: Path, key: str, values: Iterable[int], limit: int) -> None:
-    for value in values:
-        if not 0 <= value < limit:
-            raise _refused(path, key, value, f"a number from 0 to {limit - 1}")
-
-
-def _refused(path: Path, key: str, value: object, expected: str) -> ConfigError:
-    return ConfigError(f"{path}: {key}: got {value!r:.60}, expected {expected}")

@@ -15,7 +15,7 @@ from fcl_flower.results.report.html.content import (
     Verdict,
     charts_of,
 )
-from fcl_flower.results.report.html.page import write_page
+from fcl_flower.results.report.html.page import page, write_page
 from fcl_flower.results.report.reader import Run, read_run
 from fcl_flower.results.report.schema import Round
 from fcl_flower.results.report.sections.accuracy import (
@@ -31,38 +31,55 @@ from fcl_flower.results.report.sections.attention import attention_section
 from fcl_flower.results.report.sections.classes import classes_section
 from fcl_flower.results.report.sections.clusters import clustering_sections
 from fcl_flower.results.report.sections.headline import headline
+from fcl_flower.results.report.sections.left_out import left_out_section
 from fcl_flower.results.report.sections.settings import (
     concepts_section,
     scenario_section,
     settings_section,
 )
 from fcl_flower.results.report.sections.traffic import traffic_section
+from fcl_flower.results.report.sections.under_way import under_way
+from fcl_flower.results.report.so_far import read_so_far
 
 
 def write_report(folder: Path) -> Path:
     """Write ``report.html`` into a run folder and return its path.
 
     Args:
-        folder: holds ``summary.json``, ``accuracy.csv``, ``rounds.jsonl``,
-            ``scenario.json`` and, for a strategy with foreign adapters,
-            ``attention.json`` and, where it selects them, ``overlap.json``; for one
-            that tells hidden concepts apart ``concepts.json``.
+        folder: see `report_page`.
 
     Raises:
         ConfigError: a file is missing or not what it should be; names the file.
     """
-    run = read_run(folder)
+    return write_page(folder / "report.html", report_page(folder))
+
+
+def report_page(folder: Path, *, live: bool = False) -> str:
+    """Return the page of a run; of one that is under way, what there is so far.
+
+    Args:
+        folder: holds ``summary.json``, ``accuracy.csv``, ``rounds.jsonl``,
+            ``scenario.json`` and, for a strategy with foreign adapters,
+            ``attention.json`` and, where it selects them, ``overlap.json``; for one
+            that tells hidden concepts apart ``concepts.json``. Of a run under way
+            ``begun.json`` and ``progress.json`` in place of the first.
+        live: see `page`.
+
+    Raises:
+        ConfigError: see `write_report`.
+    """
+    run = read_so_far(folder)
     summary = run.summary
     count = numbers.plural(summary.tasks, summary.full_noun)
     local_only = ", local-only: no communication" if summary.local_only else ""
-    return write_page(
-        folder / "report.html",
-        summary.label,
+    return page(
+        summary.label if summary.progress is None else f"{summary.label}, under way",
         f"{summary.strategy} on {summary.data}, model "
         f"{summary.model}, {numbers.plural(summary.clients, 'client')}, {count}, "
         f"{summary.steps}, seed {summary.seed}{local_only}",
         _body(run),
         f"{_made(run)}Made from {_files(run)}.",
+        live=live,
     )
 
 
@@ -81,7 +98,9 @@ def _made(run: Run) -> str:
 
 
 def _files(run: Run) -> str:
-    names = ["summary.json", "accuracy.csv", "rounds.jsonl", "scenario.json"]
+    begun = ["begun.json", "progress.json"]
+    names = ["summary.json"] if run.summary.progress is None else begun
+    names += ["accuracy.csv", "rounds.jsonl", "scenario.json"]
     names += [] if run.attention is None else ["attention.json"]
     names += [] if run.overlap is None else ["overlap.json"]
     names += [] if run.clusterings is None else ["concepts.json"]
@@ -90,20 +109,22 @@ def _files(run: Run) -> str:
 
 def _body(run: Run) -> Iterator[Block]:
     summary = run.summary
-    yield headline(summary)
-    if count := summary.untrained_client_tasks:
-        every = summary.clients * summary.tasks
-        yield Verdict(numbers.untrained(count, every))
+    if summary.progress is not None:
+        yield from under_way(summary, summary.progress, run.rounds)
+    else:
+        yield headline(summary)
+        if count := summary.untrained_client_tasks:
+            every = summary.clients * summary.tasks
+            yield Verdict(numbers.untrained(count, every))
     yield from _accuracy(run)
     if run.clusterings is not None:
         yield from clustering_sections(run.clusterings, run)
-    if summary.clients > 1 and not np.isnan(run.accuracy).all():
-        yield clients_section(run)
-    if summary.per_class:
-        yield classes_section(summary)
+    yield from _by_client_and_class(run)
     if run.rounds:
         yield _rounds(run.rounds)
         yield traffic_section(summary, run.rounds)
+    if any(one.failed for one in run.rounds):
+        yield left_out_section(run.rounds)
     if run.attention is not None:
         yield attention_section(run.attention)
     if run.overlap is not None:
@@ -117,17 +138,27 @@ def _body(run: Run) -> Iterator[Block]:
 
 def _accuracy(run: Run) -> Iterator[Block]:
     """Yield the sections on accuracy and catastrophic forgetting."""
-    summary = run.summary
+    summary, finished = run.summary, run.summary.progress is None
     if np.isnan(run.accuracy).all():
-        yield Section("No accuracy was measured", "No client was evaluated.")
+        so_far = "" if finished else " so far"
+        yield Section(f"No accuracy was measured{so_far}", "No client was evaluated.")
     elif summary.hidden is not None:
         yield concepts_accuracy_section(run)
     elif summary.tasks > 1:
-        if summary.scenario == "class-incremental":
+        if finished and summary.scenario == "class-incremental":
             yield classes_seen_section(summary)
         yield accuracy_section(run)
-        yield forgetting_section(run)
+        if finished:
+            yield forgetting_section(run)
         yield matrix_section(run)
+
+
+def _by_client_and_class(run: Run) -> Iterator[Block]:
+    """Yield the sections on whose accuracy it is, and of which classes."""
+    if run.summary.clients > 1 and not np.isnan(run.accuracy).all():
+        yield clients_section(run)
+    if run.summary.per_class:
+        yield classes_section(run.summary)
 
 
 def _rounds(rounds: list[Round]) -> Section:

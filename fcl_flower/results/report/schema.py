@@ -114,8 +114,27 @@ class ClassResult(_Record):
     f1: Fraction
 
 
+class Progress(_Record):
+    """``progress.json``: how far a run is; ``left``: seconds, None: not known yet."""
+
+    round: Annotated[int, Field(ge=0)]
+    rounds: Annotated[int, Field(ge=1)]
+    task: Annotated[int, Field(ge=0)]
+    tasks: Annotated[int, Field(ge=1)]
+    clients_done: Annotated[int, Field(ge=0)]
+    clients: Annotated[int, Field(ge=0)]
+    working: list[int] = []
+    seconds: float
+    left: float | None = None
+    at: float = 0.0
+    """When it was written, in seconds since 1970; 0 if that is not known."""
+
+
 class Summary(_Record):
-    """``summary.json``: what the run was and what came out. None: not measured."""
+    """``summary.json``: what the run was and what came out. None: not measured.
+
+    Of a run under way: what has come out so far, and ``progress``.
+    """
 
     label: str
     strategy: str
@@ -161,6 +180,7 @@ class Summary(_Record):
     balanced_accuracy: Fraction | None = None
     macro_f1: Fraction | None = None
     per_class: list[ClassResult] = []
+    progress: Progress | None = None
 
     @property
     def steps(self) -> str:
@@ -174,6 +194,16 @@ class Summary(_Record):
         if not self.dataset:
             return "the clients' local data"
         return f"{self.dataset} ({self.scenario})"
+
+    @property
+    def last(self) -> str:
+        """Return what the newest accuracies are: ``final``, or not yet."""
+        return "final" if self.progress is None else "latest"
+
+    @property
+    def ends(self) -> str:
+        """Return the verb of a sentence on these."""
+        return "ends" if self.progress is None else "is so far"
 
     @property
     def noun(self) -> str:
@@ -193,6 +223,7 @@ class Round(_Record):
     task: int
     clients: list[int]
     failed: list[int]
+    reasons: dict[int, str] = {}
     loss: float | None
     valid_accuracy: float | None
     bytes_up: BytesOfKind

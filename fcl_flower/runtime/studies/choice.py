@@ -75,13 +75,19 @@ def settle(
         if found.row == row.config.title
     }
     summaries = run_study(
-        Study(tuple(found.config for found in candidates), choice.seeds),
+        candidate_study(choice),
         folder / FOLDER,
         run_all,
         lambda config: config.title in needed,
     )
     chosen = _chosen(choice, candidates, summaries, folder)
     return replace(study, variants=choice.settled(chosen), choice=None)
+
+
+def candidate_study(choice: Choice) -> Study:
+    """Return the runs of all candidates."""
+    every = (found.config for row in choice.rows for found in _candidates(row))
+    return Study(tuple(every), choice.seeds)
 
 
 def _candidates(row: Row) -> list[_Candidate]:

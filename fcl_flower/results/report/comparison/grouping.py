@@ -14,11 +14,15 @@ from fcl_flower.results.report.reader import Run
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entry:
-    """The runs of one label, one per seed, and the colour of its lines."""
+    """The runs of one label, one per seed, and the colour of its lines.
+
+    A run that is ``under_way`` is an entry of its own.
+    """
 
     label: str
     runs: tuple[Run, ...]
     colour: str
+    under_way: bool = False
 
     @property
     def local_only(self) -> bool:
@@ -95,7 +99,9 @@ def require_identical_scenario(runs: Sequence[Run]) -> None:
 
 
 def entries(runs: Sequence[Run]) -> list[Entry]:
-    """Return the runs by label; a local-only one has the colour of its counterpart.
+    """Return the runs by label, those under way for themselves.
+
+    A local-only one has the colour of its counterpart.
 
     Raises:
         ConfigError: a label has two runs of one seed.
@@ -118,8 +124,14 @@ def entries(runs: Sequence[Run]) -> list[Entry]:
                 "labels or seeds"
             )
         owner = owners.get(label, label) if members[0].summary.local_only else label
-        colours.setdefault(owner, category_colour(len(colours)))
-        found.append(Entry(label, tuple(members), colours[owner]))
+        colour = colours.setdefault(owner, category_colour(len(colours)))
+        finished = tuple(run for run in members if run.summary.progress is None)
+        found += [Entry(label, finished, colour)] if finished else []
+        found += [
+            Entry(f"{label} seed {run.summary.seed}, under way", (run,), colour, True)
+            for run in members
+            if run.summary.progress is not None
+        ]
     return found
 
 

@@ -21,10 +21,11 @@ def progress_section(rows: Sequence[Entry]) -> Section:
     series = _all_series(rows, curve)
     if not series:
         return Section("No accuracy was measured", "No client was evaluated.")
+    finished = {entry.label for entry in rows if not entry.under_way}
     known = sorted(
         (float(one.values[-1]), one.name)
         for one in series
-        if not np.isnan(one.values[-1])
+        if one.name in finished and not np.isnan(one.values[-1])
     )
     heading = f"Accuracy as {step}s go by"
     if len(known) > 1:

@@ -11,22 +11,23 @@ from fcl_flower.results.report.html.content import Cell, Section, Table, Value
 from fcl_flower.results.report.reader import Run
 
 
-def page_of(run: Run, folder: Path) -> str:
+def page_of(run: Run, folder: Path | None) -> str:
     """Return the address of a run's page from ``folder``; empty where it has none."""
     page = run.folder / "report.html"
-    return quote(os.path.relpath(page, folder)) if page.exists() else ""
+    return quote(os.path.relpath(page, folder)) if folder and page.exists() else ""
 
 
-def runs_section(rows: Sequence[Entry], folder: Path) -> Section:
+def runs_section(rows: Sequence[Entry], folder: Path | None) -> Section:
     """Return a table with a row for each run.
 
     Args:
         rows: the runs by label.
-        folder: of the page, from which links to the runs start.
+        folder: of the page, from which links to the runs start; None for no links.
     """
     runs = [run for entry in rows for run in entry.runs]
+    linked = all(page_of(run, folder) for run in runs)
     return Section(
-        f"{numbers.plural(len(runs), 'run')}, each with a page of its own",
+        numbers.plural(len(runs), "run") + ", each with a page of its own" * linked,
         "From summary.json: how each run was made. A command runs the same again in "
         "the folder of its run.",
         Table(
@@ -38,7 +39,7 @@ def runs_section(rows: Sequence[Entry], folder: Path) -> Section:
     )
 
 
-def _row(run: Run, folder: Path) -> list[Value]:
+def _row(run: Run, folder: Path | None) -> list[Value]:
     summary = run.summary
     return [
         Cell(summary.label, link=page_of(run, folder), hint=str(run.folder.name)),

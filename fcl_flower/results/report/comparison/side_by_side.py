@@ -43,12 +43,12 @@ _COSTS: Mapping[str, tuple[str, Callable[[float], Value]]] = {
 """Likewise, each with how its mean is told."""
 
 
-def side_by_side_section(rows: Sequence[Entry], folder: Path) -> Section:
+def side_by_side_section(rows: Sequence[Entry], folder: Path | None) -> Section:
     """Return a table with a row for each method.
 
     Args:
         rows: the runs by label.
-        folder: of the page, from which links to the runs start.
+        folder: of the page, from which links to the runs start; None for no links.
     """
     seeds = max(len(entry.runs) for entry in rows)
     mean = numbers.mean_over(rows[0].runs[0].summary.clients, "client")

@@ -25,6 +25,11 @@ def signed(value: float | None) -> str:
     return f"+{text}" if text[0].isdigit() and float(text) else text
 
 
+def share(value: float) -> str:
+    """Return a part of a whole such as ``35 %``, 100 % only of all."""
+    return f"{math.floor(100 * value + 1e-9)} %"
+
+
 def untrained(count: int, of: int) -> str:
     """Return a sentence on tasks of clients that were tested without training."""
     return (

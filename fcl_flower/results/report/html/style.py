@@ -69,6 +69,7 @@ td.n, th.n { text-align: right; white-space: nowrap; }
 .scenario td:first-child { min-width: 0; }
 td small { display: block; line-height: 1.35; color: var(--muted); }
 .settings td { overflow-wrap: anywhere; }
+.under-way td { white-space: nowrap; }
 .choices { margin-top: 1.25rem; }
 pre { padding: .8rem 1rem; background: var(--panel); border-radius: 6px;
   overflow-x: auto; font-size: .87rem; }
@@ -77,7 +78,9 @@ summary { cursor: pointer; color: var(--accent); }
 details > :not(summary) { margin-top: .75rem; }
 footer { margin-top: 3.5rem; padding-top: .8rem; border-top: 1px solid var(--rule);
   font-size: .85rem; color: var(--muted); }
-@media print { .tall { max-height: none; } body { max-width: none; }
+#live { margin: -1.5rem 0 1rem; font-size: .85rem; color: var(--muted); }
+@media print { #live { display: none; }
+  .tall { max-height: none; } body { max-width: none; }
   figure, tr { break-inside: avoid; } details.numbers:not([open]) { display: none; } }
 .swatch { display: inline-block; width: .7rem; height: .7rem; margin-right: .5rem;
   border-radius: 2px; }

@@ -59,14 +59,19 @@ TEMPLATE = """\
 <head>
 <meta charset="utf-8"/>
 <meta name="viewport" content="width=device-width, initial-scale=1"/>
-{# The browser refuses any request, whatever a label contains. #}
+{# The browser refuses any request, whatever a label contains; a live page may ask for
+   itself. #}
 <meta http-equiv="Content-Security-Policy" content="default-src 'none';
  base-uri 'none'; form-action 'none'; script-src 'unsafe-inline';
- style-src 'unsafe-inline'; img-src data: blob:"/>
+ style-src 'unsafe-inline'; img-src data: blob:
+ {%- if following %}; connect-src 'self'{% endif %}"/>
 <title>{{ title }}</title>
 <style>{{ style|safe }}</style>
 </head>
 <body>
+{% if following %}
+<p id="live">Live: this page follows the run.</p>
+{% endif %}
 <header><p>{{ subtitle }}</p><h1>{{ title }}</h1></header>
 {% for block in blocks %}
 {% if block.kind == "tiles" %}<dl class="tiles">
@@ -88,11 +93,14 @@ files of the run. Accuracies are fractions of the test examples; a dash stands f
 what was not measured. Rest the pointer on a picture or a size for the exact number;
 drag over a picture to zoom, click a name in its legend to hide it. {{ sources }}
 </footer>
-{% if figures %}
+{% if library %}
 <noscript><style>.chart { display: none; }</style></noscript>
 <script type="application/json" id="figures">{{ figures|tojson }}</script>
 <script type="text/plain" id="library">{{ library }}</script>
 <script>{{ script|safe }}</script>
+{% if following %}
+<script>{{ following|safe }}</script>
+{% endif %}
 {% endif %}
 </body>
 </html>

@@ -82,7 +82,7 @@ def concepts_accuracy_section(run: Run) -> Section:
         return Section("No evaluation is known", "accuracy.csv is empty.")
     ends = sorted((one.values[~np.isnan(one.values)][-1], one.name) for one in series)
     (low, worst), (high, best) = ends[0], ends[-1]
-    heading = f"{best} ends highest ({high:.3f})"
+    heading = f"{best} {run.summary.ends} highest ({high:.3f})"
     if len(ends) > 1:
         heading += f", {worst} lowest ({low:.3f})"
     return Section(
@@ -139,17 +139,22 @@ def matrix_section(run: Run) -> Section:
     final = numbers.fraction(run.summary.average_accuracy)
     mean = numbers.mean_over(run.summary.clients, "client")
     what = f"Accuracy on every task after every task, {mean}"
+    heading = f"Tasks are learned at {learned} (diagonal)"
+    note = f"a[t, i]: accuracy on task i after learning task t, {mean}"
+    if run.summary.progress is None:
+        heading += f" and end at {final} (last row)"
+        note += f"; row {run.summary.tasks - 1} is the end of the run"
     return Section(
-        f"Tasks are learned at {learned} (diagonal) and end at {final} (last row)",
-        f"a[t, i]: accuracy on task i after learning task t, {mean}; row "
-        f"{run.summary.tasks - 1} is the end of the run.",
+        heading,
+        f"{note}.",
         _triangle(run.mean_accuracy, _limits(run.mean_accuracy), what),
     )
 
 
 def clients_section(run: Run) -> Section:
     """Return how the clients differ."""
-    final = metrics.mean_measured(run.accuracy[:, -1], axis=1)
+    final = metrics.mean_measured(run.latest, axis=1)
+    ends = run.summary.ends
     known = int((~np.isnan(final)).sum())
     if not known:
         heading = "No client was measured at the end"
@@ -157,11 +162,12 @@ def clients_section(run: Run) -> Section:
         heading = f"One client was measured at the end, at {np.nanmax(final):.3f}"
     else:
         heading = (
-            f"Client {np.nanargmax(final)} ends best ({np.nanmax(final):.3f}), client "
-            f"{np.nanargmin(final)} worst ({np.nanmin(final):.3f})"
+            f"Client {np.nanargmax(final)} {ends} best ({np.nanmax(final):.3f}), "
+            f"client {np.nanargmin(final)} worst ({np.nanmin(final):.3f})"
         )
     limits = low, high = _limits(run.accuracy)
     noun, hidden = run.summary.noun, run.summary.hidden is not None
+    last = run.summary.last
     picture: Chart | Charts
     if len(final) <= _MULTIPLES and run.summary.tasks > 1 and not hidden:
         note = f"The matrix of each client; pale is {low:.2f}, strong is {high:.2f}."
@@ -171,14 +177,14 @@ def clients_section(run: Run) -> Section:
                     matrix,
                     limits,
                     f"Accuracies of client {client}",
-                    f"client {client}: ends at {numbers.fraction(final[client])}",
+                    f"client {client}: {ends} at {numbers.fraction(final[client])}",
                 )
                 for client, matrix in enumerate(run.accuracy)
             ]
         )
     else:
-        note = f"Final accuracy of every client on each of its {noun}s."
-        picture = _final_by_client(run.accuracy[:, -1], limits, noun)
+        note = f"{last.capitalize()} accuracy of every client on each of its {noun}s."
+        picture = _by_client(run.latest, limits, noun, last)
     return Section(heading, note, picture, _final_table(run))
 
 
@@ -198,31 +204,33 @@ def _triangle(
     )
 
 
-def _final_by_client(final: Accuracy, limits: tuple[float, float], noun: str) -> Chart:
-    clients, tasks = final.shape
+def _by_client(
+    accuracy: Accuracy, limits: tuple[float, float], noun: str, last: str
+) -> Chart:
+    clients, tasks = accuracy.shape
     return heat_map(
-        final,
+        accuracy,
         Axis("client", [*map(str, range(clients))]),
-        Axis(f"final accuracy on {noun}", [*map(str, range(tasks))]),
+        Axis(f"{last} accuracy on {noun}", [*map(str, range(tasks))]),
         limits,
-        lambda c, i: f"client {c}, {noun} {i}: {final[c, i]:.3f}",
-        f"Final accuracy of every client on every {noun}",
+        lambda c, i: f"client {c}, {noun} {i}: {accuracy[c, i]:.3f}",
+        f"{last.capitalize()} accuracy of every client on every {noun}",
     )
 
 
 def _final_table(run: Run) -> Table:
     """Return the last measurement of each client and task, with the task's name."""
     by_round = sorted(run.measurements, key=lambda m: m.round)
-    last = {(m.client, m.task): m for m in by_round}
+    latest = {(m.client, m.task): m for m in by_round}
     return Table(
         ["client", run.summary.noun, "name", "round", "accuracy"],
         [
             [str(client), str(task), m.task_name, str(m.round), f"{m.accuracy:.3f}"]
-            for (client, task), m in sorted(last.items())
+            for (client, task), m in sorted(latest.items())
         ],
         "finals",
         words=3,
-        folded="Every final accuracy as a table",
+        folded=f"Every {run.summary.last} accuracy as a table",
     )
 
 

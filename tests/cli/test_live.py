@@ -1,0 +1,102 @@
+"""Commands with --live: what their page shows while something goes on."""
+
+import http.client
+
+import pytest
+from run_folders import make_run, make_under_way
+
+from fcl_flower.core.errors import RoundError
+from fcl_flower.results.monitoring import live
+from fcl_flower.runtime import simulation
+from fcl_flower.runtime.processes import free_port
+
+TINY = ["--clients", "2", "--tasks", "2", "--rounds", "1", "--classes-per-task", "2"]
+
+
+def got(port):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection.request("GET", "/")
+    reply = connection.getresponse()
+    found = reply.status, reply.read().decode()
+    connection.close()
+    return found
+
+
+@pytest.fixture
+def looks(monkeypatch):
+    """Let no command run anything: what it would do is look at its own page."""
+    port, seen = free_port(), []
+    monkeypatch.setattr(live, "SHARE", 1e9)
+    monkeypatch.setattr(live, "LOOKS_SECONDS", 0)
+
+    def looking(leave):
+        def run_all(place, jobs, watch, local_data=()):
+            for job in jobs:
+                seen.append(got(port))
+                leave(job)
+                seen.append(got(port))
+                yield job, RoundError("that is all")
+
+        monkeypatch.setattr(simulation, "run_all", run_all)
+        return port, seen
+
+    return looking
+
+
+def test_a_simulation_serves_the_page_of_its_run_and_says_where_first(fcl, looks):
+    port, seen = looks(lambda job: make_under_way(job.folder / "x").rename("y"))
+
+    answer = fcl("simulate", *TINY, "--live", "--live-port", port, "--output", "here")
+
+    assert answer.out.splitlines()[0] == f"live: http://127.0.0.1:{port}/"
+    assert seen[0][0] == 503
+    assert "here/summary.json: got neither it nor begun.json" in seen[0][1]
+    assert answer.err == "fcl: that is all\n"
+
+
+def test_the_page_of_a_simulation_is_that_of_its_folder(fcl, looks):
+    def leave(job):
+        made = make_under_way(job.folder / "made", strategy="fedavg")
+        for path in made.iterdir():
+            path.rename(job.folder / path.name)
+
+    port, seen = looks(leave)
+    fcl("simulate", *TINY, "--live", "--live-port", port, "--output", "here")
+
+    status, page = seen[1]
+    assert status == 200
+    assert "<title>fedavg, under way</title>" in page
+    assert "connect-src 'self'" in page
+    assert 'id="live"' in page
+
+
+def test_a_comparison_serves_the_page_of_all_its_runs_so_far(fcl, looks):
+    def leave(job):
+        name = job.run.config.strategy.name
+        make = make_run if name == "local" else make_under_way
+        made = make(job.folder.with_name("made"), strategy=name)
+        (made / "report.html").touch()
+        if job.folder.exists():
+            job.folder.rmdir()
+        made.rename(job.folder)
+
+    port, seen = looks(leave)
+    command = ["compare", "--strategies", "fedavg", *TINY, "--live"]
+    answer = fcl(*command, "--live-port", port, "--output", "here")
+
+    assert answer.out.splitlines()[0] == f"live: http://127.0.0.1:{port}/"
+    assert [status for status, _ in seen] == [503, 200, 200, 200]
+    assert "no run has begun" in seen[0][1]
+    assert "1 run under way, in no mean and no gain below" in seen[1][1]
+    assert "local ends with an accuracy of" in seen[3][1]
+    assert 'id="live"' in seen[3][1]
+    assert "<a href" not in seen[3][1], "nothing but the page is served"
+
+
+def test_a_file_on_the_disk_follows_nobody(tmp_path, fcl):
+    make_under_way(tmp_path / "run")
+    assert fcl("report", "run").out == "run/report.html\n"
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "under way" in page
+    for word in ("connect-src", 'id="live"', "fetch("):
+        assert word not in page
