@@ -23,6 +23,8 @@ from fcl_flower.core.errors import FclError, RoundError, refuse, unknown
 from fcl_flower.data.datasets import registry as dataset_registry
 from fcl_flower.data.datasets.arrays import from_arrays
 from fcl_flower.data.datasets.base import Dataset
+from fcl_flower.data.scenarios.given.tasks import GIVEN_TASKS, GivenTasks
+from fcl_flower.data.scenarios.registry import SCENARIOS
 from fcl_flower.models.entry import ModelEntry, from_module
 from fcl_flower.models.registry import MODELS
 from fcl_flower.results.result import Comparison, Result
@@ -36,7 +38,7 @@ from fcl_flower.setup.resolve import data_root, resolve
 Backend: TypeAlias = Literal["in-process", "flower"]
 BACKENDS = ("in-process", "flower")
 
-Data: TypeAlias = Dataset | Sequence[Any]
+Data: TypeAlias = Dataset | GivenTasks | Sequence[Any]
 Model: TypeAlias = str | Mapping[str, object] | ModelEntry | Callable[..., nn.Module]
 
 
@@ -62,8 +64,9 @@ def simulate(
             as the result.
         workers: with ``flower``, clients that train at the same time.
         progress: show how far the run is.
-        data: a data set, or the arrays that `from_arrays` takes; None for the data
-            set that the setting ``dataset`` names.
+        data: a data set, the arrays that `from_arrays` takes, or a data set with its
+            tasks, such as `from_avalanche` gives; None for the data set that the
+            setting ``dataset`` names.
         model: a name, a mapping with a name and parameters, or a body of your own: a
             module from (batch, *input_shape) to (batch, features), a callable without
             arguments that makes one, or a `ModelEntry`.
@@ -192,9 +195,7 @@ def _registered(
                 raise refuse(
                     "dataset", given["data.datasets"], "none, as data is given"
                 )
-            source = _named(data if isinstance(data, Dataset) else from_arrays(*data))
-            stack.enter_context(dataset_registry.registered(source))
-            given["data.datasets"] = source.name
+            given = {**_register_data(stack, data, given), **given}
         if isinstance(model, str | Mapping):
             given |= long_keys({"model": model})
         elif model is not None:
@@ -207,6 +208,23 @@ def _registered(
             stack.enter_context(MODELS.registered(name, entry))
             given["model.name"] = name
         yield names, given
+
+
+def _register_data(
+    stack: ExitStack, data: Data, given: Mapping[str, object]
+) -> dict[str, object]:
+    """Give data, and their tasks if they have some, names; return the settings."""
+    settings: dict[str, object] = {}
+    if isinstance(data, GivenTasks):
+        if "scenario.name" in given:
+            expected = "none, as data has its tasks"
+            raise refuse("scenario", given["scenario.name"], expected)
+        stack.enter_context(SCENARIOS.registered(GIVEN_TASKS, data.entry))
+        settings.update(data.settings)
+        data = data.data
+    source = _named(data if isinstance(data, Dataset) else from_arrays(*data))
+    stack.enter_context(dataset_registry.registered(source))
+    return {**settings, "data.datasets": source.name}
 
 
 def _is_known(own: Algorithm) -> bool:

@@ -20,6 +20,7 @@ class NodeConfig(BaseModel):
         state_path: folder for what the client remembers.
         device: torch device name, or ``auto``; empty for the run's.
         word_vectors: file of word vectors; empty for the run's.
+        client_name: what NVFlare calls the client, and tells every node; not used.
     """
 
     model_config = ConfigDict(
@@ -36,6 +37,7 @@ class NodeConfig(BaseModel):
     state_path: str = ""
     device: str = ""
     word_vectors: str = ""
+    client_name: str = ""
 
     @classmethod
     def of(cls, values: Mapping[str, object]) -> "NodeConfig":

@@ -13,11 +13,13 @@ from typing_extensions import override
 
 from fcl_flower.algorithms.base import ClientLearner
 from fcl_flower.config.node_config import NodeConfig
+from fcl_flower.config.params import Params
 from fcl_flower.config.parsing import flatten, read_toml
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import refuse
 from fcl_flower.core.types import Payload, TaskStage
 from fcl_flower.data.examples import Examples
+from fcl_flower.data.scenarios.plan import Scenario
 from fcl_flower.federation.client import client_data
 from fcl_flower.federation.copies.replica import Replica
 from fcl_flower.federation.pacing.in_flight import CheckpointStore
@@ -58,12 +60,17 @@ class Trained:
         network: on the CPU.
         test: the task's test samples.
         logits: the learner's, of these samples.
+        class_names: name of each logit; of a task with fewer classes than others that
+            of its own, which come first.
+        params: settings of the model.
         about: what it is, as text by topic.
     """
 
     network: Network
     test: Examples
     logits: Tensor
+    class_names: tuple[str, ...]
+    params: Params
     about: dict[str, str]
 
     @property
@@ -115,7 +122,8 @@ def trained(folder: Path, client: int, task: int) -> Trained:
         "input_shape": str(list(test.x.shape[1:])),
         "classes": ", ".join(plan.clients[client][task].class_names),
     }
-    return Trained(network, test, logits, about)
+    names = _class_names(plan, client, task, learner.model.single_head)
+    return Trained(network, test, logits, names, run.model_params, about)
 
 
 def _run(folder: Path) -> ResolvedRun:
@@ -138,6 +146,19 @@ def _run(folder: Path) -> ResolvedRun:
         expected = "float32, as clients have other models than the server"
         raise refuse("federation.wire_dtype", config.federation.wire_dtype, expected)
     return run
+
+
+def _class_names(
+    plan: Scenario, client: int, task: int, single_head: bool
+) -> tuple[str, ...]:
+    """Return the name of each logit of a head."""
+    if not single_head:
+        return plan.clients[client][task].class_names
+    names = {}
+    for one in (one for tasks in plan.clients for one in tasks):
+        for label, name in zip(one.classes, one.class_names, strict=True):
+            names[plan.label_index(one.dataset, label)] = name
+    return tuple(names[index] for index in range(plan.num_labels))
 
 
 def _state(folder: Path) -> Payload:

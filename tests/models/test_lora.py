@@ -55,6 +55,15 @@ def test_a_change_that_has_learned_nothing_changes_no_bit(backbone, kind, layers
     assert torch.equal(lora(backbone(kind), layers)(x), plain(backbone(kind))(x))
 
 
+def test_the_change_as_a_matrix_is_what_the_change_does():
+    change = lora_module.Lora(3, 4, RANK)
+    change.up.data.normal_(0, 1, generator=torch.Generator().manual_seed(1))
+
+    torch.testing.assert_close(change.weight.T, change(torch.eye(3)))
+    change.merged = (torch.eye(3), torch.arange(12.0).view(4, 3))
+    assert torch.equal(change.weight, torch.arange(12.0).view(4, 3))
+
+
 @pytest.mark.parametrize("layers", ["all", "attention"])
 @pytest.mark.parametrize("kind", LAYERS)
 def test_a_learned_change_is_added_to_the_weights_of_its_layer(backbone, kind, layers):

@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -71,6 +73,56 @@ def test_the_notebook_is_kept_without_output():
     notebook = json.loads((EXAMPLES / "quickstart.ipynb").read_text())
 
     assert not any(cell.get("outputs") for cell in notebook["cells"])
+
+
+# Of the packages that the notebook shows, about each other.
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("tracker", ["tensorboard", "mlflow"])
+def test_the_notebook_on_trackers_runs_from_top_to_bottom(
+    tracker, tmp_path, monkeypatch, capsys
+):
+    for package in ("pandas", "tensorboard", "onnx", "onnxscript", "onnxruntime"):
+        pytest.importorskip(package, reason=f"{package} is of an extra")
+    if tracker == "mlflow":
+        pytest.importorskip("mlflow", reason="of the extra mlflow")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    notebook = json.loads((EXAMPLES / "trackers.ipynb").read_text())
+    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    small = {"rounds = 5": "rounds = 1"}
+    if tracker != "mlflow":
+        cells = [c for c in cells if "mlflow" not in c["metadata"].get("tags", [])]
+        small[f"{tracker},mlflow"] = tracker
+    names = {}
+
+    for number, cell in enumerate(cells):
+        text = "".join(cell["source"])
+        for old, new in small.items():
+            assert (number == 0) == (old in text)
+            text = text.replace(old, new)
+        exec(compile(text, "trackers.ipynb", "exec"), names)
+
+    told = capsys.readouterr().out
+    assert "same predictions: True" in told
+    assert "logits differ by less than 1e-4: True" in told
+    assert names["accuracy"] == pytest.approx(names["recorded"], abs=1e-12)
+    assert names["frame"].shape == (12, 4)
+    assert "accuracy" in names["scalars"]
+    if tracker == "mlflow":
+        assert names["tracked"].info.status == "FINISHED"
+
+
+def test_the_notebook_on_trackers_is_kept_with_small_outputs_of_one_run():
+    text = (EXAMPLES / "trackers.ipynb").read_text()
+    cells = [c for c in json.loads(text)["cells"] if c["cell_type"] == "code"]
+    counts = [cell["execution_count"] for cell in cells]
+
+    assert counts == list(range(1, len(cells) + 1))
+    assert "same predictions: True" in text
+    assert len(text) < 20_000
+    assert not re.search(r"/(tmp|home|root|work|Users)/", text)
+    assert not any(o.get("name") == "stderr" for c in cells for o in c["outputs"])
 
 
 def free_ports(number):

@@ -7,7 +7,7 @@ import click
 from fcl_flower.cli.options import listed
 from fcl_flower.core.errors import unknown
 
-FORMATS = ("pt", "safetensors", "onnx")
+FORMATS = ("pt", "safetensors", "onnx", "transformers")
 
 
 @click.command("export-model")
@@ -32,12 +32,14 @@ def export_model(
     """Write the network with which a client predicts a task at the end of a run.
 
     FOLDER is that of a simulation with --set run.keep_clients=true. pt and safetensors
-    are the weights for PyTorch; onnx is the whole network.
+    are the weights for PyTorch; onnx is the whole network; transformers, of a
+    pre-trained encoder, is a folder that Hugging Face's library opens.
     """
     wanted = listed(formats, "format")
     for name in wanted:
         if name not in FORMATS:
             raise unknown("format", name, FORMATS)
+    from fcl_flower.exports.hugging_face.folder import write_transformers
     from fcl_flower.exports.networks import write_onnx, write_pt, write_safetensors
     from fcl_flower.exports.trained import trained
     from fcl_flower.runtime.processes import make_folder
@@ -45,7 +47,12 @@ def export_model(
     found = trained(folder, client, task)
     place = output or folder / "export"
     make_folder(place, "output")
-    writers = {"pt": write_pt, "safetensors": write_safetensors, "onnx": write_onnx}
+    writers = {
+        "pt": write_pt,
+        "safetensors": write_safetensors,
+        "onnx": write_onnx,
+        "transformers": write_transformers,
+    }
     for name in wanted:
         path = place / f"client-{client}-task-{task}.{name}"
         writers[name](found, path)

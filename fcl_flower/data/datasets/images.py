@@ -9,6 +9,9 @@ from torch.nn.functional import interpolate
 
 from fcl_flower.core.errors import ConfigError
 
+PIXEL_MEAN, PIXEL_DEVIATION = 0.5, 0.25
+"""What pixels between 0 and 1 are standardized by: the same for all data."""
+
 
 def to_tensor(x: npt.NDArray[Any], input_shape: tuple[int, ...]) -> torch.Tensor:
     """Return ``(x / 255 - 0.5) / 0.25``, resized, with the model's channels.
@@ -47,8 +50,8 @@ def to_tensor(x: npt.NDArray[Any], input_shape: tuple[int, ...]) -> torch.Tensor
 
 
 def standardized(pixels: torch.Tensor) -> torch.Tensor:
-    """Return pixels between 0 and 1 as models take them: the same for all data."""
-    return (pixels - 0.5) / 0.25
+    """Return pixels between 0 and 1 as models take them."""
+    return (pixels - PIXEL_MEAN) / PIXEL_DEVIATION
 
 
 def resized(x: npt.NDArray[np.uint8], height: int, width: int) -> npt.NDArray[np.uint8]:

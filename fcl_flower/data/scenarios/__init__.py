@@ -5,17 +5,24 @@ from typing import TYPE_CHECKING
 from fcl_flower.core.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from fcl_flower.data.scenarios.given.avalanche import from_avalanche
+    from fcl_flower.data.scenarios.given.tasks import GivenTasks, TaskSamples
     from fcl_flower.data.scenarios.registry import SCENARIOS, Scenario, draw_scenario
 
 __all__ = [
     "SCENARIOS",
+    "GivenTasks",
     "Scenario",
+    "TaskSamples",
     "draw_scenario",
+    "from_avalanche",
 ]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "registry": "SCENARIOS Scenario draw_scenario",
+        "given.tasks": "GivenTasks TaskSamples",
+        "given.avalanche": "from_avalanche",
     },
 )

@@ -133,6 +133,19 @@ class Transformer(nn.Module):
         vectors: Tensor = table(self._numbers(x))
         return vectors
 
+    def encoder_inputs(self, x: Tensor) -> dict[str, Tensor]:
+        """Return inputs by the names under which the library's model takes them."""
+        if not self.text:
+            return {"pixel_values": x}
+        return {"input_ids": self._numbers(x), "attention_mask": (x > 0).long()}
+
+    def encoder_state(self) -> dict[str, Tensor]:
+        """Return weights with which the library's model alone does what this one does.
+
+        Subclasses that put anything behind the encoder, or into it, have to say how.
+        """
+        return dict(self.encoder.state_dict())
+
     def enter(self, x: Tensor) -> Hidden:
         """Return what enters the first block; padding behind the longest is cut."""
         embeddings = cast(nn.Module, self.encoder.embeddings)
@@ -182,14 +195,12 @@ class Transformer(nn.Module):
         try:
             if self.text:
                 x = torch.tensor([[3, 4, 5], [4, 3, 0]])
-                masked = {"attention_mask": (x > 0).long()}
-                whole = self.encoder(self._numbers(x), **masked)
             else:
                 size = config.image_size
                 shape = (size, size) if isinstance(size, int) else size
                 x = torch.linspace(-1, 1, 2 * config.num_channels * prod(shape))
                 x = x.view(2, config.num_channels, *shape)
-                whole = self.encoder(x)
+            whole = self.encoder(**self.encoder_inputs(x))
             entered = self.enter(x)
             ours = self.pool(self.run(entered, 0, len(self.blocks)))
         except (TypeError, AttributeError, RuntimeError, IndexError, ValueError) as e:

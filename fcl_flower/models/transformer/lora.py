@@ -40,6 +40,12 @@ class Lora(nn.Module):
         self.down = nn.Parameter(torch.empty(rank, inputs).uniform_(-width, width))
         self.up = nn.Parameter(torch.zeros(outputs, rank))
 
+    @property
+    def weight(self) -> Tensor:
+        """Return dW itself, shape (outputs, inputs)."""
+        down, up = self.merged or (self.down, self.up)
+        return up @ down
+
     @override
     def forward(self, x: Tensor) -> Tensor:
         """Return ``dW x``, shape (..., outputs), of ``x`` (..., inputs)."""
@@ -123,6 +129,15 @@ class LoraTransformer(Transformer):
     def changes(self) -> list[Lora]:
         """Return the changes, in the order of their layers."""
         return cast(list[Lora], list(self.adapters))
+
+    @override
+    def encoder_state(self) -> dict[str, Tensor]:
+        """Return the encoder's weights, the changes added to those of its layers."""
+        state = super().encoder_state()
+        names = {module: name for name, module in self.encoder.named_modules()}
+        for layer, change in zip(self._layers, self.changes, strict=True):
+            state[f"{names[layer]}.weight"] = layer.weight + change.weight
+        return state
 
     @contextmanager
     def observed(self) -> Iterator[LayerInputs]:

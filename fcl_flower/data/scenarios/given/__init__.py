@@ -1,0 +1,1 @@
+"""Tasks that are not drawn but given, by a user or by another library's benchmark."""

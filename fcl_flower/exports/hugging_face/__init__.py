@@ -1,0 +1,1 @@
+"""Networks as folders that Hugging Face's library opens."""

@@ -1,0 +1,85 @@
+"""A classifier on the mean of an encoder's last hidden states, for transformers.
+
+A copy of this file lies in every exported folder: with it `from_pretrained` opens the
+folder where fcl-flower is not installed. So it imports nothing else of this project.
+"""
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import SequenceClassifierOutput
+from typing_extensions import override
+
+
+class MeanPooledConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
+    """Configuration of an encoder, and what the library keeps of any classifier."""
+
+    model_type = "mean-pooled"
+
+    def __init__(self, encoder: dict[str, Any] | None = None, **others: Any) -> None:  # noqa: ANN401 - the library's
+        """Take the encoder's configuration as a dictionary; None for a default one."""
+        super().__init__(**others)
+        # Called without arguments by the library, to see which values differ.
+        self.encoder: dict[str, Any] = encoder or {"model_type": "bert"}
+
+
+class MeanPooledClassifier(PreTrainedModel):  # type: ignore[no-untyped-call]
+    """An encoder of texts or images without a pooler, a mean over tokens, a head.
+
+    Attributes:
+        encoder: the library's model.
+        classifier: from the mean to logits.
+    """
+
+    config_class = MeanPooledConfig
+
+    def __init__(self, config: MeanPooledConfig) -> None:
+        """Make the network, without weights of its own."""
+        super().__init__(config)
+        inner: Any = AutoConfig.for_model(**config.encoder)
+        encoder = AutoModel.from_config(inner)  # type: ignore[no-untyped-call]
+        if getattr(encoder, "pooler", None) is not None:
+            encoder.pooler = None
+        self.encoder = encoder
+        labels = cast(int, config.num_labels)
+        self.classifier = nn.Linear(inner.hidden_size, labels)
+        self.post_init()  # type: ignore[no-untyped-call]
+
+    @override
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        pixel_values: Tensor | None = None,
+        labels: Tensor | None = None,
+    ) -> SequenceClassifierOutput:
+        """Return logits, shape (batch, classes), and the loss where labels are given.
+
+        Args:
+            input_ids: texts as the tokenizer numbers them, shape (batch, tokens).
+            attention_mask: 1 for a token, 0 for padding; None for no padding.
+            token_type_ids: of some tokenizers; the encoder was trained without.
+            pixel_values: images instead of texts, shape (batch, C, H, W).
+            labels: the classes, shape (batch,), for the cross entropy.
+
+        Raises:
+            ValueError: there are neither texts nor images.
+        """
+        if pixel_values is not None:
+            hidden = self.encoder(pixel_values).last_hidden_state
+            weights = torch.ones(hidden.shape[:2], device=hidden.device)
+        elif input_ids is None:
+            raise ValueError("got neither texts nor images, expected one of them")
+        else:
+            if attention_mask is None:
+                attention_mask = torch.ones_like(input_ids)
+            found = self.encoder(input_ids, attention_mask=attention_mask)
+            hidden = found.last_hidden_state
+            weights = attention_mask.to(hidden.dtype)
+        weights = weights / weights.sum(1, keepdim=True).clamp(min=1)
+        logits = self.classifier((hidden * weights[..., None]).sum(1))
+        loss = None if labels is None else nn.functional.cross_entropy(logits, labels)
+        return SequenceClassifierOutput(loss=loss, logits=logits)

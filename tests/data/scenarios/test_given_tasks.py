@@ -1,0 +1,231 @@
+"""Tasks that are given: who gets which samples, and what a run makes of them."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fcl_flower as fcl
+from fcl_flower.data.datasets.registry import registered
+from fcl_flower.data.scenarios.given.tasks import GivenTasks, TaskSamples
+from fcl_flower.data.scenarios.registry import SCENARIOS, draw_scenario
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+RNG = np.random.default_rng(0)
+CLASSES, PER_CLASS = 6, 12
+
+
+def digits():
+    """Return pictures whose class shows, 12 of each of 6 classes in both splits."""
+    y = np.repeat(np.arange(CLASSES), PER_CLASS)
+    x = RNG.uniform(0, 0.3, (len(y), 8, 8))
+    x[np.arange(len(y)), y] += 0.7
+    return fcl.datasets.from_arrays(x, y, x, y)
+
+
+DATA = digits()
+
+
+def given(groups, head="single", every=1):
+    """Return tasks of groups of classes, of every n-th sample."""
+    y = DATA.train.y
+    rows = [np.flatnonzero(np.isin(y, group))[::every] for group in groups]
+    return GivenTasks(DATA, tuple(TaskSamples(r, r) for r in rows), head)
+
+
+PAIRS = [(4, 1), (0, 5), (2, 3)]
+DOMAINS = [(0, 1, 2), (0, 1, 2)]
+
+
+def drawn(tasks, *, clients=3, count=None, data=None, **others):
+    """Return the plan of given tasks, and their numbers of samples."""
+    entry = tasks.entry
+    params = entry.params(**others.pop("params", {}))
+    usual = {"public_fraction": 0.0} if entry.incremental else {}
+    with registered(data or DATA), SCENARIOS.registered("given-tasks", entry):
+        return draw_scenario(
+            "given-tasks",
+            datasets=[(data or DATA).name],
+            data_root=Path("nowhere"),
+            clients=clients,
+            tasks=count or len(tasks.tasks),
+            params=params,
+            **{"seed": 1, "valid_fraction": 0.25, "classes_per_task": None}
+            | usual
+            | others,
+        )
+
+
+@pytest.mark.parametrize("head", ["single", "multi"])
+def test_all_clients_learn_the_given_tasks_in_order_each_its_share(head):
+    tasks = given(PAIRS, head, every=2)
+
+    plan = drawn(tasks)
+
+    for number, pair in enumerate(PAIRS):
+        dealt = []
+        for client in range(3):
+            task = plan.clients[client][number]
+            assert task.classes == tuple(sorted(pair))
+            assert task.class_names == tuple(map(str, sorted(pair)))
+            assert task.group == number
+            np.testing.assert_array_equal(task.test, tasks.tasks[number].test)
+            # Two of six samples of a class, of which at least one is held out.
+            for part in (task.train, task.valid):
+                assert DATA.train.y[part].tolist() == sorted(pair)
+            dealt += [*task.train, *task.valid]
+        assert sorted(dealt) == tasks.tasks[number].train.tolist()
+    assert plan.classes_per_task == 2
+
+
+def test_another_seed_deals_other_samples_and_the_same_seed_the_same():
+    def dealt(seed):
+        return drawn(given(PAIRS), seed=seed).to_dict()["clients"]
+
+    assert dealt(1) == dealt(1)
+    assert dealt(1) != dealt(2)
+
+
+def test_what_is_held_out_is_drawn_for_each_client_and_task():
+    plan = drawn(given(PAIRS))
+    held = {
+        tuple(np.searchsorted(np.sort([*task.train, *task.valid]), task.valid))
+        for tasks in plan.clients
+        for task in tasks
+    }
+
+    assert len(held) > 3
+
+
+def test_two_tasks_of_the_same_classes_are_two_groups():
+    (first, second) = drawn(given(DOMAINS)).clients[0]
+
+    assert (first.classes, first.group) == ((0, 1, 2), 0)
+    assert (second.classes, second.group) == ((0, 1, 2), 1)
+
+
+def test_classes_are_new_in_each_task_where_no_two_tasks_share_one():
+    assert given(PAIRS).incremental
+    assert not given(PAIRS, "multi").incremental
+    assert not given(DOMAINS).incremental
+    assert not given([(0, 1), (1, 2)]).incremental
+
+
+def test_the_largest_task_says_how_many_classes_a_head_has():
+    plan = drawn(given([(0, 1), (2, 3, 4)], "multi"))
+
+    assert plan.classes_per_task == 3
+    assert [len(task.classes) for task in plan.clients[0]] == [2, 3]
+
+
+def test_tests_of_classes_that_a_task_does_not_train_are_left_out():
+    train = np.flatnonzero(np.isin(DATA.train.y, (0, 1)))
+    everything = np.arange(len(DATA.test.y))
+    plan = drawn(GivenTasks(DATA, (TaskSamples(train, everything),), "single"))
+
+    assert set(DATA.test.y[plan.clients[0][0].test].tolist()) == {0, 1}
+
+
+def test_samples_of_a_class_are_capped_over_all_clients():
+    plan = drawn(given(PAIRS), max_train_per_class=6, max_test_per_class=5)
+
+    for number in range(3):
+        tasks = [tasks[number] for tasks in plan.clients]
+        assert sum(len(task.train) + len(task.valid) for task in tasks) == 12
+        assert all(len(task.test) == 10 for task in tasks)
+
+
+def test_shares_may_be_skewed_and_clients_without_a_class_learn_another_group():
+    plan = drawn(given(PAIRS), params={"split": "dirichlet:0.1"}, clients=4)
+
+    sizes = [len(tasks[0].train) for tasks in plan.clients]
+    assert max(sizes) - min(sizes) > 2
+    found = {}
+    for tasks in plan.clients:
+        for number, task in enumerate(tasks):
+            assert set(DATA.train.y[task.train].tolist()) <= set(task.classes)
+            found.setdefault(task.group, set()).add((number, task.classes))
+    assert all(len(meanings) == 1 for meanings in found.values())
+    assert len(found) > 3
+
+
+def refusals():
+    other = digits()
+    few = GivenTasks(
+        DATA, (TaskSamples(np.array([0, 1, 12, 13]), np.array([30])),), "single"
+    )
+    return [
+        (
+            given(PAIRS),
+            {"data": other},
+            "datasets: got 'arrays', expected the data set that the tasks are of",
+        ),
+        (given(PAIRS), {"count": 4}, "tasks: got 4, expected at most the 3 given"),
+        (
+            given(PAIRS),
+            {"classes_per_task": 3},
+            "classes_per_task: got 3, expected none, or 2 as the largest",
+        ),
+        (
+            given(PAIRS),
+            {"public_fraction": 0.2},
+            "public_fraction: got 0.2, expected 0, as all samples are the clients'",
+        ),
+        (
+            given(PAIRS),
+            {"params": {"split": "classes"}},
+            "scenario.split: got 'classes', expected iid or dirichlet:BETA",
+        ),
+        (
+            given(PAIRS, "multi", every=6),
+            {},
+            "clients: got 3 clients that learn class '1'",
+        ),
+        (given(PAIRS, every=6), {"clients": 5}, "clients: got 5, expected at most 4"),
+        (few, {"clients": 1}, "test samples: got 0, expected one or more of the cla"),
+    ]
+
+
+@pytest.mark.parametrize(("tasks", "settings", "message"), refusals())
+def test_what_the_tasks_do_not_allow_is_refused(tasks, settings, message):
+    with pytest.raises(fcl.ConfigError, match=f"^{message}"):
+        drawn(tasks, **settings)
+
+
+SMALL = {"clients": 2, "rounds": 1, "progress": False, "model": {"name": "small"}}
+
+
+def test_a_run_takes_data_with_its_tasks_in_place_of_a_scenario():
+    result = fcl.simulate("icarl", data=given(PAIRS), epochs=20, **SMALL)
+
+    assert result.config.scenario.name == "given-tasks"
+    assert result.config.model.head == "single"
+    assert result.accuracy.shape == (2, 3, 3)
+    assert result.average_accuracy > 0.5
+    assert "given-tasks" not in SCENARIOS
+
+
+def test_a_run_may_stop_early_and_several_are_compared():
+    both = fcl.compare(
+        ["fedavg"], data=given(DOMAINS, "multi"), tasks=1, counterparts=False, **SMALL
+    )
+
+    (result,) = both.results
+    assert result.accuracy.shape == (2, 1, 1)
+    assert result.config.model.head == "multi"
+
+
+def test_a_head_may_grow_with_new_classes():
+    model = {"name": "small", "growing_head": True}
+    settings = {**SMALL, "model": model}
+
+    assert fcl.simulate("fedavg", data=given(PAIRS), **settings).rounds
+    with pytest.raises(fcl.ConfigError, match=r"^model.growing_head: got True"):
+        fcl.simulate("fedavg", data=given(DOMAINS), **settings)
+
+
+def test_a_scenario_beside_given_tasks_is_refused():
+    message = "^scenario: got 'classes', expected none, as data has its tasks$"
+    with pytest.raises(fcl.ConfigError, match=message):
+        fcl.simulate("fedavg", data=given(PAIRS), scenario="classes", **SMALL)
+    assert "given-tasks" not in SCENARIOS
