@@ -3,15 +3,13 @@
 Wu et al., CVPR 2019, https://arxiv.org/abs/1905.13260.
 """
 
-from collections.abc import Mapping
-
 import numpy as np
 from pydantic import Field
 from typing_extensions import override
 
 from fcl_flower.algorithms.hooks import KnowsModel
 from fcl_flower.algorithms.registry import Algorithm
-from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
+from fcl_flower.core.types import Arrays, Payload
 from strategies.fedavg import FedAvg
 from strategies.replay import MemoryParams
 
@@ -55,17 +53,3 @@ class Bic(FedAvg, KnowsModel):
     def init(self, model: Arrays) -> Payload:
         scale = np.ones(self.classes, np.float32)
         return {"base": model, "bias": {"scale": scale, "shift": 0 * scale}}
-
-    @override
-    def aggregate_train(
-        self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
-    ) -> Payload:
-        counts = [update.num_examples for update in updates.values()]
-        if not any(counts):
-            return state
-        return {
-            group: self.aggregation.combine(
-                [update.payload[group] for update in updates.values()], counts, kept
-            )
-            for group, kept in state.items()
-        }

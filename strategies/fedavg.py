@@ -4,6 +4,7 @@ McMahan et al., AISTATS 2017, https://arxiv.org/abs/1602.05629, Algorithm 1.
 """
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 from typing_extensions import override
 
@@ -25,10 +26,10 @@ ALGORITHM = Algorithm(
 
 
 class FedAvg(ServerStrategy[Params], SumsUpdates):
-    """Keep one global model; every client receives it whole."""
+    """Keep one global model, all of it a mean; every client receives it whole."""
 
     combines = True
-    differences = ("base",)
+    differences: ClassVar[tuple[str, ...]] = ("base",)
 
     @override
     def init(self, model: Arrays) -> Payload:
@@ -49,8 +50,12 @@ class FedAvg(ServerStrategy[Params], SumsUpdates):
         counts = [update.num_examples for update in updates.values()]
         if not any(counts):
             return state
-        models = [update.payload["base"] for update in updates.values()]
-        return {"base": self.aggregation.combine(models, counts, state["base"])}
+        return {
+            group: self.aggregation.combine(
+                [update.payload[group] for update in updates.values()], counts, kept
+            )
+            for group, kept in state.items()
+        }
 
     @override
     def summands(self, state: Payload) -> Payload:
