@@ -65,6 +65,7 @@ QUICK = {
 }
 QUICK["fedet"]["strategy.groups"] = 1
 QUICK["lorm"]["model"] = "lora-vit"
+QUICK["af-fcl"] = {"strategy.flow_hidden": 8}
 for name in ("lander", "target"):
     sizes = {"synthetic_samples": 8, "synthetic_batch": 8, "generator_steps": 2}
     QUICK[name] = {f"strategy.{key}": value for key, value in sizes.items()}

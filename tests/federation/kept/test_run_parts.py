@@ -42,6 +42,8 @@ def settings_of(name, tmp_path):
         values |= encoded_topics(tmp_path)
     if name == "analytic":
         values["strategy.min_samples"] = 1
+    if name == "af-fcl":
+        values["strategy.flow_hidden"] = 8
     if name == "fedet":
         values["strategy.groups"] = 1
     if name in ("lander", "target"):
