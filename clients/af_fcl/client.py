@@ -131,7 +131,8 @@ class AfFcl(Sgd[AfFclParams]):
         params, old, head = self.params, self._old, self.model.heads[0]
         features, noise, classes = self._drawn(self._flow, self._known, len(labels))
         typical = (density.detach() / latents.shape[1]).exp().mean()
-        weights = credibility(latents.detach(), labels, noise, classes, typical)
+        drawn = noise if params.compared == "latents" else features
+        weights = credibility(latents.detach(), labels, drawn, classes, typical)
         share = (1 - params.exploration) * typical + params.exploration
         logits = head(features)
         entropy = cross_entropy(logits, classes, reduction="none")

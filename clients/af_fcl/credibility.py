@@ -1,9 +1,7 @@
 """How far features that a flow has drawn are believed: as they suit the client's own.
 
 Wuerkaixi et al., ICLR 2024, https://arxiv.org/abs/2502.14205, section 5 (correlation
-estimation), as in the authors' code but for two things. It compares drawn features with
-latents of the client's samples, which are in another space; here latents are compared
-with latents, as equation 8 is told by others. And a class with a single sample in the
+estimation), as in the authors' code, but that a class with a single sample in the
 batch, whose variance is none, counts like one without any.
 """
 
@@ -32,7 +30,8 @@ def credibility(
     Args:
         latents: of the client's samples, shape (batch, D).
         labels: their classes, int64, shape (batch,).
-        drawn: latents of the drawn samples, shape (drawn, D).
+        drawn: the drawn samples, shape (drawn, D): their latents, or what is to be
+            compared in their place.
         classes: for which they were drawn, int64, shape (drawn,).
         typical: shape (): the weight for classes of which the batch tells nothing.
     """

@@ -4,6 +4,8 @@ Wuerkaixi et al., ICLR 2024, https://arxiv.org/abs/2502.14205; the defaults are 
 the authors' command for CIFAR-100 (https://github.com/zaocan666/AF-FCL).
 """
 
+from typing import Literal
+
 from pydantic import Field
 
 from fcl_flower.algorithms.base import Params
@@ -18,6 +20,10 @@ class AfFclParams(Params):
     exploration: float = Field(0.1, ge=0, le=1)
     """How much of that weight stays if the flow finds the client's own features
     improbable, in [0, 1] (theta); with 1 all of it."""
+    compared: Literal["latents", "features"] = "latents"
+    """What of a drawn sample is compared with the latents of the client's own: its
+    ``latents``, as the paper's equation 8 is told, or its ``features``, as in the
+    authors' code, although these are in another space."""
     flow_memory: float = Field(0.1, ge=0)
     """Weight in the flow's loss of what the old flow draws of old classes, at least 0;
     0 draws nothing."""

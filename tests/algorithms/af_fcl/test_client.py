@@ -124,7 +124,8 @@ def by_hand(sent, examples, draws, known, params, before=None, old=(), classes=6
         labels, noise = draws(known, len(y))
         features = flow.inverse(noise, labels)
         typical = np.exp(density / 6).mean()
-        weights = credibility_by_hand(latents, y, noise, labels, typical)
+        drawn = {"latents": noise, "features": features}[params.compared]
+        weights = credibility_by_hand(latents, y, drawn, labels, typical)
         share = (1 - params.exploration) * typical + params.exploration
         answers = head(base, features, classes)
         entropy = -log_softmax(answers)[range(len(y)), labels]
@@ -138,7 +139,10 @@ def by_hand(sent, examples, draws, known, params, before=None, old=(), classes=6
     return loss
 
 
-@pytest.mark.parametrize("more", [{}, {"exploration": 0.7, "replay": 3.0}])
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"exploration": 0.7, "replay": 3.0}, {"compared": "features", "replay": 3.0}],
+)
 def test_the_loss_of_the_first_task(more):
     client, sent, task = learner(**more), received(), data(2, 3, 4)
     _, update = client.train({}, sent, FIRST, task)

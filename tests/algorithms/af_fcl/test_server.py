@@ -84,3 +84,8 @@ def test_a_parameter_out_of_range_is_refused(key, value, edge):
     with pytest.raises(ConfigError, match=rf"strategy\.{key}: got {value}, expected"):
         algorithm("af-fcl").params({key: value})
     assert getattr(algorithm("af-fcl").params({key: edge}), key) == edge
+
+
+def test_what_is_compared_is_one_of_two():
+    with pytest.raises(ConfigError, match=r"compared: got 'both', expected 'latents'"):
+        algorithm("af-fcl").params({"compared": "both"})
