@@ -83,6 +83,14 @@ class Sgd(ClientLearner[P]):
             step_size: of the step; see there.
         """
 
+    def beside(self) -> Mapping[str, nn.Parameter]:
+        """Return what is trained beside the network, by name: nothing."""
+        return {}
+
+    def rates(self) -> Mapping[str, float]:
+        """Return factors on the learning rate by the name of a parameter; else 1."""
+        return {}
+
     def training(self, stage: TaskStage) -> Training:
         """Return how a task is trained: as the run says.
 
@@ -106,7 +114,7 @@ class Sgd(ClientLearner[P]):
             name: parameter
             for name, parameter in model.named_parameters()
             if name in shared or name in own_head
-        }
+        } | dict(self.beside())
 
         head = model.heads[model.head_index(task)]
         x, labels = frozen_features(model, data.train.x), data.train.y
@@ -136,6 +144,7 @@ class Sgd(ClientLearner[P]):
             seed=self.context.seed,
             client=self.context.client,
             stage=stage,
+            rates=self.rates(),
             after_step=self.after_step,
         )
         self.metrics = done.metrics()

@@ -4,6 +4,7 @@ McMahan et al., AISTATS 2017, https://arxiv.org/abs/1602.05629, Algorithm 1.
 """
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 from typing_extensions import override
 
@@ -31,7 +32,7 @@ class FedAvg(ServerStrategy[Params], SumsUpdates):
     """
 
     combines = True
-    differences = ("base",)
+    differences: ClassVar[tuple[str, ...]] = ("base",)
 
     @override
     def init(self, model: Arrays) -> Payload:

@@ -38,6 +38,7 @@ JUDGED = {
         set(),
     ),
     "bic": ({"heads", "memory", "memory/classes"}, OLD_MODEL, {"base", "bias"}, set()),
+    "af-fcl": ({"heads", "memory/classes"}, OLD_MODEL, {"base"}, {"flow"}),
     "ss-il": (
         {"heads", "memory", "memory/tasks", "memory/classes"},
         OLD_MODEL,
