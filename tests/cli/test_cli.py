@@ -663,6 +663,40 @@ def test_a_study_runs_what_its_file_and_the_choices_say(fcl, ran, tmp_path):
     assert (tmp_path / "runs" / "mine" / "table.md").exists()
 
 
+def test_a_study_chooses_first_and_says_what(fcl, ran, tmp_path):
+    (tmp_path / "study.toml").write_text(
+        """
+        seeds = [1]
+        choice_seeds = [7]
+        local_only_counterparts = false
+        [run]
+        scenario.clients = 2
+        scenario.tasks = 1
+        federation.rounds_per_task = 1
+        [[variant]]
+        strategy.name = "stl"
+        candidates.training.learning_rate = [1e-9, 0.01]
+        [[variant]]
+        strategy.name = "local"
+        candidates.training.epochs = [1, 2]
+        """
+    )
+    answer = fcl("study", "study.toml", "--only", "stl", "--output", "out")
+    assert answer.code == 0, answer.err
+    assert [
+        (run.config.title, run.config.run.seed, run.config.training.learning_rate)
+        for run in ran
+    ] == [
+        ("stl learning_rate=1e-09", 7, 1e-9),
+        ("stl learning_rate=0.01", 7, 0.01),
+        ("stl", 1, 0.01),
+    ]
+    assert "training.learning_rate = 0.01" in answer.out
+    assert "training.epochs" not in answer.out
+    assert (tmp_path / "out" / "choice" / "comparison.html").exists()
+    assert (tmp_path / "out" / "comparison.html").exists()
+
+
 def test_reports_are_made_again_and_compared(fcl, ran, tmp_path):
     for seed in (0, 1):
         fcl("simulate", "--strategy", "stl", *TINY, "--seed", seed, "--output", seed)
