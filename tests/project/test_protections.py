@@ -58,6 +58,24 @@ def test_what_a_strategy_shows_is_told_once(name):
     assert len(told) == 1
 
 
+def test_the_privacy_units_of_every_strategy_are_told_once():
+    page = (ROOT / "docs" / "privacy.md").read_text()
+    section = re.search(r"^## Strategies\n(.*?)^Others refuse", page, re.M | re.S)[1]
+    lines = [line for line in section.splitlines() if line.startswith("|")][2:]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    told = {
+        name: [cell.startswith(("yes", "likewise")) for cell in row[1:]]
+        for row in rows
+        for name in re.findall(r"`([a-z-]+)`", row[0])
+    }
+
+    assert len(told) == sum(len(re.findall(r"`[a-z-]+`", row[0])) for row in rows)
+    assert told == {
+        name: [unit in one.privacy_units for unit in ("client", "example")]
+        for name, one in algorithms().items()
+    }
+
+
 def test_the_attacks_tables_are_those_of_the_kept_values():
     page = (LEAKAGE / "README.md").read_text()
     found = json.loads((LEAKAGE / "results.json").read_text())
