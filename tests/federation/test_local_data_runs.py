@@ -393,6 +393,7 @@ def test_a_node_says_what_it_has():
         "state-path": "s",
         "device": "cpu",
         "word-vectors": "v",
+        "client-name": "site-1",
     }
     assert NodeConfig.of(full).model_dump(by_alias=True) == full
 

@@ -20,6 +20,7 @@ from fcl_flower.core.types import TaskStage
 from fcl_flower.data.scenarios.registry import Scenario, Task
 from fcl_flower.results import recorder as recorder_module
 from fcl_flower.results.diagnostics import build_diagnostics
+from fcl_flower.results.monitoring import progress_file
 from fcl_flower.results.recorder import Recorder
 from fcl_flower.results.traffic import Traffic
 
@@ -286,9 +287,9 @@ def test_progress_is_not_written_for_every_client_of_a_large_round(
     recorder, tmp_path, monkeypatch
 ):
     now = [100.0]
-    monkeypatch.setattr(
-        recorder_module, "time", SimpleNamespace(monotonic=lambda: now[0])
-    )
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    for module in (recorder_module, progress_file):
+        monkeypatch.setattr(module, "time", clock)
 
     def told(done, seconds):
         now[0] += seconds

@@ -26,8 +26,8 @@ from fcl_flower.results.report.sections.accuracy import (
     forgetting_section,
     matrix_section,
 )
-from fcl_flower.results.report.sections.adapter_selection import overlap_section
-from fcl_flower.results.report.sections.attention import attention_section
+from fcl_flower.results.report.sections.adapters.attention import attention_section
+from fcl_flower.results.report.sections.adapters.selection import overlap_section
 from fcl_flower.results.report.sections.classes import classes_section
 from fcl_flower.results.report.sections.clusters import clustering_sections
 from fcl_flower.results.report.sections.headline import headline

@@ -97,15 +97,7 @@ class Environment(_Record):
 
 
 class ClassResult(_Record):
-    """How well the test samples of one class are known, over all clients.
-
-    Attributes:
-        name: of the class.
-        tested: samples.
-        recall: fraction of them that were answered rightly.
-        precision: fraction of the answers of the class that were right; None without.
-        f1: the harmonic mean of the two.
-    """
+    """How well a class is known, over all clients; precision None: never answered."""
 
     name: str
     tested: Annotated[int, Field(ge=1)]

@@ -144,7 +144,7 @@ def _costs(summary: Summary) -> list[Tile]:
         (
             "Model size",
             numbers.size_exact(summary.model_bytes),
-            "what one client must keep between tasks, "
+            "what one client must keep, "
             + numbers.mean_over(summary.clients, "client"),
         ),
         (

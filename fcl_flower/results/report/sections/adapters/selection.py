@@ -13,7 +13,7 @@ from fcl_flower.results.metrics import Accuracy
 from fcl_flower.results.report.html import numbers
 from fcl_flower.results.report.html.content import Cell, Part, Section, Table, Text
 from fcl_flower.results.report.schema import Candidate, Overlap
-from fcl_flower.results.report.sections.adapter_matrix import (
+from fcl_flower.results.report.sections.adapters.matrix import (
     Pair,
     Wording,
     adapter_matrix,

@@ -8,7 +8,7 @@ import numpy as np
 from fcl_flower.results.metrics import Accuracy
 from fcl_flower.results.report.html.content import Section
 from fcl_flower.results.report.schema import Attention, ForeignAdapter
-from fcl_flower.results.report.sections.adapter_matrix import (
+from fcl_flower.results.report.sections.adapters.matrix import (
     Pair,
     Wording,
     adapter_matrix,

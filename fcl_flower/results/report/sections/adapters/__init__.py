@@ -1,0 +1,1 @@
+"""Sections on adapters of other clients, which some methods choose and attend to."""
