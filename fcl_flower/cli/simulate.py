@@ -283,7 +283,8 @@ def _study(
 ) -> None:
     """Run a study, or some rows and seeds of it, and show its table."""
     from fcl_flower.cli.study_progress import live_study, shown
-    from fcl_flower.results.tables import table
+    from fcl_flower.cli.wide_table import print_sheet
+    from fcl_flower.results.tables import sheet
     from fcl_flower.runtime.studies.choice import FOLDER, candidate_study, settle
     from fcl_flower.runtime.studies.runs import run_study
 
@@ -311,7 +312,7 @@ def _study(
         again = f"the same command with --output {folder} goes on with it"
         click.echo(f"interrupted; {again}", err=True)
         raise
-    console.print(Markdown(table(summaries)))
+    print_sheet(console, sheet(summaries))
     for summary in summaries:
         name = f"{summary['label']} seed {summary['seed']}: "
         _print_untrained(console, summary, name)

@@ -7,7 +7,7 @@ difference of their accuracies is the transfer gain.
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -102,8 +102,30 @@ def rows(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
     ]
 
 
+class Sheet(NamedTuple):
+    """`rows` as text.
+
+    Attributes:
+        head: of each column.
+        lines: the cells of each row.
+        note: explains the columns.
+    """
+
+    head: Sequence[str]
+    lines: Sequence[Sequence[str]]
+    note: str
+
+
 def table(summaries: Sequence[Summary]) -> str:
     """Return `rows` as a Markdown table, with a note below that explains it."""
+    head, cells, note = sheet(summaries)
+    lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
+    lines += [f"| {' | '.join(row)} |" for row in cells]
+    return "\n".join([*lines, "", note]) + "\n"
+
+
+def sheet(summaries: Sequence[Summary]) -> Sheet:
+    """Return `rows` with the columns that they have something for."""
     found = rows(summaries)
     further: dict[str, str] = {}
     note = NOTE
@@ -118,10 +140,8 @@ def table(summaries: Sequence[Summary]) -> str:
         if any(row[key] for row in found for key in columns):
             further |= columns
             note += explanation
-    head = [*COLUMNS, *further.values()]
-    lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
-    lines += [f"| {' | '.join(_cells(row, further))} |" for row in found]
-    return "\n".join([*lines, "", note]) + "\n"
+    cells = [_cells(row, further) for row in found]
+    return Sheet([*COLUMNS, *further.values()], cells, note)
 
 
 def mean_and_std(values: Iterable[float | None]) -> MeanAndStd | None:

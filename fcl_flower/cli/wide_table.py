@@ -1,0 +1,54 @@
+"""A table of many columns in a terminal of few: as several, one below the other."""
+
+from collections.abc import Iterator, Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fcl_flower.results.tables import Sheet
+
+GAP = 3
+"""Characters between two columns: a space on both sides of what may be a line."""
+
+
+def print_sheet(console: Console, sheet: Sheet) -> None:
+    """Print a table, cut between columns where it is too wide, and its note.
+
+    Each part begins with the first column, which names the rows. No number is cut: a
+    terminal that is too narrow for a single column breaks the lines.
+    """
+    for columns in _parts(sheet, console.width):
+        part = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+        widths = [_width(sheet, column) for column in columns]
+        fits = sum(widths) + GAP * len(widths) <= console.width
+        for column, width in zip(columns, widths, strict=True):
+            # Words of a head may stand one below the other, a cell is whole.
+            least = width if fits else None
+            head = Text(sheet.head[column], "bold")
+            part.add_column(head, min_width=least, overflow="fold")
+        for line in sheet.lines:
+            part.add_row(*(Text(line[column]) for column in columns))
+        console.print(part)
+    console.print(sheet.note, markup=False, highlight=False)
+
+
+def _parts(sheet: Sheet, most: int) -> Iterator[Sequence[int]]:
+    """Yield which columns go into each part, the first into all."""
+    first = _width(sheet, 0) + GAP
+    part, taken = [0], first
+    for column in range(1, len(sheet.head)):
+        width = _width(sheet, column) + GAP
+        if len(part) > 1 and taken + width > most:
+            yield part
+            part, taken = [0], first
+        part.append(column)
+        taken += width
+    yield part
+
+
+def _width(sheet: Sheet, column: int) -> int:
+    """Return the characters that a column needs."""
+    cells = (line[column] for line in sheet.lines)
+    return max(map(len, (*sheet.head[column].split(), *cells)))
