@@ -16,8 +16,8 @@ from torch import nn
 
 from fcl_flower.algorithms import registry as algorithm_registry
 from fcl_flower.algorithms.registry import DATASET, Algorithm
-from fcl_flower.cli.progress import Display
-from fcl_flower.cli.study_progress import shown
+from fcl_flower.cli.terminal.progress import Display
+from fcl_flower.cli.terminal.study_progress import shown
 from fcl_flower.config.run_config import RunConfig, long_keys
 from fcl_flower.core.errors import FclError, RoundError, refuse, unknown
 from fcl_flower.data.datasets import registry as dataset_registry

@@ -220,7 +220,7 @@ def run(
     so that --output names a folder of its machine, even where this is typed on another.
     --live needs that folder on this machine.
     """
-    from fcl_flower.cli.progress import Display, live_run
+    from fcl_flower.cli.terminal.progress import Display, live_run
     from fcl_flower.runtime.connection.server_probe import find_obstacle
     from fcl_flower.runtime.submission import SuperLink
     from fcl_flower.setup.factory import validate

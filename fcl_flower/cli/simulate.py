@@ -63,7 +63,7 @@ def simulate(
     **given: Any,  # noqa: ANN401
 ) -> None:
     """Run one strategy on this machine."""
-    from fcl_flower.cli.progress import Display, live_run
+    from fcl_flower.cli.terminal.progress import Display, live_run
     from fcl_flower.results.run_folder import free_folder, resumable
     from fcl_flower.runtime.processes import make_folder
     from fcl_flower.runtime.simulation import Job, run_all
@@ -282,8 +282,8 @@ def _study(
     seeds: Collection[int] = (),
 ) -> None:
     """Run a study, or some rows and seeds of it, and show its table."""
-    from fcl_flower.cli.study_progress import live_study, shown
-    from fcl_flower.cli.wide_table import print_sheet
+    from fcl_flower.cli.terminal.study_progress import live_study, shown
+    from fcl_flower.cli.terminal.wide_table import print_sheet
     from fcl_flower.results.tables import sheet
     from fcl_flower.runtime.studies.choice import FOLDER, candidate_study, settle
     from fcl_flower.runtime.studies.runs import run_study

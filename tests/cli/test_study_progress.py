@@ -7,7 +7,7 @@ from pathlib import Path
 from fakes import tiny
 from rich.console import Console
 
-from fcl_flower.cli.study_progress import StudyDisplay
+from fcl_flower.cli.terminal.study_progress import StudyDisplay
 from fcl_flower.runtime.simulation import Job
 from fcl_flower.setup.resolve import resolve
 

@@ -3,7 +3,7 @@
 import pytest
 from rich.console import Console
 
-from fcl_flower.cli.wide_table import print_sheet
+from fcl_flower.cli.terminal.wide_table import print_sheet
 from fcl_flower.results.tables import Sheet
 
 HEAD = ("method", "seeds", "accuracy", "before aggregation", "up")

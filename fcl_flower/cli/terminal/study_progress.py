@@ -10,8 +10,15 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 from typing_extensions import override
 
-from fcl_flower.cli.estimate import Estimate
-from fcl_flower.cli.progress import Lines, Screen, add_bar, bars, describe, time_done
+from fcl_flower.cli.terminal.estimate import Estimate
+from fcl_flower.cli.terminal.progress import (
+    Lines,
+    Screen,
+    add_bar,
+    bars,
+    describe,
+    time_done,
+)
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.results.report.html.numbers import duration
 from fcl_flower.results.run_folder import BEGUN

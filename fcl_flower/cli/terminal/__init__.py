@@ -1,0 +1,1 @@
+"""What a terminal shows of runs: while they go on, and when they are over."""
