@@ -39,13 +39,13 @@ class Diagnostics(Protocol):
         ...
 
     def files(self) -> Mapping[str, object]:
-        """Return the content of each JSON file to write, by its name."""
-        ...
+        """Return the content of each JSON file to write, by its name; else none."""
+        return {}
 
     def summary(self) -> Mapping[str, Any]:
         """Return what the summary says of it, by key."""
         ...
 
     def remarks(self) -> Mapping[str, str]:
-        """Return what a reader should know, one sentence a topic."""
-        ...
+        """Return what a reader should know, one sentence a topic; else nothing."""
+        return {}

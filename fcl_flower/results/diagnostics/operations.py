@@ -34,13 +34,5 @@ class OperationDiagnostics(Diagnostics):
         self._total += sum(of_one[MULTIPLY_ADDS] for of_one in client_metrics.values())
 
     @override
-    def files(self) -> Mapping[str, object]:
-        return {}
-
-    @override
     def summary(self) -> Mapping[str, Any]:
         return {MULTIPLY_ADDS: int(self._total)}
-
-    @override
-    def remarks(self) -> Mapping[str, str]:
-        return {}

@@ -6,15 +6,14 @@ from typing import Any
 from typing_extensions import override
 
 from fcl_flower.config.privacy import PrivacySection
-from fcl_flower.core.errors import WireError
 from fcl_flower.privacy.ledger import Ledger
 from fcl_flower.privacy.randomness import is_simulated
-from fcl_flower.results.diagnostics.base import Diagnostics, Scalars, TaskId
+from fcl_flower.results.diagnostics.told_epsilon import ToldEpsilon
 
 EPSILON = "epsilon"
 
 
-class PrivacyDiagnostics(Diagnostics):
+class PrivacyDiagnostics(ToldEpsilon):
     """Reads the server's ledger, or what clients say of their own examples."""
 
     def __init__(self, section: PrivacySection, ledger: Ledger | None) -> None:
@@ -24,39 +23,15 @@ class PrivacyDiagnostics(Diagnostics):
             section: with a privacy unit.
             ledger: of the server; None where clients account for themselves.
         """
+        super().__init__(EPSILON)
         self._section = section
         self._ledger = ledger
-        self._told: dict[int, float] = {}
-
-    @override
-    def check(self, client_metrics: Scalars) -> None:
-        if client_metrics.get(EPSILON, 0.0) < 0:
-            raise WireError(
-                f"metrics/{EPSILON}: expected at least 0, got {client_metrics[EPSILON]}"
-            )
-
-    @override
-    def add_round(
-        self,
-        server_round: int,
-        client_metrics: Mapping[TaskId, Scalars],
-        server_metrics: Scalars,
-    ) -> None:
-        for (client, _), metrics in client_metrics.items():
-            if EPSILON in metrics:
-                # A client that has lost its state begins to count anew.
-                told = self._told.get(client, 0.0)
-                self._told[client] = max(told, metrics[EPSILON])
-
-    @override
-    def files(self) -> Mapping[str, object]:
-        return {}
 
     @override
     def summary(self) -> Mapping[str, Any]:
         section, ledger = self._section, self._ledger
         if ledger is None:
-            by_observer = {"server": self._told, "clients": self._told}
+            by_observer = {"server": self.told, "clients": self.told}
         else:
             by_observer = {
                 "server": ledger.epsilons("server"),
