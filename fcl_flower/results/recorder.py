@@ -125,15 +125,7 @@ class Recorder:
         state: str = "training",
         working: Collection[int] = (),
     ) -> None:
-        """Write ``progress.json``: how far the run is.
-
-        Args:
-            server_round: that is running, counted from 1; 0 before the first.
-            done: clients that have answered in it.
-            expected: clients that were asked.
-            state: ``starting``, ``training`` or ``finished``.
-            working: clients that have been asked and have not answered.
-        """
+        """Write ``progress.json``; the arguments are those of `ProgressFile.write`."""
         now = time.monotonic()
         taken = now - self._started, now - self._round_started
         self._progress.write(

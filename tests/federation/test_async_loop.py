@@ -4,7 +4,14 @@ import json
 
 import numpy as np
 import pytest
-from fakes import failure, rounds_of, run_in_process, summary_of, tiny
+from fakes import (
+    failure,
+    rounds_of,
+    run_in_process,
+    summary_of,
+    tiny,
+    told_progress,
+)
 from flwr.app import Message
 from text_sets import write_topics
 
@@ -12,7 +19,6 @@ from fcl_flower.core.errors import ConfigError, RoundError
 from fcl_flower.core.interpolation import interpolate
 from fcl_flower.core.simulated_clock import SimulatedClock
 from fcl_flower.federation.transport import messages
-from fcl_flower.results.recorder import Recorder
 from fcl_flower.results.run_folder import CHECKPOINT
 from fcl_flower.setup import factory
 from fcl_flower.setup.resolve import resolve
@@ -95,13 +101,7 @@ def test_synchronous_rounds_wait_for_the_slow_one(tmp_path):
 
 
 def test_clients_with_a_question_are_at_work(tmp_path, monkeypatch):
-    told, progress = [], Recorder.progress
-
-    def noted(recorder, number, done, expected, state="training", working=()):
-        told.append((state, number, sorted(working)))
-        progress(recorder, number, done, expected, state, working)
-
-    monkeypatch.setattr(Recorder, "progress", noted)
+    told = told_progress(monkeypatch)
     run_in_process(slow(tmp_path, strategy="local", tasks=1))
     # Whose update it is has no question yet; the slow one comes when both have ended.
     assert [working for state, _, working in told if state == "training"] == [

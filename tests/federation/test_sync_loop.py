@@ -5,7 +5,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fakes import failure, rounds_of, run_in_process, summary_of, tiny
+from fakes import (
+    failure,
+    rounds_of,
+    run_in_process,
+    summary_of,
+    tiny,
+    told_progress,
+)
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from text_sets import write_topics
 
@@ -19,7 +26,6 @@ from fcl_flower.core.types import TaskStage
 from fcl_flower.federation.client import Client, model_bytes
 from fcl_flower.federation.identity.client_numbers import ClientNumbers, check_claim
 from fcl_flower.federation.transport import byte_counts, messages, protocol
-from fcl_flower.results.recorder import Recorder
 from fcl_flower.results.run_folder import free_folder
 from fcl_flower.setup import factory
 from fcl_flower.setup.resolve import resolve
@@ -476,13 +482,7 @@ def test_the_attention_of_each_task_is_recorded(tmp_path):
 
 
 def test_who_has_not_answered_is_at_work(tmp_path, monkeypatch):
-    told, progress = [], Recorder.progress
-
-    def noted(recorder, number, done, expected, state="training", working=()):
-        told.append((state, number, sorted(working)))
-        progress(recorder, number, done, expected, state, working)
-
-    monkeypatch.setattr(Recorder, "progress", noted)
+    told = told_progress(monkeypatch)
     run_in_process(tiny(tmp_path, strategy="local", clients=3, tasks=1))
     left = [[0, 1, 2], [1, 2], [2], []]
     assert told == [

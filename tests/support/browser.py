@@ -74,6 +74,26 @@ class Note(HTMLParser):
         self.text += data if self.inside else ""
 
 
+def opened(address, profile, *options, milliseconds=20_000):
+    """Open an address in Chromium; return what a probe noted, and all complaints."""
+    done = subprocess.run(
+        [
+            *(CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu"),
+            *("--disable-background-networking", "--disable-component-update"),
+            *("--enable-logging=stderr", f"--virtual-time-budget={milliseconds}"),
+            *("--dump-dom", f"--user-data-dir={profile}", *options, address),
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=180,
+    )
+    note = Note()
+    note.feed(done.stdout)
+    complaints = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    return json.loads(note.text), complaints
+
+
 def look(page, folder, width=1000, dark=False):
     """Open a copy of a page, ``width`` pixels wide, and return what was seen."""
     folder.mkdir()
@@ -84,25 +104,10 @@ def look(page, folder, width=1000, dark=False):
         text.replace("</head>", PROBE.replace("WIDTH", str(width))), encoding="utf-8"
     )
     form = ["--blink-settings=preferredColorScheme=0"] if dark else []
-    done = subprocess.run(
-        [
-            *(CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu"),
-            *("--disable-background-networking", "--disable-component-update"),
-            *("--enable-logging=stderr", "--virtual-time-budget=20000", "--dump-dom"),
-            *(
-                f"--user-data-dir={folder / 'profile'}",
-                "--host-resolver-rules=MAP * ~NOTFOUND",
-            ),
-            *("--window-size=1200,1200", *form, copy.as_uri()),
-        ],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=180,
+    found, complaints = opened(
+        copy.as_uri(),
+        folder / "profile",
+        "--host-resolver-rules=MAP * ~NOTFOUND",
+        *("--window-size=1200,1200", *form),
     )
-    note = Note()
-    note.feed(done.stdout)
-    return Seen(
-        json.loads(note.text),
-        [line for line in done.stderr.splitlines() if "CONSOLE" in line],
-    )
+    return Seen(found, complaints)

@@ -8,6 +8,7 @@ from flwr.app import Error, Message
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.sparse import SparseArray
 from fcl_flower.federation.transport.messages import decode_request
+from fcl_flower.results.recorder import Recorder
 from fcl_flower.runtime import in_process
 
 
@@ -100,6 +101,18 @@ def rounds_of(folder):
     """Return the lines of a run's rounds.jsonl without their duration."""
     lines = (folder / "rounds.jsonl").read_text().splitlines()
     return [{k: v for k, v in json.loads(li).items() if k != "seconds"} for li in lines]
+
+
+def told_progress(monkeypatch):
+    """Return a list of what runs will tell: their state, their round and who works."""
+    told, progress = [], Recorder.progress
+
+    def noted(recorder, number, done, expected, state="training", working=()):
+        told.append((state, number, sorted(working)))
+        progress(recorder, number, done, expected, state, working)
+
+    monkeypatch.setattr(Recorder, "progress", noted)
+    return told
 
 
 def exact(payload):

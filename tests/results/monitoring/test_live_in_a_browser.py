@@ -1,11 +1,9 @@
 """A live page in a real browser: it changes, and the reader stays where he was."""
 
-import json
 import os
-import subprocess
 
 import pytest
-from browser import CHROMIUM, Note
+from browser import CHROMIUM, opened
 from run_folders import make_run, make_under_way
 
 from fcl_flower.results.monitoring import live as live_module
@@ -72,26 +70,16 @@ def test_a_page_changes_under_a_reader_who_stays_where_he_is(tmp_path, monkeypat
 
     told = []
     with live(0, LivePage(draw, [folder]), told.append):
-        done = subprocess.run(
-            [
-                *(CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu"),
-                *("--disable-background-networking", "--disable-component-update"),
-                *("--enable-logging=stderr", "--virtual-time-budget=8000"),
-                *("--dump-dom", f"--user-data-dir={tmp_path / 'profile'}"),
-                *("--window-size=1200,900", told[0].removeprefix("live: ")),
-            ],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=180,
+        found, complaints = opened(
+            told[0].removeprefix("live: "),
+            tmp_path / "profile",
+            "--window-size=1200,900",
+            milliseconds=8000,
         )
-    note = Note()
-    note.feed(done.stdout)
-    found = json.loads(note.text)
     first, second, last = found["seen"]
 
     assert len(drawn) == 3
-    assert not [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    assert not complaints
     assert found["refused"] == []
     assert first["title"] == "fedweit, under way"
     assert second["title"] == f"{EVIL}, under way"
