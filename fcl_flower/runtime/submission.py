@@ -22,6 +22,8 @@ from fcl_flower.runtime.lifetime.guardian import guarded, release
 from fcl_flower.runtime.processes import Progress, follow, program
 
 _STARTED = re.compile(r"Successfully started run (\d+)")
+_REASON = re.compile(r"fcl_flower\.core\.errors\.\w+Error: (.+)")
+"""The last line of a traceback that the server's app ends with."""
 
 
 class SuperLink:
@@ -80,9 +82,11 @@ class SuperLink:
         command = [program("flwr"), "run", str(app), SUPERLINK, "--stream"]
         report(shlex.join(command))
         process = guarded(command, self._env, subprocess.PIPE)
-        started: list[str] = []
+        started, reasons = list[str](), list[str]()
         assert process.stdout is not None  # it is a pipe
-        reader = threading.Thread(target=_read, args=(process.stdout, report, started))
+        reader = threading.Thread(
+            target=_read, args=(process.stdout, report, started, reasons)
+        )
         reader.start()
         try:
             follow(process, Path(config.run.output) / "progress.json", watch)
@@ -99,9 +103,9 @@ class SuperLink:
             raise RoundError("the run could not be started; the reason is above")
         (run,) = self._ask("list", "--run-id", started[0])["runs"]
         if run["status"] != "finished:completed":
+            reason = reasons[-1] if reasons else "the reason stands above"
             raise RoundError(
-                f"the run did not finish, but ended as {run['status']}; the reason "
-                f"stands above"
+                f"the run did not finish, but ended as {run['status']}: {reason}"
             )
 
     def _ask(self, *arguments: str) -> dict[str, Any]:
@@ -130,11 +134,18 @@ class SuperLink:
         )
 
 
-def _read(log: IO[bytes], report: Callable[[str], None], runs: list[str]) -> None:
-    """Pass on the log; add the number of the run when Flower names it."""
+def _read(
+    log: IO[bytes],
+    report: Callable[[str], None],
+    runs: list[str],
+    reasons: list[str],
+) -> None:
+    """Pass on the log; add the number of the run, and what ended it, to the lists."""
     with log:
         for line in log:
             text = line.decode(errors="replace").rstrip()
             report(text)
             if found := _STARTED.search(text):
                 runs.append(found[1])
+            if found := _REASON.match(text):
+                reasons.append(found[1])
