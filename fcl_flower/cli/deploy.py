@@ -240,43 +240,43 @@ def run(
 
     if obstacle := find_obstacle(_address(server), authority, CONTROL):
         raise RoundError(obstacle.sentence)
-    with SuperLink(server, authority) as superlink:
-        if not config.scenario.clients:
-            connected = superlink.connected()
-            if not connected:
-                expected = (
-                    f"connected ones at the server at {server}, or --clients with the "
-                    "number to wait for"
-                )
-                raise refuse("clients", 0, expected)
-            config = config.replace(clients=connected)
-        resolved = resolve(config)
-        validate(resolved)
-        config = resolved.config
-        folder = (resume or output or free_folder(config)).absolute()
-        if (folder / "summary.json").exists():
-            raise refuse("output", str(folder), "a folder without a finished run")
-        (folder / "progress.json").unlink(missing_ok=True)
-        # The folder's name is for people; an earlier run may have had it.
-        name = config.run.id or f"{folder.name}-{secrets.token_hex(4)}"
-        config = config.replace(output=str(folder), id=name)
-        access = "--insecure" if certs is None else f"--certs {certs}"
-        again = f"fcl run --server {server} {access} --resume {folder}"
-        try:
-            label = f"{config.title} seed {config.run.seed}"
-            with (
-                live_run(port, folder, console),
-                Display(console, label) as display,
-            ):
-                superlink.run(config, report=show, watch=display.show)
-        except KeyboardInterrupt:
-            click.echo(f"interrupted; {_next_step(folder, again)}", err=True)
-            raise
-        except RoundError as error:
-            obstacle = find_obstacle(server, authority)
-            reason = obstacle.sentence if obstacle else str(error)
-            step = _next_step(folder, again)
-            raise RoundError(f"{reason}; then {step}") from error
+    superlink = SuperLink(server, authority)
+    if not config.scenario.clients:
+        connected = superlink.connected()
+        if not connected:
+            expected = (
+                f"connected ones at the server at {server}, or --clients with the "
+                "number to wait for"
+            )
+            raise refuse("clients", 0, expected)
+        config = config.replace(clients=connected)
+    resolved = resolve(config)
+    validate(resolved)
+    config = resolved.config
+    folder = (resume or output or free_folder(config)).absolute()
+    if (folder / "summary.json").exists():
+        raise refuse("output", str(folder), "a folder without a finished run")
+    (folder / "progress.json").unlink(missing_ok=True)
+    # The folder's name is for people; an earlier run may have had it.
+    name = config.run.id or f"{folder.name}-{secrets.token_hex(4)}"
+    config = config.replace(output=str(folder), id=name)
+    access = "--insecure" if certs is None else f"--certs {certs}"
+    again = f"fcl run --server {server} {access} --resume {folder}"
+    try:
+        label = f"{config.title} seed {config.run.seed}"
+        with (
+            live_run(port, folder, console),
+            Display(console, label) as display,
+        ):
+            superlink.run(config, report=show, watch=display.show)
+    except KeyboardInterrupt:
+        click.echo(f"interrupted; {_next_step(folder, again)}", err=True)
+        raise
+    except RoundError as error:
+        obstacle = find_obstacle(server, authority)
+        reason = obstacle.sentence if obstacle else str(error)
+        step = _next_step(folder, again)
+        raise RoundError(f"{reason}; then {step}") from error
     show(f"results and report.html on the server: {folder}")
 
 

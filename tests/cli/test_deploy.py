@@ -1,14 +1,17 @@
 """The commands of a federation, with programs of our own in the place of Flower's."""
 
 import json
+import os
 import shlex
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
 
+import fakes
 import psutil
 import pytest
 from fakes import tiny
@@ -429,9 +432,9 @@ def submit(flower, tmp_path):
     def run(**behaviour):
         flower.install(flwr=flwr(**behaviour))
         said, seen = [], []
-        with SuperLink("127.0.0.1:9093", tmp_path / "ca.crt") as superlink:
-            config = tiny(tmp_path / "results")
-            superlink.run(config, report=said.append, watch=seen.append)
+        config = tiny(tmp_path / "results")
+        superlink = SuperLink("127.0.0.1:9093", tmp_path / "ca.crt")
+        superlink.run(config, report=said.append, watch=seen.append)
         return said, seen
 
     return run
@@ -455,7 +458,7 @@ def test_a_run_is_submitted_and_followed_to_its_end(submit, flower, tmp_path):
     assert shlex.split(said[0])[1:] == arguments
     assert said[1:] == ["Successfully started run 123", "the last line"]
     assert seen == [{"state": "finished"}]
-    assert not Path(env["FLWR_HOME"]).exists()
+    assert not Path(env["FLWR_HOME"]).parent.exists()
     assert str(tmp_path / "results") in (tmp_path / "pyproject.toml").read_text()
 
 
@@ -468,10 +471,8 @@ def test_a_run_that_did_not_finish_is_an_error(submit, status):
 def test_a_run_that_does_not_start_is_an_error(flower, submit, tmp_path):
     flower.install(flwr="sys.exit('refused')")
     said = []
-    with (
-        pytest.raises(RoundError, match="could not be started"),
-        SuperLink("127.0.0.1:9093", None) as superlink,
-    ):
+    superlink = SuperLink("127.0.0.1:9093", None)
+    with pytest.raises(RoundError, match="could not be started"):
         superlink.run(tiny(tmp_path), report=said.append, watch=print)
     assert said[-1] == "refused"
 
@@ -496,20 +497,17 @@ def test_a_run_that_did_not_finish_says_last_what_ended_it(submit):
 def test_a_server_that_does_not_answer_is_an_error(flower):
     flower.install(flwr="sys.exit('Connection refused')")
 
-    with (
-        pytest.raises(
-            RoundError, match=r"127.0.0.1:1 does not answer as expected: .*refused"
-        ),
-        SuperLink("127.0.0.1:1", None) as superlink,
-    ):
-        superlink.connected()
+    reason = r"127.0.0.1:1 does not answer as expected: .*refused"
+    with pytest.raises(RoundError, match=reason):
+        SuperLink("127.0.0.1:1", None).connected()
 
 
 def test_the_clients_that_are_connected_are_counted(flower):
     flower.install(flwr=flwr())
 
-    with SuperLink("127.0.0.1:1", None) as superlink:
-        assert superlink.connected() == 1
+    assert SuperLink("127.0.0.1:1", None).connected() == 1
+    ((_, env),) = flower.calls("flwr")
+    assert not Path(env["FLWR_HOME"]).parent.exists()
 
 
 def test_an_interrupt_stops_the_run(flower, tmp_path):
@@ -524,15 +522,47 @@ def test_an_interrupt_stops_the_run(flower, tmp_path):
     helper = threading.Thread(target=interrupt)
     helper.start()
     said = []
-    with (
-        pytest.raises(KeyboardInterrupt),
-        SuperLink("127.0.0.1:1", None) as superlink,
-    ):
-        superlink.run(tiny(tmp_path), report=said.append, watch=print)
+    with pytest.raises(KeyboardInterrupt):
+        SuperLink("127.0.0.1:1", None).run(
+            tiny(tmp_path), report=said.append, watch=print
+        )
     helper.join()
 
     assert said[-1] == "stopping run 123"
     assert flower.calls("flwr")[-1][0] == ["stop", "123"]
+
+
+SUBMITS = """
+import sys
+from pathlib import Path
+from fcl_flower.runtime import submission
+from fakes import tiny
+program, results = sys.argv[1:]
+submission.program = lambda name: program
+submission.SuperLink("127.0.0.1:1", None).run(
+    tiny(Path(results)), report=print, watch=print
+)
+"""
+
+
+def test_a_killed_run_leaves_no_folder_of_its_own_and_takes_no_others(flower, tmp_path):
+    flower.install(flwr=flwr(run="time.sleep(600)"))
+    place = tmp_path / "temporary"
+    living = place / "fcl-run-living"
+    living.mkdir(parents=True)
+    path = os.pathsep.join([str(Path(fakes.__file__).parent), *sys.path])
+    process = subprocess.Popen(
+        [sys.executable, "-c", SUBMITS, tmp_path / "bin" / "flwr", tmp_path / "run"],
+        env={**os.environ, "TMPDIR": str(place), "PYTHONPATH": path},
+    )
+    await_true(lambda: (tmp_path / "pyproject.toml").exists())
+    ((_, env),) = flower.calls("flwr")
+    assert Path(env["FLWR_HOME"]).parent.parent == place
+
+    process.kill()
+    process.wait()
+
+    await_true(lambda: list(place.iterdir()) == [living])
 
 
 # ---- the command line
