@@ -2,6 +2,8 @@
 
 import re
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +20,7 @@ from fcl_flower.cli.options import (
     run_options,
 )
 from fcl_flower.core.errors import RoundError, refuse
-from fcl_flower.results.run_folder import free_folder
+from fcl_flower.results.run_folder import CHECKPOINT, free_folder
 
 if TYPE_CHECKING:
     from fcl_flower.runtime.certificates import Certificates
@@ -118,7 +120,8 @@ def server(
     from fcl_flower.runtime.superlink import Addresses, run_superlink
 
     addresses = Addresses(host, port, control_port)
-    run_superlink(_certificates(certs, insecure), state, addresses, more, _print)
+    with _interruptible():
+        run_superlink(_certificates(certs, insecure), state, addresses, more, _print)
 
 
 @click.command()
@@ -180,9 +183,9 @@ def client(
         node["device"] = _device(device)
     certificates = _certificates(certs, insecure)
     place = state or Path(f"federation/client-{number}")
-    run_supernode(
-        *(_address(server), certificates, node, place, more, _print), resident=resident
-    )
+    known = _address(server), certificates, node, place, more, _print
+    with _interruptible():
+        run_supernode(*known, resident=resident)
 
 
 @click.command()
@@ -221,7 +224,7 @@ def run(
     --live needs that folder on this machine.
     """
     from fcl_flower.cli.terminal.progress import Display, live_run
-    from fcl_flower.runtime.connection.server_probe import find_obstacle
+    from fcl_flower.runtime.connection.server_probe import CONTROL, find_obstacle
     from fcl_flower.runtime.submission import SuperLink
     from fcl_flower.setup.factory import validate
     from fcl_flower.setup.resolve import resolve
@@ -235,51 +238,70 @@ def run(
     def show(line: str) -> None:
         console.print(line, markup=False)
 
-    if obstacle := find_obstacle(_address(server), authority):
+    if obstacle := find_obstacle(_address(server), authority, CONTROL):
         raise RoundError(obstacle.sentence)
-    with SuperLink(server, authority) as superlink:
-        if not config.scenario.clients:
-            connected = superlink.connected()
-            if not connected:
-                expected = (
-                    f"connected ones at the server at {server}, or --clients with the "
-                    "number to wait for"
-                )
-                raise refuse("clients", 0, expected)
-            config = config.replace(clients=connected)
-        resolved = resolve(config)
-        validate(resolved)
-        config = resolved.config
-        folder = (resume or output or free_folder(config)).absolute()
-        if (folder / "summary.json").exists():
-            raise refuse("output", str(folder), "a folder without a finished run")
-        (folder / "progress.json").unlink(missing_ok=True)
-        # The folder's name is for people; an earlier run may have had it.
-        name = config.run.id or f"{folder.name}-{secrets.token_hex(4)}"
-        config = config.replace(output=str(folder), id=name)
-        access = "--insecure" if certs is None else f"--certs {certs}"
-        again = f"fcl run --server {server} {access} --resume {folder}"
-        try:
-            label = f"{config.title} seed {config.run.seed}"
-            with (
-                live_run(port, folder, console),
-                Display(console, label) as display,
-            ):
-                superlink.run(config, report=show, watch=display.show)
-        except KeyboardInterrupt:
-            click.echo(f"interrupted; {again} goes on with this run", err=True)
-            raise
-        except RoundError as error:
-            if obstacle := find_obstacle(server, authority):
-                raise RoundError(
-                    f"{obstacle.sentence}; then {again} goes on with this run"
-                ) from error
-            raise
+    superlink = SuperLink(server, authority)
+    if not config.scenario.clients:
+        connected = superlink.connected()
+        if not connected:
+            expected = (
+                f"connected ones at the server at {server}, or --clients with the "
+                "number to wait for"
+            )
+            raise refuse("clients", 0, expected)
+        config = config.replace(clients=connected)
+    resolved = resolve(config)
+    validate(resolved)
+    config = resolved.config
+    folder = (resume or output or free_folder(config)).absolute()
+    if (folder / "summary.json").exists():
+        raise refuse("output", str(folder), "a folder without a finished run")
+    (folder / "progress.json").unlink(missing_ok=True)
+    # The folder's name is for people; an earlier run may have had it.
+    name = config.run.id or f"{folder.name}-{secrets.token_hex(4)}"
+    config = config.replace(output=str(folder), id=name)
+    access = "--insecure" if certs is None else f"--certs {certs}"
+    again = f"fcl run --server {server} {access} --resume {folder}"
+    try:
+        label = f"{config.title} seed {config.run.seed}"
+        with (
+            live_run(port, folder, console),
+            Display(console, label) as display,
+        ):
+            superlink.run(config, report=show, watch=display.show)
+    except KeyboardInterrupt:
+        click.echo(f"interrupted; {_next_step(folder, again)}", err=True)
+        raise
+    except RoundError as error:
+        obstacle = find_obstacle(server, authority)
+        reason = obstacle.sentence if obstacle else str(error)
+        step = _next_step(folder, again)
+        raise RoundError(f"{reason}; then {step}") from error
     show(f"results and report.html on the server: {folder}")
 
 
 def _print(line: str) -> None:
     click.echo(f"fcl: {line}")
+
+
+def _next_step(folder: Path, again: str) -> str:
+    """Return how a run that was ended goes on; ``again`` is the command for that."""
+    if (folder / CHECKPOINT).is_dir():
+        return f"{again} goes on with this run"
+    return (
+        "the same command starts it anew, as this machine has no finished round of it "
+        f"in {folder}"
+    )
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Say at an interrupt how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        _print("interrupted; the same command goes on from what is in --state")
+        raise
 
 
 def _certificates(folder: Path | None, insecure: bool) -> "Certificates | None":

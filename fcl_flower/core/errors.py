@@ -17,6 +17,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 
+MESSAGE_FAILED = "this client could not answer:"
+"""Begins the line of a client's log that says why, by which `fcl client` finds it."""
+
 
 class FclError(Exception):
     """Base of all deliberate errors."""

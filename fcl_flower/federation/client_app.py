@@ -12,7 +12,7 @@ from flwr.common.logger import log
 
 from fcl_flower.algorithms.hooks import AnswersQueries
 from fcl_flower.config.node_config import NodeConfig
-from fcl_flower.core.errors import ContractError, FclError
+from fcl_flower.core.errors import MESSAGE_FAILED, ContractError, FclError
 from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData
 from fcl_flower.federation.client import Client
@@ -37,13 +37,16 @@ def answer_failures(
 ) -> Message:
     """Answer for an error by its sentence, without the noise of what is around it.
 
-    A traceback is for an error that nobody has foreseen, and for this machine's log.
+    What the sentence keeps from the server, as it tells of local data, stands beside it
+    in this machine's log; so does the traceback of an error that nobody has foreseen.
     """
     try:
         return call_next(message, context)
     except FclError as error:
         reason = str(error)
-        log(ERROR, "%s", reason)
+        cause = error.__cause__
+        local = f"{reason}: {cause}" if isinstance(cause, FclError) else reason
+        log(ERROR, f"{MESSAGE_FAILED} %s", local)
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         log(ERROR, "an unforeseen error: please report it", exc_info=error)

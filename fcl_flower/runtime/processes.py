@@ -36,6 +36,23 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def refuse_used_port(port: int, key: str) -> None:
+    """Check that no program listens on a port of this machine.
+
+    Args:
+        port: of 127.0.0.1.
+        key: the setting that names it, for the message of an error.
+
+    Raises:
+        ConfigError: it cannot be listened at.
+    """
+    try:
+        socket.create_server(("127.0.0.1", port)).close()
+    except OSError as error:
+        expected = f"a port of this machine that no program uses ({error.strerror})"
+        raise refuse(key, port, expected) from error
+
+
 def await_port(process: subprocess.Popen[bytes], port: int) -> None:
     """Wait until a program listens on a port of this machine.
 

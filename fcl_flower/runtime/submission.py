@@ -6,7 +6,8 @@ import shlex
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,10 +23,12 @@ from fcl_flower.runtime.lifetime.guardian import guarded, release
 from fcl_flower.runtime.processes import Progress, follow, program
 
 _STARTED = re.compile(r"Successfully started run (\d+)")
+_REASON = re.compile(r"fcl_flower\.core\.errors\.\w+Error: (.+)")
+"""The last line of a traceback that the server's app ends with."""
 
 
 class SuperLink:
-    """Flower's own commands, for one SuperLink; use it as a context manager."""
+    """Flower's own commands, for one SuperLink."""
 
     def __init__(self, address: str, root_certificate: Path | None) -> None:
         """Prepare to talk to a SuperLink.
@@ -36,17 +39,6 @@ class SuperLink:
         """
         self._address = address
         self._root_certificate = root_certificate
-        self._folder = tempfile.TemporaryDirectory(prefix="fcl-run-")
-        self._env: Mapping[str, str] = {}
-
-    def __enter__(self) -> "SuperLink":
-        home = Path(self._folder.name) / "flower"
-        write_superlink(home, self._address, self._root_certificate)
-        self._env = environment(home)
-        return self
-
-    def __exit__(self, *problem: Any) -> None:  # noqa: ANN401
-        self._folder.cleanup()
 
     def connected(self) -> int:
         """Return the number of clients that are connected now.
@@ -75,33 +67,39 @@ class SuperLink:
         Raises:
             RoundError: the run could not be started, or did not finish.
         """
-        app = Path(self._folder.name) / "app"
-        write_app(app, config)
-        command = [program("flwr"), "run", str(app), SUPERLINK, "--stream"]
-        report(shlex.join(command))
-        process = guarded(command, self._env, subprocess.PIPE)
-        started: list[str] = []
-        assert process.stdout is not None  # it is a pipe
-        reader = threading.Thread(target=_read, args=(process.stdout, report, started))
-        reader.start()
-        try:
-            follow(process, Path(config.run.output) / "progress.json", watch)
-            process.wait()
-        except BaseException:  # an interrupt above all
-            if started:
-                report(f"stopping run {started[0]}")
-                self._flwr("stop", started[0])
-            raise
-        finally:
-            release(process)
-            reader.join()
+        started, reasons = list[str](), list[str]()
+        with self._home() as home:
+            app = home / "app"
+            write_app(app, config)
+            command = [program("flwr"), "run", str(app), SUPERLINK, "--stream"]
+            report(shlex.join(command))
+            # The guardian clears the folder where this process is killed.
+            process = guarded(
+                command, environment(home / "flower"), subprocess.PIPE, scratch=home
+            )
+            assert process.stdout is not None  # it is a pipe
+            reader = threading.Thread(
+                target=_read, args=(process.stdout, report, started, reasons)
+            )
+            reader.start()
+            try:
+                follow(process, Path(config.run.output) / "progress.json", watch)
+                process.wait()
+            except BaseException:  # an interrupt above all
+                if started:
+                    report(f"stopping run {started[0]}")
+                    self._flwr("stop", started[0])
+                raise
+            finally:
+                release(process)
+                reader.join()
         if not started:
             raise RoundError("the run could not be started; the reason is above")
         (run,) = self._ask("list", "--run-id", started[0])["runs"]
         if run["status"] != "finished:completed":
+            reason = reasons[-1] if reasons else "the reason stands above"
             raise RoundError(
-                f"the run did not finish, but ended as {run['status']}; the reason "
-                f"stands above"
+                f"the run did not finish, but ended as {run['status']}: {reason}"
             )
 
     def _ask(self, *arguments: str) -> dict[str, Any]:
@@ -121,20 +119,37 @@ class SuperLink:
         return found
 
     def _flwr(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [program("flwr"), *arguments],
-            env=self._env,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        with self._home() as home:
+            return subprocess.run(
+                [program("flwr"), *arguments],
+                env=environment(home / "flower"),
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+
+    @contextmanager
+    def _home(self) -> Iterator[Path]:
+        """Make a folder that tells Flower's commands where the SuperLink is."""
+        with tempfile.TemporaryDirectory(prefix="fcl-run-") as folder:
+            write_superlink(
+                Path(folder) / "flower", self._address, self._root_certificate
+            )
+            yield Path(folder)
 
 
-def _read(log: IO[bytes], report: Callable[[str], None], runs: list[str]) -> None:
-    """Pass on the log; add the number of the run when Flower names it."""
+def _read(
+    log: IO[bytes],
+    report: Callable[[str], None],
+    runs: list[str],
+    reasons: list[str],
+) -> None:
+    """Pass on the log; add the number of the run, and what ended it, to the lists."""
     with log:
         for line in log:
             text = line.decode(errors="replace").rstrip()
             report(text)
             if found := _STARTED.search(text):
                 runs.append(found[1])
+            if found := _REASON.match(text):
+                reasons.append(found[1])

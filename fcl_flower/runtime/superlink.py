@@ -18,6 +18,7 @@ from fcl_flower.runtime.processes import (
     lasting_process,
     make_folder,
     program,
+    refuse_used_port,
 )
 from fcl_flower.runtime.reverse_proxy.bounds import Bounds, raise_descriptor_limit
 from fcl_flower.runtime.reverse_proxy.server import (
@@ -81,39 +82,41 @@ def run_superlink(
         *more,
     ]
     env = {**environment(home), VARIABLE: str(path)}
-    with (
-        locked(state, report) as lock,
-        listening(addresses.host, addresses.port, files) as listener,
-        lasting_process(
-            "SuperLink", command, env, report, keep_open=[lock]
-        ) as superlink,
-    ):
-        await_port(superlink, addresses.control_port)
-        # Before the proxy runs: a client that is not let in goes for good.
-        folder = (
-            _KeyFolder(certificates.clients, keys, report)
-            if certificates and keys
-            else None
-        )
-        new = folder.look() if folder else []
-        # Within the context of the SuperLink: stopping that takes descriptors, which
-        # there are again once the proxy has closed its connections.
-        with run_proxy(listener, addresses.control, keys, bounds, report) as proxy:
-            report(
-                f"clients reach this server at {addresses.host}:{addresses.port}, "
-                f"fcl run at {addresses.control} from this machine"
+    with locked(state, report) as lock:
+        # What listens there already would be taken for our SuperLink.
+        refuse_used_port(addresses.control_port, "control-port")
+        with (
+            listening(addresses.host, addresses.port, files) as listener,
+            lasting_process(
+                "SuperLink", command, env, report, keep_open=[lock]
+            ) as superlink,
+        ):
+            await_port(superlink, addresses.control_port)
+            # Before the proxy runs: a client that is not let in goes for good.
+            folder = (
+                _KeyFolder(certificates.clients, keys, report)
+                if certificates and keys
+                else None
             )
-            while superlink.poll() is None:
-                if not proxy.is_alive():
-                    raise RoundError("the reverse proxy ended by itself")
-                try:
-                    while new:
-                        report(_register(new[0], home, numbers))
-                        del new[0]
-                    new = folder.look() if folder else []
-                except OSError as error:
-                    report(f"could not read or register clients' keys: {error}")
-                time.sleep(LOOK_SECONDS)
+            new = folder.look() if folder else []
+            # Within the context of the SuperLink: stopping that takes descriptors,
+            # which there are again once the proxy has closed its connections.
+            with run_proxy(listener, addresses.control, keys, bounds, report) as proxy:
+                report(
+                    f"clients reach this server at {addresses.host}:{addresses.port}, "
+                    f"fcl run at {addresses.control} from this machine"
+                )
+                while superlink.poll() is None:
+                    if not proxy.is_alive():
+                        raise RoundError("the reverse proxy ended by itself")
+                    try:
+                        while new:
+                            report(_register(new[0], home, numbers))
+                            del new[0]
+                        new = folder.look() if folder else []
+                    except OSError as error:
+                        report(f"could not read or register clients' keys: {error}")
+                    time.sleep(LOOK_SECONDS)
 
 
 def _security(files: ServerFiles | None) -> list[str]:

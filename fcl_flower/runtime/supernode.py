@@ -6,8 +6,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+
 from fcl_flower.config.parsing import toml
-from fcl_flower.core.errors import RoundError, refuse
+from fcl_flower.core.errors import MESSAGE_FAILED, RoundError, refuse
 from fcl_flower.runtime.certificates import Certificates
 from fcl_flower.runtime.connection import supernode_log
 from fcl_flower.runtime.connection.server_probe import find_obstacle
@@ -118,6 +121,7 @@ def _follow(
     """
     assert supernode.stdout is not None  # it is a pipe
     held, refused, let_in = list[str](), False, False
+    failure = ""
     with supernode.stdout as log:
         for raw in log:
             line = raw.decode(errors="replace").rstrip()
@@ -137,6 +141,12 @@ def _follow(
             if let_in:
                 _show(held)
                 held = []
+            if event is Event.FAILED:
+                failure = line[line.index(MESSAGE_FAILED) :]
+            if event is Event.ANSWERED and failure:  # which Flower has buried by now
+                report.forget()
+                report(f"{failure}; the client waits for the next message")
+                failure = ""
     if not refused:
         _show(held)
     return refused
@@ -202,6 +212,11 @@ def _security(certificates: Certificates | None, number: int) -> list[str]:
             name = path.relative_to(certificates.folder)
             expected = f"a folder with {name}, as fcl certs makes it"
             raise refuse("certs", str(certificates.folder), expected)
+    try:
+        load_ssh_private_key(key.read_bytes(), None)
+    except (OSError, ValueError, UnsupportedAlgorithm) as error:
+        expected = "a private key that can be read, as fcl certs makes it"
+        raise refuse("certs", str(key), expected) from error
     return [
         *("--root-certificates", str(certificates.authority)),
         *("--auth-supernode-private-key", str(key)),

@@ -1,13 +1,17 @@
 """The commands of a federation, with programs of our own in the place of Flower's."""
 
 import json
+import os
 import shlex
 import signal
+import socket
+import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
 
+import fakes
 import psutil
 import pytest
 from fakes import tiny
@@ -178,6 +182,18 @@ def test_a_server_without_certificates_authenticates_no_client(flower, tmp_path)
     assert arguments[:2] == ["--host", "127.0.0.1"]
 
 
+def test_a_server_does_not_take_another_for_its_own_superlink(flower, tmp_path):
+    flower.install(flower_superlink=LISTENS)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        ports = Addresses("127.0.0.1", free_port(), port)
+
+        with pytest.raises(ConfigError, match=f"control-port: got {port}, expected a"):
+            run_superlink(None, tmp_path / "state", ports, [], print)
+
+    assert flower.calls("flower-superlink") == []
+
+
 @pytest.mark.parametrize("missing", ["ca.crt", "server.crt", "server.key"])
 def test_a_server_without_one_of_its_files_is_refused(flower, tmp_path, missing):
     files = certificates(tmp_path)
@@ -332,6 +348,49 @@ def test_a_client_waits_for_its_server_but_not_for_another(
     assert flower.calls("flower-supernode") == []
 
 
+FAILS = """
+print("SuperNode ID: 7", flush=True)
+for _ in range(2):
+    print("ERROR : this client could not answer: no data", flush=True)
+    print("Sending: train message", flush=True)
+    print("Sent successfully", flush=True)
+print("Sent successfully", flush=True)
+sys.exit(4)
+"""
+
+
+def test_why_a_client_could_not_answer_is_said_last_each_time(
+    flower, tmp_path, reachable, capsys
+):
+    flower.install(flower_supernode=FAILS)
+
+    with pytest.raises(RoundError):
+        run_supernode(
+            "a:1", None, {"partition-id": 0}, tmp_path, [], print, resident=False
+        )
+
+    said = capsys.readouterr().out.splitlines()[1:]
+    failed = [
+        "ERROR : this client could not answer: no data",
+        "Sending: train message",
+        "Sent successfully",
+        "this client could not answer: no data; the client waits for the next message",
+    ]
+    assert said == ["SuperNode ID: 7", *failed, *failed, "Sent successfully"]
+
+
+@pytest.mark.parametrize("content", [b"", b"junk"])
+def test_a_client_whose_key_cannot_be_read_is_refused(flower, tmp_path, content):
+    files = certificates(tmp_path)
+    files.client_key(0).write_bytes(content)
+
+    with pytest.raises(ConfigError, match=r"certs: got .*0\.key', expected a private"):
+        run_supernode(
+            *("a:1", files, {"partition-id": 0}, tmp_path / "state", [], print),
+            resident=False,
+        )
+
+
 @pytest.mark.parametrize("missing", ["ca.crt", "clients/client-0.key"])
 def test_a_client_without_one_of_its_files_is_refused(flower, tmp_path, missing):
     files = certificates(tmp_path)
@@ -373,9 +432,9 @@ def submit(flower, tmp_path):
     def run(**behaviour):
         flower.install(flwr=flwr(**behaviour))
         said, seen = [], []
-        with SuperLink("127.0.0.1:9093", tmp_path / "ca.crt") as superlink:
-            config = tiny(tmp_path / "results")
-            superlink.run(config, report=said.append, watch=seen.append)
+        config = tiny(tmp_path / "results")
+        superlink = SuperLink("127.0.0.1:9093", tmp_path / "ca.crt")
+        superlink.run(config, report=said.append, watch=seen.append)
         return said, seen
 
     return run
@@ -399,7 +458,7 @@ def test_a_run_is_submitted_and_followed_to_its_end(submit, flower, tmp_path):
     assert shlex.split(said[0])[1:] == arguments
     assert said[1:] == ["Successfully started run 123", "the last line"]
     assert seen == [{"state": "finished"}]
-    assert not Path(env["FLWR_HOME"]).exists()
+    assert not Path(env["FLWR_HOME"]).parent.exists()
     assert str(tmp_path / "results") in (tmp_path / "pyproject.toml").read_text()
 
 
@@ -412,31 +471,43 @@ def test_a_run_that_did_not_finish_is_an_error(submit, status):
 def test_a_run_that_does_not_start_is_an_error(flower, submit, tmp_path):
     flower.install(flwr="sys.exit('refused')")
     said = []
-    with (
-        pytest.raises(RoundError, match="could not be started"),
-        SuperLink("127.0.0.1:9093", None) as superlink,
-    ):
+    superlink = SuperLink("127.0.0.1:9093", None)
+    with pytest.raises(RoundError, match="could not be started"):
         superlink.run(tiny(tmp_path), report=said.append, watch=print)
     assert said[-1] == "refused"
+
+
+ENDS_BADLY = """
+    print("fcl_flower.core.errors.ConfigError: a warning of before")
+    print("fcl_flower.core.errors.RoundError: too few; left out: {1: 'no data'}")
+    print("WARNING: fcl_flower.core.errors.RoundError: what a client says")
+    print("Exit Code: 201", flush=True)
+"""
+
+
+def test_a_run_that_did_not_finish_says_last_what_ended_it(submit):
+    with pytest.raises(RoundError) as caught:
+        submit(run=ENDS_BADLY.strip(), status="finished:failed")
+    assert str(caught.value) == (
+        "the run did not finish, but ended as finished:failed: too few; left out: "
+        "{1: 'no data'}"
+    )
 
 
 def test_a_server_that_does_not_answer_is_an_error(flower):
     flower.install(flwr="sys.exit('Connection refused')")
 
-    with (
-        pytest.raises(
-            RoundError, match=r"127.0.0.1:1 does not answer as expected: .*refused"
-        ),
-        SuperLink("127.0.0.1:1", None) as superlink,
-    ):
-        superlink.connected()
+    reason = r"127.0.0.1:1 does not answer as expected: .*refused"
+    with pytest.raises(RoundError, match=reason):
+        SuperLink("127.0.0.1:1", None).connected()
 
 
 def test_the_clients_that_are_connected_are_counted(flower):
     flower.install(flwr=flwr())
 
-    with SuperLink("127.0.0.1:1", None) as superlink:
-        assert superlink.connected() == 1
+    assert SuperLink("127.0.0.1:1", None).connected() == 1
+    ((_, env),) = flower.calls("flwr")
+    assert not Path(env["FLWR_HOME"]).parent.exists()
 
 
 def test_an_interrupt_stops_the_run(flower, tmp_path):
@@ -451,15 +522,47 @@ def test_an_interrupt_stops_the_run(flower, tmp_path):
     helper = threading.Thread(target=interrupt)
     helper.start()
     said = []
-    with (
-        pytest.raises(KeyboardInterrupt),
-        SuperLink("127.0.0.1:1", None) as superlink,
-    ):
-        superlink.run(tiny(tmp_path), report=said.append, watch=print)
+    with pytest.raises(KeyboardInterrupt):
+        SuperLink("127.0.0.1:1", None).run(
+            tiny(tmp_path), report=said.append, watch=print
+        )
     helper.join()
 
     assert said[-1] == "stopping run 123"
     assert flower.calls("flwr")[-1][0] == ["stop", "123"]
+
+
+SUBMITS = """
+import sys
+from pathlib import Path
+from fcl_flower.runtime import submission
+from fakes import tiny
+program, results = sys.argv[1:]
+submission.program = lambda name: program
+submission.SuperLink("127.0.0.1:1", None).run(
+    tiny(Path(results)), report=print, watch=print
+)
+"""
+
+
+def test_a_killed_run_leaves_no_folder_of_its_own_and_takes_no_others(flower, tmp_path):
+    flower.install(flwr=flwr(run="time.sleep(600)"))
+    place = tmp_path / "temporary"
+    living = place / "fcl-run-living"
+    living.mkdir(parents=True)
+    path = os.pathsep.join([str(Path(fakes.__file__).parent), *sys.path])
+    process = subprocess.Popen(
+        [sys.executable, "-c", SUBMITS, tmp_path / "bin" / "flwr", tmp_path / "run"],
+        env={**os.environ, "TMPDIR": str(place), "PYTHONPATH": path},
+    )
+    await_true(lambda: (tmp_path / "pyproject.toml").exists())
+    ((_, env),) = flower.calls("flwr")
+    assert Path(env["FLWR_HOME"]).parent.parent == place
+
+    process.kill()
+    process.wait()
+
+    await_true(lambda: list(place.iterdir()) == [living])
 
 
 # ---- the command line
@@ -531,7 +634,7 @@ def test_bad_input_is_answered_with_one_sentence(fcl, tmp_path, arguments, parts
 def superlink(monkeypatch):
     """A SuperLink to which two clients are connected, and what it was given."""
     ran = []
-    monkeypatch.setattr(server_probe, "find_obstacle", lambda server, authority: None)
+    monkeypatch.setattr(server_probe, "find_obstacle", lambda *server: None)
     monkeypatch.setattr(SuperLink, "connected", lambda self: 2)
     monkeypatch.setattr(
         SuperLink, "run", lambda self, config, report, watch: ran.append(config)
@@ -610,127 +713,74 @@ def test_a_run_at_a_server_that_is_not_there_is_one_sentence(fcl):
     )
 
 
-def test_a_run_whose_server_goes_says_so_and_how_to_go_on(
-    fcl, superlink, monkeypatch, tmp_path
+def test_a_run_is_not_started_where_clients_come_in(fcl, superlink, monkeypatch):
+    asked = []
+    obstacle = Obstacle("no runs here", False)
+    monkeypatch.setattr(
+        server_probe, "find_obstacle", lambda *server: asked.append(server) or obstacle
+    )
+
+    assert fcl("run", "--insecure", "--server", "a:1")[2] == "fcl: no runs here\n"
+    assert asked == [("a:1", None, server_probe.CONTROL)]
+    assert superlink == []
+
+
+AGAIN = "fcl run --server 127.0.0.1:9093 --insecure --resume {0} goes on with this run"
+ANEW = (
+    "the same command starts it anew, as this machine has no finished round of it in "
+    "{0}"
+)
+
+
+@pytest.mark.parametrize("step", [AGAIN, ANEW])
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_run_that_ends_says_why_and_how_to_go_on(
+    fcl, superlink, monkeypatch, tmp_path, step, gone
 ):
     def lost(self, config, report, watch):
-        raise RoundError("something of Flower")
+        raise RoundError("too few clients")
 
+    if step == AGAIN:
+        (tmp_path / "here" / "checkpoint").mkdir(parents=True)
     monkeypatch.setattr(SuperLink, "run", lost)
-    found = [None, Obstacle("the server is gone", True)]
+    found = [None, Obstacle("the server is gone", True) if gone else None]
     monkeypatch.setattr(server_probe, "find_obstacle", lambda *server: found.pop(0))
 
     code, _, err = fcl("run", "--insecure", "--output", "here")
 
     assert code == 1
-    assert err.splitlines()[-1] == (
-        "fcl: the server is gone; then fcl run --server 127.0.0.1:9093 --insecure "
-        f"--resume {tmp_path / 'here'} goes on with this run"
-    )
+    reason = "the server is gone" if gone else "too few clients"
+    assert err == f"fcl: {reason}; then {step.format(tmp_path / 'here')}\n"
 
 
-def test_a_run_that_fails_beside_its_server_keeps_its_reason(
-    fcl, superlink, monkeypatch
+@pytest.mark.parametrize("step", [AGAIN, ANEW])
+def test_an_interrupted_run_promises_no_more_than_there_is(
+    fcl, superlink, monkeypatch, tmp_path, step
 ):
-    def failed(self, config, report, watch):
-        raise RoundError("too few clients")
-
-    monkeypatch.setattr(SuperLink, "run", failed)
-
-    assert fcl("run", "--insecure", "--output", "here")[2] == "fcl: too few clients\n"
-
-
-def test_an_interrupted_run_says_how_to_go_on(fcl, superlink, monkeypatch, tmp_path):
     def interrupted(self, config, report, watch):
         raise KeyboardInterrupt
 
+    if step == AGAIN:
+        (tmp_path / "here" / "checkpoint").mkdir(parents=True)
     monkeypatch.setattr(SuperLink, "run", interrupted)
 
     code, _, err = fcl("run", "--insecure", "--output", "here")
 
     assert code == 130
-    assert err.strip() == (
-        "interrupted; fcl run --server 127.0.0.1:9093 --insecure --resume "
-        f"{tmp_path / 'here'} goes on with this run"
-    )
+    assert err.strip() == f"interrupted; {step.format(tmp_path / 'here')}"
 
 
-def test_a_run_without_clients_is_refused(fcl, superlink, monkeypatch):
-    monkeypatch.setattr(SuperLink, "connected", lambda self: 0)
+@pytest.mark.parametrize(
+    "command", [["server"], ["client", "--server", "a:1", "--number", "0"]]
+)
+def test_an_interrupted_server_or_client_says_how_to_go_on(fcl, monkeypatch, command):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
 
-    code, _, err = fcl("run", "--insecure")
+    monkeypatch.setattr(server_process, "run_superlink", interrupted)
+    monkeypatch.setattr(supernode, "run_supernode", interrupted)
 
-    assert code == 2
-    assert (
-        "clients: got 0, expected connected ones at the server at 127.0.0.1:9093" in err
-    )
-    assert superlink == []
+    code, out, _ = fcl(*command, "--insecure")
 
-
-def test_a_run_in_a_federation_does_not_replace_a_finished_one(
-    fcl, superlink, tmp_path
-):
-    (tmp_path / "here").mkdir()
-    (tmp_path / "here" / "summary.json").write_text("{}")
-
-    code, _, err = fcl("run", "--insecure", "--output", "here")
-
-    assert code == 2
-    assert "here', expected a folder without a finished run" in err
-    assert superlink == []
-
-
-def test_a_client_without_the_wanted_accelerator_uses_the_cpu(fcl, monkeypatch):
-    joined = []
-    monkeypatch.setattr(
-        supernode,
-        "run_supernode",
-        lambda *given, resident: joined.append((*given, resident)),
-    )
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    join_as = ("client", "--server", "a:1", "--insecure", "--number", "4", "--device")
-
-    _, out, _ = fcl(*join_as, "cuda")
-    assert fcl(*join_as, "auto")[1] == ""
-
-    assert out == ("fcl: device: torch finds no 'cuda'; the CPU is used instead\n")
-    nodes = [node for _, _, node, *_ in joined]
-    assert nodes == [
-        {"partition-id": 4, "device": "cpu"},
-        {"partition-id": 4, "device": "auto"},
-    ]
-
-
-def test_a_client_has_a_place_of_its_own_and_its_own_data(fcl, monkeypatch, tmp_path):
-    joined = []
-    monkeypatch.setattr(
-        supernode,
-        "run_supernode",
-        lambda *given, resident: joined.append((*given, resident)),
-    )
-    (tmp_path / "of mine").mkdir()
-
-    fcl(
-        *("client", "--server", "[::1]:9092", "--insecure", "--number", "4"),
-        *("--data", "of mine", "--", "--max-retries", "1"),
-    )
-
-    ((server, certificates, node, state, more, _, resident),) = joined
-    assert (server, certificates) == ("[::1]:9092", None)
-    assert node == {"partition-id": 4, "data-path": str(tmp_path / "of mine")}
-    assert (str(state), more) == ("federation/client-4", ("--max-retries", "1"))
-    assert resident
-
-
-def test_new_keys_are_listed_with_where_they_go(fcl, tmp_path):
-    code, out, _ = fcl("certs", "here", "--host", "localhost", "--clients", "1")
-
-    assert code == 0
-    lines = out.splitlines()
-    assert set(lines[:6]) == {str(p.relative_to(tmp_path)) for p in all_files(tmp_path)}
-    assert lines[6].startswith("to the server: ")
-    assert lines[7].startswith("to client N: ")
-
-
-def all_files(folder):
-    return [path for path in folder.rglob("*") if path.is_file()]
+    assert code == 130
+    assert out == "fcl: interrupted; the same command goes on from what is in --state\n"

@@ -1,12 +1,13 @@
 """Whole runs in which every client has data of its own, and the server has none."""
 
 import json
+import logging
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 from fakes import run_in_process, summary_of
-from flwr.app import Context, RecordDict
+from flwr.app import Context, Message, RecordDict
 
 from fcl_flower.cli.main import cli
 from fcl_flower.config.node_config import NodeConfig
@@ -14,6 +15,7 @@ from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError, RoundError
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.local import client_data, task
+from fcl_flower.federation import client_app
 from fcl_flower.federation.client import Client
 from fcl_flower.setup import factory
 from fcl_flower.setup.on_node import resolve_on_node
@@ -142,7 +144,10 @@ def test_a_client_that_lacks_a_task_is_left_out_by_name_until_it_has_it(
     assert accuracy[1][1][1] > 0.8
 
 
-def test_what_is_wrong_with_the_data_is_said_on_the_client_alone(tmp_path, places):
+def test_what_is_wrong_with_the_data_is_said_on_the_client_alone(
+    tmp_path, places, caplog, monkeypatch
+):
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
     path = tmp_path / "b" / "task-01" / "train.csv"
     path.write_text("x,label,y,z\nsecret,ant,1,2\n")
     run_in_process(config(tmp_path, tasks=1), NODES, places=places)
@@ -156,9 +161,29 @@ def test_what_is_wrong_with_the_data_is_said_on_the_client_alone(tmp_path, place
             TaskStage(1, 0, True, False)
         )
     assert str(caught.value.__cause__).startswith(f"{path}: line 2: x is 'secret'")
+    said = (
+        "this client could not answer: task 1: the client's data cannot be used; the "
+        f"client's own log says why: {path}: line 2: x is 'secret'"
+    )
+    assert any(line.startswith(said) for line in caplog.messages)
     (tmp_path / "b" / "secret").mkdir()
     with pytest.raises(ConfigError, match=r"^data-path: the client's folder cannot be"):
         message_of(config(tmp_path, clients=2), places[1])
+
+
+def test_a_clients_log_adds_no_noise_of_other_programs_to_a_sentence(
+    monkeypatch, caplog
+):
+    def fails(message, context):
+        raise ConfigError("a sentence") from OSError("some noise")
+
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+    message = Message(RecordDict(), dst_node_id=1, message_type="train")
+
+    answer = client_app.answer_failures(message, None, fails)
+
+    assert caplog.messages == ["this client could not answer: a sentence"]
+    assert answer.error.reason == "a sentence"
 
 
 def message_of(run, place, task=0):

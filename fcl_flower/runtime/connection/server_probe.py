@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 SECONDS = 5.0
+CONTROL = "/v1/control/start-run"
+"""Where a SuperLink of Flower 1.41 starts runs, and the reverse proxy has nothing."""
 
 _NOT_FOR_THIS_NAME = {62, 64}  # X509_V_ERR_HOSTNAME_MISMATCH, _IP_ADDRESS_MISMATCH
 _EXPIRED = 10  # X509_V_ERR_CERT_HAS_EXPIRED
@@ -28,12 +30,15 @@ class Obstacle(NamedTuple):
     passes: bool
 
 
-def find_obstacle(server: str, authority: Path | None) -> Obstacle | None:
+def find_obstacle(
+    server: str, authority: Path | None, place: str = ""
+) -> Obstacle | None:
     """Return why a server cannot be used from here; None if it can.
 
     Args:
         server: HOST:PORT of ``fcl server``.
         authority: the certificate that the server's is checked with; None without TLS.
+        place: the path of a call that is to be answered there too; empty for none.
     """
     host, _, port = server.rpartition(":")
     host = host.strip("[]")
@@ -49,12 +54,19 @@ def find_obstacle(server: str, authority: Path | None) -> Obstacle | None:
             host, int(port), timeout=SECONDS, context=context
         )
     try:
-        connection.request("GET", "/health")
-        status = connection.getresponse().status
+        status = _status(connection, "/health")
+        # Of a place that there is, another method is refused, and nothing done.
+        missing = status == 200 and place and _status(connection, place) == 404
     except (OSError, http.client.HTTPException) as error:
         return _obstacle(error, server, host, authority)
     finally:
         connection.close()
+    if missing:
+        return Obstacle(
+            f"at {server} clients come in, and no runs: give --server the "
+            "--control-port of fcl server",
+            False,
+        )
     if status == 200:
         return None
     if status >= 500:
@@ -68,6 +80,13 @@ def find_obstacle(server: str, authority: Path | None) -> Obstacle | None:
         "--server",
         False,
     )
+
+
+def _status(connection: http.client.HTTPConnection, path: str) -> int:
+    connection.request("GET", path)
+    with connection.getresponse() as response:
+        response.read()
+        return response.status
 
 
 def _obstacle(

@@ -2,6 +2,8 @@
 
 from enum import Enum, auto
 
+from fcl_flower.core.errors import MESSAGE_FAILED
+
 
 class Event(Enum):
     """What a line of the log of Flower's SuperNode says."""
@@ -11,6 +13,8 @@ class Event(Enum):
     CUT_OFF = auto()
     BACK = auto()
     MEANT = auto()
+    FAILED = auto()
+    ANSWERED = auto()
     OTHER = auto()
 
 
@@ -20,6 +24,8 @@ _SIGNS = {
     "Connection attempt failed, retrying": Event.CUT_OFF,
     "Connection successful after": Event.BACK,
     "SuperExec authentication is experimental": Event.MEANT,
+    MESSAGE_FAILED: Event.FAILED,
+    "Sent successfully": Event.ANSWERED,
 }
 
 

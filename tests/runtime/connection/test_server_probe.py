@@ -16,9 +16,10 @@ from fcl_flower.runtime.processes import free_port
 
 class Health(http.server.BaseHTTPRequestHandler):
     status = 200
+    place = 500
 
     def do_GET(self):
-        self.send_response(self.status if self.path == "/health" else 500)
+        self.send_response(self.status if self.path == "/health" else self.place)
         self.end_headers()
 
     def log_message(self, *_):
@@ -35,9 +36,9 @@ def certs(tmp_path_factory):
 
 
 @contextlib.contextmanager
-def serving(folder=None, status=200, host="localhost"):
+def serving(folder=None, status=200, host="localhost", place=500):
     """A server, with TLS if it has a folder of certificates; yields HOST:PORT."""
-    handler = type("Answering", (Health,), {"status": status})
+    handler = type("Answering", (Health,), {"status": status, "place": place})
     server = http.server.ThreadingHTTPServer((host, 0), handler)
     server.handle_error = lambda *_: None  # of a caller that hangs up
     if folder is not None:
@@ -141,6 +142,21 @@ def test_another_web_server_is_no_server_of_ours():
 
     assert f"what listens at {server} is no fcl server (HTTP status 404)" in (
         found.sentence
+    )
+    assert not found.passes
+
+
+def test_runs_are_not_started_where_clients_come_in(certs):
+    authority = certs / "ours" / "ca.crt"
+    with serving(certs / "ours", place=404) as server:
+        found = find_obstacle(server, authority, server_probe.CONTROL)
+        assert find_obstacle(server, authority) is None
+    with serving(place=405) as other:  # no method of that place
+        assert find_obstacle(other, None, server_probe.CONTROL) is None
+
+    assert found.sentence == (
+        f"at {server} clients come in, and no runs: give --server the --control-port "
+        "of fcl server"
     )
     assert not found.passes
 
