@@ -68,6 +68,7 @@ def test_the_mean_is_bit_by_bit_that_of_whole_tensors_added_in_turn(shape):
     expected = np.zeros(shape)
     for one, weight in zip(sent, weights, strict=True):
         expected = expected + one["w"] * (weight / 11.0)
+    assert np.asarray(found["w"]).shape == shape
     assert np.asarray(found["w"]).tobytes() == expected.astype("f4").tobytes()
 
 

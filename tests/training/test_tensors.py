@@ -19,6 +19,7 @@ def read_only():
 FORMS = {
     "read-only": read_only,
     "of another precision": lambda: VALUES.astype(np.float64),
+    "whole numbers": lambda: VALUES.astype(np.int64),
     "by columns": lambda: np.asfortranarray(VALUES),
     "backwards": lambda: VALUES[:, ::-1].copy()[:, ::-1],
     "some entries": lambda: SparseArray.of_mask(VALUES, VALUES > 0),
@@ -43,10 +44,11 @@ def test_values_are_copied_in_place_and_stay_the_senders(form):
     assert dense.tolist() == VALUES.tolist()
 
 
-def test_a_counter_of_a_network_is_loaded():
+@pytest.mark.parametrize("number", [7, 7.0])
+def test_a_counter_of_a_network_is_loaded(number):
     model = nn.BatchNorm1d(2)
 
-    load(model, {"num_batches_tracked": np.array(7)})
+    load(model, {"num_batches_tracked": np.array(number)})
 
     assert model.num_batches_tracked.item() == 7
 

@@ -39,7 +39,7 @@ def may_share(tensor: AnyArray) -> bool:
     while isinstance(owner, np.ndarray) and owner.base is not None:
         owner = owner.base
     if isinstance(owner, np.ndarray):
-        return owner.nbytes == tensor.nbytes and owner.flags.owndata
+        return owner.nbytes == tensor.nbytes
     if isinstance(owner, memoryview):
         return owner.nbytes == tensor.nbytes and owner.readonly
     return isinstance(owner, bytes) and len(owner) == tensor.nbytes

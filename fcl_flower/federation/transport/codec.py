@@ -237,10 +237,8 @@ def _pack_dense(shape: tuple[int, ...], flat: Array) -> tuple[str, Array, bytes]
     return layout, stored, positions.pack(layout, shape, where)
 
 
-def _bytes_of(stored: Array) -> bytes | memoryview:
+def _bytes_of(stored: Array) -> memoryview:
     """Return the bytes of an array, shape (k,), where they are; read-only."""
-    if not stored.size:  # there is no memory to look at
-        return b""
     return np.ascontiguousarray(stored).view(np.uint8).data.toreadonly()
 
 

@@ -112,6 +112,26 @@ def test_bytes_that_are_not_copied_are_the_same(tensor, precision, compress, ste
     assert isinstance(found.data, bytes) or found.data.readonly
 
 
+@pytest.mark.parametrize("size", [0, 1000])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("compress", [False, True])
+def test_a_scale_and_a_frame_are_there_without_a_copy(size, precision, compress):
+    tensor = np.ones((size, 1), np.float32)
+
+    found = encode(tensor, precision, compress=compress, copy=False)
+
+    copied = encode(tensor, precision, compress=compress)
+    assert (found.form, bytes(found.data)) == (copied.form, copied.data)
+    assert_same(decode(found), decode(copied))
+
+
+@pytest.mark.parametrize("step", [2, -1])
+def test_bytes_of_a_part_that_is_not_contiguous_are_those_of_its_entries(step):
+    part = np.arange(1.0, 9.0, dtype=np.float32)[::step]
+
+    assert decode(encode(part, copy=False)).tolist() == part.tolist()
+
+
 def test_the_bytes_of_a_whole_array_stay_where_they_are_and_come_back_read_only():
     tensor = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
     here, copied = encode(tensor, copy=False), encode(tensor)
