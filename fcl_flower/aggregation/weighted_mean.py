@@ -10,6 +10,9 @@ from fcl_flower.aggregation.tensors import Tensors
 from fcl_flower.core.sparse import SparseArray
 from fcl_flower.core.types import Array
 
+_BLOCK = 2**14
+"""Values whose products stay in a processor's cache until they are added."""
+
 Weights: TypeAlias = Sequence[float] | npt.NDArray[np.float64]
 
 
@@ -25,13 +28,16 @@ def weighted_mean(
     def of(tensors: Tensors, old: Array) -> npt.NDArray[np.float64]:
         if weights is None:
             return _over_senders(tensors, weights, old)
-        total = np.zeros(old.shape, np.float64)
+        total = np.zeros(old.size, np.float64)
         everything = float(np.sum(weights))
         for tensor, weight in zip(tensors, weights, strict=True):
             if not isinstance(tensor, np.ndarray):
                 return _over_senders(tensors, weights, old)
-            total += tensor * (weight / everything)
-        return total
+            flat, share = tensor.reshape(-1), weight / everything
+            for start in range(0, total.size, _BLOCK):
+                block = slice(start, start + _BLOCK)
+                total[block] += flat[block] * share
+        return total.reshape(old.shape)
 
     return of
 

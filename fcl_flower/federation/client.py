@@ -112,7 +112,7 @@ def model_bytes(learner: ClientLearner[Any], state: Payload, received: Payload) 
         (received, tuple(learner.for_training)),
     )
     return sum(
-        len(encode(tensor).data)
+        len(encode(tensor, copy=False).data)
         for payload, names in left_out
         for group, arrays in payload.items()
         if not f"{group}/".startswith(tuple(f"{name}/" for name in names))

@@ -75,6 +75,7 @@ class Server:
         self._state: Payload = {}
         self._done = 0
         self.traffic = Traffic()
+        self._nominal = byte_counts.NominalBytes()
         self.made_of: tuple[Payload, Known] = {}, NOTHING
         self._reader = ReplyReader(strategy, registry, recorder, max_update_norm)
         self._streams = Streams()
@@ -194,7 +195,7 @@ class Server:
         """
         own = client_stage or stage
         payload = self._strategy.configure_train(self._state, stage, client)
-        self.traffic.nominal_down += byte_counts.nominal_bytes(payload)
+        self.traffic.nominal_down += self._nominal.of(payload)
         request = Request(own, self.last_round(client), tasks > 0)
         message = self._message(client, MessageType.TRAIN, payload, request)
         self._reader.expect_update(client, Asked(stage, own, tasks, self.made_of[1]))
@@ -322,6 +323,7 @@ class Server:
         self._store.save({**self._state, **self._broadcast.kept()}, self._done)
         self._streams.note(stages)
         self.traffic = Traffic()
+        self._nominal = byte_counts.NominalBytes()
         self._broadcast.close_round()
 
     def note_given_up(self, reasons: Mapping[int, str]) -> None:

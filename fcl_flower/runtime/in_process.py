@@ -28,6 +28,7 @@ from fcl_flower.federation.client import Client
 from fcl_flower.federation.client_app import app as client_app
 from fcl_flower.federation.client_app import trained
 from fcl_flower.federation.kept.run_parts import forget_runs
+from fcl_flower.federation.kept.shared_memory import within_process
 from fcl_flower.federation.server_app import main as run_server
 from fcl_flower.federation.transport.messages import decode_request
 from fcl_flower.privacy.randomness import simulated
@@ -266,7 +267,13 @@ def run_apps(grid: Grid, config: RunConfig) -> None:
         state=RecordDict(),
         run_config=dict(config.flat()),
     )
-    with simulated(), flower_identity(), _same_threads(), _own_parts():
+    with (
+        simulated(),
+        flower_identity(),
+        _same_threads(),
+        _own_parts(),
+        within_process(),
+    ):
         run_server(grid, context)
 
 

@@ -51,4 +51,8 @@ def load(model: nn.Module, arrays: Arrays) -> None:
                     f"tensor {name!r} of shape {tuple(tensor.shape)} does not fit "
                     f"{type(model).__name__}"
                 )
-            state[name].copy_(torch.as_tensor(np.array(dense(tensor))))
+            own, values = state[name], dense(tensor)
+            if own.device.type == "cpu":  # received values are read-only: not torch's
+                np.copyto(own.numpy(), values, casting="unsafe")
+            else:
+                own.copy_(torch.as_tensor(np.array(values)))

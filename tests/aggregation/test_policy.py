@@ -56,6 +56,22 @@ def test_the_mean_is_numpys_weighted_average():
     np.testing.assert_allclose(flat(found), expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("shape", [(), (1, 5), (2**14,), (3, 2**13 + 1), (0, 2)])
+def test_the_mean_is_bit_by_bit_that_of_whole_tensors_added_in_turn(shape):
+    rng = np.random.default_rng(1)
+    sent = [{"w": np.asarray(rng.normal(size=shape), "f4")} for _ in range(3)]
+    sent[1]["w"] = np.asfortranarray(sent[1]["w"])
+    weights = [3, 1, 7]
+
+    found = Aggregation().combine(sent, weights, {"w": np.zeros(shape, "f4")})
+
+    expected = np.zeros(shape)
+    for one, weight in zip(sent, weights, strict=True):
+        expected = expected + one["w"] * (weight / 11.0)
+    assert np.asarray(found["w"]).shape == shape
+    assert np.asarray(found["w"]).tobytes() == expected.astype("f4").tobytes()
+
+
 def test_each_group_is_averaged_by_numbers_of_examples():
     before = {"base": {"w": np.zeros(2, "f4")}, "bias": {"b": np.zeros(1, "f4")}}
     sent = {

@@ -11,6 +11,7 @@ from fcl_flower.core.sparse import SparseArray
 from fcl_flower.core.types import Array
 
 Indices: TypeAlias = npt.NDArray[np.int64]
+Bytes: TypeAlias = bytes | memoryview
 UNSIGNED: Final = {size: np.dtype(f"<u{size}") for size in (1, 2, 4, 8)}
 
 
@@ -70,7 +71,7 @@ def pack(layout: str, shape: tuple[int, ...], where: Indices) -> bytes:
     return np.packbits(marks, bitorder="little").tobytes()
 
 
-def split(data: bytes, tail: int, wire: np.dtype[Any]) -> tuple[Array, Array]:
+def split(data: Bytes, tail: int, wire: np.dtype[Any]) -> tuple[Array, Array]:
     """Return the stored values and the last ``tail`` bytes, without a copy.
 
     Raises:
@@ -89,7 +90,7 @@ def split(data: bytes, tail: int, wire: np.dtype[Any]) -> tuple[Array, Array]:
 
 
 def unpack_bits(
-    data: bytes, rows: tuple[int, int], wire: np.dtype[Any]
+    data: Bytes, rows: tuple[int, int], wire: np.dtype[Any]
 ) -> tuple[Array, Indices]:
     """Return the stored values and their flat indices, one bit a row of a `grid`.
 
@@ -114,7 +115,7 @@ def unpack_bits(
     return stored, np.add.outer(starts, np.arange(width)).reshape(-1)
 
 
-def unpack_gaps(data: bytes, wire: np.dtype[Any]) -> tuple[Array, Indices]:
+def unpack_gaps(data: Bytes, wire: np.dtype[Any]) -> tuple[Array, Indices]:
     """Return the stored values and their flat indices, which may be out of range.
 
     Raises:

@@ -109,7 +109,7 @@ class _File:
 
     def written(self, tensor: AnyArray) -> Callable[[], AnyArray]:
         """Append a tensor; return what reads it."""
-        encoded = encode(tensor)
+        encoded = encode(tensor, copy=False)
         start, size = self._end, len(encoded.data)
         form = replace(encoded, data=b"")
         self._file.write(encoded.data)

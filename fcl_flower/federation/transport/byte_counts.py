@@ -10,7 +10,7 @@ from flwr.app import Array, RecordDict
 from flwr.common.constant import FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE
 
 from fcl_flower.core.sparse import SparseArray
-from fcl_flower.core.types import Payload, group_kind
+from fcl_flower.core.types import AnyArray, Payload, group_kind
 
 META = "meta"
 NOMINAL_BYTES = 4
@@ -126,9 +126,29 @@ def nominal_bytes(payload: Payload) -> int:
 
     FedWeIT, table 2: indices, masks of presence and headers are free there.
     """
-    # NumPy compares many floats at a time, and counts them one by one.
-    return NOMINAL_BYTES * sum(
-        int(np.count_nonzero((t.values if isinstance(t, SparseArray) else t) != 0))
-        for arrays in payload.values()
-        for t in arrays.values()
-    )
+    return NominalBytes().of(payload)
+
+
+class NominalBytes:
+    """Counts nominal bytes; a tensor that goes to many clients is looked at once.
+
+    Keep one for one round only: it holds the tensors that it has seen.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[int, tuple[AnyArray, int]] = {}
+
+    def of(self, payload: Payload) -> int:
+        """Return the nominal bytes of a payload; see `nominal_bytes`."""
+        return NOMINAL_BYTES * sum(
+            self._nonzero(tensor)
+            for arrays in payload.values()
+            for tensor in arrays.values()
+        )
+
+    def _nonzero(self, tensor: AnyArray) -> int:
+        if id(tensor) not in self._seen:
+            values = tensor.values if isinstance(tensor, SparseArray) else tensor
+            # NumPy compares many floats at a time, and counts them one by one.
+            self._seen[id(tensor)] = tensor, int(np.count_nonzero(values != 0))
+        return self._seen[id(tensor)][1]

@@ -80,7 +80,7 @@ class Encoded:
     dtype: str
     shape: tuple[int, ...]
     form: str
-    data: bytes
+    data: bytes | memoryview
 
 
 def encode(
@@ -89,6 +89,7 @@ def encode(
     *,
     compress: bool = False,
     seed: int | None = None,
+    copy: bool = True,
 ) -> Encoded:
     """Return ``tensor`` in the smallest of the forms that can hold it.
 
@@ -101,6 +102,8 @@ def encode(
             precision with a scale.
         compress: by Zstandard, where that is smaller.
         seed: of rounding at random, for a precision with a scale; None: to nearest.
+        copy: False for bytes that are used before anybody changes the tensor: those of
+            a whole array stay in its memory, read-only, if they travel as they are.
 
     Raises:
         ContractError: the dtype cannot travel, or the indices of a `SparseArray`
@@ -119,11 +122,13 @@ def encode(
         layout, places = _sparse_layout(tensor)
     else:
         layout, stored, places = _pack_dense(tensor.shape, stored)
+    form = f"{kind}{layout}{_SUFFIXES[precision] if dtype == 'float32' else ''}"
+    if not (copy or compress or scale or places):
+        return Encoded(dtype, tensor.shape, form, _bytes_of(stored))
     data = scale + stored.tobytes() + places
-    suffix = _SUFFIXES[precision] if dtype == "float32" else ""
     if compress and len(frame := compressed(data, stored.itemsize)) < len(data):
-        data, suffix = frame, suffix + _FRAME
-    return Encoded(dtype, tensor.shape, f"{kind}{layout}{suffix}", data)
+        data, form = frame, form + _FRAME
+    return Encoded(dtype, tensor.shape, form, data)
 
 
 def spec(encoded: Encoded, max_bytes: int = 2**31) -> TensorSpec:
@@ -164,10 +169,10 @@ def decode(encoded: Encoded, max_bytes: int = 2**31) -> AnyArray:
     data = encoded.data
     if frame:
         most = head + positions.most_bytes(layout, encoded.shape, wire.itemsize)
-        data = decompress(data, wire.itemsize, most)
+        data = decompress(bytes(data), wire.itemsize, most)
     if len(data) < head:
         raise WireError(f"{len(data)} bytes are too few for a scale")
-    scale, data = data[:head], data[head:] if head else data
+    scale, data = bytes(data[:head]), data[head:] if head else data
     if not layout:
         stored = positions.split(data, 0, wire)[0]
         if len(stored) != math.prod(encoded.shape):
@@ -230,6 +235,11 @@ def _pack_dense(shape: tuple[int, ...], flat: Array) -> tuple[str, Array, bytes]
     else:
         stored, where = flat[indices], indices
     return layout, stored, positions.pack(layout, shape, where)
+
+
+def _bytes_of(stored: Array) -> memoryview:
+    """Return the bytes of an array, shape (k,), where they are; read-only."""
+    return np.ascontiguousarray(stored).view(np.uint8).data.toreadonly()
 
 
 def _check_shape(shape: tuple[int, ...], itemsize: int, max_bytes: int) -> None:

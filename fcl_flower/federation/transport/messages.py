@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import astuple
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
@@ -23,6 +23,7 @@ from fcl_flower.core.types import (
 from fcl_flower.federation.coding.precision import WireDtype
 from fcl_flower.federation.coding.scores import encode_evaluation
 from fcl_flower.federation.coding.wire_format import EXACT, WireFormat
+from fcl_flower.federation.kept.shared_memory import may_share
 from fcl_flower.federation.transport.codec import Encoded, decode, encode, spec
 
 STAGE = "fcl.stage"
@@ -59,9 +60,10 @@ class MessageEncoder:
     def arrays(self, arrays: Tensors, group: str = "") -> ArrayRecord:
         """Return one group of tensors as a Flower record."""
         precision = self._wire.precision(group)
-        return ArrayRecord(
-            {name: self._array(tensor, precision) for name, tensor in arrays.items()}
-        )
+        record = ArrayRecord()  # which copies what its constructor is given
+        for name, tensor in arrays.items():
+            record[name] = self._array(tensor, precision)
+        return record
 
     def payload(self, payload: Mapping[str, Tensors]) -> RecordDict:
         """Return a payload, one ArrayRecord a group."""
@@ -107,10 +109,11 @@ class MessageEncoder:
         if key not in self._seen:
             made = tensor
             if not isinstance(made, Encoded):
-                made = encode(made, precision, compress=self._wire.compress)
-            array = Array(
-                dtype=made.dtype, shape=made.shape, stype=made.form, data=made.data
-            )
+                copy = not may_share(made)
+                made = encode(made, precision, compress=self._wire.compress, copy=copy)
+            array = Array(dtype=made.dtype, shape=made.shape, stype=made.form, data=b"")
+            # Flower slices whatever is there; its constructor alone insists on `bytes`.
+            array.data = cast(bytes, made.data)
             self._seen[key] = (tensor, array)
         return self._seen[key][1]
 

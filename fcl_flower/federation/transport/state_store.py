@@ -228,7 +228,7 @@ class FolderStateStore(StateStore):
                 path.unlink()
 
     def _write(self, file: str, arrays: Arrays) -> _Entry:
-        encoded = {name: encode(tensor) for name, tensor in arrays.items()}
+        encoded = {name: encode(tensor, copy=False) for name, tensor in arrays.items()}
         content = b"".join(e.data for e in encoded.values())
         if encoded:
             self._replace(file, content)

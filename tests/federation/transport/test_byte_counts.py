@@ -169,3 +169,20 @@ def test_names_beyond_ascii_count_as_flower_writes_them():
     payload = {"base/größe": {'ж "w"': np.ones(3), "w": np.ones((3, 1))}}
     records = messages.MessageEncoder().payload(payload)
     assert byte_counts.traffic(records).total() == stored_by_flower(records)
+
+
+def test_a_tensor_for_many_clients_is_looked_at_once_and_counts_each_time():
+    tensor, other = np.array([1.0, 0.0, 2.0]), np.array([1.0, 0.0, 0.0])
+    counts = byte_counts.NominalBytes()
+
+    found = [counts.of({"base": {"w": t}}) for t in (tensor, other, tensor.copy())]
+    tensor[1] = 5
+
+    assert found == [8, 4, 8]
+    assert counts.of({"base": {"w": tensor, "v": other}}) == 8 + 4
+
+
+def test_a_tensor_that_was_counted_stays_known_as_long_as_it_may_be_asked_for():
+    counts = byte_counts.NominalBytes()
+    for size in range(1, 50):  # each might be made where the one before has been
+        assert counts.of({"base": {"w": np.ones(size)}}) == 4 * size

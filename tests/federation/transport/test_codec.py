@@ -92,6 +92,59 @@ def test_a_sparse_array_comes_back_bit_for_bit(tensor):
     assert_same(decode(encode(tensor)), tensor)
 
 
+@steady
+@given(
+    arrays() | sparse_arrays(),
+    st.sampled_from([*PRECISIONS, "int8"]),
+    st.booleans(),
+    st.sampled_from([1, 2, -1]),
+)
+def test_bytes_that_are_not_copied_are_the_same(tensor, precision, compress, step):
+    if isinstance(tensor, np.ndarray) and tensor.ndim:
+        tensor = tensor[::step]
+    with np.errstate(all="ignore"):
+        copied = encode(tensor, precision, compress=compress)
+        found = encode(tensor, precision, compress=compress, copy=False)
+
+    assert (found.form, found.shape) == (copied.form, copied.shape)
+    assert bytes(found.data) == copied.data
+    assert isinstance(copied.data, bytes)
+    assert isinstance(found.data, bytes) or found.data.readonly
+
+
+@pytest.mark.parametrize("size", [0, 1000])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("compress", [False, True])
+def test_a_scale_and_a_frame_are_there_without_a_copy(size, precision, compress):
+    tensor = np.ones((size, 1), np.float32)
+
+    found = encode(tensor, precision, compress=compress, copy=False)
+
+    copied = encode(tensor, precision, compress=compress)
+    assert (found.form, bytes(found.data)) == (copied.form, copied.data)
+    assert_same(decode(found), decode(copied))
+
+
+@pytest.mark.parametrize("step", [2, -1])
+def test_bytes_of_a_part_that_is_not_contiguous_are_those_of_its_entries(step):
+    part = np.arange(1.0, 9.0, dtype=np.float32)[::step]
+
+    assert decode(encode(part, copy=False)).tolist() == part.tolist()
+
+
+def test_the_bytes_of_a_whole_array_stay_where_they_are_and_come_back_read_only():
+    tensor = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
+    here, copied = encode(tensor, copy=False), encode(tensor)
+
+    found = decode(here)
+    tensor[:] = 7
+
+    assert found.tolist() == [[7, 7], [7, 7]]
+    assert decode(copied).tolist() == [[1, 2], [3, 4]]
+    with pytest.raises(ValueError, match="WRITEABLE"):
+        found.flags.writeable = True
+
+
 @pytest.mark.parametrize("dtype", [d for d in DTYPES if d != "float32"])
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_precision_leaves_every_dtype_but_float32_alone(dtype, precision):
