@@ -115,13 +115,10 @@ class FedSpace(ServerStrategy[FedSpaceParams], SumsUpdates, KnowsModel):
         now, known = np.asarray(found["held"]) > 0, np.asarray(old["held"]) > 0
         before, mean = np.asarray(old["means"]), np.asarray(found["means"])
         moved = before + params.prototype_rate * (mean - before)
-        means = np.where((now & known)[:, None], moved, mean)
-        if params.absent_classes == "kept":
-            means = np.where(now[:, None], means, before)
-            held = now | known
-        else:
-            means = np.where(now[:, None], means, 0)
-            held = now
+        means = np.where(known[:, None], moved, mean)
+        keeps = params.absent_classes == "kept"
+        means = np.where(now[:, None], means, before if keeps else 0)
+        held = now | known if keeps else now
         prototypes = {
             "means": means.astype(np.float32),
             "held": held.astype(np.float32),
