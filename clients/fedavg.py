@@ -76,6 +76,14 @@ class Sgd(ClientLearner[P]):
         """
         return 0.0
 
+    def shown(self, x: Tensor) -> Tensor:
+        """Return what the body sees of a batch: its inputs, and nothing else.
+
+        Args:
+            x: shape (batch, *input_shape).
+        """
+        return x
+
     def after_step(self, step_size: StepSize) -> None:
         """Look at what a step has left, such as gradients: at nothing.
 
@@ -127,7 +135,7 @@ class Sgd(ClientLearner[P]):
 
         def objective(rows: Tensor, y: Tensor) -> Tensor:
             model.train()
-            hidden = model.body(x[rows])
+            hidden = model.body(self.shown(x[rows]))
             return self.loss(head(hidden), y, rows, hidden)
 
         def validate() -> Score:

@@ -34,6 +34,11 @@ RANGES = {
         **dict.fromkeys(("old_temperature", "new_temperature"), "(0"),
     },
     "fedcurv": {"strength": "[0", "fisher_examples": "[1"},
+    "fedspace": {
+        **dict.fromkeys(("temperature", "representation_temperature"), "(0"),
+        **dict.fromkeys(("prototype_weight", "representation_weight"), "[0"),
+        **dict.fromkeys(("prototype_rate", "server_rate"), "(0, 1]"),
+    },
     "fedssi": {
         "strength": "[0",
         "locality": "(0, 1]",
@@ -72,6 +77,8 @@ RANGES = {
     "fedprox-ssgd": {"gamma": "(0, 1]", "minimum_rate": "[0"},
 }
 CHOICES = [
+    ("fedspace", "absent_classes", "forgotten"),
+    ("fedspace", "rotations", 4),
     ("glfc", "transition", "told"),
     ("icarl", "memory_policy", "all"),
     ("icarl", "classifier", "nearest"),

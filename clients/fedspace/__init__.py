@@ -1,0 +1,1 @@
+"""FedSpace, client side."""
