@@ -697,6 +697,30 @@ def test_a_study_chooses_first_and_says_what(fcl, ran, tmp_path):
     assert (tmp_path / "out" / "comparison.html").exists()
 
 
+def test_a_study_of_rows_that_leave_nothing_open_chooses_nothing(fcl, ran, tmp_path):
+    (tmp_path / "study.toml").write_text(
+        """
+        choice_seeds = [7]
+        local_only_counterparts = false
+        [run]
+        scenario.clients = 2
+        scenario.tasks = 1
+        federation.rounds_per_task = 1
+        [[variant]]
+        strategy.name = "local"
+        [[variant]]
+        strategy.name = "stl"
+        candidates.training.epochs = [1, 2]
+        """
+    )
+    answer = fcl("study", "study.toml", "--only", "local", "--output", "out")
+    assert answer.code == 0, answer.err
+    assert [(run.config.title, run.config.run.seed) for run in ran] == [("local", 0)]
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        *("local-seed0", "comparison.html", "table.md", "table.json")
+    }
+
+
 def test_reports_are_made_again_and_compared(fcl, ran, tmp_path):
     for seed in (0, 1):
         fcl("simulate", "--strategy", "stl", *TINY, "--seed", seed, "--output", seed)
