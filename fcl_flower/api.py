@@ -21,7 +21,7 @@ from fcl_flower.cli.terminal.study_progress import shown
 from fcl_flower.config.run_config import RunConfig, long_keys
 from fcl_flower.core.errors import FclError, RoundError, refuse, unknown
 from fcl_flower.data.datasets import registry as dataset_registry
-from fcl_flower.data.datasets.arrays import from_arrays
+from fcl_flower.data.datasets.arrays import ARRAYS, from_arrays
 from fcl_flower.data.datasets.base import Dataset
 from fcl_flower.data.scenarios.given.tasks import GIVEN_TASKS, GivenTasks
 from fcl_flower.data.scenarios.registry import SCENARIOS
@@ -134,8 +134,8 @@ def compare(
     place = _place(backend, workers)
     if isinstance(algorithms, str) or not algorithms:
         raise refuse("algorithms", algorithms, "a list of one or more")
-    if not seeds:
-        raise refuse("seeds", seeds, "one or more")
+    if not (isinstance(seeds, Sequence) and seeds):
+        raise refuse("seeds", seeds, "a list of one or more")
     if "seed" in settings:
         raise refuse("seed", settings["seed"], "none, as there are seeds")
     base = RunConfig()
@@ -185,6 +185,8 @@ def _registered(
     with ExitStack() as stack:
         names = []
         for one in algorithms:
+            if not isinstance(one, str | Algorithm):
+                raise refuse("algorithm", one, "a name, or an Algorithm of your own")
             names.append(one if isinstance(one, str) else one.name)
             if not isinstance(one, str) and not _is_known(one):
                 _only_in_process(backend, "algorithm")
@@ -200,13 +202,8 @@ def _registered(
             given |= long_keys({"model": model})
         elif model is not None:
             _only_in_process(backend, "model")
-            entry = model
-            if not isinstance(entry, ModelEntry):
-                dataset = _first_dataset(names, base.replace(**given))
-                entry = from_module(entry, _input_shape(dataset))
-            name = _free_name(model)
-            stack.enter_context(MODELS.registered(name, entry))
-            given["model.name"] = name
+            config = base.replace(**given)
+            given["model.name"] = _register_model(stack, model, names, config)
         yield names, given
 
 
@@ -222,9 +219,32 @@ def _register_data(
         stack.enter_context(SCENARIOS.registered(GIVEN_TASKS, data.entry))
         settings.update(data.settings)
         data = data.data
-    source = _named(data if isinstance(data, Dataset) else from_arrays(*data))
+    if not isinstance(data, Dataset):
+        if isinstance(data, str) or not isinstance(data, Sequence) or len(data) < 4:
+            got = type(data).__name__
+            raise refuse("data", got, f"a Dataset, or a list of {', '.join(ARRAYS)}")
+        data = from_arrays(*data)
+    source = _named(data)
     stack.enter_context(dataset_registry.registered(source))
     return {**settings, "data.datasets": source.name}
+
+
+def _register_model(
+    stack: ExitStack,
+    model: ModelEntry | Callable[..., nn.Module],
+    names: Sequence[str],
+    config: RunConfig,
+) -> str:
+    """Give a body a name, and return it."""
+    if isinstance(model, ModelEntry):
+        entry = model
+    elif callable(model):
+        entry = from_module(model, _input_shape(_first_dataset(names, config)))
+    else:
+        raise refuse("model", model, "a name, a mapping, or a body of your own")
+    name = _free_name(model)
+    stack.enter_context(MODELS.registered(name, entry))
+    return name
 
 
 def _is_known(own: Algorithm) -> bool:

@@ -3,6 +3,7 @@
 import gc
 import json
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -194,12 +195,30 @@ def test_progress_is_shown_unless_it_is_not_wanted(capsys):
         ({"model": lambda: 5}, "no nn.Module"),
         ({"dataset": "stdlib-docs", "model": nn.Flatten()}, "as the data are text"),
         ({"output": Path(__file__) / "x"}, "output: .*a folder that can be written"),
+        ({"algorithm": None}, "algorithm: got None, expected a name, or an Algorithm"),
+        ({"data": "digits"}, "data: got 'str', expected a Dataset, or a list of x_tr"),
+        ({"data": np.zeros(4)}, "data: got 'ndarray', expected a Dataset"),
+        ({"data": [np.zeros((2, 3))]}, "data: got 'list', expected .* y_test"),
+        ({"model": 7}, "model: got 7, expected a name, a mapping, or a body"),
+        ({"model": nn.Linear(9, 4)}, r"Linear: got .*\(1, 8, 8\), expected \(2, fea"),
     ],
     ids=lambda given: given if isinstance(given, str) else "+".join(given),
 )
 def test_what_cannot_be_run_is_answered_in_one_sentence(settings, message):
     with pytest.raises(fcl.FclError, match=message):
         simulate(**settings)
+
+
+@pytest.mark.parametrize("form", ["strategies.py", "strategies/__init__.py"])
+def test_a_file_of_the_users_that_hides_the_strategies_is_named(tmp_path, form):
+    mine = tmp_path / form
+    mine.parent.mkdir(exist_ok=True)
+    mine.write_text("")
+    script = tmp_path / "run.py"
+    script.write_text("import fcl_flower\nfcl_flower.simulate('fedavg')\n")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    assert f"strategies: got {mine}, expected " in done.stderr.splitlines()[-1]
+    assert "rename the other" in done.stderr
 
 
 # ---- objects of one's own
@@ -369,6 +388,7 @@ def test_objects_of_ones_own_are_compared():
     [
         ({"algorithms": ()}, "algorithms: .*one or more"),
         ({"seeds": []}, "seeds: .*one or more"),
+        ({"seeds": 3}, "seeds: got 3, expected a list of one or more"),
         ({"seed": 1}, "seed: got 1, expected none, as there are seeds"),
         ({"strategy": {"lambda9": 1}}, "strategy.lambda9"),
     ],

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from importlib import import_module
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -185,8 +186,16 @@ class _Declared(Mapping[str, Algorithm]):
 
     @override
     def __iter__(self) -> Iterator[str]:
-        found = pkgutil.iter_modules(import_module(PACKAGE).__path__)
-        return iter(sorted(module.name.replace("_", "-") for module in found))
+        package = import_module(PACKAGE)
+        ours, found = Path(__file__).parents[2] / PACKAGE, package.__file__
+        # A plain word, which others give to files of theirs, too.
+        if found is None or Path(found).resolve().parent != ours.resolve():
+            raise ContractError(
+                f"{PACKAGE}: got {found}, expected that in {ours}: rename the other, "
+                "which stands before it on Python's path"
+            )
+        modules = pkgutil.iter_modules(package.__path__)
+        return iter(sorted(module.name.replace("_", "-") for module in modules))
 
     @override
     def __len__(self) -> int:

@@ -60,15 +60,24 @@ def scenario(save: Path | None, **given: Any) -> None:  # noqa: ANN401
 
 @cli.command()
 @click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--output", type=click.Path(path_type=Path), default=Path("."))
-def report(folders: tuple[Path, ...], output: Path) -> None:
-    """Make the page of one run FOLDER again, or compare several."""
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Folder for a comparison; by default this one, of one study its own.",
+)
+def report(folders: tuple[Path, ...], output: Path | None) -> None:
+    """Make the page of one run FOLDER again, or compare those of several or a study."""
     from fcl_flower.results.report import write_comparison, write_report
+    from fcl_flower.results.run_folder import begun, runs_in
 
-    if len(folders) == 1:
-        click.echo(write_report(folders[0]))
+    # Who makes a page says what a folder without a run lacks.
+    runs = [run for folder in folders for run in runs_in(folder) or [folder]]
+    first, *others = folders
+    if runs == [first]:
+        click.echo(write_report(first))
     else:
-        click.echo(write_comparison(output, folders))
+        here = Path() if others or begun(first) else first
+        click.echo(write_comparison(output or here, runs))
 
 
 def main() -> None:

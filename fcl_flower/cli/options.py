@@ -134,6 +134,9 @@ def resumed(folder: Path, given: dict[str, Any]) -> RunConfig:
             raise refuse(
                 option, value, "no settings beside resume, as the run has its own"
             )
+    if (folder / "summary.json").exists():
+        expected = "the folder of an interrupted run; this one has finished"
+        raise refuse("resume", str(folder), expected)
     if not (folder / CHECKPOINT).is_dir():
         expected = (
             f"the folder of a run that has finished a round, with its {CHECKPOINT}"
@@ -186,18 +189,18 @@ def read_config(path: Path, key: str) -> RunConfig:
     return RunConfig.of(flatten(values))
 
 
-def listed(text: str, key: str) -> list[str]:
-    """Return the different names that an option lists, separated by commas."""
+def listed(text: str, key: str, what: str = "names") -> list[str]:
+    """Return the different names, or ``what`` they are, that an option lists."""
     found = [name.strip() for name in text.split(",") if name.strip()]
     if not found or len(set(found)) < len(found):
-        raise refuse(key, text, "different names separated by commas")
+        raise refuse(key, text, f"different {what} separated by commas")
     return found
 
 
 def seeds_of(text: str) -> tuple[int, ...]:
     """Return the seeds that an option lists."""
-    found = listed(text, "seeds")
+    found = listed(text, "seeds", "whole numbers")
     for seed in found:
         if not seed.isdecimal():
-            raise refuse("seeds", text, "whole numbers separated by commas")
+            raise refuse("seeds", text, "different whole numbers separated by commas")
     return tuple(int(seed) for seed in found)

@@ -300,7 +300,8 @@ def _study(
             trials = candidate_study(chosen.choice)
             with live_study(port, trials, folder / FOLDER, console):
                 chosen = settle(chosen, folder, run_all, titles)
-            console.print(Markdown((folder / "chosen.md").read_text()))
+            if (told := folder / "chosen.md").exists():
+                console.print(Markdown(told.read_text()))
         with live_study(port, chosen, folder, console):
             summaries = run_study(
                 chosen,

@@ -1,6 +1,9 @@
 """A trained network as files that need none of this project to be opened."""
 
+import logging
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -37,7 +40,7 @@ def write_onnx(found: Trained, path: Path) -> None:
     with extra("onnx", "format onnx"):
         import onnx  # noqa: F401 - torch needs it
         import onnxscript  # noqa: F401 - likewise
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _quiet(logging.getLogger("torch.onnx")):
         # Of torch about itself: nothing that a user could mend.
         warnings.simplefilter("ignore")
         torch.onnx.export(
@@ -51,3 +54,14 @@ def write_onnx(found: Trained, path: Path) -> None:
             external_data=False,
             verbose=False,
         )
+
+
+@contextmanager
+def _quiet(logger: logging.Logger) -> Iterator[None]:
+    """Let a logger and those below it tell of errors alone while the context lasts."""
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 from fcl_flower.core.errors import refuse
 from fcl_flower.results.result import Result
+from fcl_flower.results.run_folder import runs_in
 
 Row: TypeAlias = Mapping[str, Any]
 
@@ -55,17 +56,20 @@ def finished_runs(folders: Sequence[Path]) -> list[Result]:
     """Return the runs in some folders, each of a run or of a study, in their order.
 
     Raises:
-        ConfigError: in one of them is no finished run.
+        ConfigError: in one of them is no run, or one that has not finished: numbers of
+            its middle would pass for those of its end.
     """
     found: list[Result] = []
     for folder in folders:
-        inside = sorted(path.parent for path in folder.glob("*/summary.json"))
-        if (folder / "summary.json").is_file():
-            inside = [folder]
+        inside = runs_in(folder)
         if not inside:
             expected = "one of a finished run, or of a study with such"
             raise refuse("folder", str(folder), expected)
-        found += map(Result.load, inside)
+        for run in inside:
+            if not (run / "summary.json").is_file():
+                expected = "a finished run; fcl report shows one so far"
+                raise refuse("folder", str(run), expected)
+            found.append(Result.load(run))
     return found
 
 

@@ -78,7 +78,8 @@ def from_module(
 
     Raises:
         ConfigError: the shape is no such shape.
-        ContractError: what was made is no module, or does not return features.
+        ContractError: what was made is no module, cannot take such inputs, or does not
+            return features.
     """
     import torch  # here alone, since it takes seconds
     from torch import nn
@@ -93,7 +94,13 @@ def from_module(
                 f"{module!r} made a {type(body).__name__}, no nn.Module"
             )
         was_training = body.training
-        found = body.eval()(torch.zeros(2, *input_shape))
+        try:
+            found = body.eval()(torch.zeros(2, *input_shape))
+        except RuntimeError as error:  # of torch, for shapes that do not fit
+            raise ContractError(
+                f"{type(body).__name__}: got {error!s:.200} for 2 inputs of shape "
+                f"{input_shape}, expected (2, features)"
+            ) from error
         body.train(was_training)
     if not isinstance(found, torch.Tensor) or found.ndim != 2 or len(found) != 2:
         shape = getattr(found, "shape", type(found).__name__)

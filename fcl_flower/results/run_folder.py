@@ -27,6 +27,16 @@ def resumable(folder: Path) -> bool:
     return (folder / CHECKPOINT).is_dir() and (folder / CLIENTS).is_dir()
 
 
+def begun(folder: Path) -> bool:
+    """Return whether ``folder`` holds a run, finished or not."""
+    return any((folder / name).is_file() for name in ("summary.json", BEGUN))
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """Return the folders of runs, finished or not: this one, or those in a study's."""
+    return [folder] if begun(folder) else sorted(filter(begun, folder.glob("*")))
+
+
 def free_folder(config: RunConfig) -> Path:
     """Return a folder below ``runs/``, named by the run, that does not exist yet."""
     sets = config.data.datasets.replace(",", "+").replace("/", "_").replace(":", "_")

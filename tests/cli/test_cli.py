@@ -164,7 +164,7 @@ def test_a_folder_that_cannot_be_written_is_named(fcl, nothing_runs, monkeypatch
         (["run", "--live-port", "7"], ["live-port: got 7", "without --live"]),
         (["simulate", "--live", "--live-port", "65536"], ["--live-port", "65536"]),
         (["report"], ["FOLDERS"]),
-        (["report", "missing"], ["missing"]),
+        (["report", "missing"], ["folder: got 'missing', expected that of a run"]),
         (["report", "missing", "other"], ["missing"]),
         (["scenario", "--tasks", "0"], ["scenario.tasks: got 0"]),
         (["scenario", "--save", "no/such/folder"], ["save: got 'no/such/folder'"]),
@@ -174,7 +174,7 @@ def test_a_folder_that_cannot_be_written_is_named(fcl, nothing_runs, monkeypatch
         (["compare", "--seeds", "0,a"], ["seeds: got '0,a'", "whole numbers"]),
         (["compare", "--seeds", "-1"], ["seeds: got '-1'"]),
         (["compare", "--seeds", "²"], ["seeds: got '²'"]),
-        (["compare", "--seeds", "1,1"], ["seeds: got '1,1'"]),
+        (["compare", "--seeds", "1,1"], ["seeds: got '1,1'", "different whole"]),
         (["compare", "--seed", "1"], ["--seed"]),
         (["compare", "--set", "lambda9=1"], ["strategy.lambda9", "strategy.lambda1"]),
         (["compare", "--set", "kappa=7"], ["strategy.kappa: got 7"]),
@@ -697,6 +697,30 @@ def test_a_study_chooses_first_and_says_what(fcl, ran, tmp_path):
     assert (tmp_path / "out" / "comparison.html").exists()
 
 
+def test_a_study_of_rows_that_leave_nothing_open_chooses_nothing(fcl, ran, tmp_path):
+    (tmp_path / "study.toml").write_text(
+        """
+        choice_seeds = [7]
+        local_only_counterparts = false
+        [run]
+        scenario.clients = 2
+        scenario.tasks = 1
+        federation.rounds_per_task = 1
+        [[variant]]
+        strategy.name = "local"
+        [[variant]]
+        strategy.name = "stl"
+        candidates.training.epochs = [1, 2]
+        """
+    )
+    answer = fcl("study", "study.toml", "--only", "local", "--output", "out")
+    assert answer.code == 0, answer.err
+    assert [(run.config.title, run.config.run.seed) for run in ran] == [("local", 0)]
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        *("local-seed0", "comparison.html", "table.md", "table.json")
+    }
+
+
 def test_reports_are_made_again_and_compared(fcl, ran, tmp_path):
     for seed in (0, 1):
         fcl("simulate", "--strategy", "stl", *TINY, "--seed", seed, "--output", seed)
@@ -707,6 +731,8 @@ def test_reports_are_made_again_and_compared(fcl, ran, tmp_path):
     answer = fcl("report", "0", "1", "--output", "both")
     assert (answer.code, answer.out) == (0, "both/comparison.html\n")
     assert (tmp_path / "both" / "comparison.html").exists()
+    answer = fcl("simulate", "--resume", "0")
+    answer.is_refusal("resume: got '0'", "this one has finished")
 
 
 def test_a_study_is_refused_for_a_seed_that_cannot_be_cut(fcl, monkeypatch, tmp_path):

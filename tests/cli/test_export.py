@@ -3,7 +3,7 @@
 import csv
 
 import pytest
-from run_folders import make_run
+from run_folders import make_run, make_under_way
 
 
 @pytest.fixture
@@ -64,6 +64,17 @@ def test_a_format_or_a_folder_that_is_none_is_refused_before_anything_is_written
     fcl("export", "study", "nowhere").is_refusal("folder: got 'nowhere'")
 
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_run_that_goes_on_is_not_taken_for_a_finished_one(study, tmp_path, fcl):
+    make_under_way(study / "more-seed1")
+    answer = fcl("export", "study")
+    answer.is_refusal("folder: got 'study/more-seed1'", "fcl report shows one so far")
+    fcl("export", "study/more-seed1").is_refusal("folder: got 'study/more-seed1'")
+    answer = fcl("export-model", "study/more-seed1", "--client", "0", "--task", "0")
+    answer.is_refusal("folder: got 'study/more-seed1'", "with a finished run")
+    assert not (study / "export").exists()
+    assert fcl("export", "study/with-seed1", "study/with-seed2").code == 0
 
 
 def test_the_network_of_a_client_is_written_and_its_accuracy_told(tmp_path, fcl):

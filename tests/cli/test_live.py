@@ -50,7 +50,7 @@ def test_a_simulation_serves_the_page_of_its_run_and_says_where_first(fcl, looks
 
     assert answer.out.splitlines()[0] == f"live: http://127.0.0.1:{port}/"
     assert seen[0][0] == 503
-    assert "here/summary.json: got neither it nor begun.json" in seen[0][1]
+    assert "folder: got 'here', expected that of a run" in seen[0][1]
     assert answer.err == "fcl: that is all\n"
 
 
@@ -100,3 +100,17 @@ def test_a_file_on_the_disk_follows_nobody(tmp_path, fcl):
     assert "under way" in page
     for word in ("connect-src", 'id="live"', "fetch("):
         assert word not in page
+
+
+def test_a_studys_folder_gives_the_comparison_of_its_runs_so_far(tmp_path, fcl):
+    make_run(tmp_path / "study" / "local-seed1", strategy="local")
+    make_under_way(tmp_path / "study" / "fedavg-seed1", strategy="fedavg")
+    (tmp_path / "study" / "export").mkdir()
+
+    assert fcl("report", "study").out == "study/comparison.html\n"
+    page = (tmp_path / "study" / "comparison.html").read_text()
+    assert "1 run under way, in no mean and no gain below" in page
+    assert "local ends with an accuracy of" in page
+    assert fcl("report", "study", "--output", "other").out == "other/comparison.html\n"
+    again = fcl("report", "study/local-seed1", "study/fedavg-seed1")
+    assert again.out == "comparison.html\n"

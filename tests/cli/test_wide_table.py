@@ -1,6 +1,7 @@
 """A table that is wider than the terminal loses no number."""
 
 import pytest
+from rich.cells import cell_len
 from rich.console import Console
 
 from fcl_flower.cli.terminal.wide_table import print_sheet
@@ -41,6 +42,13 @@ def test_a_part_is_as_wide_as_fits():
     assert max(map(len, printed(43, head, lines)[:4])) <= 43
     count = {w: sum("local" in x for x in printed(w, head, lines)) for w in (39, 45)}
     assert count == {39: 2, 45: 1}
+
+
+def test_characters_as_wide_as_two_keep_their_line_whole():
+    lines = [("联邦持续学习方法", "1, 2", "0.989 ± 0.000")]
+    found = printed(36, ("method", "seeds", "accuracy"), lines)
+    assert [line.split()[0] for line in found].count("联邦持续学习方法") == 2
+    assert all(cell_len(line) <= 36 for line in found)
 
 
 def test_a_single_column_that_does_not_fit_is_broken():

@@ -1,6 +1,7 @@
 """Exported networks against the run's record and the learner, opened without us."""
 
 import json
+import logging
 
 import numpy as np
 import pytest
@@ -104,12 +105,20 @@ def test_safetensors_hold_the_same_and_say_what_it_is(fedavg, tmp_path):
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize("name", ["fedweit", "finetune"])
-def test_onnxruntime_predicts_the_same_for_any_number_of_samples(name, runs, tmp_path):
+def test_onnxruntime_predicts_the_same_for_any_number_of_samples(
+    name, runs, tmp_path, monkeypatch
+):
     for package in ("onnx", "onnxscript"):
         pytest.importorskip(package, reason="of the extra onnx")
     onnxruntime = pytest.importorskip("onnxruntime", reason="of the extra onnx")
     found = trained(runs(name), 1, 1)
+    logger, said = logging.getLogger("torch.onnx"), []
+    teller = logger.getChild("_internal.exporter._registration")
+    monkeypatch.setattr(teller, "handle", said.append)
+    level = logger.level
     write_onnx(found, tmp_path / "net.onnx")
+    assert said == [], "nobody asked for torchvision"
+    assert logger.level == level
 
     session = onnxruntime.InferenceSession(tmp_path / "net.onnx")
     for count in (len(found.test.y), 1):

@@ -2,9 +2,11 @@
 
 import math
 
+import numpy as np
 import pytest
 
 from fcl_flower.results.report.charts import traces
+from fcl_flower.results.report.charts.lines import Series, lines
 from fcl_flower.results.report.html import numbers
 from fcl_flower.results.report.html.content import Chart, Section, Table
 from fcl_flower.results.report.html.page import page
@@ -90,6 +92,15 @@ def test_colours_of_tasks_go_from_the_first_to_the_last():
 
 def test_a_trace_of_what_is_not_known_has_gaps():
     assert traces.known([0.5, math.nan, 1]) == [0.5, None, 1.0]
+
+
+def test_an_axis_of_fractions_ends_at_one_and_another_where_it_likes():
+    at, one = np.arange(2), Series("a", np.arange(2), np.array([1.0, np.nan]), "red")
+    other = Series("b", at, np.array([np.nan, 1.4]), "red")
+    axis = lines([one], "task", "what").layout["yaxis"]
+    assert axis["autorangeoptions"] == {"clipmax": 1.05}
+    axis = lines([one, other], "task", "what").layout["yaxis"]
+    assert axis == {"title": {"text": "test accuracy"}}
 
 
 def test_a_number_that_json_does_not_know_is_refused():

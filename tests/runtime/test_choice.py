@@ -144,6 +144,31 @@ def test_rows_that_are_not_wanted_wait(tmp_path):
     ]
 
 
+def test_a_row_without_candidates_waits_for_no_other(tmp_path):
+    study = study_of(row("stl"), row("fedavg", ()))
+    runs = Pretended(epochs)
+    settled = settle(study, tmp_path / "new", runs, ["fedavg"])
+    assert titles(settled) == ["fedavg"]
+    assert not runs.ran
+    assert not (tmp_path / "new").exists()
+
+
+def test_without_accuracies_nothing_is_run_to_choose_by(tmp_path):
+    runs = Pretended(epochs)
+    plain = row("stl")
+    silent = Row(plain.config.replace(**{"privacy.scores": False}), plain.candidates)
+    with pytest.raises(ConfigError, match=r"privacy\.scores: got False, expected true"):
+        settle(study_of(silent), tmp_path, runs, ["stl"])
+    assert not runs.ran
+
+
+def test_a_candidate_that_ends_without_an_accuracy_is_named(tmp_path):
+    runs = Pretended(lambda config: None if epochs(config) == 2 else 0.5)
+    with pytest.raises(RoundError, match="stl epochs=2 seed 7 ended without an accu"):
+        settle(study_of(row("stl")), tmp_path, runs, ["stl"])
+    assert not (tmp_path / "chosen.json").exists()
+
+
 def test_a_choice_goes_on_where_it_was_stopped(tmp_path):
     study = study_of(row("stl"))
     failing = Pretended(epochs, fails=["stl epochs=2"])

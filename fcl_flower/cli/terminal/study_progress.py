@@ -21,7 +21,7 @@ from fcl_flower.cli.terminal.progress import (
 )
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.results.report.html.numbers import duration
-from fcl_flower.results.run_folder import BEGUN
+from fcl_flower.results.run_folder import begun
 from fcl_flower.runtime.processes import Progress
 
 if TYPE_CHECKING:
@@ -126,11 +126,10 @@ def live_study(
     folders = [run_folder(folder, config) for config in study.runs()]
 
     def draw(goes_on: bool) -> str:
-        files = ("summary.json", BEGUN)
-        begun = [f for f in folders if any((f / name).exists() for name in files)]
-        if not begun:
+        known = [*filter(begun, folders)]
+        if not known:
             raise ConfigError(f"{folder}: no run has begun")
-        return comparison_page(folder, begun, live=goes_on)
+        return comparison_page(folder, known, live=goes_on)
 
     with live(port, LivePage(draw, folders), Lines(console).write):
         yield

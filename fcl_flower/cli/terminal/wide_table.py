@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -49,6 +50,6 @@ def _parts(sheet: Sheet, most: int) -> Iterator[Sequence[int]]:
 
 
 def _width(sheet: Sheet, column: int) -> int:
-    """Return the characters that a column needs."""
+    """Return how wide a column has to be; some characters are as wide as two."""
     cells = (line[column] for line in sheet.lines)
-    return max(map(len, (*sheet.head[column].split(), *cells)))
+    return max(map(cell_len, (*sheet.head[column].split(), *cells)))

@@ -42,7 +42,7 @@ def decode_evaluation(row: MetricRecord, tasks: int, classes: int = 0) -> Evalua
     """
     accuracy, size = row.get("accuracy"), row.get("model-bytes")
     if not isinstance(accuracy, list) or len(accuracy) != tasks:
-        raise WireError(f"accuracy: expected {tasks} fractions, got {accuracy!r}")
+        raise WireError(f"accuracy: expected {tasks} fractions, got {_told(accuracy)}")
     if not all(0 <= value <= 1 for value in accuracy):
         raise WireError(f"accuracy: expected values in [0, 1], got {accuracy}")
     if not isinstance(size, int) or size < 0:
@@ -62,11 +62,17 @@ def _counts(row: MetricRecord, name: str, shape: tuple[int, int]) -> Array:
     """
     found, expected = row.get(name), shape[0] * shape[1]
     if not isinstance(found, list) or len(found) != expected:
-        got = f"{len(found)} of them" if isinstance(found, list) else repr(found)
-        raise WireError(f"{name}: expected {expected} counts by class, got {got}")
+        raise WireError(
+            f"{name}: expected {expected} counts by class, got {_told(found)}"
+        )
     if not all(isinstance(n, int) and 0 <= n <= MAX_SAMPLES for n in found):
         raise WireError(f"{name}: expected integers in [0, {MAX_SAMPLES}], got others")
     return np.array(found, np.int64).reshape(shape)
+
+
+def _told(found: object) -> str:
+    """Return what came instead; of a list its length, as it may have any."""
+    return f"{len(found)} of them" if isinstance(found, list) else repr(found)
 
 
 def _check(

@@ -51,7 +51,7 @@ class LivePage:
         self._lock = threading.Lock()
         self._page, self._files = b"", object()
         self._next = self._asked = -float("inf")
-        self._goes_on = True
+        self._goes_on, self._last = True, ""
         self._seen_last = threading.Event()
 
     def get(self) -> tuple[bytes, str]:
@@ -69,12 +69,15 @@ class LivePage:
                 self._files = files
                 took = self._clock() - began
                 self._next = self._clock() + took / SHARE
-            return self._page, f'"{zlib.crc32(self._page):08x}"'
+            tag = f'"{zlib.crc32(self._page):08x}"'
+            self._last = "" if self._goes_on else tag
+            return self._page, tag
 
-    def sent(self) -> None:
-        """Note that somebody has got the page."""
-        if not self._goes_on:
-            self._seen_last.set()
+    def sent(self, tag: str) -> None:
+        """Note that somebody has got the page of a tag, which may not be the last."""
+        with self._lock:
+            if tag == self._last:
+                self._seen_last.set()
 
     def end(self) -> None:
         """Draw it once more, as one that no longer changes; wait until that is seen.
@@ -174,7 +177,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.NOT_MODIFIED, ETag=tag)
         else:
             self._answer(HTTPStatus.OK, content, "text/html", ETag=tag)
-        self.page.sent()
+        self.page.sent(tag)
 
     def _answer(
         self,

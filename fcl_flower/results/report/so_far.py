@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from pydantic import TypeAdapter
 
-from fcl_flower.core.errors import ConfigError
+from fcl_flower.core.errors import refuse
 from fcl_flower.results import metrics
 from fcl_flower.results.metrics import Accuracy
 from fcl_flower.results.report.reader import (
@@ -25,7 +25,7 @@ from fcl_flower.results.report.schema import (
     Round,
     Summary,
 )
-from fcl_flower.results.run_folder import BEGUN
+from fcl_flower.results.run_folder import BEGUN, begun
 
 _BEGUN = TypeAdapter(Summary)
 _PROGRESS = TypeAdapter(Progress)
@@ -43,22 +43,22 @@ def read_so_far(folder: Path) -> Run:
     """
     if (folder / "summary.json").exists():
         return read_run(folder)
-    if not (folder / BEGUN).exists():
-        path = folder / "summary.json"
-        raise ConfigError(f"{path}: got neither it nor {BEGUN}, expected a run")
-    begun = read_as(_BEGUN, folder / BEGUN, json_value)
+    if not begun(folder):
+        expected = f"that of a run, with summary.json or {BEGUN}"
+        raise refuse("folder", str(folder), expected)
+    start = read_as(_BEGUN, folder / BEGUN, json_value)
     rounds = rounds_of(folder / "rounds.jsonl", growing=True)
     path = folder / "accuracy.csv"
-    measurements = measurements_of(path, begun, growing=True)
-    accuracy = _accuracy(path, measurements, begun)
+    measurements = measurements_of(path, start, growing=True)
+    accuracy = _accuracy(path, measurements, start)
     return Run(
         folder,
-        _summary(begun, _progress(folder / "progress.json"), rounds, accuracy),
+        _summary(start, _progress(folder / "progress.json"), rounds, accuracy),
         accuracy,
         metrics.mean_measured(accuracy, axis=0),
         measurements,
         rounds,
-        scenario_of(folder / "scenario.json", begun),
+        scenario_of(folder / "scenario.json", start),
         attention=None,
         overlap=None,
         clusterings=None,

@@ -8,7 +8,7 @@ from statistics import fmean
 
 from fcl_flower.config.parsing import Scalar, toml
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.core.errors import refuse
+from fcl_flower.core.errors import RoundError, refuse
 from fcl_flower.data.datasets.derived.held_out import PREFIX
 from fcl_flower.results.tables import Summary
 from fcl_flower.runtime.studies.plan import Choice, Row, Study
@@ -57,9 +57,10 @@ def settle(
             not run, and rows whose candidates were not all run are left out.
 
     Raises:
-        ConfigError: a configuration is refused, or a finished run in ``folder`` was
-            made with other settings.
-        RoundError: some runs failed, so that nothing can be chosen.
+        ConfigError: a configuration is refused, or asks for no accuracies, or a
+            finished run in ``folder`` was made with other settings.
+        RoundError: some runs failed, or had no accuracy at their end, so that nothing
+            can be chosen.
     """
     choice = study.choice
     if choice is None:
@@ -67,6 +68,10 @@ def settle(
     candidates = [found for row in choice.rows for found in _candidates(row)]
     # Now, as nobody wants to hear of a wrong row when all candidates have run.
     checked(study)
+    for found in candidates:
+        if not found.config.privacy.scores:
+            expected = "true, as candidates are compared by their accuracy"
+            raise refuse("privacy.scores", False, expected)
     needed = {
         found.config.title
         for row in choice.rows
@@ -113,10 +118,19 @@ def _chosen(
     summaries: list[Summary],
     folder: Path,
 ) -> dict[str, Mapping[str, Scalar]]:
-    """Return the best values of each row whose candidates all ran; write them down."""
+    """Return the best values of each row whose candidates all ran; write them down.
+
+    Where there is no such row nothing is written.
+    """
     found: dict[str, list[float]] = {}
     for summary in summaries:
-        found.setdefault(summary["label"], []).append(summary["average_accuracy"])
+        label, accuracy = summary["label"], summary["average_accuracy"]
+        if accuracy is None:
+            raise RoundError(
+                f"{label} seed {summary['seed']} ended without an accuracy, so that "
+                "nothing can be chosen"
+            )
+        found.setdefault(label, []).append(accuracy)
     chosen: dict[str, Mapping[str, Scalar]] = {}
     told, lines = [], []
     for row in choice.rows:
@@ -140,6 +154,8 @@ def _chosen(
         "| method | values | accuracy | |",
         "| --- | --- | --- | --- |",
     ]
+    if not chosen:
+        return {}
     (folder / "chosen.md").write_text("\n".join([*head, *lines]) + "\n")
     (folder / "chosen.json").write_text(json.dumps(told, indent=1) + "\n")
     return chosen

@@ -57,7 +57,9 @@ def test_without_counts_nothing_more_is_sent():
         ({"right": [2, 0, 1, 0, 0, 0]}, "right: expected at most as many"),
         ({"answered": [3, 1, 2, 1, 0, 0]}, "answered: expected one answer to each of"),
         ({"accuracy": [0.6, 0.5]}, "right: expected the accuracies"),
-        ({"accuracy": [0.6]}, "accuracy: expected 2 fractions"),
+        ({"accuracy": [0.6]}, "accuracy: expected 2 fractions, got 1 of them$"),
+        ({"accuracy": [0.6] * 3}, "accuracy: expected 2 fractions, got 3 of them$"),
+        ({"accuracy": 0.6}, r"accuracy: expected 2 fractions, got 0\.6$"),
     ],
 )
 def test_impossible_counts_are_refused_by_name(changed, why):

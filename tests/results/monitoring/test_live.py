@@ -111,6 +111,19 @@ def test_an_end_waits_for_who_looked_of_late_and_for_no_other(drawn, monkeypatch
     assert waited == [6.0]
 
 
+def test_a_page_that_was_asked_for_before_the_end_is_not_the_last(drawn, monkeypatch):
+    seen = []
+    event = SimpleNamespace(wait=lambda _: None, set=lambda: seen.append(True))
+    monkeypatch.setattr(drawn.page, "_seen_last", event)
+    _, tag = drawn.page.get()
+    drawn.page.end()
+    drawn.page.sent(tag)
+    _, last = drawn.page.get()
+    assert seen == []
+    drawn.page.sent(last)
+    assert seen == [True]
+
+
 def test_who_looks_gets_the_last_page_before_the_end(drawn):
     with served(drawn.page) as port:
         assert ask(port)[1].startswith("drawing 1")

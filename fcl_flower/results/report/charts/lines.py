@@ -68,11 +68,17 @@ def lines(
             "height": 340 + 8 * len(series),
             "showlegend": True,
             "xaxis": {"title": {"text": over}, **ticks},
-            "yaxis": {"title": {"text": title}},
+            "yaxis": {"title": {"text": title}, **_no_more_than_one(series)},
             **task_bands(tasks),
         },
         Table([step, *(one.name for one in series)], table),
     )
+
+
+def _no_more_than_one(series: Sequence[Series]) -> Trace:
+    """Return what ends an axis of fractions at 1: a lone point would have it at 2."""
+    fractions = all(np.nanmax(one.values) <= 1 for one in series)
+    return {"autorangeoptions": {"clipmax": 1.05}} if fractions else {}
 
 
 def task_bands(tasks: Sequence[int]) -> Trace:
