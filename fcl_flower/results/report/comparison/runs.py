@@ -28,8 +28,8 @@ def runs_section(rows: Sequence[Entry], folder: Path | None) -> Section:
     linked = all(page_of(run, folder) for run in runs)
     return Section(
         numbers.plural(len(runs), "run") + ", each with a page of its own" * linked,
-        "From summary.json: how each run was made. A command runs the same again in "
-        "the folder of its run.",
+        "How each run was made. A command runs the same again in the folder of its "
+        "run.",
         Table(
             ["run", "seed", "model", "length", "command", "made"],
             [_row(run, folder) for run in runs],

@@ -146,7 +146,7 @@ def settings_section(summary: Summary) -> Section:
     ]
     return Section(
         "Settings",
-        "From summary.json: how the run was made, by the names of the configuration.",
+        "How the run was made, by the names of the configuration.",
         *command,
         Table(["setting", "value"], rows, "settings", words=2),
     )
