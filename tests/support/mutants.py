@@ -39,9 +39,18 @@ def over_the_network(records, damage=lambda contents: None):
 
 
 def with_array(records, group, name, array):
-    changed = ArrayRecord(dict(records[group].items()))
-    changed[name] = array
-    return RecordDict({**records, group: changed})
+    changed = {**dict(records[group].items()), name: array}
+    return RecordDict({**records, group: record_of(changed)})
+
+
+def record_of(arrays):
+    """Return a record of arrays as they are, which its constructor would copy.
+
+    In one process their bytes may be a tensor's own memory: Flower does not copy such.
+    """
+    record = ArrayRecord()
+    record.update(arrays)
+    return record
 
 
 def with_scalars(records, **scalars):
@@ -55,8 +64,8 @@ def array_of(tensor):
 
 
 def relabelled(array, **changed):
-    fields = ("dtype", "shape", "stype", "data")
-    return Array(**{**{field: getattr(array, field) for field in fields}, **changed})
+    fields = {n: getattr(array, n) for n in ("dtype", "shape", "stype")}
+    return Array(**{**fields, "data": bytes(array.data), **changed})
 
 
 def broken_bytes(array):
@@ -120,7 +129,7 @@ def broken_labels(array):
 
 
 def broken_values(array):
-    (tensor,) = messages.decode_arrays(ArrayRecord({"t": array})).values()
+    (tensor,) = messages.decode_arrays(record_of({"t": array})).values()
     sparse = isinstance(tensor, SparseArray)
     values = np.array(tensor.values if sparse else tensor)
     for bad in (np.nan, np.inf, -np.inf):
@@ -177,7 +186,7 @@ def broken_groups(records):
     unreadable = relabelled(array, data=b"")
     yield "an unreadable tensor", with_array(records, "base", "\x1b[2J", unreadable)
     swapped = {name: others[0][1], others[0][0]: array, **dict(others[1:])}
-    yield "two tensors swapped", RecordDict({**records, "base": ArrayRecord(swapped)})
+    yield "two tensors swapped", RecordDict({**records, "base": record_of(swapped)})
 
 
 def broken_scalars(records):
@@ -248,7 +257,7 @@ def without_something(records):
             rest = {other: a for other, a in record.items() if other != name}
             yield (
                 f"{group} without {name}",
-                RecordDict({**records, group: ArrayRecord(rest)}),
+                RecordDict({**records, group: record_of(rest)}),
             )
         yield f"{group} empty", RecordDict({**records, group: ArrayRecord()})
 
@@ -301,7 +310,7 @@ def strange_messages(honest):
 
 def absurd(array, value):
     """Return the tensor with ``value`` everywhere."""
-    (tensor,) = messages.decode_arrays(ArrayRecord({"t": array})).values()
+    (tensor,) = messages.decode_arrays(record_of({"t": array})).values()
     if isinstance(tensor, SparseArray):
         values = np.full_like(tensor.values, value)
         return array_of(SparseArray(tensor.shape, tensor.indices, values))
