@@ -494,12 +494,17 @@ def test_a_mean_over_one_client_is_not_called_one(tmp_path):
         assert ("mean over" in page) is (clients > 1)
 
 
-@pytest.mark.parametrize(
-    "name", ["summary.json", "accuracy.csv", "rounds.jsonl", "scenario.json"]
-)
+@pytest.mark.parametrize("name", ["accuracy.csv", "rounds.jsonl", "scenario.json"])
 def test_a_missing_file_is_named(run, name):
     (run / name).unlink()
     with pytest.raises(ConfigError, match=re.escape(str(run / name))):
+        write_report(run)
+
+
+def test_a_folder_of_no_run_is_named(run):
+    (run / "summary.json").unlink()
+    expected = f"got '{run}', expected that of a run, with summary.json"
+    with pytest.raises(ConfigError, match=re.escape(expected)):
         write_report(run)
 
 
