@@ -51,6 +51,8 @@ class ServerStrategy(ABC, Generic[P]):
             ``federation.wire_dtype`` int8 and less they travel as rounded differences.
         rounded: the kinds of groups that may then be rounded as they are. All others
             are exact.
+        predicts_with: the groups of the state that clients need to predict, where they
+            receive more in order to train; empty for what `configure_train` returns.
 
     Attributes:
         aggregation: how updates are combined; the mean, unless the run's is set.
@@ -63,6 +65,7 @@ class ServerStrategy(ABC, Generic[P]):
     handed_on: ClassVar[tuple[str, ...]] = ()
     differences: ClassVar[tuple[str, ...]] = ()
     rounded: ClassVar[tuple[str, ...]] = ()
+    predicts_with: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, params: P, seed: int) -> None:
         """Keep the hyper-parameters; ``seed`` is the run's seed (see `core.seeds`)."""
@@ -85,10 +88,9 @@ class ServerStrategy(ABC, Generic[P]):
     def configure_evaluate(
         self, state: Payload, stage: TaskStage, client: int
     ) -> Payload:
-        """Return what ``client`` receives in order to predict after this stage.
-
-        What `configure_train` returns, unless it has groups that only training needs.
-        """
+        """Return what ``client`` receives in order to predict after this stage."""
+        if self.predicts_with:
+            return {group: state[group] for group in self.predicts_with}
         return self.configure_train(state, stage, client)
 
     def check_update(self, state: Payload, update: Update) -> None:

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from fcl_flower.algorithms.hooks import KnowsModel
 from fcl_flower.core.seeds import derive
-from fcl_flower.core.types import Array, Arrays, Payload, TaskStage
+from fcl_flower.core.types import Array, Arrays, Payload
 from strategies.af_fcl import AfFclParams
 from strategies.fedavg import FedAvg
 
@@ -28,18 +28,13 @@ class AfFcl(FedAvg, KnowsModel):
 
     averaged_groups = ("base", "flow")
     differences = ("base", "flow")
+    predicts_with = ("base",)
     params: AfFclParams
 
     @override
     def init(self, model: Arrays) -> Payload:
         start = initial_flow(self.features, self.classes, self.params, self.seed)
         return {"base": model, "flow": start}
-
-    @override
-    def configure_evaluate(
-        self, state: Payload, stage: TaskStage, client: int
-    ) -> Payload:
-        return {"base": state["base"]}
 
 
 def initial_flow(

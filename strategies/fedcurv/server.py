@@ -31,6 +31,7 @@ class FedCurv(ServerStrategy[FedCurvParams]):
     """
 
     differences = ("base",)
+    predicts_with = ("base",)
 
     @override
     def init(self, model: Arrays) -> Payload:
@@ -43,12 +44,6 @@ class FedCurv(ServerStrategy[FedCurvParams]):
             for group in (FISHER, WEIGHTED)
         }
         return {"base": state["base"], **sums}
-
-    @override
-    def configure_evaluate(
-        self, state: Payload, stage: TaskStage, client: int
-    ) -> Payload:
-        return {"base": state["base"]}
 
     @override
     def check_update(self, state: Payload, update: Update) -> None:

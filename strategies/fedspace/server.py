@@ -39,6 +39,7 @@ class FedSpace(ServerStrategy[FedSpaceParams], SumsUpdates, KnowsModel):
 
     combines = True
     differences = ("base",)
+    predicts_with = ("base",)
 
     @override
     def init(self, model: Arrays) -> Payload:
@@ -52,12 +53,6 @@ class FedSpace(ServerStrategy[FedSpaceParams], SumsUpdates, KnowsModel):
     @override
     def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
         return state
-
-    @override
-    def configure_evaluate(
-        self, state: Payload, stage: TaskStage, client: int
-    ) -> Payload:
-        return {"base": state["base"]}
 
     @override
     def check_update(self, state: Payload, update: Update) -> None:

@@ -38,6 +38,7 @@ class Scaffold(ServerStrategy[ScaffoldParams]):
 
     combines = True
     differences = ("base",)
+    predicts_with = ("base",)
 
     @override
     def init(self, model: Arrays) -> Payload:
@@ -46,12 +47,6 @@ class Scaffold(ServerStrategy[ScaffoldParams]):
     @override
     def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
         return {"base": state["base"], "control": state["control"]}
-
-    @override
-    def configure_evaluate(
-        self, state: Payload, stage: TaskStage, client: int
-    ) -> Payload:
-        return {"base": state["base"]}
 
     @override
     def check_update(self, state: Payload, update: Update) -> None:
