@@ -17,7 +17,8 @@ from flwr.serverapp import Grid, ServerApp
 
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.federation.flower_strategy import flower_strategy
-from fcl_flower.runtime.in_process import InProcessGrid, flower_identity
+from fcl_flower.runtime.in_process.grid import InProcessGrid
+from fcl_flower.runtime.in_process.identity import flower_identity
 
 ROUNDS = 6
 

@@ -62,7 +62,9 @@ def simulate(
             which clients train in parallel; the numbers are the same.
         output: folder for the results; None for a temporary one that is kept as long
             as the result.
-        workers: with ``flower``, clients that train at the same time.
+        workers: clients that train at the same time, in processes of their own; None
+            for one after the other in this process, or with ``flower`` for as many as
+            there are cores.
         progress: show how far the run is.
         data: a data set, the arrays that `from_arrays` takes, or a data set with its
             tasks, such as `from_avalanche` gives; None for the data set that the
@@ -81,7 +83,7 @@ def simulate(
     base = RunConfig()
     if isinstance(algorithm, RunConfig):
         base, algorithm = algorithm, algorithm.strategy.name
-    with _registered(backend, [algorithm], data, model, settings, base) as given:
+    with _registered(place, [algorithm], data, model, settings, base) as given:
         (name,), named = given
         run = resolve(base.replace(**{**named, "strategy.name": name}))
         validate(run)
@@ -139,7 +141,7 @@ def compare(
     if "seed" in settings:
         raise refuse("seed", settings["seed"], "none, as there are seeds")
     base = RunConfig()
-    with _registered(backend, algorithms, data, model, settings, base) as given:
+    with _registered(place, algorithms, data, model, settings, base) as given:
         names, named = given
         params = {k: v for k, v in named.items() if k.startswith("strategy.")}
         shared = RunConfig.of({k: v for k, v in named.items() if k not in params})
@@ -156,8 +158,8 @@ def compare(
 def _place(backend: str, workers: int | None) -> Place:
     if backend not in BACKENDS:
         raise unknown("backend", backend, BACKENDS)
-    if workers is not None and backend != "flower":
-        raise refuse("workers", workers, "none but with backend flower")
+    if workers is not None and (type(workers) is not int or workers < 1):
+        raise refuse("workers", workers, "a whole number of at least 1, or None")
     return Place(backend, workers)
 
 
@@ -166,7 +168,7 @@ def _place(backend: str, workers: int | None) -> Place:
 
 @contextmanager
 def _registered(
-    backend: str,
+    place: Place,
     algorithms: Sequence[str | Algorithm],
     data: Data | None,
     model: Model | None,
@@ -189,10 +191,10 @@ def _registered(
                 raise refuse("algorithm", one, "a name, or an Algorithm of your own")
             names.append(one if isinstance(one, str) else one.name)
             if not isinstance(one, str) and not _is_known(one):
-                _only_in_process(backend, "algorithm")
+                _only_in_process(place, "algorithm")
                 stack.enter_context(algorithm_registry.registered(one))
         if data is not None:
-            _only_in_process(backend, "data")
+            _only_in_process(place, "data")
             if "data.datasets" in given:
                 raise refuse(
                     "dataset", given["data.datasets"], "none, as data is given"
@@ -201,7 +203,7 @@ def _registered(
         if isinstance(model, str | Mapping):
             given |= long_keys({"model": model})
         elif model is not None:
-            _only_in_process(backend, "model")
+            _only_in_process(place, "model")
             config = base.replace(**given)
             given["model.name"] = _register_model(stack, model, names, config)
         yield names, given
@@ -251,9 +253,12 @@ def _is_known(own: Algorithm) -> bool:
     return algorithm_registry.algorithms().get(own.name) is own
 
 
-def _only_in_process(backend: str, key: str) -> None:
-    if backend != "in-process":
-        raise refuse("backend", backend, f"in-process, as {key} is a Python object")
+def _only_in_process(place: Place, key: str) -> None:
+    if place.backend != "in-process":
+        expected = f"in-process, as {key} is a Python object"
+        raise refuse("backend", place.backend, expected)
+    if place.workers not in (None, 1):
+        raise refuse("workers", place.workers, f"1, as {key} is a Python object")
 
 
 def _named(dataset: Dataset) -> Dataset:

@@ -20,9 +20,9 @@ def interrupts():
 @pytest.fixture(autouse=True)
 def flower_identity():
     """Flower builds no Message outside a run: give the test process an identity."""
-    from fcl_flower.runtime import in_process
+    from fcl_flower.runtime.in_process.identity import flower_identity
 
-    with in_process.flower_identity():
+    with flower_identity():
         yield
 
 

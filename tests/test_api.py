@@ -19,7 +19,7 @@ from clients.fedavg import Sgd
 from fcl_flower.algorithms.registry import algorithms
 from fcl_flower.models.registry import MODELS
 from fcl_flower.results import metrics
-from fcl_flower.runtime import in_process
+from fcl_flower.runtime.in_process import run as in_process
 from strategies.fedavg import FedAvg
 
 SMALL = {"clients": 2, "tasks": 2, "rounds": 1, "classes_per_task": 2, "seed": 3}
@@ -186,7 +186,13 @@ def test_progress_is_shown_unless_it_is_not_wanted(capsys):
         ({"strategy": "ewc"}, "strategy.name: got 'ewc', expected only its param"),
         ({"strategy": {"x": 1}}, "strategy.x"),
         ({"backend": "ray"}, "backend: got 'ray', expected one of in-process, flower"),
-        ({"workers": 2}, "workers: got 2, expected none but with backend flower"),
+        (
+            {"workers": 0},
+            "workers: got 0, expected a whole number of at least 1, or None",
+        ),
+        ({"workers": "2"}, "workers: got '2', expected a whole number of at least 1"),
+        ({"workers": True}, "workers: got True, expected a whole number of at least 1"),
+        ({"workers": 2, "data": table_of()}, "workers: .*1, as data is a Python obj"),
         (
             {"dataset": "digits", "data": table_of()},
             "dataset: .*none, as data is given",

@@ -19,12 +19,9 @@ from fcl_flower.federation.client import client_data
 from fcl_flower.federation.transport import messages
 from fcl_flower.federation.transport.state_store import ContextStateStore
 from fcl_flower.models.registry import MultiHeadModel
-from fcl_flower.runtime.in_process import (
-    FIRST_NODE,
-    InProcessGrid,
-    flower_identity,
-    run_apps,
-)
+from fcl_flower.runtime.in_process.grid import InProcessGrid
+from fcl_flower.runtime.in_process.identity import flower_identity
+from fcl_flower.runtime.in_process.run import FIRST_NODE, run_apps
 from fcl_flower.setup import factory
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.tensors import dense

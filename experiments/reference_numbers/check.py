@@ -34,7 +34,8 @@ from fcl_flower.core.types import Array
 from fcl_flower.federation.pacing.in_flight import CheckpointStore
 from fcl_flower.federation.transport.state_store import FolderStateStore
 from fcl_flower.results.run_folder import CHECKPOINT
-from fcl_flower.runtime import in_process
+from fcl_flower.runtime.in_process.grid import InProcessGrid
+from fcl_flower.runtime.in_process.run import run_apps
 from fcl_flower.setup.resolve import resolve
 
 NUMBERS = Path(__file__).with_name("numbers.json")
@@ -45,7 +46,7 @@ class InterruptedRunError(BaseException):
     """The server's process is gone, and blames no client for it."""
 
 
-class MortalGrid(in_process.InProcessGrid):
+class MortalGrid(InProcessGrid):
     """A grid whose server dies after some number of training replies."""
 
     left = 0
@@ -99,10 +100,10 @@ def numbers(folder: Path, settings: Mapping[str, Any], stop: int) -> dict[str, A
         grid = MortalGrid(nodes(config), config.flat())
         grid.left = stop
         try:
-            in_process.run_apps(grid, config)
+            run_apps(grid, config)
         except InterruptedRunError:
             config = config.replace(resume=True)
-    in_process.run_apps(in_process.InProcessGrid(nodes(config), config.flat()), config)
+    run_apps(InProcessGrid(nodes(config), config.flat()), config)
     summary = json.loads((folder / "summary.json").read_text())
     # Without what is in flight in an asynchronous run, which is no part of the state.
     store = CheckpointStore(FolderStateStore(folder / CHECKPOINT))

@@ -66,7 +66,9 @@ def run_options(*, without: frozenset[str] = frozenset()) -> Callable[[F], F]:
 
 
 workers_option = click.option(
-    "--workers", type=click.IntRange(min=1), help="Processes; --backend flower only."
+    "--workers",
+    type=click.IntRange(min=1),
+    help="Clients of a run that train at the same time, a process each.",
 )
 jobs_option = click.option(
     "--jobs",

@@ -267,9 +267,9 @@ def _place(
 
     if backend == "flower" and processes > 1:
         raise refuse("jobs", processes, "1 with --backend flower, which has --workers")
-    if backend == "in-process" and (workers is not None or gpus_per_client):
-        key = "workers" if workers is not None else "gpus-per-client"
-        raise refuse(key, workers or gpus_per_client, "none but with --backend flower")
+    if backend == "in-process" and gpus_per_client:
+        expected = "none but with --backend flower"
+        raise refuse("gpus-per-client", gpus_per_client, expected)
     return Place(backend, workers, gpus_per_client, processes)
 
 

@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 import select
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -44,11 +44,12 @@ class Place(NamedTuple):
 
     Attributes:
         backend: ``in-process`` or ``flower``.
-        workers: of Flower's runtime, clients that train at the same time; None for one
-            a CPU core.
+        workers: clients of a run that train at the same time; None for one, or of
+            Flower's runtime for one a CPU core.
         gpus_per_client: of Flower's runtime.
-        processes: without Flower's runtime, runs at the same time: in this process if
-            it is one, else each in one of its own.
+        processes: without Flower's runtime, runs at the same time. One run after
+            another, of one client after another, is in this process; all else is in
+            processes of its own.
     """
 
     backend: str = "in-process"
@@ -77,18 +78,14 @@ def run_all(
         place: where.
         jobs: in the order in which they begin.
         watch: called with the progress of a run when it changes.
-        local_data: in this process, the folder of each client's local data.
+        local_data: but in Flower's runtime, the folder of each client's local data.
 
     Raises:
         ConfigError: a folder cannot be made.
     """
-    if place.backend == "in-process" and place.processes == 1:
+    if place.backend == "in-process" and place.processes == (place.workers or 1) == 1:
         return _run_here(jobs, local_data, watch)
-    options: dict[str, float] = {}
-    if place.backend == "flower":
-        options["workers"] = place.workers or len(os.sched_getaffinity(0))
-        options["gpus_per_client"] = place.gpus_per_client
-    return _run_beside(jobs, place.processes, options, watch)
+    return _run_beside(jobs, place, watch, local_data)
 
 
 def _run_here(
@@ -97,7 +94,7 @@ def _run_here(
     """Run one after the other in this process."""
     for job in jobs:
         # Imported here as it loads torch.
-        from fcl_flower.runtime.in_process import run_in_process
+        from fcl_flower.runtime.in_process.run import run_in_process
 
         def show(progress: Progress, job: Job = job) -> None:
             watch(job, progress)
@@ -114,20 +111,26 @@ def _run_here(
 
 
 def _run_beside(
-    jobs: Sequence[Job], processes: int, options: Mapping[str, float], watch: Watch
+    jobs: Sequence[Job], place: Place, watch: Watch, local_data: Sequence[Path]
 ) -> Generator[tuple[Job, Outcome]]:
     """Run in processes beside this one, which serve one run after another."""
     waiting = iter(jobs)
+    options: dict[str, str | float] = {"backend": place.backend}
+    if place.backend == "flower":
+        options["workers"] = place.workers or len(os.sched_getaffinity(0))
+        options["gpus_per_client"] = place.gpus_per_client
+    else:
+        options["workers"] = place.workers or 1
     with contextlib.ExitStack() as stack:
-        idle = [stack.enter_context(Runner(options)) for _ in range(processes)]
+        idle = [stack.enter_context(Runner(options)) for _ in range(place.processes)]
         busy: dict[Runner, _Watched] = {}
         while True:
             while idle and (job := next(waiting, None)):
-                if options:
+                if place.backend == "flower":
                     refuse_attack(job.run.config)
                 make_folder(job.folder, "output")
                 busy[idle[-1]] = _Watched(job, watch)
-                idle[-1].begin(job.run.config, job.folder)
+                idle[-1].begin(job.run.config, job.folder, local_data)
                 idle.pop()
             if not busy:
                 return

@@ -79,7 +79,6 @@ REFUSED = [
     (["--seed", "-1"], ["run.seed: got -1", "greater than or equal to 0"]),
     (["--device", "gpu"], ["training.device: got 'gpu'", "auto, cpu"]),
     (["--workers", "0"], ["--workers", "0"]),
-    (["--workers", "2"], ["workers: got 2", "--backend flower"]),
     (["--gpus-per-client", "-1"], ["--gpus-per-client", "-1"]),
     (["--gpus-per-client", "0.5"], ["gpus-per-client: got 0.5", "--backend flower"]),
     (["--backend", "ray"], ["--backend", "'ray'", "'in-process', 'flower'"]),
@@ -374,6 +373,9 @@ def test_several_runs_of_a_comparison_may_be_at_work_at_once(fcl, ran):
     names = ["compare", "--strategies", "local,stl", *TINY]
     fcl(*names, "--jobs", "2")
     assert [run.place for run in ran] == [Place(processes=2)] * 2
+    ran.clear()
+    fcl(*names, "--jobs", "2", "--workers", "3")
+    assert [run.place for run in ran] == [Place(workers=3, processes=2)] * 2
     fcl(*names, "--jobs", "2", "--backend", "flower").is_refusal(
         "jobs: got 2", "--workers"
     )

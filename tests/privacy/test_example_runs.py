@@ -20,7 +20,7 @@ from fcl_flower.models.registry import MODELS
 from fcl_flower.privacy.accounting import sampled_epsilon
 from fcl_flower.privacy.randomness import secret_generator
 from fcl_flower.results.diagnostics.privacy import PrivacyDiagnostics
-from fcl_flower.runtime import in_process
+from fcl_flower.runtime.in_process import run as in_process
 from fcl_flower.setup.factory import build_scenario, validate
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.private_loop import charge

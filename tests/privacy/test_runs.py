@@ -15,7 +15,7 @@ from fcl_flower.federation.transport import messages
 from fcl_flower.privacy.accounting import client_release, gaussian_epsilon
 from fcl_flower.privacy.ledger import FILE
 from fcl_flower.results.report.run_page import write_report
-from fcl_flower.runtime import in_process
+from fcl_flower.runtime.in_process import run as in_process
 from fcl_flower.setup.factory import validate
 from fcl_flower.setup.resolve import resolve
 

@@ -94,7 +94,7 @@ def test_help_loads_neither_torch_nor_flower(arguments):
         ["simulate", "--model", "nosuch"],
         ["simulate", "--dataset", "nosuch"],
         ["simulate", "--set", "lambda=1"],
-        ["simulate", "--workers", "2"],
+        ["simulate", "--gpus-per-client", "0.5"],
         ["compare", "--strategies", "fedavg,nosuch"],
         ["study", "nosuch.toml"],
     ],

@@ -14,11 +14,9 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fcl_flower.core.errors import RoundError
 from fcl_flower.federation.transport.mailbox import Mailbox, ask, wait_for_all
-from fcl_flower.runtime.in_process import (
-    InProcessGrid,
-    flower_identity,
-    run_in_process,
-)
+from fcl_flower.runtime.in_process.grid import InProcessGrid
+from fcl_flower.runtime.in_process.identity import flower_identity
+from fcl_flower.runtime.in_process.run import run_in_process
 
 
 @pytest.fixture

@@ -9,10 +9,11 @@ from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.sparse import SparseArray
 from fcl_flower.federation.transport.messages import decode_request
 from fcl_flower.results.recorder import Recorder
-from fcl_flower.runtime import in_process
+from fcl_flower.runtime.in_process import grid as one_process
+from fcl_flower.runtime.in_process.run import run_apps
 
 
-class InProcessGrid(in_process.InProcessGrid):
+class InProcessGrid(one_process.InProcessGrid):
     """Nodes with ids of your choice, one for each partition.
 
     ``tamper(client, message, reply)`` may return another reply, or None for none. A
@@ -79,7 +80,7 @@ def run_in_process(config, nodes=None, **behaviour):
     """Run a RunConfig without Ray; return the grid with every node's context."""
     nodes = nodes or [101 + 7 * i for i in range(config.scenario.clients)]
     grid = InProcessGrid(nodes, config.flat(), **behaviour)
-    in_process.run_apps(grid, config)
+    run_apps(grid, config)
     return grid
 
 

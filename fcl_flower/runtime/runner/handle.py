@@ -5,7 +5,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,8 @@ class Runner:
         """Prepare to run; nothing is started yet.
 
         Args:
-            options: ``workers`` and ``gpus_per_client`` of Flower's simulation runtime;
-                none for runs in the process itself.
+            options: ``backend`` and ``workers``, of ``flower`` also
+                ``gpus_per_client``.
         """
         self._options = options
         self._process: _Process | None = None
@@ -42,17 +42,26 @@ class Runner:
     def __exit__(self, *problem: object) -> None:
         self._end()
 
-    def begin(self, config: RunConfig, folder: Path) -> None:
+    def begin(
+        self, config: RunConfig, folder: Path, local_data: Sequence[Path] = ()
+    ) -> None:
         """Begin a run; that before it is over.
 
         Args:
             config: with a number of clients.
             folder: of the run; exists and can be written.
+            local_data: but in Flower's runtime, each client's folder of local data.
         """
         if self._process is None:
             self._process = _Process(self._options)
         self._folder = folder
-        self._process.send({"config": config.flat(), "folder": str(folder.absolute())})
+        self._process.send(
+            {
+                "config": config.flat(),
+                "folder": str(folder.absolute()),
+                "local_data": [str(data.absolute()) for data in local_data],
+            }
+        )
 
     def fileno(self) -> int:
         """Return what can be read when the run is over, for `select.select`."""

@@ -36,7 +36,8 @@ from typing_extensions import override
 
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.federation.client_app import app
-from fcl_flower.runtime.in_process import RUN_ID, flower_identity, run_apps
+from fcl_flower.runtime.in_process.identity import RUN_ID, flower_identity
+from fcl_flower.runtime.in_process.run import run_apps
 
 
 class KeptActors(RayBackend):

@@ -9,9 +9,9 @@ import os
 import socket
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError, FclError, RoundError
@@ -35,8 +35,15 @@ class FlowerRuns:
         self._workers, self._gpus_per_client = workers, gpus_per_client
         self._actors: KeptActors | None = None
 
-    def __call__(self, config: RunConfig, folder: Path) -> None:
+    def __call__(
+        self, config: RunConfig, folder: Path, local_data: Sequence[Path] = ()
+    ) -> None:
         """Run one configuration into its folder.
+
+        Args:
+            config: with a number of clients.
+            folder: of the run.
+            local_data: none.
 
         Raises:
             FclError: it is refused, or did not finish.
@@ -68,10 +75,20 @@ class FlowerRuns:
             self._actors = None
 
 
-def _in_process(config: RunConfig, folder: Path) -> None:
-    from fcl_flower.runtime.in_process import run_in_process
+class InProcessRuns:
+    """Runs in this process, or in a pool of processes for each."""
 
-    run_in_process(config, folder)
+    def __init__(self, workers: int) -> None:
+        """Prepare for runs, each of whose clients are in so many processes."""
+        self._workers = workers
+
+    def __call__(
+        self, config: RunConfig, folder: Path, local_data: Sequence[Path]
+    ) -> None:
+        """Run one configuration into its folder; see `run_in_process`."""
+        from fcl_flower.runtime.in_process.run import run_in_process
+
+        run_in_process(config, folder, local_data=local_data, workers=self._workers)
 
 
 def _speak_to(path: Path) -> None:
@@ -84,19 +101,29 @@ def _speak_to(path: Path) -> None:
     os.close(file)
 
 
-def _answer(run: Callable[[RunConfig, Path], None], line: str) -> dict[str, str]:
+Run: TypeAlias = Callable[[RunConfig, Path, Sequence[Path]], None]
+
+
+def _answer(run: Run, line: str) -> dict[str, str]:
     """Run what a line asks for; return the error, empty if there is none."""
     asked = json.loads(line)
     try:
-        run(RunConfig.of(asked["config"]), Path(asked["folder"]))
+        local_data = [Path(data) for data in asked["local_data"]]
+        run(RunConfig.of(asked["config"]), Path(asked["folder"]), local_data)
     except FclError as error:
         kind = ConfigError if isinstance(error, ConfigError) else RoundError
         return {"error": str(error), "kind": kind.__name__}
     return {}
 
 
-def _serve(channel: socket.socket, options: Mapping[str, Any]) -> None:
-    run = FlowerRuns(**options) if options else _in_process
+RUNS: Mapping[str, Callable[..., Run]] = {
+    "flower": FlowerRuns,
+    "in-process": InProcessRuns,
+}
+
+
+def _serve(channel: socket.socket, options: dict[str, Any]) -> None:
+    run = RUNS[options.pop("backend")](**options)
     with channel.makefile("rw") as lines:
         for line in lines:
             lines.write(json.dumps(_answer(run, line)) + "\n")

@@ -17,7 +17,7 @@ from flwr.app import MessageType, RecordDict
 
 from fcl_flower.federation.transport.state_store import FolderStateStore
 from fcl_flower.results.run_folder import CHECKPOINT
-from fcl_flower.runtime import in_process
+from fcl_flower.runtime.in_process.run import run_apps
 
 LEVELS = {"wire_dtype": "int4", "wire_compression": "zstd"}
 
@@ -105,7 +105,7 @@ def test_a_client_that_loses_its_state_gets_the_models_and_goes_on(tmp_path):
     config = few(tmp_path / "run", strategy="fedavg")
     grid = InProcessGrid([11, 12], config.flat(), tamper=lose)
     made.append(grid)
-    in_process.run_apps(grid, config)
+    run_apps(grid, config)
     # The third message asks for what is lost; the next one brings it.
     assert whole == [True, False, False, True, False, False]
     assert "lost" in str(rounds_of(tmp_path / "run")[2])

@@ -12,7 +12,8 @@ from fcl_flower.core.sparse import SparseArray
 from fcl_flower.core.types import Update, specs
 from fcl_flower.federation.states import spool
 from fcl_flower.federation.states.spool import Spool
-from fcl_flower.runtime import in_process
+from fcl_flower.runtime.in_process.grid import InProcessGrid
+from fcl_flower.runtime.in_process.run import run_apps
 
 
 @pytest.fixture
@@ -181,7 +182,7 @@ def test_rules_that_compare_updates_have_them_in_memory(
 def test_a_round_holds_one_reply_at_a_time(tmp_path, no_memory):
     alive, most = [], []
 
-    class Grid(in_process.InProcessGrid):
+    class Grid(InProcessGrid):
         def reply(self, message, context):
             reply = super().reply(message, context)
             alive.append(weakref.ref(reply.content))
@@ -190,6 +191,6 @@ def test_a_round_holds_one_reply_at_a_time(tmp_path, no_memory):
             return reply
 
     config = tiny(tmp_path, strategy="fedavg", clients=6)
-    in_process.run_apps(Grid(range(100, 106), config.flat()), config)
+    run_apps(Grid(range(100, 106), config.flat()), config)
     assert len(most) == 6 + 2 * (6 + 6), "connecting, and two rounds with their tests"
     assert max(most) <= 2

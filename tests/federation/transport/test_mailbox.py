@@ -12,7 +12,7 @@ from flwr.superlink.grid import HttpGrid
 from fcl_flower.core.errors import RoundError
 from fcl_flower.federation.transport import background, client_registry, mailbox
 from fcl_flower.federation.transport.mailbox import Mailbox
-from fcl_flower.runtime import in_process
+from fcl_flower.runtime.in_process.run import run_apps
 
 NODES = [100, 101]
 
@@ -172,7 +172,7 @@ def test_an_asynchronous_run_goes_on_beside_a_client_that_blocks(remote, tmp_pat
                 go_on.set()
             return name
 
-    in_process.run_apps(Grid(NODES, config.flat()), config)
+    run_apps(Grid(NODES, config.flat()), config)
 
     assert sorted(trained) == [0, 0, 1, 1]
     assert rounds_of(tmp_path)[0]["clients"] == [0]

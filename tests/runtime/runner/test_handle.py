@@ -94,12 +94,14 @@ def test_one_process_serves_one_run_after_another(ours, tmp_path):
     assert [one, two] == jobs
     assert (first["seed"], second["seed"]) == (0, 1)
     assert first["pid"] == second["pid"]
-    assert first["options"] == {"workers": 3, "gpus_per_client": 0.25}
+    options = {"backend": "flower", "workers": 3, "gpus_per_client": 0.25}
+    assert first["options"] == options
     assert (first["simulated"], first["telemetry"]) == ("1", "0")
     assert not os.path.exists(first["home"])
     assert second["asked"] == {
         "config": jobs[1].run.config.flat(),
         "folder": str(tmp_path / "2"),
+        "local_data": [],
     }
     assert (jobs[1], "training") in seen
     assert (jobs[1], "finished") in seen

@@ -86,12 +86,19 @@ def test_a_message_without_an_answer_is_a_client_at_work(monkeypatch, unanswered
 
 
 def test_what_the_runner_cannot_do_is_told_and_the_next_request_is_served():
-    def run(config, folder):
+    given = []
+
+    def run(config, folder, local_data):
+        given.append((folder, local_data))
         if config.run.seed:
             raise RoundError("no replies")
 
-    asked = [{"config": tiny("", seed=seed).flat(), "folder": "x"} for seed in (1, 0)]
+    asked = [
+        {"config": tiny("", seed=seed).flat(), "folder": "x", "local_data": ["a", "b"]}
+        for seed in (1, 0)
+    ]
     assert [program._answer(run, json.dumps(one)) for one in asked] == [
         {"error": "no replies", "kind": "RoundError"},
         {},
     ]
+    assert given == [(Path("x"), [Path("a"), Path("b")])] * 2

@@ -1,0 +1,194 @@
+"""Clients in a pool of processes: the numbers of one process, and what dies of it."""
+
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+
+import psutil
+import pytest
+from fakes import rounds_of, summary_of, tiny
+from flwr.app import Message, RecordDict
+
+from fcl_flower.federation.transport.mailbox import Mailbox, ask, wait_for_all
+from fcl_flower.runtime.in_process.run import run_in_process
+from fcl_flower.runtime.in_process.worker_pool import (
+    AHEAD,
+    DIED,
+    PooledGrid,
+    WorkerPool,
+)
+
+ROOT = Path(__file__).parents[2]
+
+
+def numbers(folder):
+    files = ("accuracy.csv", "scenario.json")
+    texts = [(folder / name).read_text() for name in files]
+    return summary_of(folder), rounds_of(folder), texts
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"strategy": "fedweit", "clients": 3},
+        {"strategy": "scaffold", "wire_dtype": "int8"},
+        {"strategy": "fedavg", "clients": 3, "secure_aggregation": True},
+        {"strategy": "fedavg", "clients": 3, "attack": "noise", "attackers": 1},
+        {"strategy": "fedweit", "asynchronous": True, "clients": 3},
+        {"strategy": "fedavg", "privacy.unit": "example", "noise_multiplier": 1.0},
+    ],
+    ids=str,
+)
+def test_the_numbers_are_those_of_one_process(tmp_path, settings):
+    for workers in (1, 2):
+        folder = tmp_path / f"{workers}"
+        folder.mkdir()
+        run_in_process(tiny(folder, **settings), folder, workers=workers)
+    assert numbers(tmp_path / "2") == numbers(tmp_path / "1")
+
+
+class Desk:
+    """A pool of two in which a test answers, or dies."""
+
+    workers = 2
+
+    def __init__(self, dies=()):
+        self.begun, self.answers, self.dies = [], {}, dies
+
+    def begin(self, message, context, attack):
+        node = message.metadata.dst_node_id
+        self.begun.append(node)
+        future = self.answers[node, len(self.begun)] = Future()
+        if node in self.dies:
+            future.set_exception(BrokenProcessPool("gone"))
+        else:
+            reply = Message(RecordDict(), reply_to=message)
+            future.set_result((reply, f"state {len(self.begun)}"))
+        return future
+
+
+def questions(grid, nodes=None, kind="train"):
+    return [
+        Message(RecordDict(), dst_node_id=node, message_type=kind)
+        for node in nodes or grid.get_node_ids()
+    ]
+
+
+def test_a_few_messages_are_begun_ahead_and_replies_come_in_order():
+    desk = Desk()
+    nodes = list(range(10, 20))
+    grid = PooledGrid(desk, nodes, tiny("", clients=10).flat())
+    seen = [
+        (reply.metadata.src_node_id, len(desk.begun))
+        for reply in ask(Mailbox(grid, timeout=5), questions(grid), wait_for_all)
+    ]
+    ahead = AHEAD * desk.workers
+    assert seen == [(node, min(n + ahead, 10)) for n, node in enumerate(nodes)]
+    assert desk.begun == nodes
+
+
+def test_a_nodes_second_message_waits_for_the_state_after_the_first():
+    desk = Desk()
+    grid = PooledGrid(desk, [7, 8], tiny("").flat())
+    contexts = []
+    begin = desk.begin
+
+    def noting(message, context, attack):
+        contexts.append((context.node_id, context.state))
+        return begin(message, context, attack)
+
+    desk.begin = noting
+    names = grid.push_messages(questions(grid, [7, 8, 7]))
+    grid.pull_messages([names[2]])
+    grid.pull_messages(names[:2])
+    # The one that is asked for first is begun first; the other of its node follows.
+    assert [node for node, _ in contexts] == [7, 7, 8]
+    assert contexts[1][1] == "state 1"
+
+
+def test_who_is_at_work_is_told():
+    told = []
+    grid = PooledGrid(
+        *(Desk(), [7, 8, 9], tiny("", clients=3).flat()),
+        on_turn=lambda working, done, sent: told.append((done, sent)),
+    )
+    grid.pull_messages(grid.push_messages(questions(grid)))
+    assert told == [(0, 3), (1, 3), (1, 3), (2, 3), (2, 3), (3, 3)]
+
+
+def test_a_client_whose_process_died_is_answered_for_by_an_error():
+    grid = PooledGrid(Desk(dies=[8]), [7, 8, 9], tiny("", clients=3).flat())
+    replies = grid.pull_messages(grid.push_messages(questions(grid)))
+    assert [reply.has_error() for reply in replies] == [False, True, False]
+    assert replies[1].error.reason == DIED
+
+
+def test_a_pool_that_has_died_is_replaced(tmp_path):
+    config = tiny(tmp_path)
+    with WorkerPool(2, tmp_path / "log") as pool:
+        with pytest.raises(BrokenProcessPool):
+            pool._processes.submit(os._exit, 1).result()
+        grid = PooledGrid(pool, [7, 8], config.flat())
+        who = [
+            Message(RecordDict(), dst_node_id=n, message_type="query") for n in (7, 8)
+        ]
+        replies = grid.pull_messages(grid.push_messages(who))
+    assert [reply.content["who"]["partition"] for reply in replies] == [0, 1]
+
+
+MARK = "FCL_TEST_MARK"
+
+
+def marked(mark):
+    """Return the processes that come of a command with this mark."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(MARK) == str(mark):
+                found.append(process)
+        except psutil.Error:
+            continue  # somebody else's, or gone
+    return found
+
+
+@pytest.fixture
+def long_run(tmp_path):
+    """Start a long command with two workers; yield it when it is in its third round."""
+    folder = tmp_path / "run"
+    shape = ("--clients", "4", "--tasks", "2", "--classes-per-task", "2")
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "fcl_flower.cli.main", "simulate", *shape),
+            *("--rounds", "2000", "--workers", "2", "--output", folder),
+        ],
+        env={**os.environ, "PYTHONPATH": str(ROOT), MARK: str(tmp_path)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 300
+    while not (folder / "rounds.jsonl").exists() or len(rounds_of(folder)) < 2:
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_two_processes_are_at_work_and_none_outlives_a_command_that_is_killed(
+    long_run, tmp_path
+):
+    pool = [one for one in marked(tmp_path) if "forkserver" in " ".join(one.cmdline())]
+    assert len(pool) == 3  # of which one only makes the others
+
+    long_run.kill()
+    long_run.wait()
+
+    deadline = time.monotonic() + 60
+    while marked(tmp_path):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
