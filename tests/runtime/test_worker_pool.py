@@ -56,15 +56,15 @@ class Desk:
 
     workers = 2
 
-    def __init__(self, dies=()):
-        self.begun, self.answers, self.dies = [], {}, dies
+    def __init__(self, dies=None):
+        self.begun, self.answers, self.dies = [], {}, dies or {}
 
     def begin(self, message, context, attack):
         node = message.metadata.dst_node_id
         self.begun.append(node)
         future = self.answers[node, len(self.begun)] = Future()
         if node in self.dies:
-            future.set_exception(BrokenProcessPool("gone"))
+            future.set_exception(self.dies[node])
         else:
             reply = Message(RecordDict(), reply_to=message)
             future.set_result((reply, f"state {len(self.begun)}"))
@@ -120,11 +120,24 @@ def test_who_is_at_work_is_told():
     assert told == [(0, 3), (1, 3), (1, 3), (2, 3), (2, 3), (3, 3)]
 
 
-def test_a_client_whose_process_died_is_answered_for_by_an_error():
-    grid = PooledGrid(Desk(dies=[8]), [7, 8, 9], tiny("", clients=3).flat())
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (BrokenProcessPool("gone"), DIED),
+        (ValueError("cannot be sent"), "ValueError: cannot be sent"),
+    ],
+)
+def test_a_client_whose_process_died_is_answered_for_by_an_error(error, reason):
+    desk = Desk(dies={8: error})
+    grid = PooledGrid(desk, [7, 8, 9], tiny("", clients=3).flat())
     replies = grid.pull_messages(grid.push_messages(questions(grid)))
     assert [reply.has_error() for reply in replies] == [False, True, False]
-    assert replies[1].error.reason == DIED
+    assert replies[1].error.reason == reason
+    desk.dies = {}
+    assert not grid.pull_messages(grid.push_messages(questions(grid, [8])))[
+        0
+    ].has_error()
+    assert desk.begun == [7, 8, 9, 8]
 
 
 def test_a_pool_that_has_died_is_replaced(tmp_path):

@@ -164,8 +164,11 @@ class PooledGrid(InProcessGrid):
         node, future = self._begun.pop(name)
         try:
             self._replies[name], self.contexts[node].state = future.result()
-        except BrokenProcessPool:
-            failed = Message(Error(code=0, reason=DIED), reply_to=self._queued[name])
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            if isinstance(error, BrokenProcessPool):
+                reason = DIED
+            failed = Message(Error(code=0, reason=reason), reply_to=self._queued[name])
             self._replies[name] = failed
 
     def _working(self) -> list[int]:
