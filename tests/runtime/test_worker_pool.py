@@ -1,6 +1,7 @@
 """Clients in a pool of processes: the numbers of one process, and what dies of it."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -8,12 +9,15 @@ from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 from fakes import rounds_of, summary_of, tiny
 from flwr.app import Message, RecordDict
 
+from fcl_flower.federation.kept.shared_memory import may_share
 from fcl_flower.federation.transport.mailbox import Mailbox, ask, wait_for_all
+from fcl_flower.privacy.randomness import is_simulated
 from fcl_flower.runtime.in_process.run import run_in_process
 from fcl_flower.runtime.in_process.worker_pool import (
     AHEAD,
@@ -51,18 +55,31 @@ def test_the_numbers_are_those_of_one_process(tmp_path, settings):
     assert numbers(tmp_path / "2") == numbers(tmp_path / "1")
 
 
+class Waited(Future):
+    """Done as soon as somebody waits for it."""
+
+    waited = False
+
+    def done(self):
+        return self.waited
+
+    def result(self, timeout=None):
+        self.waited = True
+        return super().result(timeout)
+
+
 class Desk:
     """A pool of two in which a test answers, or dies."""
 
     workers = 2
 
     def __init__(self, dies=None):
-        self.begun, self.answers, self.dies = [], {}, dies or {}
+        self.begun, self.dies = [], dies or {}
 
     def begin(self, message, context, attack):
         node = message.metadata.dst_node_id
         self.begun.append(node)
-        future = self.answers[node, len(self.begun)] = Future()
+        future = Waited()
         if node in self.dies:
             future.set_exception(self.dies[node])
         else:
@@ -114,10 +131,13 @@ def test_who_is_at_work_is_told():
     told = []
     grid = PooledGrid(
         *(Desk(), [7, 8, 9], tiny("", clients=3).flat()),
-        on_turn=lambda working, done, sent: told.append((done, sent)),
+        on_turn=lambda *turn: told.append(turn),
     )
     grid.pull_messages(grid.push_messages(questions(grid)))
-    assert told == [(0, 3), (1, 3), (1, 3), (2, 3), (2, 3), (3, 3)]
+    assert told == [
+        *[([0, 1, 2], 0, 3), ([1, 2], 1, 3), ([1, 2], 1, 3)],
+        *[([2], 2, 3), ([2], 2, 3), ([], 3, 3)],
+    ]
 
 
 @pytest.mark.parametrize(
@@ -134,9 +154,8 @@ def test_a_client_whose_process_died_is_answered_for_by_an_error(error, reason):
     assert [reply.has_error() for reply in replies] == [False, True, False]
     assert replies[1].error.reason == reason
     desk.dies = {}
-    assert not grid.pull_messages(grid.push_messages(questions(grid, [8])))[
-        0
-    ].has_error()
+    (reply,) = grid.pull_messages(grid.push_messages(questions(grid, [8])))
+    assert not reply.has_error()
     assert desk.begun == [7, 8, 9, 8]
 
 
@@ -146,11 +165,30 @@ def test_a_pool_that_has_died_is_replaced(tmp_path):
         with pytest.raises(BrokenProcessPool):
             pool._processes.submit(os._exit, 1).result()
         grid = PooledGrid(pool, [7, 8], config.flat())
-        who = [
-            Message(RecordDict(), dst_node_id=n, message_type="query") for n in (7, 8)
-        ]
-        replies = grid.pull_messages(grid.push_messages(who))
+        asked = questions(grid, kind="query")
+        replies = grid.pull_messages(grid.push_messages(asked))
     assert [reply.content["who"]["partition"] for reply in replies] == [0, 1]
+
+
+def test_a_process_goes_on_after_an_interrupt_and_logs_to_the_runs_file(tmp_path):
+    log = tmp_path / "log"
+    log.write_text("INFO before\n")
+    with WorkerPool(1, log) as pool:
+        worker = pool._processes.submit(os.getpid).result()
+        os.kill(worker, signal.SIGINT)
+        grid = PooledGrid(pool, [7, 8], tiny(tmp_path).flat())
+        (reply,) = grid.pull_messages(grid.push_messages(questions(grid, [7])))
+        assert pool._processes.submit(os.getpid).result() == worker
+    assert reply.has_error()  # the call says nothing
+    before, said, *_ = log.read_text().splitlines()
+    assert before == "INFO before"
+    assert said.startswith("ERROR ")
+
+
+def test_a_process_of_the_pool_is_a_simulation_that_shares_memory():
+    with WorkerPool(1, None) as pool:
+        assert pool._processes.submit(is_simulated).result()
+        assert pool._processes.submit(may_share, np.ones(3)).result()
 
 
 MARK = "FCL_TEST_MARK"

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from logging import WARNING
+from typing import TypeAlias
 from uuid import uuid4
 
 from flwr.app import Context, Error, Message, MessageType, RecordDict
@@ -11,6 +12,7 @@ from flwr.supercore.run import Run
 from typing_extensions import override
 
 from fcl_flower.attacks.hostile_training import HostileTraining
+from fcl_flower.config.parsing import Scalar
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.config.sections import Attack
 from fcl_flower.federation.client import Client
@@ -18,6 +20,14 @@ from fcl_flower.federation.client_app import app as client_app
 from fcl_flower.federation.client_app import trained
 from fcl_flower.federation.transport.messages import decode_request
 from fcl_flower.runtime.in_process.identity import RUN_ID
+
+OnTurn: TypeAlias = Callable[[list[int], int, int], None]
+"""Called with the clients at work, how many of the messages sent together are answered,
+and how many were sent."""
+
+
+def tell_nobody(working: list[int], done: int, sent: int) -> None:
+    """Do nothing: an `OnTurn` of who does not want to know."""
 
 
 class InProcessGrid(Grid):
@@ -38,11 +48,9 @@ class InProcessGrid(Grid):
     def __init__(
         self,
         nodes: Sequence[int],
-        run_config: Mapping[str, bool | int | float | str],
-        node_configs: Sequence[Mapping[str, bool | int | float | str]] = (),
-        on_turn: Callable[[list[int], int, int], None] = lambda working, done, sent: (
-            None
-        ),
+        run_config: Mapping[str, Scalar],
+        node_configs: Sequence[Mapping[str, Scalar]] = (),
+        on_turn: OnTurn = tell_nobody,
     ) -> None:
         """Connect the nodes.
 
@@ -50,9 +58,7 @@ class InProcessGrid(Grid):
             nodes: ids, one for each client by ascending number.
             run_config: flat, as Flower passes it on.
             node_configs: what else each node is configured with; empty for nothing.
-            on_turn: called before and after a client trains or is evaluated with who
-                does so now, how many of the messages sent together are answered, and
-                how many were sent.
+            on_turn: called before and after a client trains or is evaluated.
         """
         extra = node_configs or [{} for _ in nodes]
         self._attack = RunConfig.of(run_config).federation.attack

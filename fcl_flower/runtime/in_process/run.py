@@ -7,7 +7,6 @@ are those of Flower's runtimes.
 
 import contextlib
 import json
-import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -16,7 +15,6 @@ from typing import Any
 
 import torch
 from flwr.app import Context, RecordDict
-from flwr.common.logger import FLOWER_LOGGER
 from flwr.serverapp import Grid
 
 from fcl_flower.config.run_config import RunConfig
@@ -26,7 +24,7 @@ from fcl_flower.federation.server_app import main as run_server
 from fcl_flower.privacy.randomness import simulated
 from fcl_flower.results.run_folder import close_folder, prepared_folder
 from fcl_flower.runtime.in_process.grid import InProcessGrid
-from fcl_flower.runtime.in_process.identity import RUN_ID, flower_identity
+from fcl_flower.runtime.in_process.identity import RUN_ID, flower_identity, log_to
 from fcl_flower.runtime.in_process.worker_pool import PooledGrid, WorkerPool
 from fcl_flower.runtime.processes import Progress
 from fcl_flower.setup import resolve
@@ -75,7 +73,7 @@ def run_in_process(
     with (
         _ONE_RUN,
         prepared_folder(config, folder, resolve.data_root(config)) as prepared,
-        _log_to(log_file),
+        log_to(log_file, mode="w"),
     ):
         if workers == 1:
             return _run(prepared, folder, watch, local_data, InProcessGrid)
@@ -156,20 +154,3 @@ def _same_threads() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
-
-
-@contextlib.contextmanager
-def _log_to(path: Path | None) -> Iterator[None]:
-    """Write Flower's log to a file instead of the console; None: leave it."""
-    if path is None:
-        yield
-        return
-    before = list(FLOWER_LOGGER.handlers)
-    file = logging.FileHandler(path, mode="w")
-    file.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
-    FLOWER_LOGGER.handlers[:] = [file]
-    try:
-        yield
-    finally:
-        FLOWER_LOGGER.handlers[:] = before
-        file.close()

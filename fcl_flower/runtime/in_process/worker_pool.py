@@ -5,11 +5,11 @@ travels with its message and back, as in Flower's own simulation. So the numbers
 same, whatever the number of processes.
 """
 
-import logging
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack
 from multiprocessing import get_context
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
@@ -17,14 +17,19 @@ from types import TracebackType
 from typing import NamedTuple, TypeAlias
 
 from flwr.app import Context, Error, Message, MessageType, RecordDict
-from flwr.common.logger import FLOWER_LOGGER
 from typing_extensions import override
 
+from fcl_flower.config.parsing import Scalar
 from fcl_flower.config.sections import Attack
 from fcl_flower.federation.kept.shared_memory import within_process
 from fcl_flower.privacy.randomness import simulated
-from fcl_flower.runtime.in_process.grid import InProcessGrid, answer
-from fcl_flower.runtime.in_process.identity import flower_identity
+from fcl_flower.runtime.in_process.grid import (
+    InProcessGrid,
+    OnTurn,
+    answer,
+    tell_nobody,
+)
+from fcl_flower.runtime.in_process.identity import flower_identity, log_to
 
 AHEAD = 2
 """Messages that are begun before they are asked for, for each process: one in work,
@@ -46,8 +51,7 @@ ForkingPickler.register(memoryview, _read_only)
 class WorkerPool:
     """Processes that answer messages; those of a pool that has died are replaced.
 
-    Processes that answer are made of one that has imported what a client needs: the
-    second starts in no time, and what they share in memory is there once.
+    All are made of one process that has imported what a client needs.
     """
 
     def __init__(self, workers: int, log_file: Path | None) -> None:
@@ -108,11 +112,9 @@ class PooledGrid(InProcessGrid):
         self,
         pool: WorkerPool,
         nodes: Sequence[int],
-        run_config: Mapping[str, bool | int | float | str],
-        node_configs: Sequence[Mapping[str, bool | int | float | str]] = (),
-        on_turn: Callable[[list[int], int, int], None] = lambda working, done, sent: (
-            None
-        ),
+        run_config: Mapping[str, Scalar],
+        node_configs: Sequence[Mapping[str, Scalar]] = (),
+        on_turn: OnTurn = tell_nobody,
     ) -> None:
         """Connect the nodes; see `InProcessGrid`.
 
@@ -180,15 +182,16 @@ class PooledGrid(InProcessGrid):
         )
 
 
+_FOR_LIFE = ExitStack()
+"""What holds as long as a process of the pool: a context that nobody keeps ends."""
+
+
 def _prepare(log_file: Path | None) -> None:
     """Make a process one of the pool."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who wants the pool ends it
-    for context in (simulated(), within_process(), flower_identity()):
-        context.__enter__()
-    if log_file is not None:
-        file = logging.FileHandler(log_file)
-        file.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
-        FLOWER_LOGGER.handlers[:] = [file]
+    log = log_to(log_file, mode="a")
+    for context in (simulated(), within_process(), flower_identity(), log):
+        _FOR_LIFE.enter_context(context)
 
 
 def _answer(message: Message, context: Context, attack: Attack) -> Answered:
