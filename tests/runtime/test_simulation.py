@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from descendants import MARK, marked, vanished
 from encoders import saved, saved_tokenizer
 from fakes import rounds_of, run_in_process, summary_of, tiny
 from text_sets import write_topics
@@ -24,8 +25,6 @@ from fcl_flower.setup.resolve import resolve
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 300  # the machine may be busy
-MARK = "FCL_TEST_MARK"
-"""Set in the environment of a command, and of all that comes of it."""
 RUN = [
     *("simulate", "--strategy", "fedweit", "--clients", "3", "--tasks", "2"),
     *("--rounds", "1", "--classes-per-task", "2", "--seed", "7"),
@@ -41,27 +40,6 @@ def fcl(mark, *arguments):
         stderr=subprocess.PIPE,
         text=True,
     )
-
-
-def marked(mark):
-    """Return the processes that come of a command or test with this mark."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get(MARK) == str(mark) and process.pid != os.getpid():
-                found.append(process)
-        except psutil.Error:
-            continue  # somebody else's, or gone
-    return found
-
-
-def vanished(mark):
-    """Whether they are gone, or go by themselves within moments."""
-    for _ in range(100):
-        if not marked(mark):
-            return True
-        time.sleep(0.1)
-    return False
 
 
 def numbers(folder):

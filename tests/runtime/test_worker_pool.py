@@ -10,8 +10,8 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
+from descendants import MARK, marked, vanished
 from fakes import rounds_of, summary_of, tiny
 from flwr.app import Message, RecordDict
 
@@ -191,21 +191,6 @@ def test_a_process_of_the_pool_is_a_simulation_that_shares_memory():
         assert pool._processes.submit(may_share, np.ones(3)).result()
 
 
-MARK = "FCL_TEST_MARK"
-
-
-def marked(mark):
-    """Return the processes that come of a command with this mark."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get(MARK) == str(mark):
-                found.append(process)
-        except psutil.Error:
-            continue  # somebody else's, or gone
-    return found
-
-
 @pytest.fixture
 def long_run(tmp_path):
     """Start a long command with two workers; yield it when it is in its third round."""
@@ -239,7 +224,4 @@ def test_two_processes_are_at_work_and_none_outlives_a_command_that_is_killed(
     long_run.kill()
     long_run.wait()
 
-    deadline = time.monotonic() + 60
-    while marked(tmp_path):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    assert vanished(tmp_path, seconds=60)

@@ -3,10 +3,9 @@
 import json
 import os
 import signal
-import time
 
-import psutil
 import pytest
+from descendants import MARK, marked, vanished
 from fakes import rounds_of, summary_of, tiny
 
 from fcl_flower.core.errors import ConfigError, RoundError
@@ -57,23 +56,9 @@ def ours(tmp_path, monkeypatch):
     (tmp_path / "our_runner.py").write_text(PROGRAM)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(handle, "PROGRAM", "our_runner")
-    monkeypatch.setenv("FCL_TEST_MARK", str(tmp_path))
+    monkeypatch.setenv(MARK, str(tmp_path))
     yield
-    deadline = time.monotonic() + 60
-    while marked(tmp_path):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-def marked(mark):
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get("FCL_TEST_MARK") == str(mark):
-                found += [process] * (process.pid != os.getpid())
-        except psutil.Error:
-            continue  # somebody else's, or gone
-    return found
+    assert vanished(tmp_path, seconds=60)
 
 
 def jobs_of(folder, *seeds, **settings):
@@ -169,7 +154,7 @@ def test_hostile_clients_are_refused_in_flowers_runtime(ours, tmp_path):
 def test_several_runs_at_a_time_give_the_numbers_of_one_after_the_other(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setenv("FCL_TEST_MARK", str(tmp_path))
+    monkeypatch.setenv(MARK, str(tmp_path))
     place = Place(processes=2)
     here = list(run_all(Place(), jobs_of(tmp_path / "here", 1, 2, 3)))
     there = list(run_all(place, jobs_of(tmp_path / "there", 1, 2, 3)))
