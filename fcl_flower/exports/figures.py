@@ -1,20 +1,20 @@
 """The charts of a page as files for a paper: SVG and PDF, drawn by Matplotlib.
 
 A chart is described once, by the report, for Plotly; here the same description is drawn
-without a browser, in the page's light colours.
+without a browser, in the page's light colours. Needs Matplotlib to be imported.
 """
 
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fcl_flower.core.errors import extra
 from fcl_flower.exports import traces
 from fcl_flower.exports.colours import css, flat
 from fcl_flower.results.report.html.content import Chart, Trace
 
-if TYPE_CHECKING:
+with extra("figures", "format svg or pdf"):
+    from matplotlib import rc_context
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -39,12 +39,7 @@ def write_figures(charts: Sequence[Chart], folder: Path, ending: str) -> list[Pa
         charts: of a page.
         folder: made if it is not there.
         ending: ``svg`` or ``pdf``.
-
-    Raises:
-        ConfigError: Matplotlib is not installed.
     """
-    with extra("figures", f"format {ending}"):
-        from matplotlib import rc_context
     folder.mkdir(parents=True, exist_ok=True)
     undated = {"Date": None} if ending == "svg" else {"CreationDate": None}
     paths = []
@@ -57,10 +52,8 @@ def write_figures(charts: Sequence[Chart], folder: Path, ending: str) -> list[Pa
     return paths
 
 
-def draw(chart: Chart) -> "Figure":
+def draw(chart: Chart) -> Figure:
     """Return a chart as a figure of Matplotlib."""
-    from matplotlib.figure import Figure
-
     height = max(chart.layout["height"] / PIXELS, 1.2)
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
     axes = figure.add_subplot()
@@ -89,7 +82,7 @@ def draw(chart: Chart) -> "Figure":
     return figure
 
 
-def _axis(axes: "Axes", which: str, wanted: Trace) -> None:
+def _axis(axes: Axes, which: str, wanted: Trace) -> None:
     """Give an axis its title, its range and its ticks."""
     from matplotlib.ticker import EngFormatter, MaxNLocator, MultipleLocator
 
@@ -113,7 +106,7 @@ def _axis(axes: "Axes", which: str, wanted: Trace) -> None:
         rule(0, color=css("var(--muted)"), linewidth=0.8)
 
 
-def _bands(axes: "Axes", layout: Trace) -> None:
+def _bands(axes: Axes, layout: Trace) -> None:
     """Draw what lies behind the lines: every other task, and its number above."""
     for band in layout.get("shapes", ()):
         colour = css(band["fillcolor"])

@@ -1,6 +1,7 @@
 """The command that writes a run's numbers and charts for others."""
 
 import csv
+import sys
 
 import pytest
 from run_folders import make_run, make_under_way
@@ -64,6 +65,26 @@ def test_a_format_or_a_folder_that_is_none_is_refused_before_anything_is_written
     fcl("export", "study", "nowhere").is_refusal("folder: got 'nowhere'")
 
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("formats", "writer", "package", "extra"),
+    [
+        ("csv,parquet", "parquet", "pyarrow", "frames"),
+        ("csv,svg", "figures", "matplotlib", "figures"),
+        ("csv,pdf", "figures", "matplotlib", "figures"),
+    ],
+)
+def test_a_format_whose_package_is_missing_is_refused_before_anything_is_written(
+    study, fcl, monkeypatch, formats, writer, package, extra
+):
+    monkeypatch.delitem(sys.modules, f"fcl_flower.exports.{writer}", raising=False)
+    monkeypatch.setitem(sys.modules, package, None)
+
+    answer = fcl("export", "study", "--format", formats)
+
+    answer.is_refusal(f"got no package {package}", f"'fcl-flower[{extra}]'")
+    assert not (study / "export").exists()
 
 
 def test_a_run_that_goes_on_is_not_taken_for_a_finished_one(study, tmp_path, fcl):

@@ -2,23 +2,19 @@
 
 import json
 import re
-import sys
 
 import numpy as np
 import pytest
 from run_folders import make_concept_run, make_run, summary_of
 
-from fcl_flower.core.errors import ConfigError
-from fcl_flower.exports.figures import draw, write_figures
 from fcl_flower.results.report import comparison_charts, run_charts
 from fcl_flower.results.report.html.content import Chart, Table
 
 NUMBERS = Table(["x"], [])
 
 
-@pytest.fixture(autouse=True)
-def matplotlib():
-    return pytest.importorskip("matplotlib", reason="of the extra figures")
+pytest.importorskip("matplotlib", reason="of the extra figures")
+from fcl_flower.exports.figures import draw, write_figures  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -201,10 +197,3 @@ def test_a_name_is_text_whatever_is_in_it(tmp_path):
     assert path.name == "01-it-is-what.svg"
     shown = path.read_text().replace("&lt;", "<").replace("&gt;", ">")
     assert f"{name.replace('&', '&amp;')}</text>" in shown
-
-
-def test_figures_without_matplotlib_say_what_to_install(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    message = r"^format pdf: got no package matplotlib.*'fcl-flower\[figures\]'$"
-    with pytest.raises(ConfigError, match=message):
-        write_figures([], tmp_path, "pdf")

@@ -3,14 +3,13 @@
 import csv
 import json
 import statistics
-import sys
 
 import pytest
 from run_folders import edit, make_run
 from scipy import stats
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.exports.files import write_csv, write_parquet
+from fcl_flower.exports.csv_files import write_csv
 from fcl_flower.exports.methods import methods_sheet
 from fcl_flower.exports.sheets import Sheet, finished_runs, run_sheets
 
@@ -149,15 +148,9 @@ def test_a_csv_is_read_as_it_was(study, tmp_path):
 
 def test_parquet_keeps_numbers_words_and_what_is_unknown(study, tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet", reason="of the extra frames")
+    from fcl_flower.exports.parquet import write_parquet
+
     for sheet in [*run_sheets(finished_runs([study])), Sheet("none", ("a",), ())]:
         table = parquet.read_table(write_parquet(sheet, tmp_path))
         assert tuple(table.column_names) == sheet.columns
         assert table.to_pylist() == rows_of(sheet)
-
-
-def test_parquet_without_its_package_says_what_to_install(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    message = r"^format parquet: got no package pyarrow.*'fcl-flower\[frames\]'$"
-    with pytest.raises(ConfigError, match=message):
-        write_parquet(Sheet("some", ("a",), ((1,),)), tmp_path)
-    assert not [*tmp_path.iterdir()]

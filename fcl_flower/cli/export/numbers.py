@@ -1,5 +1,6 @@
 """The command ``fcl export``: what others take from a run."""
 
+from importlib import import_module
 from pathlib import Path
 
 import click
@@ -8,6 +9,12 @@ from fcl_flower.cli.options import listed
 from fcl_flower.core.errors import unknown
 
 FORMATS = ("csv", "parquet", "latex", "svg", "pdf")
+WRITERS = {
+    "parquet": "fcl_flower.exports.parquet",
+    "svg": "fcl_flower.exports.figures",
+    "pdf": "fcl_flower.exports.figures",
+}
+"""Modules that need an extra, by format."""
 
 
 @click.command()
@@ -41,7 +48,7 @@ def export(
     counted by class, and each method with mean, deviation and a paired test over seeds.
     latex: the methods as a table. svg and pdf: the charts of the page.
     """
-    from fcl_flower.exports.files import write_csv, write_parquet
+    from fcl_flower.exports.csv_files import write_csv
     from fcl_flower.exports.latex import write_latex
     from fcl_flower.exports.methods import methods_sheet
     from fcl_flower.exports.sheets import finished_runs, run_sheets
@@ -52,6 +59,8 @@ def export(
     for name in wanted:
         if name not in FORMATS:
             raise unknown("format", name, FORMATS)
+        if name in WRITERS:
+            import_module(WRITERS[name])  # or says what to install, before all else
     runs = finished_runs(folders)
     methods = methods_sheet(runs, reference)
     sheets = [*run_sheets(runs), methods]
@@ -62,6 +71,8 @@ def export(
         if name == "csv":
             paths = [write_csv(sheet, folder) for sheet in sheets]
         elif name == "parquet":
+            from fcl_flower.exports.parquet import write_parquet
+
             paths = [write_parquet(sheet, folder) for sheet in sheets]
         elif name == "latex":
             paths = [write_latex(methods, folder)]
