@@ -8,13 +8,16 @@ clients' states are removed at the end of a run.
 
 import contextlib
 import itertools
+import json
 import math
 import os
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 import users
 from client_visits import work_of_ours
@@ -24,6 +27,7 @@ from results import Results, Row, spread, table
 from fcl_flower.config.parsing import Scalar
 
 IMAGES = 10
+NOTHING_MORE: Mapping[str, Scalar] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,9 @@ def measure(results: Results, size: Size, repeats: int, pfl_python: str) -> None
                         "repeat": repeat,
                         "rounds": rounds,
                     },
-                    partial(_one, clients, min(clients, size.cohort), strategy, rounds),
+                    partial(
+                        run_of, clients, min(clients, size.cohort), strategy, rounds
+                    ),
                 )
 
 
@@ -73,7 +79,22 @@ def _key(clients: int, strategy: str) -> Row:
     return {"part": "c", "clients": clients, "strategy": strategy}
 
 
-def _one(clients: int, cohort: int, strategy: str, rounds: int) -> Row:
+def run_of(
+    clients: int,
+    cohort: int,
+    strategy: str,
+    rounds: int,
+    more: Mapping[str, Scalar] = NOTHING_MORE,
+) -> Row:
+    """Return the cost of a run on digits, and what it has done.
+
+    Args:
+        clients: that there are.
+        cohort: how many of them a round has.
+        strategy: of the run.
+        rounds: of its one task.
+        more: settings beside those that all have.
+    """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         held = users.CLASSES  # one of each class validates
@@ -92,6 +113,7 @@ def _one(clients: int, cohort: int, strategy: str, rounds: int) -> Row:
             "federation.client_fraction": cohort / clients,
             "privacy.scores": False,
             "run.seed": 1,
+            **more,
         }
         command = fcl(
             *("simulate", "--backend", "in-process", "--data-root", folder / "data"),
@@ -101,9 +123,12 @@ def _one(clients: int, cohort: int, strategy: str, rounds: int) -> Row:
         env = environment(folder / "installed")
         cost = measured(command, env, folder / "log", disk.look)
         work = work_of_ours(folder / "output")
+        summary = json.loads((folder / "output" / "summary.json").read_text())
+        sizes = {"up": summary["bytes_up"], "down": summary["bytes_down"]}
         if work["samples"] != cohort * rounds * IMAGES or math.isnan(work["loss"]):
             raise RuntimeError(f"got {work} of {clients} clients in {rounds} rounds")
-        return {**work, **asdict(cost), "files": disk.files, "bytes": disk.bytes}
+        kept = {"files": disk.files, "bytes": disk.bytes}
+        return {**work, **asdict(cost), **sizes, **kept}
 
 
 class Disk:

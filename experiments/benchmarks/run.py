@@ -1,6 +1,6 @@
 """The benchmarks: measure, and write a table of each.
 
-python experiments/benchmarks/run.py [a b c d e] FOLDER [--quick] [--repeats 3]
+python experiments/benchmarks/run.py [a b c d e f] FOLDER [--quick] [--repeats 3]
 
 FOLDER/measurements.jsonl gets a line for each measurement as it comes, and what is
 there is not measured again: an interrupted sitting goes on. FOLDER/NAME.md gets the
@@ -17,6 +17,7 @@ import client_visits
 import fedweit_step
 import many_clients
 import real_round
+import secure_sums
 from results import Results, machine
 
 PARTS = {
@@ -25,13 +26,14 @@ PARTS = {
     "c": many_clients,
     "d": bytes_accuracy,
     "e": real_round,
+    "f": secure_sums,
 }
 
 
 def main() -> None:
     """Measure the parts that are asked for, or all."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("parts", nargs="*", metavar="PART", help="a to e; all if none")
+    parser.add_argument("parts", nargs="*", metavar="PART", help="a to f; all if none")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--repeats", type=int, default=3)

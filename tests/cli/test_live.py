@@ -1,6 +1,8 @@
 """Commands with --live: what their page shows while something goes on."""
 
 import http.client
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from run_folders import make_run, make_under_way
@@ -8,7 +10,10 @@ from run_folders import make_run, make_under_way
 from fcl_flower.core.errors import RoundError
 from fcl_flower.results.monitoring import live
 from fcl_flower.runtime import simulation
+from fcl_flower.runtime.connection import server_probe
 from fcl_flower.runtime.processes import free_port
+from fcl_flower.runtime.simulation import Job
+from fcl_flower.runtime.submission import SuperLink
 
 TINY = ["--clients", "2", "--tasks", "2", "--rounds", "1", "--classes-per-task", "2"]
 
@@ -68,6 +73,36 @@ def test_the_page_of_a_simulation_is_that_of_its_folder(fcl, looks):
     assert "<title>fedavg, under way</title>" in page
     assert "connect-src 'self'" in page
     assert 'id="live"' in page
+
+
+def test_a_run_of_a_real_federation_serves_the_page_of_its_folder(
+    fcl, looks, monkeypatch
+):
+    """Its server, which is of this machine, writes that folder."""
+
+    def leave(job):
+        make_under_way(job.folder, strategy="fedavg")
+
+    port, seen = looks(leave)
+
+    def run(self, config, report, watch):
+        place = Job(SimpleNamespace(config=config), Path(config.run.output))
+        assert len(list(simulation.run_all(None, [place], watch))) == 1
+
+    monkeypatch.setattr(server_probe, "find_obstacle", lambda *server: None)
+    monkeypatch.setattr(SuperLink, "connected", lambda self: 2)
+    monkeypatch.setattr(SuperLink, "run", run)
+    shape = ("--strategy", "fedavg", "--tasks", "2", "--classes-per-task", "2")
+    page = ("--live", "--live-port", port, "--output", "here")
+
+    answer = fcl("run", "--insecure", *shape, *page)
+
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out.splitlines()[0] == f"live: http://127.0.0.1:{port}/"
+    assert [status for status, _ in seen] == [503, 200]
+    assert "<title>fedavg, under way</title>" in seen[1][1]
+    with pytest.raises(ConnectionRefusedError):
+        got(port)
 
 
 def test_a_comparison_serves_the_page_of_all_its_runs_so_far(fcl, looks):

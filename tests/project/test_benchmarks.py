@@ -255,7 +255,7 @@ def test_the_ports_first_step_is_equation_1_and_its_penalty(one_thread, monkeypa
     torch.testing.assert_close(port.penalty().double(), own + moved, rtol=1e-4, atol=0)
 
 
-# ---------------------------------------------------------------- (c), (d), (e)
+# ---------------------------------------------------------------- (c), (d), (e), (f)
 
 
 def test_of_many_clients_a_cohort_takes_part_and_fills_the_disk(results):
@@ -268,6 +268,22 @@ def test_of_many_clients_a_cohort_takes_part_and_fills_the_disk(results):
     assert all(row.keys() >= COST for row in results.rows)
     assert all(row["files"] and row["bytes"] for row in results.rows)
     assert cells(module.report(results, size))["2"][0] == "fedweit"
+
+
+def test_a_masked_round_does_the_work_of_one_without_masks(results):
+    module = importlib.import_module("secure_sums")
+    size = module.Size((3,), visits=1)
+
+    module.measure(results, size, 1, "")
+
+    plain, masked = results.rows[:2], results.rows[2:]
+    assert [row["visits"] for row in plain] == [row["visits"] for row in masked]
+    assert [row["visits"] for row in plain] == [3, 6]
+    for one, other in zip(plain, masked, strict=True):
+        assert other["loss"] == pytest.approx(one["loss"], rel=1e-6)
+        assert other["up"] > 1.9 * one["up"]
+    ups = cells(module.report(results, size))["3"][3:5]
+    assert float(ups[1].split()[0]) > 1.9 * float(ups[0].split()[0])
 
 
 def test_the_disk_is_known_by_the_most_that_was_there(tmp_path):

@@ -1,6 +1,9 @@
 """A real federation on this machine: server, clients and strangers, over TLS."""
 
+import contextlib
 import re
+import time
+from urllib.request import urlopen
 
 import psutil
 import pytest
@@ -12,12 +15,22 @@ from fcl_flower.runtime.processes import free_port
 KEY = "clients/client-{}.key"
 
 
+def page_under_way(lab, port):
+    """Return the page that the command "run" serves once there is a run to show."""
+    lab.until("run", f"live: http://127.0.0.1:{port}/")
+    while lab.started["run"].poll() is None:
+        with contextlib.suppress(OSError):  # an error's status is one too
+            return urlopen(f"http://127.0.0.1:{port}/", timeout=10).read().decode()
+        time.sleep(0.1)
+    return ""
+
+
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
     """All that happened from empty folders to the end of a run; all is over."""
     lab = Lab(tmp_path_factory.mktemp("lab"))
     here = lab.folder
-    port, control = free_port(), free_port()
+    port, control, page = free_port(), free_port(), free_port()
 
     def join(name, number, state="", *more):
         lab.start(
@@ -57,8 +70,9 @@ def lab(tmp_path_factory):
             "run",
             *("run", "--server", f"127.0.0.1:{control}", "--certs", "of-user"),
             *("--tasks", 2, "--rounds", 1, "--classes-per-task", 2, "--seed", 7),
-            *("--output", "results"),
+            *("--output", "results", "--live", "--live-port", page),
         )
+        lab.page = page_under_way(lab, page)
         lab.codes = {n: lab.code(n) for n in ("run", "deceived")}
         # A client that is killed, and returns at once.
         lab.left = lab.kill("client-1")
@@ -96,11 +110,16 @@ def test_a_run_gives_what_the_same_run_gives_in_one_process(lab, tmp_path):
 
 def test_a_run_shows_its_command_its_log_and_how_far_it_is(lab):
     said = lab.said("run")
-    assert re.match(r"\S*flwr run \S+ fcl --stream\n", said)
+    assert re.match(r"live: http://\S+/\n\S*flwr run \S+ fcl --stream\n", said)
     assert "Successfully started run" in said
     assert "results and report.html" in said
     assert "task 2/2  round 2/2  accuracy so far" in said
     assert (lab.folder / "results" / "report.html").exists()
+
+
+def test_a_run_shows_its_page_while_it_goes_on(lab):
+    assert "<title>fedweit, under way</title>" in lab.page
+    assert 'id="live"' in lab.page
 
 
 def test_no_client_waits_for_another_in_an_asynchronous_run(lab):
