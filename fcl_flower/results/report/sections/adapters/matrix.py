@@ -3,6 +3,7 @@
 Serves every section with a value for a client's task and the adapter of another one.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -14,7 +15,9 @@ from fcl_flower.results.report.charts.heatmap import Axis, heat_map
 from fcl_flower.results.report.html.content import Chart
 
 LEGIBLE = 64
-"""Rows or columns up to which every single adapter is shown."""
+"""Rows or columns up to which every single adapter is shown, and then clients."""
+SOURCES = 256
+"""Columns of a part of the clients: those who are compared with most of its rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,37 +68,68 @@ def adapter_matrix(
     """
     rows = sorted({cell.task for cell in cells})
     columns = sorted({cell.source for cell in cells})
-    words = by_task
-    names = [[f"{c}/{t}" for c, t in side] for side in (rows, columns)]
-    grouped = {
-        (rows.index(cell.task), columns.index(cell.source)): [cell] for cell in cells
-    }
-    hints = {place: cell.hint for place, (cell,) in grouped.items()}
     if max(len(rows), len(columns)) > LEGIBLE:
-        words, clients = by_client, sorted({c for c, _ in (*rows, *columns)})
-        names, grouped = [[str(c) for c in clients]] * 2, {}
-        for cell in cells:
-            place = (clients.index(cell.task[0]), clients.index(cell.source[0]))
-            grouped.setdefault(place, []).append(cell)
-        hints = {
-            (r, c): client_hint(clients[r], clients[c], _mean(members), members)
-            for (r, c), members in grouped.items()
-        }
-    values = np.full((len(names[0]), len(names[1])), np.nan)
-    for place, members in grouped.items():
-        values[place] = _mean(members)
-    single = words is by_task
-    marked = {place for place, (one, *_) in grouped.items() if single and one.marked}
+        return _between_clients(cells, by_client, client_hint, limits)
+    places = {
+        (rows.index(cell.task), columns.index(cell.source)): cell for cell in cells
+    }
+    values = np.full((len(rows), len(columns)), np.nan)
+    for place, cell in places.items():
+        values[place] = cell.value
     picture = heat_map(
         values,
-        Axis(words.rows, names[0]),
-        Axis(words.columns, names[1]),
+        Axis(by_task.rows, [f"{c}/{t}" for c, t in rows]),
+        Axis(by_task.columns, [f"{c}/{t}" for c, t in columns]),
         limits(values),
-        lambda row, column: hints[row, column],
-        words.what,
-        marked,
+        lambda row, column: places[row, column].hint,
+        by_task.what,
+        {place for place, cell in places.items() if cell.marked},
     )
-    return picture, words.note
+    return picture, by_task.note
+
+
+def _between_clients(
+    cells: Sequence[Pair],
+    words: Wording,
+    client_hint: Callable[[int, int, float, Sequence[Pair]], str],
+    limits: Callable[[Accuracy], tuple[float, float]],
+) -> tuple[Chart, str]:
+    """Return the means over pairs of clients, of a part of them where they are many."""
+    grouped: dict[tuple[int, int], list[Pair]] = {}
+    for cell in cells:
+        grouped.setdefault((cell.task[0], cell.source[0]), []).append(cell)
+    rows = columns = sorted({client for pair in grouped for client in pair})
+    note = words.note
+    if len(rows) > LEGIBLE:
+        receivers = sorted({row for row, _ in grouped})
+        rows = receivers[:LEGIBLE]
+        grouped = {p: members for p, members in grouped.items() if p[0] in {*rows}}
+        # Of equally many, those of the lowest numbers.
+        met = Counter(sorted(column for _, column in grouped)).most_common(SOURCES)
+        columns = sorted(column for column, _ in met)
+        grouped = {p: members for p, members in grouped.items() if p[1] in {*columns}}
+        note += (
+            f" Shown are the first {len(rows)} of {len(receivers):,} clients in rows, "
+            f"and {len(columns)} of those they go with in columns; all are in the "
+            "run's folder."
+        )
+    values = np.full((len(rows), len(columns)), np.nan)
+    for (row, column), members in grouped.items():
+        values[rows.index(row), columns.index(column)] = _mean(members)
+
+    def hint(row: int, column: int) -> str:
+        pair = rows[row], columns[column]
+        return client_hint(*pair, float(values[row, column]), grouped[pair])
+
+    picture = heat_map(
+        values,
+        Axis(words.rows, [*map(str, rows)]),
+        Axis(words.columns, [*map(str, columns)]),
+        limits(values),
+        hint,
+        words.what,
+    )
+    return picture, note
 
 
 def _mean(cells: Sequence[Pair]) -> float:
