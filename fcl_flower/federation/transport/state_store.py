@@ -175,10 +175,12 @@ class FolderStateStore(StateStore):
             else self._write(f"{number}-{place}.bin", arrays)
             for place, (group, arrays) in enumerate(payload.items())
         }
+        self._name_durably()  # once for all files, before the manifest names them
         text = json.dumps({"round": server_round, "groups": entries})
         self._replace(
             f"{MANIFEST}{number}", f"{zlib.crc32(text.encode())}\n{text}\n".encode()
         )
+        self._name_durably()
         self._entries, self._loaded = entries, dict(payload)
         self._drop_old_versions(
             old, server_round, {entry["file"] for entry in entries.values()}
@@ -246,6 +248,9 @@ class FolderStateStore(StateStore):
                 file.flush()
                 os.fsync(file.fileno())
         temporary.replace(self._folder / name)
+
+    def _name_durably(self) -> None:
+        """Force to the disk which files the folder has."""
         if self._durable:
             _sync(self._folder)
 

@@ -1,8 +1,12 @@
 """What a client answers, and what it refuses to, whatever a server asks of it."""
 
+import contextlib
+from itertools import combinations
+
 import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
+from flwr.common.secure_aggregation.crypto.shamir import combine_shares
 
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import WireError
@@ -89,6 +93,35 @@ def test_an_honest_round_is_answered_and_leaves_no_key_behind():
     # The share of a key is longer than that of a seed.
     assert len(found[2][0]) > 2 * len(found[1][0])
     assert KEPT not in parties.contexts[0].state
+
+
+@pytest.mark.parametrize(("absent", "secret"), [([], "seed"), ([1], "key")])
+def test_as_many_shares_as_the_threshold_give_a_secret_and_fewer_do_not(absent, secret):
+    """Three of four, by the default share of two thirds."""
+    parties = Parties().keys().shares()
+    kept = parties.contexts[1].state[KEPT]
+    wanted = {"seed": kept["own"][0], "key": kept["private"][0]}[secret]
+
+    shares = []
+    for client in (0, 2, 3):
+        parties.masked(client)
+        question = to_records(parties.question(absent, client))
+        answer = parties.side(client).unmask(question)
+        shares.append(from_records(answer, 1, CLIENTS)[1][0])
+
+    assert combine_shares(shares) == wanted
+    for pair in combinations(shares, 2):
+        with contextlib.suppress(ValueError):  # what comes out need not be padded
+            assert combine_shares([*pair]) != wanted
+
+
+def test_every_mask_is_of_a_seed_of_its_own():
+    seeds = {
+        context.state[KEPT]["own"][0]
+        for parties in (Parties().keys().shares(), Parties().keys().shares())
+        for context in parties.contexts
+    }
+    assert len(seeds) == 2 * len(CLIENTS)
 
 
 def test_two_vectors_under_one_mask_would_show_their_difference():

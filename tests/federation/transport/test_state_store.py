@@ -240,9 +240,11 @@ def test_a_durable_state_reaches_the_disk_before_the_manifest_names_it(
 
     monkeypatch.setattr(Path, "replace", noted_replace)
     monkeypatch.setattr(os, "fsync", noted_fsync)
-    FolderStateStore(tmp_path, durable=True).save({"base": {"w": np.ones(2)}}, 1)
+    two = {"base": {"w": np.ones(2)}, "heads": {"w": np.ones(3)}}
+    FolderStateStore(tmp_path, durable=True).save(two, 1)
     assert events == [
-        *("sync .bin", "name .bin", "sync folder"),
+        *("sync .bin", "name .bin") * 2,
+        "sync folder",
         *("sync .new", "name manifest-1", "sync folder"),
     ]
     events.clear()
