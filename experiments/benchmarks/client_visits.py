@@ -87,14 +87,15 @@ class Place:
 Command = Callable[[Size, int, Place], Sequence[str]]
 
 
-def our_run(backend: str) -> Command:
+def our_run(backend: str, workers: int = 1) -> Command:
     """Return how our FedAvg is started on a backend."""
+    more = () if workers == 1 else ("--workers", workers)
 
     def command(size: Size, rounds: int, place: Place) -> Sequence[str]:
         settings = {**size.settings, "federation.rounds_per_task": rounds}
         return fcl(
             *("simulate", "--backend", backend, "--data-root", place.data),
-            *(*options(settings), "--output", place.output),
+            *(*options(settings), *more, "--output", place.output),
         )
 
     return command
@@ -176,6 +177,7 @@ class Side:
 EVERY = {
     BARE: Side(script("bare.py"), work_told),
     "ours, in process": Side(our_run("in-process"), work_of_ours),
+    "ours, two workers": Side(our_run("in-process", 2), work_of_ours),
     PFL: Side(script("with_pfl.py", pfl=True), work_told),
     "ours, in Flower's runtime": Side(our_run("flower"), work_of_ours),
     "Flower's FedAvg, in its runtime": Side(plain_flower, work_of_flower),
