@@ -42,7 +42,12 @@ from fcl_flower.federation.secure.exchange import (
     listed,
     to_records,
 )
-from fcl_flower.federation.secure.masks import KEY_BYTES, own_mask, pair_masks
+from fcl_flower.federation.secure.masks import (
+    KEY_BYTES,
+    own_mask,
+    pair_masks,
+    secret_number,
+)
 
 KEPT = "fcl.secure-aggregation"
 
@@ -67,7 +72,7 @@ class ClientSide:
         mask, public_mask = generate_key_pairs()
         seal, public_seal = generate_key_pairs()
         public = (public_key_to_bytes(public_mask), public_key_to_bytes(public_seal))
-        private = [private_key_to_bytes(mask), private_key_to_bytes(seal)]
+        private = [secret_number(mask), private_key_to_bytes(seal)]
         self._keep("keys", private=private, public=list(public))
         return to_records({self._client: public})
 

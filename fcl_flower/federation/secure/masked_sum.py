@@ -22,10 +22,8 @@ from fcl_flower.federation.secure.exchange import (
     Table,
 )
 from fcl_flower.federation.secure.fixed_point import CHECKS, Vector
-from fcl_flower.federation.secure.masks import own_mask, pair_masks
+from fcl_flower.federation.secure.masks import CURVE, own_mask, pair_masks
 
-CURVE = "secp384r1"
-"""That of Flower's keys."""
 MAX_TRIALS = 100
 """How many sets of shares are tried, where some of them are wrong."""
 
@@ -152,4 +150,4 @@ def _usable(keys: tuple[bytes, ...], others: Table) -> bool:
         curves = {bytes_to_public_key(key).curve.name for key in keys}
     except Exception:
         return False
-    return curves == {CURVE} and len({*keys} - taken) == len(keys)
+    return curves == {CURVE.name} and len({*keys} - taken) == len(keys)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from fcl_flower import __version__
 from fcl_flower.core.errors import WireError
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Raised with every change of the messages that the other side would not understand."""
 
 

@@ -1,14 +1,19 @@
 import os
 
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from flwr.common.secure_aggregation.secaggplus_utils import pseudo_rand_gen
 from flwr.supercore.primitives.asymmetric import (
     generate_key_pairs,
-    private_key_to_bytes,
     public_key_to_bytes,
 )
 
-from fcl_flower.federation.secure.masks import keystream, pair_masks
+from fcl_flower.federation.secure.masks import (
+    CURVE,
+    keystream,
+    pair_masks,
+    secret_number,
+)
 
 
 def test_the_masks_of_pairs_vanish_from_a_sum_over_all_of_them_and_no_other():
@@ -18,7 +23,7 @@ def test_the_masks_of_pairs_vanish_from_a_sum_over_all_of_them_and_no_other():
     masks = [
         pair_masks(
             client,
-            private_key_to_bytes(private),
+            secret_number(private),
             {other: key for other, key in public.items() if other != client},
             5,
         )
@@ -28,6 +33,16 @@ def test_the_masks_of_pairs_vanish_from_a_sum_over_all_of_them_and_no_other():
     assert not (masks[0] + masks[1] + masks[2]).any()
     assert (masks[0] + masks[1]).all()
     assert all(mask.all() for mask in masks)
+
+
+def test_the_secret_number_is_the_whole_key_in_48_bytes():
+    private, public = generate_key_pairs()
+    number = secret_number(private)
+    again = ec.derive_private_key(int.from_bytes(number, "big"), CURVE)
+    assert len(number) == 48
+    assert public_key_to_bytes(again.public_key()) == public_key_to_bytes(public)
+    low = secret_number(ec.derive_private_key(7, CURVE))
+    assert low == bytes(47) + b"\7"
 
 
 def test_a_mask_is_aes_in_counter_mode_and_a_short_one_a_long_ones_head():
