@@ -144,6 +144,13 @@ def test_the_geometric_median_has_the_least_sum_of_distances():
     np.testing.assert_allclose(flat(found), best.x, atol=1e-4)
 
 
+@pytest.mark.parametrize("scale", [1.0, 1e-3, 1e3])
+def test_the_geometric_median_does_not_depend_on_the_unit(scale):
+    points = scale * np.array([0.0, 1.0, 5.0])
+    weights = geometric_median_weights(np.outer(points, points))
+    assert weights @ points == pytest.approx(scale, rel=2e-3)
+
+
 def test_the_geometric_median_of_three_points_on_a_line_is_the_middle_one():
     sent = [{"w": np.array([x], "f4")} for x in (0, 1, 100)]
 
@@ -190,6 +197,13 @@ def test_krum_is_the_mean_of_what_it_selects(seed):
     chosen = plain_krum(points(sent).tolist(), hostile=2)
     assert 3 not in chosen
     np.testing.assert_allclose(flat(found), points(sent)[chosen].mean(0), atol=1e-6)
+
+
+def test_an_update_is_no_neighbour_of_its_own():
+    """Two near each other, far from three: by the nearest other they would stay."""
+    points = np.array([0.0, 0.1, 10.0, 10.5, 11.0])
+    found = krum_weights(np.outer(points, points), 1 / 5)
+    assert found.tolist() == [0, 1, 1, 1, 1]
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -1,6 +1,8 @@
 """What is written down for each client, who sees what, and when a run has to stop."""
 
 import json
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -29,6 +31,19 @@ def updates(*clients, groups=("base",)):
 def epsilon(releases):
     """Return epsilon of releases, each the noise multiplier of unit sensitivity."""
     return gaussian_epsilon(sum(1 / z**2 for z in releases), DELTA)
+
+
+def test_what_is_spent_is_on_the_disk_before_anybody_is_asked(tmp_path, monkeypatch):
+    forced, fsync = [], os.fsync
+
+    def noted(handle):
+        fsync(handle)
+        text = Path(os.readlink(f"/proc/self/fd/{handle}")).read_text()
+        forced.append([*json.loads(text)["server"]])
+
+    monkeypatch.setattr(os, "fsync", noted)
+    ledger(tmp_path).ask(1, [4])
+    assert forced == [["4"]]
 
 
 def test_the_server_sees_an_update_alone_each_time_that_it_asks(tmp_path):

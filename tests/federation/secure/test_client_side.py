@@ -15,6 +15,7 @@ from fcl_flower.federation.secure.client_side import KEPT, ClientSide
 from fcl_flower.federation.secure.exchange import (
     ABSENT,
     PRESENT,
+    RECORD,
     from_records,
     to_records,
 )
@@ -215,6 +216,25 @@ def test_what_others_have_not_sealed_for_it_is_answered_by_nothing():
     found = from_records(parties.side().unmask(to_records(question)), 1, CLIENTS)
 
     assert [bool(found[c][0]) for c in CLIENTS] == [True, False, False, True]
+
+
+def test_what_it_has_sealed_itself_is_not_opened_when_the_server_hands_it_back():
+    """Both of a pair have one key: it would show a share of its own secrets."""
+    parties = ready()
+    question = {**parties.question(), 1: (PRESENT, parties.sealed[0][1][0])}
+
+    found = from_records(parties.side().unmask(to_records(question)), 1, CLIENTS)
+
+    assert [bool(found[c][0]) for c in CLIENTS] == [True, False, True, True]
+
+
+@pytest.mark.parametrize("more", [{"2": [b"x"] * 4}, {"name": "x"}])
+def test_a_table_has_its_columns_and_nothing_else(more):
+    records = to_records(dict.fromkeys(CLIENTS, (b"a", b"b")))
+    assert from_records(records, 2, CLIENTS)[3] == (b"a", b"b")
+    records[RECORD].update(more)
+    with pytest.raises(WireError, match="expected 2 columns of short bytes"):
+        from_records(records, 2, CLIENTS)
 
 
 def test_what_the_server_must_say_of_a_sum_is_asked_for():

@@ -1,7 +1,11 @@
+import base64
 import os
 
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from flwr.common.secure_aggregation.crypto.symmetric_encryption import (
+    generate_shared_key,
+)
 from flwr.common.secure_aggregation.secaggplus_utils import pseudo_rand_gen
 from flwr.supercore.primitives.asymmetric import (
     generate_key_pairs,
@@ -10,6 +14,7 @@ from flwr.supercore.primitives.asymmetric import (
 
 from fcl_flower.federation.secure.masks import (
     CURVE,
+    KEY_BYTES,
     keystream,
     pair_masks,
     secret_number,
@@ -33,6 +38,16 @@ def test_the_masks_of_pairs_vanish_from_a_sum_over_all_of_them_and_no_other():
     assert not (masks[0] + masks[1] + masks[2]).any()
     assert (masks[0] + masks[1]).all()
     assert all(mask.all() for mask in masks)
+
+
+def test_the_mask_of_a_pair_is_that_of_all_32_bytes_they_agree_on():
+    (private, _), (_, public) = generate_key_pairs(), generate_key_pairs()
+    key = base64.urlsafe_b64decode(generate_shared_key(private, public))
+
+    found = pair_masks(1, secret_number(private), {2: public_key_to_bytes(public)}, 7)
+
+    assert len(key) == KEY_BYTES
+    assert (found == keystream(key, 7)).all()
 
 
 def test_the_secret_number_is_the_whole_key_in_48_bytes():
