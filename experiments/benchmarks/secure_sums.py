@@ -26,8 +26,8 @@ class Size:
         visits: by which the longer run exceeds the shorter, at least.
     """
 
-    clients: tuple[int, ...] = (10, 50, 200)
-    visits: int = 400
+    clients: tuple[int, ...] = (10, 25, 50)
+    visits: int = 200
 
     def rounds(self, clients: int) -> tuple[int, int]:
         """Return the rounds of the short and of the long run."""
