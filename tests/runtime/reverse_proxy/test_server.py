@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
+import errno
 import http.client
 import json
 import socket
@@ -189,6 +190,17 @@ def test_a_call_that_is_too_long_is_cut_off(superlink):
         pieces = iter([bytes(500), bytes(501)])
         assert ask(door, "POST", "/v1/fleet/push-object", pieces)[0] == 413
     assert len(superlink.seen) == 1
+
+
+def test_a_call_that_says_it_is_too_long_is_refused_before_its_body(superlink, door):
+    size = BOUNDS.body_bytes + 1
+    begun = time.monotonic()
+
+    answer = said_of(door, POST + b"content-length: %d\r\n\r\n" % size)
+
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert time.monotonic() - begun < BOUNDS.idle_seconds
+    assert superlink.seen == []
 
 
 def test_one_who_hangs_up_does_no_harm(superlink, door):
@@ -418,6 +430,26 @@ def test_a_burst_of_connections_does_not_take_more_descriptors(monkeypatch):
         asyncio.run(serve(listener.socket))
     assert len(accepted) == 60
     assert most < 12
+
+
+def test_the_oldest_guest_goes_where_a_newcomer_cannot_be_accepted(
+    superlink, monkeypatch
+):
+    """As where the whole machine has no descriptors left."""
+    accept, calls = asyncio.SelectorEventLoop.sock_accept, []
+
+    async def accepting(loop, listener):
+        calls.append(listener)
+        if len(calls) == 2:
+            raise OSError(errno.ENFILE, "no descriptors")
+        return await accept(loop, listener)
+
+    monkeypatch.setattr(asyncio.SelectorEventLoop, "sock_accept", accepting)
+    with proxy(superlink.server_port, head_seconds=60) as port:
+        address = ("127.0.0.1", port)
+        with socket.create_connection(address, timeout=10) as guest:
+            assert closed(guest)
+        assert ask(port, "POST", "/v1/fleet/get-run", b"x")[0] == 418
 
 
 def test_calls_beyond_what_one_may_have_at_once_shall_come_again(superlink):
