@@ -1,5 +1,6 @@
 """Finished runs as sheets: columns and rows for other programs."""
 
+import csv
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,6 +86,19 @@ def run_sheets(results: Sequence[Result]) -> list[Sheet]:
     ]
     classes = Sheet.of("classes", CLASS_COLUMNS, _each(results, _classes))
     return [*sheets, classes] if classes.rows else sheets
+
+
+def write_csv(sheet: Sheet, folder: Path) -> Path:
+    """Write a sheet with its columns in the first line; what is unknown is empty.
+
+    Numbers stand as Python prints them, so that they are read as they were.
+    """
+    path = folder / f"{sheet.name}.csv"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        lines = csv.writer(file)
+        lines.writerow(sheet.columns)
+        lines.writerows(sheet.rows)
+    return path
 
 
 def _each(

@@ -9,9 +9,8 @@ from run_folders import edit, make_run
 from scipy import stats
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.exports.csv_files import write_csv
 from fcl_flower.exports.methods import methods_sheet
-from fcl_flower.exports.sheets import Sheet, finished_runs, run_sheets
+from fcl_flower.exports.sheets import Sheet, finished_runs, run_sheets, write_csv
 
 
 @pytest.fixture

@@ -48,10 +48,9 @@ def export(
     counted by class, and each method with mean, deviation and a paired test over seeds.
     latex: the methods as a table. svg and pdf: the charts of the page.
     """
-    from fcl_flower.exports.csv_files import write_csv
     from fcl_flower.exports.latex import write_latex
     from fcl_flower.exports.methods import methods_sheet
-    from fcl_flower.exports.sheets import finished_runs, run_sheets
+    from fcl_flower.exports.sheets import finished_runs, run_sheets, write_csv
     from fcl_flower.results.report import comparison_charts, run_charts
     from fcl_flower.runtime.processes import make_folder
 
