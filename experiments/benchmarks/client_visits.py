@@ -18,7 +18,7 @@ from pathlib import Path
 
 import users
 from measurement import SIDES, environment, fcl, measured, options
-from results import Results, Row, ratios, spread, table
+from results import Results, Row, of_a_further, ratios, spread, table
 
 from fcl_flower.config.parsing import Scalar
 
@@ -278,9 +278,8 @@ def _visits(results: Results, size: Size, side: str) -> list[Row]:
     few, many = (
         results.of(**_key(size), side=side, rounds=rounds) for rounds in size.rounds
     )
-    for short, long in zip(few, many, strict=True):
-        visits = long["visits"] - short["visits"]
-        cpu, wall = ((long[of] - short[of]) / visits for of in ("cpu", "wall"))
+    costs = (of_a_further("visits", of, few, many) for of in ("cpu", "wall"))
+    for short, long, cpu, wall in zip(few, many, *costs, strict=True):
         start = short["cpu"] - cpu * short["visits"]
         memory = long["memory"]
         found.append({"cpu": cpu, "wall": wall, "start": start, "memory": memory})

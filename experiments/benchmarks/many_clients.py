@@ -17,17 +17,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 
 import users
 from client_visits import work_of_ours
 from measurement import environment, fcl, measured, options
-from results import Results, Row, spread, table
+from results import Results, Row, of_a_further, spread, table
 
 from fcl_flower.config.parsing import Scalar
 
 IMAGES = 10
-NOTHING_MORE: Mapping[str, Scalar] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -59,15 +57,14 @@ def measure(results: Results, size: Size, repeats: int, pfl_python: str) -> None
     for repeat in range(repeats):
         for clients, strategy in _cases(size):
             for rounds in size.rounds(clients):
+                cohort = min(clients, size.cohort)
                 results.once(
                     {
                         **_key(clients, strategy),
                         "repeat": repeat,
                         "rounds": rounds,
                     },
-                    partial(
-                        run_of, clients, min(clients, size.cohort), strategy, rounds
-                    ),
+                    partial(run_of, clients, cohort, strategy, rounds, {}),
                 )
 
 
@@ -84,7 +81,7 @@ def run_of(
     cohort: int,
     strategy: str,
     rounds: int,
-    more: Mapping[str, Scalar] = NOTHING_MORE,
+    more: Mapping[str, Scalar],
 ) -> Row:
     """Return the cost of a run on digits, and what it has done.
 
@@ -168,13 +165,7 @@ def report(results: Results, size: Size) -> str:
             results.of(**_key(clients, strategy), rounds=rounds)
             for rounds in size.rounds(clients)
         )
-        cpu, wall = (
-            [
-                (long[of] - short[of]) / (long["visits"] - short["visits"])
-                for short, long in zip(few, many, strict=True)
-            ]
-            for of in ("cpu", "wall")
-        )
+        cpu, wall = (of_a_further("visits", of, few, many) for of in ("cpu", "wall"))
         lines.append(
             [
                 *(f"{clients:,}", strategy),

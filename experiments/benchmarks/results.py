@@ -48,6 +48,23 @@ def machine(rows: Sequence[Row]) -> str:
     )
 
 
+def of_a_further(
+    by: str, of: str, few: Sequence[Row], many: Sequence[Row]
+) -> list[float]:
+    """Return the cost of one more, without the start, of each repeat.
+
+    Args:
+        by: what one more is of, such as ``visits``.
+        of: what it costs, such as ``cpu``.
+        few: the short runs.
+        many: the long runs, each measured after the short one in its place.
+    """
+    return [
+        (long[of] - short[of]) / (long[by] - short[by])
+        for short, long in zip(few, many, strict=True)
+    ]
+
+
 def spread(values: Sequence[float], form: str = ".3g") -> str:
     """Return the median, and the least and the most in brackets."""
     ends = f"{min(values):{form}} to {max(values):{form}}"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from many_clients import run_of
-from results import Results, Row, spread, table
+from results import Results, Row, of_a_further, spread, table
 
 SIDES = {"alone": False, "masked": True}
 """Whether updates are summed up under masks, by name."""
@@ -65,10 +65,7 @@ def report(results: Results, size: Size) -> str:
                 for rounds in size.rounds(clients)
             )
             cost[name] = {
-                of: [
-                    (long[of] - short[of]) / (long["rounds"] - short["rounds"])
-                    for short, long in zip(few, many, strict=True)
-                ]
+                of: of_a_further("rounds", of, few, many)
                 for of in ("cpu", "up", "down")
             }
         plain, masked = cost["alone"], cost["masked"]

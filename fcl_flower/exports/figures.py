@@ -17,6 +17,7 @@ with extra("figures", "format svg or pdf"):
     from matplotlib import rc_context
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter, MaxNLocator, MultipleLocator
 
 WIDTH = 6.4
 """Of a figure, in inches: about that of a page's text."""
@@ -84,8 +85,6 @@ def draw(chart: Chart) -> Figure:
 
 def _axis(axes: Axes, which: str, wanted: Trace) -> None:
     """Give an axis its title, its range and its ticks."""
-    from matplotlib.ticker import EngFormatter, MaxNLocator, MultipleLocator
-
     axis = axes.xaxis if which == "x" else axes.yaxis
     axis.set_label_text(flat(wanted.get("title", {}).get("text", "")))
     limit = axes.set_xlim if which == "x" else axes.set_ylim
