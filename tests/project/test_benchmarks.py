@@ -373,13 +373,34 @@ def test_where_the_time_goes_is_told_by_function(tmp_path):
     subprocess.run([sys.executable, script, *arguments], check=True)
 
     text = (tmp_path / "table.md").read_text()
-    shares = [
-        float(line.split("|")[2].strip(" %"))
-        for line in text.splitlines()
-        if line.startswith("| `")
+    names = [line.split("`")[1] for line in text.splitlines() if "| `" in line]
+    assert len(names) == 50
+    ours = ("fcl_flower/", "strategies/", "clients/", "experiments/")
+    assert all(name.startswith(ours) for name in names[25:])
+
+
+def test_functions_stand_by_their_own_time_and_ours_by_that_of_what_they_call():
+    hot_spots = importlib.import_module("hot_spots")
+    ours = str(BENCHMARKS.parents[1] / "clients" / "fedavg.py")
+    start = str(BENCHMARKS.parents[1] / "fcl_flower" / "cli" / "main.py")
+    spent = {
+        ("~", 0, "run_backward"): (5.0, 0.6, 0.6),
+        (ours, 1, "train"): (1.0, 0.1, 0.9),
+        (ours, 2, "fit"): (1.0, 0.3, 0.8),
+        (start, 3, "main"): (0.0, 0.0, 1.0),  # once, whatever the visits
+    }
+
+    own, whole = hot_spots.report(spent, 6).split("\n\n| of ours")
+
+    assert own.startswith("1000 ms of processor time a visit under the profiler, 6")
+    assert list(cells(own)) == [
+        "`run_backward`",
+        "`clients/fedavg.py:fit`",
+        "`clients/fedavg.py:train`",
+        "`fcl_flower/cli/main.py:main`",
     ]
-    assert len(shares) == 50
-    assert shares[:25] == sorted(shares[:25], reverse=True)
-    assert "run_backward" in text
-    assert "`clients/fedavg.py:train` " in text
-    assert "fcl_flower/cli/main.py" not in text
+    assert cells(own)["`run_backward`"] == ["60.0%", "600.00", "5.0"]
+    assert cells(f"| of ours{whole}") == {
+        "`clients/fedavg.py:train`": ["90.0%", "900.00", "1.0"],
+        "`clients/fedavg.py:fit`": ["80.0%", "800.00", "1.0"],
+    }
