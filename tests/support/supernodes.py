@@ -15,7 +15,7 @@ from flwr.supercore.object_store import ObjectStoreFactory
 from flwr.supercore.run import Run
 from flwr.supernode.main import create_app
 from flwr.supernode.nodestate import NodeStateFactory
-from flwr.supernode.start_client_internal import _insert_message
+from flwr.supernode.start_client_internal import _insert_message, _push_messages
 
 from fcl_flower.runtime.processes import free_port
 
@@ -109,6 +109,13 @@ class SuperNode:
     def ask(self, run, deed="", ttl=600.0, kind=TaskType.CLIENT_APP):
         self.offer(run, kind)
         self.store(run, deed, ttl)
+
+    def send(self, send):
+        """Do what a SuperNode does with one answer; return what of it has left."""
+        left = []
+        store = self.state.object_store
+        _push_messages(self.state, store, send, lambda *object: left.append(object))
+        return left
 
     def reply(self):
         """Return the one answer that there is."""

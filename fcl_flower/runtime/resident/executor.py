@@ -13,6 +13,7 @@ import httpx
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.common.constant import SubStatus
 from flwr.common.serde import message_from_proto
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
 from flwr.proto.message_pb2 import Message as ProtoMessage
 from flwr.proto.runtime_pb2 import (
     AcquireTaskRequest,
@@ -41,6 +42,10 @@ IDLE_SECONDS = 600.0
 """After which a worker is ended, so that a client without a run has its memory back."""
 START_SECONDS = 120.0
 """What a worker may take until it has a message."""
+PUSH_SECONDS = 120.0
+"""What a worker may take to hand an answer over to the SuperNode beside it."""
+SEEN_SECONDS = 2.0
+"""After which a SuperNode has seen that there is an answer: it looks twice a second."""
 NO_AGENTS = (
     "this client runs client apps alone, expected fcl client --no-resident for an agent"
 )
@@ -112,16 +117,20 @@ class Executor:
         if self._worker is None or self._run != run:
             self._end_worker()
             self._worker, self._run = Worker(self._address), run
-        worker, message = self._worker, None
+        worker, message, answer = self._worker, None, ""
         try:
             worker.send(token)
             message = ProtoMessage.FromString(worker.receive(START_SECONDS))
             # A server waits no longer, so that nothing is lost with the worker.
-            stays = worker.receive(message.metadata.ttl)
+            answer = worker.receive(message.metadata.ttl).decode()
+            stays = worker.receive(PUSH_SECONDS)
         except RoundError as error:
             log(ERROR, "%s", error)
             self._end_worker()
-            self._fail(token, message, str(error))
+            if answer:
+                self._withdraw(token, answer)
+            else:
+                self._fail(token, message, str(error))
         else:
             if not stays:
                 self._end_worker()
@@ -145,6 +154,24 @@ class Executor:
             push_task_output(supernode, None, SubStatus.FAILED, reason)
         except (httpx.HTTPError, ValueError) as error:
             log(ERROR, "this could not be told to the server: %s", error)
+        finally:
+            supernode.close()
+
+    def _withdraw(self, token: str, answer: str) -> None:
+        """Take back an answer of which a worker has handed over a part at most.
+
+        A SuperNode waits without end for the rest of an answer. An error in its place
+        would be a second one, which stands for the answer to the next message and puts
+        all later ones off by one. So the server misses this one; and if nothing of it
+        has come, the SuperNode answers when it has heard nothing for a minute.
+        """
+        time.sleep(SEEN_SECONDS)
+        supernode = self._client(RuntimeTokenHttpInterceptor(token))
+        try:
+            found = ConfirmMessageReceivedRequest(message_object_id=answer)
+            supernode.ConfirmMessageReceived(found)  # forgets what any message holds
+        except httpx.HTTPError as error:
+            log(ERROR, "the SuperNode may wait for an answer in vain: %s", error)
         finally:
             supernode.close()
 

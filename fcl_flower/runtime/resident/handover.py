@@ -2,8 +2,9 @@
 
 The socket has no name: no other process can reach it, and at the end of either side the
 other one knows. Bytes go over it, never pickled objects: tokens there, and back first
-the message that was found (without content); when it is answered, a word if the worker
-stays for another one, and nothing if it does not.
+the message that was found (without content); then the object id of its answer, just
+before that is handed over; then a word if the worker stays for another one, and nothing
+if it does not.
 """
 
 import signal

@@ -10,7 +10,7 @@ leaves when it has answered one. So does one whose app failed, or cannot be load
 
 import sys
 import time
-from logging import ERROR
+from logging import ERROR, INFO
 from multiprocessing.connection import Connection
 
 from flwr.app import Context, Error, Message
@@ -33,7 +33,10 @@ from flwr.supercore.inflatable.inflatable_protobuf_utils import (
     make_confirm_message_received_fn_protobuf,
     make_pull_object_fn_protobuf,
 )
-from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree
+from flwr.supercore.inflatable.inflatable_utils import (
+    ObjectPushError,
+    pull_and_inflate_object_from_tree,
+)
 from flwr.supercore.interceptors import (
     RuntimeTokenHttpInterceptor,
     RuntimeVersionHttpInterceptor,
@@ -111,7 +114,12 @@ class Worker:
                 details = "An exception was raised when attempting to load `ClientApp`"
             reply = Message(Error(code=code, reason=details), reply_to=message)
             status, self._stays = SubStatus.FAILED, False
-        push_message(supernode, reply, context)
+        self._channel.send_bytes(reply.object_id.encode())
+        try:
+            push_message(supernode, reply, context)
+        except ObjectPushError as error:  # its run was stopped: nobody waits for it
+            log(INFO, "the SuperNode has let an answer go: %s", error)
+            status, details = SubStatus.FAILED, str(error)
         push_task_output(supernode, context, status, details)
 
     def _load(self, given: PullTaskInputResponse) -> ClientApp:

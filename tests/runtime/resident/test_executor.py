@@ -5,12 +5,18 @@ The SuperNode's side is Flower's own; the apps bring their own code.
 
 import threading
 import time
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import closing, contextmanager
+from datetime import timedelta
 
 import httpx
 import psutil
 import pytest
+from flwr.supercore.run import RunNotRunningException
 from flwr.supercore.constant import TaskType
+from flwr.supercore.corestate import in_memory_corestate as corestate
+from flwr.supercore.date import now
+from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 from supernodes import SECRET, shipped, supernode
 
 from fcl_flower.runtime.resident import executor as module
@@ -170,6 +176,89 @@ def test_the_worker_of_an_app_that_failed_is_followed_by_another(node, executor)
     failed(node, executor, 1, "raise")
 
     assert asked(node, executor, 1)["process"] != before
+
+
+@contextmanager
+def sent(node, send):
+    """Let a SuperNode wait for an answer and send it, as long as the block lasts."""
+    with ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(node.send, send)
+        yield sending
+        wait([sending], 30)
+        if not sending.done():
+            node.state.object_store.clear()  # so that it waits no longer
+            pytest.fail("the SuperNode waits for an answer without end")
+
+
+def test_the_answer_of_a_run_that_was_stopped_is_not_followed_by_an_error(
+    node, executor, monkeypatch
+):
+    """A second answer would be taken for the answer to the next message."""
+    node.begin(1, OWN)
+    before = asked(node, executor, 1)
+    store_object = node.state.store_object
+
+    def refuse(*message):
+        raise RunNotRunningException
+
+    with sent(node, refuse) as sending:
+
+        def late(*given):
+            wait([sending], 30)
+            return store_object(*given)
+
+        monkeypatch.setattr(node.state, "store_object", late)
+        node.ask(1)
+        assert executor.look()
+    monkeypatch.undo()
+
+    assert not node.state.get_messages_legacy(is_reply=True)
+    after = asked(node, executor, 1)
+    assert (after["process"], after["answered"]) == (before["process"], 3)
+
+
+def test_nobody_waits_for_the_rest_of_an_answer_whose_worker_was_killed(
+    node, executor, monkeypatch
+):
+    node.begin(1, OWN)
+    doomed = psutil.Process(asked(node, executor, 1)["process"])
+
+    def killed(*given):
+        doomed.kill()
+        return False
+
+    def taken(message, tree, seconds):
+        return {tree.object_id for tree in iterate_object_tree(tree)}, "session"
+
+    with sent(node, taken) as sending:
+        with monkeypatch.context() as patched:
+            patched.setattr(node.state, "store_object", killed)
+            node.ask(1)
+            assert executor.look()
+    assert all(content is None for *_, content in sending.result())
+
+    assert not node.state.get_messages_legacy(is_reply=True)
+    assert asked(node, executor, 1)["answered"] == 1
+
+
+def test_an_answer_of_which_nothing_has_come_is_left_to_the_supernode(
+    node, executor, monkeypatch
+):
+    node.begin(1, OWN)
+    doomed = psutil.Process(asked(node, executor, 1)["process"])
+
+    def killed(*given):
+        doomed.kill()
+        return False, []
+
+    with monkeypatch.context() as patched:
+        patched.setattr(node.state, "store_message_and_object_tree", killed)
+        node.ask(1)
+        assert executor.look()
+    assert not node.state.get_messages_legacy(is_reply=True)
+    monkeypatch.setattr(corestate, "now", lambda: now() + timedelta(minutes=2))
+
+    assert node.reply().error.reason == "ClientApp stopped responding."
 
 
 def test_a_message_that_is_stored_after_its_task_is_answered(node, executor):
