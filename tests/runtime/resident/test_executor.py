@@ -12,11 +12,11 @@ from datetime import timedelta
 import httpx
 import psutil
 import pytest
-from flwr.supercore.run import RunNotRunningException
 from flwr.supercore.constant import TaskType
 from flwr.supercore.corestate import in_memory_corestate as corestate
 from flwr.supercore.date import now
 from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
+from flwr.supercore.run import RunNotRunningException
 from supernodes import SECRET, shipped, supernode
 
 from fcl_flower.runtime.resident import executor as module
@@ -230,11 +230,10 @@ def test_nobody_waits_for_the_rest_of_an_answer_whose_worker_was_killed(
     def taken(message, tree, seconds):
         return {tree.object_id for tree in iterate_object_tree(tree)}, "session"
 
-    with sent(node, taken) as sending:
-        with monkeypatch.context() as patched:
-            patched.setattr(node.state, "store_object", killed)
-            node.ask(1)
-            assert executor.look()
+    with sent(node, taken) as sending, monkeypatch.context() as patched:
+        patched.setattr(node.state, "store_object", killed)
+        node.ask(1)
+        assert executor.look()
     assert all(content is None for *_, content in sending.result())
 
     assert not node.state.get_messages_legacy(is_reply=True)
