@@ -101,10 +101,7 @@ class SuperNode:
         assert self.state.create_task(task_type=kind, run_id=run, fab_hash=fab)
 
     def store(self, run, deed, ttl):
-        wanted = RecordDict({"wanted": ConfigRecord({"deed": deed})})
-        asked = Message(wanted, NODE, "train", ttl=ttl)
-        asked.metadata.__dict__["_run_id"] = run
-        _insert_message(asked, self.state, self.state.object_store)
+        _insert_message(question(run, deed, ttl), self.state, self.state.object_store)
 
     def ask(self, run, deed="", ttl=600.0, kind=TaskType.CLIENT_APP):
         self.offer(run, kind)
@@ -128,6 +125,14 @@ class SuperNode:
         while tree.children:
             (tree,) = tree.children
         return dict(ConfigRecord.inflate(self.state.object_store.get(tree.object_id)))
+
+
+def question(run, deed="", ttl=600.0):
+    """Return what a server asks."""
+    wanted = RecordDict({"wanted": ConfigRecord({"deed": deed})})
+    asked = Message(wanted, NODE, "train", ttl=ttl)
+    asked.metadata.__dict__["_run_id"] = run
+    return asked
 
 
 @contextmanager

@@ -1,1 +1,1 @@
-"""A client's worker, which stays from one message of a run to the next."""
+"""A client's SuperNode, and its worker, which stays from message to message."""
