@@ -153,7 +153,8 @@ class Executor:
             push_message(supernode, reply, context)
             push_task_output(supernode, None, SubStatus.FAILED, reason)
         except (httpx.HTTPError, ValueError) as error:
-            log(ERROR, "this could not be told to the server: %s", error)
+            said = str(error).partition("\n")[0]
+            log(ERROR, "this could not be told to the server: %s", said)
         finally:
             supernode.close()
 

@@ -169,4 +169,7 @@ def _inflated(
 
 
 if __name__ == "__main__":
-    Worker(Connection(int(sys.argv[1])), sys.argv[2]).run()
+    try:
+        Worker(Connection(int(sys.argv[1])), sys.argv[2]).run()
+    except KeyboardInterrupt:  # so Flower says that the token of a task has expired
+        sys.exit("the SuperNode waits for the answer to this message no longer")

@@ -12,6 +12,7 @@ from datetime import timedelta
 import httpx
 import psutil
 import pytest
+from flwr.common.constant import Status, SubStatus
 from flwr.supercore.constant import TaskType
 from flwr.supercore.corestate import in_memory_corestate as corestate
 from flwr.supercore.date import now
@@ -258,6 +259,27 @@ def test_an_answer_of_which_nothing_has_come_is_left_to_the_supernode(
     monkeypatch.setattr(corestate, "now", lambda: now() + timedelta(minutes=2))
 
     assert node.reply().error.reason == "ClientApp stopped responding."
+
+
+def test_a_worker_whose_message_nobody_waits_for_ends_with_a_sentence(
+    node, executor, capfd
+):
+    """Its task is finished from the other side, as where its run was stopped."""
+    node.begin(1, OWN)
+    asked(node, executor, 1)
+    node.offer(1)
+    (task,) = node.state.get_tasks(statuses=[Status.PENDING])
+    over = [task.task_id, SubStatus.FAILED, ""]
+    stopping = threading.Timer(1.0, node.state.finish_task, over)
+    stopping.start()
+
+    assert executor.look()
+
+    stopping.join()
+    said = capfd.readouterr().err
+    assert "the SuperNode waits for the answer to this message no longer" in said
+    assert "Traceback" not in said
+    assert asked(node, executor, 1)["answered"] == 1
 
 
 def test_a_message_that_is_stored_after_its_task_is_answered(node, executor):
