@@ -18,7 +18,7 @@ BY_CLIENT = Wording("who (client)", "whose (client)", "by client", "Means.")
 def drawn(pairs):
     """Return the heat map of one value for each pair of tasks, and its note."""
     cells = [
-        Pair(task, source, value, False, f"{task} and {source}")
+        Pair(task, source, value, False, f"{task} and {source}".strip)
         for (task, source), value in pairs.items()
     ]
     chart, note = adapter_matrix(
@@ -36,6 +36,7 @@ def test_a_few_tasks_are_shown_each():
     chart, note = drawn({((0, 0), (1, 2)): 0.5, ((1, 1), (0, 0)): 0.25})
     assert (chart.what, note) == ("by task", "Each.")
     assert chart.traces[0]["z"] == [[None, 0.5], [0.25, None]]
+    assert chart.traces[0]["hovertext"][0][1] == "(0, 0) and (1, 2)"
 
 
 def test_the_tasks_of_clients_are_summed_up_where_they_are_many():

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -71,9 +72,15 @@ def _cell(entry: Attention, foreign: ForeignAdapter) -> Pair:
         (foreign.client, foreign.task),
         foreign.weight,
         bool(foreign.same_group),
+        partial(_hint, entry, foreign),
+    )
+
+
+def _hint(entry: Attention, foreign: ForeignAdapter) -> str:
+    return (
         f"client {entry.client}, task {entry.task} ({entry.task_name}) uses "
         f"client {foreign.client}, task {foreign.task} "
-        f"({foreign.task_name}): {foreign.weight:.3f}",
+        f"({foreign.task_name}): {foreign.weight:.3f}"
     )
 
 

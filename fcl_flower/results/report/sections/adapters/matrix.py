@@ -29,14 +29,14 @@ class Pair:
         source: the task of another client; the column.
         value: finite.
         marked: bears a dot.
-        hint: shown under the pointer.
+        hint: returns what is shown under the pointer; called for a cell that is shown.
     """
 
     task: TaskId
     source: TaskId
     value: float
     marked: bool
-    hint: str
+    hint: Callable[[], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def adapter_matrix(
         Axis(by_task.rows, [f"{c}/{t}" for c, t in rows]),
         Axis(by_task.columns, [f"{c}/{t}" for c, t in columns]),
         limits(values),
-        lambda row, column: places[row, column].hint,
+        lambda row, column: places[row, column].hint(),
         by_task.what,
         {place for place, cell in places.items() if cell.marked},
     )

@@ -6,6 +6,7 @@ clients, and sends the adapters of the best.
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
@@ -104,17 +105,23 @@ def _finding(entries: Sequence[Overlap]) -> str:
 
 
 def _cell(entry: Overlap, candidate: Candidate) -> Pair:
-    shared = candidate.same_classes
     return Pair(
         (entry.client, entry.task),
         (candidate.client, candidate.task),
         candidate.overlap,
         candidate.chosen,
+        partial(_hint, entry, candidate),
+    )
+
+
+def _hint(entry: Overlap, candidate: Candidate) -> str:
+    shared = candidate.same_classes
+    return (
         f"client {entry.client}, task {entry.task} ({entry.task_name}) and "
         f"client {candidate.client}, task {candidate.task} ({candidate.task_name}): "
         f"overlap {numbers.fraction(candidate.overlap)}, "
         + ("" if shared is None else f"{shared:.2f} of the classes shared, ")
-        + ("chosen" if candidate.chosen else "not chosen"),
+        + ("chosen" if candidate.chosen else "not chosen")
     )
 
 
