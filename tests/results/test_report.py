@@ -556,3 +556,26 @@ def test_rounds_out_of_order_are_refused(run):
     path.write_text("\n".join([lines[0], lines[0], *lines[1:]]), encoding="utf-8")
     with pytest.raises(ConfigError, match=r"rounds.jsonl: round: got \[1, 1, 2"):
         write_report(run)
+
+
+def test_of_many_clients_the_best_and_the_worst_are_shown(tmp_path):
+    run = make_run(tmp_path / "run", clients=70, tasks=2, attention=False)
+    summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
+    for absent in (7, 8):
+        summary["client_accuracy"][absent] = [[None, None], [None, None]]
+    write(run / "summary.json", summary)
+    final = {
+        client: np.mean(matrix[-1])
+        for client, matrix in enumerate(summary["client_accuracy"])
+        if client not in (7, 8)
+    }
+    ranked = sorted(final, key=lambda client: -final[client])
+
+    page = parsed(write_report(run))
+
+    told = [*hints(pictures(page)["Final accuracy of every client on every task"])]
+    shown = [int(hint.split(",")[0].removeprefix("client ")) for hint in told[::2]]
+    assert shown == ranked[:32] + ranked[-32:]
+    first = summary["client_accuracy"][ranked[0]][-1][0]
+    assert told[0].endswith(f"task 0: {first:.3f}")
+    assert "Shown are the best 32 and the worst 32 of 70 clients." in prose(page)

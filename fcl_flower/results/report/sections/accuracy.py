@@ -1,6 +1,7 @@
 """The sections on accuracy: over classes seen, over time, per task and per client."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -17,6 +18,9 @@ from fcl_flower.results.report.schema import Summary
 
 _MULTIPLES = 10
 """Clients up to which each gets a small matrix of its own, and a dot in the bars."""
+
+_LEGIBLE = 64
+"""Clients up to which each has a row; of more, the best and the worst are shown."""
 
 _NOTICEABLE = 0.0005
 """A difference below this is 0.000 on the page and is not called one."""
@@ -184,7 +188,17 @@ def clients_section(run: Run) -> Section:
         )
     else:
         note = f"{last.capitalize()} accuracy of every client on each of its {noun}s."
-        picture = _by_client(run.latest, limits, noun, last)
+        shown = [*range(len(final))]
+        if len(final) > _LEGIBLE:
+            half = _LEGIBLE // 2
+            ranked = np.argsort(-final, kind="stable").tolist()
+            end = max(known, _LEGIBLE)  # behind it are those who were not measured
+            shown = ranked[:half] + ranked[end - half : end]
+            note += (
+                f" Shown are the best {half} and the worst {half} of "
+                f"{len(final):,} clients."
+            )
+        picture = _by_client(run.latest, shown, limits, noun, last)
     return Section(heading, note, picture, _final_table(run))
 
 
@@ -205,15 +219,19 @@ def _triangle(
 
 
 def _by_client(
-    accuracy: Accuracy, limits: tuple[float, float], noun: str, last: str
+    accuracy: Accuracy,
+    clients: Sequence[int],
+    limits: tuple[float, float],
+    noun: str,
+    last: str,
 ) -> Chart:
-    clients, tasks = accuracy.shape
+    shown = accuracy[clients]
     return heat_map(
-        accuracy,
-        Axis("client", [*map(str, range(clients))]),
-        Axis(f"{last} accuracy on {noun}", [*map(str, range(tasks))]),
+        shown,
+        Axis("client", [*map(str, clients)]),
+        Axis(f"{last} accuracy on {noun}", [*map(str, range(shown.shape[1]))]),
         limits,
-        lambda c, i: f"client {c}, {noun} {i}: {accuracy[c, i]:.3f}",
+        lambda row, i: f"client {clients[row]}, {noun} {i}: {shown[row, i]:.3f}",
         f"{last.capitalize()} accuracy of every client on every {noun}",
     )
 
