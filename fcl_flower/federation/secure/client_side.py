@@ -4,29 +4,20 @@ What it keeps between the messages of a round lies in Flower's context, never in
 and is gone when it has answered for the last time.
 """
 
-import os
+import base64
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from cryptography.fernet import InvalidToken
 from flwr.app import ConfigRecord, Context, RecordDict
-from flwr.common.secure_aggregation.crypto.shamir import create_shares
 from flwr.common.secure_aggregation.crypto.symmetric_encryption import (
     decrypt,
     encrypt,
-    generate_shared_key,
 )
 from flwr.common.secure_aggregation.secaggplus_utils import (
     share_keys_plaintext_concat,
     share_keys_plaintext_separate,
-)
-from flwr.supercore.primitives.asymmetric import (
-    bytes_to_private_key,
-    bytes_to_public_key,
-    generate_key_pairs,
-    private_key_to_bytes,
-    public_key_to_bytes,
 )
 
 from fcl_flower.config.node_config import NodeConfig
@@ -42,12 +33,9 @@ from fcl_flower.federation.secure.exchange import (
     listed,
     to_records,
 )
-from fcl_flower.federation.secure.masks import (
-    KEY_BYTES,
-    own_mask,
-    pair_masks,
-    secret_number,
-)
+from fcl_flower.federation.secure.keys import agreed_key, new_secret, public_key
+from fcl_flower.federation.secure.masks import own_mask, pair_masks
+from fcl_flower.federation.secure.shares import split
 
 KEPT = "fcl.secure-aggregation"
 
@@ -69,12 +57,10 @@ class ClientSide:
 
     def advertise_keys(self) -> RecordDict:
         """Begin anew; return the public keys, of masks and of messages to others."""
-        mask, public_mask = generate_key_pairs()
-        seal, public_seal = generate_key_pairs()
-        public = (public_key_to_bytes(public_mask), public_key_to_bytes(public_seal))
-        private = [secret_number(mask), private_key_to_bytes(seal)]
-        self._keep("keys", private=private, public=list(public))
-        return to_records({self._client: public})
+        private = [new_secret(), new_secret()]  # of masks, and of messages
+        public = [public_key(secret) for secret in private]
+        self._keep("keys", private=private, public=public)
+        return to_records({self._client: tuple(public)})
 
     def share_keys(self, records: RecordDict) -> RecordDict:
         """Return shares of the key and of the seed of the masks, sealed for each other.
@@ -99,11 +85,11 @@ class ClientSide:
         keys = [key for row in roster.values() for key in row]
         if len({*keys}) < len(keys):
             raise WireError("secure aggregation: two clients have one key")
-        seed = os.urandom(KEY_BYTES)
+        seed = new_secret()
         shares = zip(
             roster,
-            create_shares(seed, threshold, len(roster)),
-            create_shares(mask_key, threshold, len(roster)),
+            split(seed, threshold, len(roster)),
+            split(mask_key, threshold, len(roster)),
             strict=True,
         )
         sealed, own = {}, [b"", b""]
@@ -207,10 +193,8 @@ class ClientSide:
 
 
 def _between(private: bytes, public: bytes) -> bytes:
-    """Return the key that two clients agree on."""
-    return generate_shared_key(
-        bytes_to_private_key(private), bytes_to_public_key(public)
-    )
+    """Return the key under which two clients seal what they send each other."""
+    return base64.urlsafe_b64encode(agreed_key(private, public, "seal"))
 
 
 def _opened(key: bytes, sealed: bytes, owner: int, client: int) -> tuple[bytes, bytes]:

@@ -7,8 +7,6 @@ from logging import WARNING
 
 import numpy as np
 from flwr.common.logger import log
-from flwr.common.secure_aggregation.crypto.shamir import combine_shares
-from flwr.supercore.primitives.asymmetric import bytes_to_public_key
 
 from fcl_flower.config.sections import FederationSection
 from fcl_flower.core.errors import RoundError
@@ -22,7 +20,9 @@ from fcl_flower.federation.secure.exchange import (
     Table,
 )
 from fcl_flower.federation.secure.fixed_point import CHECKS, Vector
-from fcl_flower.federation.secure.masks import CURVE, own_mask, pair_masks
+from fcl_flower.federation.secure.keys import agreed_key, new_secret
+from fcl_flower.federation.secure.masks import own_mask, pair_masks
+from fcl_flower.federation.secure.shares import join
 
 MAX_TRIALS = 100
 """How many sets of shares are tried, where some of them are wrong."""
@@ -105,7 +105,7 @@ class MaskedSum:
             # What a peer says is a share, or a key, may break anything.
             try:
                 secrets = {
-                    owner: combine_shares([shares[one][owner][0] for one in holders])
+                    owner: join(shares[one][owner][0] for one in holders)
                     for owner in states
                 }
                 masks = partial(self._masks, secrets, list(vectors))
@@ -145,9 +145,10 @@ class MaskedSum:
 def _usable(keys: tuple[bytes, ...], others: Table) -> bool:
     """Return whether these are two public keys that nobody else has."""
     taken = {key for row in others.values() for key in row}
-    # Another curve would make every client fail that has to agree with this one.
+    # One that is none would make every client fail that has to agree with this one.
     try:
-        curves = {bytes_to_public_key(key).curve.name for key in keys}
-    except Exception:
+        for key in keys:
+            agreed_key(new_secret(), key, "trial")
+    except ValueError:
         return False
-    return curves == {CURVE.name} and len({*keys} - taken) == len(keys)
+    return len({*keys} - taken) == len(keys)

@@ -5,22 +5,13 @@ vanishes from their sum. Each adds one more of its own, which is taken off the s
 the end: it protects a vector that arrives after the server has given its client up.
 """
 
-import base64
 from collections.abc import Mapping
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-from flwr.common.secure_aggregation.crypto.symmetric_encryption import (
-    generate_shared_key,
-)
-from flwr.supercore.primitives.asymmetric import bytes_to_public_key
 
 from fcl_flower.federation.secure.fixed_point import Vector
-
-KEY_BYTES = 32
-CURVE = ec.SECP384R1()
-"""That of Flower's keys."""
+from fcl_flower.federation.secure.keys import agreed_key, derived_key
 
 
 def keystream(key: bytes, size: int) -> Vector:
@@ -36,35 +27,27 @@ def keystream(key: bytes, size: int) -> Vector:
     return np.frombuffer(cipher.update(bytes(8 * size)), "<u8").astype(np.uint64)
 
 
-def secret_number(private: ec.EllipticCurvePrivateKey) -> bytes:
-    """Return all that is secret of a key of `CURVE`, 48 bytes, the highest first.
-
-    Flower's text of a key is six times as long, and sharing takes time for each 16
-    bytes.
-    """
-    return private.private_numbers().private_value.to_bytes(CURVE.key_size // 8, "big")
-
-
 def own_mask(seed: bytes, size: int) -> Vector:
     """Return the mask that a client adds for itself."""
-    return keystream(seed, size)
+    return keystream(derived_key(seed, "own mask"), size)
 
 
 def pair_masks(
-    client: int, private: bytes, others: Mapping[int, bytes], size: int
+    client: int, secret: bytes, others: Mapping[int, bytes], size: int
 ) -> Vector:
     """Return the sum of the masks that a client has with others.
 
     Args:
         client: its number.
-        private: the `secret_number` of its key.
+        secret: of its key.
         others: their public keys by number.
         size: entries of a mask.
+
+    Raises:
+        ValueError: a public key is none.
     """
     total = np.zeros(size, np.uint64)
-    own = ec.derive_private_key(int.from_bytes(private, "big"), CURVE)
     for other, public in others.items():
-        agreed = generate_shared_key(own, bytes_to_public_key(public))
-        mask = keystream(base64.urlsafe_b64decode(agreed), size)
+        mask = keystream(agreed_key(secret, public, "mask of a pair"), size)
         total = total + mask if client < other else total - mask
     return total

@@ -5,10 +5,8 @@ from collections import Counter
 import numpy as np
 import pytest
 from analytic_cases import start
-from cryptography.hazmat.primitives.asymmetric import ec
 from fakes import failure, rounds_of, run_in_process, summary_of, tiny
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
-from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
 from fcl_flower.core.errors import RoundError
 from fcl_flower.core.seeds import derive
@@ -326,13 +324,20 @@ def one_key(content):
     return {**content, "1": content["0"]}
 
 
-def another_curve(content):
-    public = ec.generate_private_key(ec.SECP256R1()).public_key()
-    return {**content, "0": [public_key_to_bytes(public)]}
+def of_low_order(content):
+    return {**content, "0": [bytes(32)]}
+
+
+def one_key_spelt_anew(content):
+    """One more bit, which says nothing to X25519, on a key of its own."""
+    (key,) = content["0"]
+    return {**content, "1": [key[:31] + bytes([key[31] | 0x80])]}
 
 
 @pytest.mark.parametrize(
-    "change", [rubbish, one_key, another_curve], ids=lambda f: f.__name__
+    "change",
+    [rubbish, one_key, of_low_order, one_key_spelt_anew],
+    ids=lambda f: f.__name__,
 )
 def test_so_is_one_without_keys(tmp_path, change):
     run_in_process(config(tmp_path), tamper=at_step(KEYS, table(change)))
