@@ -20,6 +20,11 @@ from client_visits import Size
 from measurement import ROOT, SIDES, environment, measured, options
 from results import machine, table
 
+OURS = tuple(
+    f"{ROOT / folder}/"
+    for folder in ("fcl_flower", "strategies", "clients", "experiments")
+)
+"""Not the whole checkout, in which an environment may be installed."""
 TOP = 25
 RARE = 0.5
 """Calls a visit of what wraps whole rounds, and says nothing with all that it calls."""
@@ -80,7 +85,7 @@ def report(spent: Times, visits: int) -> str:
     mine = [
         name
         for name, (calls, _, _) in spent.items()
-        if calls > RARE and name[0].startswith(f"{ROOT}/")
+        if calls > RARE and name[0].startswith(OURS)
     ]
     whole = sorted(mine, key=lambda name: -spent[name][2])[:TOP]
     return "\n".join(
@@ -114,7 +119,8 @@ def shown(function: Function) -> str:
     file, _, name = function
     if file == "~":
         return name
-    for root in (str(ROOT), *sorted(sys.path, key=len, reverse=True)):
+    installed = sorted(sys.path, key=len, reverse=True)
+    for root in (str(ROOT), *installed) if file.startswith(OURS) else installed:
         if root and file.startswith(f"{root}/"):
             return f"{file.removeprefix(f'{root}/')}:{name}"
     return f"{Path(file).name}:{name}"

@@ -54,7 +54,7 @@ def leaving_nothing(step: Step) -> Step:
             message = found[0]
             for task in (
                 _tasks(state, message) - before
-            ):  # whose token opens nothing now
+            ):  # their tokens open nothing now
                 state.finish_task(task, SubStatus.FAILED, STOPPED)
             answers = state.get_messages_legacy(is_reply=True)
             left = [one.metadata.message_id for one in (message, *answers)]

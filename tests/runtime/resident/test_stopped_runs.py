@@ -127,13 +127,15 @@ def test_an_answer_that_was_given_meanwhile_does_not_stand_for_the_next(node, ex
 def test_a_task_of_before_goes_on(node):
     """A worker says that it has finished after its answer has left."""
     node.offer(1)
+    (before,) = node.state.get_tasks()
     server = Server(1)
     server.pull_object = stopped
 
     taken_in(node, server)
 
-    before, after = (task.status.status for task in node.state.get_tasks())
-    assert (before, after) == (Status.PENDING, Status.FINISHED)
+    found = {task.task_id: task.status.status for task in node.state.get_tasks()}
+    assert found.pop(before.task_id) == Status.PENDING
+    assert list(found.values()) == [Status.FINISHED]
 
 
 def test_where_there_is_no_message_nothing_is_touched(node):
