@@ -13,20 +13,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from fcl_flower.core.errors import extra, refuse
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-with extra("deploy", "certificates"):
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.hazmat.primitives.serialization import (
-        Encoding,
-        NoEncryption,
-        PrivateFormat,
-        PublicFormat,
-        load_pem_private_key,
-    )
-    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from fcl_flower.core.errors import refuse
 
 HERE = ("localhost", "127.0.0.1")
 AUTHORITY_DAYS = 3650

@@ -11,27 +11,25 @@ import datetime
 from base64 import b64decode
 from collections.abc import Mapping
 
-from fcl_flower.core.errors import WireError, extra
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+from flwr.common.constant import (
+    SYSTEM_TIME_TOLERANCE,
+    TIMESTAMP_HEADER,
+    TIMESTAMP_TOLERANCE,
+)
+from flwr.supercore.constant import (
+    FLEET_HTTP_PUBLIC_KEY_HEADER,
+    FLEET_HTTP_SIGNATURE_HEADER,
+)
+from flwr.supercore.date import now
+from flwr.supercore.primitives.asymmetric import (
+    public_key_to_bytes,
+    verify_signature,
+)
 
-# Flower cannot be imported either where these packages are missing.
-with extra("deploy", "authentication of clients"):
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.hazmat.primitives.serialization import load_ssh_public_key
-    from flwr.common.constant import (
-        SYSTEM_TIME_TOLERANCE,
-        TIMESTAMP_HEADER,
-        TIMESTAMP_TOLERANCE,
-    )
-    from flwr.supercore.constant import (
-        FLEET_HTTP_PUBLIC_KEY_HEADER,
-        FLEET_HTTP_SIGNATURE_HEADER,
-    )
-    from flwr.supercore.date import now
-    from flwr.supercore.primitives.asymmetric import (
-        public_key_to_bytes,
-        verify_signature,
-    )
+from fcl_flower.core.errors import WireError
 
 PublicKey = ec.EllipticCurvePublicKey
 

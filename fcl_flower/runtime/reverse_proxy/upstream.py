@@ -6,12 +6,10 @@ import time
 from collections.abc import AsyncIterable, AsyncIterator
 from contextlib import asynccontextmanager
 
-from fcl_flower.core.errors import extra
+import httpx
+
 from fcl_flower.runtime.reverse_proxy.bounds import Bounds
 from fcl_flower.runtime.reverse_proxy.caller import Headers
-
-with extra("deploy", "the server's reverse proxy"):
-    import httpx
 
 HEALTH_SECONDS = 1.0
 """For which an answer to the health check is good: anybody may ask, at any rate."""
