@@ -37,7 +37,7 @@ SCRIPT = """
       bgcolor: "rgba(0,0,0,0)" },
     xaxis: { ...axis, zeroline: false }, yaxis: axis,
     coloraxis: { colorscale: [[0, "var(--cold)"], [1, "var(--hot)"]],
-      colorbar: { thickness: 10, outlinewidth: 0 } },
+      colorbar: { thickness: 10, outlinewidth: 0, nticks: 3 } },
   } } };
 
   // A spreadsheet would run a cell that starts like a formula.
