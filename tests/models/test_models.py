@@ -1,7 +1,6 @@
 """Shapes, sizes, seeds and the parts that differ from torch's own."""
 
 import hashlib
-import time
 from itertools import pairwise
 
 import numpy as np
@@ -444,22 +443,6 @@ def test_lenet_computes_what_its_layers_say():
 
 def test_lenet_carries_no_buffer_that_could_be_averaged():
     assert list(LeNet().buffers()) == []
-
-
-def test_response_norm_is_faster_than_that_of_torch():
-    x = torch.rand(50, 50, 16, 16).contiguous(memory_format=torch.channels_last)
-
-    def best(norm):
-        times = []
-        for _ in range(5):
-            start = time.perf_counter()
-            norm(x.requires_grad_()).sum().backward()
-            times.append(time.perf_counter() - start)
-        return min(times)
-
-    ours = best(ResponseNorm(radius=4, bias=1.0, alpha=0.001 / 9, beta=0.75))
-    torchs = best(nn.LocalResponseNorm(9, alpha=0.001))
-    assert ours < torchs
 
 
 @pytest.mark.parametrize(

@@ -194,12 +194,10 @@ def test_a_call_that_is_too_long_is_cut_off(superlink):
 
 def test_a_call_that_says_it_is_too_long_is_refused_before_its_body(superlink, door):
     size = BOUNDS.body_bytes + 1
-    begun = time.monotonic()
 
     answer = said_of(door, POST + b"content-length: %d\r\n\r\n" % size)
 
-    assert answer.startswith(b"HTTP/1.1 413 ")
-    assert time.monotonic() - begun < BOUNDS.idle_seconds
+    assert answer.startswith(b"HTTP/1.1 413 "), "a body that is waited for has none"
     assert superlink.seen == []
 
 
