@@ -12,11 +12,8 @@ it was stopped: each case leaves a line in DIR/cases.jsonl.
 import argparse
 import contextlib
 import json
-import os
 import re
 import shutil
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -25,13 +22,12 @@ from typing import Any
 
 import psutil
 
-from fcl_flower.runtime.processes import free_port
+sys.path.append(str(Path(__file__).parents[1]))
+from local_federation import PATIENCE, LocalFederation
 
 HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
 ROUND, LAST = 2, 3
 """In the last one clients are tested when they are trained, and so come to a stop."""
-PATIENCE = 300.0
 MOMENTS = ("before training", "during training", "after training", "aggregation")
 VICTIMS = ("client app", "SuperNode", "server app", "SuperLink")
 RUN = [
@@ -41,87 +37,8 @@ RUN = [
 ]
 
 
-class Lab:
-    """A federation on this machine, over TLS."""
-
-    def __init__(self, folder: Path) -> None:
-        """Make certificates; start nothing."""
-        self.folder = folder
-        self.port, self.control = free_port(), free_port()
-        self.started: dict[str, subprocess.Popen[bytes]] = {}
-        shutil.rmtree(folder, ignore_errors=True)
-        installed = folder / "installed" / "paused-1.dist-info"
-        installed.mkdir(parents=True)
-        (installed / "METADATA").write_text("Name: paused\nVersion: 1\n")
-        (installed / "entry_points.txt").write_text(
-            "[fcl_flower.algorithms]\npaused = paused:PAUSED\n"
-        )
-        self.environment = {
-            **os.environ,
-            "FAULTS": str(folder.absolute()),
-            "PYTHONPATH": os.pathsep.join(
-                str(path) for path in (ROOT, HERE, (folder / "installed").absolute())
-            ),
-        }
-        self.start("certs", "certs", "certs", "--host", "localhost", "--clients", 2)
-        self.started.pop("certs").wait()
-
-    def start(self, name: str, *arguments: object) -> None:
-        """Start a command of ours; its output goes into a log of that name."""
-        with (self.folder / f"{name}.log").open("a") as log:
-            self.started[name] = subprocess.Popen(
-                [sys.executable, "-m", "fcl_flower.cli.main", *map(str, arguments)],
-                cwd=self.folder,
-                env=self.environment,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-            )
-
-    def server(self) -> None:
-        """Start the server."""
-        self.start(
-            "server",
-            *("server", "--certs", "certs", "--host", "127.0.0.1"),
-            *("--port", self.port, "--control-port", self.control),
-            *("--state", "state-server"),
-        )
-
-    def client(self, number: int) -> None:
-        """Start a client."""
-        self.start(
-            f"client-{number}",
-            *("client", "--server", f"localhost:{self.port}", "--number", number),
-            *("--certs", "certs", "--state", f"state-{number}"),
-        )
-
-    def run(self, *more: object) -> None:
-        """Start a run, or go on with it."""
-        address = f"127.0.0.1:{self.control}"
-        self.start("run", "run", "--server", address, "--certs", "certs", *more)
-
-    def member(self, name: str, program: str) -> psutil.Process:
-        """Return a process that a command of ours has started."""
-        family = psutil.Process(self.started[name].pid).children(recursive=True)
-        for process in family:
-            with contextlib.suppress(psutil.Error):
-                if any(program in part for part in process.cmdline()[:2]):
-                    return process
-        raise LookupError(f"{name} runs no {program}")
-
-    def end(self) -> None:
-        """End everything."""
-        family = []
-        for process in self.started.values():
-            with contextlib.suppress(psutil.Error):
-                mother = psutil.Process(process.pid)
-                family += [mother, *mother.children(recursive=True)]
-        for process in self.started.values():
-            process.send_signal(signal.SIGTERM)
-        psutil.wait_procs(family, timeout=20)
-        for one in family:
-            with contextlib.suppress(psutil.Error):
-                one.kill()
+Case = Callable[[LocalFederation], dict[str, Any]]
+"""Breaks something in a federation; returns a line of the table."""
 
 
 def main() -> None:
@@ -147,12 +64,18 @@ def main() -> None:
 
 
 @contextlib.contextmanager
-def lab(folder: Path) -> Iterator[Lab]:
+def lab(folder: Path) -> Iterator[LocalFederation]:
     """Yield a federation that is up, and end it whatever happens."""
-    made = Lab(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+    made = LocalFederation(
+        folder,
+        algorithm="paused:PAUSED",
+        beside=HERE,
+        variables={"FAULTS": str(folder.absolute())},
+    )
     try:
+        made.certificates(clients=2)
         made.server()
-        until(lambda: "registered client-1.pub" in said(made, "server"))
         for number in (0, 1):
             made.client(number)
         yield made
@@ -160,9 +83,11 @@ def lab(folder: Path) -> Iterator[Lab]:
         made.end()
 
 
-def cases() -> dict[str, Callable[[Lab], dict[str, Any]]]:
+def cases() -> dict[str, Callable[[LocalFederation], dict[str, Any]]]:
     """Return the cases by name."""
-    found: dict[str, Callable[[Lab], dict[str, Any]]] = {"nothing": undisturbed}
+    found: dict[str, Callable[[LocalFederation], dict[str, Any]]] = {
+        "nothing": undisturbed
+    }
     for victim in VICTIMS:
         for moment in MOMENTS:
             if (victim, moment) != (
@@ -177,18 +102,18 @@ def cases() -> dict[str, Callable[[Lab], dict[str, Any]]]:
     return found
 
 
-def undisturbed(one: Lab) -> dict[str, Any]:
+def undisturbed(one: LocalFederation) -> dict[str, Any]:
     """Run without a fault; keep what comes out, to compare with."""
     one.run(*RUN, "--output", "out")
-    end_of_run(one)
+    one.finish("run")
     shutil.copy(one.folder / "out" / "summary.json", one.folder.parent / "usual.json")
     return row(one, "a run of 3 rounds", 0.0)
 
 
-def killing(victim: str, moment: str) -> Callable[[Lab], dict[str, Any]]:
+def killing(victim: str, moment: str) -> Case:
     """Return the case of a process that is killed at a moment."""
 
-    def case(one: Lab) -> dict[str, Any]:
+    def case(one: LocalFederation) -> dict[str, Any]:
         number = LAST if moment == "after training" else ROUND
         (one.folder / "arm").write_text(f"{moment} {number}")
         one.run(*RUN, "--output", "out")
@@ -200,13 +125,13 @@ def killing(victim: str, moment: str) -> Callable[[Lab], dict[str, Any]]:
         happened = supervise(one, victim)
         until(lambda: len(rounds(one)) > before, one)
         seconds = time.monotonic() - began
-        end_of_run(one)
+        one.finish("run")
         return row(one, happened, seconds)
 
     return case
 
 
-def kill(one: Lab, victim: str, reached: int) -> None:
+def kill(one: LocalFederation, victim: str, reached: int) -> None:
     """Kill one process, and see that it is gone."""
     if victim == "client app":
         process = psutil.Process(reached)
@@ -221,55 +146,49 @@ def kill(one: Lab, victim: str, reached: int) -> None:
     (one.folder / "go").touch()  # whoever waited and was not the victim goes on
 
 
-def supervise(one: Lab, victim: str) -> str:
+def supervise(one: LocalFederation, victim: str) -> str:
     """Do what a supervisor does; return what it was."""
     if victim == "client app":
         return "nothing is done"
     if victim == "SuperNode":
         # Flower lets a node in again when it has given no sign of life for a while.
-        before = said(one, "client-1").count("SuperNode ID")
-        until(lambda: ended(one, "client-1"))
-        while ended(one, "client-1"):
+        one.code("client-1")
+        while one.ended("client-1"):
             one.client(1)
-            until(lambda: let_in(one, before) or ended(one, "client-1"))
+            until(lambda: let_in(one) or one.ended("client-1"))
         return "fcl client again, until it is let in"
     if victim == "SuperLink":
-        one.started["server"].wait()
+        one.code("server")
         one.server()
-        until(lambda: said(one, "server").count("clients reach this server") > 1)
-    one.started["run"].wait()
+        one.until("server", "clients reach this server")
+    one.code("run")
     resume(one)
     again = "fcl server again, " if victim == "SuperLink" else ""
     return f"{again}fcl run --resume"
 
 
-def let_in(one: Lab, before: int) -> bool:
-    """Return whether client 1 has been let in more than ``before`` times."""
-    return said(one, "client-1").count("SuperNode ID") > before
+def let_in(one: LocalFederation) -> bool:
+    """Return whether the server takes client 1 now."""
+    return "SuperNode ID" in one.said("client-1")
 
 
-def ended(one: Lab, name: str) -> bool:
-    """Return whether a command of ours has ended."""
-    return one.started[name].poll() is not None
-
-
-def resume(one: Lab) -> None:
+def resume(one: LocalFederation) -> None:
     """Go on with a run, as often as it takes until the server's side is ready."""
     for _ in range(20):
         one.run("--resume", "out")
         time.sleep(3)
         if one.started["run"].poll() in (None, 0):
             return
-    raise RuntimeError(f"the run cannot be resumed\n{said(one, 'run')[-2000:]}")
+    raise RuntimeError(f"the run cannot be resumed\n{one.log('run')[-2000:]}")
 
 
-def filling(moment: str) -> Callable[[Lab], dict[str, Any]]:
+def filling(moment: str) -> Case:
     """Return the case of a process that can write no file of more than 4 KiB.
 
     It is let go on at ``moment``; if the server ends of it, it gets room and resumes.
     """
 
-    def case(one: Lab) -> dict[str, Any]:
+    def case(one: LocalFederation) -> dict[str, Any]:
         (one.folder / "arm").write_text(f"{moment} {ROUND}")
         one.run(*RUN, "--output", "out")
         reached = one.folder / "reached"
@@ -281,28 +200,28 @@ def filling(moment: str) -> Callable[[Lab], dict[str, Any]]:
         (one.folder / "go").touch()
         happened = "the message fails, the round is tried again"
         if moment == "aggregation":
-            one.started["run"].wait()
+            one.code("run")
             resume(one)
             happened = "the run ends; fcl run --resume"
         until(lambda: len(rounds(one)) > before, one)
         seconds = time.monotonic() - began
-        end_of_run(one)
+        one.finish("run")
         return row(one, happened, seconds)
 
     return case
 
 
-def damaged_client(one: Lab) -> dict[str, Any]:
+def damaged_client(one: LocalFederation) -> dict[str, Any]:
     """Damage client 1's last state between two rounds."""
     return damaging(one, "state-1/memory", "before training")
 
 
-def damaged_server(one: Lab) -> dict[str, Any]:
+def damaged_server(one: LocalFederation) -> dict[str, Any]:
     """Damage the server's last checkpoint, and kill the server app."""
     return damaging(one, "out/checkpoint", "aggregation")
 
 
-def damaging(one: Lab, folder: str, moment: str) -> dict[str, Any]:
+def damaging(one: LocalFederation, folder: str, moment: str) -> dict[str, Any]:
     """Turn a bit of the newest file in a folder in round 3, and kill who reads it."""
     (one.folder / "arm").write_text(f"{moment} 3")
     one.run(*RUN, "--output", "out")
@@ -321,25 +240,19 @@ def damaging(one: Lab, folder: str, moment: str) -> dict[str, Any]:
     happened = supervise(one, "client app" if client else "server app")
     until(lambda: len(rounds(one)) > before, one)
     seconds = time.monotonic() - began
-    end_of_run(one)
+    one.finish("run")
     return row(one, f"{happened}; the state before it is taken", seconds)
 
 
-def end_of_run(one: Lab) -> None:
-    """Wait until the run has ended well."""
-    if one.started["run"].wait(PATIENCE):
-        raise RuntimeError(f"the run failed\n{said(one, 'run')[-3000:]}")
-
-
-def row(one: Lab, happened: str, seconds: float) -> dict[str, Any]:
+def row(one: LocalFederation, happened: str, seconds: float) -> dict[str, Any]:
     """Return a line of the table."""
     usual = json.loads((one.folder.parent / "usual.json").read_text())
     found = json.loads((one.folder / "out" / "summary.json").read_text())
-    asked = said(one, "run").count("trying again")
+    asked = one.log("run").count("trying again")
     same = found["client_accuracy"] == usual["client_accuracy"]
-    again = said(one, "run").count("going on after round")
+    again = one.log("run").count("going on after round")
     lost = "nothing" if not (asked or again) else "the round in flight"
-    finished = re.findall(r"round (\d+) of", said(one, "run"))
+    finished = re.findall(r"round (\d+) of", one.log("run"))
     if repeated := len(finished) - len(set(finished)):
         lost += f", {repeated} finished"
     return {
@@ -350,25 +263,21 @@ def row(one: Lab, happened: str, seconds: float) -> dict[str, Any]:
     }
 
 
-def rounds(one: Lab) -> list[str]:
+def rounds(one: LocalFederation) -> list[str]:
     """Return the lines of the rounds that are finished."""
     path = one.folder / "out" / "rounds.jsonl"
     return path.read_text().splitlines() if path.exists() else []
 
 
-def said(one: Lab, name: str) -> str:
-    """Return what a command has said so far."""
-    path = one.folder / f"{name}.log"
-    return path.read_text(errors="replace") if path.exists() else ""
-
-
-def until(holds: Callable[[], bool], one: Lab | None = None, *alive: str) -> None:
+def until(
+    holds: Callable[[], bool], one: LocalFederation | None = None, *alive: str
+) -> None:
     """Wait until something holds; fail if one of ``alive`` ends first."""
     deadline = time.monotonic() + PATIENCE
     while not holds():
-        ended = [n for n in alive if one and one.started[n].poll() is not None]
+        ended = [n for n in alive if one and one.ended(n)]
         if ended or time.monotonic() > deadline:
-            logs = "" if one is None else "\n".join(said(one, n)[-2000:] for n in alive)
+            logs = "" if one is None else one.tails()
             raise RuntimeError(f"waited in vain; ended: {ended}\n{logs}")
         time.sleep(0.2)
 

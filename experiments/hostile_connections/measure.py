@@ -8,9 +8,7 @@ each: the median seconds of a round, and the most memory and descriptors of the 
 import argparse
 import contextlib
 import json
-import os
 import resource
-import signal
 import statistics
 import subprocess
 import sys
@@ -20,7 +18,8 @@ from pathlib import Path
 
 import psutil
 
-from fcl_flower.runtime.processes import free_port
+sys.path.append(str(Path(__file__).parents[1]))
+from local_federation import LocalFederation
 
 HERE = Path(__file__).parent
 ATTACKS: dict[str, list[str]] = {
@@ -31,91 +30,43 @@ ATTACKS: dict[str, list[str]] = {
 }
 
 
-class Federation:
-    """A server and two clients that run until the context ends."""
+@contextlib.contextmanager
+def federation(folder: Path, descriptors: int) -> Iterator[LocalFederation]:
+    """Yield a server, which may open so many files, and two clients."""
 
-    def __init__(self, folder: Path, descriptors: int) -> None:
-        """Prepare a folder; the server may open so many files."""
-        self.folder = folder
-        self.descriptors = descriptors
-        self.port, self.control = free_port(), free_port()
-        self.started: dict[str, subprocess.Popen[bytes]] = {}
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
 
-    def start(self, name: str, *arguments: object) -> subprocess.Popen[bytes]:
-        """Start a command of ours with a log."""
+    one = LocalFederation(folder)
+    try:
+        one.certificates(clients=2)
+        one.server(prepare=limit)
+        for number in (0, 1):
+            one.client(number)
+        for number in (0, 1):
+            one.until(f"client-{number}", "SuperNode ID")
+        yield one
+    finally:
+        one.end()
 
-        def limit() -> None:
-            if name == "server":
-                most = self.descriptors
-                resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
-        with (self.folder / f"{name}.log").open("w") as log:
-            self.started[name] = subprocess.Popen(
-                [sys.executable, "-m", "fcl_flower.cli.main", *map(str, arguments)],
-                cwd=self.folder,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                preexec_fn=limit,
-            )
-        return self.started[name]
-
-    def until(self, name: str, text: str) -> None:
-        """Wait until a command has said something."""
-        end = time.monotonic() + 240
-        while text not in (self.folder / f"{name}.log").read_text():
-            if self.started[name].poll() is not None or time.monotonic() > end:
-                raise SystemExit(f"{name} did not say {text!r}")
-            time.sleep(0.2)
-
-    @contextlib.contextmanager
-    def up(self) -> Iterator[None]:
-        """Run server and clients while the context lasts."""
-        made = self.start("certs", "certs", "certs", "--host", "localhost")
-        made.wait()
-        self.start("keys", "certs", "certs", "--clients", 2).wait()
-        self.start(
-            "server",
-            *("server", "--certs", "certs", "--host", "127.0.0.1"),
-            *("--port", self.port, "--control-port", self.control),
-            *("--state", "server"),
-        )
-        try:
-            self.until("server", "registered client-1.pub")
-            for number in (0, 1):
-                self.start(
-                    f"client-{number}",
-                    *("client", "--server", f"localhost:{self.port}"),
-                    *("--number", number, "--certs", "certs"),
-                    *("--state", f"state-{number}"),
-                )
-            for number in (0, 1):
-                self.until(f"client-{number}", "SuperNode ID")
-            yield
-        finally:
-            for process in self.started.values():
-                if process.poll() is None:
-                    process.send_signal(signal.SIGTERM)
-            for process in self.started.values():
-                process.wait(60)
-
-    def rounds(self, name: str, count: int, watch: "Watch") -> list[float]:
-        """Return the seconds of each round of a run."""
-        run = self.start(
-            "run",
-            *("run", "--server", f"127.0.0.1:{self.control}", "--certs", "certs"),
-            *("--strategy", "fedavg", "--dataset", "digits", "--tasks", 1),
-            *("--rounds", count, "--clients", 2, "--seed", 1, "--output", name),
-        )
-        while run.poll() is None:
-            watch.look()
-            time.sleep(0.5)
-        if run.returncode:
-            raise SystemExit((self.folder / "run.log").read_text()[-2000:])
-        lines = (self.folder / name / "rounds.jsonl").read_text().splitlines()
-        rows = [json.loads(line) for line in lines]
-        if any(row["failed"] for row in rows):
-            raise SystemExit("a client was left out")
-        return [float(row["seconds"]) for row in rows]
+def seconds_of_rounds(
+    one: LocalFederation, name: str, count: int, watch: "Watch"
+) -> list[float]:
+    """Return the seconds of each round of a run."""
+    one.run(
+        *("--strategy", "fedavg", "--dataset", "digits", "--tasks", 1),
+        *("--rounds", count, "--clients", 2, "--seed", 1, "--output", name),
+    )
+    while not one.ended("run"):
+        watch.look()
+        time.sleep(0.5)
+    one.finish("run")
+    lines = (one.folder / name / "rounds.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    if any(row["failed"] for row in rows):
+        raise SystemExit("a client was left out")
+    return [float(row["seconds"]) for row in rows]
 
 
 class Watch:
@@ -148,22 +99,20 @@ def main() -> None:
     parser.add_argument("--only", choices=ATTACKS, nargs="*", default=list(ATTACKS))
     given = parser.parse_args()
     given.folder.mkdir(parents=True)
-    federation = Federation(given.folder.absolute(), given.descriptors)
-    os.environ["PYTHONPATH"] = str(HERE.parents[1])
-    with federation.up():
+    with federation(given.folder, given.descriptors) as one:
         print(
             "| attack | seconds of a round | server | SuperLink | descriptors | last |"
         )
         print("| --- | --- | --- | --- | --- | --- |", flush=True)
         for number, name in enumerate(given.only):
-            watch = Watch(federation.started["server"].pid)
+            watch = Watch(one.started["server"].pid)
             attack = None
             log = given.folder / f"attack-{number}.log"
             if ATTACKS[name]:
                 attack = subprocess.Popen(
                     [
                         *(sys.executable, str(HERE / "attack.py")),
-                        *(f"127.0.0.1:{federation.port}", "--seconds", "3600"),
+                        *(f"127.0.0.1:{one.port}", "--seconds", "3600"),
                         *("--connections", str(given.connections), *ATTACKS[name]),
                     ],
                     stdout=log.open("w"),
@@ -171,7 +120,7 @@ def main() -> None:
                 )
                 time.sleep(15)
             try:
-                seconds = federation.rounds(f"run-{number}", given.rounds, watch)
+                seconds = seconds_of_rounds(one, f"run-{number}", given.rounds, watch)
             finally:
                 if attack is not None:
                     attack.terminate()

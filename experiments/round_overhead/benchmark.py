@@ -14,9 +14,7 @@ import json
 import os
 import shutil
 import statistics
-import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -30,10 +28,12 @@ from fcl_flower.runtime.flower_project import (
     write_app,
     write_superlink,
 )
-from fcl_flower.runtime.processes import free_port, program
+from fcl_flower.runtime.processes import program
+
+sys.path.append(str(Path(__file__).parents[1]))
+from local_federation import LocalFederation
 
 HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
 PATIENCE = 900.0
 WORK = RunConfig.from_settings(
     strategy="timed",
@@ -52,125 +52,42 @@ PARTS = {
 }
 
 
-class Lab:
-    """A federation on this machine."""
-
-    def __init__(self, folder: Path) -> None:
-        """Make certificates; start nothing."""
-        self.folder = folder
-        self.port, self.control = free_port(), free_port()
-        self.started: list[subprocess.Popen[bytes]] = []
-        shutil.rmtree(folder, ignore_errors=True)
-        installed = folder / "installed" / "timed-1.dist-info"
-        installed.mkdir(parents=True)
-        (installed / "METADATA").write_text("Name: timed\nVersion: 1\n")
-        (installed / "entry_points.txt").write_text(
-            "[fcl_flower.algorithms]\ntimed = timed:TIMED\n"
-        )
-        places = (ROOT, HERE, installed.parent.absolute())
-        self.environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(map(str, places)),
-        }
-        self.fcl("certs", "certs", "certs", "--host", "localhost", "--clients", 2)
-        self.ended()
-
-    def fcl(self, log: str, *arguments: object) -> None:
-        """Start a command of ours; its output goes into a log of that name."""
-        command = [sys.executable, "-m", "fcl_flower.cli.main", *map(str, arguments)]
-        self.start(log, command, self.environment)
-
-    def start(
-        self, log: str, command: Sequence[str], environment: dict[str, str]
-    ) -> None:
-        """Start any command."""
-        with (self.folder / f"{log}.log").open("w") as file:
-            self.started.append(
-                subprocess.Popen(
-                    command,
-                    cwd=self.folder,
-                    env=environment,
-                    stdout=file,
-                    stderr=subprocess.STDOUT,
-                    stdin=subprocess.DEVNULL,
-                )
-            )
-
-    def ended(self) -> None:
-        """Wait until the command that was started last has ended well."""
-        process = self.started.pop()
-        try:
-            code = process.wait(PATIENCE)
-        finally:
-            process.terminate()  # nothing if it has ended
-            process.wait()
-        if code:
-            raise RuntimeError(f"code {code}: see the logs in {self.folder}")
-
-    def end(self, but: Sequence[subprocess.Popen[bytes]] = ()) -> None:
-        """End all that was started and is not to stay."""
-        for process in self.started:
-            if process not in but:
-                process.terminate()
-                process.wait()
-        self.started = list(but)
-
-    def until(self, log: str, text: str) -> None:
-        """Wait until a command has said something."""
-        path, deadline = self.folder / f"{log}.log", time.monotonic() + PATIENCE
-        while text not in path.read_text():
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"{path} never said {text!r}")
-            time.sleep(0.2)
-
-
 @contextlib.contextmanager
-def lab(folder: Path) -> Iterator[Lab]:
+def lab(folder: Path) -> Iterator[LocalFederation]:
     """Yield a federation whose server is up, and end it whatever happens."""
-    made = Lab(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+    made = LocalFederation(folder, algorithm="timed:TIMED", beside=HERE)
     try:
-        made.fcl(
-            "server",
-            *("server", "--certs", "certs", "--host", "127.0.0.1"),
-            *("--port", made.port, "--control-port", made.control),
-        )
-        made.until("server", "registered client-1.pub")
+        made.certificates(clients=2)
+        made.server()
         yield made
     finally:
         made.end()
 
 
 @contextlib.contextmanager
-def clients(one: Lab, worker: str) -> Iterator[None]:
+def clients(one: LocalFederation, worker: str) -> Iterator[None]:
     """Have two clients in a federation, with a worker or without."""
-    before = list(one.started)
-    for number in (0, 1):
-        one.fcl(
-            f"client-{number}",
-            *("client", "--server", f"localhost:{one.port}", worker),
-            *("--certs", "certs", "--number", number),
-        )
+    names = ["client-0", "client-1"]
     try:
         for number in (0, 1):
-            one.until(f"client-{number}", "SuperNode ID")
+            one.client(number, worker)
+        for name in names:
+            one.until(name, "SuperNode ID")
         yield
     finally:
-        one.end(before)
+        one.end(*names)
 
 
-def ours(one: Lab, name: str, rounds: int) -> list[dict[str, Any]]:
+def ours(one: LocalFederation, name: str, rounds: int) -> list[dict[str, Any]]:
     """Run our loop; return the moments of its rounds."""
     blank = RunConfig().flat()
     given = {
         k: v for k, v in WORK.replace(rounds=rounds).flat().items() if v != blank[k]
     }
     settings = [part for k, v in given.items() for part in ("--set", f"{k}={toml(v)}")]
-    one.fcl(
-        name,
-        *("run", "--server", f"127.0.0.1:{one.control}", "--certs", "certs"),
-        *(*settings, "--output", name),
-    )
-    one.ended()
+    one.run(*settings, "--output", name, name=name)
+    one.finish(name, PATIENCE)
     lines = (one.folder / name / "journal.jsonl").read_text().splitlines()
     told = [
         event["told"] for event in map(json.loads, lines) if "replies" in event["told"]
@@ -181,7 +98,7 @@ def ours(one: Lab, name: str, rounds: int) -> list[dict[str, Any]]:
     ]
 
 
-def flowers(one: Lab, name: str, rounds: int) -> list[dict[str, Any]]:
+def flowers(one: LocalFederation, name: str, rounds: int) -> list[dict[str, Any]]:
     """Run Flower's FedAvg; return the moments of its rounds."""
     app, output = one.folder / f"{name}-app", one.folder / f"{name}.json"
     config = WORK.replace(rounds=rounds, output=str(output.absolute()))
@@ -191,14 +108,16 @@ def flowers(one: Lab, name: str, rounds: int) -> list[dict[str, Any]]:
     write_superlink(home, f"127.0.0.1:{one.control}", authority)
     command = [program("flwr"), "run", str(app.absolute()), SUPERLINK, "--stream"]
     path = one.environment["PYTHONPATH"]
-    one.start(name, command, {**environment(home), "PYTHONPATH": path})
-    one.ended()
+    one.start(name, command, environment={**environment(home), "PYTHONPATH": path})
+    one.finish(name, PATIENCE)
     found: list[dict[str, Any]] = json.loads(output.read_text())
     return found
 
 
 RESIDENT, FRESH = "--resident", "--no-resident"
-LOOPS: dict[str, tuple[Callable[[Lab, str, int], list[dict[str, Any]]], str]] = {
+LOOPS: dict[
+    str, tuple[Callable[[LocalFederation, str, int], list[dict[str, Any]]], str]
+] = {
     "ours": (ours, RESIDENT),
     "ours, a process a message": (ours, FRESH),
     "Flower's": (flowers, FRESH),

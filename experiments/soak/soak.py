@@ -14,9 +14,7 @@ DIR/events.jsonl, each run into DIR/runs.jsonl. Prints the verdict in Markdown
 import argparse
 import contextlib
 import json
-import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -25,10 +23,10 @@ from pathlib import Path
 import psutil
 from verdict import verdict
 
-from fcl_flower.runtime.processes import free_port
+sys.path.append(str(Path(__file__).parents[1]))
+from local_federation import LocalFederation
 
 HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
 CLIENTS = (0, 1, 2, 3)
 PAUSE = 60.0
 """Seconds that a client sleeps in each training, so that others can use the machine."""
@@ -52,34 +50,24 @@ RUN = (
 )
 
 
-class Soak:
+class Soak(LocalFederation):
     """The processes, and what is written of them."""
 
     def __init__(self, folder: Path) -> None:
         """Prepare an empty folder; start nothing."""
         folder.mkdir(parents=True)
-        self.folder = folder
-        self.port, self.control = free_port(), free_port()
-        self.started: dict[str, subprocess.Popen[bytes]] = {}
+        super().__init__(
+            folder,
+            algorithm="lying:LYING",
+            beside=HERE,
+            variables={"OMP_NUM_THREADS": "1", "SOAK_PAUSE": str(PAUSE)},
+        )
         self.wanted: dict[str, float] = {}
         self.runs = 0
         self.resumed = 0
         self.began = time.monotonic()
         for book in ("samples", "events", "runs"):
             (folder / f"{book}.jsonl").touch()
-        installed = folder / "installed" / "lying-1.dist-info"
-        installed.mkdir(parents=True)
-        (installed / "METADATA").write_text("Name: lying\nVersion: 1\n")
-        (installed / "entry_points.txt").write_text(
-            "[fcl_flower.algorithms]\nlying = lying:LYING\n"
-        )
-        paths = (ROOT, HERE, installed.parent.absolute())
-        self.environment = {
-            **os.environ,
-            "OMP_NUM_THREADS": "1",
-            "SOAK_PAUSE": str(PAUSE),
-            "PYTHONPATH": os.pathsep.join(map(str, paths)),
-        }
 
     @property
     def now(self) -> float:
@@ -91,53 +79,16 @@ class Soak:
         with (self.folder / f"{book}.jsonl").open("a") as file:
             file.write(json.dumps({"at": round(self.now, 1), **line}) + "\n")
 
-    def start(self, name: str, *arguments: object) -> None:
-        """Start a command of ours; its output goes into a log of that name."""
-        with (self.folder / f"{name}.log").open("a") as log:
-            self.started[name] = subprocess.Popen(
-                [sys.executable, "-m", "fcl_flower.cli.main", *map(str, arguments)],
-                cwd=self.folder,
-                env=self.environment,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-            )
+    def join(self, number: int) -> None:
+        """Start a client, and note it."""
+        self.client(number)
+        self.write("events", what=f"client-{number} started")
 
-    def said(self, name: str) -> str:
-        """Return what a command has said so far."""
-        path = self.folder / f"{name}.log"
-        return path.read_text(errors="replace") if path.exists() else ""
-
-    def server(self) -> None:
-        """Make certificates, start the server and wait until it knows all keys."""
-        self.start("certs", "certs", "certs", "--host", "localhost", "--clients", 4)
-        self.started.pop("certs").wait()
-        self.start(
-            "server",
-            *("server", "--certs", "certs", "--host", "127.0.0.1"),
-            *("--port", self.port, "--control-port", self.control),
-            *("--state", "state-server"),
-        )
-        while self.said("server").count("registered client-") < len(CLIENTS):
-            time.sleep(1)
-
-    def client(self, number: int) -> None:
-        """Start a client."""
-        name = f"client-{number}"
-        self.start(
-            name,
-            *("client", "--server", f"localhost:{self.port}", "--number", number),
-            *("--certs", "certs", "--state", f"state-{number}"),
-        )
-        self.write("events", what=f"{name} started")
-
-    def run(self, *, resume: bool = False) -> None:
+    def go_on(self, *, resume: bool = False) -> None:
         """Start the next run, or go on with the one that ended."""
         name = f"run-{self.runs}"
         settings = ("--resume", name) if resume else (*RUN, "--seed", self.runs)
-        output = () if resume else ("--output", name)
-        address = ("--server", f"127.0.0.1:{self.control}", "--certs", "certs")
-        self.start("run", "run", *address, *settings, *output)
+        self.run(*settings, *(() if resume else ("--output", name)))
         self.write("events", what=f"{name} {'resumed' if resume else 'started'}")
 
 
@@ -149,10 +100,11 @@ def main() -> None:
     options = parser.parse_args()
     soak = Soak(options.folder)
     try:
+        soak.certificates(len(CLIENTS))
         soak.server()
         for number in CLIENTS:
-            soak.client(number)
-        soak.run()
+            soak.join(number)
+        soak.go_on()
         last = last_event = 0.0
         events = 0
         while soak.now < options.minutes * 60:
@@ -165,9 +117,9 @@ def main() -> None:
                 happen(soak, EVENTS[events % len(EVENTS)])
                 events += 1
             bring_back(soak)
-            go_on(soak, may_start=soak.now < options.minutes * 60 - LAST_START)
+            next_run(soak, may_start=soak.now < options.minutes * 60 - LAST_START)
     finally:
-        end(soak)
+        soak.end()
     print(verdict(options.folder))
 
 
@@ -177,11 +129,11 @@ def happen(soak: Soak, what: str) -> None:
     if what == "client 2 stopped":
         soak.started["client-2"].send_signal(signal.SIGTERM)
     elif what == "client 1 killed":
-        victims = [p for name, p in family(soak) if name.startswith("client-1 ")]
+        victims = [p for name, p in members(soak) if name.startswith("client-1 ")]
     elif what == "client app 1 killed":
-        victims = [p for name, p in family(soak) if name == "client-1 clientapp"]
+        victims = [p for name, p in members(soak) if name == "client-1 clientapp"]
     else:
-        victims = [p for name, p in family(soak) if name == "server serverapp"]
+        victims = [p for name, p in members(soak) if name == "server serverapp"]
     for process in victims:
         with contextlib.suppress(psutil.Error):
             process.kill()
@@ -198,10 +150,10 @@ def bring_back(soak: Soak) -> None:
             soak.wanted[name] = soak.now + RESTART_SECONDS
         elif soak.now > soak.wanted[name]:
             del soak.wanted[name]
-            soak.client(number)
+            soak.join(number)
 
 
-def go_on(soak: Soak, *, may_start: bool) -> None:
+def next_run(soak: Soak, *, may_start: bool) -> None:
     """Note a run that has ended; start the next, or resume one that was killed."""
     run = soak.started.get("run")
     if run is None or run.poll() is None:
@@ -210,16 +162,16 @@ def go_on(soak: Soak, *, may_start: bool) -> None:
     if run.returncode and soak.resumed < 10:
         soak.resumed += 1
         # One that was killed before its first checkpoint begins again.
-        soak.run(resume=(soak.folder / name / "checkpoint").is_dir())
+        soak.go_on(resume=(soak.folder / name / "checkpoint").is_dir())
         return
     soak.write("runs", run=name, code=run.returncode, resumed=soak.resumed)
     del soak.started["run"]
     soak.runs, soak.resumed = soak.runs + 1, 0
     if may_start:
-        soak.run()
+        soak.go_on()
 
 
-def family(soak: Soak) -> Iterator[tuple[str, psutil.Process]]:
+def members(soak: Soak) -> Iterator[tuple[str, psutil.Process]]:
     """Yield all processes that run because of us, by what they are."""
     for name, process in soak.started.items():
         with contextlib.suppress(psutil.Error):
@@ -235,7 +187,7 @@ def family(soak: Soak) -> Iterator[tuple[str, psutil.Process]]:
 
 def sample(soak: Soak) -> None:
     """Write memory, descriptors and threads of all processes."""
-    for name, process in family(soak):
+    for name, process in members(soak):
         with contextlib.suppress(psutil.Error):
             soak.write(
                 "samples",
@@ -246,18 +198,6 @@ def sample(soak: Soak) -> None:
                 threads=process.num_threads(),
                 cpu_seconds=round(sum(process.cpu_times()[:2]), 1),
             )
-
-
-def end(soak: Soak) -> None:
-    """End everything that we started."""
-    members = [process for _, process in family(soak)]
-    for process in soak.started.values():
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-    psutil.wait_procs(members, timeout=30)
-    for member in members:
-        with contextlib.suppress(psutil.Error):
-            member.kill()
 
 
 if __name__ == "__main__":

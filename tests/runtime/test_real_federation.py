@@ -8,11 +8,18 @@ from urllib.request import urlopen
 import psutil
 import pytest
 from fakes import rounds_of, run_in_process, summary_of, tiny
-from labs import Lab, copied
+from local_federation import LocalFederation
 
 from fcl_flower.runtime.processes import free_port
 
 KEY = "clients/client-{}.key"
+
+
+def copied(source, target, *names):
+    """Copy what an operator would hand to a machine."""
+    for name in names:
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        (target / name).write_bytes((source / name).read_bytes())
 
 
 def page_under_way(lab, port):
@@ -28,62 +35,47 @@ def page_under_way(lab, port):
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
     """All that happened from empty folders to the end of a run; all is over."""
-    lab = Lab(tmp_path_factory.mktemp("lab"))
-    here = lab.folder
-    port, control, page = free_port(), free_port(), free_port()
-
-    def join(name, number, state="", *more):
-        lab.start(
-            name,
-            *("client", "--server", f"localhost:{port}", "--number", number),
-            *("--certs", f"of-{name}", "--state", state or f"state-{name}", *more),
-        )
-
+    lab = LocalFederation(tmp_path_factory.mktemp("lab"))
+    here, page = lab.folder, free_port()
     try:
-        for name in ("certs", "other"):
-            lab.start(name, "certs", name, "--host", "localhost", "--clients", 2)
-            assert lab.code(name) == 0, lab.tails()
-        lab.start(
-            "server",
-            *("server", "--certs", "certs", "--host", "127.0.0.1", "--port", port),
-            *("--control-port", control, "--state", "state-server"),
-            *("--", "--log-file", "superlink.log"),
-        )
-        lab.until("server", "registered client-0.pub", "registered client-1.pub")
+        lab.certificates(clients=2)
+        lab.certificates(clients=2, name="other")
+        lab.server("--", "--log-file", "superlink.log")
         for number in (0, 1):
             name = f"client-{number}"
             copied(here / "certs", here / f"of-{name}", "ca.crt", KEY.format(number))
             # One has a worker that stays, the other a process for each message.
-            join(name, number, "", *(["--no-resident"] if number else []))
+            more = ["--no-resident"] if number else []
+            lab.client(number, *more, certs=f"of-{name}")
         # Knows the server, but has the key of another federation.
         copied(here / "certs", here / "of-stranger", "ca.crt")
         copied(here / "other", here / "of-stranger", KEY.format(1))
-        join("stranger", 1)
+        lab.client(1, name="stranger", certs="of-stranger", state="of-stranger/state")
         # A client of ours who meets a server that is not his.
         copied(here / "other", here / "of-deceived", "ca.crt")
         copied(here / "certs", here / "of-deceived", KEY.format(1))
-        join("deceived", 1)
+        lab.client(1, name="deceived", certs="of-deceived", state="of-deceived/state")
         copied(here / "certs", here / "of-user", "ca.crt")
         for number in (0, 1):
             lab.until(f"client-{number}", "SuperNode ID")
-        lab.start(
-            "run",
-            *("run", "--server", f"127.0.0.1:{control}", "--certs", "of-user"),
+        lab.run(
             *("--tasks", 2, "--rounds", 1, "--classes-per-task", 2, "--seed", 7),
             *("--output", "results", "--live", "--live-port", page),
+            certs="of-user",
         )
         lab.page = page_under_way(lab, page)
         lab.codes = {n: lab.code(n) for n in ("run", "deceived")}
         # A client that is killed, and returns at once.
+        assert len(lab.family("client-1")) > 2
         lab.left = lab.kill("client-1")
         copied(here / "of-client-1", here / "of-returning", "ca.crt", KEY.format(1))
-        join("returning", 1, "state-client-1", "--no-resident")
+        lab.client(1, "--no-resident", name="returning", certs="of-returning")
         lab.until("returning", "SuperNode ID")
-        lab.start(
-            "second",
-            *("run", "--server", f"127.0.0.1:{control}", "--certs", "of-user"),
+        lab.run(
             *("--strategy", "fedavg", "--asynchronous", "--tasks", 2),
             *("--rounds", 1, "--classes-per-task", 2, "--output", "second-results"),
+            name="second",
+            certs="of-user",
         )
         lab.codes["second"] = lab.code("second")
         lab.ports = {
@@ -92,11 +84,11 @@ def lab(tmp_path_factory):
             for at in member.net_connections("inet")
             if at.status == psutil.CONN_LISTEN
         }
+        assert len(lab.family("server")) > 2
         lab.left_by_server = lab.kill("server")
         lab.until("client-0", "no program listens at")
     finally:
         lab.alive = lab.end()
-    lab.port, lab.control = port, control
     return lab
 
 
@@ -185,7 +177,7 @@ def test_the_commands_pass_on_what_follows_two_dashes(lab):
 
 
 def test_what_server_and_clients_need_for_a_restart_is_theirs_alone(lab):
-    for name in ("state-server", "state-client-0", "state-client-1"):
+    for name in ("state-server", "state-0", "state-1"):
         assert (lab.folder / name).stat().st_mode & 0o077 == 0
 
 

@@ -6,25 +6,7 @@ import time
 
 import pytest
 from fakes import rounds_of, run_in_process, summary_of, tiny
-from labs import PATIENCE, Lab
-
-from fcl_flower.runtime.processes import free_port
-
-
-def join(lab, name, number):
-    lab.start(
-        name,
-        *("client", "--server", f"localhost:{lab.port}", "--number", number),
-        *("--certs", "certs", "--state", f"state-{number}"),
-    )
-    lab.until(name, "SuperNode ID")
-
-
-def begin(lab, name, *more):
-    lab.start(
-        name,
-        *("run", "--server", f"127.0.0.1:{lab.control}", "--certs", "certs", *more),
-    )
+from local_federation import PATIENCE, LocalFederation
 
 
 def until_round(lab, name, number):
@@ -49,33 +31,29 @@ SIZE = ("--tasks", 1, "--rounds", 4, "--classes-per-task", 2, "--seed", 7)
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
     """All that happened; all is over."""
-    lab = Lab(tmp_path_factory.mktemp("lab"))
-    lab.port, lab.control = free_port(), free_port()
+    lab = LocalFederation(tmp_path_factory.mktemp("lab"))
     try:
-        lab.start("certs", "certs", "certs", "--host", "localhost", "--clients", 2)
-        assert lab.code("certs") == 0, lab.tails()
-        lab.start(
-            "server",
-            *("server", "--certs", "certs", "--host", "127.0.0.1"),
-            *("--port", lab.port, "--control-port", lab.control),
-        )
-        lab.until("server", "registered client-0.pub", "registered client-1.pub")
+        lab.certificates(clients=2)
+        lab.server()
         for number in (0, 1):
-            join(lab, f"client-{number}", number)
+            lab.client(number)
+            lab.until(f"client-{number}", "SuperNode ID")
         # A worker is killed between two rounds.
-        begin(lab, "killed", *SIZE, "--strategy", "fedweit", "--output", "killed")
+        lab.run(*SIZE, "--strategy", "fedweit", "--output", "killed", name="killed")
         until_round(lab, "killed", 1)
         (worker,) = workers(lab, "client-1")
         worker.kill()
         assert lab.code("killed") == 0, lab.tails()
         # A run is interrupted, a client is killed, and both go on.
-        begin(lab, "first", *SIZE, "--strategy", "fedavg", "--output", "resumed")
+        lab.run(*SIZE, "--strategy", "fedavg", "--output", "resumed", name="first")
         until_round(lab, "resumed", 2)
         lab.started["first"].send_signal(signal.SIGINT)
         lab.code("first")
+        assert len(lab.family("client-1")) > 2
         lab.left = lab.kill("client-1")
-        join(lab, "returning", 1)
-        begin(lab, "second", "--resume", "resumed")
+        lab.client(1, name="returning")
+        lab.until("returning", "SuperNode ID")
+        lab.run("--resume", "resumed", name="second")
         assert lab.code("second") == 0, lab.tails()
         lab.workers = [len(workers(lab, name)) for name in ("client-0", "returning")]
     finally:
