@@ -15,12 +15,15 @@ import psutil
 from fcl_flower.runtime.processes import free_port
 
 ROOT = Path(__file__).parents[1]
-PATIENCE = 300.0
+PATIENCE = 500.0
 """Seconds; the machine may be busy."""
 
 
 class LocalFederation:
-    """Our commands, each with a log of its own, from certificates to the end of all."""
+    """Our commands, each with a log of its own, from certificates to the end of all.
+
+    ``certs`` is a folder of certificates everywhere; empty for no protection at all.
+    """
 
     def __init__(
         self,
@@ -103,14 +106,19 @@ class LocalFederation:
         self.fcl(name, "certs", name, "--host", "localhost", "--clients", clients)
         self.finish(name)
 
-    def server(self, *more: object, prepare: Callable[[], None] | None = None) -> None:
+    def server(
+        self,
+        *more: object,
+        certs: str = "certs",
+        prepare: Callable[[], None] | None = None,
+    ) -> None:
         """Start the server, which keeps its state; wait until clients can join."""
-        keys = [key.name for key in (self.folder / "certs/clients").glob("*.pub")]
+        keys = [key.name for key in (self.folder / certs / "clients").glob("*.pub")]
         if (self.folder / "state-server").exists():
             keys = []  # they are known
         self.fcl(
             "server",
-            *("server", "--certs", "certs", "--host", "127.0.0.1"),
+            *("server", *_trust(certs), "--host", "127.0.0.1"),
             *("--port", self.port, "--control-port", self.control),
             *("--state", "state-server", *more),
             prepare=prepare,
@@ -130,13 +138,13 @@ class LocalFederation:
         self.fcl(
             name or f"client-{number}",
             *("client", "--server", f"localhost:{self.port}", "--number", number),
-            *("--certs", certs, "--state", state or f"state-{number}", *more),
+            *(*_trust(certs), "--state", state or f"state-{number}", *more),
         )
 
     def run(self, *more: object, name: str = "run", certs: str = "certs") -> None:
         """Start a run, or go on with one."""
         address = f"127.0.0.1:{self.control}"
-        self.fcl(name, "run", "--server", address, "--certs", certs, *more)
+        self.fcl(name, "run", "--server", address, *_trust(certs), *more)
 
     def log(self, name: str) -> str:
         """Return all that the processes of a name have said."""
@@ -231,3 +239,7 @@ class LocalFederation:
             with contextlib.suppress(psutil.Error):
                 member.kill()
         return alive
+
+
+def _trust(certs: str) -> list[str]:
+    return ["--certs", certs] if certs else ["--insecure"]
