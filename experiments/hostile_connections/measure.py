@@ -72,21 +72,22 @@ def seconds_of_rounds(
 class Watch:
     """The most memory and descriptors that the server and its SuperLink have had."""
 
-    def __init__(self, server: int) -> None:
-        """Watch a process and those that it started."""
-        self.server = psutil.Process(server)
+    def __init__(self, one: LocalFederation) -> None:
+        """Watch the server of a federation."""
+        self.server = psutil.Process(one.started["server"].pid)
+        self.family = {
+            "server": self.server,
+            "SuperLink": one.member("server", "flower-superlink"),
+        }
         self.descriptors = 0
-        self.megabytes: dict[str, float] = {}
+        self.megabytes = dict.fromkeys(self.family, 0.0)
 
     def look(self) -> None:
         """Note what they have now."""
         self.descriptors = max(self.descriptors, self.server.num_fds())
-        family = {"server": self.server}
-        for child in self.server.children():
-            family["SuperLink"] = child
-        for name, process in family.items():
+        for name, process in self.family.items():
             now = process.memory_info().rss / 2**20
-            self.megabytes[name] = max(self.megabytes.get(name, 0), now)
+            self.megabytes[name] = max(self.megabytes[name], now)
 
 
 def main() -> None:
@@ -105,7 +106,7 @@ def main() -> None:
         )
         print("| --- | --- | --- | --- | --- | --- |", flush=True)
         for number, name in enumerate(given.only):
-            watch = Watch(one.started["server"].pid)
+            watch = Watch(one)
             attack = None
             log = given.folder / f"attack-{number}.log"
             if ATTACKS[name]:
