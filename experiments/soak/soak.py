@@ -3,7 +3,7 @@
 python experiments/soak/soak.py DIR [--minutes 60]
 
 Starts a server and four clients over TLS, and one run of FedAvg on digits after
-another. Client 0 is never disturbed; client 1 is killed with SIGKILL, its client app
+another. Client 0 is never disturbed; client 1 is killed with SIGKILL, its worker
 alone or all of it; client 2 is stopped and comes back; client 3 lies (`lying.py`). Now
 and then the server app is killed and the run resumed. Every 15 seconds memory and
 descriptors of all processes go into DIR/samples.jsonl, what happens into
@@ -14,7 +14,6 @@ DIR/events.jsonl, each run into DIR/runs.jsonl. Prints the verdict in Markdown
 import argparse
 import contextlib
 import json
-import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -35,12 +34,19 @@ RESTART_SECONDS = 40.0
 """Flower lets a client in again when it has given no sign of life for a while."""
 EVENT_SECONDS = 150.0
 EVENTS = (
-    "client app 1 killed",
+    "worker 1 killed",
     "client 2 stopped",
     "client 1 killed",
     "server app killed",
     "client 2 stopped",
 )
+PROGRAMS = {
+    "superlink": "flower-superlink",
+    "supernode": "flower-supernode",
+    "serverapp": "flwr-serverapp",
+    "worker": "resident/worker.py",
+}
+"""What our commands start, by a part of its command line."""
 LAST_START = 900.0
 """No run starts that could not end before the hour does."""
 RUN = (
@@ -112,9 +118,10 @@ def main() -> None:
             if soak.now - last > SAMPLE_SECONDS:
                 last = soak.now
                 sample(soak)
-            if soak.now - last_event > EVENT_SECONDS:
+            if soak.now - last_event > EVENT_SECONDS and happen(
+                soak, EVENTS[events % len(EVENTS)]
+            ):
                 last_event = soak.now
-                happen(soak, EVENTS[events % len(EVENTS)])
                 events += 1
             bring_back(soak)
             next_run(soak, may_start=soak.now < options.minutes * 60 - LAST_START)
@@ -123,21 +130,24 @@ def main() -> None:
     print(verdict(options.folder))
 
 
-def happen(soak: Soak, what: str) -> None:
-    """Let one thing happen, and note it."""
-    victims: list[psutil.Process] = []
-    if what == "client 2 stopped":
-        soak.started["client-2"].send_signal(signal.SIGTERM)
-    elif what == "client 1 killed":
-        victims = [p for name, p in members(soak) if name.startswith("client-1 ")]
-    elif what == "client app 1 killed":
-        victims = [p for name, p in members(soak) if name == "client-1 clientapp"]
-    else:
-        victims = [p for name, p in members(soak) if name == "server serverapp"]
+def happen(soak: Soak, what: str) -> bool:
+    """Let one thing happen, and note it; return whether there was anybody to meet."""
+    beginning = {
+        "worker 1 killed": "client-1 worker",
+        "client 1 killed": "client-1 ",
+        "client 2 stopped": "client-2 fcl",
+        "server app killed": "server serverapp",
+    }[what]
+    victims = [one for name, one in members(soak) if name.startswith(beginning)]
     for process in victims:
         with contextlib.suppress(psutil.Error):
-            process.kill()
-    soak.write("events", what=what, processes=len(victims))
+            if what == "client 2 stopped":
+                process.terminate()
+            else:
+                process.kill()
+    if victims:
+        soak.write("events", what=what, processes=len(victims))
+    return bool(victims)
 
 
 def bring_back(soak: Soak) -> None:
@@ -180,8 +190,8 @@ def members(soak: Soak) -> Iterator[tuple[str, psutil.Process]]:
             for child in mother.children(recursive=True):
                 with contextlib.suppress(psutil.Error):
                     words = " ".join(child.cmdline()[:3])
-                    for part in ("superlink", "supernode", "serverapp", "clientapp"):
-                        if f"r-{part}" in words:
+                    for part, program in PROGRAMS.items():
+                        if program in words:
                             yield f"{name} {part}", child
 
 
