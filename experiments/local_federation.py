@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -17,6 +17,8 @@ from fcl_flower.runtime.processes import free_port
 ROOT = Path(__file__).parents[1]
 PATIENCE = 500.0
 """Seconds; the machine may be busy."""
+MENDED = "fcl_flower.runtime.resident.stopped_runs"
+"""Runs Flower's SuperNode, whose command line follows it."""
 
 
 class LocalFederation:
@@ -207,16 +209,22 @@ class LocalFederation:
                     found += [mother, *mother.children(recursive=True)]
         return found
 
+    def members(self, name: str) -> Iterator[tuple[str, psutil.Process]]:
+        """Yield all processes that a command of ours is, each with its program."""
+        for process in self.family(name):
+            with contextlib.suppress(psutil.Error):
+                if command := process.cmdline():  # empty when it has just ended
+                    yield _program(command), process
+
     def member(self, name: str, program: str) -> psutil.Process:
-        """Return a process that a command of ours has started.
+        """Return the process that a command of ours has started for a program.
 
         Raises:
             LookupError: it runs no such program.
         """
-        for process in self.family(name):
-            with contextlib.suppress(psutil.Error):
-                if any(program in part for part in process.cmdline()[:2]):
-                    return process
+        for found, process in self.members(name):
+            if found == program:
+                return process
         raise LookupError(f"{name} runs no {program}")
 
     def kill(self, name: str) -> list[psutil.Process]:
@@ -239,6 +247,14 @@ class LocalFederation:
             with contextlib.suppress(psutil.Error):
                 member.kill()
         return alive
+
+
+def _program(command: Sequence[str]) -> str:
+    """Return the name of the program, or of the module, that a command line runs."""
+    words = [word for word in command[1:] if word not in ("-P", "-m")]
+    if words and words[0] == MENDED:
+        words = words[1:]
+    return Path((words or command)[0]).name
 
 
 def _trust(certs: str) -> list[str]:

@@ -41,12 +41,14 @@ EVENTS = (
     "client 2 stopped",
 )
 PROGRAMS = {
-    "superlink": "flower-superlink",
-    "supernode": "flower-supernode",
-    "serverapp": "flwr-serverapp",
-    "worker": "resident/worker.py",
+    "fcl_flower.cli.main": "fcl",
+    "fcl_flower.runtime.resident.node": "executor",
+    "flower-superlink": "superlink",
+    "flower-supernode": "supernode",
+    "flwr-serverapp": "serverapp",
+    "worker.py": "worker",
 }
-"""What our commands start, by a part of its command line."""
+"""What is watched of a command's processes, and how the tables call it."""
 LAST_START = 900.0
 """No run starts that could not end before the hour does."""
 RUN = (
@@ -138,7 +140,7 @@ def happen(soak: Soak, what: str) -> bool:
         "client 2 stopped": "client-2 fcl",
         "server app killed": "server serverapp",
     }[what]
-    victims = [one for name, one in members(soak) if name.startswith(beginning)]
+    victims = [one for name, one in watched(soak) if name.startswith(beginning)]
     for process in victims:
         with contextlib.suppress(psutil.Error):
             if what == "client 2 stopped":
@@ -181,23 +183,17 @@ def next_run(soak: Soak, *, may_start: bool) -> None:
         soak.go_on()
 
 
-def members(soak: Soak) -> Iterator[tuple[str, psutil.Process]]:
-    """Yield all processes that run because of us, by what they are."""
-    for name, process in soak.started.items():
-        with contextlib.suppress(psutil.Error):
-            mother = psutil.Process(process.pid)
-            yield f"{name} fcl", mother
-            for child in mother.children(recursive=True):
-                with contextlib.suppress(psutil.Error):
-                    words = " ".join(child.cmdline()[:3])
-                    for part, program in PROGRAMS.items():
-                        if program in words:
-                            yield f"{name} {part}", child
+def watched(soak: Soak) -> Iterator[tuple[str, psutil.Process]]:
+    """Yield the processes that run because of us and last, by what they are."""
+    for name in soak.started:
+        for program, process in soak.members(name):
+            if part := PROGRAMS.get(program):
+                yield f"{name} {part}", process
 
 
 def sample(soak: Soak) -> None:
     """Write memory, descriptors and threads of all processes."""
-    for name, process in members(soak):
+    for name, process in watched(soak):
         with contextlib.suppress(psutil.Error):
             soak.write(
                 "samples",

@@ -65,6 +65,10 @@ def lab(tmp_path_factory):
         )
         lab.page = page_under_way(lab, page)
         lab.codes = {n: lab.code(n) for n in ("run", "deceived")}
+        lab.programs = {
+            name: {program for program, _ in lab.members(name)}
+            for name in ("server", "client-0", "client-1")
+        }
         # A client that is killed, and returns at once.
         assert len(lab.family("client-1")) > 2
         lab.left = lab.kill("client-1")
@@ -179,6 +183,12 @@ def test_the_commands_pass_on_what_follows_two_dashes(lab):
 def test_what_server_and_clients_need_for_a_restart_is_theirs_alone(lab):
     for name in ("state-server", "state-0", "state-1"):
         assert (lab.folder / name).stat().st_mode & 0o077 == 0
+
+
+def test_the_programs_that_experiments_watch_and_kill_are_found_by_their_names(lab):
+    assert "flower-superlink" in lab.programs["server"]
+    assert {"flower-supernode", "worker.py"} <= lab.programs["client-0"]
+    assert "flower-supernode" in lab.programs["client-1"]
 
 
 def test_nothing_outlives_the_commands(lab):
