@@ -3,10 +3,15 @@
 import os
 import signal
 
+import hypothesis
 import pytest
 
 # Read once, when Hugging Face's library is imported.
 os.environ["HF_HUB_OFFLINE"] = "1"
+
+# What is right does not depend on how busy the machine is.
+hypothesis.settings.register_profile("untimed", hypothesis.settings(), deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session", autouse=True)
