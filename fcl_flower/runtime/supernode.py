@@ -19,8 +19,7 @@ from fcl_flower.runtime.flower_project import environment
 from fcl_flower.runtime.lifetime.guardian import guarded, release
 from fcl_flower.runtime.lifetime.state_lock import locked
 from fcl_flower.runtime.processes import free_port, make_folder, program
-from fcl_flower.runtime.resident import stopped_runs
-from fcl_flower.runtime.resident.launch import with_worker
+from fcl_flower.runtime.resident.launch import mended, with_worker
 
 RETRY_SECONDS = 10.0
 
@@ -72,7 +71,7 @@ def run_supernode(
         *("--host", "127.0.0.1", "--port", str(free_port())),
         *more,
     ]
-    started = stopped_runs.command_of(command)
+    started = mended(command)
     if resident:
         started = with_worker(started)
     authority = certificates and certificates.authority

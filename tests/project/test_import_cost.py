@@ -107,6 +107,14 @@ def test_what_is_refused_is_refused_before_anything_heavy_is_loaded(arguments):
     assert not {"torch", "flwr", *HEAVY} & loaded
 
 
+def test_what_waits_beside_a_supernode_has_not_loaded_flower():
+    """It lasts for months on small devices, and only looks after the others."""
+    loaded = loaded_by("import fcl_flower.runtime.supernode")
+
+    assert "fcl_flower.runtime.supernode" in loaded
+    assert not {"torch", "flwr", "numpy", *HEAVY} & loaded
+
+
 @pytest.mark.parametrize("arguments", [["list"], ["list", "fedweit"]], ids=" ".join)
 def test_what_there_is_can_be_shown_without_anything_heavy(arguments):
     loaded = loaded_by(command(*arguments, code=0))

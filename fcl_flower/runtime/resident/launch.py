@@ -1,4 +1,7 @@
-"""How a SuperNode is started with a worker beside it."""
+"""How a SuperNode is started: mended, and with a worker beside it.
+
+What runs there is named and not imported: who starts it needs nothing of Flower.
+"""
 
 import argparse
 import sys
@@ -6,9 +9,18 @@ from collections.abc import Sequence
 
 from fcl_flower.core.errors import refuse
 
-NODE = f"{__package__}.node"
+STOPPED_RUNS, NODE = f"{__package__}.stopped_runs", f"{__package__}.node"
 TAKEN = ("--isolation", "--superexec-auth-secret-file", "--ssl-certfile")
 """Options of flower-supernode: who runs the client app, and how the two speak."""
+
+
+def mended(command: Sequence[str]) -> list[str]:
+    """Return the command that runs a SuperNode which no stopped run leaves deaf.
+
+    Args:
+        command: of flower-supernode, by its path.
+    """
+    return [sys.executable, "-P", "-m", STOPPED_RUNS, *command]
 
 
 def with_worker(command: Sequence[str]) -> list[str]:

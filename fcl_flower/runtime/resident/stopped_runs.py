@@ -8,7 +8,7 @@ all answers of this client are off by one: it seems deaf until it is started aga
 
 import runpy
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TypeAlias
 
 from flwr.app import Message
@@ -69,15 +69,6 @@ def leaving_nothing(step: Step) -> Step:
 def _tasks(state: NodeState, message: Message) -> set[int]:
     found = state.get_tasks(run_ids=[message.metadata.run_id])
     return {task.task_id for task in found}
-
-
-def command_of(supernode: Sequence[str]) -> list[str]:
-    """Return the command that runs a SuperNode so.
-
-    Args:
-        supernode: of flower-supernode, by its path.
-    """
-    return [sys.executable, "-P", "-m", __name__, *supernode]
 
 
 if __name__ == "__main__":

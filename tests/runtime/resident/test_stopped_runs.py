@@ -22,6 +22,7 @@ from supernodes import SECRET, question, shipped, supernode
 
 from fcl_flower.runtime.resident import stopped_runs
 from fcl_flower.runtime.resident.executor import Executor
+from fcl_flower.runtime.resident.launch import mended
 from fcl_flower.runtime.resident.worker import OURS
 
 
@@ -156,7 +157,7 @@ def test_a_supernode_is_run_so(tmp_path):
         "print(found._pull_and_store_message.__module__, sys.argv[1:], __name__)\n"
         "sys.exit(4)\n"
     )
-    command = stopped_runs.command_of([str(script), "--insecure"])
+    command = mended([str(script), "--insecure"])
 
     done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ))
 
