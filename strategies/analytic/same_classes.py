@@ -6,12 +6,17 @@ with e from the Gaussian of a sample about its class; the mu of all classes have
 Gaussian of their own. So the distance d of two means is small if they are of one class
 and large if they are of two, and with few samples neither is surprising::
 
-    log p(d | one) - log p(d | two),   d ~ N(0, v)  or  d ~ N(0, v + 2 b),
+    log p(d | one) - log p(d | two),   d ~ N(0, v)  or  d ~ N(0, v + 2 r b),
 
 in each direction of a basis in which both Gaussians are independent, with
 ``v = w (1 / n_1 + 1 / n_2)``, w and b being the variances within and between classes.
 Classes of one task are different, which is where b is measured; directions in which it
 could be noise are left out.
+
+Where tasks differ in kind, the classes of some are closer to each other than those of
+others, and would be taken for one by the b of everybody. So r is how far apart the
+classes of these two tasks are, as a share of b, and half of that, since among many
+classes of others the nearest are nearer than most.
 """
 
 from collections.abc import Sequence
@@ -19,13 +24,17 @@ from itertools import combinations
 from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 from scipy.linalg import cholesky, eigh, solve_triangular
 from scipy.optimize import linear_sum_assignment
+from scipy.special import gammaln
 
 from strategies.analytic.sums import Matrix, Sums, shrunk
 
 Same: TypeAlias = list[dict[int, list[tuple[int, int]]]]
 """For each task, by number of another, pairs of a class of its own and the other's."""
+
+Indices: TypeAlias = npt.NDArray[np.intp]
 
 _SHRINKAGE = 0.5
 """Of the covariance within classes, towards a sphere; on the safe side, since noise in
@@ -35,9 +44,11 @@ a direction of little variance would look like another class."""
 def same_classes(sums: Sequence[Sums]) -> Same:
     """Return for each task which of its classes other tasks have as well.
 
-    Two classes are taken for one where that is more likely than that one class among
-    all candidates should look so by chance, and no class of a task is the same as two
-    of another.
+    No class of a task is the same as two of another. Of all ways to match the classes
+    of two tasks the most probable is taken, if it is more probable than none. Expected
+    beforehand is that of all other tasks one has classes in common with this one; each
+    number of them is as likely, and so is each matching of that number. So classes that
+    come together speak for each other, and a single one needs more evidence.
 
     Args:
         sums: of each task, over all of its samples.
@@ -52,24 +63,27 @@ def same_classes(sums: Sequence[Sums]) -> Same:
         return found
     basis, within, between = space
     means = [one.means @ basis for one in sums]
-    needed = np.log(max(1, sum(int((one.counts > 0).sum()) for one in sums)))
+    spreads = [
+        _spread(mean, one.counts, within) for mean, one in zip(means, sums, strict=True)
+    ]
     for first, second in combinations(range(len(sums)), 2):
+        square, degrees = np.add(spreads[first], spreads[second])
+        apart = max(0.0, square / degrees) / between.sum() if degrees else 1.0
         evidence = _evidence(
             (means[first], sums[first].counts),
             (means[second], sums[second].counts),
             within,
-            between,
+            between * apart * _NEAREST,
         )
-        if evidence.max() <= needed:
-            continue
-        rows, columns = linear_sum_assignment(evidence, maximize=True)
-        for mine, its in zip(rows.tolist(), columns.tolist(), strict=True):
-            if evidence[mine, its] > needed:
-                found[first].setdefault(second, []).append((mine, its))
-                found[second].setdefault(first, []).append((its, mine))
+        for mine, its in _matching(evidence, len(sums) - 1):
+            found[first].setdefault(second, []).append((mine, its))
+            found[second].setdefault(first, []).append((its, mine))
     return found
 
 
+_NEAREST = 0.5
+"""How far apart different classes of two tasks are at least, as a share of the variance
+between the classes of these tasks."""
 _NOTHING = 1e-12
 """A variance below it is rounding: features are of length 1 at most."""
 _LEAST = 1e-6
@@ -95,6 +109,60 @@ def _evidence(one: _Means, other: _Means, within: Matrix, between: Matrix) -> Ma
     square = np.square(a[:, None] - b)
     ratio = np.log(different / same) - square * (1 / same - 1 / different)
     return np.where(known, ratio.sum(2) / 2, _NEVER)
+
+
+def _matching(evidence: Matrix, others: int) -> list[tuple[int, int]]:
+    """Return the pairs of classes of two tasks that are the same.
+
+    Args:
+        evidence: of each pair, shape (C, C).
+        others: tasks with which a task could have classes in common.
+    """
+    if evidence.max() <= 0:
+        return []
+    known = evidence > _NEVER
+    rows, columns = np.flatnonzero(known.any(1)), np.flatnonzero(known.any(0))
+    sizes = np.array([len(rows), len(columns)])
+    best: list[tuple[int, int]] = []
+    most = 0.0
+    for number in range(1, min(sizes) + 1):
+        ways = gammaln(sizes + 1).sum() - gammaln(sizes - number + 1).sum()
+        ways -= gammaln(number + 1)
+        mine, its = _matched(evidence[np.ix_(rows, columns)], number)
+        weight = evidence[rows[mine], columns[its]].sum() - ways
+        weight -= np.log(min(sizes) + 1) + np.log(max(1, others))
+        if weight > most:
+            most = weight
+            best = list(zip(rows[mine].tolist(), columns[its].tolist(), strict=True))
+    return best
+
+
+def _matched(evidence: Matrix, number: int) -> tuple[Indices, Indices]:
+    """Return the rows and columns of so many pairs of the largest sum."""
+    count, other = evidence.shape
+    # Whoever is not matched is matched with one that stands for nobody.
+    size = count + other - number
+    padded = np.zeros((size, size))
+    padded[:count, :other] = evidence
+    padded[count:, other:] = _NEVER
+    rows, columns = linear_sum_assignment(padded, maximize=True)
+    pairs = (rows < count) & (columns < other)
+    return rows[pairs], columns[pairs]
+
+
+def _spread(means: Matrix, counts: Matrix, within: Matrix) -> tuple[float, float]:
+    """Return how far the classes of a task are apart, without the means' own noise.
+
+    Returns:
+        The sum of squares over all directions, and its degrees of freedom.
+    """
+    known = counts > 0
+    degrees = max(0, int(known.sum()) - 1)
+    if not degrees:
+        return 0.0, 0.0
+    away = means[known] - means[known].mean(0)
+    noise = degrees * float((1 / counts[known]).mean()) * float(within.sum())
+    return float(np.square(away).sum()) - noise, degrees
 
 
 def _space(sums: Sequence[Sums]) -> tuple[Matrix, Matrix, Matrix] | None:

@@ -1,5 +1,7 @@
 """Which classes of different tasks are the same, and what a head learns from that."""
 
+from itertools import combinations, permutations
+
 import numpy as np
 import pytest
 from analytic_cases import C, D, draw, start, sums
@@ -82,15 +84,83 @@ def test_classes_that_do_not_vary_where_nobodys_do_are_told_apart_all_the_same()
     assert within.min() == pytest.approx(1e-6)  # not 0, by which it is divided
 
 
-@pytest.mark.parametrize(("more", "found"), [(-0.01, 0), (0.01, 2)])
-def test_evidence_must_exceed_that_of_one_among_all_candidates(
-    monkeypatch, more, found
-):
-    level = np.log(6) + more  # two tasks of three classes
-    monkeypatch.setattr(
-        module, "_evidence", lambda *_: np.where(np.eye(C), level, -1.0)
-    )
-    assert sum(map(len, same_classes(tasks((0, 1, 2), (3, 4, 5))))) == found
+def most_probable(evidence, others):
+    """Return the pairs of the best of all matchings, tried one by one."""
+    rows, columns = evidence.shape
+    numbers = range(min(rows, columns) + 1)
+    weights = {(): 0.0}
+    for number in numbers[1:]:
+        found = [
+            tuple(zip(mine, its, strict=True))
+            for mine in combinations(range(rows), number)
+            for its in permutations(range(columns), number)
+        ]
+        prior = 1 / others / len(numbers) / len(found)
+        for pairs in found:
+            weights[pairs] = np.log(prior) + sum(evidence[one] for one in pairs)
+    return list(max(weights, key=weights.__getitem__))
+
+
+@pytest.mark.parametrize("others", [1, 8, 300])
+@pytest.mark.parametrize("shape", [(3, 3), (2, 4), (4, 1)])
+def test_the_matching_is_the_most_probable_of_all(shape, others):
+    rng = np.random.default_rng(others)
+    sizes = set()
+    for spread in np.linspace(0.5, 12, 200):
+        evidence = spread * rng.standard_normal(shape)
+        found = module._matching(evidence, others)
+        assert found == most_probable(evidence, others)
+        sizes.add(len(found))
+    assert sizes == set(range(min(shape) + 1))
+
+
+def test_classes_that_come_together_speak_for_each_other():
+    evidence = np.where(np.eye(3), 4.5, -5.0)
+    assert module._matching(evidence, 50) == [(0, 0), (1, 1), (2, 2)]
+    alone = np.where(np.arange(3)[:, None] == 0, evidence, -5.0)
+    assert module._matching(alone, 50) == []
+
+
+def test_classes_without_samples_do_not_count_among_the_candidates():
+    evidence = np.full((3, 3), module._NEVER)
+    evidence[1, 2] = np.log(2 * 7) + 0.01  # either none or the one; of seven tasks
+    assert module._matching(evidence, 7) == [(1, 2)]
+    evidence[1, 2] -= 0.02
+    assert module._matching(evidence, 7) == []
+
+
+def test_how_far_apart_classes_are_is_measured_without_their_noise():
+    rng = np.random.default_rng(4)
+    within, between = np.array([1.0, 4.0]), np.array([2.0, 0.5])
+    counts = np.array([5.0, 20.0, 0.0, 10.0])
+    sizes = np.maximum(counts, 1)[:, None]
+    drawn = [
+        module._spread(
+            rng.normal(0, np.sqrt(between), (4, 2))
+            + rng.normal(0, np.sqrt(within / sizes)),
+            counts,
+            within,
+        )
+        for _ in range(4000)
+    ]
+    squares, degrees = np.transpose(drawn)
+    assert set(degrees) == {2}
+    assert squares.mean() / 2 == pytest.approx(between.sum(), rel=0.05)
+    assert module._spread(np.ones((2, 2)), np.array([3.0, 0.0]), within) == (0, 0)
+
+
+def test_tasks_whose_classes_are_close_to_each_other_are_not_taken_for_one():
+    """Beside tasks of another kind, whose classes lie twenty times as far apart."""
+    near, far = [], []
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        y = np.repeat(np.arange(C), 40)
+        for kind, apart in ((near, 0.25), (far, 5.0)):
+            means = apart * rng.standard_normal((C, D))
+            kind.append(sums(means[y] + 0.7 * rng.standard_normal((len(y), D)), y))
+    assert not any(same_classes([*near, *far]))
+    # What is the same is found there, too.
+    assert same_classes([*near, *far, near[2]])[-1] == {2: [(c, c) for c in range(C)]}
 
 
 def test_the_evidence_is_the_ratio_of_two_gaussian_densities():
