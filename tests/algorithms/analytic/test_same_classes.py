@@ -149,6 +149,37 @@ def test_how_far_apart_classes_are_is_measured_without_their_noise():
     assert module._spread(np.ones((2, 2)), np.array([3.0, 0.0]), within) == (0, 0)
 
 
+def test_evidence_is_against_classes_half_as_far_apart_as_those_of_the_two(monkeypatch):
+    given, others = [], []
+    evidence, matching = module._evidence, module._matching
+    monkeypatch.setattr(
+        module, "_evidence", lambda *of: given.append(of[3]) or evidence(*of)
+    )
+    monkeypatch.setattr(
+        module, "_matching", lambda *of: others.append(of[1]) or matching(*of)
+    )
+    h, y = draw((0, 0, 0), seed=5)
+    one_class, one_thrice = sums(h, y * 0), sums(*draw((6, 6, 6), seed=6))
+    of_task = [*tasks((0, 1, 2), (3, 4, 5)), one_class, one_class, one_thrice]
+    same_classes(of_task)
+    basis, within, between = module._space(of_task)
+    squares, degrees = np.transpose(
+        [module._spread(one.means @ basis, one.counts, within) for one in of_task]
+    )
+    assert degrees.tolist() == [2, 2, 0, 0, 2]
+    assert squares[4] < 0  # by chance closer to each other than noise
+    found = dict(zip(combinations(range(5), 2), given, strict=True))
+    for pair, square in (
+        ((0, 1), (squares[0] + squares[1]) / 4),
+        ((0, 2), squares[0] / 2),
+        ((2, 4), 0.0),
+        ((2, 3), between.sum()),  # of whose classes nothing is known
+    ):
+        expected = between * square / between.sum() / 2
+        np.testing.assert_allclose(found[pair], expected)
+    assert set(others) == {4}
+
+
 def test_tasks_whose_classes_are_close_to_each_other_are_not_taken_for_one():
     """Beside tasks of another kind, whose classes lie twenty times as far apart."""
     near, far = [], []
