@@ -122,15 +122,23 @@ def _matching(evidence: Matrix, others: int) -> list[tuple[int, int]]:
         return []
     known = evidence > _NEVER
     rows, columns = np.flatnonzero(known.any(1)), np.flatnonzero(known.any(0))
-    sizes = np.array([len(rows), len(columns)])
+    evidence = evidence[np.ix_(rows, columns)]
+    numbers = np.arange(1, min(evidence.shape) + 1)
+    # As many ways there are to choose so many classes of each task, and to pair them.
+    ways = -gammaln(numbers + 1)
+    for size in evidence.shape:
+        ways += gammaln(size + 1) - gammaln(size - numbers + 1)
+    known_before = -ways - np.log(len(numbers) + 1) - np.log(max(1, others))
+    # If each class were matched with its nearest, whoever else is.
+    nearest = np.sort(evidence.max(1))[::-1][: len(numbers)]
+    ceiling = nearest.cumsum() + known_before
     best: list[tuple[int, int]] = []
     most = 0.0
-    for number in range(1, min(sizes) + 1):
-        ways = gammaln(sizes + 1).sum() - gammaln(sizes - number + 1).sum()
-        ways -= gammaln(number + 1)
-        mine, its = _matched(evidence[np.ix_(rows, columns)], number)
-        weight = evidence[rows[mine], columns[its]].sum() - ways
-        weight -= np.log(min(sizes) + 1) + np.log(max(1, others))
+    for at in np.argsort(-ceiling, kind="stable"):
+        if ceiling[at] <= most:
+            break
+        mine, its = _matched(evidence, int(numbers[at]))
+        weight = evidence[mine, its].sum() + known_before[at]
         if weight > most:
             most = weight
             best = list(zip(rows[mine].tolist(), columns[its].tolist(), strict=True))
