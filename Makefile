@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 DOCS_INSTALLED := $(VENV)/.docs-installed
-WORKERS = $(shell $(PYTHON) -c 'import os; print(os.cpu_count() + 1)')
+WORKERS = $(shell $(PYTHON) -c 'import os; print(os.cpu_count() + 2)')
 
 .DEFAULT_GOAL := help
 .PHONY: help env demo test check format docs clean
