@@ -12,7 +12,7 @@ from typing import ClassVar
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 NAME = "meta"
 ATEN = torch.ops.aten
@@ -75,28 +75,27 @@ class _Values(TorchFunctionMode):
 
 
 def dispatched(function, given, named):
-    tensors = [t for t in tree_leaves((given, named)) if isinstance(t, torch.Tensor)]
-    away = [t for t in tensors if isinstance(t, _Elsewhere)]
+    leaves, form = tree_flatten((given, named))
+    away = [leaf for leaf in leaves if isinstance(leaf, _Elsewhere)]
     wanted = named.get("device")
     goes = bool(away) if wanted is None else torch.device(wanted).type == NAME
     if away:
         _Elsewhere.used.append(function)
+        if wanted is None and function not in MOVES | TAKES_INDICES_OF_THE_CPU:
+            tensors = (leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
+            if any(not isinstance(t, _Elsewhere) and t.ndim for t in tensors):
+                raise RuntimeError(f"{function}: tensors on two devices")
+        leaves = [t.here if isinstance(t, _Elsewhere) else t for t in leaves]
+    values, options = tree_unflatten(leaves, form)
     if wanted is not None:
-        named = {**named, "device": torch.device("cpu")}
-    elif function not in MOVES | TAKES_INDICES_OF_THE_CPU:
-        left = [t for t in tensors if not isinstance(t, _Elsewhere) and t.ndim]
-        if away and left:
-            raise RuntimeError(f"{function}: tensors on two devices")
-    here = {id(t.here): t for t in away}
-    found = function(
-        *tree_map_only(_Elsewhere, lambda t: t.here, given),
-        **tree_map_only(_Elsewhere, lambda t: t.here, named),
-    )
+        options["device"] = torch.device("cpu")
+    found = function(*values, **options)
     if function in MOVES:
         return given[0]
     if not goes:
         return found
     # An operation in place returns the tensor that it was given.
+    here = {id(t.here): t for t in away}
     return tree_map_only(
         torch.Tensor, lambda t: here[id(t)] if id(t) in here else _Elsewhere(t), found
     )
