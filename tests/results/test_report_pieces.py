@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fcl_flower.results.report.charts import traces
+from fcl_flower.results.report.charts.bars import bars_over_tasks
 from fcl_flower.results.report.charts.lines import Series, lines
 from fcl_flower.results.report.html import numbers
 from fcl_flower.results.report.html.content import Chart, Section, Table
@@ -101,6 +102,18 @@ def test_an_axis_of_fractions_ends_at_one_and_another_where_it_likes():
     assert axis["autorangeoptions"] == {"clipmax": 1.05}
     axis = lines([one, other], "task", "what").layout["yaxis"]
     assert axis == {"title": {"text": "test accuracy"}}
+
+
+@pytest.mark.parametrize("limits", [(-0.01, 0.14), (-0.2, 0.01), (0.0, 0.5)])
+def test_heights_have_room_for_their_figures_on_both_sides_of_zero(limits):
+    chart = bars_over_tasks(
+        np.array(limits), np.empty((0, 2)), "", limits, str, ("red", "blue"), "", "task"
+    )
+
+    low, high = chart.layout["yaxis"]["range"]
+    room = 0.1 * (limits[1] - limits[0])
+    assert low <= limits[0] - room if limits[0] else low == 0
+    assert high >= limits[1] + room
 
 
 def test_a_number_that_json_does_not_know_is_refused():

@@ -65,7 +65,9 @@ def bars_over_tasks(
         marker=_DOT,
         **hints(f"{noun} {i}, {unit}: {value:+.3f}" for unit, i, value in units),
     )
-    span = [min(1.15 * limits[0], 0.0), max(1.15 * limits[1], 0.0)]
+    low, high = min(limits[0], 0.0), max(limits[1], 0.0)
+    room = 0.12 * (high - low)  # for the heights in figures beyond the bars
+    span = [low - room if low < 0 else 0.0, high + room if high > 0 else 0.0]
     ticks = {"dtick": 1} if len(means) <= 30 else {}
     rows = zip(
         map(str, tasks), table_of(np.vstack([means, points]).T, show), strict=True
