@@ -51,7 +51,8 @@ class Sgd(ClientLearner[P]):
         load(self.model, received["base"])
         load(self.model, state.get("heads", {}))
         self.model.eval()
-        logits: Tensor = self.model(x, task)
+        # A frozen body meets the same test samples in every evaluation.
+        logits: Tensor = self.model(frozen_features(self.model, x), task)
         return logits
 
     def loss(
