@@ -274,6 +274,8 @@ def test_on_another_device_all_is_as_on_the_cpu(tmp_path, monkeypatch, name):
     settings = {**QUICK[name], "max_train_per_class": 24, "max_test_per_class": 12}
     if name == "concept-matching":
         settings |= {"classes_per_task": 0}
+    if name == "glfc":
+        settings |= {"strategy.search_steps": 20}
     run_in_process(tiny(tmp_path / "cpu", strategy=name, rounds=2, **settings))
     settings = {**settings, "device": pretended_device.NAME}
     with pretended_device.available(monkeypatch) as used:

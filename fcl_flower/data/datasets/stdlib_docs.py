@@ -3,6 +3,7 @@
 import ast
 import sysconfig
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -53,7 +54,12 @@ def load_stdlib_docs() -> TextDataset:
     Raises:
         ConfigError: the standard library is installed without its source files.
     """
-    folder = Path(sysconfig.get_path("stdlib"))
+    return _documents(Path(sysconfig.get_path("stdlib")))
+
+
+# To parse all these files takes seconds, and nothing that a caller can set changes them.
+@lru_cache(maxsize=1)
+def _documents(folder: Path) -> TextDataset:
     homes: dict[tuple[str, ...], set[int]] = {}
     texts: dict[tuple[str, ...], str] = {}
     for label, module in enumerate(_MODULES):
