@@ -57,7 +57,7 @@ def load_stdlib_docs() -> TextDataset:
     return _documents(Path(sysconfig.get_path("stdlib")))
 
 
-# To parse all these files takes seconds, and nothing that a caller can set changes them.
+# To parse all these files takes seconds, and nothing that a caller sets changes them.
 @lru_cache(maxsize=1)
 def _documents(folder: Path) -> TextDataset:
     homes: dict[tuple[str, ...], set[int]] = {}
