@@ -173,7 +173,7 @@ def test_progress_is_shown_unless_it_is_not_wanted(capsys):
     shown = capsys.readouterr().out
     simulate()
 
-    assert "fedavg seed 3: task 1/2" in shown
+    assert "fedavg seed 3: task 0 of 0 to 1" in shown
     assert "finished" in shown
     assert capsys.readouterr() == ("", "")
 

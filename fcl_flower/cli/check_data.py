@@ -36,7 +36,7 @@ def check_data(folder: Path, **given: Any) -> None:  # noqa: ANN401
     expected = build_local_data_spec(run)
     tasks = [load_task(f, n, expected) for n, f in enumerate(find_tasks(folder))]
     table = Table("task", "name", "train", "valid", "test", "classes")
-    for number, task in enumerate(tasks, 1):
+    for number, task in enumerate(tasks):
         splits = (task.data.train, task.valid, task.data.test)
         counts = (f"{len(split.y):,}" for split in splits)
         table.add_row(str(number), task.data.name, *counts, ", ".join(task.classes))

@@ -275,7 +275,7 @@ class AsynchronousStrategy(FederatedStrategy):
         server.close_round(
             stage, {client: update}, self._failures, timing, self._diagnostics
         )
-        log(INFO, "update %d: client %d, task %d", number, client, asked.task + 1)
+        log(INFO, "update %d: client %d, task %d", number, client, asked.task)
         self._failures, self._diagnostics = {}, {}
         server.report_progress(number, 0, self._questions)
 

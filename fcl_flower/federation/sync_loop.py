@@ -115,7 +115,7 @@ class SynchronousStrategy(FederatedStrategy):
             "round %d of %d, task %d: %d clients, loss %.4f",
             server_round,
             schedule.num_rounds,
-            stage.task + 1,
+            stage.task,
             len(self._updates),
             metrics["loss"],
         )
@@ -162,7 +162,7 @@ class SynchronousStrategy(FederatedStrategy):
         task = self.run.schedule.task(server_round)
         self.run.server.record_evaluation(server_round, task, scores)
         metrics = evaluate_metrics(scores)
-        log(INFO, "task %d: test accuracy %.3f", task + 1, metrics["accuracy"])
+        log(INFO, "task %d: test accuracy %.3f", task, metrics["accuracy"])
         return metrics
 
     @override

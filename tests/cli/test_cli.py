@@ -326,7 +326,7 @@ def test_a_run_says_what_came_out_and_where_the_report_is(fcl, ran, tmp_path):
         f"accuracy {found['average_accuracy']:.3f}, forgetting "
         f"{found['forgetting']:.3f}; report: here/report.html"
     )
-    assert lines[-2].startswith("fedavg seed 0: task 2/2  round 2/2")
+    assert lines[-2].startswith("fedavg seed 0: task 1 of 0 to 1  round 2/2")
     assert (tmp_path / "here" / "report.html").exists()
 
 

@@ -28,7 +28,7 @@ def progress(**values):
 
 def test_a_line_says_where_a_run_stands():
     assert describe(progress(accuracy=0.8125)) == (
-        "task 1/2  round 3/10  clients 4/4  accuracy so far 0.812  "
+        "task 0 of 0 to 1  round 3/10  clients 4/4  accuracy so far 0.812  "
         "up 1.23 MB  down 999 B  4 min 00 s left"
     )
 
@@ -91,9 +91,9 @@ def test_elsewhere_than_in_a_terminal_there_is_one_line_a_complete_round():
     lines = text.splitlines()
     assert [line.split("  ")[:2] for line in lines] == [
         ["fedavg seed 0: starting"],
-        ["fedavg seed 0: task 1/2", "round 1/10"],
-        ["fedavg seed 0: task 1/2", "round 2/10"],
-        ["fedavg seed 0: task 1/2", "round 2/10"],
+        ["fedavg seed 0: task 0 of 0 to 1", "round 1/10"],
+        ["fedavg seed 0: task 0 of 0 to 1", "round 2/10"],
+        ["fedavg seed 0: task 0 of 0 to 1", "round 2/10"],
     ]
     assert lines[-1].endswith("finished in 1 min 00 s")
     assert "\x1b" not in text
@@ -146,12 +146,12 @@ def test_a_terminal_has_a_line_for_the_run_bars_and_a_line_for_each_that_works()
     assert head == (
         "ours [red]  accuracy so far -  up 1.23 MB  down 999 B  3 min 58 s left"
     )
-    assert task.split()[:2] == ["task", "2/2"]
+    assert task.strip().startswith("task 1 of 0 to 1 ")
     assert number.split()[:2] == ["round", "7/10"]
     assert clients.split()[:2] == ["clients", "1/4"]
     assert [line.split("at work for ") for line in working] == [
-        [f"  client 3{' ' * 4}", "2.0 s"],
-        [f"  client 5{' ' * 4}", "5.0 s"],
+        [f"  client 3{' ' * 9}", "2.0 s"],
+        [f"  client 5{' ' * 9}", "5.0 s"],
     ]
 
 
@@ -160,13 +160,13 @@ def test_the_bars_are_of_the_run_the_task_and_the_round():
     terminal.show(round=8, rounds=10, task=1, clients_done=1, clients=4)
     rows = [*_bars(terminal.display._progress)]
     assert rows == [
-        ("task 2/2", 1.4, 2),  # seven of ten rounds
+        ("task 1 of 0 to 1", 1.4, 2),  # seven of ten rounds
         ("round 8/10", 2, 5),
         ("clients 1/4", 1, 4),
     ]
     terminal.show(round=10, rounds=10, task=1, clients=0, state="finished")
     rows = [*_bars(terminal.display._progress)]
-    assert rows == [("task 2/2", 2, 2), ("round 10/10", 5, 5)]
+    assert rows == [("task 1 of 0 to 1", 2, 2), ("round 10/10", 5, 5)]
     assert terminal.picture()[0].endswith("finished in 1 min 00 s")
 
 

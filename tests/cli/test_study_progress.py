@@ -61,13 +61,13 @@ def test_lines_name_the_run_among_all_and_say_what_is_left():
     text = shown(TWO_LEFT, *EVENTS, (120, 1, 4), (0, 1, None))
     lines = text.splitlines()
     assert [line.split("  ")[0] for line in lines] == [
-        "run 2 of 3: fedavg seed 2: task 1/2",
-        "run 2 of 3: fedavg seed 2: task 1/2",
-        "run 2 of 3: fedavg seed 2: task 1/2",
+        "run 2 of 3: fedavg seed 2: task 0 of 0 to 1",
+        "run 2 of 3: fedavg seed 2: task 0 of 0 to 1",
+        "run 2 of 3: fedavg seed 2: task 0 of 0 to 1",
         # The first of three was finished by an earlier command.
         "2 of 3 runs done, about 2 min 00 s left",
-        "run 3 of 3: fedweit seed 2: task 1/2",
-        "run 3 of 3: fedweit seed 2: task 1/2",
+        "run 3 of 3: fedweit seed 2: task 0 of 0 to 1",
+        "run 3 of 3: fedweit seed 2: task 0 of 0 to 1",
         "3 of 3 runs done",
     ]
     assert "\x1b" not in text
@@ -86,7 +86,7 @@ def test_a_terminal_has_a_bar_for_each_run_and_what_is_left_of_all():
     last = text[text.rindex("run 3 of 3: fedweit") :]
     assert "2 of 3 runs done, about 2 min 00 s left" in last
     # A run that is over keeps a line, above the bars.
-    assert "run 2 of 3: fedavg seed 2: task 1/2  round 4/4" in text
+    assert "run 2 of 3: fedavg seed 2: task 0 of 0 to 1  round 4/4" in text
 
 
 def test_the_bars_of_others_stay_as_they_are_when_a_run_is_over():

@@ -102,7 +102,7 @@ def test_the_server_writes_nothing_of_what_is_in_the_data(tmp_path, places):
         "&#39;", "&#x27;"
     )
     plan = json.loads((tmp_path / "run" / "scenario.json").read_text())
-    assert plan["clients"] == [[{"name": "task 1"}, {"name": "task 2"}]] * 2
+    assert plan["clients"] == [[{"name": "task 0"}, {"name": "task 1"}]] * 2
     told = "".join(
         path.read_text() for path in (tmp_path / "run").iterdir() if path.is_file()
     )
@@ -138,7 +138,7 @@ def test_a_client_that_lacks_a_task_is_left_out_by_name_until_it_has_it(
     rows = rounds_of(tmp_path / "run")
     assert [row["clients"] for row in rows] == [[0, 1]] * 3 + [[0]] + [[0, 1]] * 2
     assert rows[3]["reasons"] == {
-        "1": "the client failed: task 2 is not there yet: the client has 1"
+        "1": "the client failed: task 1 is not there yet: the client has 1 of 2"
     }
     accuracy = summary_of(tmp_path / "run")["client_accuracy"]
     assert accuracy[1][1][1] > 0.8
@@ -154,7 +154,7 @@ def test_what_is_wrong_with_the_data_is_said_on_the_client_alone(
     reasons = rounds_of(tmp_path / "run")[0]["reasons"]
     assert reasons == {
         "1": "the client failed: "
-        "task 1: the client's data cannot be used; the client's own log says why"
+        "task 0: the client's data cannot be used; the client's own log says why"
     }
     with pytest.raises(ConfigError) as caught:
         message_of(config(tmp_path, clients=2), places[1]).data(
@@ -162,7 +162,7 @@ def test_what_is_wrong_with_the_data_is_said_on_the_client_alone(
         )
     assert str(caught.value.__cause__).startswith(f"{path}: line 2: x is 'secret'")
     said = (
-        "this client could not answer: task 1: the client's data cannot be used; the "
+        "this client could not answer: task 0: the client's data cannot be used; the "
         f"client's own log says why: {path}: line 2: x is 'secret'"
     )
     assert any(line.startswith(said) for line in caplog.messages)
@@ -487,9 +487,9 @@ OPTIONS = (
 def test_a_client_can_look_at_its_data_before_a_run(tmp_path, places):
     output = check(tmp_path / "a", *OPTIONS).output
     first, second = (line for line in output.splitlines() if "task-0" in line)
-    for cell in ("1", "task-01", "28", "4", "8", "ant, bee"):
+    for cell in ("0", "task-01", "28", "4", "8", "ant, bee"):
         assert cell in first
-    for cell in ("2", "task-02", "42", "6", "12", "cow, dog, emu"):
+    for cell in ("1", "task-02", "42", "6", "12", "cow, dog, emu"):
         assert cell in second
 
 

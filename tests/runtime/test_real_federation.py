@@ -109,7 +109,7 @@ def test_a_run_shows_its_command_its_log_and_how_far_it_is(lab):
     assert re.match(r"live: http://\S+/\n\S*flwr run \S+ fcl --stream\n", said)
     assert "Successfully started run" in said
     assert "results and report.html" in said
-    assert "task 2/2  round 2/2  accuracy so far" in said
+    assert "task 1 of 0 to 1  round 2/2  accuracy so far" in said
     assert (lab.folder / "results" / "report.html").exists()
 
 

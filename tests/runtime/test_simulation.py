@@ -99,7 +99,7 @@ def test_a_real_run_leaves_a_complete_folder_and_nothing_else(real_runs):
     assert lines[-1].endswith(f"report: {folders[0] / 'report.html'}")
     assert all(line.startswith("fedweit seed 7: ") for line in lines[:-1])
     assert "finished in" in lines[-2]
-    assert "run 2 of 2: fedweit seed 8: task 2/2" in python
+    assert "run 2 of 2: fedweit seed 8: task 1 of 0 to 1" in python
     for folder in folders:
         assert {path.name for path in folder.iterdir()} == {
             *("accuracy.csv", "attention.json", "config.toml", "flower.log"),

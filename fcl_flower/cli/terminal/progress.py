@@ -27,12 +27,17 @@ def describe(progress: Progress, since: float = 0.0) -> str:
     finished = progress["state"] == "finished"
     clients = f"clients {progress['clients_done']}/{progress['clients']}"
     parts = [
-        f"task {progress['task'] + 1}/{progress['tasks']}",
+        _at_task(progress["task"], progress["tasks"]),
         f"round {progress['round']}/{progress['rounds']}",
         *([] if finished else [clients]),
         *results(progress, since),
     ]
     return "  ".join(parts)
+
+
+def _at_task(task: int, tasks: int) -> str:
+    """Return a task's number as pages and files count it, from 0."""
+    return f"task {task} of 0 to {tasks - 1}" if tasks > 1 else "task 0"
 
 
 def results(progress: Progress, since: float = 0.0) -> list[str]:
@@ -185,7 +190,7 @@ def _bars(progress: Progress) -> Iterator[tuple[str, float, float]]:
     """
     task, tasks, rounds = progress["task"], progress["tasks"], progress["rounds"]
     done, each = rounds_done(progress), rounds // tasks
-    yield f"task {task + 1}/{tasks}", done / each, tasks
+    yield _at_task(task, tasks), done / each, tasks
     yield f"round {progress['round']}/{rounds}", done - task * each, each
     if progress["clients"]:
         done, clients = progress["clients_done"], progress["clients"]

@@ -55,7 +55,8 @@ class LocalData(ClientData):
             self._files = find_tasks(folder, tasks)
         if len(self._files) < tasks:
             raise ConfigError(
-                f"task {tasks} is not there yet: the client has {len(self._files)}"
+                f"task {tasks - 1} is not there yet: the client has "
+                f"{len(self._files)} of {tasks}"
             )
 
     @cached_property
@@ -81,7 +82,7 @@ class LocalData(ClientData):
         return _examples(self._task(task), split, self._wanted.input_shape, words)
 
     def _task(self, number: int) -> LocalTask:
-        with _discreet(f"task {number + 1}: the client's data"):
+        with _discreet(f"task {number}: the client's data"):
             return load_task(self._files[number], number, self._wanted)
 
 

@@ -42,7 +42,7 @@ def _local_tasks(spec: ScenarioSpec) -> TaskStreams:
     none = np.empty(0, np.int64)
     tasks = tuple(
         Task(f"task {number}", "", (), (), none, none, none, group=None)
-        for number in range(1, spec.tasks + 1)
+        for number in range(spec.tasks)
     )
     return (tasks,) * spec.clients
 
