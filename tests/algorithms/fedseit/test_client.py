@@ -595,7 +595,7 @@ def test_an_old_task_keeps_its_own_branches_and_predicts_as_before(solver):
 
 
 def test_a_client_that_comes_back_to_a_task_goes_on_with_its_branches():
-    seit = learner(lambda1=0.0, threshold=0.0)
+    seit = learner(lambda1=0.0, lambda2=100.0, threshold=0.0)
     state = seit.init()
     for task, sources in ((1, ("1/0", "2/0")), (0, ("2/0", "2/1"))):
         now = stage(task, number=2 - task)
