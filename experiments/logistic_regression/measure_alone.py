@@ -3,7 +3,8 @@
     python experiments/logistic_regression/measure_alone.py STUDY.toml --data-root DIR
 
 Each task alone, as scikit-learn does it; its strength is the one with which most of the
-task's validation samples are answered rightly. Prints a line for each seed.
+task's validation samples are answered rightly, and both kinds of samples are fitted
+then, as exact heads fit them. Prints a line for each seed.
 """
 
 import argparse
@@ -56,8 +57,15 @@ def _best(
     train: tuple[npt.NDArray[np.float64], list[int]],
     valid: tuple[npt.NDArray[np.float64], list[int]],
 ) -> LogisticRegression:
-    fitted = [LogisticRegression(C=c, max_iter=1000).fit(*train) for c in STRENGTHS]
-    return max(fitted, key=lambda model: model.score(*valid))
+    def score(strength: float) -> float:
+        return float(_model(strength).fit(*train).score(*valid))
+
+    features, labels = np.concatenate([train[0], valid[0]]), train[1] + valid[1]
+    return _model(max(STRENGTHS, key=score)).fit(features, labels)
+
+
+def _model(strength: float) -> LogisticRegression:
+    return LogisticRegression(C=strength, max_iter=1000)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
