@@ -10,13 +10,14 @@ import click
 
 from fcl_flower import __version__
 from fcl_flower.cli.check_data import check_data
+from fcl_flower.cli.compare import compare, study
 from fcl_flower.cli.deploy import certs, client, run, server
 from fcl_flower.cli.export.network import export_model
 from fcl_flower.cli.export.numbers import export
 from fcl_flower.cli.forget import forget
 from fcl_flower.cli.inspect import config, list_
 from fcl_flower.cli.options import configured, run_options
-from fcl_flower.cli.simulate import compare, simulate, study
+from fcl_flower.cli.simulate import simulate
 from fcl_flower.core.errors import ConfigError, FclError, PluginWarning, refuse
 
 

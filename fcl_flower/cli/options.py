@@ -1,8 +1,8 @@
 """What the command line gives, made into a configuration."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -11,6 +11,9 @@ from fcl_flower.config.run_config import RunConfig, long_keys
 from fcl_flower.config.upgrade import is_flat
 from fcl_flower.core.errors import ConfigError, refuse
 from fcl_flower.results.run_folder import CHECKPOINT
+
+if TYPE_CHECKING:
+    from fcl_flower.runtime.simulation import Place
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -90,6 +93,13 @@ backend_option = click.option(
     default="in-process",
     show_default=True,
     help="This process, or Flower's simulation runtime.",
+)
+data_option = click.option(
+    "--data",
+    "folders",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Local data: a client's folder; repeatable, one for each client.",
 )
 output_option = click.option(
     "--output", type=click.Path(path_type=Path), help="Folder for the results."
@@ -206,3 +216,35 @@ def seeds_of(text: str) -> tuple[int, ...]:
         if not seed.isdecimal():
             raise refuse("seeds", text, "different whole numbers separated by commas")
     return tuple(int(seed) for seed in found)
+
+
+def with_folders(config: RunConfig, folders: Sequence[Path]) -> RunConfig:
+    """Return the settings for clients with these folders; without any, as they are."""
+    from fcl_flower.setup.local_proposal import with_local_data
+
+    if folders:
+        return with_local_data(config, folders)
+    if config.scenario.name == "local-data":
+        raise refuse("data", "", "a folder for each client, for scenario local-data")
+    return config
+
+
+def place_of(
+    backend: str,
+    workers: int | None,
+    gpus_per_client: float,
+    processes: int = 1,
+    folders: tuple[Path, ...] = (),
+) -> "Place":
+    """Return where runs take place; refuse options of the other backend."""
+    from fcl_flower.runtime.simulation import Place
+
+    if backend == "flower" and folders:
+        raise refuse("backend", backend, "in-process, for local data")
+
+    if backend == "flower" and processes > 1:
+        raise refuse("jobs", processes, "1 with --backend flower, which has --workers")
+    if backend == "in-process" and gpus_per_client:
+        expected = "none but with --backend flower"
+        raise refuse("gpus-per-client", gpus_per_client, expected)
+    return Place(backend, workers, gpus_per_client, processes, folders)

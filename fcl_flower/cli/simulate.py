@@ -1,47 +1,37 @@
-"""The commands ``fcl simulate``, ``fcl compare`` and ``fcl study``."""
+"""The command ``fcl simulate``."""
 
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
-from rich.markdown import Markdown
 
 from fcl_flower.cli.options import (
     backend_option,
     configured,
+    data_option,
     gpus_option,
-    jobs_option,
-    listed,
     live_option,
     live_port,
     live_port_option,
     output_option,
+    place_of,
     resume_option,
     resumed,
     run_options,
-    seeds_of,
-    set_keys,
+    with_folders,
     workers_option,
 )
-from fcl_flower.core.errors import ConfigError, FclError, refuse, unknown
+from fcl_flower.core.errors import ConfigError, FclError
 
 if TYPE_CHECKING:
     from fcl_flower.config.run_config import RunConfig
-    from fcl_flower.runtime.simulation import Job, Outcome, Place
-    from fcl_flower.runtime.studies.plan import Study
 
 
 @click.command()
 @run_options()
-@click.option(
-    "--data",
-    "folders",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    help="Local data: a client's folder; repeatable, one for each client.",
-)
+@data_option
 @backend_option
 @workers_option
 @gpus_option
@@ -67,19 +57,12 @@ def simulate(
     from fcl_flower.results.run_folder import free_folder, resumable
     from fcl_flower.runtime.processes import make_folder
     from fcl_flower.runtime.simulation import Job, run_all
-    from fcl_flower.setup.local_proposal import with_local_data
     from fcl_flower.setup.resolve import resolve
 
-    place = _place(backend, workers, gpus_per_client)
+    place = place_of(backend, workers, gpus_per_client, folders=folders)
     port = live_port(live, port)
-    if backend == "flower" and folders:
-        raise refuse("backend", backend, "in-process, for local data")
     config = resumed(resume, given) if resume else configured(given)
-    if folders:
-        config = with_local_data(config, folders)
-    elif config.scenario.name == "local-data":
-        raise refuse("data", "", "a folder for each client, for scenario local-data")
-    run = resolve(config)
+    run = resolve(with_folders(config, folders))
     # After the names have been looked up, since it loads torch.
     from fcl_flower.setup.factory import validate
 
@@ -99,7 +82,7 @@ def simulate(
             Display(console, job.name) as display,
         ):
             ((_, summary),) = run_all(
-                place, [job], lambda job, progress: display.show(progress), folders
+                place, [job], lambda job, progress: display.show(progress)
             )
     except KeyboardInterrupt:
         if resumable(folder):
@@ -127,7 +110,7 @@ def _print_summary(
     elif summary["average_accuracy"] is None:
         reasons = folder / "rounds.jsonl"
         console.print(f"no client was evaluated: {reasons} says why", soft_wrap=True)
-    _print_untrained(console, summary)
+    print_untrained(console, summary)
     if summary["honest_accuracy"] is not None:
         console.print(f"honest clients: accuracy {summary['honest_accuracy']:.3f}")
     console.print(
@@ -141,186 +124,7 @@ def _print_summary(
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-@click.command()
-@run_options(without=frozenset({"strategy", "seed", "local_only"}))
-@click.option(
-    "--strategies",
-    default="fedavg,fedweit",
-    show_default=True,
-    help="Names separated by commas.",
-)
-@click.option(
-    "--seeds", default="0", show_default=True, help="Numbers separated by commas."
-)
-@click.option(
-    "--local-only/--no-local-only",
-    "counterparts",
-    default=True,
-    help="Also run each strategy without communication.",
-)
-@backend_option
-@workers_option
-@gpus_option
-@jobs_option
-@output_option
-@live_option
-@live_port_option
-def compare(
-    strategies: str,
-    seeds: str,
-    counterparts: bool,
-    backend: str,
-    workers: int | None,
-    gpus_per_client: float,
-    processes: int,
-    output: Path | None,
-    live: bool,
-    port: int | None,
-    **given: Any,  # noqa: ANN401
-) -> None:
-    """Run several strategies on the identical scenario and put them side by side.
-
-    A --set of a strategy goes to those that know its key. Runs that are finished in
-    --output are kept, so that a comparison can go on where it stopped.
-    """
-    from fcl_flower.results.run_folder import free_folder
-    from fcl_flower.runtime.studies.plan import Study, variants_of
-
-    place = _place(backend, workers, gpus_per_client, processes)
-    port = live_port(live, port)
-    given_pairs = set_keys(given["pairs"])
-    params = {k: v for k, v in given_pairs.items() if k.startswith("strategy.")}
-    shared = configured({**given, "pairs": ()}).replace(
-        **{k: v for k, v in given_pairs.items() if k not in params}
-    )
-    names = listed(strategies, "strategies")
-    variants = variants_of(names, shared, params, counterparts=counterparts)
-    folder = output or free_folder(shared.replace(strategy="compare"))
-    _study(Study(variants, seeds_of(seeds)), folder, place, port)
-
-
-@click.command()
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option("--data-root", help="Folder with data sets.")
-@click.option("--dataset", help="Another data set than the file's.")
-@click.option("--seeds", help="Only these of the study's seeds, separated by commas.")
-@click.option("--only", help="Only the rows of these titles, separated by commas.")
-@backend_option
-@workers_option
-@gpus_option
-@jobs_option
-@output_option
-@live_option
-@live_port_option
-def study(
-    file: Path,
-    data_root: str | None,
-    dataset: str | None,
-    seeds: str | None,
-    only: str | None,
-    backend: str,
-    workers: int | None,
-    gpus_per_client: float,
-    processes: int,
-    output: Path | None,
-    live: bool,
-    port: int | None,
-) -> None:
-    """Run what a study's TOML FILE describes; go on where it was stopped.
-
-    Where rows have candidates, these are compared first, on held-out training samples,
-    and each row gets its best.
-    """
-    from fcl_flower.results.run_folder import RUNS
-    from fcl_flower.runtime.studies.file import read_study
-
-    place = _place(backend, workers, gpus_per_client, processes)
-    port = live_port(live, port)
-    found = read_study(file)
-    given = {"data_root": data_root, "dataset": dataset}
-    changes = {key: value for key, value in given.items() if value}
-    titles = [variant.title for variant in found.variants]
-    wanted = listed(only, "only") if only else titles
-    for name in wanted:
-        if name not in titles:
-            raise unknown("only", name, titles)
-    numbers = seeds_of(seeds) if seeds else found.seeds
-    for number in numbers:
-        if number not in found.seeds:
-            expected = f"one of the study's: {', '.join(map(str, found.seeds))}"
-            raise refuse("seeds", number, expected)
-    _study(
-        found.changed(**changes),
-        output or RUNS / file.absolute().parent.name,
-        place,
-        port,
-        wanted,
-        numbers,
-    )
-
-
-def _place(
-    backend: str, workers: int | None, gpus_per_client: float, processes: int = 1
-) -> "Place":
-    """Return where runs take place; refuse options of the other backend."""
-    from fcl_flower.runtime.simulation import Place
-
-    if backend == "flower" and processes > 1:
-        raise refuse("jobs", processes, "1 with --backend flower, which has --workers")
-    if backend == "in-process" and gpus_per_client:
-        expected = "none but with --backend flower"
-        raise refuse("gpus-per-client", gpus_per_client, expected)
-    return Place(backend, workers, gpus_per_client, processes)
-
-
-def _study(
-    chosen: "Study",
-    folder: Path,
-    place: "Place",
-    port: int | None,
-    wanted: Collection[str] = (),
-    seeds: Collection[int] = (),
-) -> None:
-    """Run a study, or some rows and seeds of it, and show its table."""
-    from fcl_flower.cli.terminal.study_progress import live_study, shown
-    from fcl_flower.cli.terminal.wide_table import print_sheet
-    from fcl_flower.results.tables import sheet
-    from fcl_flower.runtime.studies.choice import FOLDER, candidate_study, settle
-    from fcl_flower.runtime.studies.runs import run_study
-
-    console = Console()
-    titles = wanted or [variant.title for variant in chosen.variants]
-    numbers = seeds or chosen.seeds
-
-    def run_all(jobs: Sequence["Job"]) -> Generator[tuple["Job", "Outcome"]]:
-        return shown(console, place, jobs)
-
-    try:
-        if chosen.choice is not None:
-            trials = candidate_study(chosen.choice)
-            with live_study(port, trials, folder / FOLDER, console):
-                chosen = settle(chosen, folder, run_all, titles)
-            if (told := folder / "chosen.md").exists():
-                console.print(Markdown(told.read_text()))
-        with live_study(port, chosen, folder, console):
-            summaries = run_study(
-                chosen,
-                folder,
-                run_all,
-                lambda run: run.title in titles and run.run.seed in numbers,
-            )
-    except KeyboardInterrupt:
-        again = f"the same command with --output {folder} goes on with it"
-        click.echo(f"interrupted; {again}", err=True)
-        raise
-    print_sheet(console, sheet(summaries))
-    for summary in summaries:
-        name = f"{summary['label']} seed {summary['seed']}: "
-        _print_untrained(console, summary, name)
-    console.print(f"report: {folder / 'comparison.html'}", soft_wrap=True)
-
-
-def _print_untrained(
+def print_untrained(
     console: Console, summary: Mapping[str, Any], name: str = ""
 ) -> None:
     """Say how many tasks of clients were tested without training, if there are any."""

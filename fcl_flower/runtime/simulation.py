@@ -50,12 +50,15 @@ class Place(NamedTuple):
         processes: without Flower's runtime, runs at the same time. One run after
             another, of one client after another, is in this process; all else is in
             processes of its own.
+        local_data: with local data, the folder of each client; not in Flower's
+            runtime.
     """
 
     backend: str = "in-process"
     workers: int | None = None
     gpus_per_client: float = 0.0
     processes: int = 1
+    local_data: tuple[Path, ...] = ()
 
 
 Watch: TypeAlias = Callable[[Job, Progress], None]
@@ -67,7 +70,6 @@ def run_all(
     place: Place,
     jobs: Sequence[Job],
     watch: Watch = lambda job, progress: None,
-    local_data: Sequence[Path] = (),
 ) -> Generator[tuple[Job, Outcome]]:
     """Do some runs; yield each with its outcome when it is over.
 
@@ -78,18 +80,17 @@ def run_all(
         place: where.
         jobs: in the order in which they begin.
         watch: called with the progress of a run when it changes.
-        local_data: but in Flower's runtime, the folder of each client's local data.
 
     Raises:
         ConfigError: a folder cannot be made.
     """
     if place.backend == "in-process" and place.processes == (place.workers or 1) == 1:
-        return _run_here(jobs, local_data, watch)
-    return _run_beside(jobs, place, watch, local_data)
+        return _run_here(jobs, place, watch)
+    return _run_beside(jobs, place, watch)
 
 
 def _run_here(
-    jobs: Sequence[Job], local_data: Sequence[Path], watch: Watch
+    jobs: Sequence[Job], place: Place, watch: Watch
 ) -> Generator[tuple[Job, Outcome]]:
     """Run one after the other in this process."""
     for job in jobs:
@@ -103,7 +104,7 @@ def _run_here(
         outcome: Outcome
         try:
             outcome = run_in_process(
-                job.run.config, job.folder, local_data=local_data, watch=show
+                job.run.config, job.folder, local_data=place.local_data, watch=show
             )
         except FclError as error:
             outcome = error
@@ -111,7 +112,7 @@ def _run_here(
 
 
 def _run_beside(
-    jobs: Sequence[Job], place: Place, watch: Watch, local_data: Sequence[Path]
+    jobs: Sequence[Job], place: Place, watch: Watch
 ) -> Generator[tuple[Job, Outcome]]:
     """Run in processes beside this one, which serve one run after another."""
     waiting = iter(jobs)
@@ -130,7 +131,7 @@ def _run_beside(
                     refuse_attack(job.run.config)
                 make_folder(job.folder, "output")
                 busy[idle[-1]] = _Watched(job, watch)
-                idle[-1].begin(job.run.config, job.folder, local_data)
+                idle[-1].begin(job.run.config, job.folder, place.local_data)
                 idle.pop()
             if not busy:
                 return

@@ -20,8 +20,8 @@ class FedSeitParams(FedWeitParams):
     knowledge: SelectionRule = "previous"
     """The latest adapter of each client by default."""
     lambda2: float = Field(0.0, ge=0)
-    """Weight of keeping old tasks where they were, at least 0. Where tasks of texts have
-    much in common it only brakes, so that it is 0 here."""
+    """Weight of keeping old tasks where they were, at least 0. Where tasks of texts
+    have much in common it only brakes, so that it is 0 here."""
     dls: bool = False
     """Dense layer sharing: the clients' projections W_c and W_f are averaged and handed
     out (FedSeIT+DLS, the paper's ablation)."""

@@ -36,7 +36,6 @@ class Run:
     config: object
     folder: object
     place: object
-    local_data: tuple
 
 
 @pytest.fixture
@@ -63,9 +62,9 @@ def ran(monkeypatch):
     """Record what is run; everything runs in this process."""
     runs, run_all = [], simulation.run_all
 
-    def record(place, jobs, watch, local_data=()):
-        runs.extend(Run(job.run.config, job.folder, place, local_data) for job in jobs)
-        return run_all(simulation.Place(), jobs, watch, local_data)
+    def record(place, jobs, watch):
+        runs.extend(Run(job.run.config, job.folder, place) for job in jobs)
+        return run_all(simulation.Place(local_data=place.local_data), jobs, watch)
 
     monkeypatch.setattr(simulation, "run_all", record)
     return runs
@@ -76,7 +75,7 @@ def run_fails(monkeypatch):
     """Let every run do something else."""
 
     def fail_by(act):
-        def run_all(place, jobs, watch, local_data=()):
+        def run_all(place, jobs, watch):
             for job in jobs:
                 yield job, act()
 

@@ -534,7 +534,7 @@ def test_local_data_are_simulated_from_a_folder_a_client(fcl, ran, tmp_path, tab
     answer = fcl("simulate", *tables, *options, "--output", "here")
     assert answer.code == 0, answer.err
     (run,) = ran
-    assert [path.name for path in run.local_data] == ["a", "b"]
+    assert [path.name for path in run.place.local_data] == ["a", "b"]
     scenario = run.config.scenario
     assert (scenario.name, scenario.clients, scenario.tasks) == ("local-data", 2, 2)
     assert (run.config.model.name, run.config.model.num_features) == ("mlp", 2)
@@ -543,8 +543,41 @@ def test_local_data_are_simulated_from_a_folder_a_client(fcl, ran, tmp_path, tab
     assert found["clients"] == 2
 
 
-def test_local_data_run_in_this_process_only(fcl, nothing_runs, tables):
-    answer = fcl("simulate", *tables, "--backend", "flower")
+def test_strategies_are_compared_on_local_data(fcl, ran, tmp_path, tables):
+    shape = ["--rounds", "2", "--epochs", "2", "--no-local-only", "--output", "here"]
+    answer = fcl(*("compare", "--strategies", "fedavg,fedweit", *tables, *shape))
+    assert answer.code == 0, answer.err
+    assert [run.config.strategy.name for run in ran] == ["fedavg", "fedweit"]
+    for run in ran:
+        assert [path.name for path in run.place.local_data] == ["a", "b"]
+        assert run.config.scenario.clients == 2
+        assert run.config.model.name == "mlp"
+        assert summary_of(run.folder)["average_accuracy"] > 0.5
+
+
+def test_a_study_takes_local_data(fcl, ran, tmp_path, tables):
+    (tmp_path / "mine.toml").write_text(
+        """
+        seeds = [1]
+        local_only_counterparts = false
+        [run]
+        scenario.name = "local-data"
+        federation.rounds_per_task = 1
+        [[variant]]
+        strategy.name = "fedavg"
+        """
+    )
+    fcl("study", "mine.toml", "--output", "here").is_refusal("data: got ''", "folder")
+    answer = fcl("study", "mine.toml", *tables, "--output", "here")
+    assert answer.code == 0, answer.err
+    (run,) = ran
+    assert [path.name for path in run.place.local_data] == ["a", "b"]
+    assert run.config.scenario.tasks == 2
+
+
+@pytest.mark.parametrize("command", ["simulate", "compare"])
+def test_local_data_run_in_this_process_only(fcl, nothing_runs, tables, command):
+    answer = fcl(command, *tables, "--backend", "flower")
     answer.is_refusal("backend: got 'flower'", "in-process")
 
 

@@ -35,7 +35,7 @@ def looks(monkeypatch):
     monkeypatch.setattr(live, "LOOKS_SECONDS", 0)
 
     def looking(leave):
-        def run_all(place, jobs, watch, local_data=()):
+        def run_all(place, jobs, watch):
             for job in jobs:
                 seen.append(got(port))
                 leave(job)

@@ -222,7 +222,9 @@ def test_a_file_lists_candidates(tmp_path):
         strategy.name = "stl"
         """
     )
-    study = read_study(path).changed(data_root="elsewhere")
+    study = read_study(path).mapped(
+        lambda config: config.replace(data_root="elsewhere")
+    )
     assert titles(study) == ["FedProx", "FedProx local-only", "stl"]
     assert {v.data.root for v in study.variants} == {"elsewhere"}
     assert study.choice is not None

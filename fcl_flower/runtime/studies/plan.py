@@ -1,6 +1,6 @@
 """What is compared: one configuration for each row of a table, and seeds."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -82,12 +82,12 @@ class Study:
             for variant in self.variants
         ]
 
-    def changed(self, **changes: Scalar) -> Self:
-        """Return the same with other settings in all rows."""
-        variants = tuple(variant.replace(**changes) for variant in self.variants)
+    def mapped(self, change: Callable[[RunConfig], RunConfig]) -> Self:
+        """Return the same with the settings of all rows changed."""
+        variants = tuple(map(change, self.variants))
         choice = self.choice
         if choice is not None:
-            rows = (replace(r, config=r.config.replace(**changes)) for r in choice.rows)
+            rows = (replace(row, config=change(row.config)) for row in choice.rows)
             choice = replace(choice, rows=tuple(rows))
         return replace(self, variants=variants, choice=choice)
 
@@ -133,7 +133,10 @@ def variants_of(
             every = sorted(set().union(*keys.values()))
             raise unknown(key, key, every)
     common = {}
-    for key, usual in (("data.datasets", DATASET), ("scenario.name", "")):
+    usually = {"data.datasets": DATASET, "scenario.name": ""}
+    if shared.scenario.name == "local-data":  # whose samples are the clients'
+        usually = {}
+    for key, usual in usually.items():
         own = (str(method.defaults.get(key, usual)) for method in methods)
         chosen = next((value for value in own if value != usual), usual)
         if not shared.flat()[key]:
