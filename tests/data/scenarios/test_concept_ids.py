@@ -186,7 +186,11 @@ def test_methods_with_one_model_have_no_use_for_ids(tmp_path):
 
 @pytest.mark.parametrize(
     ("strategy", "values"),
-    [("stl", {}), ("analytic", {}), ("fedweit", {"local_only": True})],
+    [
+        ("stl", {}),
+        ("analytic", {"dataset": "digits", "model": "small"}),
+        ("fedweit", {"local_only": True}),
+    ],
 )
 def test_other_methods_run_with_ids(tmp_path, strategy, values):
     run_in_process(told(tmp_path, strategy=strategy, rounds=4, clients=2, **values))
