@@ -9,22 +9,13 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 from fcl_flower.cli.options import (
-    backend_option,
     configured,
-    data_option,
-    gpus_option,
-    jobs_option,
     listed,
-    live_option,
-    live_port,
-    live_port_option,
-    output_option,
-    place_of,
     run_options,
     seeds_of,
     set_keys,
+    several_runs,
     with_folders,
-    workers_option,
 )
 from fcl_flower.cli.simulate import print_untrained
 from fcl_flower.core.errors import refuse, unknown
@@ -52,25 +43,13 @@ if TYPE_CHECKING:
     default=True,
     help="Also run each strategy without communication.",
 )
-@data_option
-@backend_option
-@workers_option
-@gpus_option
-@jobs_option
-@output_option
-@live_option
-@live_port_option
+@several_runs
 def compare(
     strategies: str,
     seeds: str,
     counterparts: bool,
-    folders: tuple[Path, ...],
-    backend: str,
-    workers: int | None,
-    gpus_per_client: float,
-    processes: int,
     output: Path | None,
-    live: bool,
+    place: "Place",
     port: int | None,
     **given: Any,  # noqa: ANN401
 ) -> None:
@@ -82,20 +61,20 @@ def compare(
     from fcl_flower.results.run_folder import free_folder
     from fcl_flower.runtime.studies.plan import Study, variants_of
 
-    place = place_of(backend, workers, gpus_per_client, processes, folders)
-    port = live_port(live, port)
     given_pairs = set_keys(given["pairs"])
     params = {k: v for k, v in given_pairs.items() if k.startswith("strategy.")}
     shared = configured({**given, "pairs": ()}).replace(
         **{k: v for k, v in given_pairs.items() if k not in params}
     )
-    if folders and not shared.scenario.name:  # before a strategy brings its own
+    if (
+        place.local_data and not shared.scenario.name
+    ):  # before a strategy brings its own
         shared = shared.replace(**{"scenario.name": "local-data"})
     names = listed(strategies, "strategies")
     variants = variants_of(names, shared, params, counterparts=counterparts)
     folder = output or free_folder(shared.replace(strategy="compare"))
     chosen = Study(variants, seeds_of(seeds)).mapped(
-        lambda config: with_folders(config, folders)
+        lambda config: with_folders(config, place.local_data)
     )
     _study(chosen, folder, place, port)
 
@@ -106,27 +85,15 @@ def compare(
 @click.option("--dataset", help="Another data set than the file's.")
 @click.option("--seeds", help="Only these of the study's seeds, separated by commas.")
 @click.option("--only", help="Only the rows of these titles, separated by commas.")
-@data_option
-@backend_option
-@workers_option
-@gpus_option
-@jobs_option
-@output_option
-@live_option
-@live_port_option
+@several_runs
 def study(
     file: Path,
     data_root: str | None,
     dataset: str | None,
     seeds: str | None,
     only: str | None,
-    folders: tuple[Path, ...],
-    backend: str,
-    workers: int | None,
-    gpus_per_client: float,
-    processes: int,
     output: Path | None,
-    live: bool,
+    place: "Place",
     port: int | None,
 ) -> None:
     """Run what a study's TOML FILE describes; go on where it was stopped.
@@ -137,14 +104,12 @@ def study(
     from fcl_flower.results.run_folder import RUNS
     from fcl_flower.runtime.studies.file import read_study
 
-    place = place_of(backend, workers, gpus_per_client, processes, folders)
-    port = live_port(live, port)
     found = read_study(file)
     given = {"data_root": data_root, "dataset": dataset}
     changes = {key: value for key, value in given.items() if value}
 
     def changed(config: "RunConfig") -> "RunConfig":
-        return with_folders(config.replace(**changes), folders)
+        return with_folders(config.replace(**changes), place.local_data)
 
     titles = [variant.title for variant in found.variants]
     wanted = listed(only, "only") if only else titles

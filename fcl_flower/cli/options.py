@@ -1,8 +1,9 @@
 """What the command line gives, made into a configuration."""
 
 from collections.abc import Callable, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
@@ -220,9 +221,9 @@ def seeds_of(text: str) -> tuple[int, ...]:
 
 def with_folders(config: RunConfig, folders: Sequence[Path]) -> RunConfig:
     """Return the settings for clients with these folders; without any, as they are."""
-    from fcl_flower.setup.local_proposal import with_local_data
-
     if folders:
+        from fcl_flower.setup.local_proposal import with_local_data
+
         return with_local_data(config, folders)
     if config.scenario.name == "local-data":
         raise refuse("data", "", "a folder for each client, for scenario local-data")
@@ -241,10 +242,39 @@ def place_of(
 
     if backend == "flower" and folders:
         raise refuse("backend", backend, "in-process, for local data")
-
     if backend == "flower" and processes > 1:
         raise refuse("jobs", processes, "1 with --backend flower, which has --workers")
     if backend == "in-process" and gpus_per_client:
         expected = "none but with --backend flower"
         raise refuse("gpus-per-client", gpus_per_client, expected)
     return Place(backend, workers, gpus_per_client, processes, folders)
+
+
+def several_runs(command: F) -> F:
+    """Give a command of several runs the options of where they go.
+
+    It gets ``output``, where they take place as ``place``, and the ``port`` of a live
+    page or None.
+    """
+
+    @wraps(command)
+    def call(
+        folders: tuple[Path, ...],
+        backend: str,
+        workers: int | None,
+        gpus_per_client: float,
+        processes: int,
+        live: bool,
+        port: int | None,
+        **given: Any,  # noqa: ANN401
+    ) -> None:
+        place = place_of(backend, workers, gpus_per_client, processes, folders)
+        command(place=place, port=live_port(live, port), **given)
+
+    options = (
+        *(data_option, backend_option, workers_option, gpus_option, jobs_option),
+        *(output_option, live_option, live_port_option),
+    )
+    for option in reversed(options):
+        call = option(call)
+    return cast(F, call)
