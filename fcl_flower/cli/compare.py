@@ -166,6 +166,7 @@ def _study(
                 folder,
                 run_all,
                 lambda run: run.title in titles and run.run.seed in numbers,
+                place.local_data,
             )
     except KeyboardInterrupt:
         again = f"the same command with --output {folder} goes on with it"

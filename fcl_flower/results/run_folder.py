@@ -3,12 +3,13 @@
 import contextlib
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.core.errors import RoundError
+from fcl_flower.core.errors import ConfigError, RoundError
+from fcl_flower.data.local.checksum import checksum
 from fcl_flower.storage.folder_lock import COMMAND_LOCK, locked
 from fcl_flower.storage.private import make_private_folder
 
@@ -20,6 +21,8 @@ CHECKPOINT = "checkpoint"
 WORK = ".flower"
 """What a simulation needs to run and to be resumed: the states of its clients."""
 CLIENTS = f"{WORK}/clients"
+LOCAL_DATA = "local-data.json"
+"""The checksum of each client's local data: of others it would be another run."""
 
 
 def resumable(folder: Path) -> bool:
@@ -52,7 +55,7 @@ def free_folder(config: RunConfig) -> Path:
 
 @contextlib.contextmanager
 def prepared_folder(
-    config: RunConfig, folder: Path, data_root: Path
+    config: RunConfig, folder: Path, data_root: Path, local_data: Sequence[Path] = ()
 ) -> Iterator[RunConfig]:
     """Remove what an earlier run left; yield the configuration with absolute paths.
 
@@ -63,13 +66,19 @@ def prepared_folder(
         config: with ``resume``, the clients' states stay.
         folder: of the run; exists and is writable.
         data_root: folder with data sets.
+        local_data: with local data, the folder of each client.
 
     Raises:
-        ConfigError: another run or command works on the folder.
+        ConfigError: another run or command works on the folder, or a run that is to go
+            on has learned from other local data.
     """
     with locked(folder, "output", COMMAND_LOCK):
         with locked(folder, "output"):  # a server may outlive the command before
+            if config.run.resume:
+                check_local_data(folder, config, local_data)
             prepared = _prepare(config, folder, data_root)
+            if local_data:
+                write_json(folder / LOCAL_DATA, _checksums(config, local_data))
         yield prepared
 
 
@@ -78,13 +87,44 @@ def _prepare(config: RunConfig, folder: Path, data_root: Path) -> RunConfig:
     for part in [work / "app", work / "home"] if config.run.resume else [work]:
         shutil.rmtree(part, ignore_errors=True)
     make_private_folder(work)
-    for name in ("summary.json", BEGUN, "progress.json"):
+    for name in ("summary.json", BEGUN, "progress.json", LOCAL_DATA):
         (folder / name).unlink(missing_ok=True)
     return config.replace(
         output=str(folder.absolute()),
         client_state=str((folder / CLIENTS).absolute()),
         data_root=str(data_root.absolute()),
     )
+
+
+def check_local_data(
+    folder: Path, config: RunConfig, local_data: Sequence[Path]
+) -> None:
+    """Refuse local data that are not those of the run in a folder.
+
+    Args:
+        folder: with a run, finished or not; of an earlier version it knows of no data.
+        config: of the run.
+        local_data: the folder of each client.
+
+    Raises:
+        ConfigError: a client's data differ, or cannot be read.
+    """
+    if not (folder / LOCAL_DATA).exists():
+        return
+    learned = json.loads((folder / LOCAL_DATA).read_text())
+    for data, old, new in zip(
+        local_data, learned, _checksums(config, local_data), strict=True
+    ):
+        if old != new:
+            raise ConfigError(
+                f"data: got {str(data)!r}, whose tasks are not those that the run in "
+                f"{str(folder)!r} has learned; expected the same data, or another "
+                "folder for the results"
+            )
+
+
+def _checksums(config: RunConfig, local_data: Sequence[Path]) -> list[str]:
+    return [checksum(path, config.scenario.tasks) for path in local_data]
 
 
 def close_folder(folder: Path, *, keep_clients: bool) -> dict[str, Any]:

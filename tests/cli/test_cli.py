@@ -555,6 +555,44 @@ def test_strategies_are_compared_on_local_data(fcl, ran, tmp_path, tables):
         assert summary_of(run.folder)["average_accuracy"] > 0.5
 
 
+def test_finished_runs_are_kept_for_the_data_they_have_learned(
+    fcl, ran, tmp_path, tables
+):
+    options = ["--rounds", "1", "--no-local-only", "--output", "here"]
+    command = ["compare", "--strategies", "fedavg", *options]
+    assert fcl(*command, *tables).code == 0
+    refused = fcl(*command, "--data", "b", "--data", "a")
+    refused.is_refusal("data: got 'b'", "'here/fedavg-seed0'")
+    (tmp_path / "a").rename(tmp_path / "moved")
+    assert fcl(*command, "--data", "moved", "--data", "b").code == 0
+    assert len(ran) == 1
+    train = tmp_path / "b" / "task-02" / "train.csv"
+    train.write_text(train.read_text() + "0.0,dog,0.0\n")
+    fcl(*command, "--data", "moved", "--data", "b").is_refusal("data: got 'b'")
+    assert len(ran) == 1
+
+
+def test_an_interrupted_run_goes_on_with_the_data_it_has_learned(
+    fcl, ran, tmp_path, tables, monkeypatch
+):
+    def stop_after_a_round(progress):
+        if progress["round"] == 2:
+            raise KeyboardInterrupt
+
+    options = ["--strategy", "fedavg", "--rounds", "3", "--output", "here"]
+    with monkeypatch.context() as patched:
+        shown = "fcl_flower.cli.terminal.progress.Display.show"
+        patched.setattr(shown, lambda self, progress: stop_after_a_round(progress))
+        assert fcl("simulate", *tables, *options).code == 130
+    train = tmp_path / "a" / "task-01" / "train.csv"
+    whole = train.read_text()
+    train.write_text(whole + "0.0,dog,0.0\n")
+    refused = fcl("simulate", *tables, "--resume", "here")
+    refused.is_refusal("data: got 'a'", "'here'")
+    train.write_text(whole)
+    assert fcl("simulate", *tables, "--resume", "here").code == 0
+
+
 def test_a_study_takes_local_data(fcl, ran, tmp_path, tables):
     (tmp_path / "mine.toml").write_text(
         """

@@ -72,7 +72,9 @@ def run_in_process(
     log_file = None if verbose else folder / "flower.log"
     with (
         _ONE_RUN,
-        prepared_folder(config, folder, resolve.data_root(config)) as prepared,
+        prepared_folder(
+            config, folder, resolve.data_root(config), local_data
+        ) as prepared,
         log_to(log_file, mode="w"),
     ):
         if workers == 1:

@@ -10,7 +10,7 @@ from fcl_flower.config.parsing import read_toml
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError, FclError, RoundError, refuse
 from fcl_flower.results.report import write_comparison
-from fcl_flower.results.run_folder import resumable
+from fcl_flower.results.run_folder import check_local_data, resumable
 from fcl_flower.results.tables import Summary, rows, table
 from fcl_flower.runtime.simulation import Job, Outcome
 from fcl_flower.runtime.studies.plan import Study
@@ -26,6 +26,7 @@ def run_study(
     folder: Path,
     run_all: RunAll,
     wanted: Callable[[RunConfig], bool] = lambda config: True,
+    local_data: Sequence[Path] = (),
 ) -> list[Summary]:
     """Run what is not there yet; return all summaries in the order of the runs.
 
@@ -38,21 +39,26 @@ def run_study(
         folder: one folder a run goes below it, and the tables.
         run_all: does runs and yields each with its outcome when it is over.
         wanted: says which of the runs to do if they are not there yet.
+        local_data: with local data, the folder of each client.
 
     Raises:
         ConfigError: a configuration is refused, or a finished run in ``folder`` was
-            made with other settings.
+            made with other settings or of other local data.
         RoundError: some runs failed; all others are finished.
     """
     runs = checked(study)
     folders = {run_folder(folder, one.config): one for one in runs}
-    kept = {place: _finished(place, one.config) for place, one in folders.items()}
+    for place, one in folders.items():
+        if (place / "summary.json").exists() or resumable(place):
+            _check_same(place, one.config)
+            check_local_data(place, one.config, local_data)
+    kept = {place: _finished(place) for place in folders}
     chosen = [place for place, one in folders.items() if wanted(one.config)]
     jobs = []
     for number, place in enumerate(chosen, 1):
         if kept[place] is None:
             one = folders[place]
-            begun = one.config.replace(resume=_begun(place, one.config))
+            begun = one.config.replace(resume=resumable(place))
             jobs.append(Job(replace(one, config=begun), place, number, len(chosen)))
     failed = {}
     with closing(run_all(jobs)) as done:
@@ -107,20 +113,11 @@ def _write_tables(folder: Path, kept: Mapping[Path, Summary | None]) -> list[Sum
     return summaries
 
 
-def _finished(place: Path, config: RunConfig) -> Summary | None:
+def _finished(place: Path) -> Summary | None:
     if not (place / "summary.json").exists():
         return None
-    _check_same(place, config)
     found: Summary = json.loads((place / "summary.json").read_text())
     return found
-
-
-def _begun(place: Path, config: RunConfig) -> bool:
-    """Return whether a run was interrupted after its first round, and can go on."""
-    if not resumable(place):
-        return False
-    _check_same(place, config)
-    return True
 
 
 def _check_same(place: Path, config: RunConfig) -> None:
