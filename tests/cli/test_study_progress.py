@@ -4,10 +4,12 @@ import io
 import time
 from pathlib import Path
 
+import pytest
 from fakes import tiny
 from rich.console import Console
 
 from fcl_flower.cli.terminal.study_progress import StudyDisplay
+from fcl_flower.core.errors import RoundError
 from fcl_flower.runtime.simulation import Job
 from fcl_flower.setup.resolve import resolve
 
@@ -46,8 +48,8 @@ def shown(jobs, *events, processes=1, **terminal):
     with StudyDisplay(console, jobs, processes, lambda: now[0]) as display:
         for seconds, number, rounds_done in events:
             now[0] += seconds
-            if rounds_done is None:
-                display.over(jobs[number])
+            if rounds_done is None or isinstance(rounds_done, RoundError):
+                display.over(jobs[number], rounds_done)
             else:
                 display.show(jobs[number], progress(rounds_done))
     return output.getvalue()
@@ -71,6 +73,18 @@ def test_lines_name_the_run_among_all_and_say_what_is_left():
         "3 of 3 runs done",
     ]
     assert "\x1b" not in text
+
+
+@pytest.mark.parametrize("terminal", [{}, {"force_terminal": True}])
+def test_a_run_that_fails_says_so_at_once_and_is_not_counted_as_done(terminal):
+    broken = RoundError("no [bold]replies[/bold]")
+    events = [(0, 0, 0), (60, 0, 2), (0, 0, broken), (0, 1, 0), (60, 1, 2)]
+    text = shown(TWO_LEFT, *events, (60, 1, 4), (0, 1, None), **terminal)
+    assert "run 2 of 3: fedavg seed 2 failed: no [bold]replies[/bold]" in text
+    if not terminal:  # which is drawn now and then
+        assert "1 of 3 runs done, 1 failed" in text
+    assert "2 of 3 runs done, 1 failed" in text
+    assert "3 of 3" not in text.replace("run 3 of 3", "")
 
 
 def test_two_runs_at_a_time_have_their_own_lines():

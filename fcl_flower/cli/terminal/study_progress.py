@@ -19,7 +19,7 @@ from fcl_flower.cli.terminal.progress import (
     describe,
     time_done,
 )
-from fcl_flower.core.errors import ConfigError
+from fcl_flower.core.errors import ConfigError, FclError
 from fcl_flower.results.report.html.numbers import duration
 from fcl_flower.results.run_folder import begun
 from fcl_flower.runtime.processes import Progress
@@ -56,8 +56,9 @@ class StudyDisplay(Screen):
         self._estimate = Estimate(variants, processes, clock)
         self._index = {job.folder: index for index, job in enumerate(jobs)}
         self._active: dict[int, Progress] = {}
-        self._over = jobs[0].of - len(jobs) if jobs else 0
+        self._done = jobs[0].of - len(jobs) if jobs else 0
         """Those of earlier commands, too."""
+        self._failed = 0
         super().__init__(console)
 
     def show(self, job: "Job", progress: Progress) -> None:
@@ -68,15 +69,19 @@ class StudyDisplay(Screen):
         if self._live is None:
             self._lines.show(_label(job), progress)
 
-    def over(self, job: "Job") -> None:
-        """Show that a run has finished or failed, and what is left."""
+    def over(self, job: "Job", error: FclError | None = None) -> None:
+        """Show that a run has finished or failed, why it has, and what is left."""
         index = self._index[job.folder]
         last = self._active.pop(index, None)
         self._estimate.over(index)
-        self._over += 1
+        if error is not None:
+            self._failed += 1
+            self._lines.write(f"{_label(job)} failed: {error}")
+        else:
+            self._done += 1
         if self._live is None:
             self._lines.write(self._rest())
-        elif last is not None:
+        elif last is not None and error is None:
             self._lines.write(f"{_label(job)}: {describe(last)}")
 
     @override
@@ -92,9 +97,11 @@ class StudyDisplay(Screen):
         if not self._jobs:
             return ""
         total = self._jobs[0].of
-        text = f"{self._over} of {total} runs done"
+        text = f"{self._done} of {total} runs done"
+        if self._failed:
+            text += f", {self._failed} failed"
         left = self._estimate.left()
-        if self._over == total or left is None:
+        if self._done + self._failed == total or left is None:
             return text
         return f"{text}, about {duration(left)} left"
 
@@ -110,7 +117,7 @@ def shown(
         closing(run_all(place, jobs, display.show)) as done,
     ):
         for job, outcome in done:
-            display.over(job)
+            display.over(job, outcome if isinstance(outcome, FclError) else None)
             yield job, outcome
 
 
