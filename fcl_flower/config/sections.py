@@ -151,6 +151,9 @@ class ModelSection(NamedSection):
     mask_logits: bool = False
     """Let a single head predict no labels but those of the test's task, or with hidden
     concepts those of the recent samples; training is as without."""
+    mask_loss: bool = False
+    """With mask_logits: losses too know no labels but those of the client's samples
+    (restricted softmax; FedRS, Li and Zhan, KDD 2021, with alpha = 0)."""
     num_features: int = Field(0, ge=0)
     """Numbers in a sample of tabular data; 0 for those of the data set. With local
     texts: numbers in a word vector."""

@@ -140,7 +140,7 @@ class Client:
             run, self.scenario, node.partition_id, network
         )
         if config.model.growing_head:
-            self.learner.model.grow_head(self.scenario.labels_until(stage.task))
+            self.learner.model.restrict_head(self.scenario.labels_until(stage.task))
         masked = config.federation.secure_aggregation
         self.masks = ClientSide(context) if masked else None
         self.wire = WireFormat.of(config.federation, run.algorithm.load_server())
@@ -224,6 +224,8 @@ class Client:
         train, valid, test = map(self._here, (found.train, found.valid, found.test))
         if self.config.scenario.joint:
             train, valid = self._of_all_tasks("train"), self._of_all_tasks("valid")
+        if self.config.model.mask_loss:
+            self.learner.model.restrict_head([*train.y.tolist(), *valid.y.tolist()])
         return TaskData(train, valid, test, found.classes)
 
     def scores(
@@ -240,6 +242,9 @@ class Client:
         found, by_class = [], []
         for task in range(self.scenario.num_tasks if hidden else stage.task + 1):
             known, asked = received, task
+            if self.config.model.mask_loss:
+                labels = self._examples(task, seen).y.tolist()
+                self.learner.model.restrict_head(labels)
             if blind:
                 if isinstance(self.learner, SelectsModel):
                     recent = self._examples(task, seen)

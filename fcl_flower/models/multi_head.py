@@ -127,14 +127,14 @@ class MultiHeadModel(nn.Module):
         """Return the index in ``heads`` that answers for ``task``."""
         return 0 if self.single_head else task
 
-    def grow_head(self, labels: Sequence[int]) -> None:
+    def restrict_head(self, labels: Sequence[int]) -> None:
         """Let the single head know nothing but some of its classes.
 
-        A row of weights waits as it was initialised until its class is among them, so
-        that this is a head to which rows are added.
+        The rows of the others have no gradient and stay as they are: a head to which
+        rows are added as classes come, or a softmax restricted to a client's labels.
 
         Args:
-            labels: indices of the classes so far.
+            labels: indices of the classes, of any number and order.
         """
         head = cast(GrowingHead, self.heads[0])
         device = next(head.parameters()).device

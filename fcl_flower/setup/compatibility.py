@@ -152,6 +152,19 @@ def check_choices(run: ResolvedRun) -> None:
             f"false for scenario {name}, in which the task of a test is not known",
         ),
         (
+            config.model.mask_loss and not config.model.mask_logits,
+            "model.mask_loss",
+            True,
+            "false without model.mask_logits, by which tests know their labels",
+        ),
+        (
+            config.model.mask_loss and trains_on_server,
+            "model.mask_loss",
+            True,
+            f"false for {config.strategy.name}, which trains on the server on all "
+            "classes",
+        ),
+        (
             config.model.growing_head and not scenario.incremental,
             "model.growing_head",
             True,

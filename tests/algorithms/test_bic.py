@@ -60,9 +60,9 @@ def test_the_loss_of_a_third_task_and_its_gradient_by_numpy(growing):
     state, _ = one.train(state, plain(), SECOND, data(1))
     state, _ = one.train(state, plain(), THIRD, data(1))
     if growing:
-        one.model.grow_head(range(5))
+        one.model.restrict_head(range(5))
     else:
-        one.model.grow_head(range(6))
+        one.model.restrict_head(range(6))
     old = moved(start())
     task = data(2)
     if growing:  # the last class does not exist yet
@@ -116,7 +116,7 @@ def test_the_old_model_speaks_as_it_is_corrected():
 
 def test_the_first_task_is_plain_training_among_the_classes_so_far():
     one, other = learner(), Sgd(Params(), model(), place())
-    other.model.grow_head([0, 1])
+    other.model.restrict_head([0, 1])
     state, found = one.train({}, plain(), FIRST, data(0))
     _, expected = other.train({}, start(), FIRST, data(0))
     assert same(found.payload, expected.payload)

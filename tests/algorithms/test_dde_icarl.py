@@ -86,10 +86,10 @@ def test_there_are_no_more_neighbours_than_other_samples(among, count, expected)
 def test_labels_are_told_by_a_sample_and_its_neighbours(growing):
     one = learner(where=STILL)
     if growing:
-        one.model.grow_head([0, 1])
+        one.model.restrict_head([0, 1])
     state, _ = one.train({}, start(), FIRST, data(0))
     if growing:
-        one.model.grow_head([0, 1, 2, 3])
+        one.model.restrict_head([0, 1, 2, 3])
     old_base = moved(start())["base"]
     one.train(state, {"base": old_base}, SECOND, data(1))
     now = moved(start(), 0.07)["base"]

@@ -51,10 +51,10 @@ def test_the_loss_of_a_second_task_and_its_gradient_by_numpy(growing):
     # So many a step that both terms are over all that is stored.
     one = learner(alpha=0.7, beta=0.4, where=place(learning_rate=1e-12))
     if growing:
-        one.model.grow_head([0, 1])
+        one.model.restrict_head([0, 1])
     state, _ = one.train({}, start(), FIRST, data(0))
     if growing:
-        one.model.grow_head([0, 1, 2, 3])
+        one.model.restrict_head([0, 1, 2, 3])
     one.train(state, moved(start()), SECOND, data(1))
     now = moved(start(), 0.07)["base"]
     load(one.model, now)

@@ -44,10 +44,10 @@ def learner(samples=8, where=None, **more):
 def test_the_loss_of_a_second_task_and_its_gradient_by_numpy(distillation, growing):
     one = learner(distillation=distillation, where=place(learning_rate=1e-12))
     if growing:
-        one.model.grow_head([0, 1])
+        one.model.restrict_head([0, 1])
     state, _ = one.train({}, start(), FIRST, data(0))
     if growing:
-        one.model.grow_head([0, 1, 2, 3])
+        one.model.restrict_head([0, 1, 2, 3])
     old_base = moved(start())["base"]
     one.train(state, {"base": old_base}, SECOND, data(1))
     now = moved(start(), 0.07)["base"]

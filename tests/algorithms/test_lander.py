@@ -39,7 +39,7 @@ def model(grown=False):
         body, features=6, input_shape=SHAPE, tasks=1, classes=6, single_head=True
     )
     if grown:
-        made.grow_head(range(5))
+        made.restrict_head(range(5))
     return made
 
 

@@ -64,10 +64,10 @@ def test_the_loss_of_a_second_task_and_its_gradient_by_numpy(contrast, growing):
     params = LwfParams(strength=1.7, temperature=2.5, contrast=contrast)
     learner = Lwf(params, model(), place(learning_rate=1e-12))
     if growing:
-        learner.model.grow_head([0, 1])
+        learner.model.restrict_head([0, 1])
     state, _ = learner.train({}, start(), FIRST, data(0))
     if growing:
-        learner.model.grow_head([0, 1, 2, 3])
+        learner.model.restrict_head([0, 1, 2, 3])
     old_base = moved(start())["base"]
     learner.train(state, {"base": old_base}, SECOND, data(1))
     now = moved(start(), 0.07)["base"]
@@ -156,12 +156,12 @@ def test_a_client_that_lost_its_state_starts_with_the_model_that_it_gets():
 
 def test_a_growing_head_tells_which_classes_others_have_met():
     network = model()
-    network.grow_head([0, 1, 2])
+    network.restrict_head([0, 1, 2])
     labels = torch.tensor([1, 1, 0])
     teacher = Teacher.of_task({}, start(), FIRST, network, labels)
     assert teacher.known.tolist() == [0, 1, 2]
     assert not teacher.teaches
-    network.grow_head([0, 1, 2, 3, 4])
+    network.restrict_head([0, 1, 2, 3, 4])
     later = Teacher.of_task(teacher.kept(FIRST), start(), SECOND, network, labels + 3)
     assert later.old.tolist() == [0, 1, 2]
     assert later.known.tolist() == [0, 1, 2, 3, 4]

@@ -59,7 +59,7 @@ def test_the_loss_of_a_third_task_and_its_gradient_by_numpy(growing):
     one = learner(8, place(learning_rate=1e-12), **params)
     state = after_two_tasks(one)
     if growing:
-        one.model.grow_head(range(6))
+        one.model.restrict_head(range(6))
     old_base = moved(start())["base"]
     one.train(state, {"base": old_base}, THIRD_TASK, data(2))
     now = moved(start(), 0.07)["base"]
@@ -158,7 +158,7 @@ def task_rest(task):
 
 def test_a_growing_head_tells_of_classes_that_others_have_met():
     one = learner()
-    one.model.grow_head([0, 1, 2])
+    one.model.restrict_head([0, 1, 2])
     state, _ = one.train({}, start(), FIRST, data(0))
     assert state["memory/tasks"]["first"].tolist() == [0, 0, 0, -1, -1, -1]
 

@@ -22,6 +22,9 @@ MORE = {
         "strategy.concepts": 2,
     },
     "fedavg with masked logits": {"head": "single", "mask_logits": True},
+    "fedavg with a masked loss": {
+        **{"head": "single", "mask_logits": True, "mask_loss": True}
+    },
 }
 HOOKS = (AnswersQueries, SelectsModel)
 

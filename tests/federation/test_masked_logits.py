@@ -6,10 +6,11 @@ import torch
 from fakes import rounds_of, run_in_process, summary_of, tiny
 
 from clients.concept_matching.client import ConceptMatching
+from clients.fedavg import Sgd
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.data.client_data import ScenarioData
 from fcl_flower.federation import client as client_module
-from fcl_flower.models.multi_head import mask_logits
+from fcl_flower.models.multi_head import CLOSED, GrowingHead, Head, mask_logits
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.loop import score
 
@@ -106,6 +107,65 @@ def test_a_hidden_concept_has_the_labels_of_the_recent_samples(tmp_path, monkeyp
     assert {splits[id(labels)] for labels in recent} == {"valid"}
 
 
+# ---- losses
+
+
+@pytest.fixture
+def moved(monkeypatch):
+    """Return, for each round of a client, which rows it has moved and its labels."""
+    found, train = [], Sgd.train
+
+    def watch(self, state, received, stage, data):
+        state, update = train(self, state, received, stage, data)
+        old, new = (
+            np.asarray(base["heads.0.weight"])
+            for base in (received["base"], update.payload["base"])
+        )
+        rows = np.flatnonzero((old != new).any(1))
+        found.append(({*rows.tolist()}, {*data.train.y.tolist()}))
+        return state, update
+
+    monkeypatch.setattr(Sgd, "train", watch)
+    return found
+
+
+def test_rows_of_labels_that_a_client_does_not_have_stay_as_they_came(tmp_path, moved):
+    given = {"strategy": "fedavg", **SINGLE, "mask_logits": True}
+    run_in_process(tiny(tmp_path / "loss", **given, mask_loss=True))
+    assert moved
+    assert all(rows == labels for rows, labels in moved)
+    moved.clear()
+    run_in_process(tiny(tmp_path / "logits", **given))
+    assert all(rows > labels for rows, labels in moved)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "given", "most"),
+    [
+        ("fedavg", SINGLE, 2),
+        ("ewc", SINGLE, 2),
+        ("fedweit", SINGLE, 2),
+        # Ten digits are shared out to two concepts.
+        ("concept-matching", {**CONCEPTS, "dataset": "digits"}, 5),
+    ],
+)
+def test_every_loss_is_that_of_a_head_with_these_labels(
+    tmp_path, monkeypatch, strategy, given, most
+):
+    seen = []
+
+    def watch(self, logits):
+        found = GrowingHead.hide(self, logits)
+        seen.append((found > CLOSED).any(0).sum().item())
+        return found
+
+    monkeypatch.setattr(Head, "hide", watch, raising=False)
+    given = {**given, "strategy": strategy, "mask_logits": True, "mask_loss": True}
+    run_in_process(tiny(tmp_path, **given))
+    assert seen
+    assert max(seen) == most
+
+
 @pytest.mark.parametrize(
     ("given", "why"),
     [
@@ -122,3 +182,26 @@ def test_it_is_refused_where_it_says_nothing(tmp_path, given, why):
         ConfigError, match=f"^model.mask_logits: got True, expected {why}"
     ):
         resolve(tiny(tmp_path, **given, mask_logits=True))
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({**SINGLE, "strategy": "fedavg"}, "false without model.mask_logits"),
+        (
+            {
+                **SINGLE,
+                "strategy": "fedet",
+                "mask_logits": True,
+                "scenario": "overlapped",
+            },
+            "false for fedet, which trains on the server",
+        ),
+    ],
+    ids=["tests that know nothing", "a server that trains"],
+)
+def test_a_masked_loss_is_refused_where_it_says_nothing(tmp_path, given, why):
+    with pytest.raises(
+        ConfigError, match=f"^model.mask_loss: got True, expected {why}"
+    ):
+        resolve(tiny(tmp_path, **given, mask_loss=True))

@@ -35,7 +35,7 @@ def network(labels=()):
         single_head=True,
     )
     if labels:
-        made.grow_head(labels)
+        made.restrict_head(labels)
     return made
 
 
@@ -124,7 +124,7 @@ def test_no_learner_answers_with_a_class_of_a_later_task(tmp_path, name):
     strategy = factory.build_strategy(run)
     learner = factory.build_learner(run, plan, client=0)
     model = learner.model
-    model.grow_head(plan.labels_until(0))
+    model.restrict_head(plan.labels_until(0))
     words = factory.build_tokenizer(run) or factory.build_word_vectors(run)
     form = InputSpec(run.data_root, run.input_shape, True, words)
     data = task_data(plan, 0, 0, form)
@@ -147,13 +147,13 @@ def test_each_task_opens_its_classes_and_a_run_without_the_setting_none(
     tmp_path, monkeypatch
 ):
     opened = []
-    grow = MultiHeadModel.grow_head
+    grow = MultiHeadModel.restrict_head
 
     def noted(self, labels):
         opened.append(tuple(labels))
         grow(self, labels)
 
-    monkeypatch.setattr(MultiHeadModel, "grow_head", noted)
+    monkeypatch.setattr(MultiHeadModel, "restrict_head", noted)
     run_in_process(small(tmp_path / "usual", "fedavg"))
     assert not opened
     config = small(tmp_path / "grown", "fedavg", growing_head=True)

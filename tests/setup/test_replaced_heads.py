@@ -75,7 +75,7 @@ def test_they_grow_with_the_classes(tmp_path):
     model = factory.build_model(run, factory.build_scenario(run))
     x = torch.randn(3, 1, 8, 8)
     every = model(x, 0)
-    model.grow_head([1, 3])
+    model.restrict_head([1, 3])
     found = model(x, 0)
     assert torch.equal(found[:, [1, 3]], every[:, [1, 3]])
     assert (found == CLOSED).sum() == 3 * (model.classes - 2)

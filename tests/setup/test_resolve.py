@@ -207,7 +207,7 @@ def test_a_text_encoder_is_minilm_where_none_is_named(resolved):
         (
             {"model": {"name": "resnet18", "encoder": "minilm"}},
             "model.encoder: got 'encoder', expected one of growing_head, head, "
-            "mask_logits, name, num_features",
+            "mask_logits, mask_loss, name, num_features",
         ),
         (
             {"dataset": "rows", "num_features": 5},

@@ -38,7 +38,7 @@ def model(grown=None):
         body, features=6, input_shape=(4,), tasks=1, classes=6, single_head=True
     )
     if grown:
-        made.grow_head(range(grown))
+        made.restrict_head(range(grown))
     return made
 
 

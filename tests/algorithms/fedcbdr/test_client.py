@@ -181,10 +181,10 @@ WEIGHTS |= {"old_weight": 1.4, "new_weight": 0.6}
 def test_the_loss_of_a_second_task_and_its_gradient_by_numpy(growing, rows):
     one = learner(where=place(learning_rate=1e-12), **WEIGHTS)
     if growing:
-        one.model.grow_head([0, 1])
+        one.model.restrict_head([0, 1])
     state, _ = coordinated(one, FIRST, 0, [3, 2, 0, 0, 0, 0])
     if growing:
-        one.model.grow_head([0, 1, 2, 3])
+        one.model.restrict_head([0, 1, 2, 3])
     one.train(state, start(), SECOND, data(1))
     now = moved(start(), 0.07)["base"]
     load(one.model, now)

@@ -43,7 +43,7 @@ def model(grown=None, params=None):
     if params is not None:
         FedSpace.replace_heads(made, params)
     if grown:
-        made.grow_head(range(grown))
+        made.restrict_head(range(grown))
     return made
 
 

@@ -55,7 +55,7 @@ def test_a_class_that_the_head_does_not_have_yet_is_closed():
     x, layer = torch.randn(5, 4), head()
     model.heads = torch.nn.ModuleList([layer])
     before = model(x, 0)
-    model.grow_head([0, 2])
+    model.restrict_head([0, 2])
     assert (model(x, 0)[:, 1] == CLOSED).all()
     assert torch.equal(model(x, 0)[:, [0, 2]], before[:, [0, 2]])
 

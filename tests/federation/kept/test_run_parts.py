@@ -155,7 +155,7 @@ def test_what_a_learner_does_to_its_network_reaches_no_other(tmp_path):
     with torch.no_grad():
         for tensor in spoilt.state_dict().values():
             tensor.fill_(7)
-    spoilt.grow_head([0])
+    spoilt.restrict_head([0])
     spoilt.eval()
     spoilt.requires_grad_(False)
 
