@@ -144,6 +144,25 @@ def test_what_a_network_alone_does_not_predict_is_refused(fedavg, monkeypatch):
         trained(fedavg, 0, 0)
 
 
+def test_a_processor_may_round_a_last_bit_otherwise(fedavg, monkeypatch):
+    whole = Sgd.predict
+    monkeypatch.setattr(Sgd, "predict", lambda *given: whole(*given) * (1 + 2e-7))
+
+    trained(fedavg, 0, 0)
+
+    monkeypatch.setattr(Sgd, "predict", lambda *given: whole(*given) * (1 + 2e-3))
+    with pytest.raises(fcl.ConfigError, match=r"^strategy: got 'fedavg'"):
+        trained(fedavg, 0, 0)
+
+
+def test_logits_of_fewer_classes_are_refused(fedavg, monkeypatch):
+    whole = Sgd.predict
+    monkeypatch.setattr(Sgd, "predict", lambda *given: whole(*given)[:, :1])
+
+    with pytest.raises(fcl.ConfigError, match=r"^strategy: got 'fedavg'"):
+        trained(fedavg, 0, 0)
+
+
 @pytest.mark.parametrize(
     ("client", "task", "message"),
     [
