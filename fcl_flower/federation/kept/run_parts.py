@@ -2,10 +2,9 @@
 
 A process serves many messages of a run: all clients of a simulation in turn, or one
 client again and again. Nothing of a client's own is here, neither data nor state, and
-nothing that a learner may change: it gets a copy of the network as it was at first.
+nothing that a learner may change: it gets the network as it was at first.
 """
 
-import copy
 from typing import TypeAlias
 
 from flwr.app import Context
@@ -15,6 +14,7 @@ from fcl_flower.config.node_config import NodeConfig
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.data.scenarios.registry import Scenario
 from fcl_flower.data.text.word_vectors import WordVectors
+from fcl_flower.federation.kept.lent_network import LentNetwork
 from fcl_flower.models.registry import MultiHeadModel
 from fcl_flower.setup import factory
 from fcl_flower.setup.on_node import resolve_on_node
@@ -39,12 +39,12 @@ class RunParts:
         """
         self.run = run
         self.scenario: Scenario = factory.build_scenario(run)
-        self._network: MultiHeadModel | None = None
+        self._network: LentNetwork | None = None
 
     def network(self, words: WordVectors | None) -> MultiHeadModel:
         """Return the initial network on its device, the caller's to change.
 
-        Parameters that are frozen may be shared with others: nobody trains them.
+        It is the caller's until another asks (`LentNetwork`).
 
         Args:
             words: vectors of a client's own words; None for those of the run.
@@ -55,13 +55,9 @@ class RunParts:
         if words is not None:  # one client's own: of no use to any other
             return factory.build_network(self.run, self.scenario, words)
         if self._network is None:
-            self._network = factory.build_network(self.run, self.scenario)
-        frozen = {
-            id(tensor): tensor
-            for tensor in self._network.parameters()
-            if not tensor.requires_grad
-        }
-        return copy.deepcopy(self._network, frozen)
+            made = factory.build_network(self.run, self.scenario)
+            self._network = LentNetwork(made)
+        return self._network.lend()
 
 
 _KEPT: dict[_Key, RunParts] = {}
