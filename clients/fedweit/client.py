@@ -9,7 +9,8 @@ stood, which the paper does not know.
 """
 
 import math
-from typing import TypeVar
+from collections.abc import Collection
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 from torch import Tensor
@@ -22,6 +23,8 @@ from clients.fedweit.client_state import (
     foreign_adapters,
     known_tasks,
     merged_foreign,
+    only_adapters_of,
+    senders,
     start_task,
 )
 from clients.fedweit.equations import by_channel, gate, top_channels
@@ -45,6 +48,8 @@ from strategies.fedweit import FedWeitParams
 from strategies.fedweit.decomposition import decomposed
 
 W = TypeVar("W", bound=FedWeitParams)
+Learned: TypeAlias = tuple[Payload, dict[str, float], float]
+"""State and metrics after a round of training, and the loss in validation."""
 
 
 class FedWeit(ClientLearner[W], AnswersQueries):
@@ -91,28 +96,49 @@ class FedWeit(ClientLearner[W], AnswersQueries):
         if unfinished not in (None, task):  # the client was away when it ended
             state = self.close(state, unfinished)
         state = {**state, "base": overwritten(state["base"], received["base"])}
-        begun: list[Payload] = [state]
         if task not in known_tasks(state):
-            begun = [self.start(state, some, task) for some in self.offers(received)]
-        elif current_task(state) != task:
-            begun = [self.resume(state, task)]
-        learned = [self.learn(one, stage, data) for one in begun]
-        state, metrics, _ = min(learned, key=lambda done: done[2])
+            state, metrics, _ = self.begin(state, received, stage, data)
+        else:
+            begun = current_task(state) == task
+            state = state if begun else self.resume(state, task)
+            state, metrics, _ = self.learn(state, stage, data)
         metrics |= self.attention_weights(state)
         if stage.ends_task:
             state = self.close(state, task)
             metrics |= carried(state, task)
         return state, Update(self.sent(state, stage), len(data.train.y), metrics)
 
-    def offers(self, received: Payload) -> list[Payload]:
-        """Return with what a task is tried: all, and without others' adapters."""
-        without = {g: a for g, a in received.items() if not g.startswith("adapters/")}
-        trial = self.params.drop_harmful and len(without) < len(received)
-        return [received, without] if trial else [received]
+    def begin(
+        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
+    ) -> Learned:
+        """Train the first round of a task, if need be without adapters that harm.
 
-    def learn(
-        self, state: Payload, stage: TaskStage, data: TaskData
-    ) -> tuple[Payload, dict[str, float], float]:
+        Where the adapters of all others validate worse than none, each sender's are
+        tried by themselves, and together those that validate better than none.
+        """
+
+        def tried(clients: Collection[str]) -> Learned:
+            offer = only_adapters_of(clients, received)
+            return self.learn(self.start(state, offer, stage.task), stage, data)
+
+        others = senders(received)
+        whole = tried(others)
+        if not (others and self.params.drop_harmful):
+            return whole
+        best = without = tried(())
+        if not without[-1] < whole[-1]:
+            return whole
+        helpful = []
+        for one in others if len(others) > 1 else ():
+            alone = tried([one])
+            if alone[-1] < without[-1]:
+                helpful.append(one)
+            best = min(best, alone, key=_loss)
+        if 1 < len(helpful) < len(others):
+            best = min(best, tried(helpful), key=_loss)
+        return best
+
+    def learn(self, state: Payload, stage: TaskStage, data: TaskData) -> Learned:
         """Return state and metrics after a round, and the loss in validation."""
         task = stage.task
         work = self.build_task_model(state, task)
@@ -345,3 +371,7 @@ def overwritten(base: Arrays, sent: Arrays) -> Arrays:
         else theta
         for name, values in base.items()
     }
+
+
+def _loss(learned: Learned) -> float:
+    return learned[-1]

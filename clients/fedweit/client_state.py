@@ -6,7 +6,7 @@ tensor, ``optimizer`` is the state of Adam. A client may come back to a task tha
 has finished; that is another visit, and nothing of the first one is left by then.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
@@ -17,6 +17,8 @@ from fcl_flower.training.tensors import dense
 
 CURRENT = "meta/current"
 RECEIVED = "received/"
+ADAPTERS = "adapters/"
+"""Of others, in what the server sends: ``adapters/C/S``."""
 
 
 def current_task(state: Payload) -> int | None:
@@ -27,6 +29,21 @@ def current_task(state: Payload) -> int | None:
 def known_tasks(state: Payload) -> list[int]:
     """Return the tasks that a client has ever trained on, ascending."""
     return sorted(int(g.split("/")[1]) for g in state if g.startswith("masks/"))
+
+
+def senders(offer: Payload) -> list[str]:
+    """Return the clients whose adapters are in what the server sent, in one order."""
+    found = {group.split("/")[1] for group in offer if group.startswith(ADAPTERS)}
+    return sorted(found, key=int)
+
+
+def only_adapters_of(clients: Collection[str], offer: Payload) -> Payload:
+    """Return what the server sent without the adapters of all but some clients."""
+    return {
+        group: arrays
+        for group, arrays in offer.items()
+        if not group.startswith(ADAPTERS) or group.split("/")[1] in clients
+    }
 
 
 def start_task(

@@ -43,8 +43,8 @@ class FedWeitParams(Params):
     members: int = Field(5, ge=1)
     """Documents that a centre must stand for, at least 1."""
     drop_harmful: bool = False
-    """Train the first round of a task also without the adapters of others, and go on
-    without them where that validates better."""
+    """Train the first round of a task also without the adapters of others; where that
+    validates better, only go on with those of clients that help by themselves."""
     kappa: float = Field(0.3, gt=0, le=1)
     """Share of the output channels whose base is sent up, in (0, 1]."""
     lambda1: float = Field(1e-3, ge=0)

@@ -13,6 +13,8 @@ from clients.fedweit.client import FedWeit
 from fcl_flower.core.sparse import SparseArray
 from fcl_flower.federation.transport import messages
 
+ADAPTERS = foreign_payload(1)["adapters/1/0"]
+
 
 def spoilt(size):
     """Return a tamper that makes the adapters of client 1 noise of this size."""
@@ -85,9 +87,70 @@ def test_the_loss_is_that_of_the_validation_samples():
     assert loss == pytest.approx(float(expected), rel=1e-4)
 
 
-def test_what_comes_without_adapters_is_tried_once():
-    ours, foreign = learner(drop_harmful=True), foreign_payload(2)
+def offered(*clients):
+    """Return what the server sends with adapters of some clients, of two tasks each."""
+    return {
+        **NOTHING,
+        **{f"adapters/{c}/{t}": ADAPTERS for c in clients for t in (0, 1)},
+    }
 
-    assert ours.offers(NOTHING) == [NOTHING]
-    assert ours.offers(foreign) == [foreign, NOTHING]
-    assert learner().offers(foreign) == [foreign]
+
+def tried(ours, offer, losses):
+    """Return whose adapters are tried and whose kept, if these are the losses."""
+    sets = []
+
+    def learn(state, stage, data):
+        clients = {g.split("/")[1] for g in state if g.startswith("received/")}
+        sets.append("".join(sorted(clients)))
+        return state, {}, losses[sets[-1]]
+
+    ours.learn = learn
+    state, _, _ = ours.begin(ours.init(), offer, stage(0, ends_task=False), data(1))
+    kept = {group for group in state if group.startswith("received/")}
+    return sets, kept
+
+
+def kept_of(*clients):
+    return {f"received/{c}/{t}" for c in clients for t in (0, 1)}
+
+
+@pytest.mark.parametrize(
+    ("losses", "tries", "kept"),
+    [
+        ({"12": 1.0, "": 1.0}, ["12", ""], "12"),
+        ({"12": np.nan, "": np.nan}, ["12", ""], "12"),
+        ({"12": 2.0, "": 1.0, "1": 1.5, "2": 1.0}, ["12", "", "1", "2"], ""),
+        ({"12": 2.0, "": 1.0, "1": 1.5, "2": 0.9}, ["12", "", "1", "2"], "2"),
+        ({"12": 2.0, "": 1.0, "1": 0.5, "2": 0.9}, ["12", "", "1", "2"], "1"),
+    ],
+)
+def test_one_liar_costs_nobody_elses_adapters(losses, tries, kept):
+    ours = learner(drop_harmful=True)
+
+    assert tried(ours, offered(1, 2), losses) == (tries, kept_of(*kept))
+
+
+@pytest.mark.parametrize(("together", "kept"), [(0.4, "13"), (0.6, "1")])
+def test_those_who_help_are_tried_together(together, kept):
+    losses = {"123": 2.0, "": 1.0, "1": 0.5, "2": 1.5, "3": 0.9, "13": together}
+    ours = learner(drop_harmful=True)
+
+    sets, used = tried(ours, offered(1, 2, 3), losses)
+
+    assert sets == ["123", "", "1", "2", "3", "13"]
+    assert used == kept_of(*kept)
+
+
+def test_senders_are_told_apart_by_their_whole_number():
+    ours = learner(drop_harmful=True)
+    losses = {"110": 2.0, "": 1.0, "1": 0.5, "10": 1.5}
+
+    assert tried(ours, offered(1, 10), losses)[1] == kept_of(1)
+
+
+def test_what_comes_without_adapters_is_tried_once():
+    ours = learner(drop_harmful=True)
+
+    assert tried(ours, NOTHING, {"": 1.0}) == ([""], set())
+    assert tried(ours, offered(1), {"1": 2.0, "": 1.0}) == (["1", ""], set())
+    assert tried(learner(), offered(1), {"1": 2.0}) == (["1"], kept_of(1))
