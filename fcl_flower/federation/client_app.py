@@ -21,6 +21,7 @@ from fcl_flower.federation.copies.replica import CopyError
 from fcl_flower.federation.secure import exchange
 from fcl_flower.federation.secure.client_side import ClientSide
 from fcl_flower.federation.transport import messages, protocol
+from fcl_flower.federation.transport.discretion import unforeseen, without_paths
 from fcl_flower.results.diagnostics.operations import MULTIPLY_ADDS
 
 # The server is trusted with more than a peer: it sends the adapters of all clients.
@@ -43,13 +44,13 @@ def answer_failures(
     try:
         return call_next(message, context)
     except FclError as error:
-        reason = str(error)
-        cause = error.__cause__
-        local = f"{reason}: {cause}" if isinstance(cause, FclError) else reason
+        reason, cause = without_paths(str(error)), error.__cause__
+        local = f"{error}: {cause}" if isinstance(cause, FclError) else str(error)
         log(ERROR, f"{MESSAGE_FAILED} %s", local)
     except Exception as error:
-        reason = f"{type(error).__name__}: {error}"
+        reason = unforeseen(error)
         log(ERROR, "an unforeseen error: please report it", exc_info=error)
+        log(ERROR, f"{MESSAGE_FAILED} %s", f"{type(error).__name__}: {error}")
     return Message(Error(code=0, reason=reason), reply_to=message)
 
 

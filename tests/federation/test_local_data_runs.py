@@ -12,7 +12,7 @@ from flwr.app import Context, Message, RecordDict
 from fcl_flower.cli.main import cli
 from fcl_flower.config.node_config import NodeConfig
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.core.errors import ConfigError, RoundError
+from fcl_flower.core.errors import ConfigError, RoundError, WireError, refuse
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.local import client_data, task
 from fcl_flower.federation import client_app
@@ -184,6 +184,33 @@ def test_a_clients_log_adds_no_noise_of_other_programs_to_a_sentence(
 
     assert caplog.messages == ["this client could not answer: a sentence"]
     assert answer.error.reason == "a sentence"
+
+
+def test_what_the_server_hears_of_an_error_names_no_file(tmp_path, caplog, monkeypatch):
+    place = tmp_path / "of ann"
+    errors = [
+        (WireError(f"state: {tmp_path}/3 is damaged"), "state: (a path) is damaged"),
+        (
+            refuse("data.word_vectors", str(place), "a file"),
+            "(a path), expected a file",
+        ),
+        (FileNotFoundError(2, "No such file", str(place)), "Error: No such file"),
+        (ValueError(f"cannot parse {place!r}"), "cannot parse PosixPath((a path))"),
+    ]
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+    message = Message(RecordDict(), dst_node_id=1, message_type="train")
+    for error, wanted in errors:
+
+        def fails(message, context, error=error):
+            raise error
+
+        answer = client_app.answer_failures(message, None, fails)
+
+        assert answer.error.reason.endswith(wanted)
+        assert str(tmp_path) not in answer.error.reason
+        here = caplog.messages[-1]
+        assert here.startswith("this client could not answer: ")
+        assert str(tmp_path) in here
 
 
 def message_of(run, place, task=0):
