@@ -38,7 +38,7 @@ def lab(tmp_path_factory):
     lab = LocalFederation(tmp_path_factory.mktemp("lab"))
     here, page = lab.folder, free_port()
     try:
-        lab.certificates(clients=2)
+        lab.certificates(clients=3)
         lab.certificates(clients=2, name="other")
         lab.server("--", "--log-file", "superlink.log")
         for number in (0, 1):
@@ -82,6 +82,20 @@ def lab(tmp_path_factory):
             certs="of-user",
         )
         lab.codes["second"] = lab.code("second")
+        # Has a key that the server knows, and says that it is somebody else.
+        copied(here / "certs", here / "of-liar", "ca.crt")
+        taken = here / "of-liar" / KEY.format(0)
+        taken.parent.mkdir()
+        taken.write_bytes((here / "certs" / KEY.format(2)).read_bytes())
+        lab.client(0, name="liar", certs="of-liar", state="of-liar/state")
+        lab.until("liar", "SuperNode ID")
+        lab.run(
+            *("--strategy", "fedavg", "--tasks", 1, "--rounds", 1),
+            *("--classes-per-task", 2, "--output", "third-results"),
+            name="third",
+            certs="of-user",
+        )
+        lab.codes["third"] = lab.code("third")
         lab.ports = {
             (at.laddr.ip, at.laddr.port)
             for member in lab.family()
@@ -126,6 +140,14 @@ def test_no_client_waits_for_another_in_an_asynchronous_run(lab):
     assert all(None not in matrix[1] for matrix in found)
 
 
+def test_a_client_with_a_key_of_its_own_gets_no_other_number_and_the_run_goes_on(lab):
+    assert lab.codes["third"] == 0, lab.tails()
+    found = summary_of(lab.folder / "third-results")
+    why = "has the key of client 2, but claims to be 0"
+    assert found["left_out"] == {"2": why}
+    assert [None in row for (row,) in found["client_accuracy"]] == [False, False, True]
+
+
 def test_a_client_with_an_unknown_key_is_not_let_in_and_told_why(lab):
     said = lab.said("stranger")
     assert "does not let client 1 in: either client-1.pub of this key is not in" in said
@@ -160,11 +182,11 @@ def test_a_client_says_that_its_server_is_gone(lab):
     assert lab.said("client-0").splitlines()[-1] == line
 
 
-def test_no_client_but_the_two_was_registered(lab):
+def test_no_client_was_registered_but_those_with_a_key(lab):
     taken = set(re.findall(r"Activated node_id=(\d+)", lab.said("server")))
     known = {
-        re.search(r"SuperNode ID: (\d+)", lab.said(f"client-{number}"))[1]
-        for number in (0, 1)
+        re.search(r"SuperNode ID: (\d+)", lab.said(name))[1]
+        for name in ("client-0", "client-1", "liar")
     }
     assert taken == known
     assert all(row["failed"] == [] for row in rounds_of(lab.folder / "results"))

@@ -46,6 +46,7 @@ class ClientRegistry:
         self._asked: set[int] = set()
         self._not_before: dict[int, float] = {}
         self._refused: dict[int, str] = {}
+        self._liars = set[int]()
         self._begin = in_thread if is_remote(grid) else at_once
         self._listing: Future[Iterable[int]] | None = None
         self._listed = frozenset[int]()
@@ -74,6 +75,9 @@ class ClientRegistry:
     def wait_for_clients(self, least: int, timeout: float) -> None:
         """Wait for all clients; after ``timeout`` seconds ``least`` are enough.
 
+        They are, too, where each of the others is there and refused for what it says:
+        nobody else has its key, and it can hold up a run for no longer than it answers.
+
         Raises:
             RoundError: fewer came; the message says who was refused, and why.
         """
@@ -81,7 +85,8 @@ class ClientRegistry:
         while True:
             self.refresh()
             here = len(self._connected)
-            if here >= max(self._clients, 1) and not self._asked:
+            enough = here >= (least if self._missing() else 1)
+            if enough and not (self._asked or self._awaited()):
                 break
             if time.monotonic() > deadline:
                 if here >= least:
@@ -93,6 +98,15 @@ class ClientRegistry:
                 )
             time.sleep(POLL_SECONDS)
         self._clients = self._clients or len(self._connected)
+
+    def _missing(self) -> set[int]:
+        """Return the wanted clients that are not connected."""
+        return set(range(self._clients)) - self._connected.keys()
+
+    def _awaited(self) -> set[int]:
+        """Return those of them that may still come: their keys' nodes have not lied."""
+        keys = by_key()
+        return self._missing() - {keys[node] for node in self._liars if node in keys}
 
     def mark_gone(self, node: int) -> None:
         """Note that a node is gone, though Flower still lists it; ask it again later.
@@ -114,6 +128,7 @@ class ClientRegistry:
             log(WARNING, "client %d has disconnected", client)
             del self._connected[client]
         self._refused = {n: why for n, why in self._refused.items() if n in online}
+        self._liars &= self._refused.keys()
         now = time.monotonic()
         unknown = [
             node
@@ -147,6 +162,7 @@ class ClientRegistry:
         for reply in self._mailbox.collect():
             node = reply.metadata.src_node_id
             self._asked.discard(node)
+            self._liars.discard(node)
             # A peer's content may break Flower's accessors in any way.
             try:
                 claimed = _partition(mailbox.content(reply))
@@ -154,6 +170,8 @@ class ClientRegistry:
                 claims[node] = claimed
             except Exception as error:
                 gone = mailbox.is_gone(reply)
+                if not reply.has_error():
+                    self._liars.add(node)
                 later = RETURN_SECONDS if gone else RETRY_SECONDS
                 self._refuse(node, mailbox.reason(error), now + later)
         for node, client in sorted(claims.items()):

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
-from fakes import InProcessGrid, run_in_process, summary_of, tiny
+from fakes import InProcessGrid, failure, run_in_process, summary_of, tiny
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from fcl_flower.federation.identity.client_numbers import ClientNumbers
@@ -95,6 +95,60 @@ def test_a_claim_that_was_mended_is_forgotten(keys, impatient):
     registry.mark_gone(12)
 
     assert registry.why_absent(1) == "is not connected"
+
+
+def test_a_run_does_not_wait_for_who_claims_another_number(keys):
+    registry = ClientRegistry(Claiming(n11=0, n12=0), 2)
+
+    registry.wait_for_clients(1, 60)
+
+    assert registry.clients == (0,)
+    assert registry.why_absent(1) == "has the key of client 1, but claims to be 0"
+
+
+@pytest.mark.parametrize(
+    ("least", "here"),
+    [
+        (2, [11, 12]),  # too few without the liar, who may mend its ways
+        (1, [11]),  # client 1 has not come yet
+        (1, [11, 99]),  # a stranger keeps nobody from coming
+    ],
+)
+def test_who_may_still_come_is_waited_for(keys, least, here, impatient):
+    grid = Claiming(n11=0, n12=0, n99=0)
+    grid.here = here
+    registry = ClientRegistry(grid, 2)
+    began = time.monotonic()
+
+    def comes():
+        time.sleep(0.3)
+        grid.said[12] = 1
+        grid.here = [11, 12]
+
+    thread = threading.Thread(target=comes)
+    thread.start()
+    registry.wait_for_clients(least, 60)
+    thread.join()
+
+    assert registry.clients == (0, 1)
+    assert 0.3 < time.monotonic() - began < 30
+
+
+def test_a_failure_is_no_lie(keys, impatient):
+    grid = Claiming(n11=0, n12=1)
+    times = []
+
+    def breaks(who, message, reply):
+        times.append(who)
+        first = message.metadata.dst_node_id == 12 and len(times) < 4
+        return failure(message, "no memory") if first else reply
+
+    grid.tamper = breaks
+    registry = ClientRegistry(grid, 2)
+
+    registry.wait_for_clients(1, 60)
+
+    assert registry.clients == (0, 1)
 
 
 def test_a_claim_says_nothing_of_a_client_whose_key_another_has(keys):
