@@ -21,6 +21,7 @@ from fcl_flower.core.types import Arrays
 from fcl_flower.data.scenarios.registry import Scenario
 from fcl_flower.federation.coding.wire_format import WireFormat
 from fcl_flower.federation.pacing.in_flight import CheckpointStore
+from fcl_flower.federation.pacing.quorum import Quorum
 from fcl_flower.federation.secure.channel import Channel
 from fcl_flower.federation.secure.sum_strategy import SecureSum
 from fcl_flower.federation.server import Server
@@ -168,7 +169,9 @@ def prepare(
     )
     if secure is None:
         return run
-    channel = Channel(grid, registry, timeout, lambda: server.traffic)
+    section = config.federation
+    quorum = Quorum(section.quorum, section.deadline_factor)
+    channel = Channel(grid, registry, timeout, lambda: server.traffic, quorum)
     return replace(run, agree_on_masks=partial(secure.begin, channel))
 
 

@@ -32,8 +32,8 @@ class SynchronousStrategy(FederatedStrategy):
 
     Clients may vanish, return and join late: a round asks those of its participants
     that are connected, and is tried again where too few of them answer. With a quorum
-    it does not wait for the others; who was late is not asked while it is busy, and
-    less often if it is late again.
+    neither training nor test waits for the others; who was late is not asked while it
+    is busy, and less often if its update is late again.
     """
 
     def __init__(self, config: RunConfig) -> None:
@@ -181,9 +181,9 @@ class SynchronousStrategy(FederatedStrategy):
             except BudgetError as spent:
                 log(WARNING, "%s", spent)
                 break
-            length = self._quorum.closes_at(*self._simulated())
+            length = self._of_updates().closes_at(*self._simulated())
             asked = self.configure_evaluate(number, result.arrays, ConfigRecord(), grid)
-            replies = self._ask(asked, number, mailbox.wait_for_all)
+            replies = self._ask(asked, number, self._quorum.closes_at)
             scores = self.aggregate_evaluate(number, replies)
             if scores is not None:
                 result.evaluate_metrics_clientapp[number] = scores
@@ -211,7 +211,7 @@ class SynchronousStrategy(FederatedStrategy):
                 asked = self.configure_train(
                     number, self._result.arrays, ConfigRecord(), grid
                 )
-                replies = self._ask(asked, number, self._quorum.closes_at)
+                replies = self._ask(asked, number, self._of_updates().closes_at)
                 replies = self._noting_late(self._in_simulated_time(asked, replies))
                 arrays, metrics = self.aggregate_train(number, replies)
             except RoundError as error:
@@ -262,7 +262,9 @@ class SynchronousStrategy(FederatedStrategy):
         asked = [message for message in queries if message is not None]
         if asked:
             replies = mailbox.ask(self._mailbox, asked, self._quorum.closes_at)
-            received = server.receive(self._noting_late(replies))
+            if not self._quorum.waits_for_all:  # else it is asked to train all the same
+                replies = self._noting_late(replies)
+            received = server.receive(replies)
             server.aggregate_query(received.query_replies)
             for client, why in received.failures.items():
                 self._failures[client] = f"query: {why}"
@@ -278,11 +280,19 @@ class SynchronousStrategy(FederatedStrategy):
             self._failures[client] = why
             del self._stages[client]
 
+    def _of_updates(self) -> Quorum:
+        """Return the rule for updates, of which a sum under masks needs its own."""
+        section = self._config.federation
+        if not section.secure_aggregation:
+            return self._quorum
+        needed = section.sum_threshold(len(self._stages))
+        return replace(self._quorum, least=max(self._min_updates, needed))
+
     def _in_simulated_time(
         self, asked: list[Message], replies: Iterable[Message]
     ) -> Iterator[Message]:
         """Yield the replies of a round, those late in simulated time left out."""
-        length = self._quorum.closes_at(*self._simulated())
+        length = self._of_updates().closes_at(*self._simulated())
         questions = {message.metadata.dst_node_id: message for message in asked}
         for reply in replies:
             if self.run.clock.duration(self.run.server.client(reply)) > length:
@@ -295,10 +305,10 @@ class SynchronousStrategy(FederatedStrategy):
         return list(map(self.run.clock.duration, self._stages)), len(self._stages)
 
     def _noting_late(self, replies: Iterable[Message]) -> Iterator[Message]:
-        """Note who was late, and when it is ready again; without a quorum nobody is."""
+        """Note who was late, and when it is ready again."""
         clock = self.run.clock
         for reply in replies:
-            if mailbox.is_late(reply) and not self._quorum.waits_for_all:
+            if mailbox.is_late(reply):
                 client = self.run.server.client(reply)
                 self._late[client] = clock.now + clock.duration(client)
             yield reply

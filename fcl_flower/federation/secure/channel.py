@@ -2,12 +2,14 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from logging import WARNING
 
 from flwr.app import Message, MessageType
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
+from fcl_flower.federation.pacing.quorum import Quorum
 from fcl_flower.federation.secure.exchange import Table, from_records, to_records
 from fcl_flower.federation.transport import byte_counts, mailbox
 from fcl_flower.federation.transport.client_registry import ClientRegistry
@@ -23,6 +25,7 @@ class Channel:
         registry: ClientRegistry,
         timeout: float,
         traffic: Callable[[], Traffic],
+        quorum: Quorum,
     ) -> None:
         """Create a channel.
 
@@ -31,11 +34,13 @@ class Channel:
             registry: maps clients to nodes.
             timeout: seconds to wait for all answers together.
             traffic: returns that of the round, to which the bytes are added.
+            quorum: by which a query no longer waits for the others.
         """
         self._grid = grid
         self._registry = registry
         self._timeout = timeout
         self._traffic = traffic
+        self._quorum = quorum
 
     def ask(
         self,
@@ -43,6 +48,7 @@ class Channel:
         tables: Mapping[int, Table],
         rows: Callable[[int], Iterable[int]],
         columns: int,
+        least: int,
     ) -> tuple[dict[int, Table], dict[int, str]]:
         """Return the tables that clients answer with, and why others are missing.
 
@@ -51,6 +57,7 @@ class Channel:
             tables: what is sent, by client.
             rows: who must be in the answer of a client.
             columns: of the answers.
+            least: how many answers are needed at any rate.
         """
         up, down = Counter[str](), Counter[str]()
         asked = []
@@ -62,7 +69,9 @@ class Channel:
             asked.append(Message(records, dst_node_id=node, message_type=kind))
         answers: dict[int, Table] = {}
         failures: dict[int, str] = {}
-        for reply in mailbox.send_and_wait(self._grid, asked, self._timeout):
+        box = mailbox.Mailbox(self._grid, self._timeout)
+        closes_at = replace(self._quorum, least=least).closes_at
+        for reply in mailbox.ask(box, asked, closes_at):
             client = self._registry.client(reply.metadata.src_node_id)
             if mailbox.is_gone(reply):
                 self._registry.mark_gone(reply.metadata.src_node_id)

@@ -55,7 +55,11 @@ class MaskedSum:
             RoundError: too few of them do.
         """
         answers, self.failures = self._channel.ask(
-            KEYS, {client: {} for client in clients}, lambda client: [client], 2
+            KEYS,
+            {client: {} for client in clients},
+            lambda client: [client],
+            2,
+            self._section.sum_threshold(len(clients)),
         )
         for client, table in answers.items():
             if _usable(table[client], self._roster):
@@ -68,6 +72,7 @@ class MaskedSum:
             dict.fromkeys(self._roster, self._roster),
             lambda client: self._roster.keys() - {client},
             1,
+            self._section.sum_threshold(len(self._roster)),
         )
         self.failures |= more
         self._check_number(self.clients, len(self._roster), "shared their keys")
@@ -93,13 +98,15 @@ class MaskedSum:
             }
             for client in vectors
         }
-        shares, failures = self._channel.ask(UNMASK, asked, lambda _: states, 1)
+        threshold = self._section.sum_threshold(len(self._roster))
+        shares, failures = self._channel.ask(
+            UNMASK, asked, lambda _: states, 1, threshold
+        )
         for client, why in failures.items():
             log(WARNING, "client %d is in the sum, but gave no shares: %s", client, why)
         total = np.zeros_like(next(iter(vectors.values())))
         for vector in vectors.values():
             total = total + vector
-        threshold = self._section.sum_threshold(len(self._roster))
         trials = combinations(sorted(shares), threshold)
         for holders in islice(trials, MAX_TRIALS):
             # What a peer says is a share, or a key, may break anything.

@@ -143,6 +143,54 @@ def test_a_late_client_is_asked_again_when_it_has_answered(tmp_path):
     assert any("was late" in why for why in reasons[1:]), "it was asked again"
 
 
+def silent(kind):
+    """Client 2 never answers messages of a kind."""
+
+    def tamper(client, message, reply):
+        hit = client == 2 and message.metadata.message_type == kind
+        return None if hit else reply
+
+    return tamper
+
+
+def test_who_is_silent_in_a_test_costs_no_timeout(tmp_path):
+    config = quick(
+        *(tmp_path,),
+        **{"simulated_durations": "", "tasks": 2, "rounds": 1, "timeout": 60},
+    )
+    began = time.monotonic()
+    run_in_process(config, tamper=silent("evaluate"))
+
+    assert time.monotonic() - began < 30
+    rows = rounds_of(tmp_path)
+    assert [row["clients"] for row in rows] == [[0, 1, 2], [0, 1]]
+    late = "evaluation: was late: the round had its quorum"
+    assert [row["reasons"]["2"] for row in rows] == [late, BUSY]
+    found = summary_of(tmp_path)
+    assert found["client_accuracy"][2] == [[None, None], [None, None]]
+    assert None not in found["client_accuracy"][1][1]
+    assert found["late_replies"] == {}, "its update was in time"
+
+
+def test_without_a_quorum_a_silent_client_is_asked_less_and_less_often(tmp_path):
+    config = quick(
+        *(tmp_path,), **{"quorum": 1.0, "simulated_durations": "", "timeout": 0.4}
+    )
+    grid = run_in_process(config, tamper=silent("train"))
+
+    asked = [
+        messages.decode_request(message.content).stage.round
+        for client, message in grid.asked
+        if client == 2 and is_training(message)
+    ]
+    assert asked == [1, 2, 4, 7]
+    rows = rounds_of(tmp_path)
+    assert [row["clients"] for row in rows] == [[0, 1]] * 9
+    again = [row["reasons"]["2"].rpartition(" ")[2] for row in rows]
+    assert [again[at - 1] for at in (3, 5, 6, 8, 9)] == ["4", "7", "7", "12", "12"]
+    assert summary_of(tmp_path)["late_replies"] == {"2": 4}
+
+
 @pytest.mark.parametrize("factor", [0.0, 1000.0])
 def test_the_factor_lets_a_slow_client_in(tmp_path, factor):
     config = quick(tmp_path, simulated_durations="", rounds=1, timeout=60)

@@ -1,5 +1,6 @@
 """Whole rounds in this process, before a server that looks at all that it gets."""
 
+import time
 from collections import Counter
 
 import numpy as np
@@ -231,6 +232,32 @@ def test_several_may_drop_out_each_at_another_step(tmp_path):
     )
 
     same_model(tmp_path / "secure", tmp_path / "plain")
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_with_a_quorum_nobody_waits_for_who_is_silent(tmp_path, step):
+    def silent(client, message, reply):
+        hit = client == HOSTILE and message.metadata.message_type == step
+        return None if hit else reply
+
+    began = time.monotonic()
+    run_in_process(
+        config(tmp_path, quorum=0.6, timeout=60, max_attempts=1), tamper=silent
+    )
+
+    assert time.monotonic() - began < 30
+    (row,) = rounds_of(tmp_path)
+    assert set(row["clients"]) >= {0, 2, 3, 4}
+
+
+def test_a_quorum_closes_nothing_before_a_sum_has_what_it_needs(tmp_path):
+    run_in_process(
+        config(tmp_path, quorum=0.4, timeout=60, max_attempts=1),
+        delay=lambda client: 2 * client,
+    )
+
+    (row,) = rounds_of(tmp_path)
+    assert len(row["clients"]) >= 3
 
 
 @pytest.mark.parametrize("step", STEPS)
