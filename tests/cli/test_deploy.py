@@ -1,5 +1,7 @@
 """The commands of a federation, with programs of our own in the place of Flower's."""
 
+import contextlib
+import errno
 import json
 import os
 import shlex
@@ -167,6 +169,49 @@ def test_a_server_starts_a_superlink_for_this_machine_alone(flower, tmp_path):
         "could not register client-2.pub: no public key",
         "registered client-3.pub",
     ]
+
+
+def test_a_server_without_descriptors_goes_on_watching(flower, tmp_path, monkeypatch):
+    """Registering a key needs some: it is tried again, and nothing ends by it."""
+    flower.install(flower_superlink=LISTENS, flwr=REGISTERS)
+    monkeypatch.setattr(server_process, "LOOK_SECONDS", 0.05)
+    look, looks, said = server_process._KeyFolder.look, [], []
+
+    def without(folder):
+        looks.append(folder)
+        if 1 < len(looks) < 5:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        if len(looks) == 8:
+            (tmp_path / "end").touch()
+        return look(folder)
+
+    monkeypatch.setattr(server_process._KeyFolder, "look", without)
+    files = certificates(tmp_path / "certs")
+    ports = Addresses("127.0.0.1", free_port(), free_port())
+    with pytest.raises(RoundError, match="the SuperLink ended by itself, with code 0"):
+        run_superlink(files, tmp_path / "state", ports, [], said.append)
+
+    cannot = "could not read or register clients' keys: [Errno 24] Too many open files"
+    assert said.count(cannot) == 3
+    assert len(looks) >= 8
+
+
+def test_a_reverse_proxy_that_ends_takes_the_server_with_it(
+    flower, tmp_path, monkeypatch
+):
+    flower.install(flower_superlink=LISTENS, flwr=REGISTERS)
+    over = threading.Thread(target=lambda: None)
+
+    @contextlib.contextmanager
+    def ended(*given):
+        yield over
+
+    monkeypatch.setattr(server_process, "run_proxy", ended)
+    files = certificates(tmp_path / "certs")
+    ports = Addresses("127.0.0.1", free_port(), free_port())
+
+    with pytest.raises(RoundError, match=r"^the reverse proxy ended by itself$"):
+        run_superlink(files, tmp_path / "state", ports, [], lambda line: None)
 
 
 def test_a_server_without_certificates_authenticates_no_client(flower, tmp_path):

@@ -1,6 +1,9 @@
 """What the reverse proxy may hold, and one who lets it wait."""
 
 import asyncio
+import resource
+import subprocess
+import sys
 
 import pytest
 
@@ -22,6 +25,34 @@ def test_connections_and_all_else_stay_within_the_descriptors(limit, keys):
 
 def test_many_descriptors_give_all_that_is_meant_to_be():
     assert Bounds.of_descriptors(2**16, keys=True) == Bounds()
+
+
+RAISED = """
+import resource
+from fcl_flower.runtime.reverse_proxy.bounds import raise_descriptor_limit
+resource.setrlimit(resource.RLIMIT_NOFILE, (SOFT, HARD))
+print(raise_descriptor_limit(), *resource.getrlimit(resource.RLIMIT_NOFILE))
+"""
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "found"),
+    [
+        (256, 1024, (1024, 1024, 1024)),
+        (1024, 1024, (1024, 1024, 1024)),
+        (256, 2**17, (2**16, 2**16, 2**17)),
+    ],
+)
+def test_the_limit_of_descriptors_is_raised_as_far_as_allowed(soft, hard, found):
+    if hard > resource.getrlimit(resource.RLIMIT_NOFILE)[1]:
+        pytest.skip("this process may not open as many files")
+    code = RAISED.replace("SOFT", str(soft)).replace("HARD", str(hard))
+
+    said = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+
+    assert tuple(map(int, said.stdout.split())) == found
 
 
 def test_one_who_takes_no_answer_is_waited_for_some_seconds():

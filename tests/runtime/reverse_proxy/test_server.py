@@ -521,6 +521,19 @@ def test_a_call_of_nobody_known_reaches_nothing(superlink, headers, capfd):
     assert line == f"not let in: {reason['extra']}, from 127.0.0.1 (1)"
 
 
+def test_a_member_that_is_silent_between_two_calls_is_let_go(superlink):
+    with proxy(superlink.server_port, KEYS) as door:
+        connection = http.client.HTTPConnection("127.0.0.1", door, timeout=10)
+        connection.request("POST", "/v1/fleet/get-run", b"x", signed(OURS))
+        assert connection.getresponse().read() == b"answer to x"
+        begun = time.monotonic()
+
+        assert closed(connection.sock)
+
+    assert 1.5 < time.monotonic() - begun < 8
+    connection.close()
+
+
 def test_a_key_that_is_taken_away_is_no_key_any_more(superlink):
     keys, headers = NodeKeys({"client-0": OURS[1]}), signed(OURS)
     with proxy(superlink.server_port, keys) as door:

@@ -1,0 +1,40 @@
+"""docs/security.md says what the code does, and names tests that there are."""
+
+import re
+from pathlib import Path
+
+from fcl_flower.federation.transport import assembly
+from fcl_flower.runtime.reverse_proxy.bounds import Bounds
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "security.md").read_text()
+
+
+def test_the_bounds_are_those_of_the_reverse_proxy():
+    rows = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", PAGE, re.M))
+    quarter = Bounds.guests // Bounds.guests_of_address
+    assert quarter == 4
+    assert rows["guests, who have not shown a key"].startswith(f"{Bounds.guests}, a q")
+    members = f"{Bounds.members}, of one key {Bounds.members_of_key}"
+    assert rows["members, who have"] == members
+    head = f"{Bounds.head_seconds:.0f} seconds, {Bounds.head_bytes // 2**10} KiB"
+    assert rows["without TLS handshake and first header"] == head
+    assert rows["idle, or within a body"] == f"{Bounds.idle_seconds:.0f} seconds"
+    assert rows["body of a call"] == f"{Bounds.body_bytes // 2**20} MiB"
+    most = f"more than {assembly.MOST_TIMES} times what was sent, or than "
+    assert f"{most}{assembly.MOST_BYTES // 2**30} GiB, is refused" in PAGE
+
+
+def test_each_finding_is_held_by_tests_that_there_are():
+    defined = {
+        name
+        for file in (ROOT / "tests").rglob("test_*.py")
+        for name in re.findall(r"^def (test_\w+)", file.read_text(), re.M)
+    }
+    section = PAGE.partition("## What was found, and what holds it now")[2]
+    rows = re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", section, re.M)[2:]
+    named = re.findall(r"`(test_\w+)`", section)
+
+    assert len(rows) > 15
+    assert all("`" in held for _, held in rows)
+    assert set(named) <= defined, sorted(set(named) - defined)
