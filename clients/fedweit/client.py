@@ -10,7 +10,7 @@ stood, which the paper does not know.
 
 import math
 from collections.abc import Collection
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from torch import Tensor
@@ -28,13 +28,9 @@ from clients.fedweit.client_state import (
     start_task,
 )
 from clients.fedweit.equations import by_channel, gate, top_channels
+from clients.fedweit.harmful_adapters import Learned, without_harmful
 from clients.fedweit.retroactive import retroactive
-from clients.fedweit.task_model import (
-    OldTask,
-    TaskModel,
-    TaskTensors,
-    Tensors,
-)
+from clients.fedweit.task_model import OldTask, TaskModel, TaskTensors, Tensors
 from clients.fedweit.task_summary import centres
 from fcl_flower.algorithms.base import ClientLearner
 from fcl_flower.algorithms.hooks import AnswersQueries
@@ -48,8 +44,6 @@ from strategies.fedweit import FedWeitParams
 from strategies.fedweit.decomposition import decomposed
 
 W = TypeVar("W", bound=FedWeitParams)
-Learned: TypeAlias = tuple[Payload, dict[str, float], float]
-"""State and metrics after a round of training, and the loss in validation."""
 
 
 class FedWeit(ClientLearner[W], AnswersQueries):
@@ -111,32 +105,14 @@ class FedWeit(ClientLearner[W], AnswersQueries):
     def begin(
         self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
     ) -> Learned:
-        """Train the first round of a task, if need be without adapters that harm.
-
-        Where the adapters of all others validate worse than none, each sender's are
-        tried by themselves, and together those that validate better than none.
-        """
+        """Train the first round of a task, without adapters that harm if so asked."""
 
         def tried(clients: Collection[str]) -> Learned:
             offer = only_adapters_of(clients, received)
             return self.learn(self.start(state, offer, stage.task), stage, data)
 
-        others = senders(received)
-        whole = tried(others)
-        if not (others and self.params.drop_harmful):
-            return whole
-        best = without = tried(())
-        if not without[-1] < whole[-1]:
-            return whole
-        helpful = []
-        for one in others if len(others) > 1 else ():
-            alone = tried([one])
-            if alone[-1] < without[-1]:
-                helpful.append(one)
-            best = min(best, alone, key=_loss)
-        if 1 < len(helpful) < len(others):
-            best = min(best, tried(helpful), key=_loss)
-        return best
+        others, drop = senders(received), self.params.drop_harmful
+        return without_harmful(tried, others) if drop else tried(others)
 
     def learn(self, state: Payload, stage: TaskStage, data: TaskData) -> Learned:
         """Return state and metrics after a round, and the loss in validation."""
@@ -371,7 +347,3 @@ def overwritten(base: Arrays, sent: Arrays) -> Arrays:
         else theta
         for name, values in base.items()
     }
-
-
-def _loss(learned: Learned) -> float:
-    return learned[-1]

@@ -21,7 +21,7 @@ from fcl_flower.federation.copies.replica import CopyError
 from fcl_flower.federation.secure import exchange
 from fcl_flower.federation.secure.client_side import ClientSide
 from fcl_flower.federation.transport import messages, protocol
-from fcl_flower.federation.transport.discretion import unforeseen, without_paths
+from fcl_flower.privacy.discretion import unforeseen, without_paths
 from fcl_flower.results.diagnostics.operations import MULTIPLY_ADDS
 
 # The server is trusted with more than a peer: it sends the adapters of all clients.

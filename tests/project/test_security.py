@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from fcl_flower.federation.transport import assembly
+from fcl_flower.federation.coding import assembly
 from fcl_flower.runtime.reverse_proxy.bounds import Bounds
 
 ROOT = Path(__file__).parents[2]

@@ -82,7 +82,7 @@ class Mailbox:
         self._remote = is_remote(grid)
         if self._remote:
             # Not imported elsewhere: it brings Flower's whole client of a network.
-            from fcl_flower.federation.transport.assembly import bound_assembly
+            from fcl_flower.federation.coding.assembly import bound_assembly
 
             bound_assembly()
         self._begin = in_thread if self._remote else at_once

@@ -22,8 +22,8 @@ from flwr.superlink.grid import HttpGrid
 from memory import peak_of
 
 from fcl_flower.core.errors import WireError
-from fcl_flower.federation.transport import assembly
-from fcl_flower.federation.transport.assembly import assembled
+from fcl_flower.federation.coding import assembly
+from fcl_flower.federation.coding.assembly import assembled
 from fcl_flower.federation.transport.mailbox import Mailbox
 
 KB = 2**10

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fcl_flower.federation.transport.discretion import unforeseen, without_paths
+from fcl_flower.privacy.discretion import unforeseen, without_paths
 
 SAID = {
     "no path": "batch_size: got 0, expected at least 1",
@@ -12,7 +12,7 @@ SAID = {
 }
 HIDDEN = {
     "/data/ann/b.csv is damaged": "(a path) is damaged",
-    "state: /home/ann/3/base is missing": "state: (a path) is missing",
+    "state: /data/ann/3/base is missing": "state: (a path) is missing",
     "at (/data/b.csv), line 3": "at ((a path)), line 3",
     "file:/data/b.csv": "file:(a path)",
     "'/data/of ann/b.csv': no": "(a path): no",
