@@ -22,6 +22,15 @@ def is_remote(grid: Grid) -> bool:
     return module is not None and isinstance(grid, module.HttpGrid)
 
 
+def is_engine(grid: Grid) -> bool:
+    """Return whether Flower's simulation engine answers for all nodes.
+
+    Each of them answers in the end, and when says nothing of a client.
+    """
+    module = sys.modules.get("flwr.superlink.grid.inmemory_grid")
+    return module is not None and isinstance(grid, module.InMemoryGrid)
+
+
 def in_thread(
     function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
 ) -> "Future[T]":

@@ -12,7 +12,12 @@ from flwr.app import Error, Message, RecordDict
 from flwr.serverapp import Grid
 
 from fcl_flower.core.errors import WireError
-from fcl_flower.federation.transport.background import at_once, in_thread, is_remote
+from fcl_flower.federation.transport.background import (
+    at_once,
+    in_thread,
+    is_engine,
+    is_remote,
+)
 from fcl_flower.results.monitoring import causes
 
 SOONEST = 0.02
@@ -67,6 +72,8 @@ class _Question:
 class Mailbox:
     """Questions that are on their way, each with its own deadline.
 
+    ``all_answer`` says that everybody does in the end, as in Flower's simulation.
+
     Answers are fetched one by one, so that bytes that Flower
     cannot open cost only one. ``src_node_id`` of an answer is the node that was asked,
     whatever the peer says of itself.
@@ -80,6 +87,7 @@ class Mailbox:
         self._grid = grid
         self._timeout = timeout
         self._remote = is_remote(grid)
+        self.all_answer = is_engine(grid)
         if self._remote:
             # Not imported elsewhere: it brings Flower's whole client of a network.
             from fcl_flower.federation.coding.assembly import bound_assembly
@@ -210,8 +218,11 @@ def ask(
     Args:
         box: waits for nothing.
         messages: at most one for each node.
-        closes_at: after how many seconds answers are no longer waited for.
+        closes_at: after how many seconds answers are no longer waited for; not asked
+            in Flower's simulation, where seconds say nothing of a client.
     """
+    if box.all_answer:
+        closes_at = wait_for_all
     began = time.monotonic()
     box.send(messages)
     times, failed, asked = list[float](), 0, len(box)

@@ -6,7 +6,7 @@ import pytest
 from fakes import InProcessGrid, rounds_of, run_in_process, summary_of, tiny
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.federation.transport import messages
+from fcl_flower.federation.transport import mailbox, messages
 from fcl_flower.runtime.in_process.run import run_apps
 
 
@@ -133,6 +133,16 @@ def test_a_silent_client_costs_no_round_its_timeout(tmp_path):
     assert "was late" in rows[0]["reasons"]["2"]
     assert [row["reasons"]["2"] for row in rows[1:]] == [BUSY] * 3
     assert summary_of(tmp_path)["late_replies"] == {"2": 1}
+
+
+def test_in_flowers_simulation_seconds_say_nothing_of_a_client(tmp_path, monkeypatch):
+    monkeypatch.setattr(mailbox, "is_engine", lambda grid: True)
+    config = quick(tmp_path, simulated_durations="", rounds=2, timeout=60)
+
+    run_in_process(config, delay=after_hello(2))
+
+    assert [row["clients"] for row in rounds_of(tmp_path)] == [[0, 1, 2]] * 2
+    assert None not in summary_of(tmp_path)["client_accuracy"][2][0]
 
 
 def test_a_late_client_is_asked_again_when_it_has_answered(tmp_path):

@@ -7,7 +7,12 @@ from types import SimpleNamespace
 import pytest
 from fakes import InProcessGrid, rounds_of, tiny
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.server.superlink.linkstate import LinkStateFactory
+from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME
+from flwr.supercore.object_store import ObjectStoreFactory
+from flwr.superlink.federation import NoOpFederationManager
 from flwr.superlink.grid import HttpGrid
+from flwr.superlink.grid.inmemory_grid import InMemoryGrid
 
 from fcl_flower.core.errors import RoundError
 from fcl_flower.federation.transport import background, client_registry, mailbox
@@ -153,6 +158,15 @@ def test_what_ends_a_run_while_it_sends_ends_it_here(remote, blocking):
 def test_only_a_grid_of_flowers_over_http_is_remote(blocking):
     assert not background.is_remote(blocking("none"))
     assert background.is_remote(HttpGrid(token="x"))
+
+
+def test_flowers_simulation_is_an_engine_that_answers_for_all(blocking):
+    states = LinkStateFactory(
+        FLWR_IN_MEMORY_DB_NAME, NoOpFederationManager(), ObjectStoreFactory()
+    )
+    assert background.is_engine(InMemoryGrid(states))
+    assert not background.is_engine(blocking("none"))
+    assert not background.is_engine(HttpGrid(token="x"))
 
 
 def test_an_asynchronous_run_goes_on_beside_a_client_that_blocks(remote, tmp_path):
