@@ -1,5 +1,6 @@
 """docs/security.md says what the code does, and names tests that there are."""
 
+import importlib.util
 import re
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from fcl_flower.runtime.reverse_proxy.bounds import Bounds
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "security.md").read_text()
+ATTACKS = ROOT / "experiments" / "attacks"
 
 
 def test_the_bounds_are_those_of_the_reverse_proxy():
@@ -38,3 +40,16 @@ def test_each_finding_is_held_by_tests_that_there_are():
     assert len(rows) > 15
     assert all("`" in held for _, held in rows)
     assert set(named) <= defined, sorted(set(named) - defined)
+
+
+def test_the_table_of_attacks_is_that_of_the_runs_that_were_kept():
+    spec = importlib.util.spec_from_file_location("attacks", ATTACKS / "study.py")
+    study = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(study)
+    page = (ATTACKS / "README.md").read_text()
+
+    runs = study.read(ATTACKS / "results.jsonl")
+
+    assert set(runs) == set(study.cells())
+    shown = re.search(r"<!-- table -->\n(.*?)\n<!-- /table -->", page, re.S)[1]
+    assert shown == study.table(ATTACKS / "results.jsonl")
