@@ -155,10 +155,15 @@ def test_a_processor_may_round_a_last_bit_otherwise(fedavg, monkeypatch):
         trained(fedavg, 0, 0)
 
 
-def test_logits_of_fewer_classes_are_refused(fedavg, monkeypatch):
+def test_logits_of_fewer_or_more_classes_are_refused(fedavg, monkeypatch):
     whole = Sgd.predict
     monkeypatch.setattr(Sgd, "predict", lambda *given: whole(*given)[:, :1])
 
+    with pytest.raises(fcl.ConfigError, match=r"^strategy: got 'fedavg'"):
+        trained(fedavg, 0, 0)
+
+    wider = [0, 1, 0]
+    monkeypatch.setattr(Sgd, "predict", lambda *given: whole(*given)[:, wider])
     with pytest.raises(fcl.ConfigError, match=r"^strategy: got 'fedavg'"):
         trained(fedavg, 0, 0)
 

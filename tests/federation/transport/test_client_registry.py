@@ -134,6 +134,17 @@ def test_who_may_still_come_is_waited_for(keys, least, here, impatient):
     assert 0.3 < time.monotonic() - began < 30
 
 
+def test_a_liar_that_fails_may_still_come(keys, impatient):
+    grid = Claiming(n11=0, n12=0)
+    registry = connected(grid)
+    assert registry._awaited() == set()
+
+    grid.tamper = lambda who, message, reply: failure(message, "no memory")
+    registry.refresh()
+
+    assert registry._awaited() == {1}
+
+
 def test_a_failure_is_no_lie(keys, impatient):
     grid = Claiming(n11=0, n12=1)
     times = []
