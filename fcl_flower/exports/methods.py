@@ -1,12 +1,15 @@
-"""A row for each method: mean and deviation over seeds, and a paired test."""
+"""A row for each method: mean and deviation over seeds, paired test, intervals."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from fcl_flower.core.errors import unknown
 from fcl_flower.exports.sheets import COSTS, Sheet
-from fcl_flower.exports.significance import Paired, adjusted, paired
+from fcl_flower.exports.significance import Paired, Unit, adjusted, paired
 from fcl_flower.results import tables
+from fcl_flower.results.metrics import mean_measured
 from fcl_flower.results.result import Result
 
 SPREAD = (
@@ -20,12 +23,17 @@ COLUMNS = (
     "seeds",
     *(f"{key}_{what}" for key in SPREAD for what in ("mean", "deviation")),
     *COSTS,
-    *("reference", "difference", "difference_deviation", "pairs", "p", "p_adjusted"),
+    *("reference", "difference", "difference_deviation", "difference_margin", "pairs"),
+    *("p", "p_adjusted", "client_difference", "client_margin", "client_pairs"),
 )
 
 
 def methods_sheet(results: Sequence[Result], reference: str | None = None) -> Sheet:
     """Return a row for each method, in the order in which they first occur.
+
+    The test is over the seeds, whose runs are independent. ``client_margin`` is that of
+    a mean over all clients of all seeds, which is narrower than the truth as far as
+    clients of a run gain or lose together.
 
     Args:
         results: at least one.
@@ -40,15 +48,14 @@ def methods_sheet(results: Sequence[Result], reference: str | None = None) -> Sh
     if reference is not None and reference not in labels:
         raise unknown("reference", reference, labels)
     against = reference or _best(rows)
-    accuracy = {label: _by_seed(results, label) for label in labels}
-    tests = [
-        None if label == against else _test(accuracy[label], accuracy[against])
-        for label in labels
-    ]
+    tests = _tests({one: _by_seed(results, one) for one in labels}, against)
+    clients = _tests({one: _by_client(results, one) for one in labels}, against)
     corrected = adjusted([None if test is None else test.p for test in tests])
     told = (
-        _values(row) | _tested(test, against, p)
-        for row, test, p in zip(rows, tests, corrected, strict=True)
+        _values(row) | _tested(test, against, p) | _held(of_clients)
+        for row, test, p, of_clients in zip(
+            rows, tests, corrected, clients, strict=True
+        )
     )
     return Sheet.of("methods", COLUMNS, told)
 
@@ -73,9 +80,26 @@ def _by_seed(results: Sequence[Result], label: str) -> dict[int, float]:
     }
 
 
-def _test(method: Mapping[int, float], other: Mapping[int, float]) -> Paired | None:
-    """Return the paired test; None where the two have no seed in common."""
-    return paired(method, other) if method.keys() & other.keys() else None
+def _by_client(results: Sequence[Result], label: str) -> dict[tuple[int, int], float]:
+    """Return the final accuracy of each seed's clients, mean over tasks, if known."""
+    return {
+        (one.summary["seed"], client): float(value)
+        for one in results
+        if one.summary["label"] == label
+        for client, value in enumerate(mean_measured(one.accuracy[:, -1], axis=1))
+        if not np.isnan(value)
+    }
+
+
+def _tests(
+    values: Mapping[str, Mapping[Unit, float]], against: str
+) -> list[Paired | None]:
+    """Return each method's paired test; None where there is nothing to pair."""
+    other = values[against]
+    return [
+        paired(own, other) if label != against and own.keys() & other.keys() else None
+        for label, own in values.items()
+    ]
 
 
 def _values(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -95,7 +119,18 @@ def _tested(test: Paired | None, reference: str, p: float | None) -> dict[str, A
         "reference": reference,
         "difference": test.difference,
         "difference_deviation": test.deviation,
+        "difference_margin": test.margin,
         "pairs": test.pairs,
         "p": test.p,
         "p_adjusted": p,
+    }
+
+
+def _held(test: Paired | None) -> dict[str, Any]:
+    if test is None:
+        return {}
+    return {
+        "client_difference": test.difference,
+        "client_margin": test.margin,
+        "client_pairs": test.pairs,
     }

@@ -1,53 +1,60 @@
-"""Whether methods differ by more than their seeds do: a paired test over seeds."""
+"""Whether methods differ by more than chance does: a paired test over seeds."""
 
 import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from scipy import stats
+
+Unit = TypeVar("Unit", bound=int | tuple[int, int])
+"""What is measured once with each method: a seed, or a seed's client."""
 
 
 @dataclass(frozen=True, slots=True)
 class Paired:
-    """One method held against a reference, seed by seed.
+    """One method held against a reference, unit by unit.
 
     Attributes:
-        difference: mean over the seeds of the method's value minus the reference's.
+        difference: mean over the units of the method's value minus the reference's.
         deviation: standard deviation of these differences (n - 1); None of one.
-        pairs: seeds that both have.
+        pairs: units that both have.
         p: two-sided p-value of the paired t-test; None where it says nothing: below two
-            seeds, or where all differences are the same.
+            units, or where all differences are the same.
+        margin: from ``difference`` to the ends of its 95 % interval; None below two.
     """
 
     difference: float
     deviation: float | None
     pairs: int
     p: float | None
+    margin: float | None
 
 
-def paired(method: Mapping[int, float], reference: Mapping[int, float]) -> Paired:
-    """Return Student's paired t-test of two methods over the seeds of both.
+def paired(method: Mapping[Unit, float], reference: Mapping[Unit, float]) -> Paired:
+    """Return Student's paired t-test of two methods over the units of both.
 
     ``t = mean(d) sqrt(n) / s(d)`` with n - 1 degrees of freedom, d the differences
-    (Student, Biometrika 1908). It takes them as drawn from one normal distribution; of
-    three seeds only a large difference is told from none.
+    (Student, Biometrika 1908). It takes them as drawn, each by itself, from one normal
+    distribution; of three seeds only a large difference is told from none.
 
     Args:
-        method: value by seed.
-        reference: likewise; at least one seed is in both.
+        method: value by unit.
+        reference: likewise; at least one unit is in both.
     """
-    seeds = sorted(method.keys() & reference.keys())
-    differences = [method[seed] - reference[seed] for seed in seeds]
-    mean = statistics.fmean(differences)
-    if len(seeds) < 2:
-        return Paired(mean, None, len(seeds), None)
+    units = sorted(method.keys() & reference.keys())
+    differences = [method[unit] - reference[unit] for unit in units]
+    mean, count = statistics.fmean(differences), len(units)
+    if count < 2:
+        return Paired(mean, None, count, None, None)
     deviation = statistics.stdev(differences)
     if deviation == 0:
-        return Paired(mean, deviation, len(seeds), None)
-    t = mean * math.sqrt(len(seeds)) / deviation
-    p = 2 * float(stats.t.sf(abs(t), len(seeds) - 1))
-    return Paired(mean, deviation, len(seeds), p)
+        return Paired(mean, deviation, count, None, 0.0)
+    error = deviation / math.sqrt(count)
+    p = 2 * float(stats.t.sf(abs(mean) / error, count - 1))
+    margin = float(stats.t.ppf(0.975, count - 1)) * error
+    return Paired(mean, deviation, count, p, margin)
 
 
 def adjusted(values: Sequence[float | None]) -> list[float | None]:

@@ -4,6 +4,7 @@ import csv
 import json
 import statistics
 
+import numpy as np
 import pytest
 from run_folders import edit, make_run
 from scipy import stats
@@ -118,6 +119,26 @@ def test_the_reference_may_be_another(study):
     assert [row["reference"] for row in found] == ["fedweit", "fedweit", None]
     with pytest.raises(ConfigError, match=r"^reference: got 'fedwei'.*'fedweit'\?$"):
         methods_sheet(runs, "fedwei")
+
+
+def test_intervals_are_over_seeds_and_over_clients_of_all_seeds(study):
+    def ends(name, seed):
+        summary = json.loads((study / f"{name}-seed{seed}/summary.json").read_text())
+        cells = [client[-1] for client in summary["client_accuracy"]]
+        return [statistics.fmean(v for v in row if v is not None) for row in cells]
+
+    own, other = (np.array([ends(name, k) for k in (1, 2, 3)]) for name in "ac")
+    gains = own - other
+
+    found = rows_of(methods_sheet(finished_runs([study]), "fedweit"))[0]
+
+    by_seed = stats.ttest_1samp(gains.mean(1), 0).confidence_interval()
+    by_client = stats.ttest_1samp(gains.ravel(), 0).confidence_interval()
+    margins = [found["difference_margin"], found["client_margin"]]
+    widths = [(one.high - one.low) / 2 for one in (by_seed, by_client)]
+    assert margins == pytest.approx(widths)
+    assert found["client_difference"] == pytest.approx(gains.mean())
+    assert (found["pairs"], found["client_pairs"]) == (3, gains.size)
 
 
 def test_what_was_not_measured_is_neither_best_nor_tested(study):

@@ -22,14 +22,18 @@ def test_it_is_scipys_paired_t_test_over_the_seeds_of_both(seeds):
     assert found.deviation == pytest.approx((a - b).std(ddof=1))
     assert paired(reference, method).difference == -found.difference
     assert paired(reference, method).p == found.p
+    interval = stats.ttest_rel(a, b).confidence_interval(0.95)
+    assert found.difference - found.margin == pytest.approx(interval.low)
+    assert found.difference + found.margin == pytest.approx(interval.high)
 
 
 def test_one_seed_says_nothing_of_chance():
-    assert paired({1: 0.75}, {1: 0.5, 2: 0.4}) == Paired(0.25, None, 1, None)
+    assert paired({1: 0.75}, {1: 0.5, 2: 0.4}) == Paired(0.25, None, 1, None, None)
 
 
 def test_differences_that_are_all_the_same_have_no_p():
-    assert paired({1: 0.5, 2: 0.75}, {1: 0.25, 2: 0.5}) == Paired(0.25, 0.0, 2, None)
+    found = paired({1: 0.5, 2: 0.75}, {1: 0.25, 2: 0.5})
+    assert found == Paired(0.25, 0.0, 2, None, 0.0)
 
 
 @pytest.mark.parametrize(
