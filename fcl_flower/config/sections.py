@@ -149,8 +149,8 @@ class ModelSection(NamedSection):
     """Let a single head grow with the classes, in the scenario class-incremental:
     losses and predictions know none of later tasks."""
     mask_logits: bool = False
-    """Let a single head predict no labels but those of the test's task, or with hidden
-    concepts those of the recent samples; training is as without."""
+    """Let a single head predict no labels but those of the client's own samples of the
+    test's task, or of the hidden concept; training is as without."""
     mask_loss: bool = False
     """With mask_logits: losses too know no labels but those of the client's samples
     (restricted softmax; FedRS, Li and Zhan, KDD 2021, with alpha = 0)."""

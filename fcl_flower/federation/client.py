@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import torch
 from flwr.app import Context
 from torch import Tensor
 
@@ -237,22 +238,20 @@ class Client:
         """
         hidden = self.scenario.stream is not None
         blind = hidden and not self.config.scenario.params.get("reveal_ids")
-        # Of a hidden concept, as if the client saw it now: fresh examples of it.
-        seen: SplitName = "valid" if blind else "train"
         found, by_class = [], []
         for task in range(self.scenario.num_tasks if hidden else stage.task + 1):
             known, asked = received, task
             if self.config.model.mask_loss:
-                labels = self._examples(task, seen).y.tolist()
-                self.learner.model.restrict_head(labels)
+                self.learner.model.restrict_head(self._labels(task).tolist())
             if blind:
                 if isinstance(self.learner, SelectsModel):
-                    recent = self._examples(task, seen)
+                    # As if the client saw the concept now: fresh examples of it.
+                    recent = self._examples(task, "valid")
                     known = self.learner.select_model(state, received, recent)
                 asked = stage.task
             predict: Predict = partial(self.learner.predict, state, known, asked)
             if self.config.model.mask_logits:
-                predict = partial(_masked, predict, self._examples(task, seen).y)
+                predict = partial(_masked, predict, self._labels(task))
             test = self._examples(task, "test")
             answers = Answers(predict)
             counted = self.config.federation.per_class
@@ -264,6 +263,15 @@ class Client:
     def _of_all_tasks(self, split: SplitName) -> Examples:
         tasks = range(self.scenario.num_tasks)
         return concat([self._examples(task, split) for task in tasks])
+
+    def _labels(self, task: int) -> Tensor:
+        """Return the labels of the client's own samples of a task or a concept.
+
+        Those that are held out alone would not do: of a concept of many classes they
+        are too few to have a sample of each.
+        """
+        own = [self._examples(task, split).y for split in ("train", "valid")]
+        return torch.cat(own)
 
     def _examples(self, task: int, split: SplitName) -> Examples:
         return self._here(self.samples.examples(task, split))

@@ -5,7 +5,6 @@ import pytest
 import torch
 from fakes import rounds_of, run_in_process, summary_of, tiny
 
-from clients.concept_matching.client import ConceptMatching
 from clients.fedavg import Sgd
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.data.client_data import ScenarioData
@@ -79,32 +78,32 @@ def test_only_predictions_are_masked(tmp_path):
     assert masked == plain
 
 
-def test_a_hidden_concept_has_the_labels_of_the_recent_samples(tmp_path, monkeypatch):
-    """Concept Matching chooses its model by the same samples, which are no test."""
-    splits, recent, masks = {}, [], []
-    examples, select = ScenarioData.examples, ConceptMatching.select_model
+def test_a_hidden_concept_has_the_labels_of_all_samples_of_it(tmp_path, monkeypatch):
+    """Those that are held out alone lack some, and tests of these would be lost."""
+    labels, masks, tests = {}, [], []
+    examples = ScenarioData.examples
 
     def note_split(self, task, split):
         found = examples(self, task, split)
-        splits[id(found.y)] = split
+        labels.setdefault((task, split), set()).update(found.y.tolist())
+        if split == "test":
+            tests.append(task)
         return found
 
-    def note_recent(self, state, received, samples):
-        recent.append(samples.y)
-        return select(self, state, received, samples)
-
-    def note_mask(logits, labels):
-        masks.append(labels)
-        return mask_logits(logits, labels)
+    def note_mask(logits, known):
+        masks.append({*known.tolist()})
+        return mask_logits(logits, known)
 
     monkeypatch.setattr(ScenarioData, "examples", note_split)
-    monkeypatch.setattr(ConceptMatching, "select_model", note_recent)
     monkeypatch.setattr(client_module, "mask_logits", note_mask)
-    given = {**CONCEPTS, "strategy": "concept-matching", "mask_logits": True}
+    given = {**CONCEPTS, "strategy": "fedavg", "mask_logits": True, "clients": 1}
+    given |= {"dataset": "digits", "valid_fraction": 0.02}
     run_in_process(tiny(tmp_path, **given))
-    assert recent
-    assert [*map(id, recent)] == [*map(id, masks)]
-    assert {splits[id(labels)] for labels in recent} == {"valid"}
+    assert len(masks) == len(tests) > 0
+    for task, known in zip(tests, masks, strict=True):
+        assert known == labels[task, "train"] | labels[task, "valid"]
+        assert known == labels[task, "test"]
+    assert any(labels[task, "valid"] < labels[task, "train"] for task in tests)
 
 
 # ---- losses
