@@ -65,7 +65,7 @@ def main() -> None:
 def print_table(runs: Mapping[str, list[Run]]) -> None:
     """Print a row for each label, its runs being those of several seeds."""
     tasks = max(run.tasks for members in runs.values() for run in members)
-    names = [f"task {task + 1}" for task in range(tasks)]
+    names = [f"task {task}" for task in range(tasks)]
     columns = ["run", "seeds", "fast end", "slow end", "accuracy", "slow", *names]
     print("|", " | ".join(columns), "|\n|", " | ".join("---" for _ in columns), "|")
     for label, members in runs.items():
