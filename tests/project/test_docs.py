@@ -77,7 +77,8 @@ def test_the_readmes_numbers_are_those_of_the_study():
         "exact heads on fixed filters": "exact heads on fixed filters, alone",
         "single-task": "single-task, alone",
         "FedWeIT": "FedWeIT, alone",
-        "FedProx": "one network alone",
+        "FedAvg of a linear head with restricted softmax": "linear heads, alone",
+        "FedAvg with restricted softmax": "one network alone with restricted softmax",
         "FedAvg": "one network alone",
     }
     study = (ROOT / "experiments" / "overlapped_cifar100" / "README.md").read_text()
