@@ -1,4 +1,4 @@
-"""One network for all messages of a process, lent as it was at first.
+"""One network for all messages of a thread, lent as it was at first.
 
 A copy for each message costs the memory of a whole network anew, again and again. What
 a learner does to it is nearly always to change the values in its tensors, and those are
@@ -6,6 +6,7 @@ copied back in place.
 """
 
 import copy
+import threading
 from collections.abc import Mapping
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, TypeAlias
@@ -25,9 +26,10 @@ _TORCHS_OWN = frozenset(vars(nn.Module()))
 _Marks: TypeAlias = dict[nn.Module, dict[str, Any]]
 
 
-class LentNetwork:
-    """A network that is lent to one learner after the other.
+class LentNetwork(threading.local):
+    """A network that is lent to one learner after the other, each thread its own.
 
+    Two messages that are answered at the same time would change each other's values.
     Values, modes, flags and plain attributes are put back. Where a learner has done
     anything else to the network, such as another layer, a hook or weights of another
     memory, the next one gets a new copy; so does each where the modules of the network
@@ -35,7 +37,7 @@ class LentNetwork:
     """
 
     def __init__(self, initial: MultiHeadModel) -> None:
-        """Keep a network, which nobody else may change."""
+        """Keep a network, which nobody may change; called in each thread that lends."""
         self._initial = initial
         self._lent: MultiHeadModel | None = None
         self._marks: _Marks = {}

@@ -44,7 +44,7 @@ class RunParts:
     def network(self, words: WordVectors | None) -> MultiHeadModel:
         """Return the initial network on its device, the caller's to change.
 
-        It is the caller's until another asks (`LentNetwork`).
+        It is the caller's until the same thread asks again (`LentNetwork`).
 
         Args:
             words: vectors of a client's own words; None for those of the run.

@@ -1,5 +1,7 @@
 """A network that is lent again and again is always as it was at first."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from torch import nn
@@ -182,3 +184,16 @@ def test_frozen_weights_are_those_of_the_first_network():
 
     assert lent.lend().body.frozen.weight is initial.body.frozen.weight
     assert lent.lend().body.first.weight is not initial.body.first.weight
+
+
+def test_threads_that_train_at_the_same_time_have_a_network_each():
+    lent = LentNetwork(network())
+    first = lent.lend()
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(lent.lend).result()
+        fill(other)
+        again = pool.submit(lent.lend).result()
+    assert other is again
+    assert other is not first
+    assert lent.lend() is first
+    assert parts_of(again) == parts_of(first)
