@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from fcl_flower.results.report.charts.lines import Series, lines
 from fcl_flower.results.report.html.content import Section
-from fcl_flower.results.report.html.page import write_page
+from fcl_flower.results.report.html.page import page, write_page
 from fcl_flower.results.tables import format_mean_std, mean_and_std
 
 SLOW = 3
@@ -106,8 +106,7 @@ def write_figure(runs: Mapping[str, list[Run]], folder: Path) -> None:
         "What clients know over time",
         "mean accuracy over all tasks",
     )
-    write_page(
-        folder / "asynchronous.html",
+    text = page(
         "Asynchronous and synchronous rounds",
         "One client of four takes four times as long as the others",
         [
@@ -121,6 +120,7 @@ def write_figure(runs: Mapping[str, list[Run]], folder: Path) -> None:
         ],
         f"Made from accuracy.csv and rounds.jsonl in the folders of {folder.name}.",
     )
+    write_page(folder / "asynchronous.html", text)
 
 
 def read(folder: Path) -> Run:

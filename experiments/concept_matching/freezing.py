@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from fcl_flower.results.report.charts.lines import Series, lines
 from fcl_flower.results.report.html.content import Section
-from fcl_flower.results.report.html.page import write_page
+from fcl_flower.results.report.html.page import page, write_page
 from fcl_flower.results.report.reader import Run, read_run
 from fcl_flower.results.report.schema import Clustering
 from fcl_flower.results.tables import format_mean_std, mean_and_std
@@ -50,8 +50,7 @@ def main() -> None:
         "Frozen concept models by rule",
         "share frozen so far",
     )
-    write_page(
-        folder / "freezing.html",
+    text = page(
         "How often concept models freeze",
         "Concept Matching: the paper's rule, a relaxed record, one-to-one assignment",
         [
@@ -63,6 +62,7 @@ def main() -> None:
         ],
         f"Made from concepts.json in the folders of {folder.name}.",
     )
+    write_page(folder / "freezing.html", text)
 
 
 def frozen_so_far(rounds: list[Clustering]) -> npt.NDArray[np.float64]:
