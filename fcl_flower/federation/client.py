@@ -241,8 +241,9 @@ class Client:
         found, by_class = [], []
         for task in range(self.scenario.num_tasks if hidden else stage.task + 1):
             known, asked = received, task
-            if self.config.model.mask_loss:
-                self.learner.model.restrict_head(self._labels(task).tolist())
+            labels = self._labels(task) if self.config.model.mask_logits else None
+            if labels is not None and self.config.model.mask_loss:
+                self.learner.model.restrict_head(labels.tolist())
             if blind:
                 if isinstance(self.learner, SelectsModel):
                     # As if the client saw the concept now: fresh examples of it.
@@ -250,8 +251,8 @@ class Client:
                     known = self.learner.select_model(state, received, recent)
                 asked = stage.task
             predict: Predict = partial(self.learner.predict, state, known, asked)
-            if self.config.model.mask_logits:
-                predict = partial(_masked, predict, self._labels(task))
+            if labels is not None:
+                predict = partial(_masked, predict, labels)
             test = self._examples(task, "test")
             answers = Answers(predict)
             counted = self.config.federation.per_class
@@ -270,8 +271,8 @@ class Client:
         Those that are held out alone would not do: of a concept of many classes they
         are too few to have a sample of each.
         """
-        own = [self._examples(task, split).y for split in ("train", "valid")]
-        return torch.cat(own)
+        own = [self.samples.examples(task, split).y for split in ("train", "valid")]
+        return torch.cat(own).to(self.learner.context.device)
 
     def _examples(self, task: int, split: SplitName) -> Examples:
         return self._here(self.samples.examples(task, split))

@@ -78,8 +78,13 @@ def test_only_predictions_are_masked(tmp_path):
     assert masked == plain
 
 
-def test_a_hidden_concept_has_the_labels_of_all_samples_of_it(tmp_path, monkeypatch):
-    """Those that are held out alone lack some, and tests of these would be lost."""
+@pytest.mark.parametrize(
+    ("fewer", "valid_fraction"), [("valid", 0.02), ("train", 0.995)]
+)
+def test_a_hidden_concept_has_the_labels_of_all_samples_of_it(
+    tmp_path, monkeypatch, fewer, valid_fraction
+):
+    """Those of one part alone lack some, and tests of these would be lost."""
     labels, masks, tests = {}, [], []
     examples = ScenarioData.examples
 
@@ -97,13 +102,13 @@ def test_a_hidden_concept_has_the_labels_of_all_samples_of_it(tmp_path, monkeypa
     monkeypatch.setattr(ScenarioData, "examples", note_split)
     monkeypatch.setattr(client_module, "mask_logits", note_mask)
     given = {**CONCEPTS, "strategy": "fedavg", "mask_logits": True, "clients": 1}
-    given |= {"dataset": "digits", "valid_fraction": 0.02}
+    given |= {"dataset": "digits", "valid_fraction": valid_fraction}
     run_in_process(tiny(tmp_path, **given))
     assert len(masks) == len(tests) > 0
     for task, known in zip(tests, masks, strict=True):
         assert known == labels[task, "train"] | labels[task, "valid"]
         assert known == labels[task, "test"]
-    assert any(labels[task, "valid"] < labels[task, "train"] for task in tests)
+    assert any(labels[task, fewer] < labels[task, "test"] for task in tests)
 
 
 # ---- losses
