@@ -3,10 +3,10 @@
 import sys
 
 import pytest
-from every_method import suited
+from every_method import smallest
 from fakes import exact, run_in_process, tiny
 
-from fcl_flower.algorithms.registry import algorithm, algorithms
+from fcl_flower.algorithms.registry import algorithms
 from fcl_flower.training import loop
 
 TASKS = {"scenario": "overlapped", "rounds": 2, "clients": 1, "tasks": 2}
@@ -43,12 +43,7 @@ def trainings(monkeypatch):
 def test_a_round_begins_with_the_moments_that_the_last_one_left(
     tmp_path, trainings, name
 ):
-    entry = algorithm(name)
-    given = {"strategy.name": name, **TASKS, **suited(name, tmp_path)}
-    if entry.load_client().needs_single_head or "scenario.joint" in entry.defaults:
-        given["head"] = "single"
-    if name == "fedseit":
-        given |= {"max_train_per_class": 12, "max_test_per_class": 8}
+    given = TASKS | smallest(name, tmp_path)
     run_in_process(tiny(tmp_path / "run", **given))
     nothing = exact({"moments": {}})
     assert len(trainings) == 4

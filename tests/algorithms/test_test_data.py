@@ -4,11 +4,11 @@ from types import new_class
 
 import pytest
 import torch
-from every_method import suited
+from every_method import smallest
 from fakes import exact, rounds_of, run_in_process, tiny
 
 from fcl_flower.algorithms.hooks import AnswersQueries, SelectsModel
-from fcl_flower.algorithms.registry import algorithm, algorithms
+from fcl_flower.algorithms.registry import algorithms
 from fcl_flower.data import examples
 from fcl_flower.data.examples import Examples
 from fcl_flower.setup import factory
@@ -100,21 +100,10 @@ def notes_of(monkeypatch, tmp_path_factory):
     examples.task_examples.cache_clear()
 
 
-def settings(name, folder):
-    name, _, _ = name.partition(" ")
-    found = {"strategy.name": name, **TASKS}
-    entry = algorithm(name)
-    found |= suited(name, folder)
-    if entry.load_client().needs_single_head or "scenario.joint" in entry.defaults:
-        found["head"] = "single"
-    if name == "fedseit":
-        found |= {"max_train_per_class": 12, "max_test_per_class": 8}
-    return found
-
-
 @pytest.mark.parametrize("name", [*NAMES, *MORE])
 def test_test_samples_change_nothing_but_test_accuracies(tmp_path, notes_of, name):
-    given = settings(name, tmp_path) | MORE.get(name, {})
+    method, _, _ = name.partition(" ")
+    given = TASKS | smallest(method, tmp_path) | MORE.get(name, {})
     first = notes_of(tmp_path / "first", spoilt=False, **given)
     other = notes_of(tmp_path / "other", spoilt=True, **given)
     assert sum(kind == "trained" for kind, *_ in first) >= 4

@@ -29,3 +29,19 @@ def suited(name, folder):
         sizes = {"synthetic_samples": 8, "synthetic_batch": 8, "generator_steps": 2}
         found |= {f"strategy.{key}": value for key, value in sizes.items()}
     return found
+
+
+def smallest(name, folder):
+    """Return settings of a method's run in a scenario whose tasks have ids.
+
+    Args:
+        name: of the method.
+        folder: as of `suited`.
+    """
+    found = {"strategy.name": name, **suited(name, folder)}
+    entry = algorithm(name)
+    if entry.load_client().needs_single_head or "scenario.joint" in entry.defaults:
+        found["head"] = "single"
+    if name == "fedseit":
+        found |= {"max_train_per_class": 12, "max_test_per_class": 8}
+    return found
