@@ -127,6 +127,8 @@ class ClientContext:
         training: epochs, batch size, learning rate and when to lower it.
         device: torch device name, such as ``cpu`` or ``cuda:0``.
         privacy: whether and how training has to hide examples.
+        hidden_tasks: nobody tells the client which task, or concept, its samples are
+            of; all come as task 0.
     """
 
     client: int
@@ -134,6 +136,7 @@ class ClientContext:
     training: "Training"
     device: str = "cpu"
     privacy: PrivacySection = field(default_factory=PrivacySection)
+    hidden_tasks: bool = False
 
 
 class ClientLearner(ABC, Generic[P]):

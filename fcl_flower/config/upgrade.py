@@ -93,7 +93,7 @@ _ONLY_OF: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "scenario.mean_duration": ("concepts",),
         "scenario.reveal_ids": ("concepts",),
         "scenario.class_fraction": ("class-incremental",),
-        "scenario.merge_labels": ("class-incremental",),
+        "scenario.merge_labels": ("class-incremental", "concepts"),
         "model.encoder": _ENCODERS,
         "model.max_tokens": _ENCODERS,
         "model.bottleneck": _ENCODERS,

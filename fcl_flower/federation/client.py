@@ -237,7 +237,7 @@ class Client:
         Beside it `Answers.by_class` of each, where the run asks for it.
         """
         hidden = self.scenario.stream is not None
-        blind = hidden and not self.config.scenario.params.get("reveal_ids")
+        blind = self.run.hidden_tasks
         found, by_class = [], []
         for task in range(self.scenario.num_tasks if hidden else stage.task + 1):
             known, asked = received, task

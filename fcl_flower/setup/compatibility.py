@@ -205,7 +205,7 @@ def _without_validation(run: ResolvedRun) -> list[tuple[bool, str, Scalar, str]]
     config, scenario = run.config, run.scenario
     none = not config.scenario.valid_fraction and not scenario.local_data
     needs, training = "scenario.valid_fraction 0", config.training
-    blind = scenario.hidden and not config.scenario.params.get("reveal_ids", False)
+    blind = run.hidden_tasks
     return [
         *(
             (
@@ -300,7 +300,7 @@ def check_single_head(run: ResolvedRun, plan: Scenario) -> None:
     together = f"for {name}, which trains one head for several tasks together"
     if config.model.head != "single":
         raise refuse("model.head", config.model.head, f"'single' {together}")
-    if plan.stream is not None and not config.scenario.params.get("reveal_ids"):
+    if run.hidden_tasks:
         raise refuse(
             "scenario.name", plan.name, f"one whose tasks are told apart, {together}"
         )

@@ -250,6 +250,7 @@ def build_learner(
         training=build_training(run),
         device=find_device(run.config.training.device),
         privacy=run.config.privacy,
+        hidden_tasks=run.hidden_tasks,
     )
     network = network or build_network(run, plan)
     check_examples_apart(run, network)

@@ -38,6 +38,12 @@ class ResolvedRun:
     data_root: Path
 
     @property
+    def hidden_tasks(self) -> bool:
+        """Return whether clients are not told which task, or concept, they have."""
+        reveals = bool(self.config.scenario.params.get("reveal_ids", False))
+        return self.scenario.hidden and not reveals
+
+    @property
     def input_shape(self) -> tuple[int, ...]:
         """Return the shape of one input of the model."""
         if (

@@ -192,8 +192,9 @@ def test_a_text_encoder_is_minilm_where_none_is_named(resolved):
         (
             {"scenario": {"name": "concepts", "windo": 1}},
             "scenario.windo: got 'windo', expected one of classes_per_task, clients, "
-            "joint, max_test_per_class, max_train_per_class, mean_duration, name, "
-            "reveal_ids, tasks, valid_fraction, window; did you mean 'window'?",
+            "joint, max_test_per_class, max_train_per_class, mean_duration, "
+            "merge_labels, name, reveal_ids, tasks, valid_fraction, window; did you "
+            "mean 'window'?",
         ),
         (
             {"scenario": {"window": 64}},

@@ -22,6 +22,8 @@ from fcl_flower.data.datasets.arrays import (
 )
 from fcl_flower.data.datasets.base import Dataset
 from fcl_flower.data.datasets.derived.held_out import PREFIX, held_out
+from fcl_flower.data.datasets.derived.relabelled import relabelled
+from fcl_flower.data.datasets.derived.rotated import rotated
 from fcl_flower.data.datasets.derived.union import united
 from fcl_flower.data.datasets.hub import load_hub
 from fcl_flower.data.datasets.jsonl import TRAIN, load_jsonl
@@ -61,6 +63,10 @@ def _digits() -> ImageDataset:
 _BUILT_IN: dict[str, Callable[[], Dataset]] = {
     "digits": _digits,
     "stdlib-docs": load_stdlib_docs,
+}
+_DERIVED: dict[str, Callable[[str, int, Dataset], Dataset]] = {
+    "rotated": rotated,
+    "relabelled": relabelled,
 }
 _ABOUT = {
     "digits": "1,797 real 8x8 images, comes with scikit-learn",
@@ -111,7 +117,10 @@ def load_dataset(name: str, data_root: Path) -> Dataset:
             - several of these with ``+`` between them, such as ``mnist+notmnist``:
               the classes of all side by side (see `united`);
             - ``held-out:NAME``, of any of these: a fifth of the training samples are
-              the test samples, and the set's own are left alone (see `held_out`).
+              the test samples, and the set's own are left alone (see `held_out`);
+            - ``rotated-90:NAME``, or 180 or 270: the images turned (see `rotated`);
+            - ``relabelled-N:NAME``: its classes with the names of those N places behind
+              them (see `relabelled`).
         data_root: where files are looked for; need not exist for the sets without
             a download.
 
@@ -121,6 +130,10 @@ def load_dataset(name: str, data_root: Path) -> Dataset:
     """
     if name.startswith(PREFIX):
         return held_out(name, load_dataset(name.removeprefix(PREFIX), data_root))
+    if found := re.fullmatch(r"(rotated|relabelled)-(\d{1,9}):(.+)", name):
+        how, number, inner = found.groups()
+        whole = load_dataset(inner, data_root)
+        return _DERIVED[how](name, int(number), whole)
     members = name.split("+")
     if len(members) > 1:
         return united(name, [_load(member, data_root) for member in members])
@@ -188,6 +201,8 @@ def known_datasets(data_root: Path) -> dict[str, str]:
         "hub:NAME": "of the Hugging Face Hub, or a folder (extra: hub)",
         "A+B": "the classes of several data sets side by side",
         "held-out:NAME": "a fifth of the training samples of NAME for testing",
+        "rotated-90:NAME": "images turned by 90, 180 or 270 degrees",
+        "relabelled-N:NAME": "classes that go by the names of others",
     }
 
 

@@ -3,12 +3,10 @@
 The protocol of FedET (Liu et al., IJCAI 2023, section 4): every client knows a random
 share of the classes of each task, and is tested on all of them. Or that of TARGET and
 LANDER: the samples of all of a task's classes are dealt to all clients, see
-`fcl_flower.data.scenarios.sample_splits`. Classes of different data sets may be one
-class of the single head.
+`fcl_flower.data.scenarios.sample_splits`.
 """
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import Self, TypeAlias
 
 import numpy as np
@@ -119,51 +117,6 @@ def public_tasks(spec: Spec) -> tuple[Task, ...]:
         shares = [_dealt(spec, source, label)[0] for label in learned]
         tasks.append(_public(source, learned, shares))
     return tuple(tasks)
-
-
-def merged_labels(
-    text: str, sources: Sequence[Dataset]
-) -> Mapping[tuple[str, int], tuple[str, int]]:
-    """Return what (dataset, label id) pairs stand for, where it is not themselves.
-
-    Classes of one name are one class, that of the first data set of the group that has
-    it.
-
-    Args:
-        text: groups of names of data sets, such as ``yelp=amazon,a=b=c``.
-        sources: all data sets, those of the server included.
-
-    Raises:
-        ConfigError: a group is not of different data sets of the run, a data set is in
-            two groups, or one has no class name in common with those before it.
-    """
-    known = {source.name: source for source in sources}
-    groups = [
-        [name.strip() for name in group.split("=")]
-        for group in text.split(",")
-        if group.strip()
-    ]
-    names = [name for group in groups for name in group]
-    for name in names:
-        if name not in known:
-            expected = f"data sets of the run, not {name!r}: {', '.join(known)}"
-            raise refuse("merge_labels", text, expected)
-    if len(set(names)) < len(names) or any(len(group) == 1 for group in groups):
-        expected = "groups of two or more names, each of them once"
-        raise refuse("merge_labels", text, expected)
-    merged = {}
-    for group in groups:
-        first: dict[str, tuple[str, int]] = {}
-        for name in group:
-            class_names = known[name].class_names
-            if first and first.keys().isdisjoint(class_names):
-                expected = f"a class name that {name!r} has in common with those before"
-                raise refuse("merge_labels", text, expected)
-            for label, class_name in enumerate(class_names):
-                one = first.setdefault(class_name, (name, label))
-                if one[0] != name:
-                    merged[name, label] = one
-    return MappingProxyType(merged)
 
 
 def task_groups(spec: Spec) -> list[Group]:

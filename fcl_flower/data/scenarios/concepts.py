@@ -28,6 +28,9 @@ class ConceptsParams(Params):
     """Rounds that a client keeps a concept, on average; 0 for all concepts at once."""
     reveal_ids: bool = False
     """Let clients know which concept they have: for baselines with task ids."""
+    merge_labels: str = ""
+    """Data sets whose classes of one name are one class, such as 'a=b=c,d=e': concepts
+    that differ in what a class looks like, or in what it is called."""
 
 
 Spec: TypeAlias = ScenarioSpec[ConceptsParams]

@@ -15,11 +15,11 @@ from fcl_flower.data.scenarios.class_groups import classes, mixed, overlapped
 from fcl_flower.data.scenarios.class_incremental import (
     ClassIncrementalParams,
     class_incremental_tasks,
-    merged_labels,
     public_tasks,
 )
 from fcl_flower.data.scenarios.concept_stream import ConceptStream
 from fcl_flower.data.scenarios.concepts import ConceptsParams, concept_tasks
+from fcl_flower.data.scenarios.merged_labels import merged_labels
 from fcl_flower.data.scenarios.plan import Scenario, Task, TaskStreams
 from fcl_flower.data.scenarios.spec import ScenarioSpec
 from fcl_flower.data.scenarios.text_pool import text_tasks
@@ -284,7 +284,10 @@ def _build(name: str, entry: ScenarioEntry, spec: ScenarioSpec[Any]) -> Scenario
         stream = ConceptStream(
             spec.tasks, params.window, params.mean_duration, spec.seed
         )
-        return Scenario(name, spec.seed, datasets, largest, plan, stream)
+        return Scenario(
+            *(name, spec.seed, datasets, largest, plan, stream),
+            merged=merged_labels(params.merge_labels, spec.sources),
+        )
     if not isinstance(params, ClassIncrementalParams):
         raise ContractError(f"scenario {name}: its params are of no such scenario")
     every = spec.sources if spec.public is None else (*spec.sources, spec.public)

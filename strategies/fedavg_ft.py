@@ -1,0 +1,32 @@
+"""FedAvg with fine-tuning: declaration and hyper-parameters; its server is FedAvg's.
+
+Yu, Bagdasaryan and Shmatikov, 2020, "Salvaging Federated Learning by Local Adaptation",
+https://arxiv.org/abs/2002.04758 (fine-tuning, "FT").
+"""
+
+from pydantic import Field
+
+from fcl_flower.algorithms.base import Params
+from fcl_flower.algorithms.registry import Algorithm
+
+
+class FedAvgFtParams(Params):
+    """Hyper-parameters of FedAvg with fine-tuning."""
+
+    tuning_epochs: int = Field(5, ge=1)
+    """Passes over the recent samples before a client predicts, where concepts are
+    hidden; at least 1. Elsewhere it tunes as it trains."""
+    subset: int = Field(64, ge=1)
+    """Recent samples that it then tunes on, at least 1, as many as Concept Matching
+    chooses by. A client that has fewer takes them all."""
+
+
+ALGORITHM = Algorithm(
+    name="fedavg-ft",
+    server="strategies.fedavg:FedAvg",
+    client="clients.fedavg_ft:FineTuned",
+    params_type=FedAvgFtParams,
+    summary="FedAvg whose clients predict with the model as their own samples tune it",
+    paper="Yu et al., 2020",
+    privacy_units=("client", "example"),
+)
