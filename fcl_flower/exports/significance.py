@@ -8,6 +8,8 @@ from typing import TypeVar
 
 from scipy import stats
 
+from fcl_flower.results.metrics import confidence_margin
+
 Unit = TypeVar("Unit", bound=int | tuple[int, int])
 """What is measured once with each method: a seed, or a seed's client."""
 
@@ -53,8 +55,7 @@ def paired(method: Mapping[Unit, float], reference: Mapping[Unit, float]) -> Pai
         return Paired(mean, deviation, count, None, 0.0)
     error = deviation / math.sqrt(count)
     p = 2 * float(stats.t.sf(abs(mean) / error, count - 1))
-    margin = float(stats.t.ppf(0.975, count - 1)) * error
-    return Paired(mean, deviation, count, p, margin)
+    return Paired(mean, deviation, count, p, confidence_margin(deviation, count))
 
 
 def adjusted(values: Sequence[float | None]) -> list[float | None]:

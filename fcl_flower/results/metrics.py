@@ -160,9 +160,20 @@ def forgetting_of_concepts(accuracy: Accuracy) -> float:
     return float(mean_measured(best - accuracy[-1], axis=0))
 
 
-_STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
-"""97.5 % quantiles of Student's t for 1 to 10 degrees of freedom; the last one serves
-beyond, where it is too wide by at most a seventh."""
+def confidence_margin(deviation: float, count: int) -> float:
+    """Return the distance from a mean to the ends of its 95 % interval.
+
+    ``t(n - 1) s / sqrt(n)``, as if the n values had been drawn independently from one
+    normal distribution (Student, Biometrika 1908).
+
+    Args:
+        deviation: standard deviation s of the values (n - 1 in the denominator).
+        count: n, at least 2.
+    """
+    # Imported here since it takes a while, and only what is shown to people asks.
+    from scipy.special import stdtrit
+
+    return float(stdtrit(count - 1, 0.975)) * deviation / math.sqrt(count)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -187,16 +198,11 @@ class TransferGain:
 
     @property
     def margin(self) -> float:
-        """Return the distance from ``overall`` to the ends of its 95 % interval.
-
-        ``t(n - 1) spread / sqrt(n)`` over the n measured units, as if they had been
-        drawn independently; NaN for n < 2.
-        """
+        """Return the `confidence_margin` of ``overall``; NaN below two units."""
         measured = int(np.count_nonzero(~np.isnan(self.per_unit)))
         if measured < 2:
             return math.nan
-        quantile = _STUDENT[min(measured, len(_STUDENT) + 1) - 2]
-        return quantile * self.spread / math.sqrt(measured)
+        return confidence_margin(self.spread, measured)
 
 
 def transfer_gain(federated: Accuracy, local_only: Accuracy) -> TransferGain:
