@@ -6,7 +6,6 @@ https://arxiv.org/abs/2002.04758 (fine-tuning, "FT").
 
 from dataclasses import replace
 
-import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from typing_extensions import override
@@ -15,7 +14,7 @@ from clients.fedavg import Sgd
 from fcl_flower.algorithms.hooks import SelectsModel
 from fcl_flower.core.seeds import derive
 from fcl_flower.core.types import Payload, TaskStage, Update
-from fcl_flower.data.examples import Examples, TaskData
+from fcl_flower.data.examples import Examples, TaskData, batches
 from fcl_flower.training.loop import fit_once
 from fcl_flower.training.tensors import load, snapshot
 from strategies.fedavg_ft import FedAvgFtParams
@@ -45,10 +44,8 @@ class FineTuned(Sgd[FedAvgFtParams], SelectsModel):
     ) -> Payload:
         model, seed = self.model, self.context.seed
         load(model, received["base"])
-        shuffling = derive(seed, "fine-tuning", self.context.client)
-        order = torch.randperm(
-            len(recent.y), generator=torch.Generator().manual_seed(shuffling)
-        )[: self.params.subset]
+        drawing = derive(seed, "fine-tuning", self.context.client)
+        few = next(batches(recent, self.params.subset, drawing), recent)
         shared = set(model.shared_names())
         trained = {name: p for name, p in model.named_parameters() if name in shared}
 
@@ -57,8 +54,7 @@ class FineTuned(Sgd[FedAvgFtParams], SelectsModel):
             return cross_entropy(model(x, 0), y)
 
         training = replace(self.context.training, epochs=self.params.tuning_epochs)
-        few = Examples(recent.x[order], recent.y[order])
-        fit_once(trained, objective, few, training, shuffling)
+        fit_once(trained, objective, few, training, drawing)
         return {"base": snapshot(model, sorted(shared))}
 
     @override

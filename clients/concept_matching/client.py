@@ -103,10 +103,7 @@ class ConceptMatching(Sgd[ConceptMatchingParams], SelectsModel):
     def _representative(self, examples: Examples) -> Examples:
         """Return d_n: so many examples at random, the same in every process."""
         seed = derive(self.context.seed, "representative", self.context.client)
-        order = torch.randperm(
-            len(examples.y), generator=torch.Generator().manual_seed(seed)
-        )[: self.params.subset]
-        return Examples(examples.x[order], examples.y[order])
+        return next(batches(examples, self.params.subset, seed), examples)
 
 
 def _in_order(received: Payload) -> Iterator[Arrays]:
