@@ -15,6 +15,7 @@ from fcl_flower.algorithms.hooks import SelectsModel
 from fcl_flower.core.seeds import derive
 from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData, batches
+from fcl_flower.training.feature_cache import frozen_features
 from fcl_flower.training.loop import fit_once
 from fcl_flower.training.tensors import load, snapshot
 from strategies.fedavg_ft import FedAvgFtParams
@@ -42,10 +43,12 @@ class FineTuned(Sgd[FedAvgFtParams], SelectsModel):
     def select_model(
         self, state: Payload, received: Payload, recent: Examples
     ) -> Payload:
-        model, seed = self.model, self.context.seed
+        model = self.model
         load(model, received["base"])
-        drawing = derive(seed, "fine-tuning", self.context.client)
-        few = next(batches(recent, self.params.subset, drawing), recent)
+        seed = derive(self.context.seed, "fine-tuning", self.context.client)
+        x, y = next(batches(recent, self.params.subset, seed), recent)
+        # A frozen body meets the same samples in every pass and evaluation.
+        few = Examples(frozen_features(model, x), y)
         shared = set(model.shared_names())
         trained = {name: p for name, p in model.named_parameters() if name in shared}
 
@@ -54,7 +57,7 @@ class FineTuned(Sgd[FedAvgFtParams], SelectsModel):
             return cross_entropy(model(x, 0), y)
 
         training = replace(self.context.training, epochs=self.params.tuning_epochs)
-        fit_once(trained, objective, few, training, drawing)
+        fit_once(trained, objective, few, training, seed)
         return {"base": snapshot(model, sorted(shared))}
 
     @override

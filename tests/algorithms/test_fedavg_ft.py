@@ -11,7 +11,7 @@ from clients.fedavg_ft import FineTuned
 from fcl_flower.algorithms.base import ClientContext, Params
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData
-from fcl_flower.models.registry import create_model
+from fcl_flower.models.registry import MultiHeadModel, create_model
 from fcl_flower.training.loop import Training
 from fcl_flower.training.tensors import load, snapshot
 from strategies.fedavg_ft import FedAvgFtParams
@@ -124,6 +124,45 @@ def test_no_more_than_the_subset_is_tuned_on():
     assert exact(enough.select_model({}, received, recent)) == exact(
         whole.select_model({}, received, recent)
     )
+
+
+class Frozen(torch.nn.Module):
+    """A body that is never trained, and counts what it computes from inputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = 0
+
+    def frozen_features(self, x):
+        self.seen += len(x)
+        return x.flatten(1)[:, :4] * 2
+
+    def forward(self, x):
+        return x if x.ndim == 2 else self.frozen_features(x)
+
+
+def test_a_frozen_body_sees_the_recent_samples_once():
+    body = Frozen()
+    network = MultiHeadModel(
+        body, features=4, input_shape=(1, 8, 8), tasks=1, classes=3, single_head=True
+    )
+    place = ClientContext(1, 4, Training(1, 50, 1e-2), hidden_tasks=True)
+    one = FineTuned(FedAvgFtParams(tuning_epochs=4), network, place)
+    received, recent = base_of(one), examples(20, seed=5)
+
+    found = one.select_model({}, received, recent)
+
+    # With the one that the cache looks at, to know whether it has them.
+    assert body.seen == 20 + 1
+    head = network.heads[0]
+    load(network, received["base"])
+    optimizer = torch.optim.Adam(head.parameters(), lr=1e-2)
+    for _ in range(4):
+        optimizer.zero_grad()
+        cross_entropy(head(recent.x.flatten(1)[:, :4] * 2), recent.y).backward()
+        optimizer.step()
+    for name, value in found["base"].items():
+        np.testing.assert_allclose(value, network.state_dict()[name], atol=1e-6)
 
 
 def test_tuning_tells_what_no_label_does(tmp_path):
