@@ -161,8 +161,7 @@ def build_model(
 def build_schedule(run: ResolvedRun, plan: Scenario) -> Schedule:
     """Return which rounds belong to which task, who takes part, and who is tested."""
     config, hidden = run.config, run.scenario.hidden
-    reveals = bool(config.scenario.params.get("reveal_ids"))
-    stream = plan.stream if reveals else None
+    stream = None if run.hidden_tasks else plan.stream
     return Schedule(
         clients=config.scenario.clients,
         tasks=1 if hidden else config.scenario.tasks,

@@ -130,7 +130,7 @@ def load_dataset(name: str, data_root: Path) -> Dataset:
     """
     if name.startswith(PREFIX):
         return held_out(name, load_dataset(name.removeprefix(PREFIX), data_root))
-    if found := re.fullmatch(r"(rotated|relabelled)-(\d{1,9}):(.+)", name):
+    if found := re.fullmatch(rf"({'|'.join(_DERIVED)})-(\d{{1,9}}):(.+)", name):
         how, number, inner = found.groups()
         whole = load_dataset(inner, data_root)
         return _DERIVED[how](name, int(number), whole)

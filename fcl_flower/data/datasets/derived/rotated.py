@@ -6,9 +6,6 @@ from fcl_flower.core.errors import ConfigError
 from fcl_flower.data.datasets.arrays import ImageDataset, Images
 from fcl_flower.data.datasets.base import Dataset, Split
 
-QUARTER = 90
-"""Degrees that leave each pixel whole."""
-
 
 def rotated(name: str, degrees: int, whole: Dataset) -> ImageDataset:
     """Return the images of a data set, turned anticlockwise.
@@ -27,12 +24,11 @@ def rotated(name: str, degrees: int, whole: Dataset) -> ImageDataset:
     if not isinstance(whole, ImageDataset):
         expected = f"images, not {whole.modality}"
         raise ConfigError(f"dataset: got {name!r}, expected {expected}")
-    turns, rest = divmod(degrees, QUARTER)
-    if rest or turns not in (1, 2, 3):
+    if degrees not in (90, 180, 270):
         raise ConfigError(
             f"dataset: got {name!r}, expected rotated-90, rotated-180 or rotated-270"
         )
-    train, test = (_turned(split, turns) for split in (whole.train, whole.test))
+    train, test = (_turned(split, degrees // 90) for split in (whole.train, whole.test))
     return ImageDataset(name, train, test, whole.class_names)
 
 
