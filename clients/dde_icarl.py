@@ -19,6 +19,7 @@ from torch.nn.functional import normalize
 from typing_extensions import override
 
 from clients.icarl import Icarl
+from clients.lwf.teacher import begins
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData
 from fcl_flower.training.feature_cache import frozen_features
@@ -50,8 +51,10 @@ class DdeIcarl(Icarl):
     ) -> tuple[Payload, Update]:
         none = np.zeros(self.model.features, np.float32)
         kept = state.get("momentum", {"before": none, "now": none})
-        if stage.starts_task:
+        if begins(state, stage):
             kept = {"before": kept["now"], "now": none}
+        elif stage.starts_task:  # what it has sent of the task was not used
+            kept = {"before": kept["before"], "now": none}
         self._now = to_torch(kept["now"], self.context.device)
         after, update = super().train(state, received, stage, data)
         momentum = {"before": kept["before"], "now": to_numpy(self._now)}
@@ -77,10 +80,11 @@ class DdeIcarl(Icarl):
         Of a class that is not distilled the probability is ``(p(x) + mean_j p(x_j)) /
         2`` with the neighbours x_j, which have no gradient.
         """
+        if self._teaches:
+            mean = hidden.detach().float().mean(0)
+            self._now = self.dde.momentum * self._now + mean
         if self._taught is None:
             return super().loss(logits, labels, rows, hidden)
-        mean = hidden.detach().float().mean(0)
-        self._now = self.dde.momentum * self._now + mean
         if self._near is not None:
             labelled = self._known[~torch.isin(self._known, self._distilled)]
             own = torch.sigmoid(logits.float())[:, labelled]

@@ -43,8 +43,9 @@ class Icarl(Sgd[IcarlParams]):
         labels = data.train.y
         teacher = Teacher.of_task(state, received, stage, self.model, labels)
         self._known = to_torch(teacher.known, context.device)
+        self._teaches = teacher.teaches
         self._taught: Outputs | None = None
-        if self.params.distillation and teacher.teaches and len(train.y):
+        if self.params.distillation and self._teaches and len(train.y):
             self._taught = teacher.outputs(self.model, train)
         # A class that comes again is told by its labels.
         only_old = to_torch(teacher.old, context.device)

@@ -20,6 +20,8 @@ from fcl_flower.training.tensors import dense, load, to_numpy
 
 CHUNK = 512
 MODEL, CLASSES = "memory/teacher", "memory/classes"
+_GOES_ON = -1
+"""In place of the round in which a client's task has ended."""
 
 
 class Outputs(NamedTuple):
@@ -59,7 +61,11 @@ class Teacher(NamedTuple):
         model: MultiHeadModel,
         labels: Tensor,
     ) -> Self:
-        """Return the teacher of a round: a new one at the start of a task.
+        """Return the teacher of a round: a new one where a task begins.
+
+        That is for the client to say: if its first reply was lost, the server takes the
+        next round for the first, but what this client has learned of the task since is
+        nothing old.
 
         Args:
             state: of the client, with what `kept` returned in earlier rounds.
@@ -70,9 +76,10 @@ class Teacher(NamedTuple):
         """
         kept = {name: dense(a) for name, a in state.get(CLASSES, {}).items()}
         known = kept.get("known", np.empty(0, np.int64))
-        starts = stage.starts_task or "old" not in kept
+        starts = begins(state, stage)
         old = known if starts else kept["old"]
-        base = received["base"] if starts else state.get(MODEL, {})
+        # A last round that is repeated has the model no more.
+        base = (not starts and state.get(MODEL)) or received["base"]
         since = np.setdiff1d(np.union1d(known, open_classes(model)), old)
         new = np.union1d(since, to_numpy(labels)).astype(np.int64)
         return cls(base if len(old) else {}, old, new)
@@ -88,16 +95,29 @@ class Teacher(NamedTuple):
         return len(self.old) > 0
 
     def kept(self, stage: TaskStage) -> Payload:
-        """Return what the client keeps of it: after a task, the classes alone."""
-        classes = {"known": self.known}
-        if stage.ends_task:
-            return {MODEL: {}, CLASSES: classes}
-        return {MODEL: self.base, CLASSES: {**classes, "old": self.old}}
+        """Return what the client keeps of it: after a task, all but the model."""
+        ended = stage.round if stage.ends_task else _GOES_ON
+        of_task = {"task": np.asarray(stage.task), "ended": np.asarray(ended)}
+        classes = {"known": self.known, "old": self.old, **of_task}
+        return {MODEL: {} if stage.ends_task else self.base, CLASSES: classes}
 
     def outputs(self, model: MultiHeadModel, examples: Examples) -> Outputs:
         """Return what it makes of samples; ``model`` holds it afterwards."""
         load(model, self.base)
         return outputs(model, examples)
+
+
+def begins(state: Payload, stage: TaskStage) -> bool:
+    """Return whether a client that has kept a teacher begins a task, or comes back.
+
+    Args:
+        state: of the client, with what `Teacher.kept` returned in earlier rounds.
+        stage: of the round; one that is repeated has its number again.
+    """
+    kept = state.get(CLASSES, {})
+    if "task" not in kept or int(dense(kept["task"])) != stage.task:
+        return True
+    return int(dense(kept["ended"])) not in (_GOES_ON, stage.round)
 
 
 def open_classes(model: MultiHeadModel) -> Array:

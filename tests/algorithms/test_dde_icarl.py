@@ -1,5 +1,7 @@
 """DDE on iCaRL: neighbours that answer together, and a direction that is left out."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -227,10 +229,36 @@ def test_the_nearest_mean_is_that_of_what_is_left():
 def test_a_client_without_samples_keeps_its_momentum():
     one = learner()
     state, _ = one.train({}, start(), FIRST, data(0))
+    state, _ = one.train(state, start(), SECOND, data(1))
     state = {**state, "momentum": {"before": BEFORE, "now": NOW}, "exemplars": {}}
     none = Examples(torch.empty(0, 3), torch.empty(0, dtype=torch.int64))
     after, _ = one.train(state, start(), THIRD, TaskData(none, none, none, 6))
     np.testing.assert_array_equal(after["momentum"]["now"], NOW)
+
+
+def test_a_task_whose_first_reply_was_lost_is_summed_once():
+    one = learner()
+    state, _ = one.train({}, start(), FIRST, data(0))
+    state = {**state, "momentum": {"before": BEFORE, "now": NOW}}
+    lost, _ = one.train(state, start(), SECOND, data(1))
+    retried, _ = one.train(lost, start(), replace(THIRD, starts_task=True), data(1))
+    for after in (lost, retried):
+        np.testing.assert_array_equal(after["momentum"]["before"], NOW)
+    now = [after["momentum"]["now"] for after in (lost, retried)]
+    assert now[0].any()
+    np.testing.assert_allclose(*now, atol=1e-5)
+
+
+def test_the_momentum_is_summed_without_distillation_too():
+    sums = []
+    for distillation in (True, False):
+        one = learner(distillation=distillation, neighbours=0)
+        state, _ = one.train({}, start(), FIRST, data(0))
+        assert not state["momentum"]["now"].any()
+        state, _ = one.train(state, start(), SECOND, data(1))
+        sums.append(state["momentum"]["now"])
+    assert sums[0].any()
+    np.testing.assert_allclose(*sums, atol=1e-5)
 
 
 def test_the_momentum_is_needed_to_predict_and_counted():

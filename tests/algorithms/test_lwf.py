@@ -1,5 +1,7 @@
 """Learning without forgetting, and the old model as a teacher."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -121,9 +123,9 @@ def test_the_teacher_is_the_model_of_the_tasks_first_round():
     x = data(1).train.x.double().numpy()
     np.testing.assert_allclose(taught, logits_of(first["base"], x), atol=1e-5)
     assert learner._old.tolist() == [0, 1]
-    # After a task there is no more to keep than which classes there are.
+    # After a task no model is kept.
     assert after["memory/teacher"] == {}
-    assert "old" not in after["memory/classes"]
+    assert after["memory/classes"].keys() == during["memory/classes"].keys()
 
 
 def test_a_task_that_a_client_never_ended_leaves_no_teacher_to_the_next_one():
@@ -194,8 +196,35 @@ def test_the_teacher_is_of_a_task_alone():
     without = {**during, "memory/teacher": {}}
     size = model_bytes(learner, during, start())
     assert size == model_bytes(learner, without, start())
-    # Eight bytes for each of the old classes, once more while the task lasts.
-    assert size <= model_bytes(learner, {}, start()) + 8 * (4 + 2)
+    # Which classes are known, which of them are old, and where the client stands.
+    assert size <= model_bytes(learner, {}, start()) + 8 * (4 + 2 + 2)
+
+
+def test_what_was_learned_of_a_task_is_not_old_when_a_reply_is_lost():
+    learner = Lwf(LwfParams(), model(), place())
+    state, _ = learner.train({}, start(), FIRST, data(0))
+    first, second = moved(start()), moved(start(), 0.3)
+    lost, _ = learner.train(state, first, SECOND, data(1))
+    # The server has no update of the task and takes the next round for the first.
+    retried = replace(THIRD, starts_task=True)
+    after, _ = learner.train(lost, second, retried, data(1))
+    assert learner._old.tolist() == [0, 1]
+    assert learner._new.tolist() == [2, 3]
+    taught = learner._taught.logits.double().numpy()
+    x = data(1).train.x.double().numpy()
+    np.testing.assert_allclose(taught, logits_of(first["base"], x), atol=1e-5)
+    # A last round that is repeated for all begins where the first attempt ended.
+    learner.train(after, second, THIRD, data(1))
+    assert learner._old.tolist() == [0, 1]
+
+
+def test_hidden_concepts_make_each_round_a_task():
+    learner = Lwf(LwfParams(), model(), place())
+    state, _ = learner.train({}, start(), FIRST, data(0))
+    state, _ = learner.train(state, start(), replace(FIRST, round=2), data(1))
+    assert learner._old.tolist() == [0, 1]
+    learner.train(state, start(), replace(FIRST, round=3), data(0))
+    assert learner._old.tolist() == [0, 1, 2, 3]
 
 
 # ---------------------------------------------------------------- runs
