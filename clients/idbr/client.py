@@ -16,6 +16,7 @@ from typing_extensions import override
 from clients.fedavg import Sgd
 from clients.idbr.exemplars import nearest_to_centres
 from clients.idbr.halves import drawn_cuts, swapped_halves
+from clients.lwf.teacher import MODEL, Teacher
 from clients.replay.buffer import contains, joined, replay_samples, rows_of
 from clients.replay.memory import remember
 from fcl_flower.algorithms.base import ClientContext
@@ -39,12 +40,12 @@ class Idbr(Sgd[IdbrParams]):
     as well, and the squared distance of both spaces from those of the model with which
     the task began, over texts as they are.
 
-    State beside that of `Sgd`: ``memory`` (see `clients.replay.buffer`) and
-    ``memory/old``, that model.
+    State beside that of `Sgd`: that of `Teacher`, which is that model, and ``memory``
+    (see `clients.replay.buffer`).
     """
 
     needs_single_head = True
-    temporary = (*Sgd.temporary, "memory/old")
+    temporary = (*Sgd.temporary, MODEL)
 
     def __init__(
         self, params: IdbrParams, model: MultiHeadModel, context: ClientContext
@@ -72,20 +73,21 @@ class Idbr(Sgd[IdbrParams]):
         memory = state.get("memory", {})
         remembered = replay_samples(memory, device, without=stage.task)
         train = concat([data.train, remembered])
-        kept = state.get("memory/old", received["base"])
-        old_model = received["base"] if stage.starts_task else kept
+        labels = data.train.y
+        teacher = Teacher.of_task(state, received, stage, self.model, labels)
         self._texts, self._task = train.x, stage.task
+        self._teacher = teacher
         self._tasks = self._tasks_of(memory, len(data.train.y), device)
         self._weights = torch.full((len(train.y),), self.params.new_weight)
         self._weights[len(data.train.y) :] = self.params.replayed_weight
         self._weights = self._weights.to(device)
-        if stage.task > 0 and len(train.y):
-            load(self.model, old_model)
+        if teacher.teaches and len(train.y):
+            load(self.model, teacher.base)
             self._anchors = self._spaces(train, self._body)
         seen = TaskData(train, data.valid, data.test, data.classes)
         after, update = super().train(state, received, stage, seen)
         memory = self._remembered(memory, data.train, stage.task)
-        return {**after, "memory": memory, "memory/old": old_model}, update
+        return {**after, **teacher.kept(stage), "memory": memory}, update
 
     @override
     def loss(
@@ -101,9 +103,11 @@ class Idbr(Sgd[IdbrParams]):
         loss = cross_entropy(said, labels.repeat(2)) + params.order * cross_entropy(
             self._body.order(both[:, :width]), swapped
         )
-        if self._task == 0:
+        if not self._teacher.teaches:
             return loss
-        tasks = self._body.task(both[:, width:])[:, : self._task + 1]
+        # Of its own order of concepts a client may have met later ones before.
+        so_far = int(self._tasks.max()) + 1
+        tasks = self._body.task(both[:, width:])[:, :so_far]
         loss = loss + params.task * cross_entropy(tasks, self._tasks[rows].repeat(2))
         return loss + self._distance(rows, hidden)
 

@@ -26,6 +26,9 @@ from strategies.idbr import IdbrParams
 FIRST = TaskStage(round=1, task=0, starts_task=True, ends_task=True)
 SECOND = TaskStage(round=2, task=1, starts_task=True, ends_task=False)
 THIRD = TaskStage(round=3, task=1, starts_task=False, ends_task=True)
+ONLY = TaskStage(round=2, task=1, starts_task=True, ends_task=True)
+RETURN = TaskStage(round=3, task=0, starts_task=False, ends_task=True)
+COMES_LATER = TaskStage(round=0, task=2, starts_task=True, ends_task=True)
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +107,7 @@ def by_hand(network, x, y, tasks, old, weights, params, last):
     orders = torch.cat([torch.zeros(len(x)), torch.ones(len(x))]).long()
     loss = entropy(network.heads[0](hidden), torch.cat([y, y]))
     loss = loss + params.order * entropy(body.order(generic), orders)
-    if last == 0:
+    if old is None:
         return loss
     told = body.task(specific)[:, : last + 1]
     loss = loss + params.task * entropy(told, torch.cat([tasks, tasks]))
@@ -149,7 +152,8 @@ def test_a_later_task_has_the_task_and_the_distance_too(encoder):
     assert "rank" not in memory
     # The second round of a task, so that the model is no longer the old one.
     now, old = start(encoder, 0.05), start(encoder, -0.03)["base"]
-    _, update = made.train({**state, "memory/old": old}, now, THIRD, data(1))
+    state, _ = made.train(state, {"base": old}, SECOND, data(1))
+    _, update = made.train({**state, "optimizer": {}}, now, THIRD, data(1))
 
     oracle, was = model(encoder), model(encoder)
     load(oracle, now["base"])
@@ -186,15 +190,44 @@ def test_the_old_model_is_that_of_the_start_of_the_task(encoder):
     again, _ = made.train(state, start(encoder, 0.2), THIRD, data(1))
     name = "heads.0.bias"
     expected = start(encoder, 0.1)["base"][name]
-    np.testing.assert_array_equal(again["memory/old"][name], expected)
+    np.testing.assert_array_equal(made._teacher.base[name], expected)
+    assert again["memory/teacher"] == {}
+
+
+@pytest.mark.usefixtures("always_two")
+def test_a_client_may_meet_later_tasks_first(encoder):
+    made, oracle, was = learner(encoder), model(encoder), model(encoder)
+    state, _ = made.train(made.init(), start(encoder), COMES_LATER, data(1))
+    memory, received = state["memory"], start(encoder, 0.1)
+    _, update = made.train(state, received, FIRST, data(0))
+
+    load(oracle, received["base"])
+    load(was, received["base"])
+    x = torch.cat([data(0).train.x, torch.from_numpy(memory["x"].astype(np.int64))])
+    y = torch.cat([data(0).train.y, torch.from_numpy(memory["y"].astype(np.int64))])
+    tasks, weights = torch.tensor([0] * 12 + [2] * 3), torch.ones(15)
+    weights[:12] = made.params.new_weight
+    weights[12:] = made.params.replayed_weight
+    loss = by_hand(oracle, x, y, tasks, was, weights, made.params, last=2)
+    same(update.payload["base"], stepped(oracle, loss))
+
+
+def test_a_task_that_comes_again_is_held_near_what_is_received_then(encoder):
+    made = learner(encoder)
+    state = after_first(made, encoder)
+    state, _ = made.train(state, start(encoder, 0.1), ONLY, data(1))
+    made.train(state, start(encoder, 0.2), RETURN, data(0))
+    name = "heads.0.bias"
+    np.testing.assert_array_equal(
+        made._teacher.base[name], start(encoder, 0.2)["base"][name]
+    )
 
 
 def test_a_client_that_lost_its_state_goes_on_from_what_it_receives(encoder):
     made = learner(encoder)
     state, update = made.train(made.init(), start(encoder, 0.1), THIRD, data(1))
-    name = "heads.0.bias"
-    expected = start(encoder, 0.1)["base"][name]
-    np.testing.assert_array_equal(state["memory/old"][name], expected)
+    assert not made._teacher.teaches
+    assert state["memory/classes"]["known"].tolist() == [2, 3]
     assert update.num_examples == 12
 
 
@@ -239,9 +272,10 @@ def test_nothing_is_kept_where_nothing_may_be_or_is_there(encoder):
 
 def test_samples_are_stored_and_the_old_model_is_of_a_task_alone(encoder):
     made = learner(encoder)
-    state = after_first(made, encoder)
-    assert state["memory/old"]
-    stored = model_bytes(made, {"memory": state["memory"]}, start(encoder))
+    state, _ = made.train(after_first(made, encoder), start(encoder), SECOND, data(1))
+    assert state["memory/teacher"]
+    kept = {group: state[group] for group in ("memory", "memory/classes")}
+    stored = model_bytes(made, kept, start(encoder))
     assert stored > model_bytes(made, {}, start(encoder))
     assert model_bytes(made, state, start(encoder)) == stored
 
