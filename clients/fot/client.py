@@ -33,12 +33,8 @@ CHUNK = 64
 
 
 class Fot(Sgd[FotParams]):
-    """Minimise the task's loss; in its last round tell what entered the layers.
+    """Minimise the task's loss; in its last round tell what entered the layers."""
 
-    State beside that of `Sgd`: ``subspace``, as it was received at the task's start.
-    """
-
-    temporary = (*Sgd.temporary, SUBSPACE)  # the server sends it for each task
     for_training = (SUBSPACE, SKETCHES)
 
     def __init__(
@@ -56,15 +52,13 @@ class Fot(Sgd[FotParams]):
     def train(
         self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
     ) -> tuple[Payload, Update]:
-        origin = received if stage.starts_task else state
-        subspace = origin.get(SUBSPACE, {})
         state, update = super().train(state, received, stage, data)
         if stage.ends_task:
-            told = self._sketches(subspace, data.train, stage)
+            told = self._sketches(received.get(SUBSPACE, {}), data.train, stage)
             update = Update(
                 {**update.payload, **told}, update.num_examples, update.metrics
             )
-        return {**state, SUBSPACE: subspace}, update
+        return state, update
 
     def _sketches(self, known: Arrays, examples: Examples, stage: TaskStage) -> Payload:
         """Return what a client tells of the inputs of its layers.

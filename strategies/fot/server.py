@@ -33,11 +33,11 @@ _COUNTS = "sketches/counts"
 class Fot(ServerStrategy[FotParams], Explains):
     """Keep one global model, and for each of its layers a basis of old tasks' inputs.
 
-    A client receives the model in every round, and the bases in the first of a task
-    (also for an evaluation after it, as nothing tells the two apart). In its last round
-    of a task it sends sketches of its layers' inputs beside its model. They are added
-    up, and extend the bases at the end of the task. Of a client that is absent from
-    then on the sketches of its own last round count; of one that fails there, none.
+    A client receives the model in every round, and the bases in its last of a task
+    (also for an evaluation after it, as nothing tells the two apart), in which it sends
+    sketches of its layers' inputs beside its model. They are added up, and extend the
+    bases at the end of the task. Of a client that is absent from then on the sketches
+    of its own last round count; of one that fails there, none.
 
     State: ``base``; ``subspace`` (U by layer); of the task so far the sums of
     ``sketches``, of their shares outside of U, weighed by examples
@@ -61,7 +61,7 @@ class Fot(ServerStrategy[FotParams], Explains):
     @override
     def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
         known = {n: u for n, u in state[SUBSPACE].items() if u.shape[1]}
-        sent = {SUBSPACE: known} if stage.starts_task and known else {}
+        sent = {SUBSPACE: known} if stage.ends_task and known else {}
         return {BASE: state[BASE], **sent}
 
     @override

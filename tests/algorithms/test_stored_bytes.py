@@ -25,7 +25,7 @@ JUDGED = {
         {"curvature/fisher", "curvature/weighted"},
     ),
     "scaffold": ({"heads", "control"}, set(), {"base"}, {"control"}),
-    "fot": ({"heads"}, {"subspace"}, {"base"}, {"subspace"}),
+    "fot": ({"heads"}, set(), {"base"}, set()),
     "replay": ({"heads", "memory"}, set(), {"base"}, set()),
     "der": ({"heads", "memory"}, set(), {"base"}, set()),
     "fedcbdr": ({"heads", "memory", "memory/classes"}, set(), {"base"}, set()),

@@ -173,13 +173,13 @@ def test_sketches_of_who_has_not_ended_its_task_are_not_used():
     assert spanned(state) == [0]
 
 
-def test_the_subspace_travels_at_the_start_of_a_task_alone():
+def test_the_subspace_travels_with_the_last_round_of_a_task_alone():
     made = strategy()
     state = made.init(model())
     assert made.configure_train(state, NEXT, 0).keys() == {"base"}
     state = after_task(made, update(1, 1, along(2)))
-    assert made.configure_train(state, LAST, 0).keys() == {"base"}
-    sent = made.configure_train(state, NEXT, 0)
+    assert made.configure_train(state, FIRST, 0).keys() == {"base"}
+    sent = made.configure_train(state, LAST, 0)
     assert sent == {"base": state["base"], "subspace": state["subspace"]}
 
 
