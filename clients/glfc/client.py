@@ -39,11 +39,12 @@ class Glfc(Sgd[GlfcParams]):
 
     State beside that of `Sgd`: ``memory`` (see `clients.replay.memory`),
     ``memory/old`` (the old model), ``progress`` (``task``, how many the client has
-    begun; ``entropy`` of its predictions in the last round; ``old``, uint8, (classes,):
-    what the old model knows).
+    begun, by which the memory counts where nobody tells; ``entropy`` of its predictions
+    in the last round; ``old``, uint8, (classes,): what the old model knows).
     """
 
     needs_single_head = True
+    returns_to_tasks = False  # by then the server has other old models and images
     temporary = (*Sgd.temporary, "memory/old")
     for_training = ("old", "meta/old", "prototypes")
 
@@ -81,7 +82,8 @@ class Glfc(Sgd[GlfcParams]):
         old_model = state.get("memory/old", {})
         if begins:
             old_model = received.get("old", {})
-        task = int(np.asarray(progress["task"]))
+        known = params.transition == "known"
+        task = stage.task if known else int(np.asarray(progress["task"]))
         memory = state.get("memory", {})
         remembered = replay_samples(memory, context.device, without=task)
         train = concat([data.train, remembered])

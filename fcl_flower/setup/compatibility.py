@@ -25,6 +25,7 @@ def check_choices(run: ResolvedRun) -> None:
     """
     config, scenario, name = run.config, run.scenario, run.config.scenario.name
     trains_on_server = bool(run.algorithm.trainer)
+    learner = run.algorithm.load_client()
     reveals = bool(run.config.scenario.params.get("reveal_ids", False))
     one_at_a_time = config.scenario.params.get("mean_duration", 1) != 0
     secure, clients = config.federation.secure_aggregation, config.scenario.clients
@@ -134,6 +135,13 @@ def check_choices(run: ResolvedRun) -> None:
             "it with hidden concepts of which a client has one at a time",
         ),
         (
+            reveals and not learner.returns_to_tasks,
+            "scenario.reveal_ids",
+            True,
+            f"false for {config.strategy.name}, to which a concept that comes again "
+            "would be another",
+        ),
+        (
             config.scenario.joint and (scenario.local_data or scenario.hidden),
             "scenario.joint",
             True,
@@ -163,6 +171,13 @@ def check_choices(run: ResolvedRun) -> None:
             True,
             f"false for {config.strategy.name}, which trains on the server on all "
             "classes",
+        ),
+        (
+            config.model.mask_loss and learner.needs_single_head,
+            "model.mask_loss",
+            True,
+            f"false for {config.strategy.name}, whose losses are over classes of old "
+            "tasks, too",
         ),
         (
             config.model.growing_head and not scenario.incremental,

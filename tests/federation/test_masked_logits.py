@@ -201,8 +201,12 @@ def test_it_is_refused_where_it_says_nothing(tmp_path, given, why):
             },
             "false for fedet, which trains on the server",
         ),
+        (
+            {**SINGLE, "strategy": "replay", "mask_logits": True},
+            "false for replay, whose losses are over classes of old tasks, too",
+        ),
     ],
-    ids=["tests that know nothing", "a server that trains"],
+    ids=["tests that know nothing", "a server that trains", "old tasks"],
 )
 def test_a_masked_loss_is_refused_where_it_says_nothing(tmp_path, given, why):
     with pytest.raises(

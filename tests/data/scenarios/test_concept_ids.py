@@ -40,9 +40,13 @@ def stages(grid, kind):
             {"scenario": "concepts", "scenario.mean_duration": 0},
             "True, expected it with hidden concepts of which a client has one at a",
         ),
+        (
+            {"scenario": "concepts", "strategy": "glfc"},
+            "True, expected false for glfc, to which a concept that comes again",
+        ),
     ],
 )
-def test_ids_are_refused_where_a_client_does_not_meet_one_hidden_concept(values, why):
+def test_ids_are_refused_where_they_say_nothing_or_mean_something_else(values, why):
     with pytest.raises(ConfigError, match=f"scenario.reveal_ids: got {why}"):
         resolve(RunConfig.from_settings(**{"scenario.reveal_ids": True}, **values))
 
