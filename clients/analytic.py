@@ -28,7 +28,9 @@ _CHUNK = 256
 class Analytic(ClientLearner[AnalyticParams]):
     """Send the sums over a task once; predict with the head that comes back.
 
-    State: ``memory/sent`` (``data``: numbers of the data whose sums were sent).
+    State: ``memory/sent``, of the data whose sums were sent: ``data``, their numbers,
+    and ``valid``, that of the validation samples which came with each, or 0. Windows of
+    a hidden concept have the same ones, which count once.
     """
 
     def __init__(
@@ -47,8 +49,10 @@ class Analytic(ClientLearner[AnalyticParams]):
         self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
     ) -> tuple[Payload, Update]:
         count = len(data.train.y)
-        number = _identity(data)
-        sent = np.asarray(state.get("memory/sent", {}).get("data", _NONE))
+        number, of_held = _identity(data.train, data.valid), _identity(data.valid)
+        before = state.get("memory/sent", {})
+        sent = np.asarray(before.get("data", _NONE))
+        beside = np.asarray(before.get("valid", np.zeros_like(sent)))
         if not count or (number in sent and not stage.starts_task):
             return state, Update({}, count)
         if count < self.params.min_samples:
@@ -63,14 +67,21 @@ class Analytic(ClientLearner[AnalyticParams]):
             self.context.seed, "subsets", self.context.client, int(number) >> 1
         )
         rng = np.random.default_rng(seed)
-        known = data.train
+        again = number in sent
+        counts = of_held in beside[sent == number] if again else of_held not in beside
+        known, held = data.train, data.valid
+        if not counts:
+            held = Examples(held.x[:0], held.y[:0])
         if self.params.penalty:
             # Nothing is to be chosen by validation samples.
-            known = concat([data.train, data.valid])
-        elif len(data.valid.y):
-            payload["valid"] = self._sums(data.valid, data.classes, rng)
+            known = concat([known, held])
+        elif len(held.y):
+            payload["valid"] = self._sums(held, data.classes, rng)
         payload["sums"] = self._sums(known, data.classes, rng)
-        kept = {**state, "memory/sent": {"data": np.append(sent, number)}}
+        if not again:
+            sent = np.append(sent, number)
+            beside = np.append(beside, of_held if counts else np.uint64(0))
+        kept = {**state, "memory/sent": {"data": sent, "valid": beside}}
         return kept, Update(payload, count)
 
     @override
@@ -125,10 +136,10 @@ class Analytic(ClientLearner[AnalyticParams]):
 _NONE = np.empty(0, np.uint64)
 
 
-def _identity(data: TaskData) -> np.uint64:
+def _identity(*data: Examples) -> np.uint64:
     """Return a number of the data, the same whenever a client meets them again."""
     found = hashlib.blake2b(digest_size=8)
-    for part in (*data.train, *data.valid):
+    for part in (tensor for examples in data for tensor in examples):
         found.update(repr(part.shape).encode())
         found.update(to_numpy(part).tobytes())
     return np.uint64(int.from_bytes(found.digest(), "big"))

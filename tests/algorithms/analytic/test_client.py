@@ -179,6 +179,22 @@ def test_new_data_of_a_known_task_are_sent():
         assert nothing.payload == {}
 
 
+@pytest.mark.parametrize("penalty", [0.0, 0.1])
+def test_validation_samples_of_several_windows_count_once(penalty):
+    made = learner(penalty=penalty, form="gram")
+    held = data().valid
+    windows = [TaskData(data(seed=s).train, held, held, CLASSES) for s in (0, 50)]
+    state, counted = {}, []
+    for number, window in enumerate([*windows, *windows, windows[0]]):
+        # Where concepts are hidden each round starts a task.
+        state, update = made.train(state, {}, stage(number=number), window)
+        sums = [update.payload[g] for g in ("sums", "valid") if g in update.payload]
+        counted.append(sum(one["cross"][:, -1].sum() for one in sums))
+    # The same data give the same sums: they may be what the server has not got.
+    assert counted == [26, 20, 26, 20, 26]
+    assert len(state["memory/sent"]["data"]) == 2
+
+
 def test_other_labels_are_other_data():
     made, given = learner(), data()
     other = given.train._replace(y=(given.train.y + 1) % CLASSES)
