@@ -34,7 +34,7 @@ class FedSeit(FedWeit[FedSeitParams]):
     @override
     def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
         payload = super().configure_train(state, stage, client)
-        if stage.starts_task:
+        if self.begins(state, stage, client):
             count = len(self.chosen(state, stage, client))
         else:  # more adapters may have come since the task began
             place = f"{client}/{stage.task}"

@@ -88,7 +88,7 @@ class FedWeit(ServerStrategy[P], AsksClients, RestoresClients, Explains):
     def configure_query(
         self, state: Payload, stage: TaskStage, client: int
     ) -> Payload | None:
-        return {} if self.asks and stage.starts_task else None
+        return {} if self.asks and self.begins(state, stage, client) else None
 
     @override
     def check_query_reply(self, state: Payload, answer: Payload) -> None:
@@ -110,7 +110,7 @@ class FedWeit(ServerStrategy[P], AsksClients, RestoresClients, Explains):
         seen = state[SEEN].get(str(client))
         since = -1 if seen is None else int(np.asarray(seen))
         payload = {"base": self.broadcast(state).changed_since(max(since, 0))}
-        if stage.starts_task:
+        if self.begins(state, stage, client):
             for adapter in self.chosen(state, stage, client):
                 group = adapter.group("adapters")
                 payload[group] = state[group]
@@ -162,6 +162,16 @@ class FedWeit(ServerStrategy[P], AsksClients, RestoresClients, Explains):
     def on_state_lost(self, state: Payload, client: int) -> Payload:
         known = state[SEEN].items()
         return {**state, SEEN: {name: v for name, v in known if name != str(client)}}
+
+    def begins(self, state: Payload, stage: TaskStage, client: int) -> bool:
+        """Return whether a client begins a task, for which it takes adapters of others.
+
+        Where concepts are hidden each round is the first of the only task; a client
+        that has sent its adapter, and lost nothing since, goes on with what it has.
+        """
+        own = Adapter(client, stage.task).group("adapters")
+        goes_on = own in state and str(client) in state[SEEN]
+        return stage.starts_task and not goes_on
 
     def chosen(self, state: Payload, stage: TaskStage, client: int) -> list[Adapter]:
         """Return the adapters of other clients' finished tasks that travel."""

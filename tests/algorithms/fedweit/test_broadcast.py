@@ -56,7 +56,7 @@ def test_clients_that_were_reached_in_the_same_round_get_the_same_tensors():
 
 def test_another_state_has_a_broadcast_of_its_own():
     strategy, kept = FedWeit(FedWeitParams(knowledge="all"), seed=0), state()
-    begins = TaskStage(round=6, task=0, starts_task=True, ends_task=False)
+    begins = TaskStage(round=6, task=7, starts_task=True, ends_task=False)
     before = strategy.configure_train(kept, begins, 0)
     base = {**kept["base"], "v": np.full((3, 1), 7.0)}
     after = strategy.configure_train(

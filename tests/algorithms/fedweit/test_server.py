@@ -159,7 +159,7 @@ def test_previous_is_the_last_of_each_client_and_all_is_every_one():
 def test_a_sample_is_of_size_k_and_depends_on_seed_client_and_task_only():
     strategy = server(knowledge="sample:2")
     state = with_adapters(strategy, clients=6)
-    drawn = {(c, t): received(strategy, state, c, t) for c in range(6) for t in (1, 2)}
+    drawn = {(c, t): received(strategy, state, c, t) for c in range(6) for t in (3, 4)}
     assert all(len(groups) == 2 for groups in drawn.values())
     assert drawn == {key: received(strategy, state, *key) for key in drawn}
     assert len({tuple(groups) for groups in drawn.values()}) > 3
@@ -170,10 +170,21 @@ def test_a_sample_is_of_size_k_and_depends_on_seed_client_and_task_only():
 def test_adapters_travel_once_a_task_and_keep_their_values():
     strategy = server(knowledge="all")
     state = with_adapters(strategy)
-    payload = strategy.configure_train(state, stage(10, 2, starts_task=True), 0)
+    payload = strategy.configure_train(state, stage(10, 3, starts_task=True), 0)
     assert payload["adapters/2/1"][W].to_dense()[:, 0].tolist() == [202, 202, 202]
-    later = strategy.configure_train(state, stage(11, 2, starts_task=False), 0)
+    later = strategy.configure_train(state, stage(11, 3, starts_task=False), 0)
     assert set(later) == {"base"}
+
+
+def test_who_goes_on_with_a_task_takes_no_more_adapters():
+    strategy = server(knowledge="all")
+    state = with_adapters(strategy, tasks=1)
+    # Where concepts are hidden each round is the first and the last of the only task.
+    again = stage(2, 0, starts_task=True, ends_task=True)
+    assert set(strategy.configure_train(state, again, 0)) == {"base"}
+    lost = strategy.on_state_lost(state, 0)
+    sent = strategy.configure_train(lost, again, 0)
+    assert set(sent) == {"base", "adapters/1/0", "adapters/2/0"}
 
 
 @pytest.mark.parametrize(
