@@ -95,8 +95,8 @@ class Server:
         if saved is None:
             return False
         self._done, self._state = self._broadcast.restore(saved)
-        for stages in self._recorder.restore(self._done):
-            self._streams.note(stages)
+        for record in self._recorder.restore(self._done):
+            self._streams.restore(record.state_lost, record.stages)
         return True
 
     # ---- what may be read
@@ -319,6 +319,7 @@ class Server:
             stages=stages,
             timing=timing,
             late=late,
+            state_lost=self._streams.state_lost,
         )
         self._store.save({**self._state, **self._broadcast.kept()}, self._done)
         self._streams.note(stages)

@@ -1,7 +1,7 @@
 """The rounds and evaluations of a run so far: all that its results follow from."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -30,6 +30,8 @@ class RoundRecord:
         seconds: that it took.
         late: clients whose reply was not waited for, with the simulated time at which
             they are ready for another round, 0 without any.
+        state_lost: clients that told the loss of their private state, before any
+            update of theirs that was aggregated.
     """
 
     round: int
@@ -42,6 +44,7 @@ class RoundRecord:
     timing: Scalars
     seconds: float
     late: Mapping[int, float] = field(default_factory=dict)
+    state_lost: Collection[int] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return what the event log keeps of it, beside its number."""
@@ -55,6 +58,7 @@ class RoundRecord:
             "timing": dict(self.timing),
             "seconds": self.seconds,
             "late": dict(self.late),
+            "state_lost": sorted(self.state_lost),
         }
 
     @classmethod
@@ -70,7 +74,8 @@ class RoundRecord:
             {client: TaskStage(**stage) for client, stage in kept["stages"].items()},
             kept["timing"],
             kept["seconds"],
-            kept.get("late", {}),  # which earlier versions did not know
+            kept.get("late", {}),  # which earlier versions did not know, nor the next
+            kept.get("state_lost", ()),
         )
 
     def metrics_by_task(self) -> dict[TaskId, Scalars]:

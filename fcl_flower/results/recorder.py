@@ -185,6 +185,7 @@ class Recorder:
         stages: Mapping[int, TaskStage] = {},
         timing: Mapping[str, float] = {},
         late: Mapping[int, float] = {},
+        state_lost: Collection[int] = (),
     ) -> None:
         """Add a finished round; the arguments are those of `RoundRecord`."""
         now = time.monotonic()
@@ -200,24 +201,25 @@ class Recorder:
             timing,
             seconds,
             late,
+            state_lost,
         )
         self._event_log.add(ROUND, server_round, record.to_dict())
         self._add_round(record)
 
-    def restore(self, last: int) -> list[dict[int, TaskStage]]:
+    def restore(self, last: int) -> list[RoundRecord]:
         """Continue an earlier record of the run, up to the end of round ``last``.
 
         Returns:
-            for each of the rounds, where the clients stood whose updates were used.
+            the rounds.
 
         Raises:
             WireError: the event log in the folder is damaged or too short.
         """
-        stages: list[dict[int, TaskStage]] = []
+        rounds: list[RoundRecord] = []
         for event in self._event_log.until(last):
             if event.name == ROUND:
                 record = RoundRecord.from_dict(event.round, event.content)
-                stages.append(dict(record.stages))
+                rounds.append(record)
                 self._started -= record.seconds
                 self._add_round(record)
             else:
@@ -228,7 +230,7 @@ class Recorder:
                     self._add_evaluation(event.round, task, scores)
                 else:
                     self._history.before_aggregation.add(self._row(task), scores)
-        return stages
+        return rounds
 
     def note_failures(self, reasons: Mapping[int, str]) -> None:
         """Note why clients failed since the last round, for the summary."""

@@ -117,6 +117,39 @@ def test_a_run_that_was_ended_and_resumed_ends_as_if_it_had_not_been(
     assert "resume = false" in config
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_resumed_run_knows_who_had_lost_its_state(tmp_path, fails):
+    shape = {"clients": 3, "rounds": 3, "min_updates": 2, "max_attempts": 2}
+
+    def run(name, end=lambda who, message, reply: reply):
+        memory, attempts = tmp_path / f"{name}-state", []
+
+        def tamper(who, message, reply):
+            if who == 1 and is_round(message, 1):
+                shutil.rmtree(memory / "client-1")
+            if fails and who in (1, 2) and is_round(message, 2):
+                attempts.append(who)
+                if len(attempts) in (2, 3):  # of 2, then of 1, whose reason this is
+                    shutil.rmtree(memory / "client-1", ignore_errors=True)
+                    return failure(message, "broken disk")
+            return end(who, message, reply)
+
+        config = tiny(
+            tmp_path / name, strategy="fedavg", client_state=str(memory), **shape
+        )
+        resumed = config.replace(resume=(tmp_path / name).exists())
+        run_in_process(resumed, tamper=tamper)
+
+    run("whole")
+    with pytest.raises(PulledPlugError):
+        run("ended", ending("train", 3, client=0))
+    run("ended")
+    rows = rounds_of(tmp_path / "whole")
+    assert ("lost its state" in rows[1]["reasons"]["1"]) is not fails
+    assert rows[2]["clients"] == [0, 1, 2]
+    assert whole(tmp_path / "ended") == whole(tmp_path / "whole")
+
+
 def test_a_finished_round_is_not_asked_again(tmp_path):
     config = tiny(
         tmp_path, strategy="fedavg", rounds=2, client_state=str(tmp_path / "m")
