@@ -54,7 +54,7 @@ class AsynchronousStrategy(FederatedStrategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        """Return the next message, a query or a round of training, for idle clients.
+        """Return the next message, a test, a query or a round, for idle clients.
 
         Args:
             server_round: the number of the next update.
@@ -90,7 +90,8 @@ class AsynchronousStrategy(FederatedStrategy):
         for client in received.updates:
             progress = self._clients[client]
             stage = self.run.schedule.stage(progress.done + 1)
-            progress.aggregated(ends_task=stage.ends_task)
+            tested = stage.ends_task and not server.evaluates_locally
+            progress.aggregated(shall_be_tested=tested)
         # Before the checkpoint: what came with an update is not asked for again.
         if server.evaluates_locally:
             self._record_scores(server_round, received)
@@ -108,7 +109,7 @@ class AsynchronousStrategy(FederatedStrategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        """Return a message for the client of the last update, if it ended a task.
+        """Return a message for each connected client whose last update ended a task.
 
         Args:
             server_round: the number of the last update.
@@ -116,19 +117,11 @@ class AsynchronousStrategy(FederatedStrategy):
             config: empty.
             grid: not asked, since the clients are known.
         """
-        server, schedule = self.run.server, self.run.schedule
-        messages = []
-        for client, progress in self._clients.items():
-            ended, progress.ended_task = progress.ended_task, False
-            if ended and not server.evaluates_locally and client in server.clients:
-                stage = schedule.stage(progress.done)
-                tasks = schedule.evaluated(progress.done)
-                message = server.evaluate_request(client, stage, tasks)
-                asked = Question.of(message, stage, tasks, server.made_of)
-                self._questions[client] = asked
-                messages.append(message)
-                progress.due = self.run.clock.now
-        return messages
+        return [
+            self._evaluate_request(client)
+            for client, progress in self._clients.items()
+            if progress.ended_task and client in self.run.server.clients
+        ]
 
     @override
     def aggregate_evaluate(
@@ -199,10 +192,22 @@ class AsynchronousStrategy(FederatedStrategy):
             )
         ]
 
+    def _evaluate_request(self, client: int) -> Message:
+        """Return the test of a client after a task of its own."""
+        server, schedule = self.run.server, self.run.schedule
+        progress = self._clients[client]
+        progress.ended_task, progress.due = False, self.run.clock.now
+        stage, tasks = schedule.stage(progress.done), schedule.evaluated(progress.done)
+        message = server.evaluate_request(client, stage, tasks)
+        self._questions[client] = Question.of(message, stage, tasks, server.made_of)
+        return message
+
     def _next_request(self, client: int) -> Message:
-        """Return a query, or a round of training, for an idle client."""
+        """Return a test, a query or a round of training for an idle client."""
         server, schedule, clock = self.run.server, self.run.schedule, self.run.clock
         progress = self._clients[client]
+        if progress.ended_task:  # it was not there to be tested
+            return self._evaluate_request(client)
         own = server.stage_for(client, schedule.stage(progress.done + 1))
         stage = replace(own, round=server.done + 1)
         if progress.queried < own.round:
@@ -298,18 +303,13 @@ class AsynchronousStrategy(FederatedStrategy):
         return InFlight(dict(self._questions), notes)
 
     def _asked_before(self) -> list[Message]:
-        """Restore what a checkpoint knows; return again what was asked before it."""
+        """Restore what a checkpoint knows; ask who is here the same again."""
         server, kept = self.run.server, self.run.checkpoint.in_flight
         if kept is None:
             return []
-        for client, notes in kept.notes.items():
-            self._clients[client] = ClientProgress.of_notes(notes)
-        # Who is not here now is asked anew when it comes.
-        self._questions = {
-            client: question
-            for client, question in kept.questions.items()
-            if client in server.clients
-        }
+        kept = kept.without_questions(kept.questions.keys() - set(server.clients))
+        self._clients |= {c: ClientProgress.of_notes(n) for c, n in kept.notes.items()}
+        self._questions = dict(kept.questions)
         return [server.ask_again(c, asked) for c, asked in self._questions.items()]
 
     def _record_scores(

@@ -77,8 +77,9 @@ def forget(folder: Path, client: int, task: int | None = None) -> Forgotten:
             expected = "that of a run that has finished a round"
             raise refuse("folder", str(folder), expected)
         left = strategy.forget(saved.payload, client, task)
-        if checkpoint.in_flight is not None:  # what was sent is of the state before
-            checkpoint.in_flight = checkpoint.in_flight.without_questions()
+        kept = checkpoint.in_flight
+        if kept is not None:  # what was sent is of the state before
+            checkpoint.in_flight = kept.without_questions(kept.notes)
         checkpoint.save(left, saved.round)
         store.drop_earlier()
     before, after = (_described(strategy, s) for s in (saved.payload, left))

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from fakes import (
+    InProcessGrid,
     failure,
     rounds_of,
     run_in_process,
@@ -20,6 +21,7 @@ from fcl_flower.core.interpolation import interpolate
 from fcl_flower.core.simulated_clock import SimulatedClock
 from fcl_flower.federation.transport import messages
 from fcl_flower.results.run_folder import CHECKPOINT
+from fcl_flower.runtime.in_process.run import run_apps
 from fcl_flower.setup import factory
 from fcl_flower.setup.resolve import resolve
 
@@ -107,6 +109,28 @@ def test_clients_with_a_question_are_at_work(tmp_path, monkeypatch):
     assert [working for state, _, working in told if state == "training"] == [
         *([1, 2], [0, 2], [1, 2], [2], [], [])
     ]
+
+
+class Leaving(InProcessGrid):
+    """Client 0 is away between the first test of client 1 and its next round."""
+
+    def get_node_ids(self):
+        kinds = [m.metadata.message_type for c, m in self.asked if c == 1]
+        away = "evaluate" in kinds and kinds.count("train") == 1
+        return [node for node in self.contexts if node != 1 or not away]
+
+
+def test_who_was_away_when_its_task_ended_is_tested_before_the_next(tmp_path):
+    shape = {"clients": 2, "rounds": 1, "simulated_durations": "1.75,1"}
+    config = slow(tmp_path, strategy="fedavg", **shape)
+    grid = Leaving([1, 2], config.flat())
+    run_apps(grid, config)
+    kinds = [m.metadata.message_type for c, m in grid.asked if c == 0]
+    assert [kind for kind in kinds if kind != "query"] == [
+        *("train", "evaluate", "train", "evaluate", "evaluate")
+    ]
+    found = np.array(summary_of(tmp_path)["client_accuracy"], dtype=float)
+    assert not np.isnan(found[:, [0, 1, 1], [0, 0, 1]]).any()
 
 
 @pytest.mark.parametrize("strategy", ["fedavg", "fedweit", "ewc"])

@@ -19,6 +19,7 @@ from fcl_flower.federation.pacing.in_flight import (
 from fcl_flower.federation.transport.state_store import FolderStateStore
 from fcl_flower.results.event_log import EventLog
 from fcl_flower.results.run_folder import CHECKPOINT
+from fcl_flower.runtime.in_process.run import run_apps
 
 
 class PulledPlugError(BaseException):
@@ -142,6 +143,52 @@ def test_queries_are_made_again_as_they_were(tmp_path, plug):
         **{"max_train_per_class": 0, "max_test_per_class": 0},
     }
     ended_and_resumed(tmp_path, plug, 5, shape)
+
+
+class Late(InProcessGrid):
+    """The node of client 0 comes when client 1 was asked to train."""
+
+    def get_node_ids(self):
+        came = (1, "train") in asked_of(self)
+        return [node for node in self.contexts if came or node != 1]
+
+
+def asked_of(grid):
+    return [(client, m.metadata.message_type) for client, m in grid.asked]
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_who_comes_late_is_tested_after_the_task_that_it_had_ended(tmp_path, asked):
+    class Ending(InProcessGrid):
+        def push(self, message):
+            client, kind = self.client(message), message.metadata.message_type
+            if (client, kind) == (0, "evaluate") and not asked:
+                raise PulledPlugError
+            if (client, kind) == (1, "evaluate"):  # a checkpoint knows of the other
+                raise PulledPlugError
+            name = super().push(message)
+            if kind == "evaluate":
+                self.waits[name] = sys.maxsize
+            return name
+
+    durations = "" if asked else "1,1.75"
+    config = small(
+        tmp_path, strategy="fedavg", simulated_durations=durations, timeout=2.0
+    )
+    with pytest.raises(PulledPlugError):
+        run_apps(Ending([1, 2], config.flat()), config)
+    store = CheckpointStore(FolderStateStore(tmp_path / CHECKPOINT))
+    store.load(before=sys.maxsize)
+    kept = store.in_flight
+    assert [c for c, q in kept.questions.items() if q.message_type == "evaluate"] == (
+        [0] if asked else []
+    )
+    grid = Late([1, 2], config.flat())
+    run_apps(grid, config.replace(resume=True))
+    of_0 = [kind for client, kind in asked_of(grid) if client == 0]
+    assert of_0 == ["query", "evaluate", "train", "evaluate", "evaluate"]
+    found = np.array(summary_of(tmp_path)["client_accuracy"], dtype=float)
+    assert not np.isnan(found[:, [0, 1, 1], [0, 0, 1]]).any()
 
 
 def test_what_is_in_flight_comes_back_from_a_checkpoint(tmp_path):

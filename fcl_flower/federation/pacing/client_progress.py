@@ -30,11 +30,11 @@ class ClientProgress:
     given_up: str = ""
     idle_since: float = field(default_factory=time.monotonic)
 
-    def aggregated(self, *, ends_task: bool) -> None:
+    def aggregated(self, *, shall_be_tested: bool) -> None:
         """Note that its next update is aggregated."""
         self.done += 1
         self.failures, self.excused = 0, False
-        self.ended_task = ends_task
+        self.ended_task = shall_be_tested
 
     def to_notes(self) -> dict[str, Any]:
         """Return what a checkpoint keeps of it."""

@@ -6,7 +6,7 @@ last round and answers the same, so that nothing is lost and nothing differs.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -101,18 +101,24 @@ class InFlight:
     questions: Mapping[int, Question]
     notes: Mapping[int, Mapping[str, Any]]
 
-    def without_questions(self) -> "InFlight":
-        """Return the same with all asked anew, of the state that there will be."""
+    def without_questions(self, clients: Collection[int]) -> "InFlight":
+        """Return the same with some asked anew, of the state that there will be.
+
+        Args:
+            clients: whose questions are left out; they are asked anew when they come.
+        """
         tests = MessageType.EVALUATE
         tested = {c for c, q in self.questions.items() if q.message_type == tests}
         return InFlight(
-            {},
+            {c: q for c, q in self.questions.items() if c not in clients},
             {
                 client: {
                     **notes,
                     "queried": 0,
                     "ended_task": notes["ended_task"] or client in tested,
                 }
+                if client in clients
+                else notes
                 for client, notes in self.notes.items()
             },
         )
