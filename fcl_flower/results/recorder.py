@@ -58,7 +58,9 @@ class Recorder:
         single_task: bool = False,
         by_class: ClassMeasures | None = None,
     ) -> None:
-        """Create the files of a run without rounds.
+        """Create a record without rounds; call `begin` or `restore` next.
+
+        No file of the folder changes before: a run may be refused yet.
 
         Args:
             folder: may exist, but must be writable.
@@ -84,19 +86,7 @@ class Recorder:
         self._history = RunHistory.empty(config.scenario.clients, config.scenario.tasks)
         self._started = self._round_started = time.monotonic()
         self._progress = ProgressFile(folder / "progress.json", config, scenario)
-        settings = config.replace(resume=False).to_toml()
-        made = f"# Run: {told(environment())}\n"
-        (folder / "config.toml").write_text(made + settings)
-        scenario.save(folder / "scenario.json")
-        (folder / "rounds.jsonl").write_text("")
         self._event_log = EventLog(folder / "journal.jsonl")
-        with (folder / "accuracy.csv").open("w", newline="") as file:
-            csv.writer(file).writerow(COLUMNS)
-        begun = summarize(config, scenario, self._history)
-        begun |= {"client_accuracy": [], "accuracy_matrix": [], "seconds": 0.0}
-        begun |= {"counterpart": counterpart, "environment": environment()}
-        write_json(folder / BEGUN, begun)
-        self.progress(0, 0, 0, "starting")
 
     @property
     def accuracy(self) -> Array:
@@ -114,8 +104,9 @@ class Recorder:
         return self._history.lateness
 
     def begin(self) -> None:
-        """Forget the events of an earlier run in the folder."""
+        """Write the files of a run without rounds, and forget an earlier one's."""
         self._event_log.clear()
+        self._write_files()
 
     def progress(
         self,
@@ -216,7 +207,9 @@ class Recorder:
             WireError: the event log in the folder is damaged or too short.
         """
         rounds: list[RoundRecord] = []
-        for event in self._event_log.until(last):
+        events = self._event_log.until(last)
+        self._write_files()
+        for event in events:
             if event.name == ROUND:
                 record = RoundRecord.from_dict(event.round, event.content)
                 rounds.append(record)
@@ -265,6 +258,22 @@ class Recorder:
         """Tell all listeners that the run is over, and where its page is."""
         for listener in self._listeners:
             listener.finish(summary, report)
+
+    def _write_files(self) -> None:
+        """Write the files of a run without rounds, those of a record as empty ones."""
+        config, folder = self._config, self.folder
+        settings = config.replace(resume=False).to_toml()
+        made = f"# Run: {told(environment())}\n"
+        (folder / "config.toml").write_text(made + settings)
+        self._scenario.save(folder / "scenario.json")
+        (folder / "rounds.jsonl").write_text("")
+        with (folder / "accuracy.csv").open("w", newline="") as file:
+            csv.writer(file).writerow(COLUMNS)
+        begun = summarize(config, self._scenario, self._history)
+        begun |= {"client_accuracy": [], "accuracy_matrix": [], "seconds": 0.0}
+        begun |= {"counterpart": self._counterpart, "environment": environment()}
+        write_json(folder / BEGUN, begun)
+        self.progress(0, 0, 0, "starting")
 
     def _add_evaluation(
         self, server_round: int, task: int, scores: Mapping[int, Evaluation]

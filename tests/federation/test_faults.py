@@ -195,6 +195,29 @@ def test_a_damaged_journal_is_refused_by_name(tmp_path, damage):
         run_in_process(config.replace(resume=True))
 
 
+@pytest.mark.parametrize("damaged", ["journal.jsonl", "checkpoint"])
+def test_a_refused_resumption_leaves_the_record_as_it_is(tmp_path, damaged):
+    config = tiny(tmp_path, strategy="fedavg", rounds=3)
+    with pytest.raises(PulledPlugError):
+        run_in_process(config, tamper=ending("train", 5, client=0))
+    places = [tmp_path / damaged, *(tmp_path / damaged).glob("manifest-*")]
+    for path in (place for place in places if place.is_file()):
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+
+    def files():
+        return {
+            path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()
+        }
+
+    before = files()
+    with pytest.raises(WireError):
+        run_in_process(config.replace(resume=True))
+    assert len(rounds_of(tmp_path)) == 4
+    assert files() == before
+
+
 def test_an_unfinished_line_at_the_end_of_the_journal_is_dropped(tmp_path):
     config = tiny(tmp_path, strategy="fedavg", rounds=2)
     with pytest.raises(PulledPlugError):

@@ -50,9 +50,11 @@ PLAN = Scenario(
 
 def made(folder, **remarks):
     config = RunConfig.from_settings(clients=3, tasks=2, rounds=5)
-    return Recorder(
+    recorder = Recorder(
         folder, config, PLAN, build_diagnostics(PLAN, config.privacy, None), remarks
     )
+    recorder.begin()
+    return recorder
 
 
 @pytest.fixture
@@ -238,6 +240,7 @@ def test_the_recorder_serves_any_diagnostics_alike(tmp_path):
     counting = Counting()
     config = RunConfig.from_settings(clients=3, tasks=2, rounds=5)
     recorder = Recorder(tmp_path, config, PLAN, [counting], {"word vectors": "none"})
+    recorder.begin()
     with pytest.raises(WireError, match="count"):
         recorder.check_metrics({"count": -1.0})
     told = {2: {"count": 4.0}}
@@ -347,6 +350,7 @@ def test_what_is_left_of_an_asynchronous_run_is_counted_in_updates(
     monkeypatch.setattr(recorder_module, "time", clock)
     config = RunConfig.from_settings(clients=3, tasks=2, rounds=5, asynchronous=True)
     recorder = Recorder(tmp_path, config, PLAN, [])
+    recorder.begin()
     for number in (1, 2):
         now[0] += 3
         recorder.record_round(number, 0, {}, {}, Traffic())
