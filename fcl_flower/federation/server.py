@@ -333,7 +333,7 @@ class Server:
 
     def finish(self) -> None:
         """Write the summary and the report; only then is the run shown as finished."""
-        summary = self._recorder.finish()
+        summary = self._recorder.finish(self.traffic)
         self._recorder.hand_over(summary, write_report(self._recorder.folder))
         log(INFO, "results and report.html: %s", self._recorder.folder.absolute())
         for client, why in summary["left_out"].items():

@@ -229,12 +229,17 @@ class Recorder:
         """Note why clients failed since the last round, for the summary."""
         self._history.failures.update(reasons)
 
-    def finish(self) -> dict[str, Any]:
+    def finish(self, traffic: Traffic | None = None) -> dict[str, Any]:
         """Write the files of diagnostics and the summary, and return the summary.
 
         The same seed gives the same, but for ``seconds``, ``peak_memory``
         and ``environment``.
+
+        Args:
+            traffic: after the last round, as of the last tests of an asynchronous run.
         """
+        if traffic is not None:
+            self._history.traffic.add(traffic)
         summary = summarize(self._config, self._scenario, self._history)
         summary["counterpart"] = self._counterpart
         summary["single_task"] = self._single_task

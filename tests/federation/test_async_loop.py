@@ -1,6 +1,7 @@
 """The loop without rounds: who is asked when, and how much an update counts."""
 
 import json
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from text_sets import write_topics
 from fcl_flower.core.errors import ConfigError, RoundError
 from fcl_flower.core.interpolation import interpolate
 from fcl_flower.core.simulated_clock import SimulatedClock
-from fcl_flower.federation.transport import messages
+from fcl_flower.federation.transport import byte_counts, messages
 from fcl_flower.results.run_folder import CHECKPOINT
 from fcl_flower.runtime.in_process.run import run_apps
 from fcl_flower.setup import factory
@@ -109,6 +110,24 @@ def test_clients_with_a_question_are_at_work(tmp_path, monkeypatch):
     assert [working for state, _, working in told if state == "training"] == [
         *([1, 2], [0, 2], [1, 2], [2], [], [])
     ]
+
+
+def test_the_bytes_of_the_last_tests_are_counted(tmp_path):
+    sent = {"down": Counter(), "up": Counter()}
+
+    def counted(who, message, reply):
+        if not is_kind(message, "query"):
+            sent["down"] += byte_counts.traffic(message.content)
+            sent["up"] += byte_counts.traffic(reply.content)
+        return reply
+
+    run_in_process(slow(tmp_path, strategy="fedavg"), tamper=counted)
+    summary = summary_of(tmp_path)
+    assert summary["bytes_down"] == sent["down"].total()
+    assert summary["bytes_up"] == sent["up"].total()
+    assert summary["bytes_down"] > sum(
+        sum(row["bytes_down"].values()) for row in rounds_of(tmp_path)
+    )
 
 
 class Leaving(InProcessGrid):
