@@ -4,7 +4,7 @@ import csv
 import sys
 
 import pytest
-from run_folders import make_run, make_under_way
+from run_folders import edit, make_run, make_under_way
 
 
 @pytest.fixture
@@ -96,6 +96,23 @@ def test_a_run_that_goes_on_is_not_taken_for_a_finished_one(study, tmp_path, fcl
     answer.is_refusal("folder: got 'study/more-seed1'", "with a finished run")
     assert not (study / "export").exists()
     assert fcl("export", "study/with-seed1", "study/with-seed2").code == 0
+
+
+def test_runs_of_one_title_that_are_not_of_one_scenario_are_no_row(study, fcl):
+    edit(study / "with-seed2", "summary.json", dataset="rotated-90:cifar100")
+
+    answer = fcl("export", "study", "--format", "csv,latex")
+
+    answer.is_refusal("study/with-seed2: dataset is 'rotated-90:cifar100', expected")
+    assert not (study / "export").exists()
+
+
+def test_two_runs_of_one_title_and_seed_are_no_row(study, fcl):
+    make_run(study / "again-seed1", seed=1)
+    (study / "again-seed1" / "config.toml").write_text("")
+
+    fcl("export", "study").is_refusal("label 'fedweit' is used by two runs with the s")
+    assert not (study / "export").exists()
 
 
 def test_the_network_of_a_client_is_written_and_its_accuracy_told(tmp_path, fcl):

@@ -51,7 +51,11 @@ def export(
     from fcl_flower.exports.latex import write_latex
     from fcl_flower.exports.methods import methods_sheet
     from fcl_flower.exports.sheets import finished_runs, run_sheets, write_csv
-    from fcl_flower.results.report import comparison_charts, run_charts
+    from fcl_flower.results.report import (
+        comparison_charts,
+        require_comparable,
+        run_charts,
+    )
     from fcl_flower.runtime.processes import make_folder
 
     wanted = listed(formats, "format")
@@ -61,11 +65,12 @@ def export(
         if name in WRITERS:
             import_module(WRITERS[name])  # or says what to install, before all else
     runs = finished_runs(folders)
+    places = [run.folder for run in runs]
+    require_comparable(places)  # a row of the methods is a mean over its runs
     methods = methods_sheet(runs, reference)
     sheets = [*run_sheets(runs), methods]
     folder = output or folders[0] / "export"
     make_folder(folder, "output")
-    places = [run.folder for run in runs]
     for name in wanted:
         if name == "csv":
             paths = [write_csv(sheet, folder) for sheet in sheets]

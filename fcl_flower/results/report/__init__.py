@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from fcl_flower.results.report.comparison.page import (
         comparison_charts,
         comparison_page,
+        require_comparable,
         write_comparison,
     )
     from fcl_flower.results.report.run_page import report_page, run_charts, write_report
@@ -20,6 +21,7 @@ __all__ = [
     "comparison_charts",
     "comparison_page",
     "report_page",
+    "require_comparable",
     "run_charts",
     "write_comparison",
     "write_report",
@@ -28,7 +30,9 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "comparison.page": "write_comparison comparison_charts comparison_page",
+        "comparison.page": (
+            "write_comparison comparison_charts comparison_page require_comparable"
+        ),
         "run_page": "write_report run_charts report_page",
     },
 )

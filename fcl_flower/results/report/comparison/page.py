@@ -86,6 +86,18 @@ def comparison_charts(runs: Sequence[Path]) -> list[Chart]:
     return charts_of(_body(rows, Path()))
 
 
+def require_comparable(runs: Sequence[Path]) -> None:
+    """Refuse finished runs whose numbers cannot be set side by side.
+
+    Args:
+        runs: run folders, at least one.
+
+    Raises:
+        ConfigError: see `comparison_page`; one of the runs has not finished.
+    """
+    _read(runs, read_run)
+
+
 def _read(
     runs: Sequence[Path], read_one: Callable[[Path], Run]
 ) -> tuple[list[Entry], list[Run]]:
