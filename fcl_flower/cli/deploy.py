@@ -230,7 +230,7 @@ def run(
     from fcl_flower.setup.resolve import resolve
 
     port = live_port(live, port)
-    config = resumed(resume, given) if resume else configured(given)
+    config = resumed(resume, given, output) if resume else configured(given)
     certificates = _certificates(certs, insecure)
     authority = certificates and _present(certificates.authority, "certs")
     console = Console(soft_wrap=True, highlight=False)

@@ -135,14 +135,22 @@ def live_port(live: bool, port: int | None) -> int | None:
     return (port or 0) if live else None
 
 
-def resumed(folder: Path, given: dict[str, Any]) -> RunConfig:
+def resumed(folder: Path, given: dict[str, Any], output: Path | None) -> RunConfig:
     """Return the configuration of an interrupted run, with which it goes on.
 
+    Args:
+        folder: of the run.
+        given: settings, by option.
+        output: another folder for the results.
+
     Raises:
-        ConfigError: there is no such run, or settings are given anew.
+        ConfigError: there is no such run, or settings or a folder are given anew.
     """
+    if output is not None:
+        expected = "none beside resume, as the run goes on in its own folder"
+        raise refuse("output", str(output), expected)
     for key, value in given.items():
-        if value not in (None, (), False):
+        if value is not None and value != ():  # a number may be 0
             option = {"pairs": "set", "config_file": "config"}.get(key, key)
             raise refuse(
                 option, value, "no settings beside resume, as the run has its own"

@@ -61,7 +61,7 @@ def simulate(
 
     place = place_of(backend, workers, gpus_per_client, folders=folders)
     port = live_port(live, port)
-    config = resumed(resume, given) if resume else configured(given)
+    config = resumed(resume, given, output) if resume else configured(given)
     run = resolve(with_folders(config, folders))
     # After the names have been looked up, since it loads torch.
     from fcl_flower.setup.factory import validate

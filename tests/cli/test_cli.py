@@ -86,6 +86,14 @@ REFUSED = [
     (["--config", "missing.toml"], ["config: got 'missing.toml'", "a TOML file"]),
     (["--resume", "missing"], ["resume: got 'missing'", "has finished a round"]),
     (["--resume", "missing", "--seed", "1"], ["seed: got 1", "no settings beside"]),
+    (["--resume", "missing", "--output", "x"], ["output: got 'x'", "none beside resu"]),
+    *(
+        (
+            ["--resume", "missing", f"--{name.replace('_', '-')}", "0"],
+            [f"{name}: got 0", "no settings beside resume"],
+        )
+        for name in NUMBERS
+    ),
     (["--nonsense"], ["--nonsense"]),
     (["--seed"], ["--seed", "requires an argument"]),
     (["extra"], ["extra"]),

@@ -744,6 +744,10 @@ def test_a_run_that_was_ended_goes_on_under_its_name(fcl, superlink, tmp_path):
     assert again.run.output == str(folder)
     assert code == 2
     assert "seed: got 6, expected no settings beside resume" in err
+    code, _, err = fcl("run", "--insecure", "--resume", "here", "--output", "other")
+    assert code == 2
+    assert "output: got 'other', expected none beside resume" in err
+    assert len(superlink) == 1
 
 
 def test_a_run_at_a_server_that_is_not_there_is_one_sentence(fcl):
