@@ -11,6 +11,7 @@ from rich.markdown import Markdown
 from fcl_flower.cli.options import (
     configured,
     listed,
+    output_folder,
     run_options,
     seeds_of,
     set_keys,
@@ -58,7 +59,6 @@ def compare(
     A --set of a strategy goes to those that know its key. Runs that are finished in
     --output are kept, so that a comparison can go on where it stopped.
     """
-    from fcl_flower.results.run_folder import free_folder
     from fcl_flower.runtime.studies.plan import Study, variants_of
 
     given_pairs = set_keys(given["pairs"])
@@ -72,7 +72,7 @@ def compare(
         shared = shared.replace(**{"scenario.name": "local-data"})
     names = listed(strategies, "strategies")
     variants = variants_of(names, shared, params, counterparts=counterparts)
-    folder = output or free_folder(shared.replace(strategy="compare"))
+    folder = output_folder(output, shared.replace(strategy="compare"))
     chosen = Study(variants, seeds_of(seeds)).mapped(
         lambda config: with_folders(config, place.local_data)
     )

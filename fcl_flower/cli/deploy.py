@@ -15,12 +15,13 @@ from fcl_flower.cli.options import (
     live_option,
     live_port,
     live_port_option,
+    output_folder,
     resume_option,
     resumed,
     run_options,
 )
 from fcl_flower.core.errors import RoundError, refuse
-from fcl_flower.results.run_folder import CHECKPOINT, free_folder
+from fcl_flower.results.run_folder import CHECKPOINT
 
 if TYPE_CHECKING:
     from fcl_flower.runtime.certificates import Certificates
@@ -253,7 +254,7 @@ def run(
     resolved = resolve(config)
     validate(resolved)
     config = resolved.config
-    folder = (resume or output or free_folder(config)).absolute()
+    folder = (resume or output_folder(output, config)).absolute()
     if (folder / "summary.json").exists():
         raise refuse("output", str(folder), "a folder without a finished run")
     (folder / "progress.json").unlink(missing_ok=True)

@@ -11,7 +11,7 @@ from fcl_flower.config.parsing import flatten, parse_pair, read_toml
 from fcl_flower.config.run_config import RunConfig, long_keys
 from fcl_flower.config.upgrade import is_flat
 from fcl_flower.core.errors import ConfigError, refuse
-from fcl_flower.results.run_folder import CHECKPOINT
+from fcl_flower.results.run_folder import CHECKPOINT, free_folder
 
 if TYPE_CHECKING:
     from fcl_flower.runtime.simulation import Place
@@ -164,6 +164,22 @@ def resumed(folder: Path, given: dict[str, Any], output: Path | None) -> RunConf
         )
         raise refuse("resume", str(folder), expected)
     return read_config(folder / "config.toml", "resume").replace(resume=True)
+
+
+def output_folder(output: Path | None, config: RunConfig) -> Path:
+    """Return the folder for the results: the one that is named, or a new one.
+
+    Args:
+        output: what ``--output`` names.
+        config: whose ``run.output`` may name it instead.
+
+    Raises:
+        ConfigError: both name one.
+    """
+    named = config.run.output
+    if output is not None and named:
+        raise refuse("run.output", named, "none beside --output")
+    return output or (Path(named) if named else free_folder(config))
 
 
 def configured(given: dict[str, Any]) -> RunConfig:

@@ -15,6 +15,7 @@ from fcl_flower.cli.options import (
     live_option,
     live_port,
     live_port_option,
+    output_folder,
     output_option,
     place_of,
     resume_option,
@@ -54,7 +55,7 @@ def simulate(
 ) -> None:
     """Run one strategy on this machine."""
     from fcl_flower.cli.terminal.progress import Display, live_run
-    from fcl_flower.results.run_folder import free_folder, resumable
+    from fcl_flower.results.run_folder import resumable
     from fcl_flower.runtime.processes import make_folder
     from fcl_flower.runtime.simulation import Job, run_all
     from fcl_flower.setup.resolve import resolve
@@ -68,7 +69,7 @@ def simulate(
 
     validate(run)
     console = Console()
-    folder = resume or output or free_folder(run.config)
+    folder = resume or output_folder(output, run.config)
     if (folder / "summary.json").exists() and not overwrite:
         raise ConfigError(
             f"output: got {str(folder)!r} with a finished run, expected another "

@@ -347,6 +347,18 @@ def test_a_run_without_a_folder_gets_a_new_one_with_a_speaking_name(fcl, ran, tm
     }
 
 
+@pytest.mark.parametrize(
+    "command", [["simulate", "--strategy", "local"], ["compare", "--strategies", "ewc"]]
+)
+def test_the_folder_for_the_results_may_be_a_setting(fcl, ran, tmp_path, command):
+    named = [*command, *TINY, "--set", "run.output=mine"]
+    assert fcl(*named).code == 0
+    assert (tmp_path / "mine").is_dir()
+    assert not (tmp_path / "runs").exists()
+    both = fcl(*named, "--output", "here")
+    both.is_refusal("run.output: got 'mine', expected none beside --output")
+
+
 def test_a_finished_run_is_not_replaced_by_accident(fcl, ran, tmp_path):
     first = ["simulate", "--strategy", "local", *TINY, "--output", "here"]
     assert fcl(*first).code == 0

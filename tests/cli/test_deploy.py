@@ -703,6 +703,12 @@ def test_all_that_are_connected_take_part(fcl, superlink, tmp_path):
     assert not folder.exists()  # the server makes it, on its machine
 
 
+def test_the_folder_for_the_results_may_be_a_setting(fcl, superlink, tmp_path):
+    assert fcl("run", "--insecure", "--set", "run.output=mine")[0] == 0
+
+    assert superlink[0].run.output == str(tmp_path / "mine")
+
+
 def test_a_run_may_wait_for_more_clients_than_are_connected(fcl, superlink):
     fcl("run", "--insecure", "--clients", "3", "--output", "here")
 

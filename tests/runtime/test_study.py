@@ -309,6 +309,10 @@ def test_counterparts_can_be_declined(tmp_path):
             "rows of --only",
         ),
         (
+            '[run]\nrun.output = "mine"',
+            "run.output: got 'mine', expected none in a study, whose --output holds ",
+        ),
+        (
             '[[variant]]\nstrategy = "ewc"',
             "study: got '{path}' of an earlier version, expected sections; fcl config "
             "upgrade {path} prints it so",

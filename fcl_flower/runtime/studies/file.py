@@ -50,6 +50,9 @@ def read_study(path: Path) -> Study:
         raise ConfigError(f"{error}; this is {FORMAT}") from error
     rows = tuple(_row(checked.run, variant) for variant in checked.variant)
     for row in rows:
+        if row.config.run.output:
+            expected = "none in a study, whose --output holds a folder for each run"
+            raise refuse("run.output", row.config.run.output, expected)
         if "," in row.config.title:
             expected = "one without a comma, which separates the rows of --only"
             raise refuse("run.title", row.config.title, expected)
