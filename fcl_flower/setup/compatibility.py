@@ -74,6 +74,13 @@ def check_choices(run: ResolvedRun) -> None:
             f"false for scenario {name}, in which clients meet concepts by rounds",
         ),
         (
+            config.federation.evaluate_every and config.asynchronous.enabled,
+            "federation.evaluate_every",
+            config.federation.evaluate_every,
+            "0 in an asynchronous run, whose clients are tested at the ends of their "
+            "tasks",
+        ),
+        (
             by_levels and secure,
             "federation.wire_dtype",
             dtype,

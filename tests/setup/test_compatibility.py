@@ -51,6 +51,11 @@ FEDET = {"strategy": "fedet", "dataset": "digits", "model": "small"}
             "which clients meet concepts by rounds",
         ),
         (
+            {"scenario": "overlapped", "asynchronous": True, "evaluate_every": 2},
+            "federation.evaluate_every: got 2, expected 0 in an asynchronous run, "
+            "whose clients are tested at the ends of their tasks",
+        ),
+        (
             {"scenario": {**CONCEPTS, "reveal_ids": True, "mean_duration": 0}},
             "scenario.reveal_ids: got True, expected it with hidden concepts of which "
             "a client has one at a time",
