@@ -13,7 +13,7 @@ from fcl_flower.models.registry import MODELS
 from fcl_flower.results.tables import rows, table
 from fcl_flower.runtime.studies.file import read_study
 from fcl_flower.runtime.studies.plan import Study, with_local_only
-from fcl_flower.runtime.studies.runs import run_study
+from fcl_flower.runtime.studies.runs import run_folder, run_study
 
 
 class Runner:
@@ -600,3 +600,21 @@ def test_two_rows_of_one_title_are_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"run.title: got 'fedprox', expected anoth"):
         run_study(read_study(tmp_path / "sweep.toml"), tmp_path / "out", None)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("title", ["w/o momentum", "../x", "/x"])
+def test_a_run_is_in_the_folder_of_its_study_whatever_its_title(tmp_path, title):
+    (tmp_path / "study.toml").write_text(f"[run]\nrun.title = {title!r}\n")
+    runs = read_study(tmp_path / "study.toml").runs()
+
+    for config in runs:
+        assert run_folder(tmp_path / "out", config).parent == tmp_path / "out"
+    assert len({run_folder(tmp_path, config) for config in runs}) == 2
+
+
+def test_two_titles_that_would_share_a_folder_are_refused(tmp_path):
+    (tmp_path / "study.toml").write_text(
+        '[[variant]]\nrun.title = "a/b c"\n[[variant]]\nrun.title = "a_b-c"\n'
+    )
+    with pytest.raises(ConfigError, match=r"run.title: got 'a/b c', expected another"):
+        run_study(read_study(tmp_path / "study.toml"), tmp_path / "out", None)

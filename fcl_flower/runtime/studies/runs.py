@@ -92,15 +92,17 @@ def checked(study: Study) -> list[ResolvedRun]:
 
 def _check_titles(variants: Sequence[RunConfig]) -> None:
     """Refuse two rows of one title, of which one folder could hold but one."""
-    titles = [variant.title for variant in variants]
-    for title in titles:
-        if titles.count(title) > 1:
-            raise refuse("run.title", title, "another title for each row of a study")
+    folders = [run_folder(Path(), variant) for variant in variants]
+    for variant, folder in zip(variants, folders, strict=True):
+        if folders.count(folder) > 1:
+            expected = "another title for each row of a study"
+            raise refuse("run.title", variant.title, expected)
 
 
 def run_folder(folder: Path, config: RunConfig) -> Path:
-    """Return the folder of one run below that of its study."""
-    return folder / f"{config.title.replace(' ', '-')}-seed{config.run.seed}"
+    """Return the folder of one run, directly below that of its study."""
+    title = config.title.replace(" ", "-").replace("/", "_")
+    return folder / f"{title}-seed{config.run.seed}"
 
 
 def _write_tables(folder: Path, kept: Mapping[Path, Summary | None]) -> list[Summary]:
