@@ -1,12 +1,11 @@
 """Finished runs as Python objects: arrays, tables, and pages in a notebook."""
 
 import html
-import json
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from typing_extensions import override
@@ -15,6 +14,7 @@ from fcl_flower.config.parsing import read_toml
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import extra, refuse
 from fcl_flower.core.types import Array
+from fcl_flower.results.report.run_files import json_lines, json_value
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,14 +69,14 @@ class Result:
             keeps: lives at least as long as the result.
 
         Raises:
-            ConfigError: the folder holds no finished run.
+            ConfigError: the folder holds no finished run, or a file of it is damaged.
         """
         path = Path(folder)
         if not (path / "summary.json").is_file():
             raise refuse("folder", str(folder), "one with a finished run")
         config = RunConfig.of(read_toml(path / "config.toml", "folder"))
-        summary = json.loads((path / "summary.json").read_text())
-        return cls(path, config, summary, keeps)
+        summary = json_value(path / "summary.json")
+        return cls(path, config, cast(dict[str, Any], summary), keeps)
 
     @property
     def accuracy(self) -> Array:
@@ -118,9 +118,13 @@ class Result:
 
     @property
     def rounds(self) -> list[dict[str, Any]]:
-        """The record of each round in order, with its loss and its bytes."""
-        lines = (self.folder / "rounds.jsonl").read_text().splitlines()
-        return [json.loads(line) for line in lines]
+        """The record of each round in order, with its loss and its bytes.
+
+        Raises:
+            ConfigError: the file is missing or damaged; names it.
+        """
+        lines = json_lines(self.folder / "rounds.jsonl")
+        return cast(list[dict[str, Any]], lines)
 
     def table(self) -> Table:
         """Return a row for each measured accuracy."""

@@ -55,6 +55,9 @@ def resolve(config: RunConfig) -> ResolvedRun:
         check_local_data(config)
     elif not config.data.datasets:
         config = config.replace(datasets=method.dataset)
+    elif not config.data.names:
+        expected = "names of data sets separated by commas"
+        raise refuse("data.datasets", config.data.datasets, expected)
     root = data_root(config)
     modality = _modality(config, root, local_data=local_data)
     usual = "text" if modality == "text" else "overlapped"

@@ -62,6 +62,8 @@ REFUSED = [
     (["--classes-per-task", "11"], ["tasks: got 4", "11 classes"]),
     (["--dataset", "nowhere"], ["nowhere"]),
     (["--dataset", "digits,digits"], ["dataset"]),
+    (["--dataset", ","], ["data.datasets: got ',', expected names of data sets"]),
+    (["--dataset", " "], ["data.datasets: got ' ', expected names of data sets"]),
     (["--dataset", "../../etc/passwd"], ["passwd"]),
     (["--scenario", "easy"], ["scenario: got 'easy'", "overlapped"]),
     (["--scenario", "concept"], ["did you mean 'concepts'?"]),

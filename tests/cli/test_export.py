@@ -107,6 +107,15 @@ def test_runs_of_one_title_that_are_not_of_one_scenario_are_no_row(study, fcl):
     assert not (study / "export").exists()
 
 
+@pytest.mark.parametrize("name", ["rounds.jsonl", "summary.json"])
+def test_a_damaged_file_is_named(study, fcl, name):
+    path = study / "with-seed2" / name
+    path.write_text(path.read_text()[:-40])
+
+    fcl("export", "study").is_refusal(f"study/with-seed2/{name}: got ", "expected JSON")
+    assert not (study / "export").exists()
+
+
 def test_two_runs_of_one_title_and_seed_are_no_row(study, fcl):
     make_run(study / "again-seed1", seed=1)
     (study / "again-seed1" / "config.toml").write_text("")

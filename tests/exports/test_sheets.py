@@ -80,6 +80,14 @@ def test_every_accuracy_every_round_and_every_run_is_a_row(study, tmp_path):
     assert whole[0]["bytes_up"] == summary["bytes_up"]
 
 
+def test_a_damaged_line_of_the_rounds_names_the_file(study):
+    path = study / "a-seed1" / "rounds.jsonl"
+    path.write_text(path.read_text()[:-40])
+
+    with pytest.raises(ConfigError, match=r"a-seed1/rounds\.jsonl: got .* JSON lines"):
+        run_sheets(finished_runs([study]))
+
+
 def accuracies(study, name):
     paths = (study / f"{name}-seed{seed}" / "summary.json" for seed in (1, 2, 3))
     return [json.loads(path.read_text())["average_accuracy"] for path in paths]
