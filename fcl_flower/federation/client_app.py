@@ -17,10 +17,11 @@ from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData
 from fcl_flower.federation.client import Client
 from fcl_flower.federation.coding.scores import encode_evaluation
-from fcl_flower.federation.copies.replica import CopyError
+from fcl_flower.federation.copies.replica import KEPT, CopyError
 from fcl_flower.federation.secure import exchange
 from fcl_flower.federation.secure.client_side import ClientSide
 from fcl_flower.federation.transport import messages, protocol
+from fcl_flower.federation.transport.state_store import require_free
 from fcl_flower.privacy.discretion import unforeseen, without_paths
 from fcl_flower.results.diagnostics.operations import MULTIPLY_ADDS
 
@@ -136,6 +137,7 @@ def trained(message: Message, client: Client, train: Train) -> Message:
     if client.config.training.count_multiply_adds:
         train = _counted(train)
     state, learned = train(state, received, stage, data)
+    require_free(state, KEPT, type(client.learner).__name__)
     update = client.hidden(learned, received, stage)
     payload = replica.outgoing(update.payload, stage.round)
     client.store.save({**state, **spent, **replica.kept()}, stage.round)

@@ -9,6 +9,7 @@ from analytic_cases import start
 from fakes import InProcessGrid, exact, rounds_of, run_in_process, summary_of, tiny
 from text_sets import write_topics
 
+from fcl_flower.core.errors import ContractError
 from fcl_flower.core.types import Request, TaskStage
 from fcl_flower.federation.forget import forget
 from fcl_flower.federation.pacing.in_flight import (
@@ -233,3 +234,9 @@ def test_after_forgetting_clients_are_asked_anew_of_what_is_left(tmp_path, plug)
     asked = {client for client, message in grid.asked}
     assert asked == {0, 1, 2}
     assert len(rounds_of(tmp_path / "run")) == 6
+
+
+def test_a_state_with_a_group_named_as_what_is_asked_is_refused(tmp_path):
+    store = CheckpointStore(FolderStateStore(tmp_path))
+    with pytest.raises(ContractError, match="state: got the group 'asked/mine', expec"):
+        store.save({"asked/mine": {"x": np.ones(3)}}, 1)

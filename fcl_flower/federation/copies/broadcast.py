@@ -31,7 +31,7 @@ from fcl_flower.federation.coding.wire_format import WireFormat
 from fcl_flower.federation.copies.rounding import Rounding
 from fcl_flower.federation.transport.codec import Encoded
 from fcl_flower.federation.transport.messages import MessageEncoder, Tensors
-from fcl_flower.federation.transport.state_store import Saved
+from fcl_flower.federation.transport.state_store import Saved, require_free
 
 COPIES = "fcl.copies"
 """The record of a message that says of each model in it by group: the round after which
@@ -102,7 +102,11 @@ class Broadcast:
             after: what aggregation has made of it.
             version: the round.
             known: what the clients whose updates are used have in their memory now.
+
+        Raises:
+            ContractError: the state has a group of the name of what `kept` returns.
         """
+        require_free(after, RESTS, "the server's state")
         self._version = version
         for client, theirs in known.items():
             held = dict.fromkeys(theirs.models, theirs.version)

@@ -32,10 +32,11 @@ from fcl_flower.federation.transport import messages
 from fcl_flower.federation.transport.codec import Encoded
 from fcl_flower.federation.transport.messages import Tensors
 
-_KEPT: Final = "copies/"
-_MODEL: Final = f"{_KEPT}model/"
-_REST: Final = f"{_KEPT}rest/"
-_VERSIONS: Final = f"{_KEPT}versions"
+KEPT: Final = "copies/"
+"""Of the groups of a private state that are not the learner's."""
+_MODEL: Final = f"{KEPT}model/"
+_REST: Final = f"{KEPT}rest/"
+_VERSIONS: Final = f"{KEPT}versions"
 
 
 class CopyError(WireError):
@@ -67,7 +68,7 @@ class Replica:
     @staticmethod
     def without(saved: Payload) -> Payload:
         """Return the part of a private state that is the learner's."""
-        return {g: arrays for g, arrays in saved.items() if not g.startswith(_KEPT)}
+        return {g: arrays for g, arrays in saved.items() if not g.startswith(KEPT)}
 
     def kept(self) -> Payload:
         """Return what to save beside the learner's state."""

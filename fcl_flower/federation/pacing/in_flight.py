@@ -20,7 +20,7 @@ from fcl_flower.federation.coding.wire_format import WireFormat
 from fcl_flower.federation.copies.broadcast import COPIES, notes_of
 from fcl_flower.federation.transport import messages
 from fcl_flower.federation.transport.replies import Asked, ReplyReader
-from fcl_flower.federation.transport.state_store import Saved, StateStore
+from fcl_flower.federation.transport.state_store import Saved, StateStore, require_free
 
 _PREFIX = "asked/"
 """Of the groups of a checkpoint that are no part of the strategy's state."""
@@ -207,5 +207,6 @@ class CheckpointStore(StateStore):
 
     @override
     def save(self, payload: Payload, server_round: int) -> None:
+        require_free(payload, _PREFIX, "the server's state")
         beside = {} if self.in_flight is None else self.in_flight.to_payload()
         self._store.save({**payload, **beside}, server_round)

@@ -18,7 +18,7 @@ from flwr.app import ConfigRecord, Context
 from flwr.common.logger import log
 from typing_extensions import override
 
-from fcl_flower.core.errors import WireError
+from fcl_flower.core.errors import ContractError, WireError
 from fcl_flower.core.types import AnyArray, Arrays, Payload
 from fcl_flower.federation.transport import messages
 from fcl_flower.federation.transport.codec import Encoded, decode, encode
@@ -47,6 +47,25 @@ class _Entry(TypedDict):
 class _Manifest(TypedDict):
     round: int
     groups: dict[str, _Entry]
+
+
+def require_free(state: Payload, prefix: str, whose: str) -> None:
+    """Refuse groups of an algorithm that would pass for those kept beside them.
+
+    Args:
+        state: of the algorithm.
+        prefix: of the groups that are kept beside it.
+        whose: the state is.
+
+    Raises:
+        ContractError: a group has such a name.
+    """
+    for group in state:
+        if group.startswith(prefix):
+            raise ContractError(
+                f"{whose}: got the group {group!r}, expected a name that does not "
+                f"begin with {prefix!r}, as what is kept beside the algorithm's does"
+            )
 
 
 class StateStore(ABC):

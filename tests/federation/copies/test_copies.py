@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord
 
-from fcl_flower.core.errors import WireError
+from fcl_flower.core.errors import ContractError, WireError
 from fcl_flower.core.sparse import SparseArray
 from fcl_flower.core.types import Request, TaskStage
 from fcl_flower.federation.coding.differences import NOTHING, restored
@@ -291,3 +291,10 @@ def test_a_strange_note_is_refused(note):
     records[COPIES] = ConfigRecord({"base": note})
     with pytest.raises(WireError, match="expected two numbers"):
         Client(0).receive(records)
+
+
+def test_a_state_with_a_group_named_as_what_is_kept_beside_it_is_refused():
+    server = Server()
+    after = {**server.state, "copies/rest/mine": {"x": np.ones(3)}}
+    with pytest.raises(ContractError, match=r"state: got the group 'copies/rest/mine'"):
+        server.broadcast.published(server.state, after, 1, {})
