@@ -1,11 +1,14 @@
 """The manual says what the code does: names, keys, commands, links, numbers."""
 
+import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import click
+import numpy as np
 import pytest
 
 import fcl_flower as fcl
@@ -13,6 +16,7 @@ from fcl_flower.algorithms.registry import algorithms
 from fcl_flower.cli.main import cli
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.data.scenarios.registry import SCENARIOS
+from fcl_flower.federation.transport.state_store import FolderStateStore
 from fcl_flower.models.registry import MODELS
 
 ROOT = Path(__file__).parents[2]
@@ -250,3 +254,23 @@ def test_commands_are_there_with_their_options(path):
         wrong += [f"{line}: {option}" for option in options - known - {"--help"}]
 
     assert not wrong
+
+
+def test_the_command_that_removes_old_states_leaves_those_of_runs_that_go_on(tmp_path):
+    text = (ROOT / "docs" / "deployment.md").read_text()
+    (command,) = re.findall(r"`(find federation/[^`]+)`", text)
+    memory = tmp_path / "federation" / "client-3" / "memory"
+    month = 31 * 86400
+    states = [memory / run / "client-3" for run in ("old-1f", "long-2e")]
+    for state in states:
+        store = FolderStateStore(state)
+        for number in (1, 2):
+            store.save({"own": {"w": np.ones(2)}}, number)
+        for path in (*state.iterdir(), state, state.parent):
+            os.utime(path, (time.time() - month,) * 2)
+    FolderStateStore(states[1]).save({"own": {"w": np.ones(2)}}, 3)
+
+    subprocess.run(command, shell=True, check=True, cwd=tmp_path)
+
+    assert [state.exists() for state in states] == [False, True]
+    assert FolderStateStore(states[1]).load(before=3).round == 2
