@@ -232,7 +232,7 @@ def test_prepared_inputs_give_the_same_features_and_gradients(
         prepared = body.frozen_features(x[rows])
         assert not prepared.requires_grad
         torch.testing.assert_close(
-            results(prepared), results(x[rows]), atol=1e-5, rtol=0
+            results(prepared), results(x[rows]), atol=1e-5, rtol=1e-5
         )
     alone = body.frozen_features(x)[1:]
     torch.testing.assert_close(body(alone), body(x[1:]), atol=1e-5, rtol=0)
