@@ -49,11 +49,11 @@ class Analytic(ClientLearner[AnalyticParams]):
         self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
     ) -> tuple[Payload, Update]:
         count = len(data.train.y)
-        number, of_held = _identity(data.train, data.valid), _identity(data.valid)
+        number = _identity(data.train, data.valid)
         before = state.get("memory/sent", {})
         sent = np.asarray(before.get("data", _NONE))
-        beside = np.asarray(before.get("valid", np.zeros_like(sent)))
-        if not count or (number in sent and not stage.starts_task):
+        again = number in sent
+        if not count or (again and not stage.starts_task):
             return state, Update({}, count)
         if count < self.params.min_samples:
             raise refuse(
@@ -67,8 +67,9 @@ class Analytic(ClientLearner[AnalyticParams]):
             self.context.seed, "subsets", self.context.client, int(number) >> 1
         )
         rng = np.random.default_rng(seed)
-        again = number in sent
-        counts = of_held in beside[sent == number] if again else of_held not in beside
+        of_held = _identity(data.valid)
+        beside = np.asarray(before.get("valid", np.zeros_like(sent)))
+        counts = of_held not in beside[sent != number]
         known, held = data.train, data.valid
         if not counts:
             held = Examples(held.x[:0], held.y[:0])
