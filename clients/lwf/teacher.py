@@ -79,7 +79,8 @@ class Teacher(NamedTuple):
         starts = begins(state, stage)
         old = known if starts else kept["old"]
         # A last round that is repeated has the model no more.
-        base = (not starts and state.get(MODEL)) or received["base"]
+        model_before = {} if starts else state.get(MODEL, {})
+        base = model_before or received["base"]
         since = np.setdiff1d(np.union1d(known, open_classes(model)), old)
         new = np.union1d(since, to_numpy(labels)).astype(np.int64)
         return cls(base if len(old) else {}, old, new)
@@ -97,8 +98,8 @@ class Teacher(NamedTuple):
     def kept(self, stage: TaskStage) -> Payload:
         """Return what the client keeps of it: after a task, all but the model."""
         ended = stage.round if stage.ends_task else _GOES_ON
-        of_task = {"task": np.asarray(stage.task), "ended": np.asarray(ended)}
-        classes = {"known": self.known, "old": self.old, **of_task}
+        task, end = (np.asarray(number, np.int32) for number in (stage.task, ended))
+        classes = {"known": self.known, "old": self.old, "task": task, "ended": end}
         return {MODEL: {} if stage.ends_task else self.base, CLASSES: classes}
 
     def outputs(self, model: MultiHeadModel, examples: Examples) -> Outputs:
