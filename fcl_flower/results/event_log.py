@@ -5,7 +5,7 @@ import os
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from fcl_flower.core.errors import WireError
 from fcl_flower.storage.private import opener
@@ -53,10 +53,8 @@ class EventLog:
     def add(self, name: str, server_round: int, content: Mapping[str, Any]) -> None:
         """Append an event and wait until it is on the disk."""
         event = {"what": name, "round": server_round, "told": content}
-        with open(self._path, "ab", opener=opener) as file:
-            file.write(_with_checksum(json.dumps(event).encode()[1:]) + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
+        line = _with_checksum(json.dumps(event).encode()[1:]) + b"\n"
+        _write(self._path, "ab", line)
 
     def until(self, last: int) -> list[Event]:
         """Return the events up to the end of round ``last``; remove the later ones.
@@ -101,9 +99,16 @@ class EventLog:
 
     def _replace(self, content: bytes) -> None:
         temporary = self._path.with_suffix(".new")
-        with open(temporary, "wb", opener=opener) as file:
-            file.write(content)
+        _write(temporary, "wb", content)
         temporary.replace(self._path)
+
+
+def _write(path: Path, mode: Literal["ab", "wb"], content: bytes) -> None:
+    """Write to a file and wait until it is on the disk."""
+    with open(path, mode, opener=opener) as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _with_checksum(rest: bytes) -> bytes:

@@ -1,6 +1,8 @@
 """The journal of a run: what damage it notices."""
 
 import json
+import os
+from pathlib import Path
 
 import pytest
 
@@ -33,6 +35,26 @@ def test_events_come_back_with_clients_as_numbers(path):
 def test_each_line_is_json_for_whoever_wants_to_look(path):
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [line["told"] for line in lines] == [told for _, _, told in EVENTS]
+
+
+def test_what_replaces_the_journal_is_on_the_disk_before_it_has_its_name(
+    path, monkeypatch
+):
+    good, forced, replace, fsync = path.read_bytes(), [], Path.replace, os.fsync
+
+    def noted_fsync(handle):
+        fsync(handle)
+        forced.append(Path(os.readlink(f"/proc/self/fd/{handle}")).read_bytes())
+
+    def noted_replace(self, target):
+        assert forced == [good]
+        return replace(self, target)
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(Path, "replace", noted_replace)
+    EventLog(path).until(2)
+    assert path.read_bytes() == good
+    assert forced
 
 
 def test_every_single_bit_that_flips_is_noticed(path):
