@@ -127,6 +127,16 @@ def test_a_client_receives_the_projections_for_its_number_of_branches():
     assert set(payload) == {"base"}, "nobody shared projections of one branch"
 
 
+def test_who_goes_on_with_a_hidden_task_receives_its_own_number_of_branches():
+    strategy = server(dls=True)
+    state = with_adapters(strategy)
+    shared = {0: update(2, 1.0), 1: update(3, 7.0)}
+    state = strategy.aggregate_train(state, stage(2), shared)
+    # Each round is the first of the only task; two adapters of others are there.
+    payload = strategy.configure_train(state, stage(3, starts_task=True), 1)
+    assert set(payload) == {"base", "dense/3"}
+
+
 def test_clients_at_different_tasks_receive_the_projections_of_each():
     strategy = server(dls=True)
     state = with_adapters(strategy)

@@ -135,6 +135,15 @@ def test_a_slow_client_gets_what_faster_ones_have_finished(knowledge):
         assert received(strategy, now, client, 0) == others
 
 
+def test_who_goes_on_with_a_hidden_task_is_not_asked_again():
+    strategy = server("sit:3")
+    state = lived(strategy, dict.fromkeys(range(3), "east"))
+    assert strategy.configure_query(state, stage(2, 0), 0) is None
+    assert strategy.configure_query(state, stage(2, 1), 0) == {}
+    lost = strategy.on_state_lost(state, 0)
+    assert strategy.configure_query(lost, stage(2, 0), 0) == {}
+
+
 # ---- selective inter-client transfer
 
 
