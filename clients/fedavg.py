@@ -100,6 +100,11 @@ class Sgd(ClientLearner[P]):
         """Return factors on the learning rate by the name of a parameter; else 1."""
         return {}
 
+    @property
+    def seed(self) -> int:
+        """Return what the order of a task's samples follows from: the run's seed."""
+        return self.context.seed
+
     def training(self, stage: TaskStage) -> Training:
         """Return how a task is trained: as the run says.
 
@@ -150,7 +155,7 @@ class Sgd(ClientLearner[P]):
             numbered,
             self.training(stage),
             optimizer_state={} if stage.starts_task else state.get("optimizer", {}),
-            seed=self.context.seed,
+            seed=self.seed,
             client=self.context.client,
             stage=stage,
             rates=self.rates(),

@@ -1,0 +1,95 @@
+"""Single-task learning with several networks a task: a deep ensemble."""
+
+import pytest
+import torch
+from fakes import exact, run_in_process, summary_of, tiny
+from torch import nn
+
+from clients.fedavg import Sgd
+from clients.stl import SingleTask
+from fcl_flower.algorithms.base import ClientContext, Params
+from fcl_flower.core.errors import ConfigError
+from fcl_flower.core.seeds import derive
+from fcl_flower.core.types import TaskStage
+from fcl_flower.data.examples import Examples, TaskData
+from fcl_flower.models.multi_head import MultiHeadModel
+from fcl_flower.setup.resolve import resolve
+from fcl_flower.training.loop import Training
+from strategies.stl import StlParams
+
+FIRST = TaskStage(round=1, task=0, starts_task=True, ends_task=False)
+LAST = TaskStage(round=2, task=0, starts_task=False, ends_task=True)
+NEXT = TaskStage(round=3, task=1, starts_task=True, ends_task=True)
+SEED = 4
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def learner(kind, params, seed=SEED):
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Dropout(0.3))
+    model = MultiHeadModel(
+        body, features=4, input_shape=(3,), tasks=2, classes=3, single_head=False
+    )
+    return kind(params, model, ClientContext(1, seed, Training(2, 5, 0.05)))
+
+
+def examples(count, seed):
+    draw = torch.Generator().manual_seed(seed)
+    return Examples(torch.randn(count, 3, generator=draw), torch.arange(count) % 3)
+
+
+def task(seed):
+    return TaskData(*(examples(20, seed + part) for part in range(3)), classes=3)
+
+
+def test_each_is_a_network_of_its_own_and_the_mean_of_them_answers():
+    ours = learner(SingleTask, StlParams(members=3))
+    state = ours.init()
+    seeds = [SEED, derive(SEED, "member", 1), derive(SEED, "member", 2)]
+    ones = [learner(Sgd, Params(), seed) for seed in seeds]
+    states, bodies = [{} for _ in ones], [{} for _ in ones]
+    for stage, seed in ((FIRST, 1), (LAST, 1), (NEXT, 7)):
+        state, _ = ours.train(state, {}, stage, task(seed))
+        for number, one in enumerate(ones):
+            start = bodies[number].get(stage.task, {"base": state["base"]})
+            states[number], sent = one.train(states[number], start, stage, task(seed))
+            bodies[number][stage.task] = {"base": sent.payload["base"]}
+
+    x = examples(9, 3).x
+    for number in (0, 1):
+        each = [
+            torch.softmax(one.predict(states[m], bodies[m][number], number, x), 1)
+            for m, one in enumerate(ones)
+        ]
+        found = ours.predict(state, {}, number, x)
+        torch.testing.assert_close(found.exp(), torch.stack(each).mean(0))
+        assert not each[1].equal(each[0])
+    for member, ending in enumerate(("", "/1", "/2")):
+        kept = {"optimizer": state[f"optimizer{ending}"]}
+        assert exact(kept) == exact({"optimizer": states[member]["optimizer"]})
+
+
+def test_one_network_answers_with_its_own_logits():
+    ours, plain = learner(SingleTask, StlParams()), learner(Sgd, Params())
+    state, _ = ours.train(ours.init(), {}, FIRST, task(1))
+    heads, sent = plain.train({}, {"base": state["base"]}, FIRST, task(1))
+    x = examples(9, 3).x
+    assert ours.predict(state, {}, 0, x).equal(plain.predict(heads, sent.payload, 0, x))
+    assert state.keys() == {"base", "base/0", "heads", "optimizer"}
+
+
+def test_a_client_stores_them_all(tmp_path):
+    settings = {"strategy": "stl", "dataset": "digits", "model": "small"}
+    for members in (1, 3):
+        given = settings | {"strategy.members": members}
+        run_in_process(tiny(tmp_path / str(members), **given))
+    one, three = (summary_of(tmp_path / str(n))["model_bytes"] for n in (1, 3))
+    assert 2 * one < three < 3 * one
+
+
+@pytest.mark.parametrize("members", [0, 101])
+def test_there_is_one_at_least(tmp_path, members):
+    given = {"strategy": "stl", "strategy.members": members}
+    with pytest.raises(ConfigError, match=r"strategy\.members"):
+        resolve(tiny(tmp_path, **given))
