@@ -101,24 +101,16 @@ class Analytic(ClientLearner[AnalyticParams]):
         logits = self.features(x) @ weight.T.astype(np.float64) + bias
         return torch.tensor(logits, dtype=torch.float32, device=x.device)
 
-    @torch.no_grad()
     def features(self, x: Tensor) -> forms.Matrix:
         """Return what is known of inputs, of length 1, shape (N, D).
 
         Args:
             x: inputs, shape (N, *input_shape).
         """
-        self.model.eval()
-        known = FEATURES.features(self.model.body, x, self._by_chunks)
-        h = _unit(to_numpy(known).astype(np.float64))
+        h = unit_features(self.model, x)
         if self._projection is None:
             return h
         return _unit(np.maximum(h @ self._projection, 0.0))
-
-    def _by_chunks(self, x: Tensor) -> Tensor:
-        body = self.model.body
-        parts = [body(x[at : at + _CHUNK]) for at in range(0, len(x), _CHUNK)]
-        return torch.cat([x.new_empty(0, self.model.features).float(), *parts])
 
     def _sums(
         self, examples: Examples, classes: int, rng: np.random.Generator
@@ -132,6 +124,25 @@ class Analytic(ClientLearner[AnalyticParams]):
         if params.form == "class-sums":
             return forms.class_sums(h, y, classes, params.subsets, rng)
         return forms.exact(h, y, classes)
+
+
+@torch.no_grad()
+def unit_features(model: MultiHeadModel, x: Tensor) -> forms.Matrix:
+    """Return what the body makes of inputs, of length 1, shape (N, D).
+
+    Args:
+        model: is brought into evaluation mode.
+        x: inputs, shape (N, *input_shape).
+    """
+    model.eval()
+    body = model.body
+
+    def by_chunks(x: Tensor) -> Tensor:
+        parts = [body(x[at : at + _CHUNK]) for at in range(0, len(x), _CHUNK)]
+        return torch.cat([x.new_empty(0, model.features).float(), *parts])
+
+    known = FEATURES.features(body, x, by_chunks)
+    return _unit(to_numpy(known).astype(np.float64))
 
 
 _NONE = np.empty(0, np.uint64)

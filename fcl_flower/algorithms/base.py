@@ -152,7 +152,7 @@ class ClientLearner(ABC, Generic[P]):
             both a name also stands for all that begin with it and a slash.
         needs_single_head: trains for several tasks together, on samples of old ones or
             on what an old model says, so that these need one head, and an identity.
-        returns_to_tasks: a task may come again, as concepts do whose identity is told.
+        returns_to_tasks: a task may come again, as concepts do.
         update_is_model: `predict` takes the payload of the client's own update in the
             place of ``received``, and so can be tested before the aggregation.
     """

@@ -32,6 +32,8 @@ def check_choices(run: ResolvedRun) -> None:
     dtype = config.federation.wire_dtype
     by_levels = dtype in ("int8", "int4", "ternary")
     sends = run.algorithm.federated and not config.strategy.local_only
+    server = run.algorithm.load_server()
+    rounded = server.differences or server.rounded
     in_a_round = max(1, round(clients * config.federation.client_fraction))
     for wrong, key, value, expected in (
         *_without_validation(run),
@@ -88,7 +90,7 @@ def check_choices(run: ResolvedRun) -> None:
             "fixed point",
         ),
         (
-            by_levels and sends and not run.algorithm.load_server().differences,
+            by_levels and sends and not rounded,
             "federation.wire_dtype",
             dtype,
             f"float32, float16 or bfloat16 for {config.strategy.name}, which sends no "
@@ -142,11 +144,11 @@ def check_choices(run: ResolvedRun) -> None:
             "it with hidden concepts of which a client has one at a time",
         ),
         (
-            reveals and not learner.returns_to_tasks,
-            "scenario.reveal_ids",
-            True,
-            f"false for {config.strategy.name}, to which a concept that comes again "
-            "would be another",
+            scenario.hidden and not learner.returns_to_tasks,
+            "scenario.name",
+            name,
+            f"one whose tasks do not come again, for {config.strategy.name}, to which "
+            "each would be another",
         ),
         (
             config.scenario.joint and (scenario.local_data or scenario.hidden),

@@ -40,15 +40,20 @@ def stages(grid, kind):
             {"scenario": "concepts", "scenario.mean_duration": 0},
             "True, expected it with hidden concepts of which a client has one at a",
         ),
-        (
-            {"scenario": "concepts", "strategy": "glfc"},
-            "True, expected false for glfc, to which a concept that comes again",
-        ),
     ],
 )
 def test_ids_are_refused_where_they_say_nothing_or_mean_something_else(values, why):
     with pytest.raises(ConfigError, match=f"scenario.reveal_ids: got {why}"):
         resolve(RunConfig.from_settings(**{"scenario.reveal_ids": True}, **values))
+
+
+@pytest.mark.parametrize("name", ["glfc", "matched-ensemble"])
+@pytest.mark.parametrize("ids", [False, True])
+def test_concepts_are_refused_by_who_never_returns_to_a_task(name, ids):
+    given = {"scenario": "concepts", "strategy": name, "scenario.reveal_ids": ids}
+    expected = f"'concepts', expected one whose tasks do not come again, for {name}"
+    with pytest.raises(ConfigError, match=f"scenario.name: got {expected}"):
+        resolve(RunConfig.from_settings(**given))
 
 
 def test_the_schedule_knows_what_the_stream_knows(tmp_path):

@@ -1,0 +1,184 @@
+"""Ensembles of matched networks, client side: train alone, predict together.
+
+One-shot federated learning (Guha et al., 2019, https://arxiv.org/abs/1902.11175); the
+mean of what networks say is that of deep ensembles (Lakshminarayanan et al., NeurIPS
+2017, section 2.4).
+"""
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import functional_call
+from torch.nn.functional import softmax
+from typing_extensions import override
+
+from clients.analytic import unit_features
+from clients.fedavg import Sgd
+from fcl_flower.algorithms.hooks import AnswersQueries
+from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
+from fcl_flower.data.examples import TaskData, concat
+from fcl_flower.training.feature_cache import frozen_features
+from fcl_flower.training.tensors import load, snapshot, to_numpy, to_torch
+from strategies.analytic import sums as forms
+from strategies.matched_ensemble import MatchedEnsembleParams
+from strategies.matched_ensemble.server import HEADS
+
+_HEAD = "head."
+"""Before the names of a head's tensors, whatever task it is of."""
+
+
+class MatchedEnsemble(Sgd[MatchedEnsembleParams], AnswersQueries):
+    """Learn each task with a network of its own; ask those of the same classes, too.
+
+    A network that has learned some of a task's classes says how likely each of these
+    is, if it is one of them; how likely that is, and all others, the task's own says.
+    So each is a distribution over all classes, and the mean of them is the answer.
+
+    State, with t the number of a task of any client c: ``base``, the body of the run's
+    first network; ``networks/c/t``, those that the client has, its own among them, with
+    the head as ``head.weight`` and ``head.bias``; ``same/T``, of its own task T, by
+    ``c/t`` the pairs of a class of T and of the other's that are the same, shape
+    (pairs, 2); ``optimizer``, as that of `Sgd`.
+    """
+
+    update_is_model = False
+    returns_to_tasks = False
+
+    @override
+    def init(self) -> Payload:
+        return {"base": snapshot(self.model, self.model.shared_names())}
+
+    @override
+    def answer_query(
+        self, state: Payload, question: Payload, stage: TaskStage, data: TaskData
+    ) -> Payload:
+        """Return the sums over a task's samples; nothing where they are too few."""
+        if len(data.train.y) < self.params.min_samples:
+            return {}
+        load(self.model, state["base"])
+        known = concat([data.train, data.valid])
+        h = unit_features(self.model, known.x)
+        return {"sums": forms.exact(h, to_numpy(known.y), data.classes)}
+
+    @override
+    def train(
+        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
+    ) -> tuple[Payload, Update]:
+        state, task = {**state, **received}, stage.task
+        own = self._own(task)
+        network = state[own] if own in state else self._start(state, task)
+        load(self.model, self._tensors(network, task))
+        _, optimizer = self.fit(state, stage, data)
+        network = self._network(task)
+        state = {
+            **state,
+            own: network,
+            "optimizer": {} if stage.ends_task else optimizer,
+        }
+        payload: dict[str, Arrays] = {"meta": {"held": _held(state)}}
+        count = len(data.train.y)
+        hands_on = self.params.matching == "tested" and stage.ends_task
+        if hands_on and count >= self.params.min_samples:
+            payload["networks"] = network
+        return state, Update(payload, count, self.metrics)
+
+    @override
+    @torch.no_grad()
+    def predict(
+        self, state: Payload, received: Payload, task: int, x: Tensor
+    ) -> Tensor:
+        """Return the logarithm of the mean of all probabilities."""
+        known = {**state, **received}
+        x = frozen_features(self.model, x)
+        own = known.get(self._own(task)) or self._fresh(known, task)
+        alone = softmax(self._logits(own, task, x), 1)
+        answers = [alone]
+        asked = self._matched(known, task) if self.params.ask == "matched" else ()
+        for group, pairs in asked:
+            mine, its = pairs.T
+            theirs = softmax(self._logits(known[group], task, x)[:, its], 1)
+            if torch.isfinite(theirs).all():  # anybody may have made it
+                answer = alone.clone()
+                answer[:, mine] = alone[:, mine].sum(1, keepdim=True) * theirs
+                answers.append(answer)
+        mean = torch.stack(answers).mean(0)
+        return mean.clamp_min(torch.finfo(mean.dtype).tiny).log()
+
+    def _own(self, task: int) -> str:
+        return f"networks/{self.context.client}/{task}"
+
+    def _matched(self, known: Payload, task: int) -> Iterator[tuple[str, Array]]:
+        """Yield the groups of networks that may answer for a task, and its classes.
+
+        Returns:
+            With each group the pairs of a class of the task and of the network's.
+        """
+        for name, pairs in sorted(known.get(f"same/{task}", {}).items()):
+            if (group := f"networks/{name}") in known:
+                yield group, np.array(pairs)
+
+    def _start(self, state: Payload, task: int) -> Arrays:
+        """Return the network that a new task begins with.
+
+        That which has most of its classes, and of several the last that was begun; rows
+        of the head that stand for none of them are fresh.
+        """
+        fresh = self._fresh(state, task)
+        found = list(self._matched(state, task))
+        if self.params.start == "fresh" or not found:
+            return fresh
+        group, (mine, its) = max(
+            ((group, pairs.T) for group, pairs in found),
+            key=lambda one: (len(one[1][0]), int(one[0].rpartition("/")[2])),
+        )
+        network = dict(state[group])
+        for name in ("head.weight", "head.bias"):
+            rows = np.array(fresh[name])
+            rows[mine] = np.asarray(network[name])[its]
+            network[name] = rows
+        return network
+
+    def _fresh(self, state: Payload, task: int) -> Arrays:
+        """Return a task's network before any training."""
+        load(self.model, state["base"])
+        return self._network(task)
+
+    def _network(self, task: int) -> Arrays:
+        """Return the tensors of the body and of a task's head."""
+        head = self._head(task)
+        names = {*self.model.shared_names(), *self.model.head_names(task)}
+        return {
+            name.replace(head, _HEAD) if name.startswith(head) else name: values
+            for name, values in snapshot(self.model, sorted(names)).items()
+        }
+
+    def _tensors(self, network: Arrays, task: int) -> Arrays:
+        """Return a network's tensors under the names of a task's in the model."""
+        head = self._head(task)
+        return {
+            name.replace(_HEAD, head) if name.startswith(_HEAD) else name: values
+            for name, values in network.items()
+        }
+
+    def _head(self, task: int) -> str:
+        return f"{HEADS}{self.model.head_index(task)}."
+
+    def _logits(self, network: Arrays, task: int, x: Tensor) -> Tensor:
+        """Return what a network says, with its head in the place of a task's."""
+        self.model.eval()
+        device = self.context.device
+        tensors = {
+            n: to_torch(a, device) for n, a in self._tensors(network, task).items()
+        }
+        logits: Tensor = functional_call(self.model, tensors, (x, task))
+        return logits
+
+
+def _held(state: Payload) -> Array:
+    """Return whose networks there are, rows of client and task, ascending."""
+    found = [re.fullmatch(r"networks/(\d+)/(\d+)", group) for group in state]
+    rows = sorted((int(m[1]), int(m[2])) for m in found if m)
+    return np.asarray(rows, np.int64).reshape(-1, 2)

@@ -1,0 +1,255 @@
+"""Ensembles of matched networks, server side: what one has learned, others get.
+
+One-shot federated learning (Guha et al., 2019, https://arxiv.org/abs/1902.11175), with
+the classes of tasks matched as for exact heads (`strategies.analytic.same_classes`).
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from typing_extensions import override
+
+from fcl_flower.algorithms.base import ServerStrategy
+from fcl_flower.algorithms.hooks import (
+    AsksClients,
+    Explains,
+    KnowsModel,
+    RestoresClients,
+)
+from fcl_flower.core.errors import WireError
+from fcl_flower.core.types import AnyArray, Arrays, Payload, TaskStage, Update, specs
+from fcl_flower.core.update_checks import fits
+from strategies.analytic import AnalyticParams
+from strategies.analytic.received import check
+from strategies.analytic.same_classes import Same, same_classes
+from strategies.analytic.sums import Sums, add_up
+from strategies.matched_ensemble import MatchedEnsembleParams
+
+_EXACT = AnalyticParams()
+"""In which form sums come."""
+_MOST_HELD = 2**16
+"""Networks that a client may say it has."""
+_LEAST = 2
+"""Classes that two tasks have in common, so that one may answer for the other: between
+fewer there is nothing to tell apart."""
+
+
+HEADS = "heads."
+"""Before the names of the tensors of a model's heads."""
+
+
+class Task(NamedTuple):
+    """A task of a client, as groups and tensors name it."""
+
+    client: int
+    number: int
+
+    @property
+    def name(self) -> str:
+        """Return ``C/T``."""
+        return f"{self.client}/{self.number}"
+
+
+class MatchedEnsemble(
+    ServerStrategy[MatchedEnsembleParams],
+    AsksClients,
+    RestoresClients,
+    Explains,
+    KnowsModel,
+):
+    """Ask for sums as a task begins; keep its network as it ends; hand on what matches.
+
+    State, with T the number of a task of client C: ``base``, the body of the run's
+    first network, which nobody changes; ``sums/C/T``, see `strategies.analytic.sums`;
+    ``same/C/T``, by ``c/t`` of another task the pairs of a class of this one and the
+    other's that are the same, shape (pairs, 2); ``networks/C/T``, its network, with the
+    head as ``head.weight`` and ``head.bias``; ``held/C``, which networks the client has
+    (``tasks``, rows of C and T). With a single head, equal classes are known.
+
+    A client gets ``same/T`` of each of its tasks, and of the networks that match, and
+    of those of its own, what it has not.
+    """
+
+    averaged_groups = ()  # a client asks others as its own tasks end
+    handed_on = ("networks",)
+    rounded = ("networks",)
+
+    @property
+    @override
+    def asks(self) -> bool:
+        return self.params.matching == "tested"
+
+    @override
+    def init(self, model: Arrays) -> Payload:
+        return {"base": model}
+
+    @override
+    def configure_query(
+        self, state: Payload, stage: TaskStage, client: int
+    ) -> Payload | None:
+        known = f"sums/{Task(client, stage.task).name}" in state
+        return {} if self.asks and not known else None
+
+    @override
+    def check_query_reply(self, state: Payload, answer: Payload) -> None:
+        if not answer:
+            return  # of too few samples
+        if answer.keys() != {"sums"}:
+            raise WireError(f"groups {sorted(answer)}: expected sums alone")
+        check("sums", answer["sums"], _EXACT, self.classes, self.features)
+
+    @override
+    def aggregate_query(
+        self, state: Payload, stage: TaskStage, answers: Mapping[int, Payload]
+    ) -> Payload:
+        new = {
+            f"sums/{Task(client, stage.task).name}": answer["sums"]
+            for client, answer in answers.items()
+            if answer
+        }
+        return self._matched({**state, **new}) if new else state
+
+    @override
+    def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
+        sent: dict[str, Arrays] = {}
+        wanted: set[Task] = set()
+        for task in _tasks(state, "same"):
+            if task.client == client:
+                found = state[f"same/{task.name}"]
+                sent[f"same/{task.number}"] = found
+                wanted |= {task, *map(_task, found)}
+        if f"held/{client}" in state:
+            wanted -= _rows(state[f"held/{client}"]["tasks"])
+        networks = {
+            group: state[group]
+            for task in sorted(wanted)
+            if (group := f"networks/{task.name}") in state
+        }
+        return {**sent, **networks}
+
+    @override
+    def check_update(self, state: Payload, update: Update) -> None:
+        payload = update.payload
+        if not {"meta"} <= payload.keys() <= {"meta", "networks"}:
+            raise WireError(f"groups {sorted(payload)}: expected meta and networks")
+        held = specs(payload["meta"])
+        if held.keys() != {"held"} or held["held"].sparse:
+            raise WireError(f"meta: got {sorted(held)}, expected held alone, dense")
+        shape, dtype = held["held"].shape, held["held"].dtype
+        if dtype != np.int64 or shape[1:] != (2,) or shape[0] > _MOST_HELD:
+            raise WireError(
+                f"meta/held: got {dtype} of shape {shape}, expected int64 of at most "
+                f"{_MOST_HELD} rows of client and task"
+            )
+        if "networks" in payload:
+            self._check_network(state, payload["networks"])
+
+    @override
+    def aggregate_train(
+        self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
+    ) -> Payload:
+        new = dict(state)
+        for client, update in updates.items():
+            task = Task(client, (update.stage or stage).task)
+            # Of a task without sums nobody can tell whom it suits.
+            if "networks" in update.payload and f"sums/{task.name}" in state:
+                new[f"networks/{task.name}"] = update.payload["networks"]
+        known = set(_tasks(new, "networks"))
+        for client, update in updates.items():
+            # Networks that the server has not are nothing to remember.
+            held = sorted(known & _rows(update.payload["meta"]["held"]))
+            tasks = np.asarray(held, np.int64).reshape(-1, 2)
+            new[f"held/{client}"] = {"tasks": tasks}
+        return new
+
+    @override
+    def on_state_lost(self, state: Payload, client: int) -> Payload:
+        return {g: arrays for g, arrays in state.items() if g != f"held/{client}"}
+
+    @override
+    def diagnostics(self, state: Payload, stage: TaskStage) -> Mapping[str, float]:
+        found = {"networks": float(len(_tasks(state, "networks")))}
+        if not stage.starts_task:
+            return found
+        for task in _tasks(state, "same"):
+            if task.number == stage.task:
+                classes = (
+                    np.asarray(state[f"sums/{task.name}"]["cross"])[:, -1] > 0
+                ).sum()
+                for name, pairs in state[f"same/{task.name}"].items():
+                    share = len(np.asarray(pairs)) / float(classes)
+                    found[f"overlap/{task.name}/{name}"] = share
+        return found
+
+    def _check_network(self, state: Payload, arrays: Arrays) -> None:
+        """Refuse what is no network of the run.
+
+        Raises:
+            WireError: a tensor is missing, unknown or of another shape or dtype.
+        """
+        body = {n: a for n, a in state["base"].items() if not n.startswith(HEADS)}
+        expected = {
+            **body,
+            "head.weight": np.broadcast_to(
+                np.float32(0), (self.classes, self.features)
+            ),
+            "head.bias": np.broadcast_to(np.float32(0), self.classes),
+        }
+        missing = expected.keys() - arrays.keys()
+        if missing:
+            raise WireError(f"networks: tensors {sorted(missing)} are missing")
+        fits("networks", arrays, expected, sparse=False)
+
+    def _matched(self, state: Payload) -> Payload:
+        """Return a state with all its tasks matched anew."""
+        tasks = _tasks(state, "sums")
+        sums = [
+            add_up([state[f"sums/{task.name}"]], self.classes, self.features)
+            for task in tasks
+        ]
+        found_of = (known_classes if self.single_head else same_classes)(sums)
+        same = {
+            f"same/{task.name}": {
+                tasks[other].name: np.asarray(sorted(pairs), np.int64)
+                for other, pairs in sorted(found.items())
+                if len(pairs) >= _LEAST
+            }
+            for task, found in zip(tasks, found_of, strict=True)
+        }
+        return {**state, **same}
+
+
+def known_classes(sums: Sequence[Sums]) -> Same:
+    """Return the classes that tasks have in common where one head serves all.
+
+    Args:
+        sums: of each task; a class has the same place in all.
+    """
+    present = [set(np.flatnonzero(one.counts).tolist()) for one in sums]
+    return [
+        {
+            other: [(label, label) for label in sorted(mine & its)]
+            for other, its in enumerate(present)
+            if other != number
+        }
+        for number, mine in enumerate(present)
+    ]
+
+
+def _tasks(state: Payload, kind: str) -> list[Task]:
+    """Return of which tasks there are groups of a kind, ascending."""
+    pattern = re.compile(rf"{kind}/(\d+/\d+)")
+    found = [match[1] for group in state if (match := pattern.fullmatch(group))]
+    return sorted(map(_task, found))
+
+
+def _task(name: str) -> Task:
+    client, _, number = name.partition("/")
+    return Task(int(client), int(number))
+
+
+def _rows(tasks: AnyArray) -> set[Task]:
+    """Return tasks of which there are rows of client and number."""
+    return {Task(int(client), int(number)) for client, number in np.asarray(tasks)}

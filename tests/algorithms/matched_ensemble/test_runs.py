@@ -1,0 +1,133 @@
+"""Matched ensembles in whole runs on digits: gain, traffic, resumption, hostility."""
+
+import shutil
+
+import numpy as np
+import pytest
+from fakes import asked_in, failure, rounds_of, run_in_process, summary_of, tiny
+from flwr.app import Message
+from mutants import array_of, with_array
+from resuming import check_resumed
+
+from fcl_flower.core.errors import ConfigError
+from fcl_flower.federation.transport import messages
+from fcl_flower.federation.transport.replies import QUERY
+from fcl_flower.setup import factory
+from fcl_flower.setup.resolve import resolve
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def settings(folder, **given):
+    """Return a run of three clients, some of whose tasks are the same five digits."""
+    usual = {
+        "strategy": "matched-ensemble",
+        "dataset": "digits",
+        "model": "small",
+        "scenario": "overlapped",
+        "classes_per_task": 5,
+        "clients": 3,
+        "rounds": 2,
+        "epochs": 4,
+        "max_train_per_class": 60,
+        "learning_rate": 3e-3,
+    }
+    return tiny(folder, **{**usual, **given})
+
+
+def test_others_who_have_learned_the_same_make_clients_better(tmp_path):
+    found = {}
+    for name, given in {
+        "together": {},
+        "the start alone": {"strategy.ask": "own"},
+        "alone": {"local_only": True},
+        "unmatched": {"strategy.matching": "none"},
+        "stl": {"strategy": "stl"},
+    }.items():
+        run_in_process(settings(tmp_path / name, max_train_per_class=20, **given))
+        found[name] = summary_of(tmp_path / name)["average_accuracy"]
+    assert found["unmatched"] == found["stl"]
+    assert found["together"] > found["stl"] + 0.02
+    assert found["together"] > found["alone"] + 0.02
+    assert found["the start alone"] != found["stl"]
+
+
+def test_a_network_travels_once_in_training_and_sums_once_a_task(tmp_path):
+    grid = run_in_process(settings(tmp_path))
+    got = [
+        (client, group)
+        for client, message in grid.asked
+        if message.metadata.message_type == "train"
+        for group in messages.decode_payload(message.content)
+        if group.startswith("networks/")
+    ]
+    assert got
+    assert len(got) == len(set(got))
+    assert not any(group.startswith(f"networks/{client}/") for client, group in got)
+    up = [set(row["bytes_up"]) for row in rounds_of(tmp_path)]
+    assert ["sums" in kinds for kinds in up] == [True, False, True, False]
+    assert ["networks" in kinds for kinds in up] == [False, True, False, True]
+
+
+def test_networks_travel_in_eight_bits(tmp_path):
+    for dtype in ("float32", "int8"):
+        run_in_process(settings(tmp_path / dtype, wire_dtype=dtype))
+    whole, rounded = (summary_of(tmp_path / d) for d in ("float32", "int8"))
+    for way in ("bytes_up", "bytes_down"):
+        kinds = [
+            sum(row[way].get("networks", 0) for row in rounds_of(tmp_path / d))
+            for d in ("float32", "int8")
+        ]
+        assert kinds[1] < 0.5 * kinds[0]
+    assert rounded["average_accuracy"] == pytest.approx(
+        whole["average_accuracy"], abs=0.05
+    )
+
+
+def test_who_lost_its_state_answers_for_its_old_tasks_again(tmp_path):
+    def wipe(who, message, reply):
+        if who == 0 and asked_in(message, 2):
+            shutil.rmtree(tmp_path / "lost-state" / "client-0")
+        return reply
+
+    run_in_process(
+        settings(tmp_path / "lost", client_state=str(tmp_path / "lost-state")),
+        tamper=wipe,
+    )
+    run_in_process(settings(tmp_path / "kept"))
+    assert "lost its state" in rounds_of(tmp_path / "lost")[2]["reasons"]["0"]
+    lost, kept = (
+        summary_of(tmp_path / name)["client_accuracy"][0] for name in ("lost", "kept")
+    )
+    assert lost[1][0] == kept[1][0] > 0.9
+
+
+def test_a_run_that_was_ended_and_resumed_ends_as_if_it_had_not_been(tmp_path):
+    check_resumed(tmp_path, settings, 3, QUERY)
+
+
+def test_a_hostile_answer_is_as_good_as_none(tmp_path):
+    def hostile(who, message, reply):
+        if who != 1 or not asked_in(message, 1, QUERY):
+            return reply
+        cross = messages.decode_payload(reply.content)["sums"]["cross"]
+        bad = array_of(-np.asarray(cross))
+        return Message(
+            with_array(reply.content, "sums", "cross", bad), reply_to=message
+        )
+
+    def absent(who, message, reply):
+        gone = who == 1 and asked_in(message, 1, QUERY)
+        return failure(message, "gone") if gone else reply
+
+    run_in_process(settings(tmp_path / "a"), tamper=hostile)
+    run_in_process(settings(tmp_path / "b"), tamper=absent)
+    rows, expected = (rounds_of(tmp_path / run) for run in "ab")
+    assert [row["failed"] for row in rows] == [[1], [], [], []]
+    assert [row["loss"] for row in rows] == [row["loss"] for row in expected]
+
+
+def test_asynchronous_runs_are_refused(tmp_path):
+    config = settings(tmp_path, asynchronous=True)
+    with pytest.raises(ConfigError, match="matched-ensemble"):
+        factory.validate(resolve(config))

@@ -1,0 +1,270 @@
+"""Matched ensembles, server half: who is asked, what matches, what travels to whom."""
+
+import numpy as np
+import pytest
+from analytic_cases import C, D, draw, samples
+from fakes import exact as plain
+
+from fcl_flower.core.errors import WireError
+from fcl_flower.core.sparse import SparseArray
+from fcl_flower.core.types import TaskStage, Update
+from strategies.analytic.sums import exact
+from strategies.matched_ensemble import MatchedEnsembleParams
+from strategies.matched_ensemble.server import MatchedEnsemble
+
+FIRST = TaskStage(round=1, task=0, starts_task=True, ends_task=True)
+LATER = TaskStage(round=2, task=0, starts_task=False, ends_task=True)
+SECOND = TaskStage(round=3, task=1, starts_task=True, ends_task=True)
+
+
+def strategy(*, single=False, **params):
+    made = MatchedEnsemble(MatchedEnsembleParams(**params), seed=0)
+    made.features, made.classes, made.single_head = D, C, single
+    return made
+
+
+def start(made):
+    return made.init({"body.weight": np.zeros((D, 2), np.float32)})
+
+
+def network(value=0.0):
+    return {
+        "body.weight": np.full((D, 2), value, np.float32),
+        "head.weight": np.full((C, D), value, np.float32),
+        "head.bias": np.full(C, value, np.float32),
+    }
+
+
+def answer(classes, seed):
+    """Return the sums over samples of three classes out of nine."""
+    h, y = draw(classes, each=60, seed=seed, noise=0.3)
+    h /= 2 * np.linalg.norm(h, axis=1).max()
+    return {"sums": exact(h, y, C)}
+
+
+def update(held=(), value=None, **more):
+    payload = {"meta": {"held": np.array(held, np.int64).reshape(-1, 2)}}
+    if value is not None:
+        payload["networks"] = network(value)
+    return Update({**payload, **more}, 20)
+
+
+def asked(made, tasks):
+    """Return the state after all tasks of that many clients have been matched.
+
+    ``tasks`` are classes by number of the task and client.
+    """
+    state = start(made)
+    for number, of_clients in enumerate(tasks):
+        stage = TaskStage(number + 1, number, starts_task=True, ends_task=True)
+        answers = {c: answer(a, 10 * number + c) for c, a in of_clients.items()}
+        state = made.aggregate_query(state, stage, answers)
+    return state
+
+
+def finished(made, state, stage, values):
+    """Return the state after clients have sent networks, of these values."""
+    updates = {
+        client: update([(client, stage.task)], value)
+        for client, value in values.items()
+    }
+    return made.aggregate_train(state, stage, updates)
+
+
+def pairs(state, task):
+    return {name: np.asarray(p).tolist() for name, p in state[f"same/{task}"].items()}
+
+
+def sent(made, state, client, stage=SECOND):
+    payload = made.configure_train(state, stage, client)
+    return sorted(group for group in payload if group.startswith("networks"))
+
+
+def test_a_task_is_asked_for_until_its_sums_are_there():
+    made = strategy()
+    state = start(made)
+    assert made.configure_query(state, FIRST, 0) == {}
+    state = made.aggregate_query(state, FIRST, {0: {}, 1: answer((0, 1, 2), 1)})
+    assert made.configure_query(state, LATER, 0) == {}
+    assert made.configure_query(state, LATER, 1) is None
+    assert made.configure_query(state, SECOND, 1) == {}
+    assert made.aggregate_query(state, LATER, {0: {}}) == state
+
+
+def test_without_matching_nobody_is_asked():
+    made = strategy(matching="none")
+    assert not made.asks
+    assert made.configure_query(start(made), FIRST, 0) is None
+
+
+def test_equal_classes_of_different_tasks_are_found_and_single_ones_are_not_used():
+    made = strategy()
+    tasks = [
+        {0: (0, 1, 2), 1: (2, 0, 1), 2: (3, 4, 5)},
+        {0: (6, 7, 8), 1: (5, 6, 7), 2: (1, 8, 4)},
+    ]
+    state = asked(made, tasks)
+
+    assert pairs(state, "0/0") == {"1/0": [[0, 1], [1, 2], [2, 0]]}
+    assert pairs(state, "1/0") == {"0/0": [[0, 2], [1, 0], [2, 1]]}
+    assert pairs(state, "0/1") == {"1/1": [[0, 1], [1, 2]]}
+    assert pairs(state, "1/1") == {"0/1": [[1, 0], [2, 1]]}
+    # 1/1 has one class of 2/0, and 2/1 has one or none of each.
+    assert pairs(state, "2/0") == pairs(state, "2/1") == {}
+
+
+def test_with_a_single_head_the_same_places_are_the_same_classes():
+    made = strategy(single=True)
+    state = asked(made, [{0: (3, 4, 5), 1: (0, 1, 2)}])
+    assert pairs(state, "0/0") == {"1/0": [[0, 0], [1, 1], [2, 2]]}
+    h, y = samples(40, classes=2, width=D)
+    some = {2: {"sums": exact(h, y + 1, C)}}
+    state = made.aggregate_query(state, FIRST, some)
+    assert pairs(state, "2/0") == {"0/0": [[1, 1], [2, 2]], "1/0": [[1, 1], [2, 2]]}
+
+
+def test_networks_go_once_to_those_whom_they_suit():
+    made = strategy()
+    tasks = [{0: (0, 1, 2), 1: (3, 4, 5), 2: (0, 1, 2)}, {0: (6, 7, 8), 1: (2, 1, 0)}]
+    state = asked(made, tasks)
+    assert sent(made, state, 0) == []
+    state = finished(made, state, FIRST, {0: 1.0, 1: 2.0, 2: 3.0})
+
+    assert sent(made, state, 0) == ["networks/2/0"]
+    assert sent(made, state, 1) == ["networks/0/0", "networks/2/0"]
+    payload = made.configure_evaluate(state, SECOND, 1)
+    assert payload["networks/2/0"] is state["networks/2/0"]
+    assert payload.keys() == {"same/0", "same/1", "networks/0/0", "networks/2/0"}
+    assert pairs(payload, 1) == pairs(state, "1/1")
+
+    state = made.aggregate_train(
+        state, SECOND, {1: update([(0, 0), (1, 0), (1, 1)], 4.0)}
+    )
+    assert sent(made, state, 1) == ["networks/2/0"]
+    # A network that comes later is for tasks that have ended, too.
+    assert sent(made, state, 0) == ["networks/1/1", "networks/2/0"]
+
+
+def test_who_has_lost_everything_gets_its_own_networks_back():
+    made = strategy()
+    state = asked(made, [{0: (0, 1, 2), 1: (0, 1, 2)}])
+    state = finished(made, state, FIRST, {0: 1.0, 1: 2.0})
+    state = made.aggregate_train(state, SECOND, {0: update([(0, 0), (1, 0), (0, 1)])})
+    assert sent(made, state, 0) == []
+    assert sent(made, made.on_state_lost(state, 1), 0) == []
+    # Of 0/1, whose sums it has not, the server keeps nothing.
+    assert state["held/0"]["tasks"].tolist() == [[0, 0], [1, 0]]
+    lost = made.on_state_lost(state, 0)
+    assert sent(made, lost, 0) == ["networks/0/0", "networks/1/0"]
+
+
+def test_the_task_of_a_network_is_the_one_that_its_client_was_asked_for():
+    made = strategy()
+    state = asked(made, [{0: (0, 1, 2)}])
+    late = Update(update([(0, 0)], 1.0).payload, 20, stage=FIRST)
+    state = made.aggregate_train(state, SECOND, {0: late})
+    assert [g for g in state if g.startswith("networks")] == ["networks/0/0"]
+
+
+def test_a_network_of_a_task_without_sums_is_not_kept():
+    made = strategy()
+    state = finished(made, start(made), FIRST, {0: 1.0})
+    assert state.keys() == {"base", "held/0"}
+
+
+def test_the_overlap_is_the_share_of_a_tasks_classes():
+    made = strategy()
+    state = asked(made, [{0: (0, 1, 2), 1: (2, 7, 1)}])
+    state = finished(made, state, FIRST, {1: 1.0})
+    found = made.diagnostics(state, FIRST)
+    shares = {"overlap/0/0/1/0": pytest.approx(2 / 3)}
+    shares["overlap/1/0/0/0"] = pytest.approx(2 / 3)
+    assert found == {"networks": 1.0, **shares}
+    assert made.diagnostics(state, LATER) == {"networks": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("reply", "why"),
+    [
+        ({"sum": {}}, r"groups \['sum'\]: expected sums alone"),
+        ({**answer((0, 1, 2), 0), "more": {}}, "expected sums alone"),
+        ({"sums": {"cross": np.zeros((C, D + 1))}}, r"sums: tensors \['gram'\]"),
+        ({"sums": exact(*samples(40, width=D - 1), 4)}, "sums/cross: expected"),
+    ],
+)
+def test_a_hostile_reply_is_refused(reply, why):
+    made = strategy()
+    with pytest.raises(WireError, match=why):
+        made.check_query_reply(start(made), reply)
+
+
+def test_an_honest_reply_and_update_are_taken():
+    made = strategy()
+    state = start(made)
+    made.check_query_reply(state, {})
+    made.check_query_reply(state, answer((0, 1, 2), 0))
+    made.check_update(state, update([(0, 0)], 1.0))
+    made.check_update(state, update())
+
+
+def held(values, dtype=np.int64):
+    return {"meta": {"held": np.array(values, dtype)}}
+
+
+def without(name):
+    return {k: v for k, v in network().items() if k != name}
+
+
+@pytest.mark.parametrize(
+    ("payload", "why"),
+    [
+        ({}, "expected meta and networks"),
+        ({"networks": network()}, "expected meta and networks"),
+        ({**held([[0, 0]]), "base": {}}, "expected meta and networks"),
+        ({"meta": {}}, "expected held alone"),
+        ({"meta": {"held": np.zeros((0, 2), np.int64), "b": np.zeros(1)}}, "alone"),
+        (
+            {"meta": {"held": SparseArray.of_nonzero(np.ones((1, 2)), 0.0)}},
+            "expected held alone, dense",
+        ),
+        (held([[0.0, 0.0]], np.float64), "got float64 of shape"),
+        (held([0, 0]), r"got int64 of shape \(2,\), expected int64 of at most 65536"),
+        (held([[0, 0, 0]]), r"got int64 of shape \(1, 3\)"),
+        (held([[0, 0]] * (2**16 + 1)), r"got int64 of shape \(65537, 2\), expected"),
+        (held(np.zeros((0, 3))), r"of shape \(0, 3\)"),
+        (
+            {**held([[0, 0]]), "networks": without("head.bias")},
+            r"networks: tensors \['head.bias'\] are missing",
+        ),
+        (
+            {**held([[0, 0]]), "networks": {**network(), "more": np.zeros(1)}},
+            "networks/more: unknown tensor",
+        ),
+        (
+            {**held([[0, 0]]), "networks": {**network(), "head.bias": np.zeros(C)}},
+            "networks/head.bias: expected float32",
+        ),
+    ],
+)
+def test_a_hostile_update_is_refused(payload, why):
+    made = strategy()
+    with pytest.raises(WireError, match=why):
+        made.check_update(start(made), Update(payload, 1))
+
+
+def test_the_heads_of_the_first_network_are_no_part_of_a_network():
+    made = strategy(single=True)
+    body = {"body.weight": np.zeros((D, 2), np.float32)}
+    state = made.init({**body, "heads.0.bias": np.zeros(C, np.float32)})
+    made.check_update(state, update([(0, 0)], 1.0))
+
+
+def test_what_came_is_matched_in_one_order_whoever_answers_first():
+    made = strategy()
+    answers = {c: answer(a, c) for c, a in enumerate([(0, 1, 2), (2, 1, 0), (0, 4, 1)])}
+    together = made.aggregate_query(start(made), FIRST, answers)
+    state = start(made)
+    for client in (2, 0, 1):
+        one = {client: answers[client]}
+        state = made.aggregate_query(state, FIRST, one)
+    assert plain(dict(sorted(state.items()))) == plain(dict(sorted(together.items())))
