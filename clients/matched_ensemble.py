@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
+from scipy.stats import binom
 from torch import Tensor
 from torch.func import functional_call
 from torch.nn.functional import softmax
@@ -26,6 +27,8 @@ from strategies.analytic import sums as forms
 from strategies.matched_ensemble import MatchedEnsembleParams
 from strategies.matched_ensemble.server import HEADS
 
+_LEVEL = 0.2
+"""How likely a network that knows nothing is to be asked, at most."""
 _HEAD = "head."
 """Before the names of a head's tensors, whatever task it is of."""
 
@@ -35,13 +38,16 @@ class MatchedEnsemble(Sgd[MatchedEnsembleParams], AnswersQueries):
 
     A network that has learned some of a task's classes says how likely each of these
     is, if it is one of them; how likely that is, and all others, the task's own says.
-    So each is a distribution over all classes, and the mean of them is the answer.
+    So each is a distribution over all classes, and the mean of them is the answer. Who
+    is no better than chance on the task's validation samples is not asked, whoever has
+    made it: a binomial test at a level of 0.2.
 
     State, with t the number of a task of any client c: ``base``, the body of the run's
     first network; ``networks/c/t``, those that the client has, its own among them, with
     the head as ``head.weight`` and ``head.bias``; ``same/T``, of its own task T, by
     ``c/t`` the pairs of a class of T and of the other's that are the same, shape
-    (pairs, 2); ``optimizer``, as that of `Sgd`.
+    (pairs, 2); ``valid/T``, its validation samples (``x`` and ``y``), for what comes
+    when the task has ended; ``optimizer``, as that of `Sgd`.
     """
 
     update_is_model = False
@@ -67,7 +73,9 @@ class MatchedEnsemble(Sgd[MatchedEnsembleParams], AnswersQueries):
     def train(
         self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
     ) -> tuple[Payload, Update]:
-        state, task = {**state, **received}, stage.task
+        task, valid = stage.task, data.valid
+        held = {"x": to_numpy(valid.x), "y": to_numpy(valid.y)}
+        state = {**state, **received, f"valid/{task}": held}
         own = self._own(task)
         network = state[own] if own in state else self._start(state, task)
         load(self.model, self._tensors(network, task))
@@ -96,7 +104,7 @@ class MatchedEnsemble(Sgd[MatchedEnsembleParams], AnswersQueries):
         own = known.get(self._own(task)) or self._fresh(known, task)
         alone = softmax(self._logits(own, task, x), 1)
         answers = [alone]
-        asked = self._matched(known, task) if self.params.ask == "matched" else ()
+        asked = self._trusted(known, task) if self.params.ask == "matched" else ()
         for group, pairs in asked:
             mine, its = pairs.T
             theirs = softmax(self._logits(known[group], task, x)[:, its], 1)
@@ -110,16 +118,31 @@ class MatchedEnsemble(Sgd[MatchedEnsembleParams], AnswersQueries):
     def _own(self, task: int) -> str:
         return f"networks/{self.context.client}/{task}"
 
-    def _matched(self, known: Payload, task: int) -> Iterator[tuple[str, Array]]:
+    def _trusted(self, known: Payload, task: int) -> Iterator[tuple[str, Array]]:
         """Yield the groups of networks that may answer for a task, and its classes.
 
         Returns:
             With each group the pairs of a class of the task and of the network's.
         """
-        for name, pairs in sorted(known.get(f"same/{task}", {}).items()):
-            if (group := f"networks/{name}") in known:
-                yield group, np.array(pairs)
+        valid = known.get(f"valid/{task}")
+        if valid is None:
+            return
+        y = np.asarray(valid["y"])
+        x = to_torch(valid["x"], self.context.device)
+        for name, found in sorted(known.get(f"same/{task}", {}).items()):
+            if (group := f"networks/{name}") not in known:
+                continue
+            pairs = np.array(found)
+            mine, its = pairs.T
+            rows = np.flatnonzero(np.isin(y, mine))
+            seen = frozen_features(self.model, x[torch.from_numpy(rows)])
+            said = self._logits(known[group], task, seen)[:, its].argmax(1)
+            right = (mine[to_numpy(said)] == y[rows]).sum()
+            # How likely as many right answers are by guessing.
+            if binom.sf(right - 1, len(rows), 1 / len(mine)) <= _LEVEL:
+                yield group, pairs
 
+    @torch.no_grad()
     def _start(self, state: Payload, task: int) -> Arrays:
         """Return the network that a new task begins with.
 
@@ -127,7 +150,7 @@ class MatchedEnsemble(Sgd[MatchedEnsembleParams], AnswersQueries):
         of the head that stand for none of them are fresh.
         """
         fresh = self._fresh(state, task)
-        found = list(self._matched(state, task))
+        found = list(self._trusted(state, task))
         if self.params.start == "fresh" or not found:
             return fresh
         group, (mine, its) = max(

@@ -9,6 +9,7 @@ which the server tells from sums over features that nobody trains, as `analytic`
 from typing import Literal
 
 from pydantic import Field
+from typing_extensions import override
 
 from fcl_flower.algorithms.base import Params
 from fcl_flower.algorithms.registry import Algorithm
@@ -29,6 +30,11 @@ class MatchedEnsembleParams(Params):
     min_samples: int = Field(10, ge=1)
     """Training samples of a task without which neither sums over them nor its network
     are sent: over fewer they would show them."""
+
+    @property
+    @override
+    def needs_validation(self) -> bool:
+        return self.matching == "tested"
 
 
 ALGORITHM = Algorithm(

@@ -68,6 +68,9 @@ class MatchedEnsemble(
     head as ``head.weight`` and ``head.bias``; ``held/C``, which networks the client has
     (``tasks``, rows of C and T). With a single head, equal classes are known.
 
+    Reported are the numbers of ``networks`` that it has and of pairs of classes of two
+    tasks that are the same, ``same_classes``.
+
     A client gets ``same/T`` of each of its tasks, and of the networks that match, and
     of those of its own, what it has not.
     """
@@ -170,18 +173,14 @@ class MatchedEnsemble(
 
     @override
     def diagnostics(self, state: Payload, stage: TaskStage) -> Mapping[str, float]:
-        found = {"networks": float(len(_tasks(state, "networks")))}
-        if not stage.starts_task:
-            return found
-        for task in _tasks(state, "same"):
-            if task.number == stage.task:
-                classes = (
-                    np.asarray(state[f"sums/{task.name}"]["cross"])[:, -1] > 0
-                ).sum()
-                for name, pairs in state[f"same/{task.name}"].items():
-                    share = len(np.asarray(pairs)) / float(classes)
-                    found[f"overlap/{task.name}/{name}"] = share
-        return found
+        pairs = sum(
+            len(np.asarray(pairs))
+            for group, found in state.items()
+            if group.startswith("same/")
+            for pairs in found.values()
+        )
+        networks = len(_tasks(state, "networks"))
+        return {"networks": float(networks), "same_classes": pairs / 2}
 
     def _check_network(self, state: Payload, arrays: Arrays) -> None:
         """Refuse what is no network of the run.

@@ -13,7 +13,7 @@ from clients.matched_ensemble import MatchedEnsemble
 from clients.stl import SingleTask
 from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.core.types import TaskStage
-from fcl_flower.data.examples import Examples, TaskData
+from fcl_flower.data.examples import Examples, TaskData, concat
 from fcl_flower.models.multi_head import MultiHeadModel
 from fcl_flower.training.loop import Training
 from strategies.analytic.sums import add_up
@@ -49,8 +49,12 @@ def examples(count, seed):
     return Examples(torch.randn(count, 3, generator=draw), torch.arange(count) % 3)
 
 
-def task(seed, count=20):
-    return TaskData(*(examples(count, seed + part) for part in range(3)), CLASSES)
+def task(seed, count=20, valid=None):
+    """Return a task; ``valid``: the networks that its validation samples speak for."""
+    parts = [examples(count, seed + part) for part in range(3)]
+    if valid:
+        parts[1] = approving(*valid)
+    return TaskData(*parts, CLASSES)
 
 
 def network(seed):
@@ -72,6 +76,24 @@ def received(of, same, number=0):
     told = {name: np.array(pairs, np.int64) for name, pairs in same.items()}
     networks = {f"networks/{name}": network(seed) for name, seed in of.items()}
     return {f"same/{number}": told, **networks}
+
+
+def approving(of, same):
+    """Return samples of which each network says a third or more rightly, and more.
+
+    A part of them is labelled by each, among the classes that it is asked for.
+    """
+    parts = []
+    for number, (name, seed) in enumerate(of.items()):
+        x = examples(120, 50 + number).x
+        mine, its = np.array(same[name]).T
+        said = probabilities(network(seed), x.numpy())[:, its].argmax(1)
+        parts.append(Examples(x, torch.from_numpy(mine[said])))
+    return concat(parts)
+
+
+def held(valid):
+    return {"x": valid.x.numpy(), "y": valid.y.numpy()}
 
 
 def probabilities(tensors, x):
@@ -109,6 +131,8 @@ def test_each_answers_for_the_classes_that_it_has_learned():
     others = {"0/1": 5, "1/0": 6, "7/3": 8}
     same = {"0/1": [[0, 2], [2, 1]], "1/0": [[0, 1], [1, 2], [2, 0]]}
     state = {**one.init(), f"networks/{ME}/0": network(1)}
+    same_of_both = same | {"7/3": [[0, 0], [1, 1]]}
+    state["valid/0"] = held(approving(others, same_of_both))
     told = {**received(others, same), "same/1": {"7/3": np.array([[0, 0], [1, 1]])}}
     x = examples(9, 3).x
 
@@ -128,12 +152,13 @@ def test_each_answers_for_the_classes_that_it_has_learned():
 
 
 def test_what_came_in_training_answers_in_a_test_and_can_be_left_unasked():
-    told = received({"0/1": 5}, {"0/1": [[0, 2], [2, 1]]})
+    who = {"0/1": 5}, {"0/1": [[0, 2], [2, 1]]}
+    told, data = received(*who), task(1, valid=who)
     x = examples(9, 3).x
     found = {}
     for ask in ("matched", "own"):
         one = learner(ask=ask, start="fresh")
-        state, _ = one.train(one.init(), told, ONLY, task(1))
+        state, _ = one.train(one.init(), told, ONLY, data)
         own = probabilities(state[f"networks/{ME}/0"], x.numpy())
         assert one.predict(state, {}, 0, x).equal(one.predict(state, told, 0, x))
         found[ask] = np.abs(one.predict(state, {}, 0, x).exp().numpy() - own).max()
@@ -151,11 +176,46 @@ def test_a_network_that_is_not_there_is_not_asked():
     )
 
 
+@pytest.mark.parametrize(("samples", "right"), [(20, 12), (20, 13), (2, 2), (3, 3)])
+def test_who_is_no_better_than_chance_is_not_asked(samples, right):
+    """Of two classes: 13 of 20, and 3 of 3, come about by chance less than 1 in 5."""
+    one = learner()
+    who = {"0/1": 5}, {"0/1": [[0, 2], [2, 1]]}
+    speaks_for = approving(*who)
+    y = speaks_for.y[:samples].clone()
+    y[right:] = 2 - y[right:]
+    # Samples of a class that the network has not say nothing of it.
+    x = torch.cat([speaks_for.x[:samples], examples(30, 9).x])
+    y = torch.cat([y, torch.ones(30, dtype=torch.int64)])
+    state = {**one.init(), f"networks/{ME}/0": network(1)}
+    state["valid/0"] = held(Examples(x, y))
+    x = examples(9, 3).x
+    alone = probabilities(network(1), x.numpy())
+    found = one.predict(state, received(*who), 0, x).exp().numpy()
+    asked = np.abs(found - alone).max() > 1e-3
+    assert asked == ((samples, right) in {(20, 13), (3, 3)})
+
+
+def test_without_samples_to_test_it_nobody_is_asked():
+    one = learner()
+    state = {**one.init(), f"networks/{ME}/0": network(1)}
+    x = examples(9, 3).x
+    alone = one.predict(state, {}, 0, x)
+    told = received({"0/1": 5}, {"0/1": [[0, 2], [2, 1]]})
+    for valid in (examples(0, 1), Examples(x, torch.ones(9, dtype=torch.int64))):
+        state["valid/0"] = held(valid)
+        assert one.predict(state, told, 0, x).equal(alone)
+
+
 def test_a_network_without_an_answer_is_not_counted():
     one = learner()
     state = {**one.init(), f"networks/{ME}/0": network(1)}
     told = received({"0/1": 5}, {"0/1": [[0, 2], [2, 1]]})
+    # Whoever has no numbers answers with the first class of all.
+    zeros = Examples(examples(30, 9).x, torch.zeros(30, dtype=torch.int64))
+    state["valid/0"] = held(zeros)
     huge = {n: np.full_like(v, 3e38) for n, v in told["networks/0/1"].items()}
+    huge["body.0.bias"][1:] *= -1  # so that infinity meets its opposite
     x = examples(9, 3).x
     found = one.predict(state, {**told, "networks/0/1": huge}, 0, x)
     expected = probabilities(network(1), x.numpy())
@@ -169,8 +229,9 @@ def test_a_task_starts_from_the_network_that_has_most_of_its_classes():
         "0/1": [[0, 1], [1, 2], [2, 0]],
         "1/0": [[0, 0], [1, 1], [2, 2]],
     }
-    told = received({"0/3": 4, "0/1": 5, "1/0": 6}, same)
-    state, _ = one.train(one.init(), told, FIRST, task(1))
+    of = {"0/3": 4, "0/1": 5, "1/0": 6}
+    data = task(1, valid=(of, same))
+    state, _ = one.train(one.init(), received(of, same), FIRST, data)
     found, expected = state[f"networks/{ME}/0"], network(5)
     for name in ("head.weight", "head.bias"):
         expected[name] = expected[name][[1, 2, 0]]
@@ -181,8 +242,9 @@ def test_a_task_starts_from_the_network_that_has_most_of_its_classes():
 def test_rows_of_the_head_that_nobody_has_are_fresh():
     one = learner(rate=1e-9)
     fresh = {n: v.detach().numpy() for n, v in one.model.heads[1].named_parameters()}
-    told = received({"0/3": 4}, {"0/3": [[0, 2], [2, 1]]}, number=1)
-    state, _ = one.train(one.init(), told, replace(NEXT, ends_task=False), task(1))
+    who = {"0/3": 4}, {"0/3": [[0, 2], [2, 1]]}
+    stage, data = replace(NEXT, ends_task=False), task(1, valid=who)
+    state, _ = one.train(one.init(), received(*who, number=1), stage, data)
     found, theirs = state[f"networks/{ME}/1"], network(4)
     np.testing.assert_allclose(found["body.0.bias"], theirs["body.0.bias"], atol=1e-6)
     for name in ("weight", "bias"):
@@ -193,10 +255,11 @@ def test_rows_of_the_head_that_nobody_has_are_fresh():
 
 def test_a_task_goes_on_with_its_own_network_whatever_comes():
     one = learner()
-    told = received({"0/1": 5}, {"0/1": [[0, 1], [1, 2], [2, 0]]})
-    state, _ = one.train(one.init(), {"same/0": {}}, FIRST, task(1))
-    with_it, _ = one.train(state, told, LAST, task(1))
-    without, _ = one.train(state, {"same/0": {}}, LAST, task(1))
+    who = {"0/1": 5}, {"0/1": [[0, 1], [1, 2], [2, 0]]}
+    told, data = received(*who), task(1, valid=who)
+    state, _ = one.train(one.init(), {"same/0": {}}, FIRST, data)
+    with_it, _ = one.train(state, told, LAST, data)
+    without, _ = one.train(state, {"same/0": {}}, LAST, data)
     own = f"networks/{ME}/0"
     assert plain({own: with_it[own]}) == plain({own: without[own]})
 
@@ -214,7 +277,10 @@ def test_what_is_sent():
     assert update.payload["meta"]["held"].dtype == np.int64
     own = f"networks/{ME}/0"
     assert plain({own: update.payload["networks"]}) == plain({own: state[own]})
-    assert state.keys() == {"base", "same/0", "networks/0/1", own, "optimizer"}
+    kept = {"base", "same/0", "networks/0/1", own, "valid/0", "optimizer"}
+    assert state.keys() == kept
+    assert np.array_equal(state["valid/0"]["x"], task(1).valid.x)
+    assert np.array_equal(state["valid/0"]["y"], task(1).valid.y)
     assert state["optimizer"] == {}
 
 
@@ -267,8 +333,9 @@ def test_an_untrained_task_is_answered_by_the_first_network():
 
 def test_a_single_head_is_a_part_of_each_network():
     one = learner(single=True)
-    told = received({"0/1": 5}, {"0/1": [[1, 1], [2, 2]]})
-    state, update = one.train(one.init(), told, ONLY, task(1))
+    who = {"0/1": 5}, {"0/1": [[1, 1], [2, 2]]}
+    data = task(1, valid=who)
+    state, update = one.train(one.init(), received(*who), ONLY, data)
     assert update.payload["networks"].keys() == network(0).keys()
     x = examples(9, 3).x
     alone = probabilities(state[f"networks/{ME}/0"], x.numpy())

@@ -94,12 +94,13 @@ def test_who_lost_its_state_answers_for_its_old_tasks_again(tmp_path):
         settings(tmp_path / "lost", client_state=str(tmp_path / "lost-state")),
         tamper=wipe,
     )
-    run_in_process(settings(tmp_path / "kept"))
+    # Nothing is left by which it could test those of others for its old task.
+    run_in_process(settings(tmp_path / "own", **{"strategy.ask": "own"}))
     assert "lost its state" in rounds_of(tmp_path / "lost")[2]["reasons"]["0"]
-    lost, kept = (
-        summary_of(tmp_path / name)["client_accuracy"][0] for name in ("lost", "kept")
+    lost, own = (
+        summary_of(tmp_path / name)["client_accuracy"][0] for name in ("lost", "own")
     )
-    assert lost[1][0] == kept[1][0] > 0.9
+    assert lost[1][0] == own[1][0] > 0.9
 
 
 def test_a_run_that_was_ended_and_resumed_ends_as_if_it_had_not_been(tmp_path):
@@ -127,7 +128,40 @@ def test_a_hostile_answer_is_as_good_as_none(tmp_path):
     assert [row["loss"] for row in rows] == [row["loss"] for row in expected]
 
 
-def test_asynchronous_runs_are_refused(tmp_path):
-    config = settings(tmp_path, asynchronous=True)
-    with pytest.raises(ConfigError, match="matched-ensemble"):
-        factory.validate(resolve(config))
+def test_one_wrong_network_costs_others_less_than_being_alone(tmp_path):
+    """Of five clients one sends a network that takes each class for the next."""
+
+    def wrong(client, message, reply):
+        if client != 0 or not asked_in(message, 4) or not reply.has_content():
+            return reply
+        content, sent = reply.content, messages.decode_payload(reply.content)
+        for name in ("head.weight", "head.bias"):
+            rolled = np.roll(np.asarray(sent["networks"][name]), 1, 0)
+            content = with_array(content, "networks", name, array_of(rolled))
+        return Message(content, reply_to=message)
+
+    given = {"clients": 5, "tasks": 1, "rounds": 4, "seed": 2}
+    found = {}
+    for name, behaviour in (("honest", {}), ("wrong", {"tamper": wrong})):
+        run_in_process(settings(tmp_path / name, **given), **behaviour)
+        found[name] = summary_of(tmp_path / name)["client_accuracy"][1:]
+    run_in_process(settings(tmp_path / "stl", strategy="stl", **given))
+    found["alone"] = summary_of(tmp_path / "stl")["client_accuracy"][1:]
+    honest, hostile, alone = (
+        np.mean([matrix[0][0] for matrix in found[name]])
+        for name in ("honest", "wrong", "alone")
+    )
+    assert honest > hostile > alone
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"asynchronous": True}, "asynchronous.enabled: got True, expected false for"),
+        ({"aggregation": "median"}, "federation.aggregation: got 'median', expected"),
+        ({"valid_fraction": 0.0, "lr_patience": 0}, "scenario.valid_fraction: got 0.0"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(tmp_path, given, why):
+    with pytest.raises(ConfigError, match=why):
+        factory.validate(resolve(settings(tmp_path, **given)))
