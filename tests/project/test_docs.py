@@ -82,7 +82,7 @@ def test_the_readmes_numbers_are_those_of_the_study():
         "single-task": "single-task, alone",
         "FedWeIT": "FedWeIT, alone",
         "FedAvg of a linear head with restricted softmax": "linear heads, alone",
-        "FedAvg with restricted softmax": "one network alone with restricted softmax",
+        "matched ensemble with int8": "matched ensemble, alone",
         "FedAvg": "one network alone",
     }
     study = (ROOT / "experiments" / "overlapped_cifar100" / "README.md").read_text()
