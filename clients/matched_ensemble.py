@@ -36,6 +36,8 @@ _HEAD = "head."
 class MatchedEnsemble(Sgd[MatchedEnsembleParams], AnswersQueries):
     """Learn each task with a network of its own; ask those of the same classes, too.
 
+    A network is sent as its task ends, or later, if the server says that it is missing.
+
     A network that has learned some of a task's classes says how likely each of these
     is, if it is one of them; how likely that is, and all others, the task's own says.
     So each is a distribution over all classes, and the mean of them is the answer. Who
@@ -64,19 +66,26 @@ class MatchedEnsemble(Sgd[MatchedEnsembleParams], AnswersQueries):
         """Return the sums over a task's samples; nothing where they are too few."""
         if len(data.train.y) < self.params.min_samples:
             return {}
-        load(self.model, state["base"])
         known = concat([data.train, data.valid])
-        h = unit_features(self.model, known.x)
+        if self.model.single_head:
+            # Which classes there are is all that is needed, and their numbers tell.
+            h = np.zeros((len(known.y), self.model.features))
+        else:
+            load(self.model, state["base"])
+            h = unit_features(self.model, known.x)
         return {"sums": forms.exact(h, to_numpy(known.y), data.classes)}
 
     @override
     def train(
         self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
     ) -> tuple[Payload, Update]:
-        task, valid = stage.task, data.valid
-        held = {"x": to_numpy(valid.x), "y": to_numpy(valid.y)}
-        state = {**state, **received, f"valid/{task}": held}
-        own = self._own(task)
+        task, own = stage.task, self._own(stage.task)
+        told = dict(received)
+        missing = told.pop("meta", {}).get("missing", ())
+        state = {**state, **told}
+        if self.params.matching == "tested":
+            valid = {"x": to_numpy(data.valid.x), "y": to_numpy(data.valid.y)}
+            state[f"valid/{task}"] = valid
         network = state[own] if own in state else self._start(state, task)
         load(self.model, self._tensors(network, task))
         _, optimizer = self.fit(state, stage, data)
@@ -90,7 +99,10 @@ class MatchedEnsemble(Sgd[MatchedEnsembleParams], AnswersQueries):
         count = len(data.train.y)
         hands_on = self.params.matching == "tested" and stage.ends_task
         if hands_on and count >= self.params.min_samples:
-            payload["networks"] = network
+            payload[f"networks/{task}"] = network
+        for old in map(int, np.asarray(missing)):
+            if self._own(old) in state:
+                payload[f"networks/{old}"] = state[self._own(old)]
         return state, Update(payload, count, self.metrics)
 
     @override
@@ -135,6 +147,8 @@ class MatchedEnsemble(Sgd[MatchedEnsembleParams], AnswersQueries):
             pairs = np.array(found)
             mine, its = pairs.T
             rows = np.flatnonzero(np.isin(y, mine))
+            if not len(rows):
+                continue
             seen = frozen_features(self.model, x[torch.from_numpy(rows)])
             said = self._logits(known[group], task, seen)[:, its].argmax(1)
             right = (mine[to_numpy(said)] == y[rows]).sum()

@@ -254,8 +254,8 @@ class FederationSection(Section):
         "float32"
     )
     """How float32 tensors travel. By 255, 15 or 3 levels (int8, int4, ternary): models
-    as the difference to what the other side has, adapters as they are, and the rest
-    exactly (docs/wire.md)."""
+    as the difference to what the other side has, adapters and finished networks as they
+    are, and the rest exactly (docs/wire.md)."""
     wire_compression: Literal["none", "zstd"] = "none"
     """Compression of tensors on the wire, without loss."""
     error_feedback: bool = True

@@ -52,6 +52,12 @@ def check_attack(run: ResolvedRun, strategy: ServerStrategy[Any]) -> None:
             f"another one for {name}, whose clients receive no others' adapters",
         ),
         (
+            attack in ("sign-flip", "noise", "scaling", "counts")
+            and strategy.handed_on
+            and not (strategy.averaged_groups or strategy.combines),
+            f"label-flip or adapters for {name}, whose clients average no models",
+        ),
+        (
             attack in ("sign-flip", "noise", "scaling") and strategy.adds_up,
             f"label-flip or counts for {name}, whose clients send sums, no model",
         ),

@@ -19,16 +19,25 @@ from fcl_flower.algorithms.hooks import (
     RestoresClients,
 )
 from fcl_flower.core.errors import WireError
-from fcl_flower.core.types import AnyArray, Arrays, Payload, TaskStage, Update, specs
+from fcl_flower.core.types import (
+    AnyArray,
+    Array,
+    Arrays,
+    Payload,
+    TaskStage,
+    Update,
+    specs,
+)
 from fcl_flower.core.update_checks import fits
 from strategies.analytic import AnalyticParams
 from strategies.analytic.received import check
 from strategies.analytic.same_classes import Same, same_classes
-from strategies.analytic.sums import Sums, add_up
+from strategies.analytic.sums import add_up
 from strategies.matched_ensemble import MatchedEnsembleParams
 
 _EXACT = AnalyticParams()
 """In which form sums come."""
+_NETWORK = re.compile(r"networks/\d{1,6}")
 _MOST_HELD = 2**16
 """Networks that a client may say it has."""
 _LEAST = 2
@@ -72,7 +81,8 @@ class MatchedEnsemble(
     tasks that are the same, ``same_classes``.
 
     A client gets ``same/T`` of each of its tasks, and of the networks that match, and
-    of those of its own, what it has not.
+    of those of its own, what it has not; ``meta`` (``missing``) are tasks of its own
+    whose networks have not come. It sends ``networks/T``, and ``meta`` (``held``).
     """
 
     averaged_groups = ()  # a client asks others as its own tasks end
@@ -130,13 +140,23 @@ class MatchedEnsemble(
             for task in sorted(wanted)
             if (group := f"networks/{task.name}") in state
         }
+        missing = [
+            task.number
+            for task in _tasks(state, "same")
+            if task.client == client
+            and task.number != stage.task
+            and f"networks/{task.name}" not in state
+        ]
+        if missing:  # the client was away as its task ended, or its reply was lost
+            sent["meta"] = {"missing": np.asarray(missing, np.int64)}
         return {**sent, **networks}
 
     @override
     def check_update(self, state: Payload, update: Update) -> None:
         payload = update.payload
-        if not {"meta"} <= payload.keys() <= {"meta", "networks"}:
-            raise WireError(f"groups {sorted(payload)}: expected meta and networks")
+        networks = [group for group in payload if _NETWORK.fullmatch(group)]
+        if {"meta", *networks} != payload.keys():
+            raise WireError(f"groups {sorted(payload)}: expected meta and networks/T")
         held = specs(payload["meta"])
         if held.keys() != {"held"} or held["held"].sparse:
             raise WireError(f"meta: got {sorted(held)}, expected held alone, dense")
@@ -146,8 +166,8 @@ class MatchedEnsemble(
                 f"meta/held: got {dtype} of shape {shape}, expected int64 of at most "
                 f"{_MOST_HELD} rows of client and task"
             )
-        if "networks" in payload:
-            self._check_network(state, payload["networks"])
+        for group in networks:
+            self._check_network(state, group, payload[group])
 
     @override
     def aggregate_train(
@@ -155,14 +175,18 @@ class MatchedEnsemble(
     ) -> Payload:
         new = dict(state)
         for client, update in updates.items():
-            task = Task(client, (update.stage or stage).task)
-            # Of a task without sums nobody can tell whom it suits.
-            if "networks" in update.payload and f"sums/{task.name}" in state:
-                new[f"networks/{task.name}"] = update.payload["networks"]
-        known = set(_tasks(new, "networks"))
+            now = (update.stage or stage).task
+            for group in update.payload.keys() - {"meta"}:
+                task = Task(client, int(group.rpartition("/")[2]))
+                kept = f"networks/{task.name}"
+                # Of a task without sums nobody can tell whom it suits.
+                known = f"sums/{task.name}" in state
+                if known and (task.number == now or kept not in state):
+                    new[kept] = update.payload[group]
+        kept_now = set(_tasks(new, "networks"))
         for client, update in updates.items():
             # Networks that the server has not are nothing to remember.
-            held = sorted(known & _rows(update.payload["meta"]["held"]))
+            held = sorted(kept_now & _rows(update.payload["meta"]["held"]))
             tasks = np.asarray(held, np.int64).reshape(-1, 2)
             new[f"held/{client}"] = {"tasks": tasks}
         return new
@@ -182,7 +206,7 @@ class MatchedEnsemble(
         networks = len(_tasks(state, "networks"))
         return {"networks": float(networks), "same_classes": pairs / 2}
 
-    def _check_network(self, state: Payload, arrays: Arrays) -> None:
+    def _check_network(self, state: Payload, group: str, arrays: Arrays) -> None:
         """Refuse what is no network of the run.
 
         Raises:
@@ -198,17 +222,19 @@ class MatchedEnsemble(
         }
         missing = expected.keys() - arrays.keys()
         if missing:
-            raise WireError(f"networks: tensors {sorted(missing)} are missing")
-        fits("networks", arrays, expected, sparse=False)
+            raise WireError(f"{group}: tensors {sorted(missing)} are missing")
+        fits(group, arrays, expected, sparse=False)
 
     def _matched(self, state: Payload) -> Payload:
         """Return a state with all its tasks matched anew."""
         tasks = _tasks(state, "sums")
-        sums = [
-            add_up([state[f"sums/{task.name}"]], self.classes, self.features)
-            for task in tasks
-        ]
-        found_of = (known_classes if self.single_head else same_classes)(sums)
+        received = [state[f"sums/{task.name}"] for task in tasks]
+        if self.single_head:
+            found_of = known_classes([np.asarray(one["cross"]) for one in received])
+        else:
+            found_of = same_classes(
+                [add_up([one], self.classes, self.features) for one in received]
+            )
         same = {
             f"same/{task.name}": {
                 tasks[other].name: np.asarray(sorted(pairs), np.int64)
@@ -220,13 +246,14 @@ class MatchedEnsemble(
         return {**state, **same}
 
 
-def known_classes(sums: Sequence[Sums]) -> Same:
+def known_classes(cross: Sequence[Array]) -> Same:
     """Return the classes that tasks have in common where one head serves all.
 
     Args:
-        sums: of each task; a class has the same place in all.
+        cross: of each task, see `strategies.analytic.sums`; a class has the same place
+            in all.
     """
-    present = [set(np.flatnonzero(one.counts).tolist()) for one in sums]
+    present = [set(np.flatnonzero(one[:, -1]).tolist()) for one in cross]
     return [
         {
             other: [(label, label) for label in sorted(mine & its)]

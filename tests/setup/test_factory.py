@@ -129,7 +129,7 @@ def test_what_would_fail_later_is_refused_before_a_run(settings, start):
 
 # ---- aggregation policies and attacks
 
-REFUSING = {"analytic", "lorm", "fedcurv", "fot"}
+REFUSING = {"analytic", "lorm", "fedcurv", "fot", "matched-ensemble"}
 
 
 def refusal(**settings):
@@ -203,6 +203,14 @@ def test_an_asynchronous_run_has_nothing_to_hold_an_update_against(
         (
             {"strategy": "analytic", "attack": "noise"},
             "label-flip or counts for analytic, whose clients send sums, no model",
+        ),
+        *(
+            (
+                {"strategy": "matched-ensemble", "attack": attack},
+                "label-flip or adapters for matched-ensemble, whose clients average no "
+                "models",
+            )
+            for attack in ("sign-flip", "noise", "scaling", "counts")
         ),
     ],
 )

@@ -100,11 +100,14 @@ def local_vectors(
         ConfigError: the file is broken, has none of the words, or vectors of another
             width than the run's.
     """
-    splits = [(task.data.train, task.valid, task.data.test) for task in tasks]
-    train = [words(text) for first, _, _ in splits for text in first.x]
-    rest = (words(text) for _, *held in splits for split in held for text in split.x)
-    vocabulary = sorted(set(chain.from_iterable(chain(train, rest))))
-    found = vectors_from(path, vocabulary, train, wanted.seed)
+    train = [words(text) for task in tasks for text in task.data.train.x]
+    vocabulary: dict[str, None] = {}
+    for task in tasks:
+        splits = (task.data.train, task.valid, task.data.test)
+        texts = (words(text) for split in splits for text in split.x)
+        # New words come last: a client may have stored the numbers of old ones.
+        vocabulary |= dict.fromkeys(sorted(set(chain.from_iterable(texts))))
+    found = vectors_from(path, list(vocabulary), train, wanted.seed)
     if (width := found.table.shape[1]) != wanted.width:
         raise ConfigError(
             f"word-vectors: {path} has vectors of {width} numbers, expected "

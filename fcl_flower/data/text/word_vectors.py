@@ -33,7 +33,7 @@ class WordVectors:
     """One vector for each word of a vocabulary; read-only.
 
     Attributes:
-        numbers: number of each word, from 1 in alphabetical order; 0 is padding.
+        numbers: number of each word, from 1; 0 is padding.
         table: float32, shape (words + 1, D), the vector of each number; row 0 is
             zeros.
         origin: one line for people: where the vectors are from and what they cover.
@@ -116,7 +116,7 @@ def vectors_from(
 
     Args:
         path: in a format of `read_vectors`.
-        vocabulary: the words, without repetition, in alphabetical order.
+        vocabulary: the words, without repetition, in the order of their numbers.
         train: the training documents, to say how much the file covers of them.
         seed: the run's seed.
 

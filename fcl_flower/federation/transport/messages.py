@@ -20,7 +20,7 @@ from fcl_flower.core.types import (
     TensorSpec,
     Update,
 )
-from fcl_flower.federation.coding.precision import WireDtype
+from fcl_flower.federation.coding.precision import LEVELS, WireDtype
 from fcl_flower.federation.coding.scores import encode_evaluation
 from fcl_flower.federation.coding.wire_format import EXACT, WireFormat
 from fcl_flower.federation.kept.shared_memory import may_share
@@ -62,7 +62,9 @@ class MessageEncoder:
         precision = self._wire.precision(group)
         record = ArrayRecord()  # which copies what its constructor is given
         for name, tensor in arrays.items():
-            record[name] = self._array(tensor, precision)
+            # Vectors are few bytes, and a variance must not become zero.
+            exact = precision in LEVELS and len(tensor.shape) <= 1
+            record[name] = self._array(tensor, "float32" if exact else precision)
         return record
 
     def payload(self, payload: Mapping[str, Tensors]) -> RecordDict:

@@ -276,7 +276,7 @@ def test_what_is_sent():
     assert update.payload["meta"]["held"].tolist() == [[0, 1], [ME, 0]]
     assert update.payload["meta"]["held"].dtype == np.int64
     own = f"networks/{ME}/0"
-    assert plain({own: update.payload["networks"]}) == plain({own: state[own]})
+    assert plain({own: update.payload["networks/0"]}) == plain({own: state[own]})
     kept = {"base", "same/0", "networks/0/1", own, "valid/0", "optimizer"}
     assert state.keys() == kept
     assert np.array_equal(state["valid/0"]["x"], task(1).valid.x)
@@ -284,13 +284,27 @@ def test_what_is_sent():
     assert state["optimizer"] == {}
 
 
+def test_a_network_that_the_server_misses_is_sent_with_the_next_update():
+    one = learner()
+    state, _ = one.train(one.init(), {"same/0": {}}, FIRST, task(1))
+    asked = {"same/0": {}, "meta": {"missing": np.array([0, 5])}}
+    state, update = one.train(state, asked, NEXT, task(7))
+    assert update.payload.keys() == {"meta", "networks/0", "networks/1"}
+    for number in (0, 1):
+        own = f"networks/{ME}/{number}"
+        sent = {own: update.payload[f"networks/{number}"]}
+        assert plain(sent) == plain({own: state[own]})
+    assert "meta" not in state
+
+
 @pytest.mark.parametrize(
     ("params", "count"), [({"min_samples": 21}, 20), ({"matching": "none"}, 20)]
 )
 def test_nothing_of_the_data_is_sent(params, count):
     one = learner(**params)
-    _, update = one.train(one.init(), {}, ONLY, task(1, count))
+    state, update = one.train(one.init(), {}, ONLY, task(1, count))
     assert update.payload.keys() == {"meta"}
+    assert ("valid/0" in state) == ("min_samples" in params)
     if "min_samples" in params:
         assert one.answer_query(one.init(), {}, ONLY, task(1, count)) == {}
         assert one.answer_query(one.init(), {}, ONLY, task(1, count + 1))
@@ -319,7 +333,7 @@ def test_a_network_that_comes_back_answers_for_its_task():
     state, update = one.train(one.init(), {"same/0": {}}, ONLY, task(1))
     x = examples(9, 3).x
     expected = one.predict(state, {}, 0, x)
-    back = {f"networks/{ME}/0": update.payload["networks"]}
+    back = {f"networks/{ME}/0": update.payload["networks/0"]}
     assert one.predict(one.init(), back, 0, x).equal(expected)
 
 
@@ -331,12 +345,20 @@ def test_an_untrained_task_is_answered_by_the_first_network():
     assert one.predict(state, {}, 1, x).equal(expected)
 
 
+def test_with_a_single_head_no_features_are_sent():
+    one = learner(single=True)
+    sums = one.answer_query(one.init(), {}, ONLY, task(1))["sums"]
+    assert sums["cross"][:, -1].tolist() == [14, 14, 12]
+    assert not sums["cross"][:, :-1].any()
+    assert not any(values.any() for name, values in sums.items() if name != "cross")
+
+
 def test_a_single_head_is_a_part_of_each_network():
     one = learner(single=True)
     who = {"0/1": 5}, {"0/1": [[1, 1], [2, 2]]}
     data = task(1, valid=who)
     state, update = one.train(one.init(), received(*who), ONLY, data)
-    assert update.payload["networks"].keys() == network(0).keys()
+    assert update.payload["networks/0"].keys() == network(0).keys()
     x = examples(9, 3).x
     alone = probabilities(state[f"networks/{ME}/0"], x.numpy())
     theirs = probabilities(network(5), x.numpy())

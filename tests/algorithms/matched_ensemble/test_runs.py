@@ -69,6 +69,17 @@ def test_a_network_travels_once_in_training_and_sums_once_a_task(tmp_path):
     assert ["networks" in kinds for kinds in up] == [False, True, False, True]
 
 
+def test_a_network_whose_reply_was_lost_comes_later(tmp_path):
+    def lost(client, message, reply):
+        gone = client == 0 and asked_in(message, 2)
+        return failure(message, "lost") if gone else reply
+
+    run_in_process(settings(tmp_path), tamper=lost)
+    rows = rounds_of(tmp_path)
+    assert [row["failed"] for row in rows] == [[], [0], [], []]
+    assert ["networks" in row["bytes_up"] for row in rows] == [False, True, True, True]
+
+
 def test_networks_travel_in_eight_bits(tmp_path):
     for dtype in ("float32", "int8"):
         run_in_process(settings(tmp_path / dtype, wire_dtype=dtype))
@@ -136,8 +147,8 @@ def test_one_wrong_network_costs_others_less_than_being_alone(tmp_path):
             return reply
         content, sent = reply.content, messages.decode_payload(reply.content)
         for name in ("head.weight", "head.bias"):
-            rolled = np.roll(np.asarray(sent["networks"][name]), 1, 0)
-            content = with_array(content, "networks", name, array_of(rolled))
+            rolled = np.roll(np.asarray(sent["networks/0"][name]), 1, 0)
+            content = with_array(content, "networks/0", name, array_of(rolled))
         return Message(content, reply_to=message)
 
     given = {"clients": 5, "tasks": 1, "rounds": 4, "seed": 2}

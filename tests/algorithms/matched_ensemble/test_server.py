@@ -42,11 +42,11 @@ def answer(classes, seed):
     return {"sums": exact(h, y, C)}
 
 
-def update(held=(), value=None, **more):
+def update(held=(), value=None, task=0):
     payload = {"meta": {"held": np.array(held, np.int64).reshape(-1, 2)}}
     if value is not None:
-        payload["networks"] = network(value)
-    return Update({**payload, **more}, 20)
+        payload[f"networks/{task}"] = network(value)
+    return Update(payload, 20)
 
 
 def asked(made, tasks):
@@ -65,7 +65,7 @@ def asked(made, tasks):
 def finished(made, state, stage, values):
     """Return the state after clients have sent networks, of these values."""
     updates = {
-        client: update([(client, stage.task)], value)
+        client: update([(client, stage.task)], value, stage.task)
         for client, value in values.items()
     }
     return made.aggregate_train(state, stage, updates)
@@ -138,7 +138,7 @@ def test_networks_go_once_to_those_whom_they_suit():
     assert pairs(payload, 1) == pairs(state, "1/1")
 
     state = made.aggregate_train(
-        state, SECOND, {1: update([(0, 0), (1, 0), (1, 1)], 4.0)}
+        state, SECOND, {1: update([(0, 0), (1, 0), (1, 1)], 4.0, 1)}
     )
     assert sent(made, state, 1) == ["networks/2/0"]
     # A network that comes later is for tasks that have ended, too.
@@ -158,12 +158,32 @@ def test_who_has_lost_everything_gets_its_own_networks_back():
     assert sent(made, lost, 0) == ["networks/0/0", "networks/1/0"]
 
 
-def test_the_task_of_a_network_is_the_one_that_its_client_was_asked_for():
+def test_a_network_that_has_not_come_is_asked_for_and_taken_once():
     made = strategy()
-    state = asked(made, [{0: (0, 1, 2)}])
-    late = Update(update([(0, 0)], 1.0).payload, 20, stage=FIRST)
-    state = made.aggregate_train(state, SECOND, {0: late})
-    assert [g for g in state if g.startswith("networks")] == ["networks/0/0"]
+    state = asked(made, [{0: (0, 1, 2), 1: (0, 1, 2)}, {0: (6, 7, 8)}])
+    state = finished(made, state, FIRST, {1: 2.0})
+    told = made.configure_train(state, SECOND, 0)
+    assert told["meta"]["missing"].tolist() == [0]
+    assert "meta" not in made.configure_train(state, SECOND, 1)
+
+    both = update([(0, 0), (0, 1)], 1.0, 0)
+    both.payload["networks/1"] = network(3.0)
+    late = Update(both.payload, 20, stage=SECOND)
+    state = made.aggregate_train(state, FIRST, {0: late})
+    values = {
+        g: a["head.bias"][0] for g, a in state.items() if g.startswith("networks")
+    }
+    assert values == {"networks/0/0": 1, "networks/0/1": 3, "networks/1/0": 2}
+    assert "meta" not in made.configure_train(state, SECOND, 0)
+
+    # What has ended is not changed any more; what goes on is.
+    again = update([(0, 0), (0, 1)], 7.0, 0)
+    again.payload["networks/1"] = network(8.0)
+    state = made.aggregate_train(state, SECOND, {0: again})
+    values = {
+        g: a["head.bias"][0] for g, a in state.items() if g.startswith("networks")
+    }
+    assert values == {"networks/0/0": 1, "networks/0/1": 8, "networks/1/0": 2}
 
 
 def test_a_network_of_a_task_without_sums_is_not_kept():
@@ -208,6 +228,9 @@ def held(values, dtype=np.int64):
     return {"meta": {"held": np.array(values, dtype)}}
 
 
+HELD = held([[0, 0]])
+
+
 def without(name):
     return {k: v for k, v in network().items() if k != name}
 
@@ -216,7 +239,10 @@ def without(name):
     ("payload", "why"),
     [
         ({}, "expected meta and networks"),
-        ({"networks": network()}, "expected meta and networks"),
+        ({"networks/0": network()}, "expected meta and networks"),
+        ({**HELD, "networks": network()}, "expected meta and networks"),
+        ({**HELD, "networks/-1": network()}, "expected meta and networks"),
+        ({**HELD, "networks/0/0": network()}, "expected meta and networks"),
         ({**held([[0, 0]]), "base": {}}, "expected meta and networks"),
         ({"meta": {}}, "expected held alone"),
         ({"meta": {"held": np.zeros((0, 2), np.int64), "b": np.zeros(1)}}, "alone"),
@@ -230,16 +256,16 @@ def without(name):
         (held([[0, 0]] * (2**16 + 1)), r"got int64 of shape \(65537, 2\), expected"),
         (held(np.zeros((0, 3))), r"of shape \(0, 3\)"),
         (
-            {**held([[0, 0]]), "networks": without("head.bias")},
-            r"networks: tensors \['head.bias'\] are missing",
+            {**held([[0, 0]]), "networks/0": without("head.bias")},
+            r"networks/0: tensors \['head.bias'\] are missing",
         ),
         (
-            {**held([[0, 0]]), "networks": {**network(), "more": np.zeros(1)}},
-            "networks/more: unknown tensor",
+            {**held([[0, 0]]), "networks/0": {**network(), "more": np.zeros(1)}},
+            "networks/0/more: unknown tensor",
         ),
         (
-            {**held([[0, 0]]), "networks": {**network(), "head.bias": np.zeros(C)}},
-            "networks/head.bias: expected float32",
+            {**held([[0, 0]]), "networks/0": {**network(), "head.bias": np.zeros(C)}},
+            "networks/0/head.bias: expected float32",
         ),
     ],
 )

@@ -9,12 +9,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.data.datasets.registry import load_dataset
+from fcl_flower.data.local.client_data import local_vectors
 from fcl_flower.data.text.word_vectors import word_vectors
 
 ROOT = Path(__file__).parents[3]
@@ -343,3 +345,27 @@ def test_the_stored_vectors_cover_most_of_r8_in_seconds():
     assert "73.6% of the running words" in vectors.origin
     # Generous: about 4 s where nothing else runs.
     assert time.perf_counter() - begin < 30
+
+
+def test_words_of_local_tasks_keep_their_numbers_as_tasks_come(root):
+    path = root / "vectors.txt"
+    path.write_text("".join(f"{word} {n} 1\n" for n, word in enumerate(KEPT)))
+    wanted = SimpleNamespace(width=2, seed=0)
+    tasks = [local_task("zebra good", "film"), local_task("apple pie", "good film")]
+    before, after = (local_vectors(tasks[:n], path, wanted) for n in (1, 2))
+    assert dict(before.numbers) == {"film": 1, "good": 2, "zebra": 3}
+    assert dict(after.numbers) == {**before.numbers, "apple": 4, "pie": 5}
+    for word, number in after.numbers.items():
+        assert after.table[number].tolist() == [KEPT.index(word), 1]
+
+
+KEPT = ["apple", "film", "good", "pie", "zebra"]
+
+
+def local_task(train, test):
+    """Return as much of a task as its words take: texts to learn from, and others."""
+    parts = {
+        "train": SimpleNamespace(x=(train,)),
+        "test": SimpleNamespace(x=(test,)),
+    }
+    return SimpleNamespace(data=SimpleNamespace(**parts), valid=SimpleNamespace(x=()))

@@ -104,6 +104,17 @@ def test_precision_rounds_float32_on_the_wire_and_nothing_else():
     np.testing.assert_array_equal(found["double"], payload["g"]["double"])
 
 
+def test_levels_round_no_vector():
+    """Of variances that differ by thousands the small ones would become zero."""
+    variances = np.geomspace(1e-3, 5, 64, dtype=np.float32)
+    payload = {"networks/0/1": {"w": variances.reshape(8, 8), "v": variances}}
+    wire = WireFormat("int8", rounded=("networks",))
+    found = messages.decode_payload(messages.MessageEncoder(wire).payload(payload))
+    found = found["networks/0/1"]
+    np.testing.assert_array_equal(found["v"], variances)
+    assert not found["w"].all()
+
+
 ALL = {"round": 1, "task": 0, "first": True, "last": False}
 ALL |= {"since": 0, "evaluate": False}
 
