@@ -176,7 +176,7 @@ class MatchedEnsemble(
         new = dict(state)
         for client, update in updates.items():
             now = (update.stage or stage).task
-            for group in update.payload.keys() - {"meta"}:
+            for group in sorted(update.payload.keys() - {"meta"}):
                 task = Task(client, int(group.rpartition("/")[2]))
                 kept = f"networks/{task.name}"
                 # Of a task without sums nobody can tell whom it suits.
