@@ -23,6 +23,7 @@ from strategies.ewc import EwcParams
 from strategies.fedavg import ALGORITHM, FedAvg
 from strategies.fedprox import FedProxParams
 from strategies.replay import ReplayParams
+from strategies.stl import StlParams
 
 FIRST = TaskStage(round=1, task=0, starts_task=True, ends_task=False)
 LAST = TaskStage(round=2, task=0, starts_task=False, ends_task=True)
@@ -126,7 +127,7 @@ PLAIN = {
     "ewc": lambda network, where: Ewc(EwcParams(), network, where),
     "replay": lambda network, where: Replay(ReplayParams(), network, where),
     "local": lambda network, where: Local(Params(), network, where),
-    "stl": lambda network, where: SingleTask(Params(), network, where),
+    "stl": lambda network, where: SingleTask(StlParams(), network, where),
 }
 
 
@@ -258,13 +259,13 @@ def test_local_goes_on_from_its_own_model_and_sends_nothing():
 
 
 def test_single_task_learning_starts_afresh_and_keeps_each_model():
-    learner = SingleTask(Params(), model(), place(epochs=4))
+    learner = SingleTask(StlParams(), model(), place(epochs=4))
     state, _ = learner.train(learner.init(), {}, FIRST, data())
     before = learner.predict(state, {}, 0, data().test.x)
     second = TaskStage(round=3, task=1, starts_task=True, ends_task=True)
     state, _ = learner.train(state, {}, second, data(seed=5))
     assert torch.equal(learner.predict(state, {}, 0, data().test.x), before)
-    fresh = SingleTask(Params(), model(), place(epochs=4))
+    fresh = SingleTask(StlParams(), model(), place(epochs=4))
     alone, _ = fresh.train(fresh.init(), {}, second, data(seed=5))
     for name in alone["base/1"]:
         np.testing.assert_array_equal(alone["base/1"][name], state["base/1"][name])
