@@ -18,6 +18,7 @@ from typing_extensions import override
 
 from clients.analytic import unit_features
 from clients.fedavg import Sgd
+from clients.stl import mean_answer
 from fcl_flower.algorithms.hooks import AnswersQueries
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData, concat
@@ -124,8 +125,7 @@ class MatchedEnsemble(Sgd[MatchedEnsembleParams], AnswersQueries):
                 answer = alone.clone()
                 answer[:, mine] = alone[:, mine].sum(1, keepdim=True) * theirs
                 answers.append(answer)
-        mean = torch.stack(answers).mean(0)
-        return mean.clamp_min(torch.finfo(mean.dtype).tiny).log()
+        return mean_answer(answers)
 
     def _own(self, task: int) -> str:
         return f"networks/{self.context.client}/{task}"

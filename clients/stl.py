@@ -5,6 +5,8 @@ deep ensemble (Lakshminarayanan et al., NeurIPS 2017, section 2.4): they begin a
 and differ by the order in which they see the samples.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn.functional import softmax
@@ -14,6 +16,7 @@ from clients.fedavg import Sgd
 from fcl_flower.core.seeds import derive
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData
+from fcl_flower.models.multi_head import CLOSED
 from fcl_flower.training.tensors import snapshot
 from strategies.stl import StlParams
 
@@ -67,8 +70,7 @@ class SingleTask(Sgd[StlParams]):
             logits.append(super().predict(own, self._body(state, task), task, x))
         if len(logits) == 1:
             return logits[0]
-        mean = softmax(torch.stack(logits), 2).mean(0)
-        return mean.clamp_min(torch.finfo(mean.dtype).tiny).log()
+        return mean_answer([softmax(one, 1) for one in logits])
 
     def _own(self, state: Payload) -> dict[str, Arrays]:
         """Return what `Sgd` keeps of the network at hand."""
@@ -79,6 +81,16 @@ class SingleTask(Sgd[StlParams]):
         """Return the body with which the network at hand answers for a task."""
         group = f"base/{task}{_ending(self._member)}"
         return {"base": state.get(group, state["base"])}
+
+
+def mean_answer(answers: Sequence[Tensor]) -> Tensor:
+    """Return the logarithm of the mean of probabilities, `CLOSED` for none.
+
+    Args:
+        answers: one or more of shape (batch, classes).
+    """
+    mean = torch.stack(list(answers)).mean(0)
+    return torch.where(mean > 0, mean.log(), CLOSED)
 
 
 def _ending(member: int) -> str:
