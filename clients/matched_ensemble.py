@@ -5,7 +5,6 @@ mean of what networks say is that of deep ensembles (Lakshminarayanan et al., Ne
 2017, section 2.4).
 """
 
-import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -20,6 +19,7 @@ from clients.analytic import unit_features
 from clients.fedavg import Sgd
 from clients.stl import mean_answer
 from fcl_flower.algorithms.hooks import AnswersQueries
+from fcl_flower.core.client_task import ClientTask, client_tasks
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData, concat
 from fcl_flower.training.feature_cache import frozen_features
@@ -128,7 +128,7 @@ class MatchedEnsemble(Sgd[MatchedEnsembleParams], AnswersQueries):
         return mean_answer(answers)
 
     def _own(self, task: int) -> str:
-        return f"networks/{self.context.client}/{task}"
+        return ClientTask(self.context.client, task).group("networks")
 
     def _trusted(self, known: Payload, task: int) -> Iterator[tuple[str, Array]]:
         """Yield the groups of networks that may answer for a task, and its classes.
@@ -164,8 +164,9 @@ class MatchedEnsemble(Sgd[MatchedEnsembleParams], AnswersQueries):
         of the head that stand for none of them are fresh.
         """
         fresh = self._fresh(state, task)
-        found = list(self._trusted(state, task))
-        if self.params.start == "fresh" or not found:
+        matched = self.params.start == "matched"
+        found = list(self._trusted(state, task)) if matched else []
+        if not found:
             return fresh
         group, (mine, its) = max(
             ((group, pairs.T) for group, pairs in found),
@@ -216,6 +217,4 @@ class MatchedEnsemble(Sgd[MatchedEnsembleParams], AnswersQueries):
 
 def _held(state: Payload) -> Array:
     """Return whose networks there are, rows of client and task, ascending."""
-    found = [re.fullmatch(r"networks/(\d+)/(\d+)", group) for group in state]
-    rows = sorted((int(m[1]), int(m[2])) for m in found if m)
-    return np.asarray(rows, np.int64).reshape(-1, 2)
+    return np.asarray(client_tasks(state, "networks"), np.int64).reshape(-1, 2)

@@ -32,8 +32,6 @@ def check_choices(run: ResolvedRun) -> None:
     dtype = config.federation.wire_dtype
     by_levels = dtype in ("int8", "int4", "ternary")
     sends = run.algorithm.federated and not config.strategy.local_only
-    server = run.algorithm.load_server()
-    rounded = server.differences or server.rounded
     in_a_round = max(1, round(clients * config.federation.client_fraction))
     for wrong, key, value, expected in (
         *_without_validation(run),
@@ -90,7 +88,7 @@ def check_choices(run: ResolvedRun) -> None:
             "fixed point",
         ),
         (
-            by_levels and sends and not rounded,
+            by_levels and sends and not _rounds(run),
             "federation.wire_dtype",
             dtype,
             f"float32, float16 or bfloat16 for {config.strategy.name}, which sends no "
@@ -219,6 +217,12 @@ def check_choices(run: ResolvedRun) -> None:
     ):
         if wrong:
             raise refuse(key, value, expected)
+
+
+def _rounds(run: ResolvedRun) -> bool:
+    """Return whether the algorithm sends anything that may be rounded to levels."""
+    server = run.algorithm.load_server()
+    return bool(server.differences or server.rounded)
 
 
 def _without_validation(run: ResolvedRun) -> list[tuple[bool, str, Scalar, str]]:

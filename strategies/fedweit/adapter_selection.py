@@ -7,11 +7,12 @@ by cluster centres of mean word vectors.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from pydantic import AfterValidator
 
+from fcl_flower.core.client_task import ClientTask, client_tasks
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.seeds import derive
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, specs
@@ -44,15 +45,8 @@ def _known(value: str) -> str:
 SelectionRule = Annotated[str, AfterValidator(_known)]
 
 
-class Adapter(NamedTuple):
-    """Whose adapter, and of which of its tasks."""
-
-    client: int
-    task: int
-
-    def group(self, kind: str) -> str:
-        """Return the group of a payload that carries this kind of its tensors."""
-        return f"{kind}/{self.client}/{self.task}"
+Adapter: TypeAlias = ClientTask
+"""Whose adapter, and of which of its tasks."""
 
 
 class AdapterSelection(NamedTuple):
@@ -92,7 +86,9 @@ class AdapterSelection(NamedTuple):
         if not self.sit:
             return chosen(self.policy, known, new, self.seed)
         scores = state.get(new.group(OVERLAP), {})
-        ranked = [(_adapter(name), float(np.asarray(v))) for name, v in scores.items()]
+        ranked = [
+            (Adapter.of(name), float(np.asarray(v))) for name, v in scores.items()
+        ]
         return most_similar(ranked, self.sit)
 
     def aggregate_query(
@@ -107,13 +103,13 @@ class AdapterSelection(NamedTuple):
         summaries = {t.group("summaries"): known[t.client]["summary"] for t in tasks}
         state = {**state, **summaries}
         scores = {task.group(OVERLAP): self._overlaps(state, task) for task in tasks}
-        begun = {f"{t.client}/{t.task}": np.asarray(stage.round) for t in tasks}
+        begun = {t.name: np.asarray(stage.round) for t in tasks}
         return {**state, **scores, BEGUN: {**state.get(BEGUN, {}), **begun}}
 
     def diagnostics(self, state: Payload, stage: TaskStage) -> dict[str, float]:
         """Return the scores of the tasks that began in this round."""
         begun = [
-            _adapter(name).group(OVERLAP)
+            Adapter.of(name).group(OVERLAP)
             for name, number in state.get(BEGUN, {}).items()
             if int(np.asarray(number)) == stage.round
         ]
@@ -138,23 +134,13 @@ class AdapterSelection(NamedTuple):
             if other.group("summaries") in told:
                 theirs = told[other.group("summaries")]
                 score = similarity(self.overlap, mine, theirs, self.threshold)
-                scores[f"{other.client}/{other.task}"] = np.asarray(score)
+                scores[other.name] = np.asarray(score)
         return scores
-
-
-def _adapter(name: str) -> Adapter:
-    client, task = name.split("/")
-    return Adapter(int(client), int(task))
 
 
 def uploaded_groups(state: Payload) -> list[Adapter]:
     """Return whose adapters the server has, in one order."""
-    found = []
-    for group in state:
-        if group.startswith("adapters/"):
-            _, client, task = group.split("/")
-            found.append(Adapter(int(client), int(task)))
-    return sorted(found)
+    return client_tasks(state, "adapters")
 
 
 def candidates(state: Payload, new: Adapter) -> list[Adapter]:

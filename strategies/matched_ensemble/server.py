@@ -6,7 +6,6 @@ the classes of tasks matched as for exact heads (`strategies.analytic.same_class
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from typing_extensions import override
@@ -18,6 +17,7 @@ from fcl_flower.algorithms.hooks import (
     KnowsModel,
     RestoresClients,
 )
+from fcl_flower.core.client_task import ClientTask, client_tasks
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import (
     AnyArray,
@@ -43,22 +43,8 @@ _MOST_HELD = 2**16
 _LEAST = 2
 """Classes that two tasks have in common, so that one may answer for the other: between
 fewer there is nothing to tell apart."""
-
-
 HEADS = "heads."
 """Before the names of the tensors of a model's heads."""
-
-
-class Task(NamedTuple):
-    """A task of a client, as groups and tensors name it."""
-
-    client: int
-    number: int
-
-    @property
-    def name(self) -> str:
-        """Return ``C/T``."""
-        return f"{self.client}/{self.number}"
 
 
 class MatchedEnsemble(
@@ -102,7 +88,7 @@ class MatchedEnsemble(
     def configure_query(
         self, state: Payload, stage: TaskStage, client: int
     ) -> Payload | None:
-        known = f"sums/{Task(client, stage.task).name}" in state
+        known = ClientTask(client, stage.task).group("sums") in state
         return {} if self.asks and not known else None
 
     @override
@@ -118,7 +104,7 @@ class MatchedEnsemble(
         self, state: Payload, stage: TaskStage, answers: Mapping[int, Payload]
     ) -> Payload:
         new = {
-            f"sums/{Task(client, stage.task).name}": answer["sums"]
+            ClientTask(client, stage.task).group("sums"): answer["sums"]
             for client, answer in answers.items()
             if answer
         }
@@ -127,29 +113,24 @@ class MatchedEnsemble(
     @override
     def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
         sent: dict[str, Arrays] = {}
-        wanted: set[Task] = set()
-        for task in _tasks(state, "same"):
-            if task.client == client:
-                found = state[f"same/{task.name}"]
-                sent[f"same/{task.number}"] = found
-                wanted |= {task, *map(_task, found)}
+        wanted: set[ClientTask] = set()
+        missing = []
+        for own in client_tasks(state, "same"):
+            if own.client != client:
+                continue
+            found = state[own.group("same")]
+            sent[f"same/{own.task}"] = found
+            wanted |= {own, *map(ClientTask.of, found)}
+            if own.task != stage.task and own.group("networks") not in state:
+                missing.append(own.task)
         if f"held/{client}" in state:
             wanted -= _rows(state[f"held/{client}"]["tasks"])
-        networks = {
-            group: state[group]
-            for task in sorted(wanted)
-            if (group := f"networks/{task.name}") in state
-        }
-        missing = [
-            task.number
-            for task in _tasks(state, "same")
-            if task.client == client
-            and task.number != stage.task
-            and f"networks/{task.name}" not in state
-        ]
+        for task in sorted(wanted):
+            if (group := task.group("networks")) in state:
+                sent[group] = state[group]
         if missing:  # the client was away as its task ended, or its reply was lost
             sent["meta"] = {"missing": np.asarray(missing, np.int64)}
-        return {**sent, **networks}
+        return sent
 
     @override
     def check_update(self, state: Payload, update: Update) -> None:
@@ -177,13 +158,13 @@ class MatchedEnsemble(
         for client, update in updates.items():
             now = (update.stage or stage).task
             for group in sorted(update.payload.keys() - {"meta"}):
-                task = Task(client, int(group.rpartition("/")[2]))
-                kept = f"networks/{task.name}"
+                own = ClientTask(client, int(group.rpartition("/")[2]))
+                kept = own.group("networks")
                 # Of a task without sums nobody can tell whom it suits.
-                known = f"sums/{task.name}" in state
-                if known and (task.number == now or kept not in state):
+                known = own.group("sums") in state
+                if known and (own.task == now or kept not in state):
                     new[kept] = update.payload[group]
-        kept_now = set(_tasks(new, "networks"))
+        kept_now = set(client_tasks(new, "networks"))
         for client, update in updates.items():
             # Networks that the server has not are nothing to remember.
             held = sorted(kept_now & _rows(update.payload["meta"]["held"]))
@@ -203,7 +184,7 @@ class MatchedEnsemble(
             if group.startswith("same/")
             for pairs in found.values()
         )
-        networks = len(_tasks(state, "networks"))
+        networks = len(client_tasks(state, "networks"))
         return {"networks": float(networks), "same_classes": pairs / 2}
 
     def _check_network(self, state: Payload, group: str, arrays: Arrays) -> None:
@@ -227,8 +208,8 @@ class MatchedEnsemble(
 
     def _matched(self, state: Payload) -> Payload:
         """Return a state with all its tasks matched anew."""
-        tasks = _tasks(state, "sums")
-        received = [state[f"sums/{task.name}"] for task in tasks]
+        tasks = client_tasks(state, "sums")
+        received = [state[task.group("sums")] for task in tasks]
         if self.single_head:
             found_of = known_classes([np.asarray(one["cross"]) for one in received])
         else:
@@ -236,7 +217,7 @@ class MatchedEnsemble(
                 [add_up([one], self.classes, self.features) for one in received]
             )
         same = {
-            f"same/{task.name}": {
+            task.group("same"): {
                 tasks[other].name: np.asarray(sorted(pairs), np.int64)
                 for other, pairs in sorted(found.items())
                 if len(pairs) >= _LEAST
@@ -264,18 +245,6 @@ def known_classes(cross: Sequence[Array]) -> Same:
     ]
 
 
-def _tasks(state: Payload, kind: str) -> list[Task]:
-    """Return of which tasks there are groups of a kind, ascending."""
-    pattern = re.compile(rf"{kind}/(\d+/\d+)")
-    found = [match[1] for group in state if (match := pattern.fullmatch(group))]
-    return sorted(map(_task, found))
-
-
-def _task(name: str) -> Task:
-    client, _, number = name.partition("/")
-    return Task(int(client), int(number))
-
-
-def _rows(tasks: AnyArray) -> set[Task]:
-    """Return tasks of which there are rows of client and number."""
-    return {Task(int(client), int(number)) for client, number in np.asarray(tasks)}
+def _rows(tasks: AnyArray) -> set[ClientTask]:
+    """Return tasks of which there are rows of client and task."""
+    return {ClientTask(int(client), int(task)) for client, task in np.asarray(tasks)}

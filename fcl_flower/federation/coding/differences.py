@@ -28,9 +28,10 @@ NOTHING = Known()
 
 
 def is_matrix(tensor: AnyArray) -> bool:
-    """Return whether a tensor may travel as a rounded difference.
+    """Return whether a tensor may be rounded to levels.
 
-    Vectors do not: they are few bytes, and variances among them must not get negative.
+    Vectors may not: they are few bytes, and variances among them must not get negative,
+    nor zero.
     """
     return tensor.dtype == np.float32 and len(tensor.shape) > 1
 

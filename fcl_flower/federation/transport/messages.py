@@ -20,6 +20,7 @@ from fcl_flower.core.types import (
     TensorSpec,
     Update,
 )
+from fcl_flower.federation.coding.differences import is_matrix
 from fcl_flower.federation.coding.precision import LEVELS, WireDtype
 from fcl_flower.federation.coding.scores import encode_evaluation
 from fcl_flower.federation.coding.wire_format import EXACT, WireFormat
@@ -62,9 +63,7 @@ class MessageEncoder:
         precision = self._wire.precision(group)
         record = ArrayRecord()  # which copies what its constructor is given
         for name, tensor in arrays.items():
-            # Vectors are few bytes, and a variance must not become zero.
-            exact = precision in LEVELS and len(tensor.shape) <= 1
-            record[name] = self._array(tensor, "float32" if exact else precision)
+            record[name] = self._array(tensor, precision)
         return record
 
     def payload(self, payload: Mapping[str, Tensors]) -> RecordDict:
@@ -111,6 +110,8 @@ class MessageEncoder:
         if key not in self._seen:
             made = tensor
             if not isinstance(made, Encoded):
+                if precision in LEVELS and not is_matrix(made):
+                    precision = "float32"
                 copy = not may_share(made)
                 made = encode(made, precision, compress=self._wire.compress, copy=copy)
             array = Array(dtype=made.dtype, shape=made.shape, stype=made.form, data=b"")

@@ -1,14 +1,11 @@
 """FedCBDR in whole runs on digits: forgetting, an end, hostile answers, one alone."""
 
-import numpy as np
 import pytest
 from class_streams import five_and_five
-from fakes import asked_in, failure, rounds_of, run_in_process, tiny
-from flwr.app import Message
-from mutants import array_of, with_array
+from fakes import rounds_of, run_in_process, tiny
+from queries import hostile_and_absent
 from resuming import check_resumed
 
-from fcl_flower.federation.transport import messages
 from fcl_flower.federation.transport.replies import QUERY
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -55,25 +52,6 @@ def test_a_run_that_was_ended_and_resumed_ends_as_if_it_had_not_been(tmp_path):
 
 
 def test_a_hostile_answer_is_as_good_as_none(tmp_path):
-    def hostile(who, message, reply):
-        if who != 1 or not asked_in(message, 2, QUERY):
-            return reply
-        half = messages.decode_payload(reply.content)["grams"]["half"]
-        bad = array_of(-np.asarray(half))
-        return Message(
-            with_array(reply.content, "grams", "half", bad), reply_to=message
-        )
-
-    def absent(who, message, reply):
-        return (
-            failure(message, "gone")
-            if who == 1 and asked_in(message, 2, QUERY)
-            else reply
-        )
-
-    run_in_process(settings(tmp_path / "a"), tamper=hostile)
-    run_in_process(settings(tmp_path / "b"), tamper=absent)
-
-    rows, expected = (rounds_of(tmp_path / run) for run in "ab")
+    rows, expected = hostile_and_absent(tmp_path, settings, 2, "grams", "half")
     assert [row["failed"] for row in rows] == [[], [1], [], []]
     assert [row["loss"] for row in rows] == [row["loss"] for row in expected]

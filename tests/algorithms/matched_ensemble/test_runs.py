@@ -7,6 +7,7 @@ import pytest
 from fakes import asked_in, failure, rounds_of, run_in_process, summary_of, tiny
 from flwr.app import Message
 from mutants import array_of, with_array
+from queries import hostile_and_absent
 from resuming import check_resumed
 
 from fcl_flower.core.errors import ConfigError
@@ -119,22 +120,7 @@ def test_a_run_that_was_ended_and_resumed_ends_as_if_it_had_not_been(tmp_path):
 
 
 def test_a_hostile_answer_is_as_good_as_none(tmp_path):
-    def hostile(who, message, reply):
-        if who != 1 or not asked_in(message, 1, QUERY):
-            return reply
-        cross = messages.decode_payload(reply.content)["sums"]["cross"]
-        bad = array_of(-np.asarray(cross))
-        return Message(
-            with_array(reply.content, "sums", "cross", bad), reply_to=message
-        )
-
-    def absent(who, message, reply):
-        gone = who == 1 and asked_in(message, 1, QUERY)
-        return failure(message, "gone") if gone else reply
-
-    run_in_process(settings(tmp_path / "a"), tamper=hostile)
-    run_in_process(settings(tmp_path / "b"), tamper=absent)
-    rows, expected = (rounds_of(tmp_path / run) for run in "ab")
+    rows, expected = hostile_and_absent(tmp_path, settings, 1, "sums", "cross")
     assert [row["failed"] for row in rows] == [[1], [], [], []]
     assert [row["loss"] for row in rows] == [row["loss"] for row in expected]
 
