@@ -9,9 +9,9 @@ from typing import Any
 from flwr.app import Message, MessageType
 from flwr.common.logger import log
 
+from fcl_flower.aggregation.interpolation import interpolate
 from fcl_flower.algorithms.base import ServerStrategy
 from fcl_flower.algorithms.hooks import AsksClients, Explains, RestoresClients
-from fcl_flower.core.interpolation import interpolate
 from fcl_flower.core.types import (
     Arrays,
     Evaluation,

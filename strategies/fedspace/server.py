@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
+from fcl_flower.aggregation.interpolation import interpolate
 from fcl_flower.algorithms.base import ServerStrategy
 from fcl_flower.algorithms.hooks import KnowsModel, SumsUpdates
 from fcl_flower.core.errors import WireError
-from fcl_flower.core.interpolation import interpolate
 from fcl_flower.core.sparse import SparseArray
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 from fcl_flower.core.update_checks import same_tensors

@@ -17,8 +17,8 @@ from fakes import (
 from flwr.app import Message
 from text_sets import write_topics
 
+from fcl_flower.aggregation.interpolation import interpolate
 from fcl_flower.core.errors import ConfigError, RoundError
-from fcl_flower.core.interpolation import interpolate
 from fcl_flower.core.simulated_clock import SimulatedClock
 from fcl_flower.federation.transport import byte_counts, messages
 from fcl_flower.results.run_folder import CHECKPOINT
