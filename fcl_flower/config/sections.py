@@ -241,8 +241,9 @@ class FederationSection(Section):
     """By how many examples it says it has a client counts; or all alike that have
     any."""
     examples_limit: float = Field(0.0, ge=0)
-    """Most examples that a client counts by, as a multiple of the round's median; at
-    least 1, or 0 for any."""
+    """Most examples that a client counts by, as a multiple of the round's median; of
+    sums, that a task counts by, as a multiple of all tasks'; at least 1, or 0 for
+    any."""
     attack: Attack = ""
     """What hostile clients do, in a simulation in one process: turn their change round
     and claim examples (sign-flip), send noise, turn it round ten times as long

@@ -12,8 +12,9 @@ def build_aggregation(run: ResolvedRun, strategy: ServerStrategy[Any]) -> Aggreg
     """Return how the server combines what clients send.
 
     Raises:
-        ConfigError: the strategy does not leave that to a policy; or the run is
-            asynchronous, in which there is nothing to hold an update against.
+        ConfigError: the strategy does not leave that to a policy, or weighs nothing;
+            or the run is asynchronous, in which there is nothing to hold an update
+            against.
     """
     section, name = run.config.federation, run.config.strategy.name
     policy = Aggregation(
@@ -36,6 +37,9 @@ def build_aggregation(run: ResolvedRun, strategy: ServerStrategy[Any]) -> Aggreg
             raise refuse(f"federation.{key}", value, f"{usual!r} {alone}")
         if key != "examples_limit" and not strategy.combines:
             raise refuse(f"federation.{key}", value, f"{usual!r} {own}")
+    if section.weighting != "examples" and strategy.adds_up:
+        sums = f"'examples' for {name}, whose sums count samples"
+        raise refuse("federation.weighting", section.weighting, sums)
     return policy
 
 
@@ -58,8 +62,8 @@ def check_attack(run: ResolvedRun, strategy: ServerStrategy[Any]) -> None:
             f"label-flip or adapters for {name}, whose clients average no models",
         ),
         (
-            attack in ("sign-flip", "noise", "scaling") and strategy.adds_up,
-            f"label-flip or counts for {name}, whose clients send sums, no model",
+            attack in ("sign-flip", "noise", "scaling", "counts") and strategy.adds_up,
+            f"label-flip for {name}, whose clients send sums, no model",
         ),
     ):
         if wrong:

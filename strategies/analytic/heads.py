@@ -11,7 +11,7 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
 from strategies.analytic.same_classes import Same
-from strategies.analytic.sums import Matrix, Sums, shrunk
+from strategies.analytic.sums import Matrix, Sums, means_of, shrunk
 
 NEVER = -1e4
 """The logit of a class without samples; finite, so that losses are."""
@@ -154,7 +154,7 @@ def about(sums: Sums, mean: Matrix, shares: Matrix) -> tuple[Matrix, Matrix]:
 def _discriminant(cross: Matrix, factor: tuple[Matrix, bool], counts: Matrix) -> Head:
     """Return a head of the means in ``cross``, with the shares in ``counts``."""
     known = counts > 0
-    means = cross[:, :-1] / np.maximum(cross[:, -1:], 1)
+    means = means_of(cross)
     weight = cho_solve(factor, means.T).T
     bias = np.full(len(means), NEVER)
     shares = counts[known] / counts.sum()

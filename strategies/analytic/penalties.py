@@ -22,7 +22,7 @@ from strategies.analytic.heads import (
     of_each,
 )
 from strategies.analytic.same_classes import Same
-from strategies.analytic.sums import Matrix, Sums
+from strategies.analytic.sums import Matrix, Sums, means_of
 
 SHRINKAGES = (1e-5, 1e-4, 3e-4, 0.001, 0.003, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.9)
 PENALTIES = tuple(10 ** (k / 2) for k in range(-8, 5))
@@ -123,7 +123,7 @@ def unexplained(
     gram, target = about(valid, mean_of(valid), valid.counts / valid.total)
     spread = float((valid.counts * (1 - valid.counts / valid.total)).sum())
     known = cross[:, -1] > 0
-    means = cross[:, :-1] / np.maximum(cross[:, -1:], 1)
+    means = means_of(cross)
     away = np.where(known[:, None], means - means[known].mean(0), 0.0)
     missed = []
     for shrinkage in shrinkages:

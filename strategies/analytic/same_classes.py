@@ -103,7 +103,7 @@ def _evidence(one: _Means, other: _Means, within: Matrix, between: Matrix) -> Ma
     """
     (a, n), (b, m) = one, other
     known = (n > 0)[:, None] & (m > 0)
-    rate = 1 / np.maximum(n, 1)[:, None] + 1 / np.maximum(m, 1)
+    rate = _rate(n)[:, None] + _rate(m)
     same = rate[:, :, None] * within
     different = same + 2 * between
     square = np.square(a[:, None] - b)
@@ -169,7 +169,7 @@ def _spread(means: Matrix, counts: Matrix, within: Matrix) -> tuple[float, float
     if not degrees:
         return 0.0, 0.0
     away = means[known] - means[known].mean(0)
-    noise = degrees * float((1 / counts[known]).mean()) * float(within.sum())
+    noise = degrees * float(_rate(counts[known]).mean()) * float(within.sum())
     return float(np.square(away).sum()) - noise, degrees
 
 
@@ -197,7 +197,7 @@ def _space(sums: Sequence[Sums]) -> tuple[Matrix, Matrix, Matrix] | None:
         scatter += away.T @ away
         degrees += len(means) - 1
         # What the means' own noise adds to it.
-        chances += (len(means) - 1) * float((1 / one.counts[known]).mean())
+        chances += (len(means) - 1) * float(_rate(one.counts[known]).mean())
     lower = cholesky(shrunk(covariance, _SHRINKAGE, mean), lower=True)
     chance = chances / degrees
     noise = _whitened(covariance, lower)
@@ -215,6 +215,15 @@ def _space(sums: Sequence[Sums]) -> tuple[Matrix, Matrix, Matrix] | None:
         return None
     basis = solve_triangular(lower, vectors[:, kept], trans="T", lower=True)
     return basis, within[kept], values[kept]
+
+
+def _rate(counts: Matrix) -> Matrix:
+    """Return the variance of means, in that of a sample.
+
+    Of less than one sample, of which there is a part where a client claims many more of
+    other classes than count, it is that of one: nobody makes everybody's noise large.
+    """
+    return 1 / np.maximum(counts, 1)
 
 
 def _whitened(matrix: Matrix, lower: Matrix) -> Matrix:

@@ -6,11 +6,13 @@ comes, and can be taken out again.
 """
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from typing_extensions import override
 
+from fcl_flower.aggregation.counts import shares_counted
 from fcl_flower.algorithms.base import ServerStrategy
 from fcl_flower.algorithms.hooks import Explains, Forgets, KnowsModel, SumsUpdates
 from fcl_flower.core.errors import WireError, refuse
@@ -21,7 +23,7 @@ from strategies.analytic.heads import Head
 from strategies.analytic.penalties import Held
 from strategies.analytic.received import QUANTISED, check, gram_form
 from strategies.analytic.solution import solve
-from strategies.analytic.sums import Sums, add_up
+from strategies.analytic.sums import Sums, add_up, samples_in
 
 SOLVED = "meta/solved"
 _KEY = re.compile(r"sums/(\d+)/(\d+)/([0-9a-f]{16})")
@@ -38,6 +40,9 @@ class Analytic(
     heads, `samples`, and `same_classes`: pairs of classes of two tasks that were
     joined). Of sums over all clients alone there are ``sums/all`` and ``valid/all``
     instead.
+
+    With a limit of examples (`Aggregation.examples_limit`) a client's task counts by no
+    more samples than that: its sums are added up in part.
     """
 
     averaged_groups = ()
@@ -176,8 +181,11 @@ class Analytic(
             name = "head" if self.single_head else f"head/{client}/{task}"
             by_head.setdefault(name, []).append(f"{client}/{task}/{data}")
             owners[name] = client
+        shares = self._shares(kept, keys)
         held = {
-            name: Held(self._sums(kept, "sums", of), self._sums(kept, "valid", of))
+            name: Held(
+                *(self._sums(kept, group, of, shares) for group in ("sums", "valid"))
+            )
             for name, of in by_head.items()
         }
         heads, penalties, joined = solve(
@@ -200,10 +208,30 @@ class Analytic(
             },
         }
 
-    def _sums(self, kept: Payload, group: str, keys: Sequence[str]) -> Sums:
-        names = [f"{group}/{key}" for key in keys]
-        found = [kept[name] for name in names if name in kept]
-        return add_up(found, self.classes, self._features)
+    def _shares(
+        self, kept: Payload, keys: Sequence[tuple[int, int, str]]
+    ) -> dict[str, float]:
+        """Return by key how much of its sums counts: alike for all of a task."""
+        totals: Counter[tuple[int, int]] = Counter()
+        for client, task, data in keys:
+            for group in _GROUPS:
+                if (name := f"{group}/{client}/{task}/{data}") in kept:
+                    totals[client, task] += int(samples_in(kept[name]))
+        limit = self.aggregation.examples_limit
+        shares = shares_counted([*totals.values()], limit)
+        of_task = dict(zip(totals, shares, strict=True))
+        return {f"{c}/{t}/{data}": of_task[c, t] for c, t, data in keys} | {_ALL: 1.0}
+
+    def _sums(
+        self, kept: Payload, group: str, keys: Sequence[str], shares: dict[str, float]
+    ) -> Sums:
+        there = [key for key in keys if f"{group}/{key}" in kept]
+        return add_up(
+            [kept[f"{group}/{key}"] for key in there],
+            self.classes,
+            self._features,
+            [shares[key] for key in there],
+        )
 
 
 _GROUPS = ("sums", "valid")

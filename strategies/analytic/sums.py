@@ -17,7 +17,7 @@ parts     (S, C, D + 1)          ``cross`` of each of S random subsets
 With ``cross`` comes one of ``gram`` and ``within``; ``parts`` come alone.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
@@ -56,7 +56,7 @@ class Sums:
     @property
     def means(self) -> Matrix:
         """Return the mean of each class, shape (C, D); zeros of one without samples."""
-        return self.cross[:, :-1] / np.maximum(self.counts, 1)[:, None]
+        return means_of(self.cross)
 
     @property
     def within(self) -> Matrix:
@@ -111,8 +111,7 @@ def low_rank(h: Matrix, y: Labels, classes: int, rank: int) -> Arrays:
         rank: most rows of F; N loses nothing.
     """
     cross = _by_class(h, y, classes)
-    means = cross[:, :-1] / np.maximum(cross[:, -1:], 1)
-    triangle = np.linalg.qr(h - means[y], mode="r")
+    triangle = np.linalg.qr(h - means_of(cross)[y], mode="r")
     _, values, vectors = np.linalg.svd(triangle, full_matrices=False)
     least = values.max(initial=0.0) * max(h.shape) * np.finfo(np.float64).eps
     kept = min(rank, int((values > least).sum()))
@@ -142,33 +141,54 @@ def class_sums(
 # ---- what the server makes of them
 
 
-def add_up(received: Iterable[Arrays], classes: int, features: int) -> Sums:
+def add_up(
+    received: Sequence[Arrays],
+    classes: int,
+    features: int,
+    shares: Sequence[float] | None = None,
+) -> Sums:
     """Return the sums over all samples behind what clients have sent.
 
     Args:
         received: in any of the forms; the order decides the last bits.
         classes: C.
         features: D.
+        shares: how much of each counts, in (0, 1]; None for all.
     """
     total = np.zeros((features, features))
     cross = np.zeros((classes, features + 1))
     parts = []
-    for arrays in received:
+    shares = shares or [1.0] * len(received)
+    for arrays, share in zip(received, shares, strict=True):
         if "parts" in arrays:
-            parts.append(np.asarray(arrays["parts"]))
-            continue
-        mine = np.asarray(arrays["cross"])
-        cross += mine
-        if "gram" in arrays:
-            total += square(np.asarray(arrays["gram"]), features)
+            mine = np.asarray(arrays["parts"])
+            if share == 1:
+                parts.append(mine)
+                continue
+            one = _estimated(mine)  # by itself, as its samples count by less
         else:
-            factor = np.asarray(arrays["within"])
-            total += factor.T @ factor + between(mine)
+            one = _sums(arrays, features)
+        total += share * one.gram
+        cross += share * one.cross
     if parts:
         estimated = _estimated(np.concatenate(parts))
         total += estimated.gram
         cross += estimated.cross
     return Sums(total, cross)
+
+
+def _sums(arrays: Arrays, features: int) -> Sums:
+    """Return the sums of a client that has sent ``gram`` or ``within``."""
+    cross = np.asarray(arrays["cross"])
+    if "gram" in arrays:
+        return Sums(square(np.asarray(arrays["gram"]), features), cross)
+    factor = np.asarray(arrays["within"])
+    return Sums(factor.T @ factor + between(cross), cross)
+
+
+def samples_in(arrays: Arrays) -> float:
+    """Return the number of samples behind what a client has sent, in any form."""
+    return float(np.asarray(arrays.get("parts", arrays.get("cross")))[..., -1].sum())
 
 
 def _estimated(parts: Matrix) -> Sums:
@@ -203,9 +223,25 @@ def between(cross: Matrix) -> Matrix:
     Args:
         cross: shape (C, D + 1).
     """
-    roots = cross[:, :-1] / np.sqrt(np.maximum(cross[:, -1:], 1))
+    roots = cross[:, :-1] / np.sqrt(_divisors(cross))
     product: Matrix = roots.T @ roots
     return product
+
+
+def means_of(cross: Matrix) -> Matrix:
+    """Return the mean of each class, shape (C, D); zeros of one without samples.
+
+    Args:
+        cross: shape (C, D + 1).
+    """
+    means: Matrix = cross[:, :-1] / _divisors(cross)
+    return means
+
+
+def _divisors(cross: Matrix) -> Matrix:
+    """Return the numbers of samples, shape (C, 1); 1 where there are none."""
+    counts = cross[:, -1:]
+    return np.where(counts > 0, counts, 1.0)
 
 
 def shrunk(covariance: Matrix, shrinkage: float, sphere: float) -> Matrix:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from typing_extensions import override
 
+from fcl_flower.aggregation.counts import shares_counted
 from fcl_flower.algorithms.base import ServerStrategy
 from fcl_flower.algorithms.hooks import (
     AsksClients,
@@ -32,7 +33,7 @@ from fcl_flower.core.update_checks import fits
 from strategies.analytic import AnalyticParams
 from strategies.analytic.received import check
 from strategies.analytic.same_classes import Same, same_classes
-from strategies.analytic.sums import add_up
+from strategies.analytic.sums import add_up, samples_in
 from strategies.matched_ensemble import MatchedEnsembleParams
 
 _EXACT = AnalyticParams()
@@ -213,8 +214,14 @@ class MatchedEnsemble(
         if self.single_head:
             found_of = known_classes([np.asarray(one["cross"]) for one in received])
         else:
+            shares = shares_counted(
+                [samples_in(one) for one in received], self.aggregation.examples_limit
+            )
             found_of = same_classes(
-                [add_up([one], self.classes, self.features) for one in received]
+                [
+                    add_up([one], self.classes, self.features, [share])
+                    for one, share in zip(received, shares, strict=True)
+                ]
             )
         same = {
             task.group("same"): {

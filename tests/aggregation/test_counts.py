@@ -2,6 +2,7 @@
 
 import pytest
 
+from fcl_flower.aggregation.counts import shares_counted
 from fcl_flower.aggregation.policy import Aggregation
 from fcl_flower.core.types import Update
 
@@ -41,3 +42,16 @@ def test_a_limit_is_a_multiple_of_the_median(limit, numbers, expected):
 def test_uniform_weights_leave_out_who_has_nothing():
     assert counts(Aggregation(weighting="uniform"), 0, 5, 2**31) == [0, 1, 1]
     assert counts(Aggregation(weighting="uniform"), 0, 0) == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [
+        (0.0, [1, 1, 1, 1]),
+        (1.0, [1, 1, 2 / 3, 20 / 2**31]),
+        (2.0, [1, 1, 1, 40 / 2**31]),
+    ],
+)
+def test_of_sums_a_share_counts(limit, expected):
+    assert shares_counted([10, 20, 30, 2**31], limit) == expected
+    assert shares_counted([], limit) == []

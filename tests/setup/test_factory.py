@@ -174,6 +174,13 @@ def test_the_policy_of_a_run_reaches_its_strategy_and_no_client_that_is_alone():
     assert learner._strategy.aggregation == Aggregation()
 
 
+def test_sums_cannot_count_alike():
+    assert refusal(strategy="analytic", weighting="uniform") == (
+        "federation.weighting: got 'uniform', expected 'examples' for analytic, whose "
+        "sums count samples"
+    )
+
+
 @pytest.mark.parametrize(
     ("setting", "value", "usual"),
     [
@@ -200,9 +207,12 @@ def test_an_asynchronous_run_has_nothing_to_hold_an_update_against(
             {"strategy": "fedavg", "attack": "adapters"},
             "another one for fedavg, whose clients receive no others' adapters",
         ),
-        (
-            {"strategy": "analytic", "attack": "noise"},
-            "label-flip or counts for analytic, whose clients send sums, no model",
+        *(
+            (
+                {"strategy": "analytic", "attack": attack},
+                "label-flip for analytic, whose clients send sums, no model",
+            )
+            for attack in ("sign-flip", "noise", "scaling", "counts")
         ),
         *(
             (

@@ -4,7 +4,7 @@ from itertools import combinations, permutations
 
 import numpy as np
 import pytest
-from analytic_cases import C, D, draw, start, sums
+from analytic_cases import MEANS, C, D, draw, start, sums
 from fakes import rounds_of, run_in_process, summary_of
 from scipy.stats import norm
 
@@ -13,6 +13,7 @@ from strategies.analytic.heads import discriminants
 from strategies.analytic.penalties import Held
 from strategies.analytic.same_classes import same_classes
 from strategies.analytic.solution import solve
+from strategies.analytic.sums import Sums, between
 
 
 def tasks(*of_task, each=40, noise=0.7):
@@ -82,6 +83,15 @@ def test_classes_that_do_not_vary_where_nobodys_do_are_told_apart_all_the_same()
     assert not found[1]
     _, within, _ = module._space(of_task)
     assert within.min() == pytest.approx(1e-6)  # not 0, by which it is divided
+
+
+def test_a_class_of_less_than_one_sample_makes_nobodys_noise_large():
+    """So much may be left of it where its task counts in part."""
+    of_task = tasks((0, 1, 2), (3, 4, 5), (2, 0, 1))
+    counts = np.array([80.0, 1e-6, 1e-6])
+    cross = np.column_stack([MEANS[[6, 7, 8]] * counts[:, None], counts])
+    small = Sums(between(cross), cross)
+    assert same_classes([*of_task, small])[:3] == same_classes(of_task)
 
 
 def most_probable(evidence, others):

@@ -4,17 +4,18 @@ import itertools
 
 import numpy as np
 import pytest
-from analytic_cases import CLASSES, WIDTH, samples
+from analytic_cases import CLASSES, WIDTH, C, D, draw, samples
 from fakes import exact as plain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.linear_model import Ridge
 
+from fcl_flower.aggregation.policy import Aggregation
 from fcl_flower.core.errors import ConfigError, WireError
 from fcl_flower.core.types import TaskStage, Update
 from strategies.analytic import AnalyticParams, solution
-from strategies.analytic.server import Analytic
+from strategies.analytic.server import SOLVED, Analytic
 from strategies.analytic.sums import exact, gram
 
 TRAIN = {"penalty": 0.1}
@@ -114,6 +115,51 @@ def test_other_data_of_the_same_task_are_added():
     np.testing.assert_allclose(
         state["head"]["weight"], whole["head"]["weight"], rtol=1e-9
     )
+
+
+def claimed(times, **limit):
+    """Return the state where one of five tasks of noise claims so many times its size.
+
+    Of the other four two and two have the same three classes.
+    """
+    made = Analytic(AnalyticParams(penalty=0.1), seed=0)
+    made.features, made.classes, made.single_head = D, C, False
+    made.aggregation = Aggregation(**limit)
+    sent = []
+    for client, classes in enumerate([(0, 1, 2), (3, 4, 5), (2, 0, 1), (5, 3, 4)]):
+        h, y = draw(classes, each=20, seed=client)
+        payload = {"sums": gram(h / 15, y, C)}
+        payload["meta"] = {"data": np.asarray(1, np.uint64)}
+        sent.append((client, 0, Update(payload, len(y))))
+    h, y = draw((6, 7, 8), each=20, noise=1000.0)
+    h /= np.linalg.norm(h, axis=1, keepdims=True)
+    payload = {"sums": {n: times * a for n, a in gram(h, y, C).items()}}
+    payload["meta"] = {"data": np.asarray(1, np.uint64)}
+    return state_of(made, [*sent, (4, 0, Update(payload, len(y)))])
+
+
+def test_whoever_claims_samples_without_end_decides_for_nobody_under_a_limit():
+    same = {
+        (times, limit): int(
+            claimed(times, examples_limit=limit)[SOLVED]["same_classes"]
+        )
+        for times in (1, 2**30)
+        for limit in (0, 2)
+    }
+    assert same == {(1, 0): 6, (1, 2): 6, (2**30, 0): 0, (2**30, 2): 6}
+
+
+def test_a_limit_is_one_of_a_task_whenever_its_samples_come():
+    """Here a median of 20 samples; 200 came in two parts, some of them validate."""
+    h, y = samples(200)
+    once = [(c, 0, update(*samples(20, c + 1))) for c in range(2)]
+    parts = [(2, 0, update(h[:50], y[:50], 1, valid=(h[50:80], y[50:80])))]
+    parts.append((2, 0, update(h[80:], y[80:], 2)))
+    made = server()
+    made.aggregation = Aggregation(examples_limit=2)
+    found = state_of(made, [*once, *parts])[SOLVED]["samples"]
+    assert found == pytest.approx(20 + 20 + 2 * 20)
+    assert state_of(server(), [*once, *parts])[SOLVED]["samples"] == 240
 
 
 def test_an_update_without_news_leaves_the_state_as_it_is():

@@ -15,6 +15,7 @@ from strategies.analytic.sums import (
     exact,
     gram,
     low_rank,
+    samples_in,
 )
 
 
@@ -51,6 +52,26 @@ def test_whatever_the_split_the_sums_are_those_of_all_samples(form, sizes, seed)
     total, cross = by_hand(h, y)
     np.testing.assert_allclose(found.gram, total, rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(found.cross, cross, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("form", ["exact", "gram", "low-rank", "class-sums"])
+def test_sums_that_count_in_part_are_added_up_in_part(form):
+    few, many = (encoded(form, *samples(count, seed=count)) for count in (9, 300))
+    one, other = (add_up([sent], CLASSES, WIDTH) for sent in (few, many))
+    found = add_up([few, many], CLASSES, WIDTH, [1.0, 0.1])
+    np.testing.assert_allclose(found.gram, one.gram + 0.1 * other.gram)
+    np.testing.assert_allclose(found.cross, one.cross + 0.1 * other.cross)
+    assert [samples_in(sent) for sent in (few, many)] == [9, 300]
+
+
+def test_the_means_of_less_than_one_sample_are_those_of_all():
+    h, y = samples(40)
+    whole, part = (
+        add_up([gram(h, y, CLASSES)], CLASSES, WIDTH, [s]) for s in (1, 0.01)
+    )
+    assert part.counts.max() < 1
+    np.testing.assert_allclose(part.means, whole.means)
+    np.testing.assert_allclose(part.within, 0.01 * whole.within, atol=1e-12)
 
 
 def test_few_samples_travel_as_a_factor_and_many_as_a_triangle():

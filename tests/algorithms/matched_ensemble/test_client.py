@@ -227,15 +227,25 @@ def test_a_task_starts_from_the_network_that_has_most_of_its_classes():
     same = {
         "0/3": [[0, 2], [2, 1]],
         "0/1": [[0, 1], [1, 2], [2, 0]],
-        "1/0": [[0, 0], [1, 1], [2, 2]],
+        "0/0": [[0, 0], [1, 1], [2, 2]],
     }
-    of = {"0/3": 4, "0/1": 5, "1/0": 6}
+    of = {"0/3": 4, "0/1": 5, "0/0": 6}
     data = task(1, valid=(of, same))
     state, _ = one.train(one.init(), received(of, same), FIRST, data)
     found, expected = state[f"networks/{ME}/0"], network(5)
     for name in ("head.weight", "head.bias"):
         expected[name] = expected[name][[1, 2, 0]]
     for name, values in expected.items():
+        np.testing.assert_allclose(found[name], values, atol=1e-6)
+
+
+def test_a_task_can_start_from_nobody():
+    one = learner(rate=1e-9, start="fresh")
+    who = {"0/1": 5}, {"0/1": [[0, 1], [1, 2], [2, 0]]}
+    first = one.init()
+    state, _ = one.train(first, received(*who), FIRST, task(1, valid=who))
+    found = state[f"networks/{ME}/0"]
+    for name, values in first["base"].items():
         np.testing.assert_allclose(found[name], values, atol=1e-6)
 
 

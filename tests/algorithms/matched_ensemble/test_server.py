@@ -5,6 +5,7 @@ import pytest
 from analytic_cases import C, D, draw, samples
 from fakes import exact as plain
 
+from fcl_flower.aggregation.policy import Aggregation
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.sparse import SparseArray
 from fcl_flower.core.types import TaskStage, Update
@@ -35,9 +36,9 @@ def network(value=0.0):
     }
 
 
-def answer(classes, seed):
+def answer(classes, seed, noise=0.3):
     """Return the sums over samples of three classes out of nine."""
-    h, y = draw(classes, each=60, seed=seed, noise=0.3)
+    h, y = draw(classes, each=60, seed=seed, noise=noise)
     h /= 2 * np.linalg.norm(h, axis=1).max()
     return {"sums": exact(h, y, C)}
 
@@ -123,6 +124,24 @@ def test_with_a_single_head_the_same_places_are_the_same_classes():
     assert pairs(state, "2/0") == {"0/0": [[1, 1], [2, 2]], "1/0": [[1, 1], [2, 2]]}
 
 
+def test_whoever_claims_samples_without_end_stops_no_matching_under_a_limit():
+    classes = [(0, 1, 2), (3, 4, 5), (2, 0, 1), (5, 3, 4)]
+    honest = {c: answer(of, c, noise=2.0) for c, of in enumerate(classes)}
+    h = np.random.default_rng(0).standard_normal((60, D))
+    h /= np.linalg.norm(h, axis=1, keepdims=True)
+    found = exact(h, np.arange(60) % C, C)
+    lie = {"sums": {name: 2.0**30 * values for name, values in found.items()}}
+    same = []
+    for limit in (0.0, 2.0):
+        made = strategy()
+        made.aggregation = Aggregation(examples_limit=limit)
+        state = made.aggregate_query(start(made), FIRST, honest)
+        assert pairs(state, "0/0") == {"2/0": [[0, 1], [1, 2], [2, 0]]}
+        made.check_query_reply(state, lie)
+        same.append(pairs(made.aggregate_query(state, FIRST, {4: lie}), "0/0"))
+    assert same == [{}, {"2/0": [[0, 1], [1, 2], [2, 0]]}]
+
+
 def test_networks_go_once_to_those_whom_they_suit():
     made = strategy()
     tasks = [{0: (0, 1, 2), 1: (3, 4, 5), 2: (0, 1, 2)}, {0: (6, 7, 8), 1: (2, 1, 0)}]
@@ -179,11 +198,13 @@ def test_a_network_that_has_not_come_is_asked_for_and_taken_once():
     # What has ended is not changed any more; what goes on is.
     again = update([(0, 0), (0, 1)], 7.0, 0)
     again.payload["networks/1"] = network(8.0)
-    state = made.aggregate_train(state, SECOND, {0: again})
-    values = {
-        g: a["head.bias"][0] for g, a in state.items() if g.startswith("networks")
-    }
-    assert values == {"networks/0/0": 1, "networks/0/1": 8, "networks/1/0": 2}
+    for stage, of_update in ((SECOND, None), (FIRST, SECOND)):
+        sent_again = Update(again.payload, 20, stage=of_update)
+        found = made.aggregate_train(state, stage, {0: sent_again})
+        values = {
+            g: a["head.bias"][0] for g, a in found.items() if g.startswith("networks")
+        }
+        assert values == {"networks/0/0": 1, "networks/0/1": 8, "networks/1/0": 2}
 
 
 def test_a_network_of_a_task_without_sums_is_not_kept():
