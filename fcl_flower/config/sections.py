@@ -188,7 +188,8 @@ class TrainingSection(Section):
     device: str = "auto"
     """auto, cpu, or a torch device name."""
     threads: int = Field(1, ge=1)
-    """CPU threads of a client; results repeat exactly only with 1."""
+    """CPU threads of a client, and in a simulation of the server; results repeat
+    exactly only with 1."""
 
 
 LEAST_SUMMANDS = 3

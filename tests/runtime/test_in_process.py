@@ -11,12 +11,15 @@ from fakes import rounds_of, summary_of, tiny
 from flwr.app import Message, RecordDict
 from flwr.common.logger import FLOWER_LOGGER
 from flwr.supercore.task_identity import TaskIdentity
+from threadpoolctl import threadpool_info, threadpool_limits
 
+from clients.fedavg import Sgd
 from fcl_flower.core.errors import RoundError
 from fcl_flower.federation.transport.mailbox import Mailbox, ask, wait_for_all
 from fcl_flower.runtime.in_process.grid import InProcessGrid
 from fcl_flower.runtime.in_process.identity import flower_identity
 from fcl_flower.runtime.in_process.run import run_in_process
+from strategies.fedavg import FedAvg
 
 
 @pytest.fixture
@@ -102,6 +105,30 @@ def test_the_process_is_left_as_it_was(run, monkeypatch):
         assert TaskIdentity._run_id is None
     finally:
         torch.set_num_threads(threads)
+
+
+def blas():
+    """Return how many threads each library has beside torch's own."""
+    return [pool["num_threads"] for pool in threadpool_info()]
+
+
+def test_no_library_takes_more_threads_than_the_run_has(run, monkeypatch):
+    seen = []
+    for side, method in ((Sgd, "train"), (FedAvg, "aggregate_train")):
+        honest = getattr(side, method)
+
+        def watched(self, *given, honest=honest):
+            seen.append(blas())
+            return honest(self, *given)
+
+        monkeypatch.setattr(side, method, watched)
+    for threads in (1, 2):
+        with threadpool_limits(3):
+            run(f"run{threads}", strategy="fedavg", clients=2, threads=threads)
+            assert set(blas()) == {3}
+        assert len(seen) == 6  # two rounds of two clients and a server
+        assert {count for counts in seen for count in counts} == {threads}
+        seen.clear()
 
 
 def test_flower_builds_messages_only_where_there_is_an_identity(monkeypatch):

@@ -19,6 +19,7 @@ from fcl_flower.models.registry import MultiHeadModel
 from fcl_flower.setup import factory
 from fcl_flower.setup.on_node import resolve_on_node
 from fcl_flower.setup.resolved_run import ResolvedRun
+from fcl_flower.setup.threads import limited_threads
 
 _Key: TypeAlias = tuple[int, str, str]
 
@@ -32,11 +33,12 @@ class RunParts:
     """
 
     def __init__(self, run: ResolvedRun) -> None:
-        """Draw the scenario.
+        """Draw the scenario, and limit the threads of this process to the run's.
 
         Raises:
             ConfigError: it cannot be drawn.
         """
+        limited_threads(run.algorithm, run.config.training.threads)
         self.run = run
         self.scenario: Scenario = factory.build_scenario(run)
         self._network: LentNetwork | None = None

@@ -17,6 +17,7 @@ import torch
 from flwr.app import Context, RecordDict
 from flwr.serverapp import Grid
 
+from fcl_flower.algorithms.registry import algorithm
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.federation.kept.run_parts import forget_runs
 from fcl_flower.federation.kept.shared_memory import within_process
@@ -28,6 +29,7 @@ from fcl_flower.runtime.in_process.identity import RUN_ID, flower_identity, log_
 from fcl_flower.runtime.in_process.worker_pool import PooledGrid, WorkerPool
 from fcl_flower.runtime.processes import Progress
 from fcl_flower.setup import resolve
+from fcl_flower.setup.threads import limited_threads
 
 FIRST_NODE = 100
 """So that no test passes that takes a node's id for a client's number."""
@@ -132,6 +134,7 @@ def run_apps(grid: Grid, config: RunConfig) -> None:
         simulated(),
         flower_identity(),
         _same_threads(),
+        limited_threads(algorithm(config.strategy.name), config.training.threads),
         _own_parts(),
         within_process(),
     ):

@@ -7,6 +7,7 @@ from encoders import saved
 from every_method import suited
 from fakes import InProcessGrid, exact, rounds_of, run_in_process, summary_of, tiny
 from flwr.app import Context, RecordDict
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from fcl_flower.algorithms.registry import algorithm, algorithms
 from fcl_flower.config.node_config import NodeConfig
@@ -196,3 +197,9 @@ def test_a_clients_own_words_make_a_network_of_its_own(monkeypatch):
         parts.network(own)
 
     assert made == [(run, "a scenario", own) for own in words]
+
+
+def test_a_process_of_clients_takes_as_many_threads_as_their_run_has(tmp_path):
+    with threadpool_limits(3):
+        RunParts(resolve(tiny(tmp_path, threads=2)))
+        assert {pool["num_threads"] for pool in threadpool_info()} == {2}
