@@ -12,9 +12,9 @@ def build_aggregation(run: ResolvedRun, strategy: ServerStrategy[Any]) -> Aggreg
     """Return how the server combines what clients send.
 
     Raises:
-        ConfigError: the strategy does not leave that to a policy, or weighs nothing;
-            or the run is asynchronous, in which there is nothing to hold an update
-            against.
+        ConfigError: the strategy does not leave that to a policy, or adds up sums,
+            which cannot count alike; or the run is asynchronous, in which there is
+            nothing to hold an update against.
     """
     section, name = run.config.federation, run.config.strategy.name
     policy = Aggregation(
