@@ -38,9 +38,10 @@ class RunParts:
         Raises:
             ConfigError: it cannot be drawn.
         """
-        limited_threads(run.algorithm, run.config.training.threads)
         self.run = run
         self.scenario: Scenario = factory.build_scenario(run)
+        # What reads the data may have brought a library of its own.
+        limited_threads(run.algorithm, run.config.training.threads)
         self._network: LentNetwork | None = None
 
     def network(self, words: WordVectors | None) -> MultiHeadModel:
