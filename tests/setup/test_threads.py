@@ -1,0 +1,16 @@
+"""How many threads a run computes on; what it changes is tested where runs are."""
+
+from types import SimpleNamespace
+
+from fcl_flower.setup import threads
+
+
+def test_what_both_sides_compute_with_is_there_before_it_is_limited(monkeypatch):
+    done = []
+    monkeypatch.setattr(threads, "threadpool_limits", done.append)
+    sides = {
+        f"load_{side}": lambda side=side: done.append(side)
+        for side in ("server", "client")
+    }
+    threads.limited_threads(SimpleNamespace(**sides), 4)
+    assert done == ["server", "client", 4]
