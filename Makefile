@@ -20,11 +20,10 @@ demo: $(INSTALLED) ## compare FedAvg and FedWeIT on real digits; pages in runs/d
 		--clients 3 --tasks 3 --rounds 3 --output runs/demo
 
 # A file's tests share what one process has loaded. Those that start processes of their
-# own take longest, and mostly wait: they begin first, and beside them more tests run
-# than there are cores.
+# own mostly wait, so that more tests run than there are cores.
 test: $(INSTALLED) ## run the tests on all cores; nine tenths of the code must be covered
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
-		--cov --cov-fail-under=90 tests/runtime tests/project tests
+		--cov --cov-fail-under=90
 
 check: $(INSTALLED) ## all that CI asks for: format, lint, types, layers, tests
 	$(BIN)/ruff format --check .

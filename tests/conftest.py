@@ -2,6 +2,7 @@
 
 import os
 import signal
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -12,6 +13,18 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 # What is right does not depend on how busy the machine is.
 hypothesis.settings.register_profile("untimed", hypothesis.settings(), deadline=None)
 hypothesis.settings.load_profile("untimed")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items):
+    """Begin with tests that start processes: they take longest, and mostly wait.
+
+    Folders named on the command line would not do: of those that lie in each other
+    pytest keeps the outer one, in the order of its files.
+    """
+    here = Path(__file__).parent
+    long = {"runtime": 0, "project": 1}
+    items.sort(key=lambda item: long.get(item.path.relative_to(here).parts[0], 2))
 
 
 @pytest.fixture(scope="session", autouse=True)
