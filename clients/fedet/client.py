@@ -23,7 +23,7 @@ from fcl_flower.core.seeds import derive
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData, concat
 from fcl_flower.models.registry import MultiHeadModel
-from fcl_flower.privacy.accounting import gaussian_epsilon
+from fcl_flower.privacy.accounting import SPENT, gaussian_epsilon
 from fcl_flower.privacy.randomness import secret_generator
 from fcl_flower.training.distillation import DistillationSet, distill, predict_logits
 from fcl_flower.training.feature_cache import frozen_features
@@ -89,7 +89,7 @@ class FedEt(ClientLearner[FedEtParams]):
         replayed_for = assign_group(again, knows[samples.y])
         payload: dict[str, Arrays] = {}
         metrics: dict[str, float] = {}
-        lost = float(np.asarray(kept.get("privacy", {}).get("labels", 0.0)))
+        lost = float(np.asarray(kept.get(SPENT, {}).get("labels", 0.0)))
         for j in torch.unique(train_router).tolist():
             part = _at(data.train, train_router == j)
             new = torch.unique(part.y)
@@ -124,7 +124,7 @@ class FedEt(ClientLearner[FedEtParams]):
             )
             lost += self._label_loss(len(part.y) + len(mine.y), len(part.y))
         if lost:
-            kept["privacy"] = {"labels": np.asarray(lost)}
+            kept[SPENT] = {"labels": np.asarray(lost)}
             metrics["label_epsilon"] = gaussian_epsilon(
                 lost, self.context.privacy.delta
             )

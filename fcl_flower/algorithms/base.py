@@ -182,7 +182,8 @@ class ClientLearner(ABC, Generic[P]):
         """Train on the current task; return the next private state and the update.
 
         Neither ``state`` nor ``received`` may be changed in place; ``data.test`` must
-        not be used.
+        not be used. What the state has in ``privacy`` is what the client's data have
+        cost (`privacy.accounting.SPENT`).
         """
 
     @abstractmethod

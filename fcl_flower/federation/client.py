@@ -32,6 +32,7 @@ from fcl_flower.federation.transport.state_store import (
     StateStore,
 )
 from fcl_flower.models.multi_head import mask_logits
+from fcl_flower.privacy.accounting import SPENT
 from fcl_flower.privacy.gaussian import privatize
 from fcl_flower.privacy.randomness import is_simulated, secret_generator
 from fcl_flower.results.diagnostics.privacy import EPSILON
@@ -88,9 +89,6 @@ def vector_file(run: ResolvedRun) -> Path | None:
         raise refuse("data.word_vectors", file, expected)
     return find_vectors(file, run.data_root)
 
-
-SPENT = "privacy"
-"""The group of a client's state that says what its examples have cost."""
 
 Predict: TypeAlias = Callable[[Tensor], Tensor]
 """From inputs, shape (batch, *input_shape), to logits, (batch, classes)."""

@@ -18,6 +18,11 @@ from fcl_flower.core.errors import extra
 Steps = Mapping[tuple[float, float], int]
 """Number of steps by sampling probability, in (0, 1], and noise multiplier, above 0."""
 
+SPENT = "privacy"
+"""The group of a client's state that says what its data have cost.
+
+It stays where a round is asked for again, and is no part of a model."""
+
 _NEED = "differential privacy"
 
 
