@@ -2,7 +2,6 @@
 
 import os
 import signal
-from pathlib import Path
 
 import hypothesis
 import pytest
@@ -22,9 +21,8 @@ def pytest_collection_modifyitems(items):
     Folders named on the command line would not do: of those that lie in each other
     pytest keeps the outer one, in the order of its files.
     """
-    here = Path(__file__).parent
-    long = {"runtime": 0, "project": 1}
-    items.sort(key=lambda item: long.get(item.path.relative_to(here).parts[0], 2))
+    for folder in ("tests/project/", "tests/runtime/"):
+        items.sort(key=lambda item: not item.nodeid.startswith(folder))
 
 
 @pytest.fixture(scope="session", autouse=True)
