@@ -77,28 +77,12 @@ class Sgd(ClientLearner[P]):
         """
         return 0.0
 
-    def shown(self, x: Tensor) -> Tensor:
-        """Return what the body sees of a batch: its inputs, and nothing else.
-
-        Args:
-            x: shape (batch, *input_shape).
-        """
-        return x
-
     def after_step(self, step_size: StepSize) -> None:
         """Look at what a step has left, such as gradients: at nothing.
 
         Args:
             step_size: of the step; see there.
         """
-
-    def beside(self) -> Mapping[str, nn.Parameter]:
-        """Return what is trained beside the network, by name: nothing."""
-        return {}
-
-    def rates(self) -> Mapping[str, float]:
-        """Return factors on the learning rate by the name of a parameter; else 1."""
-        return {}
 
     @property
     def seed(self) -> int:
@@ -128,7 +112,7 @@ class Sgd(ClientLearner[P]):
             name: parameter
             for name, parameter in model.named_parameters()
             if name in shared or name in own_head
-        } | dict(self.beside())
+        }
 
         head = model.heads[model.head_index(task)]
         x, labels = frozen_features(model, data.train.x), data.train.y
@@ -141,7 +125,7 @@ class Sgd(ClientLearner[P]):
 
         def objective(rows: Tensor, y: Tensor) -> Tensor:
             model.train()
-            hidden = model.body(self.shown(x[rows]))
+            hidden = model.body(x[rows])
             return self.loss(head(hidden), y, rows, hidden)
 
         def validate() -> Score:
@@ -158,7 +142,6 @@ class Sgd(ClientLearner[P]):
             seed=self.seed,
             client=self.context.client,
             stage=stage,
-            rates=self.rates(),
             after_step=self.after_step,
         )
         self.metrics = done.metrics()

@@ -34,18 +34,6 @@ RANGES = {
         **dict.fromkeys(("old_temperature", "new_temperature"), "(0"),
     },
     "fedcurv": {"strength": "[0", "fisher_examples": "[1"},
-    "fedspace": {
-        **dict.fromkeys(("temperature", "representation_temperature"), "(0"),
-        **dict.fromkeys(("prototype_weight", "representation_weight"), "[0"),
-        **dict.fromkeys(("prototype_rate", "server_rate"), "(0, 1]"),
-    },
-    "fedssi": {
-        "strength": "[0",
-        "locality": "(0, 1]",
-        "damping": "(0",
-        "surrogate_rate": "(0",
-        "surrogate_epochs": "[1",
-    },
     "fot": {"energy": "(0, 1)", "energy_step": "[0, 1)", "sketch_width": "(0, 10]"},
     "glfc": {
         **dict.fromkeys(("compensation", "distillation", "noise"), "[0"),
@@ -77,8 +65,6 @@ RANGES = {
     "fedprox-ssgd": {"gamma": "(0, 1]", "minimum_rate": "[0"},
 }
 CHOICES = [
-    ("fedspace", "absent_classes", "forgotten"),
-    ("fedspace", "rotations", 4),
     ("glfc", "transition", "told"),
     ("icarl", "memory_policy", "all"),
     ("icarl", "classifier", "nearest"),

@@ -17,7 +17,6 @@ OLD_MODEL = {"memory/teacher"}
 JUDGED = {
     "fedavg": ({"heads"}, set(), {"base"}, set()),
     "ewc": ({"heads", "fisher", "anchor"}, set(), {"base"}, set()),
-    "fedssi": ({"heads", "omega"}, {"anchor"}, {"base"}, set()),
     "fedcurv": (
         {"heads"},
         set(),
@@ -38,7 +37,6 @@ JUDGED = {
         set(),
     ),
     "bic": ({"heads", "memory", "memory/classes"}, OLD_MODEL, {"base", "bias"}, set()),
-    "af-fcl": ({"heads", "memory/classes"}, OLD_MODEL, {"base"}, {"flow"}),
     "ss-il": (
         {"heads", "memory", "memory/tasks", "memory/classes"},
         OLD_MODEL,

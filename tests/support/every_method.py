@@ -20,8 +20,6 @@ def suited(name, folder):
     if name == "fedet":
         # Without public data nothing could tell groups of classes apart.
         found["strategy.groups"] = 1
-    if name == "af-fcl":
-        found["strategy.flow_hidden"] = 8
     if name == "lorm":
         encoder = saved(folder / "encoder", "vit", image_size=8, num_channels=1)
         found |= {"model": "lora-vit", "model.encoder": encoder}

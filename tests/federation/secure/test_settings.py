@@ -15,7 +15,7 @@ DIGITS = {"dataset": "digits", "model": "small", "clients": 4, "tasks": 2}
 INCREMENTAL = {**DIGITS, "scenario": "class-incremental"}
 ANALYTIC = {"name": "analytic", "form": "gram"}
 FEDAVG = "strategies.fedavg:FedAvg"
-SUMMED = {"af-fcl", "analytic", "bic", "fedprox-apd", "fedspace", "target", "lander"}
+SUMMED = {"analytic", "bic", "fedprox-apd", "target", "lander"}
 SUMMED |= {name for name, one in algorithms().items() if one.server == FEDAVG}
 
 

@@ -1,1 +1,0 @@
-"""AF-FCL, client side: a flow of features, and how far what it draws is believed."""

@@ -1,1 +1,0 @@
-"""FedSpace, client side."""
