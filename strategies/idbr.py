@@ -3,9 +3,11 @@
 Huang et al., NAACL 2021, https://arxiv.org/abs/2104.05489.
 """
 
+from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import Field
+from typing_extensions import override
 
 from fcl_flower.algorithms.registry import Algorithm
 from strategies.replay import MemoryParams
@@ -32,6 +34,10 @@ class IdbrParams(MemoryParams):
     """Weight of the loss of telling a text from its halves swapped, at least 0."""
     task: float = Field(1.0, ge=0)
     """Weight of the loss of telling tasks apart, at least 0."""
+
+    @override
+    def remarks(self, classes: int, clients: int) -> Mapping[str, str]:
+        return super().remarks(classes, clients) if self.budget == "fixed" else {}
 
 
 ALGORITHM = Algorithm(

@@ -1,8 +1,10 @@
 """Replay: declaration and hyper-parameters; its server side is that of FedAvg."""
 
+from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
 from pydantic import Field
+from typing_extensions import override
 
 from fcl_flower.algorithms.base import Params
 from fcl_flower.algorithms.registry import Algorithm
@@ -32,6 +34,20 @@ class MemoryParams(Params):
         """Return whether the policy needs features of the samples."""
         return self.memory_policy in ("herding", "leverage")
 
+    @override
+    def remarks(self, classes: int, clients: int) -> Mapping[str, str]:
+        return small_memory(self.memory_samples, classes)
+
+
+def small_memory(samples: int, classes: int) -> Mapping[str, str]:
+    """Say that a memory has fewer samples than there are classes."""
+    if not 0 < samples < classes:
+        return {}
+    return {
+        "memory": f"{samples} samples for {classes} classes (memory_samples): at least "
+        f"{classes - samples} classes have none, and the seed draws which"
+    }
+
 
 class ReplayParams(MemoryParams):
     """Hyper-parameters of replay."""
@@ -45,6 +61,10 @@ class ReplayParams(MemoryParams):
     strength: float = Field(0.0, ge=0)
     """Weight of the L2 term that keeps the body's output near that of the received
     model, at least 0; 0 is replay alone."""
+
+    @override
+    def remarks(self, classes: int, clients: int) -> Mapping[str, str]:
+        return super().remarks(classes, clients) if self.budget == "fixed" else {}
 
 
 ALGORITHM = Algorithm(

@@ -7,7 +7,8 @@ sampling (ACM TOMS 1985), whatever comes in which order. By the others it is the
 of a sample in the order of its class, best first; of K samples for C classes each class
 keeps its first K/C, as in iCaRL (Rebuffi et al., CVPR 2017, algorithm 5). What does not
 divide evenly, or what a class with too few samples leaves, goes to the others, so that
-the memory is full; iCaRL rounds K/C.
+the memory is full; iCaRL rounds K/C. Of more classes than K the seed draws those that
+keep a sample, anew with each task.
 
 Nothing here depends on rounds: a task counts once.
 """
@@ -111,7 +112,7 @@ def remember(
         "rank": _ranks(to_numpy(examples.y), params, seed, features, gram),
     }
     both = joined(without_task(memory, task), new)
-    return rows_at(both, _staying(both, params))
+    return rows_at(both, _staying(both, params, seed))
 
 
 def _ranks(
@@ -140,7 +141,7 @@ def _ranks(
     return ranks_by_class(y, lambda rows: drawn_order(weights[rows], rng))
 
 
-def _staying(buffer: Arrays, params: MemoryParams) -> Array:
+def _staying(buffer: Arrays, params: MemoryParams, seed: int) -> Array:
     """Return the places of the rows that the budget allows, ascending."""
     ranks, labels = dense(buffer["rank"]), dense(buffer["y"])
     room = min(params.memory_samples, len(ranks))
@@ -152,4 +153,9 @@ def _staying(buffer: Arrays, params: MemoryParams) -> Array:
         return np.sort(order[:room])
     # One sample of each class after the other, until there are enough.
     turns = ranks_by_class(labels, lambda rows: np.argsort(ranks[rows], kind="stable"))
-    return np.sort(np.lexsort((labels, turns))[:room])
+    classes, places = np.unique(labels, return_inverse=True)
+    if room < len(classes):
+        # By a number of each class: a task that is remembered again draws the same.
+        keys = [derive(seed, "kept-classes", label) for label in classes.tolist()]
+        places = np.argsort(np.argsort(keys))[places]
+    return np.sort(np.lexsort((places, turns))[:room])

@@ -1,5 +1,7 @@
 """What the settings of one strategy, scenario or model family have in common."""
 
+from collections.abc import Mapping
+
 from pydantic import BaseModel, ConfigDict
 
 
@@ -22,3 +24,12 @@ class Params(BaseModel):
     def needs_validation(self) -> bool:
         """Return whether validation samples decide more than the learning rate."""
         return False
+
+    def remarks(self, classes: int, clients: int) -> Mapping[str, str]:
+        """Say what a user may not expect of these settings, by topic.
+
+        Args:
+            classes: that one head of the network tells apart.
+            clients: of the run.
+        """
+        return {}

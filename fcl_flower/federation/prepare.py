@@ -116,6 +116,7 @@ def prepare(
         strategy = secure = SecureSum(strategy, config.federation)
     words = factory.build_word_vectors(resolved)
     remarks = {} if words is None else {"word vectors": words.origin}
+    remarks |= resolved.params.remarks(network.classes, clients)
     if isinstance(strategy, Explains):
         remarks |= strategy.remarks()
     for topic, remark in remarks.items():

@@ -3,10 +3,14 @@
 Qi et al., 2025, https://arxiv.org/abs/2507.07712.
 """
 
+from collections.abc import Mapping
+
 from pydantic import Field
+from typing_extensions import override
 
 from fcl_flower.algorithms.base import Params
 from fcl_flower.algorithms.registry import Algorithm
+from strategies.replay import small_memory
 
 
 class FedCbdrParams(Params):
@@ -27,6 +31,10 @@ class FedCbdrParams(Params):
     """Weight of the loss of stored samples, at least 0."""
     new_weight: float = Field(0.9, ge=0)
     """Weight of the loss of new samples, at least 0."""
+
+    @override
+    def remarks(self, classes: int, clients: int) -> Mapping[str, str]:
+        return small_memory(self.memory_samples * clients, classes)
 
 
 ALGORITHM = Algorithm(

@@ -12,13 +12,15 @@ import numpy as np
 from fcl_flower.core.types import Array
 
 
-def quotas(counts: Mapping[int, Array], samples: int) -> dict[int, Array]:
+def quotas(counts: Mapping[int, Array], samples: int, seed: int) -> dict[int, Array]:
     """Return how many samples of each class each client keeps.
 
     Args:
         counts: how many samples of each class a client has had, int64, shape
             (classes,), by client.
         samples: that a client keeps in the mean, at least 0.
+        seed: of the draw of those that keep one, where there are more classes than
+            samples.
 
     Returns:
         int64, shape (classes,), by client; no more than it has had. Two classes differ
@@ -26,7 +28,14 @@ def quotas(counts: Mapping[int, Array], samples: int) -> dict[int, Array]:
     """
     clients = sorted(counts)
     held = np.array([counts[client] for client in clients], np.int64)
-    wanted = evenly(samples * len(clients), held.sum(0))
+    total, limits = samples * len(clients), held.sum(0)
+    order = np.random.default_rng(seed).permutation(len(limits))
+    present = order[limits[order] > 0]
+    wanted = np.zeros_like(limits)
+    if total < len(present):
+        wanted[present[:total]] = 1
+    else:
+        wanted = evenly(total, limits)
     shares = [
         in_proportion(int(number), held[:, label])
         for label, number in enumerate(wanted)

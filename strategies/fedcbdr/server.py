@@ -15,6 +15,7 @@ from typing_extensions import override
 from fcl_flower.algorithms.base import ServerStrategy
 from fcl_flower.algorithms.hooks import AsksClients, KnowsModel, RestoresClients
 from fcl_flower.core.errors import WireError
+from fcl_flower.core.seeds import derive
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
 from fcl_flower.core.update_checks import finite, same_tensors
 from strategies.fedcbdr import FedCbdrParams
@@ -93,7 +94,8 @@ class FedCbdr(ServerStrategy[FedCbdrParams], AsksClients, RestoresClients, Knows
         grams = state.get(f"{_SUMS}/{stage.task}", {})
         if not stage.ends_task or str(client) not in grams:
             return {BASE: state[BASE]}
-        found = quotas(_counts(state), self.params.memory_samples)[client]
+        seed = derive(self.seed, "kept-classes")
+        found = quotas(_counts(state), self.params.memory_samples, seed)[client]
         total = np.sum([np.asarray(half) for half in grams.values()], axis=0)
         return {BASE: state[BASE], SELECTION: {"gram": total, "quotas": found}}
 

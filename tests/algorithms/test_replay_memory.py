@@ -11,7 +11,8 @@ from clients.replay.memory import remember
 from clients.replay.policies import drawn_order, herding_order, leverage_scores
 from fcl_flower.core.errors import ContractError
 from fcl_flower.data.examples import Examples
-from strategies.replay import MemoryParams
+from strategies.fedcbdr import FedCbdrParams
+from strategies.replay import MemoryParams, ReplayParams
 
 
 def examples(counts, start=0):
@@ -157,6 +158,33 @@ def test_the_draw_of_a_balanced_memory_depends_on_the_seed_alone():
     given = examples({0: 50, 1: 50})
     one, same, other = (remember({}, given, params(), s, task=0) for s in (3, 3, 4))
     assert drawn(one) == drawn(same) != drawn(other)
+
+
+@pytest.mark.parametrize("policy", ["balanced", "herding"])
+def test_the_seed_draws_which_classes_stay_in_too_small_a_memory(policy):
+    given, chosen = examples(dict.fromkeys(range(8), 3)), params(3, policy)
+    features = np.random.default_rng(0).normal(size=(24, 4))
+    kept = Counter()
+    for seed in range(40):
+        memory = remember({}, given, chosen, seed, task=0, features=features)
+        again = remember(memory, given, chosen, seed, task=0, features=features)
+        assert drawn(again) == drawn(memory)
+        assert sorted(classes(memory).values()) == [1, 1, 1]
+        kept.update(classes(memory).keys())
+    # 15 times each of the eight.
+    assert len(kept) == 8
+    assert min(kept.values()) > 5
+
+
+def test_a_memory_that_has_no_room_for_all_classes_says_so():
+    assert params(8).remarks(8, 2) == params(0).remarks(8, 2) == {}
+    said = params(3).remarks(8, 2)["memory"]
+    assert said.startswith("3 samples for 8 classes")
+    assert "5 classes have none" in said
+    assert ReplayParams(memory_samples=3).remarks(8, 2) == {}
+    assert ReplayParams(memory_samples=3, budget="fixed").remarks(8, 2)
+    assert FedCbdrParams(memory_samples=3).remarks(8, 2)
+    assert FedCbdrParams(memory_samples=4).remarks(8, 2) == {}
 
 
 def test_a_reservoir_keeps_each_sample_with_the_same_probability():

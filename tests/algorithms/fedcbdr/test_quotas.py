@@ -1,5 +1,7 @@
 """How many samples of which class each client of FedCBDR keeps."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
@@ -44,7 +46,7 @@ def test_all_classes_have_as_many_over_all_clients():
         7: np.array([0, 10, 0, 0]),
     }
 
-    found = quotas(counts, 5)  # 15 samples in all
+    found = quotas(counts, 5, seed=0)  # 15 samples in all
 
     assert {client: shares.tolist() for client, shares in found.items()} == {
         1: [2, 5, 0, 0],
@@ -58,8 +60,20 @@ def test_no_client_keeps_more_than_it_has():
     for _ in range(50):
         counts = {k: rng.integers(0, 9, 6) for k in range(4)}
         samples = int(rng.integers(0, 20))
-        found = quotas(counts, samples)
+        found = quotas(counts, samples, seed=0)
         assert all((found[k] <= counts[k]).all() for k in counts)
         total = sum(int(shares.sum()) for shares in found.values())
         have = sum(int(numbers.sum()) for numbers in counts.values())
         assert total == min(4 * samples, have)
+
+
+def test_the_seed_draws_which_classes_keep_a_sample_of_too_few():
+    counts = {0: np.array([9, 9, 0, 9, 9, 9]), 1: np.array([0, 3, 0, 9, 9, 9])}
+    drawn = Counter()
+    for seed in range(60):
+        shares = sum(quotas(counts, 1, seed).values())
+        assert sorted(shares) == [0, 0, 0, 0, 1, 1]
+        drawn.update(np.flatnonzero(shares).tolist())
+    # Two of the five that anybody has in each draw: 24 times each.
+    assert sorted(drawn) == [0, 1, 3, 4, 5]
+    assert min(drawn.values()) > 10
