@@ -39,9 +39,7 @@ says what is taken. Settings are given
 - in a file, as a table for each section;
 - for plain Flower, as `flwr run . --run-config 'training.epochs=2'`.
 
-`fcl list NAME` shows the same for one section, strategy, scenario or model. A file of
-an earlier version is converted by
-[`fcl config upgrade FILE`](command-line.md#files-of-an-earlier-version).
+`fcl list NAME` shows the same for one section, strategy, scenario or model.
 """
 
 

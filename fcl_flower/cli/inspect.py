@@ -1,8 +1,7 @@
-"""The commands ``fcl list`` and ``fcl config``: what there is, and how it is set."""
+"""The command ``fcl list``: what there is, and how it is set."""
 
 import inspect
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import click
@@ -13,10 +12,8 @@ from rich.padding import Padding
 from rich.table import Table
 
 from fcl_flower.config.describe import Setting, describe
-from fcl_flower.config.parsing import read_toml
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.config.upgrade import is_flat, upgrade
-from fcl_flower.core.errors import refuse, unknown
+from fcl_flower.core.errors import unknown
 
 
 @click.command("list")
@@ -30,21 +27,6 @@ def list_(name: str | None) -> None:
         _show_all(Console())
     else:
         _show_one(Console(), name)
-
-
-@click.group()
-def config() -> None:
-    """Work on configuration files."""
-
-
-@config.command("upgrade")
-@click.argument("file", type=click.Path(path_type=Path))
-def upgrade_(file: Path) -> None:
-    """Print a config.toml or study FILE of an earlier version in today's sections."""
-    values = read_toml(file, "file")
-    if not is_flat(values):
-        raise refuse("file", str(file), "keys of an earlier version, in no section")
-    click.echo(upgrade(values), nl=False)
 
 
 def _show_all(console: Console) -> None:

@@ -15,7 +15,7 @@ from fcl_flower.cli.deploy import certs, client, run, server
 from fcl_flower.cli.export.network import export_model
 from fcl_flower.cli.export.numbers import export
 from fcl_flower.cli.forget import forget
-from fcl_flower.cli.inspect import config, list_
+from fcl_flower.cli.inspect import list_
 from fcl_flower.cli.options import configured, run_options
 from fcl_flower.cli.simulate import simulate
 from fcl_flower.core.errors import ConfigError, FclError, PluginWarning, refuse
@@ -23,7 +23,7 @@ from fcl_flower.core.errors import ConfigError, FclError, PluginWarning, refuse
 
 @click.group(
     commands=[
-        *(simulate, compare, study, list_, config),
+        *(simulate, compare, study, list_),
         *(export, export_model),
         *(forget, check_data, certs, server, client, run),
     ],

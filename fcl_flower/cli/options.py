@@ -9,8 +9,7 @@ import click
 
 from fcl_flower.config.parsing import flatten, parse_pair, read_toml
 from fcl_flower.config.run_config import RunConfig, long_keys
-from fcl_flower.config.upgrade import is_flat
-from fcl_flower.core.errors import ConfigError, refuse
+from fcl_flower.core.errors import refuse
 from fcl_flower.results.run_folder import CHECKPOINT, free_folder
 
 if TYPE_CHECKING:
@@ -215,15 +214,9 @@ def read_config(path: Path, key: str) -> RunConfig:
     """Return the configuration in a file.
 
     Raises:
-        ConfigError: it cannot be read, or is of an earlier version.
+        ConfigError: it cannot be read, or holds what is no setting.
     """
-    values = read_toml(path, key)
-    if is_flat(values):
-        raise ConfigError(
-            f"{key}: got {str(path)!r} of an earlier version, expected sections; "
-            f"fcl config upgrade {path} prints it so"
-        )
-    return RunConfig.of(flatten(values))
+    return RunConfig.of(flatten(read_toml(path, key)))
 
 
 def listed(text: str, key: str, what: str = "names") -> list[str]:

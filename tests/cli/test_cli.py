@@ -121,7 +121,6 @@ def test_bad_input_is_answered_with_one_sentence(fcl, nothing_runs, arguments, p
         ("[strategi]\nname = 'x'", ["strategi.name", "did you mean 'strategy'?"]),
         ("training = 3", ["training: got 3", "a table, as this is a section"]),
         ("[strategy]\nlambda1 = [1]", ["strategy.lambda1: got [1]", "a boolean, a"]),
-        ("clients = 3", ["'run.toml' of an earlier version", "fcl config upgrade"]),
     ],
 )
 def test_a_malformed_file_is_answered_with_one_sentence(
@@ -191,8 +190,6 @@ def test_a_folder_that_cannot_be_written_is_named(fcl, nothing_runs, monkeypatch
         (["compare", "--clients", "-1"], ["scenario.clients: got -1"]),
         (["list", "fedwiet"], ["name: got 'fedwiet'", "did you mean 'fedweit'?"]),
         (["list", "trainin"], ["did you mean 'training'?"]),
-        (["config", "upgrade", "missing.toml"], ["file: got 'missing.toml'"]),
-        (["config", "upgrade"], ["FILE"]),
         (["check-data", "missing"], ["data-path", "missing"]),
     ],
     ids=str,

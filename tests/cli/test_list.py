@@ -1,4 +1,3 @@
-import tomllib
 import warnings
 
 import numpy as np
@@ -65,31 +64,6 @@ def test_a_data_set_has_a_line(fcl):
     answer = fcl("list", "digits")
     assert (answer.code, answer.err) == (0, "")
     assert answer.out.startswith("digits: 1,797 real 8x8 images")
-
-
-def test_a_former_file_is_printed_in_sections(fcl, tmp_path):
-    (tmp_path / "old.toml").write_text('strategy = "ewc"\nclients = 3\nseed = 2\n')
-    answer = fcl("config", "upgrade", "old.toml")
-    assert (answer.code, answer.err) == (0, "")
-    found = RunConfig.of(tomllib.loads(answer.out))
-    kept = {"strategy": "ewc", "clients": 3, "seed": 2, "lr_patience": 3}
-    assert found == RunConfig.from_settings(**kept)  # with the default of its time
-
-
-@pytest.mark.parametrize(
-    ("text", "parts"),
-    [
-        ("[run]\nseed = 1\n", ["file: got 'x.toml'", "of an earlier version"]),
-        (
-            "clients = 3\nclient = 3",
-            ["client: got 'client'", "did you mean 'clients'?"],
-        ),
-        ("clients = -3", ["scenario.clients: got -3"]),
-    ],
-)
-def test_a_file_that_cannot_be_upgraded_is_refused(fcl, tmp_path, text, parts):
-    (tmp_path / "x.toml").write_text(text)
-    fcl("config", "upgrade", "x.toml").is_refusal(*parts)
 
 
 def test_a_broken_plug_in_is_a_warning_and_the_list_is_shown(

@@ -313,12 +313,6 @@ def test_counterparts_can_be_declined(tmp_path):
             "run.output: got 'mine', expected none in a study, whose --output holds ",
         ),
         (
-            '[[variant]]\nstrategy = "ewc"',
-            "study: got '{path}' of an earlier version, expected sections; fcl config "
-            "upgrade {path} prints it so",
-        ),
-        ("[run]\nclients = 3\n[[variant]]", "study: got '{path}' of an earlier versi"),
-        (
             "choice_seeds = [7]",
             "choice_seeds: got [7], expected none, without candidates",
         ),

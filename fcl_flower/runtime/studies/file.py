@@ -9,7 +9,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fcl_flower.config.parsing import Scalar, flatten, read_toml, validate_params
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.config.upgrade import is_flat
 from fcl_flower.core.errors import ConfigError, refuse, unknown
 from fcl_flower.runtime.studies.plan import Choice, Row, Study
 
@@ -36,11 +35,6 @@ def read_study(path: Path) -> Study:
         ConfigError: the file is missing or wrong.
     """
     found = read_toml(path, "study")
-    if is_flat(found):
-        raise ConfigError(
-            f"study: got {str(path)!r} of an earlier version, expected sections; "
-            f"fcl config upgrade {path} prints it so"
-        )
     try:
         checked = validate_params(_StudyFile, found, f"study {path.name}: ")
         _check_sections(checked.run)
