@@ -1,150 +1,126 @@
-"""Every strategy against the numbers that it is known to give, bit by bit.
+"""Every strategy and every way of a run against the numbers that it is known to give.
 
-``numbers.json`` holds, for each strategy, what a run of seed 1 on its default scenario
-gave on CPU: accuracies, bytes of every kind in both directions, and a checksum of the
-server's last state; synchronous, asynchronous where that is possible, and interrupted
-and resumed. A change that is not meant to change results must leave them as they are::
+``numbers.json`` holds what each case of ``cases.py`` gave on CPU: accuracies, bytes of
+every kind in both directions, and checksums of the last states of server and clients.
+A change that is not meant to change results must leave them as they are::
 
-    python experiments/reference_numbers/check.py             # minutes
-    python experiments/reference_numbers/check.py --all       # an hour: whole encoders
-
-Cases of strategies that train a whole encoder come in two sizes: ``small`` has two
-clients, two tasks and few samples of each class.
+    python experiments/reference_numbers/check.py            # small cases, minutes
+    python experiments/reference_numbers/check.py --all      # long ones, too: an hour
+    python experiments/reference_numbers/check.py --only methods/fedavg,wire
+    python experiments/reference_numbers/check.py --backend flower
+    python experiments/reference_numbers/check.py --write --only rounds
 """
 
 import argparse
-import hashlib
 import json
 import math
 import os
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-import numpy as np
-from flwr.app import Context, Message
-from typing_extensions import override
+os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported
 
-from fcl_flower.config.run_config import RunConfig
-from fcl_flower.core.sparse import SparseArray
-from fcl_flower.core.types import Array
-from fcl_flower.federation.pacing.in_flight import CheckpointStore
-from fcl_flower.federation.transport.state_store import FolderStateStore
-from fcl_flower.results.run_folder import CHECKPOINT
-from fcl_flower.runtime.in_process.grid import InProcessGrid
-from fcl_flower.runtime.in_process.run import run_apps
-from fcl_flower.setup.resolve import resolve
+import materials
+import runs
+from cases import LONG, ON_FLOWER, SMALL, Case
 
 NUMBERS = Path(__file__).with_name("numbers.json")
-WHOLE_ENCODERS = ("finetune", "replay", "replay-reg", "mtl", "fedet")
-
-
-class InterruptedRunError(BaseException):
-    """The server's process is gone, and blames no client for it."""
-
-
-class MortalGrid(InProcessGrid):
-    """A grid whose server dies after some number of training replies."""
-
-    left = 0
-
-    @override
-    def reply(self, message: Message, context: Context) -> Message:
-        if message.metadata.message_type.startswith("train"):
-            self.left -= 1
-            if self.left < 0:
-                raise InterruptedRunError
-        return super().reply(message, context)
+Numbers: TypeAlias = dict[str, Any]
 
 
 def main() -> None:
-    """Compare the cases that are asked for; exit with 1 where one differs."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--all", action="store_true", help="whole encoders, too")
-    parser.add_argument("--only", default="", help="cases that begin with this")
-    given = parser.parse_args()
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    wrong = []
-    for name, expected in json.loads(NUMBERS.read_text()).items():
-        if not name.startswith(given.only) or (
-            name in WHOLE_ENCODERS and not given.all
-        ):
-            continue
-        started = time.monotonic()
-        with tempfile.TemporaryDirectory() as folder:
-            found = numbers(Path(folder), expected["settings"], expected.get("stop", 0))
-        differing = [k for k in found if not same(found[k], expected[k])]
-        wrong += [name] * bool(differing)
-        verdict = "the same" if not differing else f"OTHER: {', '.join(differing)}"
-        print(f"{name}: {verdict} ({time.monotonic() - started:.0f} s)", flush=True)
+    """Compare the chosen cases, or write them anew; exit with 1 where one differs."""
+    given = arguments()
+    cases, known = chosen(given), json.loads(NUMBERS.read_text())
+    began, wrong = time.monotonic(), []
+    with tempfile.TemporaryDirectory(prefix="fcl-") as name:
+        folder = Path(name)
+        materials.write(folder)
+        if given.write:  # a case that does not repeat is no reference
+            known |= dict(outcomes(cases, folder, given.backend))
+        last = time.monotonic()
+        for case, found in outcomes(cases, folder, given.backend):
+            differing = differences(found, known[case])
+            wrong += [case] * bool(differing)
+            verdict = f"OTHER: {', '.join(differing)}" if differing else "the same"
+            print(f"{case}: {verdict} ({time.monotonic() - last:.1f} s)", flush=True)
+            last = time.monotonic()
+    if given.write:
+        write(known)
+    print(f"{len(cases)} cases in {time.monotonic() - began:.0f} s")
     sys.exit(f"other numbers: {', '.join(wrong)}" if wrong else 0)
 
 
-def numbers(folder: Path, settings: Mapping[str, Any], stop: int) -> dict[str, Any]:
-    """Run one case; return what is compared.
-
-    Args:
-        folder: for the run.
-        settings: of `RunConfig.from_settings`.
-        stop: training replies after which the run is interrupted, and resumed; 0 for
-            none.
-    """
-    config = RunConfig.from_settings(
-        **settings, seed=1, output=str(folder), client_state=str(folder / "clients")
+def arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--small", action="store_true", help="small cases: the default")
+    size.add_argument("--all", action="store_true", help="long cases, too")
+    parser.add_argument("--only", default="", help="beginnings of names: A,B,...")
+    parser.add_argument(
+        "--backend", choices=("in-process", "flower"), default="in-process"
     )
-    config = resolve(config).config
-    if stop:
-        grid = MortalGrid(nodes(config), config.flat())
-        grid.left = stop
-        try:
-            run_apps(grid, config)
-        except InterruptedRunError:
-            config = config.replace(resume=True)
-    run_apps(InProcessGrid(nodes(config), config.flat()), config)
-    summary = json.loads((folder / "summary.json").read_text())
-    # Without what is in flight in an asynchronous run, which is no part of the state.
-    store = CheckpointStore(FolderStateStore(folder / CHECKPOINT))
-    state = store.load(before=sys.maxsize)
-    assert state is not None
-    digest = hashlib.sha256()
-    for part in exact(state.payload):
-        digest.update(part)
-    measured = json.loads(NUMBERS.read_text())["fedavg"].keys() - {"settings", "stop"}
-    found = {key: summary[key] for key in measured - {"state_sha256"}}
-    return {**found, "state_sha256": digest.hexdigest()}
+    parser.add_argument("--write", action="store_true", help="write the numbers anew")
+    given = parser.parse_args()
+    if given.write and given.backend == "flower":
+        parser.error("--write goes with --backend in-process")
+    return given
 
 
-def nodes(config: RunConfig) -> range:
-    """Return a node for each client."""
-    return range(101, 101 + config.scenario.clients)
+def chosen(given: argparse.Namespace) -> dict[str, Case]:
+    """Choose the cases that the command line asks for."""
+    cases = {**SMALL, **LONG} if given.all else dict(SMALL)
+    if given.backend == "flower":
+        cases = {name: SMALL[name] for name in ON_FLOWER}
+    beginnings = tuple(given.only.split(","))
+    found = {n: case for n, case in cases.items() if n.startswith(beginnings)}
+    return found or sys.exit(f"no case begins with {given.only}")
 
 
-def exact(value: object) -> Iterator[bytes]:
-    """Yield all that a payload consists of, in an order of its own."""
-    if isinstance(value, Mapping):
-        for key in sorted(value):
-            yield repr(key).encode()
-            yield from exact(value[key])
-    elif isinstance(value, SparseArray):
-        parts = (plain(value.indices), plain(value.values))
-        yield repr(("sparse", value.shape, *parts)).encode()
-    else:
-        yield repr(plain(np.asarray(value))).encode()
+def outcomes(
+    cases: Mapping[str, Case], folder: Path, backend: str
+) -> Iterator[tuple[str, Numbers]]:
+    """Run cases; yield what is compared of each as it is over."""
+    if backend == "flower":
+        yield from runs.run_on_flower(cases, folder)
+        return
+    for name, case in cases.items():
+        with tempfile.TemporaryDirectory(dir=folder) as run:
+            try:
+                found = runs.run(case, Path(run), folder)
+            except Exception as error:
+                traceback.print_exc()
+                found = {"failure": repr(error)}
+        yield name, found
 
 
-def plain(array: Array) -> tuple[str, tuple[int, ...], bytes]:
-    """Return all that an array consists of."""
-    return array.dtype.name, array.shape, array.tobytes()
+def differences(found: Numbers, expected: Numbers) -> list[str]:
+    """Name the numbers that are others than those that were written."""
+    failure = ["failure"] * ("failure" in found)
+    return failure or [k for k in expected if not same(found[k], expected[k])]
 
 
 def same(found: object, expected: object) -> bool:
-    """Return whether two values of a summary are the same, NaN and None included."""
+    """Compare two values of a summary, of which NaN is NaN."""
     if isinstance(found, float) and isinstance(expected, float) and math.isnan(found):
         return math.isnan(expected)
     return found == expected
+
+
+def write(known: Mapping[str, Numbers]) -> None:
+    """Write the numbers of all cases that there are, a line each."""
+    lines = (
+        f"{json.dumps(name)}: {json.dumps(known[name], separators=(',', ':'))}"
+        for name in {**SMALL, **LONG}
+        if name in known and "failure" not in known[name]
+    )
+    NUMBERS.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
 if __name__ == "__main__":
