@@ -28,7 +28,7 @@ from fcl_flower.core.seeds import derive
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData, concat
 from fcl_flower.models.multi_head import mask_logits
-from fcl_flower.training.loop import fit_once
+from fcl_flower.training.loop import Fit, fit
 from fcl_flower.training.tensors import dense, to_numpy, to_torch
 from strategies.bic import BicParams
 
@@ -132,7 +132,14 @@ class Bic(Sgd[BicParams]):
         )
         numbered = Examples(torch.arange(len(held.y), device=held.y.device), held.y)
         seed = derive(context.seed, "bic-bias", context.client, stage.round)
-        fit_once({"alpha": alpha, "beta": beta}, objective, numbered, training, seed)
+        job = Fit(
+            parameters={"alpha": alpha, "beta": beta},
+            objective=objective,
+            examples=numbered,
+            training=training,
+            seed=seed,
+        )
+        fit(job)
         scale[new], shift[new] = to_numpy(alpha), to_numpy(beta)
         return {"scale": scale, "shift": shift}
 

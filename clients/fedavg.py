@@ -16,8 +16,8 @@ from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.privacy.randomness import secret_generator
 from fcl_flower.training.feature_cache import frozen_features
-from fcl_flower.training.loop import Score, StepSize, Training, fit, score
-from fcl_flower.training.private_loop import fit_privately
+from fcl_flower.training.loop import Fit, Score, StepSize, Training, fit, score
+from fcl_flower.training.private import fit_dp_sgd
 from fcl_flower.training.tensors import load, snapshot
 
 
@@ -132,18 +132,19 @@ class Sgd(ClientLearner[P]):
             model.eval()
             return score(lambda x: model(x, task), held)
 
-        done = fit(
-            trained,
-            objective,
-            validate,
-            numbered,
-            self.training(stage),
-            optimizer_state={} if stage.starts_task else state.get("optimizer", {}),
+        job = Fit(
+            parameters=trained,
+            objective=objective,
+            examples=numbered,
+            training=self.training(stage),
             seed=self.seed,
             client=self.context.client,
-            stage=stage,
+            round=stage.round,
+            validate=validate,
+            optimizer_state={} if stage.starts_task else state.get("optimizer", {}),
             after_step=self.after_step,
         )
+        done = fit(job)
         self.metrics = done.metrics()
         heads = {**state.get("heads", {}), **snapshot(model, sorted(own_head))}
         return heads, done.optimizer_state
@@ -164,7 +165,7 @@ class Sgd(ClientLearner[P]):
             return cross_entropy(logits, y[None])
 
         context = self.context
-        fit_privately(
+        fit_dp_sgd(
             trained,
             loss,
             lambda: self.penalty(nothing, nothing),

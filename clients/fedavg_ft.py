@@ -16,7 +16,7 @@ from fcl_flower.core.seeds import derive
 from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData, batches
 from fcl_flower.training.feature_cache import frozen_features
-from fcl_flower.training.loop import fit_once
+from fcl_flower.training.loop import Fit, fit
 from fcl_flower.training.tensors import load, snapshot
 from strategies.fedavg_ft import FedAvgFtParams
 
@@ -57,7 +57,14 @@ class FineTuned(Sgd[FedAvgFtParams], SelectsModel):
             return cross_entropy(model(x, 0), y)
 
         training = replace(self.context.training, epochs=self.params.tuning_epochs)
-        fit_once(trained, objective, few, training, seed)
+        job = Fit(
+            parameters=trained,
+            objective=objective,
+            examples=few,
+            training=training,
+            seed=seed,
+        )
+        fit(job)
         return {"base": snapshot(model, sorted(shared))}
 
     @override

@@ -12,12 +12,11 @@ from clients.target import Distilling
 from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData
 from fcl_flower.models.multi_head import CLOSED
-from fcl_flower.training.distillation import divergence
-from fcl_flower.training.synthesis.anchors import projection
-from fcl_flower.training.synthesis.losses import beyond
+from fcl_flower.training.distillation import softened_kl
 from fcl_flower.training.tensors import to_torch
 from strategies.lander import LanderParams
 from strategies.lander.server import ANCHORS
+from strategies.lander.trainer import bounding_loss, projection
 from strategies.target.server import SAMPLES
 
 
@@ -63,13 +62,15 @@ class Lander(Distilling[LanderParams]):
         self, logits: Tensor, labels: Tensor, rows: Tensor, hidden: Tensor
     ) -> Tensor:
         old, params = self.old, self.params
-        near = beyond(params.radius, self._project(hidden), self._anchors[labels])
+        near = bounding_loss(
+            params.radius, self._project(hidden), self._anchors[labels]
+        )
         if old is None:
             return cross_entropy(logits, labels) + params.anchor_weight * near
         chosen = next(old.batches)
         head, features = self.model.heads[0], self.model.body(old.x[chosen])
         found = head(features)[:, old.labels]
-        kept = divergence(found, old.logits[chosen], params.temperature).mean()
+        kept = softened_kl(found, old.logits[chosen], params.temperature).mean()
         kept = kept + mse_loss(self._project(features), self._features[chosen])
         new = cross_entropy(logits.masked_fill(old.closed, CLOSED), labels)
         current, previous = params.weights(self._classes(), len(old.labels))

@@ -17,11 +17,11 @@ from fcl_flower.core.seeds import derive
 from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData
 from fcl_flower.models.multi_head import CLOSED
-from fcl_flower.training.distillation import divergence
-from fcl_flower.training.synthesis.trainer import inputs
+from fcl_flower.training.distillation import softened_kl
 from fcl_flower.training.tensors import dense, to_torch
 from strategies.target import TargetParams
 from strategies.target.server import SAMPLES
+from strategies.target.trainer import inputs
 
 
 class Old(NamedTuple):
@@ -118,6 +118,6 @@ class Target(Distilling[TargetParams]):
             return super().loss(logits, labels, rows, hidden)
         chosen = next(old.batches)
         found = self.model(old.x[chosen], 0)[:, old.labels]
-        kept = divergence(found, old.logits[chosen], params.temperature).mean()
+        kept = softened_kl(found, old.logits[chosen], params.temperature).mean()
         new = cross_entropy(logits.masked_fill(old.closed, CLOSED), labels)
         return new + params.alpha * kept

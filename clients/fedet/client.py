@@ -27,10 +27,10 @@ from fcl_flower.privacy.accounting import SPENT, gaussian_epsilon
 from fcl_flower.privacy.randomness import secret_generator
 from fcl_flower.training.distillation import DistillationSet, distill, predict_logits
 from fcl_flower.training.feature_cache import frozen_features
-from fcl_flower.training.loop import Score, fit, score
-from fcl_flower.training.router import Router
+from fcl_flower.training.loop import Fit, Score, fit, score
 from fcl_flower.training.tensors import load, snapshot
 from strategies.fedet import FedEtParams
+from strategies.fedet.trainer import Router
 
 KNOWN = "meta/known"
 NEVER = -1e4
@@ -205,18 +205,17 @@ class FedEt(ClientLearner[FedEtParams]):
             model.eval()
             return score(lambda x: model(x, 0)[:, new], held)
 
-        done = fit(
-            {n: p for n, p in model.named_parameters() if p.requires_grad},
-            objective,
-            validate,
-            inner,
-            self.context.training,
-            optimizer_state={},
+        job = Fit(
+            parameters={n: p for n, p in model.named_parameters() if p.requires_grad},
+            objective=objective,
+            examples=inner,
+            training=self.context.training,
             seed=self.context.seed,
             client=self.context.client,
-            stage=stage,
+            round=stage.round,
+            validate=validate,
         )
-        return done.metrics()
+        return fit(job).metrics()
 
     def _distilled_on(
         self, mine: Examples, part: Examples, old: Tensor, seed: int

@@ -38,7 +38,7 @@ from fcl_flower.core.seeds import derive
 from fcl_flower.core.sparse import SparseArray
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData
-from fcl_flower.training.loop import fit, score
+from fcl_flower.training.loop import Fit, fit, score
 from fcl_flower.training.tensors import arrays_of, dense, snapshot, to_numpy, to_torch
 from strategies.fedweit import FedWeitParams
 from strategies.fedweit.decomposition import decomposed
@@ -119,19 +119,20 @@ class FedWeit(ClientLearner[W], AnswersQueries):
         task = stage.task
         work = self.build_task_model(state, task)
         seen = work.prepared(data)
-        done = fit(
-            work.leaves,
-            work.loss,
-            lambda: score(work.logits, seen.valid),
-            seen.train,
-            self.context.training,
-            optimizer_state=state["optimizer"],
+        job = Fit(
+            parameters=work.leaves,
+            objective=work.loss,
+            examples=seen.train,
+            training=self.context.training,
             seed=self.context.seed,
-            client=self.context.client,
-            stage=stage,
             rates=work.rates,
             after_step=work.shrink,
+            client=self.context.client,
+            round=stage.round,
+            validate=lambda: score(work.logits, seen.valid),
+            optimizer_state=state["optimizer"],
         )
+        done = fit(job)
         after = {**state, **self.changed(work, task), "optimizer": done.optimizer_state}
         loss = score(work.logits, seen.valid).loss if self.params.drop_harmful else 0.0
         return after, done.metrics(), loss

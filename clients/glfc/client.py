@@ -22,12 +22,9 @@ from fcl_flower.core.seeds import derive
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData, batches, concat
 from fcl_flower.models.registry import MultiHeadModel
-from fcl_flower.training.inversion.encoding_network import (
-    EncodingNetwork,
-    sample_gradients,
-)
 from fcl_flower.training.tensors import arrays_of, dense, load, to_numpy, to_torch
 from strategies.glfc import GlfcParams
+from strategies.glfc.trainer import EncodingNetwork, sample_gradients
 
 _CHUNK = 512
 

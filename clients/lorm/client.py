@@ -19,7 +19,7 @@ from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.models.registry import MultiHeadModel
 from fcl_flower.models.transformer.lora import LoraTransformer
 from fcl_flower.training.feature_cache import frozen_features
-from fcl_flower.training.loop import FitResult, Score, fit, score
+from fcl_flower.training.loop import Fit, FitResult, Score, fit, score
 from fcl_flower.training.tensors import load, snapshot, to_torch
 from strategies.lorm import LormParams
 from strategies.lorm.merging import damped, upper_half
@@ -159,18 +159,18 @@ class Lorm(ClientLearner[LormParams]):
         trained = {*factors, WEIGHT, BIAS}
         # The optimizer starts anew: what it has learned of one factor does not help
         # the other. Rows of other classes are not sent.
-        return fit(
-            {n: p for n, p in model.named_parameters() if n in trained},
-            objective,
-            validate,
-            Examples(examples.x, places[examples.y]),
-            self.context.training,
-            optimizer_state={},
+        job = Fit(
+            parameters={n: p for n, p in model.named_parameters() if n in trained},
+            objective=objective,
+            examples=Examples(examples.x, places[examples.y]),
+            training=self.context.training,
             seed=self.context.seed,
-            client=self.context.client,
-            stage=stage,
             rates=dict.fromkeys(factors, self.params.factor_rate),
+            client=self.context.client,
+            round=stage.round,
+            validate=validate,
         )
+        return fit(job)
 
     def _grams(self, x: Tensor) -> Arrays:
         """Return what enters layers and head, as means over tokens and samples."""

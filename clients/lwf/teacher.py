@@ -15,7 +15,7 @@ from torch import Tensor
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage
 from fcl_flower.data.examples import Examples, batches
 from fcl_flower.models.multi_head import Head, MultiHeadModel
-from fcl_flower.training.distillation import divergence
+from fcl_flower.training.distillation import softened_kl
 from fcl_flower.training.tensors import dense, load, to_numpy
 
 CHUNK = 512
@@ -149,4 +149,4 @@ def distillation(logits: Tensor, targets: Tensor, temperature: float) -> Tensor:
         targets: the teacher's, the same shape.
         temperature: T, above 0.
     """
-    return temperature**2 * divergence(logits, targets, temperature).mean()
+    return temperature**2 * softened_kl(logits, targets, temperature).mean()

@@ -36,7 +36,7 @@ from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData, concat
 from fcl_flower.models.multi_head import MultiHeadModel
 from fcl_flower.training.feature_cache import frozen_features
-from fcl_flower.training.loop import fit_once
+from fcl_flower.training.loop import Fit, fit
 from fcl_flower.training.tensors import load, snapshot, to_torch
 from strategies.podnet import PodNetParams
 
@@ -136,13 +136,14 @@ class PodNet(Sgd[PodNetParams], ReplacesHeads):
             epochs=params.finetune_epochs,
             learning_rate=params.finetune_rate * context.training.learning_rate,
         )
-        fit_once(
-            {"proxies": head.proxies},
-            lambda hidden, labels: margin_loss(head(hidden), labels, margin),
-            Examples(outputs(self.model, kept).hidden, kept.y),
-            training,
-            derive(context.seed, "finetune", context.client, task),
+        job = Fit(
+            parameters={"proxies": head.proxies},
+            objective=lambda hidden, y: margin_loss(head(hidden), y, margin),
+            examples=Examples(outputs(self.model, kept).hidden, kept.y),
+            training=training,
+            seed=derive(context.seed, "finetune", context.client, task),
         )
+        fit(job)
         learned = snapshot(self.model, self.model.shared_names())
         return replace(update, payload={"base": learned})
 

@@ -23,11 +23,11 @@ from typing_extensions import override
 from clients.fedweit.client import FedWeit
 from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.core.sparse import SparseArray
-from fcl_flower.core.types import Arrays, Payload, TaskStage
+from fcl_flower.core.types import Arrays, Payload
 from fcl_flower.data.examples import Examples, batches
 from fcl_flower.models.convolutional.lenet import LeNetParams
 from fcl_flower.models.registry import MultiHeadModel, create_model
-from fcl_flower.training.loop import Score, Training, fit
+from fcl_flower.training.loop import Fit, Training, fit
 from strategies.fedweit import FedWeitParams
 
 if str(SIDES) not in sys.path:
@@ -182,19 +182,18 @@ def ours(size: Size, task: int) -> Turn:
 
     def turn(examples: Examples) -> float:
         nonlocal moments
-        done = fit(
-            work.leaves,
-            work.loss,
-            lambda: Score(math.nan, math.nan),  # bare steps validate nothing either
-            examples,
-            training,
-            optimizer_state=moments,
+        job = Fit(  # bare steps validate nothing either
+            parameters=work.leaves,
+            objective=work.loss,
+            examples=examples,
+            training=training,
             seed=1,
-            client=0,
-            stage=TaskStage(1, task, starts_task=False, ends_task=False),
+            round=1,
             rates=work.rates,
             after_step=work.shrink,
+            optimizer_state=moments,
         )
+        done = fit(job)
         moments = done.optimizer_state
         return done.loss
 

@@ -23,8 +23,8 @@ from fcl_flower.federation.transport.state_store import FolderStateStore
 from fcl_flower.setup import factory
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.distillation import predict_logits
-from fcl_flower.training.router import Router
 from fcl_flower.training.tensors import load
+from strategies.fedet.trainer import Router
 
 
 class Outcome(NamedTuple):

@@ -38,9 +38,8 @@ from fcl_flower.privacy.randomness import is_simulated, secret_generator
 from fcl_flower.results.diagnostics.privacy import EPSILON
 from fcl_flower.setup import factory
 from fcl_flower.setup.resolved_run import ResolvedRun
-from fcl_flower.training.answers import Answers
-from fcl_flower.training.loop import score
-from fcl_flower.training.private_loop import charge, planned_steps, spent_epsilon
+from fcl_flower.training.loop import ClassCounts, score
+from fcl_flower.training.private import charge, planned_steps, spent_epsilon
 
 
 def client_data(
@@ -232,7 +231,7 @@ class Client:
     ) -> tuple[list[float], list[list[list[int]]]]:
         """Return the fraction of right answers on every task so far, or concept.
 
-        Beside it `Answers.by_class` of each, where the run asks for it.
+        Beside it `ClassCounts.by_class` of each, where the run asks for it.
         """
         hidden = self.scenario.stream is not None
         blind = self.run.hidden_tasks
@@ -252,7 +251,7 @@ class Client:
             if labels is not None:
                 predict = partial(_masked, predict, labels)
             test = self._examples(task, "test")
-            answers = Answers(predict)
+            answers = ClassCounts(predict)
             counted = self.config.federation.per_class
             found.append(score(answers if counted else predict, test).accuracy)
             if counted:

@@ -154,7 +154,7 @@ def trained(message: Message, client: Client, train: Train) -> Message:
 
 def _counted(train: Train) -> Train:
     """Return the same training, whose updates say what it has computed."""
-    from fcl_flower.training.operations import multiply_adds
+    from fcl_flower.training.loop import multiply_adds
 
     def counted(
         state: Payload, received: Payload, stage: TaskStage, data: TaskData

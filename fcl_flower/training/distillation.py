@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy, kl_div
 
 from fcl_flower.data.examples import Examples, batches
 from fcl_flower.models.registry import MultiHeadModel
-from fcl_flower.training.loop import Training, fit_once
+from fcl_flower.training.loop import Fit, Training, fit
 
 
 class DistillationSet(NamedTuple):
@@ -36,13 +36,13 @@ class DistillationSet(NamedTuple):
     weight: float = 0.0
 
 
-def squared_error(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean over samples and classes (equations 4 and 7 of FedET)."""
+def logit_mse(logits: Tensor, targets: Tensor) -> Tensor:
+    """Compute the mean squared error over samples and classes, of FedET's (4), (7)."""
     return (logits - targets).square().mean()
 
 
-def divergence(logits: Tensor, targets: Tensor, temperature: float) -> Tensor:
-    """Return KL(softmax(targets / T) || softmax(logits / T)) of each sample, (batch,).
+def softened_kl(logits: Tensor, targets: Tensor, temperature: float) -> Tensor:
+    """Compute KL(softmax(targets / T) || softmax(logits / T)) of each sample, (batch,).
 
     Args:
         logits: of the model that learns, shape (batch, classes).
@@ -61,14 +61,12 @@ def distill(
     epochs: int,
     seed: int,
 ) -> float:
-    """Train all of the model that is not frozen; return the last epoch's mean loss.
-
-    The rate is constant, and the optimizer starts anew.
+    """Train all of a model that is not frozen; return the last epoch's mean loss.
 
     Args:
         model: with a single head; holds where training starts.
         data: what to learn.
-        training: batch size and rate.
+        training: batch size, and the rate, which stays constant.
         epochs: passes over the set.
         seed: of the order of the samples.
     """
@@ -79,25 +77,26 @@ def distill(
     def objective(x: Tensor, which: Tensor) -> Tensor:
         model.train()
         logits = model(x, 0)
-        loss = squared_error(logits[:, data.classes], targets[which])
+        loss = logit_mse(logits[:, data.classes], targets[which])
         if data.weight:
             entropy = cross_entropy(logits[:, present], labels[which])
             loss = loss + data.weight * entropy
         return loss
 
     numbers = torch.arange(len(data.x), device=data.x.device)
-    return fit_once(
-        leaves,
-        objective,
-        Examples(data.x, numbers),
-        replace(training, epochs=epochs),
-        seed,
+    job = Fit(
+        parameters=leaves,
+        objective=objective,
+        examples=Examples(data.x, numbers),
+        training=replace(training, epochs=epochs),
+        seed=seed,
     )
+    return fit(job).loss
 
 
 @torch.no_grad()
 def predict_logits(model: MultiHeadModel, x: Tensor, batch_size: int = 64) -> Tensor:
-    """Return the logits of a model in evaluation mode, shape (N, classes)."""
+    """Compute the logits of a model in evaluation mode, shape (N, classes)."""
     model.eval()
     numbers = torch.arange(len(x))
     found = [model(part.x, 0) for part in batches(Examples(x, numbers), batch_size)]

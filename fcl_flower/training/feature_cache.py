@@ -36,7 +36,7 @@ class FeatureCache:
         *,
         frozen: bool = False,
     ) -> torch.Tensor:
-        """Return ``compute(x)``, which must follow from the body's weights and ``x``.
+        """Compute ``compute(x)``, or find it: it must follow from the body and ``x``.
 
         Args:
             body: in evaluation mode.
@@ -65,7 +65,7 @@ FEATURES: Final = FeatureCache(2**28)
 
 
 def frozen_features(model: MultiHeadModel, x: torch.Tensor) -> torch.Tensor:
-    """Return ``model.frozen_features(x)``, computed once in a process.
+    """Compute ``model.frozen_features(x)``, once in a process.
 
     Not to be changed in place.
     """
@@ -81,7 +81,7 @@ def _of_inputs(x: torch.Tensor) -> bytes:
 
 
 def _of_weights(body: nn.Module, *, frozen: bool) -> bytes:
-    """Return what tells bodies apart: some values of every tensor, not all of them."""
+    # Some values of every tensor tell bodies apart.
     trained = {n for n, p in body.named_parameters() if frozen and p.requires_grad}
     found = hashlib.blake2b(repr(body).encode())
     for name, tensor in body.state_dict().items():

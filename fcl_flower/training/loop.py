@@ -1,28 +1,35 @@
-"""The one local training loop, used by every algorithm's client side."""
+"""The one local training loop, and what is measured of a network.
+
+Nothing here knows an algorithm: a `Fit` says what is minimised, over which leaves.
+"""
 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import torch
-
-from fcl_flower.core.seeds import derive
-from fcl_flower.core.types import Arrays, TaskStage
-from fcl_flower.data.examples import Examples, batches
-from fcl_flower.models.seeded import seeded
-from fcl_flower.training.optimizers import (
-    Optimizer,
-    OptimizerChoice,
-    create_optimizer,
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from torch.utils.flop_counter import (
+    FlopCounterMode,
+    sdpa_backward_flop_count,
+    sdpa_flop_count,
 )
 
+from fcl_flower.core.seeds import derive
+from fcl_flower.core.types import Arrays
+from fcl_flower.data.examples import Examples, batches
+from fcl_flower.models.seeded import seeded
+from fcl_flower.training.optimizers import Optimizer, OptimizerChoice
+
 MINIMUM_RATE = 1e-7
-Objective: TypeAlias = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+T = TypeVar("T")
+Shape: TypeAlias = tuple[int, ...]
+Objective: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """From inputs and labels to a scalar loss."""
-StepSize: TypeAlias = Callable[[str], torch.Tensor]
+StepSize: TypeAlias = Callable[[str], Tensor]
 """From the name of a parameter that has had a gradient to what the optimizer has just
 multiplied its mean gradient with, entry by entry (`Optimizer.step_size`)."""
 
@@ -70,6 +77,45 @@ class Score:
     accuracy: float
 
 
+UNKNOWN = Score(math.nan, math.nan)
+"""That of no examples."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """A training: what is minimised, over which leaves, on which examples.
+
+    Without a task (server sides, second stages) the four last are left out: the rate
+    stays constant, and the optimizer starts anew.
+
+    Attributes:
+        parameters: the leaves to train, by name.
+        objective: inputs and labels to a scalar loss.
+        examples: the training examples.
+        training: epochs, batch size, rate and when it falls.
+        seed: of the order of the examples, with client and round.
+        rates: factors on the learning rate by parameter name; 1 where absent.
+        after_step: called after each step with its `StepSize` (proximal steps).
+        client: the client's partition number.
+        round: of the federation, counted from 1.
+        validate: the score on the validation examples, by which the rate falls.
+        optimizer_state: `FitResult.optimizer_state` of the last round of the same task;
+            empty at its start.
+    """
+
+    parameters: Mapping[str, torch.nn.Parameter]
+    objective: Objective
+    examples: Examples
+    training: Training
+    seed: int
+    rates: Mapping[str, float] = field(default_factory=dict)
+    after_step: Callable[[StepSize], None] | None = None
+    client: int = 0
+    round: int = 0
+    validate: Callable[[], Score] = lambda: UNKNOWN
+    optimizer_state: Arrays = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True)
 class FitResult:
     """Result of one round of local training.
@@ -88,7 +134,7 @@ class FitResult:
     steps: int
 
     def metrics(self) -> dict[str, float]:
-        """Return the scalars for the progress display; a NaN is left out."""
+        """Collect the scalars for the progress display; a NaN is left out."""
         found = {
             "loss": self.loss,
             "valid_loss": self.valid.loss,
@@ -97,121 +143,66 @@ class FitResult:
         return {name: value for name, value in found.items() if not np.isnan(value)}
 
 
-def score(predict: Callable[[torch.Tensor], torch.Tensor], examples: Examples) -> Score:
-    """Return loss and accuracy of ``predict`` (inputs to logits); NaN without data."""
-    loss, hits, seen = 0.0, 0, len(examples.y)
-    with torch.no_grad():
-        for x, y in batches(examples, 512, seed=None):
-            logits = predict(x)
-            loss += float(torch.nn.functional.cross_entropy(logits, y, reduction="sum"))
-            hits += int((logits.argmax(1) == y).sum())
-    return Score(loss / seen, hits / seen) if seen else Score(np.nan, np.nan)
-
-
-def fit(
-    parameters: Mapping[str, torch.nn.Parameter],
-    objective: Objective,
-    validate: Callable[[], Score],
-    examples: Examples,
-    training: Training,
-    *,
-    optimizer_state: Arrays,
-    seed: int,
-    client: int,
-    stage: TaskStage,
-    rates: Mapping[str, float] | None = None,
-    after_step: Callable[[StepSize], None] | None = None,
-) -> FitResult:
-    """Minimise ``objective`` over the training examples for one round.
-
-    Args:
-        parameters: the leaves to train, by name.
-        objective: inputs and labels to a scalar loss.
-        validate: the score on the validation examples, for the learning rate.
-        examples: the task's training examples.
-        training: epochs, batch size and rate.
-        optimizer_state: `FitResult.optimizer_state` of the last round of the same task;
-            empty at its start.
-        seed: of the run; the order of the examples depends on it, client and round.
-        client: the client's partition number.
-        stage: where the client stands.
-        rates: factors on the learning rate by parameter name; 1 where absent.
-        after_step: called after each step with its `StepSize` (proximal steps).
-    """
-    rate = _scalar(optimizer_state, "rate", training.learning_rate)
+def fit(job: Fit) -> FitResult:
+    """Minimise an objective over the training examples for one round."""
+    training, kept = job.training, job.optimizer_state
+    rate = _scalar(kept, "rate", training.learning_rate)
     of_task = _Patience(
         training.lr_patience,
-        _scalar(optimizer_state, "best", np.inf),
-        _scalar(optimizer_state, "stale", 0.0),
+        _scalar(kept, "best", np.inf),
+        _scalar(kept, "stale", 0.0),
     )
     # The base has changed since the last round: a round is compared with itself.
     of_round = _Patience(training.early_stopping_patience)
-    optimizer = create_optimizer(
-        training.optimizer, parameters, rate, rates, fused=True
+    optimizer = Optimizer(
+        training.optimizer, job.parameters, rate, job.rates, fused=True
     )
-    optimizer.restore(optimizer_state)
-    if training.precision == "bfloat16":
-        objective = _in_bfloat16(objective)
+    optimizer.restore(kept)
     loss, valid, steps = np.nan, None, 0
     for epoch in range(training.epochs):
         if rate < MINIMUM_RATE:
             break
         optimizer.rate = rate
-        loss = _epoch(
-            optimizer,
-            objective,
-            examples,
-            training.batch_size,
-            (seed, client, stage.round, epoch),
-            partial(after_step, optimizer.step_size) if after_step else lambda: None,
-        )
-        steps += math.ceil(len(examples.y) / training.batch_size)
-        valid = validate()
+        loss = _epoch(job, optimizer, epoch)
+        steps += math.ceil(len(job.examples.y) / training.batch_size)
+        valid = job.validate()
         if of_task.runs_out(valid.loss):
             rate /= training.decay
         if of_round.runs_out(valid.loss):
             break
-    kept = optimizer.moments()
+    after = optimizer.moments()
     for name, value in (
         ("rate", rate),
         ("best", of_task.best),
         ("stale", of_task.stale),
     ):
-        kept[name] = np.asarray(value)
-    return FitResult(kept, loss, valid or validate(), steps)
+        after[name] = np.asarray(value)
+    return FitResult(after, loss, valid or job.validate(), steps)
 
 
-def fit_once(
-    parameters: Mapping[str, torch.nn.Parameter],
-    objective: Objective,
-    examples: Examples,
-    training: Training,
-    seed: int,
-) -> float:
-    """Minimise ``objective`` outside of any task; return the last epoch's mean loss.
-
-    Nothing is validated, so that the rate stays constant, and the optimizer starts
-    anew.
-
-    Args:
-        parameters: the leaves to train, by name.
-        objective: inputs and labels to a scalar loss.
-        examples: to train on.
-        training: epochs, batch size and rate.
-        seed: of the order of the examples.
-    """
-    done = fit(
-        parameters,
-        objective,
-        lambda: Score(np.nan, np.nan),
-        examples,
-        training,
-        optimizer_state={},
-        seed=seed,
-        client=0,
-        stage=TaskStage(0, 0, starts_task=True, ends_task=True),
-    )
-    return done.loss
+def _epoch(job: Fit, optimizer: Optimizer, epoch: int) -> float:
+    where = job.client, job.round, epoch
+    size, order = job.training.batch_size, derive(job.seed, "shuffle", *where)
+    objective = job.objective
+    if job.training.precision == "bfloat16":
+        objective = _in_bfloat16(objective)
+    losses, sizes = list[Tensor](), list[int]()
+    with seeded(derive(job.seed, "dropout", *where)):
+        for x, y in batches(job.examples, size, order):
+            loss = objective(x, y)
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            if job.after_step:
+                job.after_step(optimizer.step_size)
+            losses.append(loss.detach())
+            sizes.append(len(y))
+    if not sizes:
+        return float("nan")
+    # Read once an epoch: an accelerator is waited for at each reading.
+    found: list[float] = torch.stack(losses).tolist()
+    total = sum(mean * size for mean, size in zip(found, sizes, strict=True))
+    return total / sum(sizes)
 
 
 @dataclass(slots=True)
@@ -229,7 +220,7 @@ class _Patience:
     stale: float = 0.0
 
     def runs_out(self, loss: float) -> bool:
-        """Count an epoch; return whether it is one too many, and begin anew then.
+        """Count an epoch; tell whether it is one too many, and begin anew then.
 
         Without validation examples the loss is NaN, which says nothing.
         """
@@ -243,35 +234,8 @@ class _Patience:
         return False
 
 
-def _epoch(
-    optimizer: Optimizer,
-    objective: Objective,
-    examples: Examples,
-    batch_size: int,
-    place: tuple[int, int, int, int],
-    after_step: Callable[[], None],
-) -> float:
-    seed, *where = place
-    losses, sizes = list[torch.Tensor](), list[int]()
-    with seeded(derive(seed, "dropout", *where)):
-        for x, y in batches(examples, batch_size, derive(seed, "shuffle", *where)):
-            loss = objective(x, y)
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            after_step()
-            losses.append(loss.detach())
-            sizes.append(len(y))
-    if not sizes:
-        return float("nan")
-    # Read once an epoch: an accelerator is waited for at each reading.
-    found: list[float] = torch.stack(losses).tolist()
-    total = sum(mean * size for mean, size in zip(found, sizes, strict=True))
-    return total / sum(sizes)
-
-
 def _in_bfloat16(objective: Objective) -> Objective:
-    def lowered(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    def lowered(x: Tensor, y: Tensor) -> Tensor:
         with torch.autocast(x.device.type, torch.bfloat16):
             return objective(x, y)
 
@@ -282,3 +246,89 @@ def _scalar(optimizer_state: Arrays, name: str, default: float) -> float:
     return (
         float(np.asarray(optimizer_state[name])) if name in optimizer_state else default
     )
+
+
+# ---- measuring
+
+
+def score(predict: Callable[[Tensor], Tensor], examples: Examples) -> Score:
+    """Measure loss and accuracy of a prediction (inputs to logits)."""
+    loss, hits, seen = 0.0, 0, len(examples.y)
+    with torch.no_grad():
+        for x, y in batches(examples, 512, seed=None):
+            logits = predict(x)
+            loss += float(cross_entropy(logits, y, reduction="sum"))
+            hits += int((logits.argmax(1) == y).sum())
+    return Score(loss / seen, hits / seen) if seen else UNKNOWN
+
+
+class ClassCounts:
+    """A prediction that counts its answers by class, over one set of samples."""
+
+    def __init__(self, predict: Callable[[Tensor], Tensor]) -> None:
+        """Answer as ``predict`` does: inputs to logits, shape (batch, classes)."""
+        self._predict = predict
+        self._given: list[Tensor] = []
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Compute the logits of a batch, and keep the labels that they stand for."""
+        logits = self._predict(x)
+        self._given.append(logits.argmax(1))
+        return logits
+
+    def by_class(self, labels: Tensor, classes: int) -> list[list[int]]:
+        """Count how many samples of each class were right, there, and answered.
+
+        Args:
+            labels: of all samples in the order in which they were shown, shape (N,).
+            classes: logits of the network.
+
+        Returns:
+            shape (3, classes); the sums of the last two are N.
+        """
+        answers = torch.cat([labels[:0], *self._given])
+        right = labels[answers == labels]
+        return [
+            torch.bincount(found, minlength=classes).tolist()
+            for found in (right, labels, answers)
+        ]
+
+
+def multiply_adds(call: Callable[[], T]) -> tuple[T, int]:
+    """Make a call, and count the multiply-adds of PyTorch within it.
+
+    Those of matrix products, convolutions and attention, forward and backward, one for
+    a product and its sum; all else that networks do is small beside them. Each
+    operation is looked at, which takes some milliseconds a training step, and changes
+    no result.
+    """
+    with FlopCounterMode(display=False, custom_mapping=_ON_A_CPU) as counter:
+        found = call()
+    return found, counter.get_total_flops() // 2
+
+
+def _attention(query: Shape, key: Shape, value: Shape, *_: Any, **__: Any) -> int:  # noqa: ANN401
+    flops: int = sdpa_flop_count(query, key, value)  # type: ignore[no-untyped-call]
+    return flops
+
+
+def _attention_backward(
+    grad: Shape,
+    query: Shape,
+    key: Shape,
+    value: Shape,
+    *_: Any,  # noqa: ANN401
+    **__: Any,  # noqa: ANN401
+) -> int:
+    flops: int = sdpa_backward_flop_count(  # type: ignore[no-untyped-call]
+        grad, query, key, value
+    )
+    return flops
+
+
+_ATEN = torch.ops.aten
+_ON_A_CPU = {
+    _ATEN._scaled_dot_product_flash_attention_for_cpu: _attention,
+    _ATEN._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
+}
+"""Fused attention on a CPU, which PyTorch's counter does not know."""

@@ -10,21 +10,20 @@ classes cost more than the step of a small network, and their first use in a pro
 imports torch's compiler, which takes a second.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch.optim.adam import adam
 from torch.optim.sgd import sgd
-from typing_extensions import override
 
 from fcl_flower.core.types import Array, Arrays
 from fcl_flower.training.tensors import to_torch
 
 BETAS = (0.9, 0.999)
 EPSILON = 1e-8
+STATE_NAMES = {"adam": ("step", "mean", "square"), "sgd": ("velocity",)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,60 +41,64 @@ class OptimizerChoice:
     weight_decay: float = 0.0
 
 
-class Optimizer(ABC):
-    """Minimises over named leaves, each at the rate times a factor of its own.
+class Optimizer:
+    """Minimise over named leaves, each at the rate times a factor of its own.
 
-    A leaf without a gradient is left as it is, and so is what is known of it.
-
-    Class attributes:
-        kept: names of what is known of a leaf that has had a gradient.
+    A leaf without a gradient is left as it is, and so is its state.
 
     Attributes:
         rate: of the next steps, above 0.
     """
-
-    kept: ClassVar[tuple[str, ...]]
 
     def __init__(
         self,
         choice: OptimizerChoice,
         parameters: Mapping[str, torch.nn.Parameter],
         rate: float,
-        factors: Mapping[str, float],
+        factors: Mapping[str, float] | None = None,
         *,
-        fused: bool,
+        fused: bool = False,
     ) -> None:
-        """Know nothing yet; see `create_optimizer`."""
+        """Begin without any state.
+
+        Args:
+            choice: which optimizer.
+            parameters: the leaves to train, by name.
+            rate: learning rate, above 0.
+            factors: on the rate by parameter name; 1 where absent.
+            fused: a step is one operation.
+        """
         self.rate = rate
         self._choice = choice
         self._parameters = parameters
-        self._factors = {name: factors.get(name, 1.0) for name in parameters}
+        self._factors = {name: (factors or {}).get(name, 1.0) for name in parameters}
         self._fused = fused or None  # None: torch may choose what is not fused
-        self._known: dict[str, dict[str, torch.Tensor]] = {}
+        self._state_names = STATE_NAMES[choice.name]
+        self._state: dict[str, dict[str, torch.Tensor]] = {}
 
-    def restore(self, kept: Arrays) -> None:
+    def restore(self, moments: Arrays) -> None:
         """Go on where `moments` was taken; a leaf that is not in it begins anew."""
         for name, parameter in self._parameters.items():
             device = str(parameter.device)  # also of the step: the update is fused
             found = {
-                what: to_torch(kept[f"{what}/{name}"], device)
-                for what in self.kept
-                if f"{what}/{name}" in kept
+                part: to_torch(moments[f"{part}/{name}"], device)
+                for part in self._state_names
+                if f"{part}/{name}" in moments
             }
             if found:
-                self._known[name] = found
+                self._state[name] = found
 
     def moments(self) -> dict[str, Array]:
-        """Return what is known of each leaf that has had a gradient; call it last.
+        """Read the state of each leaf that has had a gradient; call it last.
 
         ``step/NAME``, ``mean/NAME`` and ``square/NAME`` of Adam; ``velocity/NAME`` of
         SGD with momentum, nothing without. Not copied: another step would change it.
         """
         return {
-            f"{what}/{name}": self._known[name][what].cpu().numpy()
+            f"{part}/{name}": self._state[name][part].cpu().numpy()
             for name in self._parameters
-            if name in self._known
-            for what in self.kept
+            if name in self._state
+            for part in self._state_names
         }
 
     def zero_grad(self) -> None:
@@ -106,51 +109,40 @@ class Optimizer(ABC):
     @torch.no_grad()
     def step(self) -> None:
         """Move every leaf that has a gradient: those of one rate together."""
+        move = self._move_by_adam if self._choice.name == "adam" else self._move_by_sgd
         alike: dict[tuple[float, bool], list[str]] = {}
         for name, parameter in self._parameters.items():
             if parameter.grad is not None:
-                begun = name in self._known
+                begun = name in self._state
                 alike.setdefault((self._factors[name], begun), []).append(name)
         for (factor, _), names in alike.items():
             leaves = [self._parameters[name] for name in names]
             gradients = [leaf.grad for leaf in leaves if leaf.grad is not None]
-            self._move(names, list(leaves), gradients, self.rate * factor)
+            move(names, list(leaves), gradients, self.rate * factor)
 
-    @abstractmethod
     def step_size(self, name: str) -> torch.Tensor:
-        """Return what the last step has multiplied a leaf's mean gradient with.
+        """Compute what the last step has multiplied a leaf's mean gradient with.
+
+        rate / (sqrt(v) + eps) of Adam, where v is unbiased; rate / (1 - momentum) of
+        SGD, whose velocity is that many times the mean of the gradients.
 
         Args:
-            name: of one that has had a gradient.
+            name: of a leaf that has had a gradient.
 
         Returns:
             of the leaf's shape, above 0.
         """
-
-    @abstractmethod
-    def _move(
-        self,
-        names: list[str],
-        leaves: list[torch.Tensor],
-        gradients: list[torch.Tensor],
-        rate: float,
-    ) -> None:
-        """Move leaves of which either all or none are known."""
-
-
-class _Adam(Optimizer):
-    kept = ("step", "mean", "square")
-
-    @override
-    def step_size(self, name: str) -> torch.Tensor:
-        """Return rate / (sqrt(v) + eps), where v is unbiased."""
-        known = self._known[name]
-        root = (known["square"] / (1 - BETAS[1] ** float(known["step"]))).sqrt_()
         rate = self.rate * self._factors[name]
+        if self._choice.name == "sgd":
+            size = rate / (1 - self._choice.momentum)
+            return torch.full_like(self._parameters[name], size)
+        state = self._state[name]
+        root = (state["square"] / (1 - BETAS[1] ** float(state["step"]))).sqrt_()
         return torch.full_like(root, rate).div_(root.add_(EPSILON))
 
-    @override
-    def _move(
+    # Both move leaves of which either all or none have a state.
+
+    def _move_by_adam(
         self,
         names: list[str],
         leaves: list[torch.Tensor],
@@ -158,15 +150,15 @@ class _Adam(Optimizer):
         rate: float,
     ) -> None:
         for name, leaf in zip(names, leaves, strict=True):
-            if name not in self._known:
+            if name not in self._state:
                 device = leaf.device if self._fused else "cpu"  # as torch wants it
-                self._known[name] = {
+                self._state[name] = {
                     "step": torch.zeros((), device=device),
                     "mean": torch.zeros_like(leaf),
                     "square": torch.zeros_like(leaf),
                 }
         steps, means, squares = (
-            [self._known[name][what] for name in names] for what in self.kept
+            [self._state[name][part] for name in names] for part in self._state_names
         )
         adam(
             leaves,
@@ -185,30 +177,14 @@ class _Adam(Optimizer):
             maximize=False,
         )
 
-
-class _Sgd(Optimizer):
-    kept = ("velocity",)
-
-    @override
-    def step_size(self, name: str) -> torch.Tensor:
-        """Return rate / (1 - momentum).
-
-        The velocity is that many times the mean of the gradients.
-        """
-        rate = self.rate * self._factors[name]
-        size = rate / (1 - self._choice.momentum)
-        return torch.full_like(self._parameters[name], size)
-
-    @override
-    def _move(
+    def _move_by_sgd(
         self,
         names: list[str],
         leaves: list[torch.Tensor],
         gradients: list[torch.Tensor],
         rate: float,
     ) -> None:
-        known = (self._known.get(name, {}) for name in names)
-        velocities = [one.get("velocity") for one in known]
+        velocities = [self._state.get(name, {}).get("velocity") for name in names]
         sgd(
             leaves,
             gradients,
@@ -223,25 +199,4 @@ class _Sgd(Optimizer):
         )
         for name, velocity in zip(names, velocities, strict=True):
             if velocity is not None:  # the first step makes them
-                self._known[name] = {"velocity": velocity}
-
-
-def create_optimizer(
-    choice: OptimizerChoice,
-    parameters: Mapping[str, torch.nn.Parameter],
-    rate: float,
-    rates: Mapping[str, float] | None = None,
-    *,
-    fused: bool = False,
-) -> Optimizer:
-    """Return an optimizer that knows nothing yet.
-
-    Args:
-        choice: which one.
-        parameters: the leaves to train, by name.
-        rate: learning rate, above 0.
-        rates: factors on the rate by parameter name; 1 where absent.
-        fused: a step is one operation.
-    """
-    kind = _Sgd if choice.name == "sgd" else _Adam
-    return kind(choice, parameters, rate, rates or {}, fused=fused)
+                self._state[name] = {"velocity": velocity}

@@ -1,28 +1,26 @@
-"""Where a server side trains: the run's model, and the public data that it has."""
+"""Training on the server: the run's model, and the public data that the server has."""
 
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch.nn.functional import cross_entropy
 
 from fcl_flower.core.seeds import derive
 from fcl_flower.core.types import Array, Arrays
-from fcl_flower.data.examples import Examples, PublicExamples
+from fcl_flower.data.examples import PublicExamples
 from fcl_flower.models.registry import MultiHeadModel
 from fcl_flower.training.distillation import DistillationSet, distill, predict_logits
-from fcl_flower.training.loop import Training, fit_once
-from fcl_flower.training.router import RouterNetwork
-from fcl_flower.training.tensors import arrays_of, load, snapshot, to_numpy
+from fcl_flower.training.loop import Training
+from fcl_flower.training.tensors import load, snapshot, to_numpy
 
 
 @dataclass(eq=False)
 class ServerTrainer:
     """Public samples, and a model that holds whatever tensors a call is about.
 
-    What the frozen part of the model makes of the samples is computed once.
-
-    What a kind of it needs besides is made in its ``__post_init__``.
+    What the frozen part of the model makes of the samples is computed once. A method
+    that needs more has a subclass beside its strategy, in ``trainer.py``, which makes
+    ready in its ``__post_init__``.
 
     Attributes:
         model: the run's, freshly initialised, with a single head.
@@ -46,11 +44,11 @@ class ServerTrainer:
         self.classes = to_numpy(self.public.classes)
 
     def features(self) -> Array:
-        """Return what the untrained model knows of the public samples, (N, D)."""
+        """Compute the untrained model's features of the public samples, (N, D)."""
         return to_numpy(self.model.embed(self.public.x))
 
     def logits(self, tensors: Arrays, chosen: Array) -> Array:
-        """Return the logits of some public samples, shape (n, classes).
+        """Compute the logits of some public samples, shape (n, classes).
 
         Args:
             tensors: the model's shared tensors.
@@ -68,7 +66,7 @@ class ServerTrainer:
         epochs: int,
         label_weight: float = 0.0,
     ) -> Arrays:
-        """Return shared tensors trained to give ``targets`` on public samples.
+        """Train shared tensors to give ``targets`` on public samples.
 
         The squared error is averaged over samples and classes.
 
@@ -93,30 +91,6 @@ class ServerTrainer:
         seed = derive(self.seed, "bench")
         distill(self.model, lesson, self.training, epochs, seed)
         return snapshot(self.model, start)
-
-    def train_router(self, groups: Array, epochs: int) -> Arrays:
-        """Return a small network that tells groups of classes apart, trained here.
-
-        Args:
-            groups: int64, shape (N,), from 0: the group of each public sample.
-            epochs: passes over the public samples.
-        """
-        x = self.public.x
-        count = int(groups.max()) + 1
-        network = RouterNetwork(self.model, count, self.seed).to(x.device)
-
-        def objective(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-            network.train()
-            return cross_entropy(network(x), y)
-
-        fit_once(
-            dict(network.named_parameters()),
-            objective,
-            Examples(x, torch.tensor(groups, device=x.device)),
-            Training(epochs, self.training.batch_size, 1e-3),
-            derive(self.seed, "router"),
-        )
-        return arrays_of(network.state_dict())
 
     def _inputs(self, chosen: Array) -> torch.Tensor:
         if self._prepared is None:

@@ -12,27 +12,27 @@ from fcl_flower.core.types import AnyArray, Array, Arrays
 
 
 def dense(tensor: AnyArray) -> Array:
-    """Return ``tensor`` as a dense array; absent entries read as zero."""
+    """Make an array dense; absent entries are zero."""
     return tensor.to_dense() if isinstance(tensor, SparseArray) else tensor
 
 
 def to_torch(tensor: AnyArray, device: str = "cpu") -> torch.Tensor:
-    """Return a copy as a dense torch tensor; the source stays untouched."""
+    """Copy an array to a dense torch tensor."""
     return torch.tensor(dense(tensor), device=device)
 
 
 def to_numpy(tensor: torch.Tensor) -> Array:
-    """Return a copy that no later training step can change."""
+    """Copy a tensor, so that no later training step changes it."""
     return np.array(tensor.detach().cpu().numpy())
 
 
 def arrays_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, Array]:
-    """Return copies of named torch tensors."""
+    """Copy named torch tensors."""
     return {name: to_numpy(tensor) for name, tensor in tensors.items()}
 
 
 def snapshot(model: nn.Module, names: Iterable[str]) -> dict[str, Array]:
-    """Return copies of the named parameters and buffers of ``model``."""
+    """Copy the named parameters and buffers of ``model``."""
     state = model.state_dict()
     return {name: to_numpy(state[name]) for name in names}
 

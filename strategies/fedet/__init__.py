@@ -83,5 +83,5 @@ ALGORITHM = Algorithm(
     paper="Liu et al., IJCAI 2023",
     defaults={"data.datasets": "stdlib-docs", "scenario.name": "class-incremental"},
     models=("enhanced-transformer", "enhanced-vit"),
-    trainer="fcl_flower.training.server_trainer:ServerTrainer",
+    trainer="strategies.fedet.trainer:FedEtTrainer",
 )

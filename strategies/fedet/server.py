@@ -6,6 +6,7 @@ waiting time": what arrives within ``--timeout`` is distilled together.
 
 import re
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 from typing_extensions import override
@@ -34,6 +35,9 @@ from strategies.fedet.consolidation import (
 )
 from strategies.fedet.label_domains import discriminant, domains, nearest_mean
 
+if TYPE_CHECKING:
+    from strategies.fedet.trainer import FedEtTrainer
+
 KNOWN, CHANGED, HELD = "meta/known", "meta/changed", "meta/held"
 _NOISE = 10
 """Standard deviations that honest noise never exceeds."""
@@ -50,6 +54,7 @@ class FedEt(ServerStrategy[FedEtParams], RestoresClients, Explains, TrainsOnServ
     ``meta/held`` (by client, the last round that it took part in).
     """
 
+    trainer: "FedEtTrainer"
     averaged_groups = ()
     combines = True
     differences = ("enhancers",)

@@ -51,5 +51,5 @@ ALGORITHM = Algorithm(
     summary="replay with balanced gradients, taught by the best old model of a proxy",
     paper="Dong et al., CVPR 2022",
     defaults={"scenario.name": "class-incremental"},
-    trainer="fcl_flower.training.inversion.proxy_trainer:ProxyTrainer",
+    trainer="strategies.glfc.trainer:ProxyTrainer",
 )

@@ -21,7 +21,7 @@ from fcl_flower.core.update_checks import fits, same_tensors
 from strategies.glfc import GlfcParams
 
 if TYPE_CHECKING:
-    from fcl_flower.training.inversion.proxy_trainer import ProxyTrainer
+    from strategies.glfc.trainer import ProxyTrainer
 
 BASE, BEST, OLD, OLD_CLASSES = "base", "best", "old", "meta/old"
 PROTOTYPES, IMAGES, PROXY = "prototypes", "images", "meta/proxy"

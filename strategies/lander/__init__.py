@@ -9,13 +9,24 @@ from dataclasses import replace
 
 from pydantic import Field
 
-from fcl_flower.training.synthesis.params import AnchorParams
 from strategies import target
+from strategies.target import SynthesisParams
 
 
-class LanderParams(AnchorParams):
-    """Hyper-parameters of LANDER."""
+class LanderParams(SynthesisParams):
+    """Hyper-parameters of LANDER; samples lie near the anchors of their classes."""
 
+    norm_weight: float = Field(1.0, ge=0)
+    """Weight of the distance to the statistics of batch normalisation, at least 0; that
+    of LANDER's code. A network without batch normalisation has none."""
+    encoder: str = "minilm"
+    """The text encoder of the classes' names: minilm, a folder that save_pretrained
+    wrote, or a name of the Hugging Face Hub. Only the server needs it."""
+    anchor_weight: float = Field(5.0, ge=0)
+    """Weight of the distance to the anchors, at least 0 (LANDER's code's lambda)."""
+    radius: float = Field(0.015, ge=0)
+    """Mean squared distance to the anchors that costs nothing, at least 0 (r of
+    LANDER's code)."""
     current: float = Field(0.2, ge=0)
     """Weight of the new classes, before it is scaled by the numbers of classes (see
     `weights`), at least 0; that of the authors' code."""
@@ -47,5 +58,5 @@ ALGORITHM = replace(
     params_type=LanderParams,
     summary="TARGET with features held near text embeddings of the classes' names",
     paper="Tran et al., CVPR 2024",
-    trainer="fcl_flower.training.synthesis.anchored:AnchoredTrainer",
+    trainer="strategies.lander.trainer:AnchoredTrainer",
 )

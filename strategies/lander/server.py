@@ -16,7 +16,7 @@ from strategies.lander import LanderParams
 from strategies.target.server import Target
 
 if TYPE_CHECKING:
-    from fcl_flower.training.synthesis.anchored import AnchoredTrainer
+    from strategies.lander.trainer import AnchoredTrainer
 
 ANCHORS = "memory/anchors"
 

@@ -5,8 +5,44 @@ Zhang et al., ICCV 2023, https://arxiv.org/abs/2303.06937.
 
 from pydantic import Field
 
+from fcl_flower.algorithms.base import Params
 from fcl_flower.algorithms.registry import Algorithm
-from fcl_flower.training.synthesis.params import SynthesisParams
+
+
+class SynthesisParams(Params):
+    """How a server makes samples of its model.
+
+    The sizes are ours, for small images on a processor; each says what the authors'
+    code has for 32x32 images on a GPU.
+    """
+
+    synthetic_samples: int = Field(256, ge=1)
+    """Samples that the server makes when a task ends, at least 1 (TARGET's paper 8000,
+    LANDER's code 10000)."""
+    synthetic_batch: int = Field(64, ge=2)
+    """Samples that are made together, at least 2 (256 in both codes)."""
+    warmup: int = Field(2, ge=0)
+    """Batches by which the generator is trained before any is kept, at least 0; the
+    student takes no part in them (20 in TARGET's code, 10 in LANDER's)."""
+    generator_steps: int = Field(20, ge=1)
+    """Steps of the generator for each batch, at least 1 (10 and 40)."""
+    generator_rate: float = Field(2e-3, gt=0)
+    """Its learning rate, above 0 (that of both codes)."""
+    generator_width: int = Field(16, ge=1)
+    """Channels of its last hidden layer, at least 1; the others have twice as many (64
+    in both codes)."""
+    generator_noise: int = Field(64, ge=1)
+    """Random numbers that it makes a sample of, at least 1 (256 in both codes)."""
+    student_epochs: int = Field(5, ge=1)
+    """Passes of the student over the samples so far after each batch, at least 1 (400
+    steps in TARGET's code, 50 in LANDER's)."""
+    label_weight: float = Field(0.5, ge=0)
+    """Weight of the cross-entropy of the wanted labels, at least 0 (both codes')."""
+    adversarial_weight: float = Field(1.0, ge=0)
+    """Weight of the disagreement of teacher and student, at least 0 (both codes')."""
+    norm_weight: float = Field(10.0, ge=0)
+    """Weight of the distance to the statistics of batch normalisation, at least 0; that
+    of TARGET's code, 1 in LANDER's. A network without batch normalisation has none."""
 
 
 class TargetParams(SynthesisParams):
@@ -27,6 +63,6 @@ ALGORITHM = Algorithm(
     summary="the server makes samples of old classes from its model; clients distil",
     paper="Zhang et al., ICCV 2023",
     defaults={"scenario.name": "class-incremental"},
-    trainer="fcl_flower.training.synthesis.trainer:SampleTrainer",
+    trainer="strategies.target.trainer:SampleTrainer",
     privacy_units=("client",),
 )

@@ -15,11 +15,11 @@ from typing_extensions import override
 from fcl_flower.algorithms.hooks import KnowsClasses, TrainsOnServer
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
 from fcl_flower.core.update_checks import same_tensors
-from fcl_flower.training.synthesis.params import SynthesisParams
 from strategies.fedavg import FedAvg
+from strategies.target import SynthesisParams
 
 if TYPE_CHECKING:
-    from fcl_flower.training.synthesis.trainer import SampleTrainer
+    from strategies.target.trainer import SampleTrainer
 
 SAMPLES = "memory/samples"
 MADE = "meta/made"
@@ -29,8 +29,8 @@ class Target(FedAvg, TrainsOnServer, KnowsClasses):
     """Keep one global model and the samples that were made of it.
 
     State: ``base``; after the first task ``memory/samples`` (see
-    `fcl_flower.training.synthesis.trainer`) and ``meta/made`` (``round``, of which
-    round's model they were made).
+    `strategies.target.trainer`) and ``meta/made`` (``round``, of which round's model
+    they were made).
     """
 
     averaged_groups = ()  # samples are made of the model after whole rounds

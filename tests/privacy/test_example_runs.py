@@ -23,7 +23,7 @@ from fcl_flower.results.diagnostics.privacy import PrivacyDiagnostics
 from fcl_flower.runtime.in_process import run as in_process
 from fcl_flower.setup.factory import build_scenario, validate
 from fcl_flower.setup.resolve import resolve
-from fcl_flower.training.private_loop import charge
+from fcl_flower.training.private import charge
 
 PRIVATE = {"unit": "example", "noise_multiplier": 1.5, "head": "single"}
 SECTION = {"unit": "example", "noise_multiplier": 1.5}

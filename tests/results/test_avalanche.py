@@ -14,7 +14,7 @@ import torch
 
 from fcl_flower.results import metrics
 from fcl_flower.results.measures.by_class import recall
-from fcl_flower.training.answers import Answers
+from fcl_flower.training.loop import ClassCounts
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of what it imports
@@ -120,7 +120,7 @@ def test_balanced_accuracy_is_the_mean_over_the_classes_of_avalanche():
     theirs = avalanche.ClassAccuracy()
     theirs.update(answers, labels, 0)
 
-    kept = Answers(lambda x: torch.nn.functional.one_hot(x, 4))
+    kept = ClassCounts(lambda x: torch.nn.functional.one_hot(x, 4))
     kept(answers)
     ours = recall(np.array(kept.by_class(labels, 4)))
 

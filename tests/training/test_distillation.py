@@ -11,8 +11,8 @@ from fcl_flower.models.registry import MultiHeadModel
 from fcl_flower.training.distillation import (
     DistillationSet,
     distill,
+    logit_mse,
     predict_logits,
-    squared_error,
 )
 from fcl_flower.training.loop import Training
 
@@ -59,7 +59,7 @@ def test_the_error_is_the_mean_over_samples_and_classes():
     logits = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
     targets = torch.tensor([[0.0, 2.0], [1.0, 1.0]])
 
-    assert float(squared_error(logits, targets)) == (1 + 0 + 4 + 9) / 4
+    assert float(logit_mse(logits, targets)) == (1 + 0 + 4 + 9) / 4
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.7])

@@ -6,10 +6,9 @@ import torch
 
 from fcl_flower.core.errors import ContractError
 from fcl_flower.core.seeds import derive
-from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples
 from fcl_flower.models.registry import create_model
-from fcl_flower.training.loop import Score, Training, fit, score
+from fcl_flower.training.loop import Fit, Score, Training, fit, score
 from fcl_flower.training.tensors import arrays_of, load, snapshot, to_numpy, to_torch
 
 COUNT, INPUTS, CLASSES = 23, 4, 3
@@ -38,10 +37,6 @@ def cross_entropy(leaves):
     return loss
 
 
-def stage(number):
-    return TaskStage(round=number, task=0, starts_task=number == 1, ends_task=False)
-
-
 def always(value):
     return lambda: Score(value, 0.5)
 
@@ -49,17 +44,17 @@ def always(value):
 def train(leaves, examples, validate=None, number=1, optimizer_state=None, **given):
     training = {"epochs": 2, "batch_size": 5, "learning_rate": 0.01}
     known = {key: given.pop(key) for key in list(given) if key in Training.__slots__}
-    arguments = {"seed": 3, "client": 1, **given}
-    return fit(
-        leaves,
-        arguments.pop("objective", cross_entropy(leaves)),
-        validate or iter_scores(range(1000, 0, -1)),
-        examples,
-        Training(**{**training, **known}),
+    arguments = {"seed": 3, "client": 1, "objective": cross_entropy(leaves), **given}
+    job = Fit(
+        parameters=leaves,
+        examples=examples,
+        training=Training(**{**training, **known}),
+        validate=validate or iter_scores(range(1000, 0, -1)),
         optimizer_state=optimizer_state or {},
-        stage=stage(number),
+        round=number,
         **arguments,
     )
+    return fit(job)
 
 
 def iter_scores(losses):
@@ -333,7 +328,7 @@ def test_a_factor_scales_the_rate_of_its_parameter_alone(examples):
     def separable(leaves):
         return lambda x, y: sum((leaf**2).sum() for leaf in leaves.values())
 
-    def moved(rate, rates=None):
+    def moved(rate, **rates):
         leaves = linear()
         leaves["b"].data += 1
         train(
@@ -347,10 +342,10 @@ def test_a_factor_scales_the_rate_of_its_parameter_alone(examples):
         return leaves
 
     plain, double = moved(0.01), moved(0.02)
-    mixed = moved(0.01, {"w": 2.0})
+    mixed = moved(0.01, w=2.0)
     assert torch.equal(mixed["w"], double["w"])
     assert torch.equal(mixed["b"], plain["b"])
-    still = moved(0.01, {"w": 0.0})
+    still = moved(0.01, w=0.0)
     assert torch.equal(still["w"], linear()["w"])
     assert torch.equal(still["b"], plain["b"])
 

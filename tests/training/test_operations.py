@@ -9,7 +9,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import fcl_flower as fcl
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.training.operations import multiply_adds
+from fcl_flower.training.loop import multiply_adds
 
 
 def test_a_product_counts_forward_and_twice_backward():

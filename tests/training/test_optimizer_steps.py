@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fcl_flower.training.optimizers import OptimizerChoice, create_optimizer
+from fcl_flower.training.optimizers import Optimizer, OptimizerChoice
 from fcl_flower.training.tensors import to_numpy
 
 SHAPES = {"w": (5, 3), "b": (5,), "head": (2, 5), "scalar": ()}
@@ -12,7 +12,7 @@ FACTORS = {"b": 0.25, "head": 3.0}
 
 
 def adam_of(leaves, rate, factors, state):
-    made = create_optimizer(OptimizerChoice(), leaves, rate, factors, fused=True)
+    made = Optimizer(OptimizerChoice(), leaves, rate, factors, fused=True)
     made.restore(state)
     return made
 
@@ -143,7 +143,7 @@ def test_a_leaf_without_a_state_begins_anew_beside_one_that_goes_on(missing):
 )
 def test_a_leaf_whose_first_gradient_comes_late_begins_then(choice, fused):
     ours, theirs = leaves_of(), leaves_of()
-    optimizer = create_optimizer(choice, ours, 0.01, fused=fused)
+    optimizer = Optimizer(choice, ours, 0.01, fused=fused)
     # One group a leaf: torch's fused SGD takes no mixture of new leaves and old ones.
     groups = [{"params": [leaf]} for leaf in theirs.values()]
     plain = (

@@ -5,9 +5,8 @@ import pytest
 import torch
 
 from fcl_flower.core.seeds import derive
-from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples
-from fcl_flower.training.loop import Score, Training, fit
+from fcl_flower.training.loop import Fit, Score, Training, fit
 from fcl_flower.training.optimizers import OptimizerChoice
 
 COUNT, RATE = 23, 0.03
@@ -38,18 +37,18 @@ def train(leaves, examples, choice, rounds=(1, 2), **given):
     kept = {}
     for number in rounds:
         fresh = {n: torch.nn.Parameter(p.detach().clone()) for n, p in leaves.items()}
-        done = fit(
-            fresh,
-            lambda x, y, fresh=fresh: loss_of(fresh, x, y),
-            lambda: Score(1.0, 0.5),
-            examples,
-            Training(2, 5, RATE, lr_patience=0, optimizer=choice),
-            optimizer_state=kept,
+        job = Fit(
+            parameters=fresh,
+            objective=lambda x, y, fresh=fresh: loss_of(fresh, x, y),
+            examples=examples,
+            training=Training(2, 5, RATE, lr_patience=0, optimizer=choice),
             seed=3,
             client=1,
-            stage=TaskStage(number, 0, starts_task=number == 1, ends_task=False),
+            round=number,
+            optimizer_state=kept,
             **given,
         )
+        done = fit(job)
         kept = done.optimizer_state
         for name, leaf in fresh.items():
             leaves[name].data.copy_(leaf.data)
@@ -148,19 +147,17 @@ def test_a_step_of_sgd_is_its_size_times_the_mean_gradient(examples, momentum):
         sizes.append(step_size("w"))
         places.append(leaf["w"].detach().clone())
 
-    fit(
-        leaf,
-        lambda x, y: (leaf["w"] * slope).sum(),
-        lambda: Score(1.0, 0.5),
-        examples,
-        Training(60, COUNT, RATE, 0, optimizer=OptimizerChoice("sgd", momentum)),
-        optimizer_state={},
+    choice = OptimizerChoice("sgd", momentum)
+    job = Fit(
+        parameters=leaf,
+        objective=lambda x, y: (leaf["w"] * slope).sum(),
+        examples=examples,
+        training=Training(60, COUNT, RATE, 0, optimizer=choice),
         seed=0,
-        client=0,
-        stage=TaskStage(1, 0, starts_task=True, ends_task=False),
         rates={"w": 3.0},
         after_step=note,
     )
+    fit(job)
 
     expected = torch.full((3,), 3 * RATE / (1 - momentum))
     assert all(torch.equal(size, expected) for size in sizes)
@@ -172,17 +169,15 @@ def test_a_step_of_sgd_is_its_size_times_the_mean_gradient(examples, momentum):
 )
 def test_the_steps_of_a_round_are_counted(examples, losses, epochs):
     left, taken, leaves = iter(losses), [], linear()
-    done = fit(
-        leaves,
-        lambda x, y: loss_of(leaves, x, y),
-        lambda: Score(next(left), 0.5),
-        examples,
-        Training(4, 5, RATE, lr_patience=0, early_stopping_patience=2),
-        optimizer_state={},
+    job = Fit(
+        parameters=leaves,
+        objective=lambda x, y: loss_of(leaves, x, y),
+        examples=examples,
+        training=Training(4, 5, RATE, lr_patience=0, early_stopping_patience=2),
         seed=0,
-        client=0,
-        stage=TaskStage(1, 0, starts_task=True, ends_task=False),
+        validate=lambda: Score(next(left), 0.5),
         after_step=taken.append,
     )
+    done = fit(job)
     assert done.steps == len(taken) == epochs * math.ceil(COUNT / 5)
     assert "steps" not in done.metrics()

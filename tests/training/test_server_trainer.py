@@ -10,7 +10,6 @@ from torch import nn
 from fcl_flower.data.examples import PublicExamples
 from fcl_flower.models.registry import MultiHeadModel
 from fcl_flower.training.loop import Training
-from fcl_flower.training.router import Router
 from fcl_flower.training.server_trainer import ServerTrainer
 from fcl_flower.training.tensors import snapshot
 
@@ -117,22 +116,6 @@ def test_features_are_the_encoders_whatever_was_loaded(backbone, kind, name):
 
     np.testing.assert_allclose(made.features(), expected, atol=1e-5)
     assert not np.allclose(network.body(x).detach(), expected, atol=1e-2)
-
-
-def test_a_trained_router_tells_the_groups_apart(backbone):
-    network = model(backbone("bert"))
-    y = torch.arange(24) % 2
-    draw = torch.Generator().manual_seed(0)
-    x = torch.randint(5, 15, (24, 6), generator=draw) + 20 * y[:, None]
-    made = ServerTrainer(network, PublicExamples(x, y, y), TRAINING, seed=0)
-    before = snapshot(network, network.state_dict())
-
-    arrays = made.train_router(y.numpy(), epochs=12)
-
-    found = Router(network, arrays, 2).scores(x)
-    assert found.argmax(1).tolist() == y.tolist()
-    assert exact({"": snapshot(network, before)}) == exact({"": before})
-    assert exact({"": made.train_router(y.numpy(), epochs=12)}) == exact({"": arrays})
 
 
 def test_there_may_be_no_public_data():

@@ -17,10 +17,10 @@ from fcl_flower.data.examples import Examples, PublicExamples, TaskData
 from fcl_flower.models.registry import MultiHeadModel
 from fcl_flower.training.distillation import predict_logits
 from fcl_flower.training.loop import Training
-from fcl_flower.training.server_trainer import ServerTrainer
 from fcl_flower.training.tensors import load, snapshot
 from strategies.fedet import FedEtParams
 from strategies.fedet.server import FedEt as Server
+from strategies.fedet.trainer import FedEtTrainer
 
 CLASSES = 8
 RIGHT, LEFT = 0, 1
@@ -585,7 +585,7 @@ def test_an_isolated_client_learns_by_itself():
     server = Server(FedEtParams(groups=1), seed=0)
     none = torch.empty(0, dtype=torch.int64)
     public = PublicExamples(torch.empty(0, 0), none, none)
-    server.trainer = ServerTrainer(half.model, public, half.context.training, seed=0)
+    server.trainer = FedEtTrainer(half.model, public, half.context.training, seed=0)
     found, tasks = LocalOnlyLearner(half, server), [task(0, 2), task(1, 4)]
     state = found.init()
 

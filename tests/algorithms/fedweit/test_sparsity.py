@@ -19,7 +19,7 @@ from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.federation.client import model_bytes
 from fcl_flower.models.registry import MultiHeadModel
-from fcl_flower.training.loop import Score, Training, fit
+from fcl_flower.training.loop import Fit, Score, Training, fit
 from fcl_flower.training.optimizers import OptimizerChoice
 
 ONE = TaskStage(round=1, task=0, starts_task=True, ends_task=False)
@@ -28,18 +28,17 @@ ADAM = OptimizerChoice()
 
 def minimised(work, names, objective, optimizer=ADAM):
     """Return where training ends: optimizer and proximal step, no noise."""
-    fit(
-        {name: work.leaves[name] for name in names},
-        lambda x, y: objective(),
-        lambda: Score(1.0, 0.0),
-        Examples(torch.zeros(100, 1), torch.zeros(100, dtype=torch.int64)),
-        Training(30, batch_size=1, learning_rate=0.03, optimizer=optimizer),
-        optimizer_state={},
+    job = Fit(
+        parameters={name: work.leaves[name] for name in names},
+        objective=lambda x, y: objective(),
+        examples=Examples(torch.zeros(100, 1), torch.zeros(100, dtype=torch.int64)),
+        training=Training(30, batch_size=1, learning_rate=0.03, optimizer=optimizer),
         seed=0,
-        client=0,
-        stage=ONE,
+        round=ONE.round,
+        validate=lambda: Score(1.0, 0.0),
         after_step=work.shrink,
     )
+    fit(job)
     return [work.leaves[name].detach() for name in names]
 
 

@@ -13,13 +13,13 @@ from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.federation.client import model_bytes
 from fcl_flower.models.registry import MultiHeadModel
-from fcl_flower.training.inversion.encoding_network import (
-    EncodingNetwork,
-    sample_gradients,
-)
 from fcl_flower.training.loop import Training
 from fcl_flower.training.tensors import load, snapshot
 from strategies.glfc import GlfcParams
+from strategies.glfc.trainer import (
+    EncodingNetwork,
+    sample_gradients,
+)
 
 FIRST = TaskStage(round=1, task=0, starts_task=True, ends_task=True)
 SECOND = TaskStage(round=2, task=1, starts_task=True, ends_task=False)

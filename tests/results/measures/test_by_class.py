@@ -26,7 +26,7 @@ from fcl_flower.results.measures.by_class import ClassMeasures
 from fcl_flower.results.report import write_comparison, write_report
 from fcl_flower.results.report.html import numbers
 from fcl_flower.results.result import Result
-from fcl_flower.training.answers import Answers
+from fcl_flower.training.loop import ClassCounts
 
 CLASSES = 4
 # Class 2 has no samples, class 3 is never answered, class 0 is common.
@@ -35,8 +35,8 @@ GIVEN = np.array([0] * 9 + [1, 2, 2] + [1, 1, 0, 0] + [0, 1])
 
 
 def counted(labels, given):
-    """Return what `Answers` counts, of a network that answers as given."""
-    answers = Answers(lambda x: torch.nn.functional.one_hot(x, CLASSES).float())
+    """Return what `ClassCounts` counts, of a network that answers as given."""
+    answers = ClassCounts(lambda x: torch.nn.functional.one_hot(x, CLASSES).float())
     for at in range(0, len(given), 5):
         answers(torch.tensor(given[at : at + 5]))
     return answers.by_class(torch.tensor(labels), CLASSES)

@@ -5,15 +5,19 @@ import math
 import pytest
 import torch
 from encoders import inputs, model
+from fakes import exact
 from torch import nn
 
 from fcl_flower.core.errors import ContractError
+from fcl_flower.data.examples import PublicExamples
 from fcl_flower.federation.transport import messages
 from fcl_flower.models.registry import MultiHeadModel, create_model
-from fcl_flower.training.router import Router, RouterNetwork, TextRcnn
-from fcl_flower.training.tensors import arrays_of
+from fcl_flower.training.loop import Training
+from fcl_flower.training.tensors import arrays_of, snapshot
+from strategies.fedet.trainer import FedEtTrainer, Router, RouterNetwork, TextRcnn
 
 DEPTH, GROUPS = 6, 3
+TRAINING = Training(epochs=1, batch_size=8, learning_rate=0.05)
 
 
 @pytest.fixture(autouse=True)
@@ -113,7 +117,7 @@ def test_a_group_scores_what_its_best_class_does():
 
 
 def test_many_samples_score_what_each_scores_alone(monkeypatch):
-    monkeypatch.setattr("fcl_flower.training.router._CHUNK", 3)
+    monkeypatch.setattr("strategies.fedet.trainer._CHUNK", 3)
     arrays = linear(torch.randn(4, 2), torch.randn(4), [1, 0, 2, 0])
     router, x = Router(plane(), arrays, GROUPS), torch.randn(8, 2)
 
@@ -217,3 +221,19 @@ def test_other_inputs_have_no_network():
 
     with pytest.raises(ContractError, match=r"no router for .* \(1, 8, 8\)"):
         RouterNetwork(digits, 2, seed=0)
+
+
+def test_a_trained_router_tells_the_groups_apart(backbone):
+    network = model(backbone("bert"))
+    y = torch.arange(24) % 2
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randint(5, 15, (24, 6), generator=draw) + 20 * y[:, None]
+    made = FedEtTrainer(network, PublicExamples(x, y, y), TRAINING, seed=0)
+    before = snapshot(network, network.state_dict())
+
+    arrays = made.train_router(y.numpy(), epochs=12)
+
+    found = Router(network, arrays, 2).scores(x)
+    assert found.argmax(1).tolist() == y.tolist()
+    assert exact({"": snapshot(network, before)}) == exact({"": before})
+    assert exact({"": made.train_router(y.numpy(), epochs=12)}) == exact({"": arrays})

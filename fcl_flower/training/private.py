@@ -19,16 +19,13 @@ from fcl_flower.core.types import AnyArray, Arrays
 from fcl_flower.data.examples import Examples
 from fcl_flower.privacy.accounting import Steps, sampled_epsilon
 from fcl_flower.training.loop import Training
-from fcl_flower.training.optimizers import create_optimizer
+from fcl_flower.training.optimizers import Optimizer
 
 
 def planned_steps(examples: int, training: Training, noise: float) -> Steps:
-    """Return the steps of a round: sampling probability, noise multiplier, how many.
+    """Plan a round's steps, by sampling probability and noise multiplier.
 
-    Args:
-        examples: in the training set; taken as known to all.
-        training: epochs and the expected size of a batch.
-        noise: multiplier of the clip, above 0.
+    The number of ``examples`` is taken as known to all.
     """
     if not examples:
         return {}
@@ -37,10 +34,10 @@ def planned_steps(examples: int, training: Training, noise: float) -> Steps:
 
 
 def charge(spent: Arrays, steps: Steps, privacy: PrivacySection) -> dict[str, AnyArray]:
-    """Return what a client has spent with these steps, in the form of its state.
+    """Add steps that are about to be taken to what a client has spent.
 
     Args:
-        spent: by text of probability and noise multiplier, the steps so far.
+        spent: the steps so far, by text of probability and noise multiplier.
         steps: about to be taken.
         privacy: delta and budget.
 
@@ -61,7 +58,7 @@ def charge(spent: Arrays, steps: Steps, privacy: PrivacySection) -> dict[str, An
 
 
 def spent_epsilon(spent: Arrays, delta: float) -> float:
-    """Return epsilon of all steps of a client's state."""
+    """Compute epsilon of all steps of a client's state."""
     steps = {
         (float(probability), float(noise)): int(np.asarray(count))
         for name, count in spent.items()
@@ -70,7 +67,7 @@ def spent_epsilon(spent: Arrays, delta: float) -> float:
     return sampled_epsilon(steps, delta)
 
 
-def fit_privately(
+def fit_dp_sgd(
     parameters: Mapping[str, nn.Parameter],
     loss: Callable[[Mapping[str, Tensor], Tensor, Tensor], Tensor],
     penalty: Callable[[], Tensor | float],
@@ -92,7 +89,7 @@ def fit_privately(
         privacy: clip and noise multiplier.
         rng: of sampling and noise, secret.
     """
-    optimizer = create_optimizer(training.optimizer, parameters, training.learning_rate)
+    optimizer = Optimizer(training.optimizer, parameters, training.learning_rate)
     by_example = torch.func.vmap(
         torch.func.grad(loss), in_dims=(None, 0, 0), randomness="different"
     )
@@ -125,7 +122,7 @@ def fit_privately(
 
 
 def clipped_sum(gradients: Mapping[str, Tensor], clip: float) -> dict[str, Tensor]:
-    """Return the sum of examples' gradients, each of the norm ``clip`` at most.
+    """Sum examples' gradients, each of the norm ``clip`` at most.
 
     Args:
         gradients: by parameter, shape (batch, *shape); one that is not finite counts as

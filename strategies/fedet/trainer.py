@@ -11,19 +11,52 @@ and frozen. Two kinds:
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
 from fcl_flower.core.errors import ContractError
 from fcl_flower.core.seeds import derive
-from fcl_flower.core.types import Arrays
+from fcl_flower.core.types import Array, Arrays
+from fcl_flower.data.examples import Examples
 from fcl_flower.models.convolutional.efficientnet import EfficientNet
 from fcl_flower.models.registry import MultiHeadModel
 from fcl_flower.models.seeded import seeded
 from fcl_flower.models.transformer.encoder import Transformer
-from fcl_flower.training.tensors import load, to_torch
+from fcl_flower.training.loop import Fit, Training, fit
+from fcl_flower.training.server_trainer import ServerTrainer
+from fcl_flower.training.tensors import arrays_of, load, to_torch
 
 _WIDTH = 64
 _CHUNK = 256
+
+
+class FedEtTrainer(ServerTrainer):
+    """Trains a router on the public data, and distils on them."""
+
+    def train_router(self, groups: Array, epochs: int) -> Arrays:
+        """Train a small network to tell groups of classes apart.
+
+        Args:
+            groups: int64, shape (N,), from 0: the group of each public sample.
+            epochs: passes over the public samples.
+        """
+        x = self.public.x
+        count = int(groups.max()) + 1
+        network = RouterNetwork(self.model, count, self.seed).to(x.device)
+
+        def objective(x: Tensor, y: Tensor) -> Tensor:
+            network.train()
+            return cross_entropy(network(x), y)
+
+        job = Fit(
+            parameters=dict(network.named_parameters()),
+            objective=objective,
+            examples=Examples(x, torch.tensor(groups, device=x.device)),
+            training=Training(epochs, self.training.batch_size, 1e-3),
+            seed=derive(self.seed, "router"),
+        )
+        fit(job)
+        return arrays_of(network.state_dict())
 
 
 class TextRcnn(nn.Module):
@@ -43,7 +76,7 @@ class TextRcnn(nn.Module):
 
     @override
     def forward(self, words: Tensor, mask: Tensor) -> Tensor:
-        """Return logits, shape (batch, groups)."""
+        """Compute logits, shape (batch, groups)."""
         packed = nn.utils.rnn.pack_padded_sequence(
             words,
             mask.sum(1).clamp(min=1).long().cpu(),
@@ -90,7 +123,7 @@ class RouterNetwork(nn.Module):
 
     @override
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits, shape (batch, groups), of inputs as the model takes them."""
+        """Compute logits, shape (batch, groups), of inputs as the model takes them."""
         if self.text:
             longest = int((x > 0).sum(1).max())
             x = x[:, :longest]
@@ -121,7 +154,7 @@ class Router:
 
     @torch.no_grad()
     def scores(self, x: Tensor) -> Tensor:
-        """Return how well each group suits each sample, shape (N, groups).
+        """Rate how well each group suits each sample, shape (N, groups).
 
         Args:
             x: inputs, shape (N, *input_shape).

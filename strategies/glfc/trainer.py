@@ -1,32 +1,106 @@
-"""Where a server finds images from their gradients, and tries models on them.
+"""Finding images from their gradients, and trying models on them: GLFC's proxy server.
 
-GLFC's proxy server: Dong et al., CVPR 2022, https://arxiv.org/abs/2203.11473, section
-3.3.
+Dong et al., CVPR 2022, https://arxiv.org/abs/2203.11473, section 3.3: a shallow
+network that only the server and the clients have encodes an image as its gradient. Its
+form and its weights are those of the released code, which has them of Zhu et al.,
+NeurIPS 2019, https://arxiv.org/abs/1906.08935.
 """
 
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy.optimize import minimize
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
-from fcl_flower.core.errors import WireError
+from fcl_flower.core.errors import WireError, refuse
+from fcl_flower.core.seeds import derive
 from fcl_flower.core.types import Array, Arrays
+from fcl_flower.models.seeded import seeded
 from fcl_flower.training.distillation import predict_logits
-from fcl_flower.training.inversion.encoding_network import (
-    LAST,
-    EncodingNetwork,
-    sample_gradients,
-)
 from fcl_flower.training.server_trainer import ServerTrainer
 from fcl_flower.training.tensors import dense, load, to_numpy
 
+LAST: Final = "fc"
+"""The name of the last layer, whose gradient tells an image's label."""
+_CHANNELS: Final = 12
 _ROUNDING: Final = 0.05
 """More than probabilities are off after they travelled in fewer digits."""
 _PRECISION: Final = {"ftol": 1e-12, "gtol": 1e-9}
 """Of a search: how little of the squared distance is still worth a step."""
+
+
+class EncodingNetwork(nn.Module):
+    """Three convolutions with sigmoids and a linear layer, of random weights.
+
+    From images (batch, C, H, W) to logits (batch, classes). It is never trained. The
+    sigmoids make it twice differentiable, which a search for an image needs.
+    """
+
+    def __init__(self, input_shape: tuple[int, ...], classes: int, seed: int) -> None:
+        """Draw the weights from [-0.5, 0.5], the same for the same seed.
+
+        Args:
+            input_shape: of an image, (C, H, W).
+            classes: number of logits.
+            seed: of the run.
+
+        Raises:
+            ConfigError: samples are no images.
+        """
+        super().__init__()
+        if len(input_shape) != 3:
+            raise refuse(
+                "model.input_shape",
+                input_shape,
+                "(C, H, W), since only images are found from their gradients",
+            )
+        layers: list[nn.Module] = []
+        channels = input_shape[0]
+        for stride in (2, 2, 1):
+            layers += [nn.Conv2d(channels, _CHANNELS, 5, stride, 2), nn.Sigmoid()]
+            channels = _CHANNELS
+        with seeded(derive(seed, "encoding-network")):
+            self.body = nn.Sequential(*layers, nn.Flatten())
+            width = self.body(torch.zeros(1, *input_shape)).shape[1]
+            self.fc = nn.Linear(width, classes)
+            for parameter in self.parameters():
+                nn.init.uniform_(parameter, -0.5, 0.5)
+        self.requires_grad_(False)
+
+    @override
+    def forward(self, x: Tensor) -> Tensor:
+        """Compute logits, shape (batch, classes)."""
+        logits: Tensor = self.fc(self.body(x))
+        return logits
+
+
+def sample_gradients(
+    network: EncodingNetwork, x: Tensor, y: Tensor
+) -> dict[str, Tensor]:
+    """Compute the gradient of each sample's cross-entropy; differentiable in ``x``.
+
+    Args:
+        network: N samples are shown to it.
+        x: images, shape (N, C, H, W).
+        y: labels, int64, shape (N,).
+
+    Returns:
+        by parameter, shape (N, *shape of the parameter).
+    """
+
+    def loss(leaves: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        logits = torch.func.functional_call(network, dict(leaves), (x[None],))
+        return cross_entropy(logits, y[None])
+
+    leaves = dict(network.named_parameters())
+    found: dict[str, Tensor] = torch.func.vmap(
+        torch.func.grad(loss), in_dims=(None, 0, 0)
+    )(leaves, x, y)
+    return found
 
 
 class ProxyTrainer(ServerTrainer):
@@ -54,7 +128,7 @@ class ProxyTrainer(ServerTrainer):
         self._network = network.double().to(self.public.y.device)
 
     def labels_of(self, gradients: Arrays) -> Array:
-        """Return the labels of images, int64, shape (N,), which their gradients tell.
+        """Read the labels of images, int64, shape (N,), out of their gradients.
 
         What enters the last layer is positive, so that among the rows of its weights'
         gradient the one of the label is the only negative one (Zhao et al., 2020,
@@ -81,7 +155,7 @@ class ProxyTrainer(ServerTrainer):
     def reconstruct(
         self, gradients: Arrays, labels: Array, steps: int, seed: int
     ) -> Array:
-        """Return the images whose gradients are nearest to given ones.
+        """Search for the images whose gradients are nearest to given ones.
 
         The squared distance is minimised by L-BFGS from an image of normal numbers,
         for all of them together.
@@ -96,6 +170,9 @@ class ProxyTrainer(ServerTrainer):
             float32, shape (N, C, H, W); not finite where gradients are those of no
             image.
         """
+        # Imported here since clients, who have the encoding network, need none of it.
+        from scipy.optimize import minimize
+
         device = next(self._network.parameters()).device
         wanted = {
             name: torch.tensor(
@@ -125,7 +202,7 @@ class ProxyTrainer(ServerTrainer):
     def accuracy(
         self, tensors: Arrays, x: Array, labels: Array, classes: Array
     ) -> float:
-        """Return the fraction of images that a model answers rightly.
+        """Measure the fraction of images that a model answers rightly.
 
         Args:
             tensors: the model's shared tensors.

@@ -11,13 +11,13 @@ from fcl_flower.config.privacy import PrivacySection
 from fcl_flower.core.errors import BudgetError
 from fcl_flower.data.examples import Examples
 from fcl_flower.privacy.accounting import sampled_epsilon
-from fcl_flower.training import private_loop
+from fcl_flower.training import private
 from fcl_flower.training.loop import Training
 from fcl_flower.training.optimizers import OptimizerChoice
-from fcl_flower.training.private_loop import (
+from fcl_flower.training.private import (
     charge,
     clipped_sum,
-    fit_privately,
+    fit_dp_sgd,
     planned_steps,
     spent_epsilon,
 )
@@ -47,12 +47,12 @@ def gradients(
     monkeypatch, count, width, *, rng, penalty=lambda: 0.0, scale=1.0, inputs=None
 ):
     """Return the gradients of a linear loss: an example's is its own input."""
-    monkeypatch.setattr(private_loop, "create_optimizer", Recorded)
+    monkeypatch.setattr(private, "Optimizer", Recorded)
     weight = nn.Parameter(torch.zeros(width))
     if inputs is None:
         inputs = scale * np.random.default_rng(0).normal(size=(count, width))
     x = torch.from_numpy(inputs)
-    fit_privately(
+    fit_dp_sgd(
         {"w": weight},
         lambda leaves, x, y: (leaves["w"] * x).sum(),
         penalty if penalty() == 0.0 else lambda: penalty(weight),
@@ -152,7 +152,7 @@ def test_the_noised_mean_goes_to_sgd_where_that_is_chosen():
     """Two examples' gradients, none clipped, no noise: momentum and decay by hand."""
     weight = nn.Parameter(torch.tensor([2.0]))
     choice = OptimizerChoice("sgd", momentum=0.5, weight_decay=0.1)
-    fit_privately(
+    fit_dp_sgd(
         {"w": weight},
         lambda leaves, x, y: (leaves["w"] * x).sum(),
         lambda: 0.0,
@@ -169,9 +169,9 @@ def test_the_noised_mean_goes_to_sgd_where_that_is_chosen():
 
 
 def test_every_parameter_has_noise_of_its_own(monkeypatch):
-    monkeypatch.setattr(private_loop, "create_optimizer", Recorded)
+    monkeypatch.setattr(private, "Optimizer", Recorded)
     parameters = {name: nn.Parameter(torch.zeros(2, 3)) for name in "abc"}
-    fit_privately(
+    fit_dp_sgd(
         parameters,
         lambda leaves, x, y: sum((leaf * x).sum() for leaf in leaves.values()),
         lambda: 0.0,

@@ -21,16 +21,17 @@ from transformers import AutoModel
 
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.data.examples import PublicExamples
-from fcl_flower.training.loop import fit_once
-from fcl_flower.training.synthesis.anchored import AnchoredSynthesis, AnchoredTrainer
-from fcl_flower.training.synthesis.anchors import (
+from fcl_flower.training.loop import fit
+from fcl_flower.training.tensors import snapshot
+from strategies.lander import LanderParams
+from strategies.lander.trainer import (
     AnchoredGenerator,
+    AnchoredSynthesis,
+    AnchoredTrainer,
+    bounding_loss,
     name_anchors,
     projection,
 )
-from fcl_flower.training.synthesis.losses import beyond
-from fcl_flower.training.synthesis.params import AnchorParams
-from fcl_flower.training.tensors import snapshot
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "cat", "sea", "dog"]
 WIDTH = 3
@@ -77,8 +78,9 @@ def test_features_cost_what_lies_beyond_the_radius_in_the_mean_of_a_batch():
     rng = np.random.default_rng(0)
     projected, anchors = torch.tensor(rng.normal(size=(2, 4, 3)))
     distance = float(((projected - anchors) ** 2).mean())
-    assert float(beyond(0.3, projected, anchors)) == pytest.approx(distance - 0.3)
-    assert float(beyond(distance + 0.1, projected, anchors)) == 0
+    found = float(bounding_loss(0.3, projected, anchors))
+    assert found == pytest.approx(distance - 0.3)
+    assert float(bounding_loss(distance + 0.1, projected, anchors)) == 0
 
 
 def test_a_projection_becomes_part_of_what_is_shared_once():
@@ -134,7 +136,7 @@ def projected_model(seed):
 
 def synthesis(anchors, **params):
     given = projected_model(0), projected_model(1), CHOSEN
-    params = AnchorParams(**{**SMALL, **params})
+    params = LanderParams(**{**SMALL, **params})
     return AnchoredSynthesis(*given, params, TRAINING, 3, anchors)
 
 
@@ -167,12 +169,11 @@ def test_the_student_learns_features_beside_the_answers(monkeypatch):
     x = torch.randn(5, *SHAPE, generator=torch.Generator().manual_seed(4))
     losses = []
 
-    def noted(leaves, objective, examples, training, seed):
-        losses.append(float(objective(torch.arange(5), torch.arange(5)).detach()))
-        return fit_once(leaves, objective, examples, training, seed)
+    def noted(job):
+        losses.append(float(job.objective(torch.arange(5), torch.arange(5)).detach()))
+        return fit(job)
 
-    module = "fcl_flower.training.synthesis.synthesis.fit_once"
-    monkeypatch.setattr(module, noted)
+    monkeypatch.setattr("strategies.target.trainer.fit", noted)
     teacher, student, values = made.teacher, made.student, x.numpy()
     far = features_by_hand(student, values) - features_by_hand(teacher, values)
     answers = kl(by_hand(teacher, values) / 20, by_hand(student, values) / 20)
@@ -190,7 +191,7 @@ def test_samples_come_with_the_projected_features_of_the_model(encoder):
     teacher = network(0)
     projection(teacher, {"projection.weight": np.zeros((16, 6))})
     learned = snapshot(teacher, teacher.shared_names())
-    params = AnchorParams(**SMALL)
+    params = LanderParams(**SMALL)
 
     found = made.synthesize_near(learned, LABELS, params, 1, anchors)
 
@@ -220,7 +221,7 @@ def test_the_anchors_of_the_labels_are_those_that_are_used(monkeypatch):
     projection(teacher, LAYER)
     learned = snapshot(teacher, teacher.shared_names())
     anchors = np.arange(12, dtype=np.float32).reshape(4, WIDTH)
-    made.synthesize_near(learned, LABELS, AnchorParams(**SMALL), 1, anchors)
+    made.synthesize_near(learned, LABELS, LanderParams(**SMALL), 1, anchors)
 
     rows = {tuple(row) for row in torch.cat(seen).tolist()}
     assert rows == {(3, 4, 5), (9, 10, 11)}

@@ -20,17 +20,17 @@ from torch import nn
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.data.examples import Examples, PublicExamples
 from fcl_flower.models.registry import MultiHeadModel
-from fcl_flower.training.distillation import divergence
-from fcl_flower.training.loop import Training, fit_once
-from fcl_flower.training.synthesis.losses import (
+from fcl_flower.training.distillation import softened_kl
+from fcl_flower.training.loop import Fit, Training, fit
+from fcl_flower.training.tensors import snapshot
+from strategies.target import SynthesisParams
+from strategies.target.trainer import (
+    ImageGenerator,
     NormStatistics,
+    SampleTrainer,
+    Synthesis,
     disagreement,
 )
-from fcl_flower.training.synthesis.networks import ImageGenerator
-from fcl_flower.training.synthesis.params import SynthesisParams
-from fcl_flower.training.synthesis.synthesis import Synthesis
-from fcl_flower.training.synthesis.trainer import SampleTrainer
-from fcl_flower.training.tensors import snapshot
 
 
 def synthesis(teacher=None, student=None, **params):
@@ -45,7 +45,7 @@ def synthesis(teacher=None, student=None, **params):
 def test_the_divergence_is_that_of_the_softened_distributions():
     rng = np.random.default_rng(0)
     taught, learned = rng.normal(size=(2, 5, 3))
-    found = divergence(torch.tensor(learned), torch.tensor(taught), 2.0)
+    found = softened_kl(torch.tensor(learned), torch.tensor(taught), 2.0)
     np.testing.assert_allclose(found, kl(taught / 2, learned / 2))
 
 
@@ -123,14 +123,13 @@ def test_the_student_learns_the_softened_answers_of_the_teacher(monkeypatch):
     x = torch.randn(7, *SHAPE, generator=torch.Generator().manual_seed(4))
     losses = []
 
-    def noted(leaves, objective, examples, training, seed):
-        assert training.epochs == SMALL["student_epochs"]
-        assert (training.batch_size, training.learning_rate) == (8, 0.05)
-        losses.append(float(objective(torch.arange(7), torch.arange(7)).detach()))
-        return fit_once(leaves, objective, examples, training, seed)
+    def noted(job):
+        assert job.training.epochs == SMALL["student_epochs"]
+        assert (job.training.batch_size, job.training.learning_rate) == (8, 0.05)
+        losses.append(float(job.objective(torch.arange(7), torch.arange(7)).detach()))
+        return fit(job)
 
-    module = "fcl_flower.training.synthesis.synthesis.fit_once"
-    monkeypatch.setattr(module, noted)
+    monkeypatch.setattr("strategies.target.trainer.fit", noted)
     taught, learned = by_hand(teacher, x.numpy()), by_hand(student, x.numpy())
     made.teach(x, 0)
     made.teach(x, 1)
@@ -167,12 +166,11 @@ def test_what_is_taught_is_all_that_is_kept_and_nothing_of_the_warm_up(monkeypat
 def test_the_generator_is_trained_on_even_labels_at_its_own_rate(monkeypatch):
     made, seen = synthesis(synthetic_batch=7, warmup=0, synthetic_samples=7), []
 
-    def noted(leaves, objective, examples, training, seed):
-        seen.append((training, torch.bincount(examples.y).tolist()))
-        return fit_once(leaves, objective, examples, training, seed)
+    def noted(job):
+        seen.append((job.training, torch.bincount(job.examples.y).tolist()))
+        return fit(job)
 
-    module = "fcl_flower.training.synthesis.synthesis.fit_once"
-    monkeypatch.setattr(module, noted)
+    monkeypatch.setattr("strategies.target.trainer.fit", noted)
     made.images()
 
     ((training, counts),) = seen
@@ -206,7 +204,14 @@ def learned():
     def objective(x, y):
         return nn.functional.cross_entropy(model.train()(x, 0), y)
 
-    fit_once(dict(model.named_parameters()), objective, Examples(x, y), TRAINING, 0)
+    job = Fit(
+        parameters=dict(model.named_parameters()),
+        objective=objective,
+        examples=Examples(x, y),
+        training=TRAINING,
+        seed=0,
+    )
+    fit(job)
     return snapshot(model, model.shared_names())
 
 

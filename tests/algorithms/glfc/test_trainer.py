@@ -9,13 +9,9 @@ from torch import nn
 from fcl_flower.core.errors import ConfigError, WireError
 from fcl_flower.data.examples import PublicExamples
 from fcl_flower.models.registry import MultiHeadModel, create_model
-from fcl_flower.training.inversion.encoding_network import (
-    EncodingNetwork,
-    sample_gradients,
-)
-from fcl_flower.training.inversion.proxy_trainer import ProxyTrainer
 from fcl_flower.training.loop import Training
 from fcl_flower.training.tensors import arrays_of, snapshot
+from strategies.glfc.trainer import EncodingNetwork, ProxyTrainer, sample_gradients
 
 SEED = 4
 DIGITS = load_digits()

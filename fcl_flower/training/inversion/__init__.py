@@ -1,1 +1,0 @@
-"""What gradients of single samples tell: making them, and samples from them."""

@@ -1,1 +1,0 @@
-"""Making samples on the server from a model alone, without any data."""

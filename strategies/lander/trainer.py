@@ -1,0 +1,249 @@
+"""Samples near the anchors of their classes: LANDER's generator and its student.
+
+Tran et al., CVPR 2024, https://arxiv.org/abs/2403.14101, as in the authors' code. What
+`strategies.target.trainer` says of TARGET's code holds for this one, too, but that it
+trains the generator itself; besides, it learns the mean and the variance by which
+images are standardized, which are known here.
+
+An anchor is where a text encoder puts the name of a class. Their repository has files
+of anchors for three data sets; here an encoder makes them of any names.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import mse_loss
+from typing_extensions import override
+
+from fcl_flower.core.errors import refuse
+from fcl_flower.core.seeds import derive
+from fcl_flower.core.types import Array, Arrays
+from fcl_flower.data.text.tokenizers import encoder_tokenizer
+from fcl_flower.models.registry import MultiHeadModel
+from fcl_flower.models.seeded import seeded
+from fcl_flower.models.transformer.encoder import Transformer
+from fcl_flower.models.transformer.pretrained import EncoderParams
+from fcl_flower.training.loop import Training
+from fcl_flower.training.tensors import load, to_numpy, to_torch
+from strategies.lander import LanderParams
+from strategies.target.trainer import ImageGenerator, SampleTrainer, Synthesis, inputs
+
+GROUP = 10
+"""Samples that enter through one random layer, as in the authors' code."""
+_TOKENS = 12
+_CHUNK = 256
+
+
+class AnchoredTrainer(SampleTrainer):
+    """Makes anchors of names, and images near them."""
+
+    def anchors(self, names: tuple[str, ...], encoder: str) -> Array:
+        """Make anchors, see `name_anchors`."""
+        return name_anchors(names, encoder)
+
+    def synthesize_near(
+        self,
+        tensors: Arrays,
+        labels: Array,
+        params: LanderParams,
+        number: int,
+        anchors: Array,
+    ) -> dict[str, Array]:
+        """Make samples near anchors; see `SampleTrainer.synthesize`.
+
+        Args:
+            tensors: the model's, with those of the projection.
+            labels: of C classes.
+            params: sizes and weights.
+            number: of the call.
+            anchors: of all classes, shape (classes, D).
+
+        Returns:
+            besides: ``features``, what the model makes of the samples in the space of
+            the anchors, float32, shape (N, D).
+        """
+        for network in (self.model, self._student):
+            projection(network, tensors)
+        device = str(next(self.model.parameters()).device)
+        wanted = to_torch(anchors[labels], device)
+        found = self._samples(
+            tensors,
+            labels,
+            lambda teacher, student, here: AnchoredSynthesis(
+                *(teacher, student, here, params, self.training),
+                derive(self.seed, "synthesis", number),
+                wanted,
+            ),
+        )
+        load(self.model, tensors)
+        pixels = to_torch(found["x"], device)
+        features = project(self.model, inputs(pixels))
+        return {**found, "features": to_numpy(features)}
+
+
+class AnchoredSynthesis(Synthesis):
+    """Makes images whose features, projected, lie near the anchors of their classes."""
+
+    def __init__(
+        self,
+        teacher: MultiHeadModel,
+        student: MultiHeadModel,
+        labels: Tensor,
+        params: LanderParams,
+        training: Training,
+        seed: int,
+        anchors: Tensor,
+    ) -> None:
+        """Make a generator; see `Synthesis`.
+
+        Args:
+            teacher: with a projection, as `projection` makes it.
+            student: likewise.
+            labels: of C classes.
+            params: sizes and weights.
+            training: of the student.
+            seed: of everything that is drawn.
+            anchors: those of the labels, shape (C, D).
+        """
+        self._near, self._anchors = params, anchors
+        super().__init__(teacher, student, labels, params, training, seed)
+
+    @override
+    def _new_generator(self) -> nn.Module:
+        near = self._near
+        self._anchored = AnchoredGenerator(
+            self._anchors.shape[1],
+            near.synthetic_batch,
+            near.generator_noise,
+            near.generator_width,
+            self.teacher.input_shape,
+        )
+        return self._anchored
+
+    @override
+    def _generator_input(self, wanted: Tensor, draw: torch.Generator) -> Tensor:
+        self._anchored.redraw(draw)
+        return self._anchors[wanted]
+
+    @override
+    def _feature_loss(self, features: Tensor, wanted: Tensor) -> Tensor | float:
+        projected = projection(self.teacher, {})(features)
+        loss = bounding_loss(self._near.radius, projected, self._anchors[wanted])
+        return self._near.anchor_weight * loss
+
+    @override
+    def _feature_lesson(self, x: Tensor) -> Callable[[Tensor, Tensor], Tensor | float]:
+        targets, layer = project(self.teacher, x), projection(self.student, {})
+
+        def lesson(features: Tensor, rows: Tensor) -> Tensor:
+            return self._near.anchor_weight * mse_loss(layer(features), targets[rows])
+
+        return lesson
+
+
+class AnchoredGenerator(nn.Module):
+    """From anchors (batch, D) to pixels (batch, C, H, W), by way of random layers.
+
+    NAYER (Tran et al., CVPR 2024, https://arxiv.org/abs/2310.00258), from which LANDER
+    has its generator: what differs between samples of one class is the layer through
+    which its anchor enters; it is drawn anew for each batch, and trained in it.
+    """
+
+    def __init__(
+        self, anchors: int, batch: int, noise: int, width: int, shape: Sequence[int]
+    ) -> None:
+        """Initialise with torch's defaults.
+
+        Args:
+            anchors: D.
+            batch: samples that are made together.
+            noise: numbers of which a sample is made.
+            width: see `ImageGenerator`.
+            shape: likewise.
+        """
+        super().__init__()
+        self.norm = nn.BatchNorm1d(anchors)
+        count = -(-batch // GROUP)
+        self.layers = nn.ModuleList(nn.Linear(anchors, noise) for _ in range(count))
+        self.images = ImageGenerator(noise, width, tuple(shape))
+
+    @torch.no_grad()
+    def redraw(self, draw: torch.Generator) -> None:
+        """Let the random layers be others: weights of variance 1, biases 0."""
+        for layer in self.layers:
+            assert isinstance(layer, nn.Linear)
+            layer.weight.copy_(torch.randn(layer.weight.shape, generator=draw))
+            layer.bias.zero_()
+
+    @override
+    def forward(self, anchors: Tensor) -> Tensor:
+        """Make pixels, shape (batch, C, H, W)."""
+        entering = self.norm(anchors)
+        noise = [
+            layer(entering[number * GROUP : (number + 1) * GROUP])
+            for number, layer in enumerate(self.layers)
+        ]
+        found: Tensor = self.images(torch.cat(noise))
+        return found
+
+
+@lru_cache(maxsize=4)
+def name_anchors(names: tuple[str, ...], encoder: str) -> Array:
+    """Compute the mean of the last hidden states of each name, float32, (classes, D).
+
+    Args:
+        names: of the classes; an underscore is read as a blank.
+        encoder: of texts, see `load_encoder`.
+
+    Raises:
+        ConfigError: there is no such encoder, or it reads no texts; or two classes
+            have one name, so that no anchor tells them apart.
+    """
+    if len({*names}) < len(names) or not all(names):
+        expected = "classes whose names are all different, for anchors made of names"
+        raise refuse("data.datasets", ", ".join(names), expected)
+    body = Transformer(EncoderParams(encoder=encoder))
+    if not body.text:
+        raise refuse("strategy.encoder", encoder, "an encoder of texts")
+    texts = [name.replace("_", " ") for name in names]
+    numbers = encoder_tokenizer(encoder, _TOKENS).token_ids(texts)
+    return to_numpy(body.eval().embed(torch.from_numpy(numbers)))
+
+
+def projection(model: MultiHeadModel, tensors: Arrays) -> nn.Linear:
+    """Find a model's layer from features to the space of the anchors.
+
+    A model that has none gets one, of the shape that it has in ``tensors``: from then
+    on it is a part of the model, shared and trained like the others.
+    """
+    found = getattr(model, "projection", None)
+    if found is None:
+        width = tensors["projection.weight"].shape[0]
+        with seeded(0):
+            found = nn.Linear(model.features, width)
+        model.add_module("projection", found.to(next(model.parameters()).device))
+    return cast(nn.Linear, model.projection)
+
+
+@torch.no_grad()
+def project(model: MultiHeadModel, x: Tensor) -> Tensor:
+    """Compute features of inputs in the space of the anchors, (N, D)."""
+    layer = projection(model.eval(), {})
+    parts = [x[at : at + _CHUNK] for at in range(0, len(x), _CHUNK)]
+    return torch.cat([layer(model.body(part)) for part in parts])
+
+
+def bounding_loss(radius: float, projected: Tensor, anchors: Tensor) -> Tensor:
+    """Measure how far features lie beyond a radius around anchors; 0 within.
+
+    As in LANDER's code: the mean squared difference of a whole batch, less the radius.
+
+    Args:
+        radius: at least 0.
+        projected: shape (batch, D).
+        anchors: that of each sample's class, of the same shape.
+    """
+    return torch.relu(mse_loss(projected, anchors) - radius)

@@ -1,0 +1,366 @@
+"""Making samples of a model on the server, without any data.
+
+TARGET (Zhang et al., ICCV 2023, https://arxiv.org/abs/2303.06937), the server's part of
+its algorithm, after data-free distillation by a generator (Fang et al., AAAI 2022,
+https://arxiv.org/abs/2112.15278): batch by batch the generator is trained on one draw
+of noise and labels, the batch that it then makes is kept, and the student learns what
+the teacher says of all that is kept.
+
+The authors' code differs: it trains a copy of the generator for each batch and moves
+the generator by the copy's gradients, trains the noise, too, keeps the best step's
+batch in place of the last one's, shifts and mirrors images, and averages the statistics
+of batch normalisation over batches. With its own settings for CIFAR-100 (10 batches, a
+warm-up of 20) no student is ever trained.
+"""
+
+import copy
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from typing_extensions import override
+
+from fcl_flower.core.errors import ConfigError
+from fcl_flower.core.seeds import derive
+from fcl_flower.core.types import Array, Arrays
+from fcl_flower.data.datasets.images import standardized
+from fcl_flower.data.examples import Examples
+from fcl_flower.models.registry import MultiHeadModel
+from fcl_flower.models.seeded import seeded
+from fcl_flower.training.distillation import predict_logits, softened_kl
+from fcl_flower.training.loop import Fit, Training, fit
+from fcl_flower.training.server_trainer import ServerTrainer
+from fcl_flower.training.tensors import arrays_of, load
+from strategies.target import SynthesisParams
+
+STUDENT_TEMPERATURE = 20.0
+"""Of the student's lessons, as in both codes; times its square, so that the strength of
+the gradient stays."""
+_SLOPE = 0.2
+
+
+class SampleTrainer(ServerTrainer):
+    """Makes images of classes that a model knows; needs no public data."""
+
+    @override
+    def __post_init__(self) -> None:
+        """Let the student start from the fresh model.
+
+        Raises:
+            ConfigError: the model takes no images.
+        """
+        super().__post_init__()
+        if len(self.model.input_shape) != 3:
+            raise ConfigError(
+                f"model: got input shape {self.model.input_shape}, expected (C, H, W), "
+                "since the server makes images and nothing else"
+            )
+        self._student = copy.deepcopy(self.model)
+
+    def synthesize(
+        self, tensors: Arrays, labels: Array, params: SynthesisParams, number: int
+    ) -> dict[str, Array]:
+        """Make samples, and ask the model about them.
+
+        Args:
+            tensors: the model's shared tensors.
+            labels: int64, shape (C,): places in the head of the classes to be made.
+            params: sizes and weights.
+            number: of the call in the run, such as its round; another one makes other
+                samples.
+
+        Returns:
+            ``x`` (pixels, uint8, shape (N, C, H, W)), ``logits`` (float32, shape
+            (N, C)) and ``labels`` (int64).
+        """
+        seed = derive(self.seed, "synthesis", number)
+        return self._samples(
+            tensors,
+            labels,
+            lambda teacher, student, here: Synthesis(
+                teacher, student, here, params, self.training, seed
+            ),
+        )
+
+    def _samples(
+        self,
+        tensors: Arrays,
+        labels: Array,
+        begin: Callable[[MultiHeadModel, MultiHeadModel, Tensor], "Synthesis"],
+    ) -> dict[str, Array]:
+        load(self.model, tensors)
+        teacher, student = copy.deepcopy(self.model), copy.deepcopy(self._student)
+        here = torch.tensor(labels, device=next(teacher.parameters()).device)
+        pixels = begin(teacher, student, here).images()
+        logits = predict_logits(teacher, inputs(pixels))[:, here]
+        return arrays_of({"x": pixels, "logits": logits, "labels": here})
+
+
+class Synthesis:
+    """A teacher, a generator of images that it knows, and a student that does not yet.
+
+    Attributes:
+        teacher: evaluating; never changed.
+        student: changed by `teach`.
+    """
+
+    def __init__(
+        self,
+        teacher: MultiHeadModel,
+        student: MultiHeadModel,
+        labels: Tensor,
+        params: SynthesisParams,
+        training: Training,
+        seed: int,
+    ) -> None:
+        """Make a generator.
+
+        Args:
+            teacher: with a single head; this object's own.
+            student: likewise, of the same layers.
+            labels: int64, shape (C,): places in the head of the classes to be made;
+                all other logits are as if they were not there.
+            params: sizes and weights.
+            training: the run's optimizer, batch size and rate, for the student.
+            seed: of everything that is drawn.
+        """
+        self.teacher = teacher.requires_grad_(False).eval()
+        self.student = student
+        self._labels, self._params = labels, params
+        self._training, self._seed = training, seed
+        self._norms = NormStatistics()
+        with seeded(derive(seed, "generator")):
+            self._generator = self._new_generator().to(labels.device)
+
+    def images(self) -> Tensor:
+        """Make ``synthetic_samples`` images, uint8, shape (N, C, H, W)."""
+        count = self._params.synthetic_samples
+        return torch.cat(list(self._batches(count)))[:count]
+
+    def loss(self, pixels: Tensor, wanted: Tensor, *, against: bool) -> Tensor:
+        """Compute what the generator minimises: TARGET's L_G.
+
+        Args:
+            pixels: shape (batch, C, H, W), in [0, 1].
+            wanted: int64, shape (batch,): positions in the labels.
+            against: the student counts: images shall tell it from the teacher.
+        """
+        params, x = self._params, standardized(pixels)
+        with self._norms.watching(self.teacher):
+            features = self.teacher.body(x)
+        logits = self._logits(self.teacher, features)
+        found = params.label_weight * cross_entropy(logits, wanted)
+        found = found + self._feature_loss(features, wanted)
+        found = found + params.norm_weight * self._norms.distance()
+        if against:
+            other = self._logits(self.student, self.student.eval().body(x))
+            found = found - params.adversarial_weight * disagreement(other, logits)
+        return found
+
+    def teach(self, x: Tensor, number: int) -> None:
+        """Train the student to say what the teacher says of inputs.
+
+        Args:
+            x: shape (N, C, H, W).
+            number: of the batch after which it learns.
+        """
+        targets = predict_logits(self.teacher, x)[:, self._labels]
+        lesson = self._feature_lesson(x)
+
+        def objective(rows: Tensor, _: Tensor) -> Tensor:
+            features = self.student.train().body(x[rows])
+            logits = self._logits(self.student, features)
+            found = softened_kl(logits, targets[rows], STUDENT_TEMPERATURE)
+            return STUDENT_TEMPERATURE**2 * found.mean() + lesson(features, rows)
+
+        rows = torch.arange(len(x), device=x.device)
+        self.student.requires_grad_(True)
+        job = Fit(
+            parameters=dict(self.student.named_parameters()),
+            objective=objective,
+            examples=Examples(rows, rows),
+            training=replace(self._training, epochs=self._params.student_epochs),
+            seed=derive(self._seed, "student", number),
+        )
+        fit(job)
+        self.student.requires_grad_(False)
+
+    def _batches(self, count: int) -> Iterator[Tensor]:
+        """Yield batches of pixels until there are ``count`` images."""
+        params, kept = self._params, list[Tensor]()
+        needed = -(-count // params.synthetic_batch)
+        for number in range(params.warmup + needed):
+            made = self._batch(number, against=bool(kept))
+            if number < params.warmup:
+                continue
+            yield made
+            kept.append(standardized(made / 255))
+            if len(kept) < needed:
+                self.teach(torch.cat(kept), number)
+
+    def _batch(self, number: int, *, against: bool) -> Tensor:
+        """Train the generator for a batch, and make it: pixels, uint8."""
+        params, device = self._params, self._labels.device
+        size = params.synthetic_batch
+        draw = torch.Generator().manual_seed(derive(self._seed, "noise", number))
+        # As many of each class as of any other, which of them noise tells.
+        wanted = torch.randperm(size, generator=draw).to(device) % len(self._labels)
+        entering = self._generator_input(wanted, draw)
+
+        def objective(rows: Tensor, _: Tensor) -> Tensor:  # a step takes them all
+            return self.loss(self._generator(entering), wanted, against=against)
+
+        self.student.requires_grad_(False)
+        job = Fit(
+            parameters=dict(self._generator.named_parameters()),
+            objective=objective,
+            examples=Examples(torch.arange(size, device=device), wanted),
+            training=replace(
+                self._training,
+                epochs=params.generator_steps,
+                batch_size=size,
+                learning_rate=params.generator_rate,
+            ),
+            seed=derive(self._seed, "generator", number),
+        )
+        fit(job)
+        with torch.no_grad():
+            pixels: Tensor = self._generator(entering)
+        return (255 * pixels).round().to(torch.uint8)
+
+    def _logits(self, network: MultiHeadModel, features: Tensor) -> Tensor:
+        found: Tensor = network.heads[0](features)[:, self._labels]
+        return found
+
+    # ---- what may be otherwise
+
+    def _new_generator(self) -> nn.Module:
+        params, shape = self._params, self.teacher.input_shape
+        return ImageGenerator(params.generator_noise, params.generator_width, shape)
+
+    def _generator_input(self, wanted: Tensor, draw: torch.Generator) -> Tensor:
+        """Draw what a batch is made of; a generator may be changed for it.
+
+        Args:
+            wanted: int64, shape (batch,): positions in the labels.
+            draw: of all that is random in it.
+        """
+        shape = len(wanted), self._params.generator_noise
+        return torch.randn(shape, generator=draw).to(wanted.device)
+
+    def _feature_loss(self, features: Tensor, wanted: Tensor) -> Tensor | float:
+        """Compute what is added to the generator's loss: nothing.
+
+        Args:
+            features: what the teacher's body makes of the images.
+            wanted: positions in the labels.
+        """
+        return 0.0
+
+    def _feature_lesson(self, x: Tensor) -> Callable[[Tensor, Tensor], Tensor | float]:
+        """Make what is added to the student's loss, of its features and rows of x."""
+        return lambda features, rows: 0.0
+
+
+class ImageGenerator(nn.Module):
+    """From noise (batch, noise) to pixels (batch, C, H, W), each in (0, 1).
+
+    The layers are those of the generator in the code of TARGET and LANDER (that of
+    DAFL, Chen et al., ICCV 2019, https://arxiv.org/abs/1904.01186): a linear layer to a
+    quarter of the image's height and width, two times a doubling with a convolution
+    behind it, and a last convolution to pixels. Here they fit an image of any size.
+    """
+
+    def __init__(self, noise: int, width: int, shape: tuple[int, ...]) -> None:
+        """Initialise with torch's defaults.
+
+        Args:
+            noise: random numbers for an image.
+            width: channels of the last hidden layer.
+            shape: (C, H, W) of an image.
+        """
+        super().__init__()
+        channels, *size = shape
+        self.start = (2 * width, *(math.ceil(side / 4) for side in size))
+        self.enter = nn.Linear(noise, math.prod(self.start))
+        self.layers = nn.Sequential(
+            nn.BatchNorm2d(2 * width),
+            nn.Upsample(tuple(math.ceil(side / 2) for side in size)),
+            nn.Conv2d(2 * width, 2 * width, 3, padding=1, bias=False),
+            nn.BatchNorm2d(2 * width),
+            nn.LeakyReLU(_SLOPE),
+            nn.Upsample(tuple(size)),
+            nn.Conv2d(2 * width, width, 3, padding=1, bias=False),
+            nn.BatchNorm2d(width),
+            nn.LeakyReLU(_SLOPE),
+            nn.Conv2d(width, channels, 3, padding=1),
+        )
+
+    @override
+    def forward(self, noise: Tensor) -> Tensor:
+        """Make pixels, shape (batch, C, H, W)."""
+        hidden = self.enter(noise).view(-1, *self.start)
+        return torch.sigmoid(self.layers(hidden))
+
+
+class NormStatistics:
+    """How far a batch lies from the data that a network's batch normalisation has seen.
+
+    Yin et al., CVPR 2020, https://arxiv.org/abs/1912.08795, equation 4: for each layer
+    the Euclidean norm of the difference of means, and of that of variances.
+    """
+
+    def __init__(self) -> None:
+        """Know of no layer yet."""
+        self._found: list[Tensor] = []
+
+    @contextmanager
+    def watching(self, network: nn.Module) -> Iterator[None]:
+        """Take note of what enters the layers of ``network`` for a while."""
+        layers = [one for one in network.modules() if isinstance(one, nn.BatchNorm2d)]
+        hooks = [layer.register_forward_hook(self._note) for layer in layers]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def distance(self) -> Tensor | float:
+        """Sum over the layers of the last pass, and forget it."""
+        found = sum(self._found)
+        self._found = []
+        return found
+
+    def _note(self, layer: nn.Module, inputs: tuple[Tensor, ...], _: Tensor) -> None:
+        assert isinstance(layer, nn.BatchNorm2d)
+        assert layer.running_mean is not None
+        assert layer.running_var is not None
+        mean = inputs[0].mean((0, 2, 3))
+        variance = inputs[0].var((0, 2, 3), correction=0)
+        self._found += [
+            torch.linalg.vector_norm(mean - layer.running_mean),
+            torch.linalg.vector_norm(variance - layer.running_var),
+        ]
+
+
+def disagreement(student: Tensor, teacher: Tensor) -> Tensor:
+    """Compute the mean divergence over samples, 0 where both choose the same class.
+
+    TARGET's equation of the boundary: the indicator is 1 where the argmax of teacher
+    and student differ. Their code, and LANDER's, has it 1 where they are the same.
+
+    Args:
+        student: logits, shape (batch, classes).
+        teacher: likewise.
+    """
+    differ = (student.argmax(1) != teacher.argmax(1)).float()
+    return (differ * softened_kl(student, teacher, 1.0)).mean()
+
+
+def inputs(pixels: Tensor) -> Tensor:
+    """Standardize images as a model takes them, of pixels, uint8, (N, C, H, W)."""
+    return standardized(pixels / 255)
