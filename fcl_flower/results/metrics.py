@@ -19,6 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 Accuracy: TypeAlias = npt.NDArray[np.float64]
+Counts: TypeAlias = npt.NDArray[np.int64]
+"""Right, tested and answered, by class."""
 
 
 def average_accuracy(accuracy: Accuracy) -> float:
@@ -264,6 +266,54 @@ def mean_over_clients(values: Accuracy) -> float:
         values: shape (clients, n), NaN where nothing was measured.
     """
     return float(mean_measured(mean_measured(values, axis=1), axis=0))
+
+
+def recall(counts: Counts) -> Accuracy:
+    """Return the fraction of a class' samples that were answered rightly.
+
+    Args:
+        counts: right, tested and answered, shape (3, ...).
+
+    Returns:
+        shape (...), in [0, 1]; NaN for a class without samples.
+    """
+    right, tested, _ = counts
+    return _ratio(right, tested)
+
+
+def precision(counts: Counts) -> Accuracy:
+    """Return the fraction of the answers of a class that were right.
+
+    Args:
+        counts: as in `recall`.
+
+    Returns:
+        shape (...), in [0, 1]; NaN for a class that was never answered.
+    """
+    right, _, answered = counts
+    return _ratio(right, answered)
+
+
+def f1(counts: Counts) -> Accuracy:
+    """Return ``2 right / (tested + answered)``: the harmonic mean of the two.
+
+    0 for a class that has samples and was never answered, NaN for one without samples:
+    it is not among those that a mean over classes is taken of.
+
+    Args:
+        counts: as in `recall`.
+
+    Returns:
+        shape (...), in [0, 1].
+    """
+    right, tested, answered = counts
+    return _ratio(2 * right, np.where(tested > 0, tested + answered, 0))
+
+
+def _ratio(part: Counts, whole: Counts) -> Accuracy:
+    found = np.full(whole.shape, np.nan)
+    np.divide(part, whole, out=found, where=whole > 0)
+    return found
 
 
 def _checked(accuracy: Accuracy) -> Accuracy:

@@ -1,61 +1,24 @@
 """What clients' counts by class say: balanced accuracy, macro F1 and each class."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import Evaluation
 from fcl_flower.data.scenarios.plan import Scenario, Task
-from fcl_flower.results.metrics import Accuracy, mean_measured, mean_over_clients
+from fcl_flower.results.metrics import (
+    Accuracy,
+    Counts,
+    f1,
+    mean_measured,
+    mean_over_clients,
+    precision,
+    recall,
+)
 
-Counts: TypeAlias = npt.NDArray[np.int64]
-"""Right, tested and answered, by class."""
 NOTHING: Counts = np.zeros(3, np.int64)
-
-
-def recall(counts: Counts) -> Accuracy:
-    """Return the fraction of a class' samples that were answered rightly.
-
-    Args:
-        counts: right, tested and answered, shape (3, ...).
-
-    Returns:
-        shape (...), in [0, 1]; NaN for a class without samples.
-    """
-    right, tested, _ = counts
-    return _ratio(right, tested)
-
-
-def precision(counts: Counts) -> Accuracy:
-    """Return the fraction of the answers of a class that were right.
-
-    Args:
-        counts: as in `recall`.
-
-    Returns:
-        shape (...), in [0, 1]; NaN for a class that was never answered.
-    """
-    right, _, answered = counts
-    return _ratio(right, answered)
-
-
-def f1(counts: Counts) -> Accuracy:
-    """Return ``2 right / (tested + answered)``: the harmonic mean of the two.
-
-    0 for a class that has samples and was never answered, NaN for one without samples:
-    it is not among those that a mean over classes is taken of.
-
-    Args:
-        counts: as in `recall`.
-
-    Returns:
-        shape (...), in [0, 1].
-    """
-    right, tested, answered = counts
-    return _ratio(2 * right, np.where(tested > 0, tested + answered, 0))
 
 
 class ClassMeasures:
@@ -179,9 +142,3 @@ def _mean(by_client: list[Accuracy]) -> float | None:
 def _or_none(value: float | Accuracy) -> float | None:
     """Return a number, None for NaN, which JSON does not know."""
     return None if np.isnan(value) else float(value)
-
-
-def _ratio(part: Counts, whole: Counts) -> Accuracy:
-    found = np.full(whole.shape, np.nan)
-    np.divide(part, whole, out=found, where=whole > 0)
-    return found

@@ -1,0 +1,438 @@
+"""What is recorded of a run: its events, and what its documented files hold."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_serializer
+
+from fcl_flower.core.diagnostics import Diagnostic, Index
+from fcl_flower.core.types import Evaluation, TaskStage
+
+
+def _total(count: object) -> object:
+    """Add up a count that is given by class."""
+    if isinstance(count, dict):
+        return sum(count.values())
+    return sum(count) if isinstance(count, list) else count
+
+
+def _as_list(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+Count = Annotated[int, Field(ge=0)]
+Samples = Annotated[int, BeforeValidator(_total), Field(ge=0)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+BytesOfKind: TypeAlias = dict[str, Count]
+Scalars: TypeAlias = dict[str, float]
+
+
+class _Noted(BaseModel):
+    """A line, a file or an event; keys of other versions may be there too."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+# ---- what a run is
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Bytes of the messages of a round, or of several.
+
+    Attributes:
+        up: from clients to the server, by kind of payload group.
+        down: from the server to clients, likewise.
+        nominal_up: nominal bytes, which the papers count: 4 for each non-zero
+            parameter; indices, masks and headers are free (FedWeIT, table 2).
+        nominal_down: likewise.
+    """
+
+    up: Counter[str] = field(default_factory=Counter)
+    down: Counter[str] = field(default_factory=Counter)
+    nominal_up: int = 0
+    nominal_down: int = 0
+
+    def add(self, other: "Traffic") -> None:
+        """Count the bytes of ``other`` too."""
+        self.up.update(other.up)
+        self.down.update(other.down)
+        self.nominal_up += other.nominal_up
+        self.nominal_down += other.nominal_down
+
+
+class TaskInfo(_Noted):
+    """One task, or hidden concept, of one client; counts are of its examples.
+
+    Of a task of local data only the name is known.
+    """
+
+    name: str
+    dataset: str = ""
+    group: str | int | None = None
+    class_names: list[str] = []
+    train: Samples = 0
+    valid: Samples = 0
+    test: Samples = 0
+
+
+class ScenarioInfo(_Noted):
+    """``scenario.json``: the tasks of every client in their order."""
+
+    name: str
+    seed: int
+    datasets: Annotated[list[str], BeforeValidator(_as_list)]
+    classes_per_task: int | None = None
+    clients: Annotated[list[list[TaskInfo]], Field(min_length=1)]
+
+    @property
+    def concepts(self) -> list[str]:
+        """Names of hidden concepts, of which every client has all."""
+        return [task.name for task in self.clients[0]]
+
+
+class Hidden(_Noted):
+    """How clients get data of hidden concepts (`data.scenarios.concept_stream`)."""
+
+    window: int
+    mean_duration: Count
+    reveal_ids: bool = False
+
+
+class Environment(_Noted):
+    """When (ISO 8601), under which versions and on what a run was made."""
+
+    date: str | None = None
+    versions: dict[str, str | None] = {}
+    commit: str | None = None
+    machine: str | None = None
+
+    def describe(self) -> str:
+        """Say what is known in one line; empty if nothing is."""
+        versions = [f"{name} {v}" for name, v in self.versions.items() if v]
+        commit = self.commit and f"commit {self.commit}"
+        known = [self.date, *versions, commit, self.machine]
+        return ", ".join(" ".join(one.split()) for one in known if one)
+
+
+class About(_Noted):
+    """What a run is, as known before its first round."""
+
+    label: str
+    strategy: str
+    local_only: bool
+    params: dict[str, Any]
+    training: dict[str, Any] = {}
+    scenario: str
+    dataset: str
+    model: str
+    seed: int
+    clients: Annotated[int, Field(ge=1)]
+    tasks: Annotated[int, Field(ge=1)]
+    rounds: int
+    total_rounds: int
+    mode: str = "synchronous"
+    hidden: Hidden | None = None
+    command: str | None = None
+    counterpart: str | None
+    single_task: bool = False
+    environment: Environment = Environment()
+
+
+# ---- what came out of it
+
+
+class Measures(_Noted):
+    """Measures of all evaluations of one kind (`results.measures`); None: unknown."""
+
+    average_accuracy: float | None
+    forgetting: float | None
+    backward_transfer: float | None
+    learning_accuracy: float | None
+    sample_accuracy: list[Fraction | None] = []
+    accuracy_matrix: list[list[Fraction | None]] = []
+    client_accuracy: list[list[list[Fraction | None]]] = []
+
+
+class BytesByKind(_Noted):
+    """Bytes of the whole run by kind of payload group, both directions."""
+
+    up: BytesOfKind
+    down: BytesOfKind
+
+
+class ClassResult(_Noted):
+    """How well a class is known, over all clients; precision None: never answered."""
+
+    name: str
+    tested: Annotated[int, Field(ge=1)]
+    recall: Fraction
+    precision: Fraction | None
+    f1: Fraction
+
+
+class Discovery(_Noted):
+    """How well the server separates hidden concepts (Jiang et al., 2025).
+
+    Attributes:
+        ari: mean over the rounds of the adjusted Rand index against the concepts.
+        ari_least: the least of them.
+        perfect_rounds: fraction of the rounds in which it is 1.
+        effectiveness: fraction of the updates that went into the model which their
+            client had started from.
+        models: how many were ever updated.
+    """
+
+    ari: Index | None = None
+    ari_least: Index | None = None
+    perfect_rounds: Fraction | None = None
+    effectiveness: Fraction | None = None
+    models: int | None = None
+
+
+class Privacy(_Noted):
+    """What differential privacy hides, and what it has cost."""
+
+    unit: str
+    noise_multiplier: Annotated[float, Field(ge=0)]
+    clip: Annotated[float, Field(ge=0)]
+    delta: Annotated[float, Field(gt=0, lt=1)]
+    observer: str
+    scores: bool = True
+    budget: Annotated[float, Field(ge=0)]
+    epsilon: Annotated[float, Field(ge=0)]
+    epsilon_server: float = 0.0
+    epsilon_clients: float = 0.0
+    by_client: dict[int, float] = {}
+    simulated_noise: bool = False
+    stopped: str = ""
+
+
+class Summary(About, Measures):
+    """``summary.json``: what the run was and what came out; None: not measured."""
+
+    clock: float | None = None
+    honest_accuracy: float | None = None
+    untrained_client_tasks: Count | None = None
+    late_replies: dict[int, int] = {}
+    left_out: dict[int, str] = {}
+    before_aggregation: Measures | None = None
+    bytes_up: Count
+    bytes_down: Count
+    nominal_bytes_up: Count
+    nominal_bytes_down: Count
+    bytes_by_kind: BytesByKind
+    model_bytes: Count
+    balanced_accuracy: Fraction | None = None
+    macro_f1: Fraction | None = None
+    per_class: list[ClassResult] = []
+    concepts: Discovery = Discovery()
+    label_epsilon: dict[int, float] = {}
+    multiply_adds: Count | None = None
+    privacy: Privacy | None = None
+    remarks: dict[str, str] = {}
+    peak_memory: Count | None = None
+    seconds: float
+
+    def content(self) -> dict[str, Any]:
+        """Give what the file holds: all that the run has something for."""
+        return self.model_dump(exclude_unset=True)
+
+
+class Round(_Noted):
+    """A line of ``rounds.jsonl``; means are over the clients that have a value."""
+
+    round: Annotated[int, Field(ge=1)]
+    task: Count
+    clients: list[int]
+    failed: list[int]
+    reasons: dict[int, str] = {}
+    loss: float | None
+    valid_loss: float | None = None
+    valid_accuracy: float | None
+    bytes_up: BytesOfKind
+    bytes_down: BytesOfKind
+    nominal_bytes_up: Count
+    nominal_bytes_down: Count
+    seconds: float
+    staleness: float | None = None
+    weight: float | None = None
+    clock: float | None = None
+    diagnostics: Scalars = {}
+
+
+class Test(_Noted):
+    """An evaluation after learning a task: accuracies of a client's tasks so far."""
+
+    round: int
+    task: int
+    accuracy: dict[int, list[float]]
+
+
+class Progress(_Noted):
+    """``progress.json``: how far a run is.
+
+    Attributes:
+        left: seconds; None: not known yet.
+        at: when it was written, in seconds since 1970; 0 if that is not known.
+    """
+
+    round: Count
+    rounds: Annotated[int, Field(ge=1)]
+    task: Count
+    tasks: Annotated[int, Field(ge=1)]
+    clients_done: Count
+    clients: Count
+    working: list[int] = []
+    seconds: float
+    left: float | None = None
+    at: float = 0.0
+
+
+# ---- events
+
+
+class Begun(_Noted):
+    """The beginning of a run, with what its measures have to know.
+
+    Attributes:
+        attackers: how many of the last clients are hostile.
+        joint: every round trains on all tasks.
+        remarks: what else a reader should know, by topic.
+        counts_classes: clients count their answers by class.
+        class_names: of the classes of a single head; empty where each task has one.
+    """
+
+    about: About
+    attackers: int = 0
+    joint: bool = False
+    remarks: dict[str, str] = {}
+    counts_classes: bool = False
+    class_names: list[str] = []
+
+
+class Trained(_Noted):
+    """A finished round; an asynchronous update counts as a round.
+
+    Attributes:
+        round: counted from 1.
+        task: that the round belongs to, counted from 0.
+        replies: scalars by client whose update was aggregated.
+        failed: reason by client whose update, or whose evaluation, was not used.
+        traffic: of the round, including an evaluation after it.
+        diagnostics: what the strategy reports; numbers are finite.
+        stages: where these clients stood, each in its own count of rounds.
+        timing: ``clock`` (simulated time), and ``staleness`` and ``weight`` of an
+            asynchronous update.
+        seconds: that it took.
+        late: clients whose reply was not waited for, with the simulated time at which
+            they are ready for another round, 0 without any.
+        state_lost: clients that told the loss of their private state, before any
+            update of theirs that was aggregated.
+    """
+
+    round: int
+    task: int
+    replies: dict[int, Scalars]
+    failed: dict[int, str]
+    traffic: Traffic
+    diagnostics: dict[str, float | Annotated[Diagnostic, Field(discriminator="kind")]]
+    stages: dict[int, TaskStage]
+    timing: Scalars
+    seconds: float
+    late: dict[int, float] = {}
+    state_lost: list[int] = []
+
+    @field_serializer("traffic")
+    def _sorted(self, traffic: Traffic) -> dict[str, Any]:
+        return {
+            "up": dict(sorted(traffic.up.items())),
+            "down": dict(sorted(traffic.down.items())),
+            "nominal_up": traffic.nominal_up,
+            "nominal_down": traffic.nominal_down,
+        }
+
+    def task_of(self, client: int) -> int:
+        """Tell on which task a client has trained."""
+        stage = self.stages.get(client)
+        return self.task if stage is None else stage.task
+
+    def line(self) -> Round:
+        """Sum up the round as ``rounds.jsonl`` has it."""
+        numbers = {k: v for k, v in self.diagnostics.items() if isinstance(v, float)}
+        return Round(
+            round=self.round,
+            task=self.task,
+            clients=sorted(self.replies),
+            failed=sorted(self.failed),
+            reasons=self.failed,
+            loss=self._mean("loss"),
+            valid_loss=self._mean("valid_loss"),
+            valid_accuracy=self._mean("valid_accuracy"),
+            bytes_up=dict(sorted(self.traffic.up.items())),
+            bytes_down=dict(sorted(self.traffic.down.items())),
+            nominal_bytes_up=self.traffic.nominal_up,
+            nominal_bytes_down=self.traffic.nominal_down,
+            seconds=self.seconds,
+            **self.timing,
+            **({"diagnostics": numbers} if numbers else {}),
+        )
+
+    def _mean(self, name: str) -> float | None:
+        values = [one[name] for one in self.replies.values() if name in one]
+        return sum(values) / len(values) if values else None
+
+
+class Tested(_Noted):
+    """An evaluation of clients after learning a task.
+
+    Attributes:
+        round: counted from 1.
+        task: that was learned.
+        scores: by client.
+    """
+
+    round: int
+    task: int
+    scores: dict[int, Evaluation]
+
+
+class TestedBefore(Tested):
+    """The same of what each client has trained itself, before the aggregation."""
+
+
+class Finished(_Noted):
+    """The end of a run."""
+
+    summary: Summary
+
+
+Event: TypeAlias = Begun | Trained | Tested | Finished
+
+EVENTS: dict[str, type[Event]] = {
+    "begun": Begun,
+    "trained": Trained,
+    "evaluated": Tested,
+    "evaluated before aggregation": TestedBefore,
+    "finished": Finished,
+}
+"""By their names in the journal."""
+
+_NAMES = {kind: name for name, kind in EVENTS.items()}
+
+
+def to_entry(event: Event) -> tuple[str, int, dict[str, Any]]:
+    """Take an event apart: its name, its round (0 where it has none) and the rest."""
+    content = event.model_dump(exclude_unset=isinstance(event, Finished))
+    return _NAMES[type(event)], content.pop("round", 0), content
+
+
+def from_entry(name: str, number: int, content: Mapping[str, Any]) -> Event:
+    """Put an event together again.
+
+    Raises:
+        ValueError: it is none.
+    """
+    return EVENTS[name].model_validate({"round": number, **content})

@@ -1,0 +1,81 @@
+"""Files of a run folder, checked by a schema; what is wrong names file and key."""
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from fcl_flower.core.errors import ConfigError
+
+T = TypeVar("T")
+
+
+def read_as(schema: type[T], path: Path, parse: Callable[[Path], object]) -> T:
+    """Read a file by its schema.
+
+    Raises:
+        ConfigError: it is not what the schema asks for.
+    """
+    try:
+        return TypeAdapter(schema).validate_python(parse(path))
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"])) or "the whole"
+        shown = "nothing" if first["type"] == "missing" else f"{first['input']!r:.60}"
+        raise ConfigError(f"{path}: {key}: got {shown}: {first['msg']}") from error
+
+
+def json_value(path: Path) -> object:
+    """Read a JSON file."""
+    try:
+        return json.loads(_text(path))
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{path}: got {error}, expected JSON") from error
+
+
+def json_lines(path: Path) -> list[object]:
+    """Read the whole lines of a file with a JSON value a line."""
+    try:
+        return [json.loads(line) for line in _whole_lines(path) if line.strip()]
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{path}: got {error}, expected JSON lines") from error
+
+
+def csv_rows(path: Path) -> list[dict[str, str]]:
+    """Read the whole rows of a CSV file, by column."""
+    return list(csv.DictReader(io.StringIO("\n".join(_whole_lines(path)))))
+
+
+def write_json(path: Path, content: object) -> None:
+    """Replace a file in one step: a reader sees the old content or the new."""
+    temporary = path.with_suffix(".new")
+    temporary.write_text(json.dumps(content, indent=1) + "\n")
+    temporary.replace(path)
+
+
+def require_below(path: Path, key: str, values: Iterable[int], limit: int) -> None:
+    """Refuse numbers of a file that are not from 0 to below a limit."""
+    for value in values:
+        if not 0 <= value < limit:
+            raise refused(path, key, value, f"a number from 0 to {limit - 1}")
+
+
+def refused(path: Path, key: str, value: object, expected: str) -> ConfigError:
+    """Make the error for a value of a file."""
+    return ConfigError(f"{path}: {key}: got {value!r:.60}, expected {expected}")
+
+
+def _whole_lines(path: Path) -> list[str]:
+    """Split a file that somebody may be writing to; drop what has no end yet."""
+    return _text(path).split("\n")[:-1]
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: got {error}, expected a file of a run") from error

@@ -1,0 +1,139 @@
+"""The journal of a run: one event a line, on the disk before the run goes on."""
+
+import json
+import os
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from fcl_flower.core.errors import WireError
+from fcl_flower.results.events import Begun, Event, Trained, from_entry, to_entry
+from fcl_flower.storage.private import opener
+
+FILE = "journal.jsonl"
+
+_WITHOUT_CHECKSUM = b'{"what": '
+"""How each line began in earlier versions; no bit that flips makes it of today's."""
+
+
+class Journal:
+    """A file that only its owner can read.
+
+    Each line is JSON whose first entry is the CRC-32 of all that follows it. The first
+    line is the beginning of the run.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Write to ``path``."""
+        self._path = path
+
+    def begin(self, event: Begun) -> None:
+        """Forget all events and begin with this one."""
+        self._replace(_line(event))
+
+    def add(self, event: Event) -> None:
+        """Append an event and wait until it is on the disk."""
+        _write(self._path, "ab", _line(event))
+
+    def resume(self, begun: Begun, last: int) -> list[Event]:
+        """Give the events up to the end of round ``last``; remove the later ones.
+
+        What was recorded after the round, before the next one, was recorded after the
+        checkpoint, too, and happens again. Lines of earlier versions, without a
+        checksum, get one.
+
+        Args:
+            begun: replaces the beginning.
+            last: the round of the checkpoint.
+
+        Raises:
+            WireError: the file is damaged or ends earlier.
+        """
+        events, kept, rounds = list[Event](), [_line(begun)], 0
+        try:
+            *lines, unfinished = self._path.read_bytes().split(b"\n")
+            if lines and lines[0].startswith(_WITHOUT_CHECKSUM):
+                lines = [_with_checksum(line[1:]) for line in lines]
+            # A process that ended while it wrote left no whole line: here the end of
+            # the line is what is wrong.
+            elif _is_whole(unfinished[:-1]):
+                raise ValueError(f"line {len(lines) + 1} without its end")
+            for number, line in enumerate(lines, start=1):
+                event = _event(number, line)
+                if isinstance(event, Begun):
+                    continue
+                if rounds == last:
+                    break
+                events.append(event)
+                rounds += isinstance(event, Trained)
+                kept.append(line + b"\n")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise WireError(
+                f"{self._path}: got {error!r}, expected the events of a run"
+            ) from error
+        if rounds != last:
+            raise WireError(
+                f"{self._path}: got {rounds} rounds, expected {last}, as many as the "
+                "checkpoint has"
+            )
+        self._replace(b"".join(kept))
+        return events
+
+    def _replace(self, content: bytes) -> None:
+        temporary = self._path.with_suffix(".new")
+        _write(temporary, "wb", content)
+        temporary.replace(self._path)
+
+
+def has_beginning(path: Path) -> bool:
+    """Tell whether a journal has the first line of today's."""
+    try:
+        with path.open("rb") as file:
+            line = file.readline()
+    except OSError:
+        return False
+    return _is_whole(line[:-1]) and line[_START:].startswith(b'"what": "begun"')
+
+
+def replay(path: Path) -> Iterator[Event]:
+    """Yield the events so far of a journal that somebody may be writing to.
+
+    Raises:
+        ValueError: a whole line is no event.
+    """
+    *lines, _ = path.read_bytes().split(b"\n")
+    for number, line in enumerate(lines, start=1):
+        yield _event(number, line)
+
+
+def _event(number: int, line: bytes) -> Event:
+    if not _is_whole(line):
+        raise ValueError(f"line {number} with a wrong checksum")
+    found: dict[str, Any] = json.loads(line)
+    return from_entry(found["what"], found["round"], found["told"])
+
+
+def _line(event: Event) -> bytes:
+    name, number, content = to_entry(event)
+    found = {"what": name, "round": number, "told": content}
+    return _with_checksum(json.dumps(found).encode()[1:]) + b"\n"
+
+
+def _write(path: Path, mode: Literal["ab", "wb"], content: bytes) -> None:
+    with open(path, mode, opener=opener) as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _with_checksum(rest: bytes) -> bytes:
+    """Begin a line whose entries but the first are ``rest``, without its brace."""
+    return b'{"crc": "%08x", %s' % (zlib.crc32(rest), rest)
+
+
+_START = len(_with_checksum(b""))
+
+
+def _is_whole(line: bytes) -> bool:
+    return line == _with_checksum(line[_START:])

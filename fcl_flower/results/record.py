@@ -1,0 +1,534 @@
+"""One run as its events add up: what is written, resumed and read alike."""
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fcl_flower.core.diagnostics import Diagnostics, Points
+from fcl_flower.core.errors import ConfigError, refuse
+from fcl_flower.core.types import Array, Evaluation
+from fcl_flower.results import earlier, journal
+from fcl_flower.results import metrics as measures
+from fcl_flower.results.events import (
+    About,
+    Begun,
+    BytesByKind,
+    ClassResult,
+    Discovery,
+    Event,
+    Finished,
+    Measures,
+    Progress,
+    Round,
+    ScenarioInfo,
+    Summary,
+    TaskInfo,
+    Test,
+    Tested,
+    TestedBefore,
+    Traffic,
+    Trained,
+)
+from fcl_flower.results.files import json_value, read_as
+from fcl_flower.results.metrics import Accuracy
+
+EPSILON = "epsilon"
+"""Metric of an update: what the client's examples have cost so far, where they are the
+privacy unit."""
+LABEL_EPSILON = "label_epsilon"
+"""The same of statistics of the client's labels that it has noised."""
+MULTIPLY_ADDS = "multiply_adds"
+"""Metric: what the client has computed in the round's training, where it counts."""
+
+MEASURES = {
+    "average_accuracy": measures.average_accuracy,
+    "forgetting": measures.forgetting,
+    "backward_transfer": measures.backward_transfer,
+    "learning_accuracy": measures.learning_accuracy,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Lateness:
+    """That a client was late since its last update that was used.
+
+    Attributes:
+        round: in which it was last.
+        times: in a row; rounds in which it was not asked do not count.
+        busy_until: simulated time at which it is ready for another, 0 without any.
+    """
+
+    round: int
+    times: int
+    busy_until: float
+
+
+@dataclass(slots=True, eq=False)
+class Accuracies:
+    """What evaluations of one kind add up to.
+
+    Attributes:
+        matrix: ``a`` of `measures`, shape (clients, tasks, tasks); NaN where not
+            measured.
+        evaluations: mean over clients of the row of ``a`` that each evaluation wrote,
+            shape (tasks,).
+    """
+
+    matrix: Accuracy
+    evaluations: list[Accuracy] = field(default_factory=list)
+
+    def add(self, row: int, scores: Mapping[int, Evaluation]) -> None:
+        """Add every client's scores in row ``row`` of its matrix of accuracies."""
+        for client, found in scores.items():
+            self.matrix[client, row, : len(found.accuracy)] = found.accuracy
+        self.evaluations.append(measures.mean_measured(self.matrix[:, row], axis=0))
+
+
+class Record:
+    """What all events of a run so far add up to.
+
+    Attributes:
+        scenario: the tasks of every client.
+        begun: the first event.
+        rounds: the finished ones, as ``rounds.jsonl`` has them.
+        tests: the evaluations, as ``accuracy.csv`` has them.
+        diagnostics: what the strategy has reported, by name.
+        progress: how far the run is; None where that is not known.
+        outcome: None before the end.
+        tested: with the models that clients would use.
+        tested_before: with what each client has trained itself, before its update was
+            aggregated.
+        traffic: of the whole run.
+        failures: the last reason by client why an update or an evaluation was not used.
+        lateness: of the clients whose last update was late.
+        clock: simulated time at the end of the last round; 0 without any.
+        reported: the largest epsilon that each client has reported, by its metric.
+        multiply_adds: of all updates that were used.
+    """
+
+    def __init__(self, scenario: ScenarioInfo, begun: Begun) -> None:
+        """Begin without a round."""
+        self.scenario, self.begun = scenario, begun
+        self.rounds: list[Round] = []
+        self.tests: list[Test] = []
+        self.diagnostics: Diagnostics = {}
+        self.progress: Progress | None = None
+        self.outcome: Summary | None = None
+        about = begun.about
+        blank = np.full((about.clients, about.tasks, about.tasks), np.nan)
+        self.tested, self.tested_before = Accuracies(blank), Accuracies(blank.copy())
+        self.traffic = Traffic()
+        self.failures: dict[int, str] = {}
+        self.lateness: dict[int, Lateness] = {}
+        self.clock = 0.0
+        self.reported: dict[str, dict[int, float]] = {EPSILON: {}, LABEL_EPSILON: {}}
+        self.multiply_adds = 0.0
+        self._trained: set[tuple[int, int]] = set()
+        self._late_replies: Counter[int] = Counter()
+        self._model_bytes: dict[int, int] = {}
+        self._counts: dict[int, tuple[int, measures.Counts]] = {}
+
+    def add(self, event: Event) -> None:
+        """Add what has happened."""
+        match event:
+            case Trained():
+                self._add_round(event)
+            case TestedBefore():
+                self.tested_before.add(self._row(event.task), event.scores)
+            case Tested():
+                self._add_test(event)
+            case Finished():
+                self.outcome = event.summary
+            case Begun():
+                self.begun = event
+
+    # ---- what may be read
+
+    @property
+    def about(self) -> About:
+        """What the run is."""
+        return self.begun.about
+
+    @property
+    def tasks(self) -> list[list[TaskInfo]]:
+        """Tasks of every client in their order."""
+        return self.scenario.clients
+
+    @property
+    def summary(self) -> Summary:
+        """Outcome of a finished run, or what has come out so far."""
+        return self.outcome or summarize(self, so_far=True)
+
+    @property
+    def accuracy(self) -> Accuracy:
+        """Test accuracies ``a``, shape (clients, tasks, tasks); NaN: not measured."""
+        return self.tested.matrix
+
+    @property
+    def latest(self) -> Accuracy:
+        """Row of ``a`` after the last task, or the last so far: (clients, tasks)."""
+        if self.outcome is not None or np.isnan(self.accuracy).all():
+            return self.accuracy[:, -1]
+        learned = measures.so_far(self.accuracy).shape[1]
+        return self.accuracy[:, learned - 1]
+
+    @property
+    def average_accuracy(self) -> float | None:
+        """Average accuracy over the tasks learned so far; None before any test."""
+        if np.isnan(self.accuracy).all():
+            return None
+        return measures.average_accuracy(measures.so_far(self.accuracy))
+
+    def evaluations(self) -> tuple[npt.NDArray[np.int64], Accuracy]:
+        """Collect every evaluation, in place of a matrix where concepts are hidden.
+
+        Returns:
+            the rounds, ascending, shape (evaluations,); and accuracies, shape
+            (evaluations, clients, tasks), NaN where nothing was measured.
+        """
+        rounds = sorted({test.round for test in self.tests})
+        places = {number: place for place, number in enumerate(rounds)}
+        shape = (len(rounds), self.about.clients, self.about.tasks)
+        accuracy = np.full(shape, np.nan)
+        for test in self.tests:
+            for client, values in test.accuracy.items():
+                accuracy[places[test.round], client, : len(values)] = values
+        return np.array(rounds, np.int64), accuracy
+
+    def shared_classes(self, task: str, other: str) -> float | None:
+        """Compare two tasks by the names of their classes.
+
+        Args:
+            task: whose classes count, as ``client/task``.
+            other: likewise.
+
+        Returns:
+            the fraction of its classes that the other has, too; None where a task or
+            its classes are not known.
+        """
+        known = {
+            f"{c}/{t}": task
+            for c, tasks in enumerate(self.tasks)
+            for t, task in enumerate(tasks)
+        }
+        if not (task in known and other in known and known[task].class_names):
+            return None
+        classes = set(known[task].class_names)
+        return len(classes.intersection(known[other].class_names)) / len(classes)
+
+    # ---- events
+
+    def _add_round(self, event: Trained) -> None:
+        self.rounds.append(event.line())
+        self.traffic.add(event.traffic)
+        self._trained.update((c, stage.task) for c, stage in event.stages.items())
+        self.failures.update(event.failed)
+        self.clock = event.timing.get("clock", 0.0)
+        for client in event.stages:
+            self.lateness.pop(client, None)
+        for client, busy_until in event.late.items():
+            before = self.lateness.get(client)
+            times = 1 + (before.times if before else 0)
+            self.lateness[client] = Lateness(event.round, times, busy_until)
+        self._late_replies.update(event.late.keys())
+        for client, metrics in event.replies.items():
+            self.multiply_adds += metrics.get(MULTIPLY_ADDS, 0.0)
+            for name, most in self.reported.items():
+                # A client that has lost its state begins to count anew.
+                if name in metrics:
+                    most[client] = max(most.get(client, 0.0), metrics[name])
+        for name, found in event.diagnostics.items():
+            if not isinstance(found, float):
+                known = self.diagnostics.get(name, found)
+                self.diagnostics[name] = (
+                    found if known is found else known.merge(found)  # type: ignore[arg-type]
+                )
+
+    def _add_test(self, event: Tested) -> None:
+        row, scores = self._row(event.task), event.scores
+        self.tested.add(row, scores)
+        self._model_bytes.update((c, found.model_bytes) for c, found in scores.items())
+        accuracy = {client: list(found.accuracy) for client, found in scores.items()}
+        self.tests.append(Test(round=event.round, task=event.task, accuracy=accuracy))
+        if self.begun.counts_classes:
+            for client, found in scores.items():
+                counts = np.array(found.by_class, np.int64)  # (tasks, 3, classes)
+                self._counts[client] = row, counts.swapaxes(0, 1)
+
+    def _row(self, task: int) -> int:
+        """Choose the row of the matrices for an evaluation after a task.
+
+        Where concepts are hidden there is no order of learning: each evaluation takes
+        the place of the one before, in the last row.
+        """
+        return task if self.about.hidden is None else self.about.tasks - 1
+
+
+# ---- the summary
+
+
+def summarize(record: Record, *, so_far: bool = False) -> Summary:
+    """Sum up a run: a pure function of its events; the same seed gives the same.
+
+    The recorder adds what is not here: duration, memory, privacy, further remarks and
+    the environment at the end.
+
+    Args:
+        record: of the run.
+        so_far: the run goes on: only measures that ask for no end are known.
+    """
+    begun, traffic = record.begun, record.traffic
+    sizes = record._model_bytes.values()
+    used = {client for client, _ in record._trained}
+    found: dict[str, Any] = dict(begun.about)
+    found |= _measures(record, record.tested, so_far)
+    found |= {
+        "clock": record.clock or None,
+        "honest_accuracy": None if so_far else _honest_accuracy(record),
+        "untrained_client_tasks": None if so_far else _untrained(record),
+        "late_replies": dict(sorted(record._late_replies.items())),
+        "left_out": {
+            client: why
+            for client, why in sorted(record.failures.items())
+            if client not in used
+        },
+        "before_aggregation": Measures(
+            **_measures(record, record.tested_before, so_far)
+        ),
+        "bytes_up": traffic.up.total(),
+        "bytes_down": traffic.down.total(),
+        "nominal_bytes_up": traffic.nominal_up,
+        "nominal_bytes_down": traffic.nominal_down,
+        "bytes_by_kind": BytesByKind(
+            up=dict(sorted(traffic.up.items())),
+            down=dict(sorted(traffic.down.items())),
+        ),
+        "model_bytes": round(sum(sizes) / len(sizes)) if sizes else 0,
+        "concepts": _discovery(record.diagnostics),
+        "remarks": begun.remarks,
+        "seconds": sum(one.seconds for one in record.rounds),
+    }
+    if begun.counts_classes and not so_far:
+        found |= _by_class(record)
+    if record.reported[LABEL_EPSILON]:
+        found["label_epsilon"] = dict(sorted(record.reported[LABEL_EPSILON].items()))
+    return Summary(**found)
+
+
+def _measures(record: Record, tested: Accuracies, so_far: bool) -> dict[str, Any]:
+    """Give the measures that the scenario allows, by name; None where not known.
+
+    Hidden concepts have no moment at which they were learned: only the accuracy at the
+    end and what was lost since the best evaluation.
+    """
+    accuracy = tested.matrix
+    known = {
+        **dict.fromkeys(MEASURES),
+        "sample_accuracy": _sample_accuracy(record, accuracy),
+        "accuracy_matrix": _nested(measures.mean_measured(accuracy, axis=0)),
+        "client_accuracy": [_nested(matrix) for matrix in accuracy],
+    }
+    if np.isnan(accuracy).all():  # nothing was evaluated, so nothing is known
+        return known
+    hidden = record.about.hidden is not None
+    names: Collection[str] = MEASURES
+    if so_far:
+        accuracy = measures.so_far(accuracy)
+        names = ("average_accuracy", "learning_accuracy")
+    if hidden:
+        names = ("average_accuracy",)
+    known |= {name: _or_none(MEASURES[name](accuracy)) for name in names}
+    if hidden and not so_far:
+        lost = measures.forgetting_of_concepts(np.array(tested.evaluations))
+        known["forgetting"] = _or_none(lost)
+    return known
+
+
+def _sample_accuracy(record: Record, accuracy: Accuracy) -> list[float | None]:
+    """Give the accuracy over all test samples so far, by task learned last.
+
+    None where only the clients know how many samples there are.
+    """
+    if not record.scenario.datasets:
+        return [None] * accuracy.shape[1]
+    counts = [[task.test for task in tasks] for tasks in record.tasks]
+    return _row(measures.sample_accuracy(accuracy, np.array(counts)))
+
+
+def _honest_accuracy(record: Record) -> float | None:
+    hostile = record.begun.attackers
+    if not hostile:
+        return None
+    return _or_none(measures.average_accuracy(record.accuracy[:-hostile]))
+
+
+def _untrained(record: Record) -> int | None:
+    """Count the tasks of clients on which no update that was used was trained.
+
+    They are tested all the same. None where concepts are hidden, which clients meet by
+    chance.
+    """
+    about = record.about
+    if about.hidden is not None:
+        return None
+    every = about.clients * about.tasks
+    if record.begun.joint:  # every round trains on all tasks
+        clients = {client for client, _ in record._trained}
+        return every - len(clients) * about.tasks
+    return every - len(record._trained)
+
+
+def _discovery(diagnostics: Diagnostics) -> Discovery:
+    """Compare all clusterings with the hidden concepts; empty without any."""
+    frames = [
+        frame
+        for found in diagnostics.values()
+        if isinstance(found, Points)
+        for frame in found.frames
+    ]
+    indices = [frame.ari for frame in frames if frame.ari is not None]
+    shares = [f.effectiveness or 0.0 for f in frames if f.ari is not None]
+    updates = [len(frame.clients) for frame in frames if frame.ari is not None]
+    if not indices:
+        return Discovery()
+    reached = {model for f in frames if f.ari is not None for model in f.reached}
+    returned = sum(share * n for share, n in zip(shares, updates, strict=True))
+    return Discovery(
+        ari=sum(indices) / len(indices),
+        ari_least=min(indices),
+        perfect_rounds=sum(value == 1 for value in indices) / len(indices),
+        effectiveness=returned / sum(updates),
+        models=len(reached - {-1}),
+    )
+
+
+def _by_class(record: Record) -> dict[str, Any]:
+    """Give what is known of classes by the last evaluation.
+
+    ``balanced_accuracy`` is the mean of `measures.recall` over the classes of a task,
+    ``macro_f1`` that of `measures.f1`; both the mean over tasks, and over clients. None
+    where no client was tested after the last task.
+    """
+    last = record.about.tasks - 1
+    known = {c: counts for c, (row, counts) in record._counts.items() if row == last}
+    return {
+        "balanced_accuracy": _mean([measures.recall(one) for one in known.values()]),
+        "macro_f1": _mean([measures.f1(one) for one in known.values()]),
+        "per_class": _each_class(record, known),
+    }
+
+
+def _each_class(
+    record: Record, known: Mapping[int, measures.Counts]
+) -> list[ClassResult]:
+    """Give what is known of each class that has samples, over all clients."""
+    total: dict[str, measures.Counts] = {}
+    for client, counts in sorted(known.items()):
+        for task, label in np.argwhere(counts.any(0)).tolist():
+            name = _class_name(record, client, task, label)
+            total[name] = total.get(name, 0) + counts[:, task, label]
+    return [
+        ClassResult(
+            name=name,
+            tested=int(counts[1]),
+            recall=float(measures.recall(counts)),
+            precision=_or_none(measures.precision(counts)),
+            f1=float(measures.f1(counts)),
+        )
+        for name, counts in total.items()
+        if counts[1]
+    ]
+
+
+def _class_name(record: Record, client: int, task: int, label: int) -> str:
+    """Name what a logit stands for; by its number where only clients know."""
+    if record.begun.class_names:
+        return record.begun.class_names[label]
+    scenario = record.scenario
+    names = class_names(record.tasks[client][task], len(scenario.datasets) > 1)
+    return names[label] if label < len(names) else f"task {task}, class {label}"
+
+
+def class_names(task: TaskInfo, several: bool) -> list[str]:
+    """Name a task's classes, with their data set if there are several."""
+    source = f"{task.dataset}/" if several else ""
+    return [source + name for name in task.class_names]
+
+
+def _mean(by_client: list[Accuracy]) -> float | None:
+    """Average over classes, tasks and clients; None if nothing is known."""
+    if not by_client:
+        return None
+    by_task = measures.mean_measured(np.array(by_client), axis=2)
+    return _or_none(measures.mean_over_clients(by_task))
+
+
+def _nested(matrix: Array) -> list[list[float | None]]:
+    return [_row(row) for row in matrix]
+
+
+def _row(values: Array) -> list[float | None]:
+    return [_or_none(value) for value in values]
+
+
+def _or_none(value: float | Array) -> float | None:
+    """Give a number, None for NaN, which JSON does not know."""
+    return None if np.isnan(value) else float(value)
+
+
+# ---- folders
+
+
+def is_run(folder: Path) -> bool:
+    """Tell whether a folder holds a run, finished or not."""
+    return journal.has_beginning(folder / journal.FILE) or earlier.is_run(folder)
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """List the folders of runs, finished or not: this one, or those in a study's."""
+    return [folder] if is_run(folder) else sorted(filter(is_run, folder.glob("*")))
+
+
+def read(folder: Path) -> Record:
+    """Read a run that has finished, or what there is of one that is under way.
+
+    Nothing here waits for who writes the files: the last line of one counts when it is
+    whole.
+
+    Raises:
+        ConfigError: a file is missing or not what it should be; names the file.
+    """
+    if not is_run(folder):
+        raise refuse("folder", str(folder), "that of a run")
+    scenario = read_as(ScenarioInfo, folder / "scenario.json", json_value)
+    path = folder / journal.FILE
+    events: Iterator[Event] = (
+        journal.replay(path)
+        if journal.has_beginning(path)
+        else earlier.events(folder, scenario)
+    )
+    try:
+        begun = next(events)
+        assert isinstance(begun, Begun)
+        record = Record(scenario, begun)
+        for event in events:
+            record.add(event)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"{path}: got {error!r:.200}, expected the events of a run"
+        ) from error
+    if record.outcome is None:
+        record.progress = _progress(folder / "progress.json")
+    return record
+
+
+def _progress(path: Path) -> Progress | None:
+    if not path.exists():
+        return None
+    found = read_as(Progress, path, json_value)
+    return found.model_copy(update={"at": path.stat().st_mtime})
