@@ -4,13 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 DOCS_INSTALLED := $(VENV)/.docs-installed
-WORKERS = $(shell $(PYTHON) -c 'import os; print(os.cpu_count() + 2)')
+MARKED := process or ray or deploy or browser or fuzz or encoder
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test check format docs clean
+.PHONY: help env demo test static check test-all format docs clean
 
 help: ## list these commands
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
 
 env: $(INSTALLED) ## create .venv and install everything; the others do so when needed
 
@@ -19,18 +20,27 @@ demo: $(INSTALLED) ## compare FedAvg and FedWeIT on real digits; pages in runs/d
 	$(BIN)/fcl compare --strategies fedavg,fedweit --dataset digits \
 		--clients 3 --tasks 3 --rounds 3 --output runs/demo
 
-# A file's tests share what one process has loaded. Those that start processes of their
-# own mostly wait, so that more tests run than there are cores.
-test: $(INSTALLED) ## run the tests on all cores; nine tenths of the code must be covered
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
-		--cov --cov-fail-under=90
+# `make test-all` runs these with two workers, coverage and a file of durations.
+test: N = 3
+test: $(INSTALLED) ## run every test of one process, without coverage; below five minutes
+	$(PYTEST) -m "not ($(MARKED))" -n $(N) --dist worksteal $(MORE)
 
-check: $(INSTALLED) ## all that CI asks for: format, lint, types, layers, tests
+static: $(INSTALLED) ## check format, lint, types, layers and the project's own rules
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	$(MAKE) test
+	$(BIN)/python tools/rules.py
+
+check: static test ## run static and test: what should hold before each commit
+
+# What is marked mostly waits for its processes: more of it runs than there are cores. A
+# group, such as all that share a federation, stays with one worker.
+test-all: $(INSTALLED) ## run test with coverage, nine tenths of all lines, then processes, Ray, federations, browsers, fuzzing, encoders
+	mkdir -p build
+	$(MAKE) test N=2 MORE="--cov --cov-fail-under=90 --durations-file=build/durations.txt"
+	$(PYTEST) -m "$(MARKED)" -n 4 --dist loadgroup --no-loadscope-reorder \
+		--durations-file=build/durations-marked.txt
 
 format: $(INSTALLED) ## bring the code into the one format
 	$(BIN)/ruff format .

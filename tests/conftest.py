@@ -1,7 +1,11 @@
-"""What every test needs: an identity for Flower, and no way to a model hub."""
+"""What every test needs: order and markers, an identity for Flower, no model hub."""
 
 import os
+import pathlib
+import re
 import signal
+import sys
+from collections import Counter
 
 import hypothesis
 import pytest
@@ -14,15 +18,66 @@ hypothesis.settings.register_profile("untimed", hypothesis.settings(), deadline=
 hypothesis.settings.load_profile("untimed")
 
 
+# ---- markers
+
+LONG = ("deploy", "ray", "browser", "process")
+"""What starts programs, the longest first."""
+PROGRAMS = re.compile(
+    r"python|flwr|flower|/fcl\b|raylet|gcs_server|chrom", re.IGNORECASE
+)
+_running: list[pytest.Item] = []
+
+
+def mark_of(item):
+    """Return the first marker of a test that starts programs, or none."""
+    return next((name for name in LONG if item.get_closest_marker(name)), None)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items):
-    """Begin with tests that start processes: they take longest, and mostly wait.
+    """Begin with tests that start programs: they take longest, and mostly wait."""
+    order = {name: place for place, name in enumerate(LONG)}
+    items.sort(key=lambda item: order.get(mark_of(item), len(LONG)))
 
-    Folders named on the command line would not do: of those that lie in each other
-    pytest keeps the outer one, in the order of its files.
-    """
-    for folder in ("tests/project/", "tests/runtime/"):
-        items.sort(key=lambda item: not item.nodeid.startswith(folder))
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    _running[:] = [item]
+
+
+@sys.addaudithook
+def unmarked_programs_are_refused(event, arguments):
+    """Let no test start a program unless its marker says so."""
+    if event == "subprocess.Popen" and _running and not mark_of(_running[0]):
+        command = " ".join(map(str, [arguments[0], *arguments[1]]))
+        if PROGRAMS.search(command):
+            raise RuntimeError(
+                f"{_running[0].nodeid} needs the marker process: {command}"
+            )
+
+
+# ---- durations
+
+
+def pytest_addoption(parser):
+    """Know one more option."""
+    parser.addoption(
+        "--durations-file", help="write what each test took, longest first"
+    )
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """Write seconds and name of each test that took a tenth of a second."""
+    if path := config.getoption("--durations-file"):
+        took = Counter()
+        for reports in terminalreporter.stats.values():
+            for report in reports:
+                took[getattr(report, "nodeid", "")] += getattr(report, "duration", 0)
+        lines = [f"{s:7.1f} {name}\n" for name, s in took.most_common() if s >= 0.1]
+        pathlib.Path(path).write_text("".join(lines))
+
+
+# ---- fixtures
 
 
 @pytest.fixture(scope="session", autouse=True)

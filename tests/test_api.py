@@ -215,6 +215,7 @@ def test_what_cannot_be_run_is_answered_in_one_sentence(settings, message):
         simulate(**settings)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("form", ["strategies.py", "strategies/__init__.py"])
 def test_a_file_of_the_users_that_hides_the_strategies_is_named(tmp_path, form):
     mine = tmp_path / form

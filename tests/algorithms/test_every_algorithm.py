@@ -669,6 +669,7 @@ def test_a_module_without_a_declaration_of_its_own_is_named(
         sys.modules.pop("strategies.undeclared", None)
 
 
+@pytest.mark.process
 def test_one_algorithm_is_found_without_importing_the_others():
     program = (
         "import sys; from fcl_flower.algorithms.registry import algorithm; "

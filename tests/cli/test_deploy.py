@@ -120,6 +120,7 @@ def test_flower_reads_the_node_config_as_it_was_meant(text):
 # ---- fcl server
 
 
+@pytest.mark.process
 def test_a_server_starts_a_superlink_for_this_machine_alone(flower, tmp_path):
     flower.install(flower_superlink=LISTENS, flwr=REGISTERS)
     said = []
@@ -171,6 +172,7 @@ def test_a_server_starts_a_superlink_for_this_machine_alone(flower, tmp_path):
     ]
 
 
+@pytest.mark.process
 def test_a_server_without_descriptors_goes_on_watching(flower, tmp_path, monkeypatch):
     """Registering a key needs some: it is tried again, and nothing ends by it."""
     flower.install(flower_superlink=LISTENS, flwr=REGISTERS)
@@ -196,6 +198,7 @@ def test_a_server_without_descriptors_goes_on_watching(flower, tmp_path, monkeyp
     assert len(looks) >= 8
 
 
+@pytest.mark.process
 def test_a_reverse_proxy_that_ends_takes_the_server_with_it(
     flower, tmp_path, monkeypatch
 ):
@@ -214,6 +217,7 @@ def test_a_reverse_proxy_that_ends_takes_the_server_with_it(
         run_superlink(files, tmp_path / "state", ports, [], lambda line: None)
 
 
+@pytest.mark.process
 def test_a_server_without_certificates_authenticates_no_client(flower, tmp_path):
     flower.install(flower_superlink=LISTENS)
     (tmp_path / "end").touch()
@@ -264,6 +268,7 @@ def reachable(monkeypatch):
     monkeypatch.setattr(supernode, "find_obstacle", lambda server, authority: None)
 
 
+@pytest.mark.process
 def test_a_client_starts_a_supernode_with_its_key_data_and_device(
     flower, tmp_path, reachable
 ):
@@ -310,6 +315,7 @@ sys.exit(4)
 """
 
 
+@pytest.mark.process
 def test_a_client_tries_until_it_is_let_in_and_says_once_why(
     flower, tmp_path, reachable, monkeypatch, capsys
 ):
@@ -331,6 +337,7 @@ def test_a_client_tries_until_it_is_let_in_and_says_once_why(
     assert capsys.readouterr().out.splitlines() == ["SuperNode ID: 7", "working"]
 
 
+@pytest.mark.process
 def test_a_client_without_a_key_is_told_that_it_needs_one(
     flower, tmp_path, reachable, monkeypatch
 ):
@@ -356,6 +363,7 @@ sys.exit(4)
 """
 
 
+@pytest.mark.process
 def test_a_client_whose_server_goes_says_so_each_time_it_goes(
     flower, tmp_path, reachable, monkeypatch, capsys
 ):
@@ -404,6 +412,7 @@ sys.exit(4)
 """
 
 
+@pytest.mark.process
 def test_why_a_client_could_not_answer_is_said_last_each_time(
     flower, tmp_path, reachable, capsys
 ):
@@ -493,6 +502,7 @@ PROGRESS = """
 """
 
 
+@pytest.mark.process
 def test_a_run_is_submitted_and_followed_to_its_end(submit, flower, tmp_path):
     said, seen = submit(run=PROGRESS.strip())
 
@@ -507,12 +517,14 @@ def test_a_run_is_submitted_and_followed_to_its_end(submit, flower, tmp_path):
     assert str(tmp_path / "results") in (tmp_path / "pyproject.toml").read_text()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("status", ["finished:failed", "finished:stopped", "running"])
 def test_a_run_that_did_not_finish_is_an_error(submit, status):
     with pytest.raises(RoundError, match=f"ended as {status}"):
         submit(status=status)
 
 
+@pytest.mark.process
 def test_a_run_that_does_not_start_is_an_error(flower, submit, tmp_path):
     flower.install(flwr="sys.exit('refused')")
     said = []
@@ -530,6 +542,7 @@ ENDS_BADLY = """
 """
 
 
+@pytest.mark.process
 def test_a_run_that_did_not_finish_says_last_what_ended_it(submit):
     with pytest.raises(RoundError) as caught:
         submit(run=ENDS_BADLY.strip(), status="finished:failed")
@@ -539,6 +552,7 @@ def test_a_run_that_did_not_finish_says_last_what_ended_it(submit):
     )
 
 
+@pytest.mark.process
 def test_a_server_that_does_not_answer_is_an_error(flower):
     flower.install(flwr="sys.exit('Connection refused')")
 
@@ -547,6 +561,7 @@ def test_a_server_that_does_not_answer_is_an_error(flower):
         SuperLink("127.0.0.1:1", None).connected()
 
 
+@pytest.mark.process
 def test_the_clients_that_are_connected_are_counted(flower):
     flower.install(flwr=flwr())
 
@@ -555,6 +570,7 @@ def test_the_clients_that_are_connected_are_counted(flower):
     assert not Path(env["FLWR_HOME"]).parent.exists()
 
 
+@pytest.mark.process
 def test_an_interrupt_stops_the_run(flower, tmp_path):
     flower.install(flwr=flwr(run="time.sleep(600)"))
     main = threading.get_ident()
@@ -590,6 +606,7 @@ submission.SuperLink("127.0.0.1:1", None).run(
 """
 
 
+@pytest.mark.process
 def test_a_killed_run_leaves_no_folder_of_its_own_and_takes_no_others(flower, tmp_path):
     flower.install(flwr=flwr(run="time.sleep(600)"))
     place = tmp_path / "temporary"

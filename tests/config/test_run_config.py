@@ -261,79 +261,22 @@ def test_a_short_name_that_is_misspelt_is_answered_with_the_nearest():
 # ---- what is refused
 
 
-def bounds(key, *, least=None, above=None, most=None, below=None):
-    """Yield values beyond the bounds of a number, with what is expected."""
-    whole = isinstance(RunConfig().flat()[key], int)
-    step = 1 if whole else 1e-6
-    for bound, value, words in (
-        (least, lambda b: b - step, "greater than or equal to"),
-        (above, lambda b: b, "greater than"),
-        (most, lambda b: b + step, "less than or equal to"),
-        (below, lambda b: b, "less than"),
-    ):
-        if bound is not None:
-            yield key, value(bound), f"{words} {bound}"
-    yield key, "4", "a valid integer" if whole else "a valid number"
-    yield key, True, "a valid integer" if whole else "a valid number"
-    if whole:
-        yield key, 2.5, "a valid integer"
-    else:
-        yield key, float("inf"), "a finite number"
-        yield key, float("nan"), "a finite number"
-
-
 DTYPES = "'float32', 'float16', 'bfloat16', 'int8', 'int4' or 'ternary'"
 REFUSED = [
-    *bounds("scenario.clients", least=0),
-    *bounds("scenario.tasks", least=1),
-    *bounds("scenario.classes_per_task", least=0),
-    *bounds("scenario.valid_fraction", least=0, below=1),
-    *bounds("scenario.max_train_per_class", least=0),
-    *bounds("scenario.max_test_per_class", least=0),
-    *bounds("data.public_fraction", least=0, below=1),
-    *bounds("model.num_features", least=0),
-    *bounds("training.epochs", least=1),
-    *bounds("training.batch_size", least=0),
-    *bounds("training.learning_rate", least=0),
-    *bounds("training.lr_patience", least=0),
-    *bounds("training.early_stopping_patience", least=0),
-    *bounds("training.momentum", least=0, below=1),
-    *bounds("training.weight_decay", least=0),
-    *bounds("training.threads", least=1),
-    *bounds("federation.rounds_per_task", least=0),
-    *bounds("federation.evaluate_every", least=0),
-    *bounds("federation.client_fraction", above=0, most=1),
-    *bounds("federation.min_updates", least=1),
-    *bounds("federation.max_attempts", least=1),
-    *bounds("federation.timeout", above=0),
-    *bounds("federation.quorum", above=0, most=1),
-    *bounds("federation.deadline_factor", least=0),
-    *bounds("federation.max_update_norm", least=0),
-    *bounds("federation.hostile_fraction", above=0, below=0.5),
-    *bounds("federation.clip_to_median", least=0),
-    *bounds("federation.examples_limit", least=0),
-    *bounds("federation.attackers", least=0),
-    *bounds("federation.secure_threshold", least=0.51, most=1),
-    *bounds("federation.secure_bits", least=8, most=48),
-    *bounds("asynchronous.mixing", above=0, most=1),
-    *bounds("asynchronous.staleness_exponent", least=0),
-    *bounds("privacy.noise_multiplier", least=0),
-    *bounds("privacy.clip", above=0),
-    *bounds("privacy.delta", above=0, below=1),
-    *bounds("privacy.epsilon", least=0),
-    *bounds("run.seed", least=0),
-    *bounds("run.metrics_port", least=0, most=65535),
+    ("scenario.clients", "4", "a valid integer"),
+    ("scenario.clients", True, "a valid integer"),
+    ("scenario.clients", 2.5, "a valid integer"),
+    ("training.learning_rate", "4", "a valid number"),
+    ("training.learning_rate", True, "a valid number"),
+    ("training.learning_rate", float("inf"), "a finite number"),
+    ("training.learning_rate", float("nan"), "a finite number"),
+    ("model.growing_head", 1, "a valid boolean"),
     ("model.head", "many", "'', 'multi' or 'single'"),
     ("training.optimizer", "rmsprop", "'adam' or 'sgd'"),
     ("training.precision", "float16", "'float32' or 'bfloat16'"),
     ("federation.wire_dtype", "float64", DTYPES),
     ("strategy.params", 3, "a valid dictionary"),
     ("strategy.name", 3, "a valid string"),
-    *(
-        (key, 1, "a valid boolean")
-        for key, value in RunConfig().flat().items()
-        if isinstance(value, bool)
-    ),
     *(
         ("strategy.x", value, "a boolean, a number or text")
         for value in ([1], None, (2,), b"x")
@@ -347,15 +290,6 @@ REFUSED = [
 def test_a_value_that_is_refused_is_named_with_what_was_expected(key, value, expected):
     found = sentence(RunConfig.of, {key: value})
     assert found == f"{key}: got {value!r}, expected {expected}"
-
-
-def test_every_number_has_a_range_that_is_tested():
-    numbers = {
-        key
-        for key, value in RunConfig().flat().items()
-        if isinstance(value, int | float) and not isinstance(value, bool)
-    }
-    assert numbers <= {key for key, _, _ in REFUSED}
 
 
 @pytest.mark.parametrize(

@@ -236,6 +236,7 @@ def test_evaluate_fn_is_refused_without_a_global_model(tmp_path):
         )
 
 
+@pytest.mark.process
 def test_the_example_prints_the_accuracies():
     done = subprocess.run(
         [sys.executable, ROOT / "examples" / "foreign_server_app.py"],

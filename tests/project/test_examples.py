@@ -36,6 +36,7 @@ def test_every_script_among_the_examples_is_run():
     assert scripts - ELSEWHERE == ARGUMENTS.keys()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", sorted(ARGUMENTS))
 def test_a_script_ends_with_an_accuracy_above_chance(name, tmp_path):
     ended = subprocess.run(
@@ -136,6 +137,7 @@ def free_ports(number):
     return ports
 
 
+@pytest.mark.deploy
 def test_a_real_federation_learns(tmp_path):
     port, control = map(str, free_ports(2))
     ended = subprocess.run(

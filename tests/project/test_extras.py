@@ -32,6 +32,7 @@ def test_what_few_need_is_an_extra_and_developers_have_it():
     assert set(lines) <= set(extras["dev"])
 
 
+@pytest.mark.process
 def test_a_server_without_its_packages_says_what_to_install(tmp_path):
     program = (
         "import sys; sys.modules['h11'] = None\n"

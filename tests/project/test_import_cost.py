@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).parents[2]
 HEAVY = {
     *("scipy", "sklearn", "gensim", "ray", "datasets", "pandas", "PIL"),

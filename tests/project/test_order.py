@@ -1,11 +1,12 @@
 """In which order the tests begin."""
 
-LONG = ["tests/runtime", "tests/project"]
+LONG = ("deploy", "ray", "browser", "process")
 
 
-def test_those_that_start_processes_begin_first(request):
-    begun = ["/".join(item.nodeid.split("/")[:2]) for item in request.session.items]
-
-    ranks = [LONG.index(one) if one in LONG else len(LONG) for one in begun]
+def test_those_that_start_programs_begin_first(request):
+    ranks = [
+        next((i for i, mark in enumerate(LONG) if item.get_closest_marker(mark)), 9)
+        for item in request.session.items
+    ]
 
     assert ranks == sorted(ranks)

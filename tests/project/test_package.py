@@ -66,6 +66,7 @@ def metadata(dist):
         )
 
 
+@pytest.mark.process
 def test_an_index_takes_both_and_their_description(dist):
     pytest.importorskip("twine", reason="twine is of the extra dev")
     packages = [dist / f"{NAME}.tar.gz", dist / f"{NAME}-py3-none-any.whl"]
@@ -75,6 +76,7 @@ def test_an_index_takes_both_and_their_description(dist):
     assert out.count("PASSED") == len(packages)
 
 
+@pytest.mark.process
 def test_the_wheel_holds_the_three_packages_whole_and_nothing_else(dist):
     needed = {
         str(path.relative_to(ROOT))
@@ -91,6 +93,7 @@ def test_the_wheel_holds_the_three_packages_whole_and_nothing_else(dist):
     assert f"{NAME}.dist-info/licenses/LICENSE" in beside
 
 
+@pytest.mark.process
 def test_the_sdist_holds_what_it_takes_to_test_it(dist):
     with tarfile.open(dist / f"{NAME}.tar.gz") as archive:
         held = {name.partition("/")[2] for name in archive.getnames()}
@@ -101,6 +104,7 @@ def test_the_sdist_holds_what_it_takes_to_test_it(dist):
     assert not {name for name in held if re.match(r"(runs|data|\.venv|build)/", name)}
 
 
+@pytest.mark.process
 def test_the_metadata_say_what_the_project_file_says(dist):
     found = metadata(dist)
 
@@ -112,6 +116,7 @@ def test_the_metadata_say_what_the_project_file_says(dist):
     assert found["Description-Content-Type"] == "text/markdown"
 
 
+@pytest.mark.process
 def test_an_installed_wheel_runs_the_demo_and_a_study_without_the_repository(
     installed, tmp_path
 ):
@@ -144,6 +149,7 @@ def test_the_citation_names_this_version_and_its_authors():
     assert {"cff-version", "message"} <= CITATION.keys()
 
 
+@pytest.mark.process
 def test_a_commit_with_a_versions_tag_has_that_version():
     if not (ROOT / ".git").exists():
         pytest.skip("no clone, so no tags")

@@ -53,17 +53,20 @@ def test_submodules_are_modules_and_the_rest_is_none():
     assert fcl.metrics.__name__ == "fcl_flower.results.metrics"
 
 
+@pytest.mark.process
 def test_importing_the_package_loads_nothing_but_python():
     heavy = {"torch", "flwr", "numpy", "pydantic", "rich", "click", "scipy", "ray"}
     assert not heavy & loaded_by("import fcl_flower")
 
 
+@pytest.mark.process
 def test_an_error_can_be_named_without_torch_and_flower():
     found = loaded_by("import fcl_flower as fcl; fcl.ConfigError; fcl.RunConfig")
     assert "pydantic" in found
     assert not {"torch", "flwr", "ray"} & found
 
 
+@pytest.mark.process
 def test_a_run_in_this_process_loads_no_ray():
     found = loaded_by(
         "import fcl_flower as fcl\n"

@@ -12,7 +12,10 @@ from run_folders import make_concept_run, make_run, synthetic_scenario, write
 
 from fcl_flower.results.report import write_comparison, write_report
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium"),
+]
 
 EVIL = "</script><img src=https://example.org/x onerror=alert(1)><b>%{x}\u2028"
 

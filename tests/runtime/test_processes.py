@@ -2,6 +2,8 @@ import socket
 import subprocess
 import sys
 
+import pytest
+
 from fcl_flower.runtime import processes
 
 
@@ -22,6 +24,7 @@ def test_programs_beside_the_interpreter_come_first(tmp_path, monkeypatch):
     assert processes.program("flower-superlink") == "flower-superlink"
 
 
+@pytest.mark.process
 def test_a_process_is_ended_even_where_no_file_can_be_opened():
     program = """
 import os, resource, sys

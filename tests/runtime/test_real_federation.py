@@ -12,6 +12,8 @@ from local_federation import LocalFederation
 
 from fcl_flower.runtime.processes import free_port
 
+pytestmark = pytest.mark.deploy
+
 KEY = "clients/client-{}.key"
 
 

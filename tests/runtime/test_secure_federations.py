@@ -23,6 +23,7 @@ def usual(tmp_path_factory):
     return folder
 
 
+@pytest.mark.ray
 def test_flowers_simulation_gives_the_numbers_of_one_process(usual, tmp_path):
     with contextlib.redirect_stdout(io.StringIO()):
         simulate(tiny("", **SETTINGS), backend="flower", output=tmp_path / "run")
@@ -31,6 +32,7 @@ def test_flowers_simulation_gives_the_numbers_of_one_process(usual, tmp_path):
     assert rounds_of(tmp_path / "run") == rounds_of(usual)
 
 
+@pytest.mark.deploy
 def test_a_real_federation_gives_the_numbers_of_one_process(usual, tmp_path):
     federation = LocalFederation(tmp_path)
     try:

@@ -23,6 +23,8 @@ from fcl_flower.runtime import processes
 from fcl_flower.runtime.simulation import Job, Place, run_all
 from fcl_flower.setup.resolve import resolve
 
+pytestmark = pytest.mark.ray
+
 ROOT = Path(__file__).parents[2]
 PATIENCE = 300  # the machine may be busy
 RUN = [

@@ -35,6 +35,7 @@ def numbers(folder):
     return summary_of(folder), rounds_of(folder), texts
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "settings",
     [
@@ -159,6 +160,7 @@ def test_a_client_whose_process_died_is_answered_for_by_an_error(error, reason):
     assert desk.begun == [7, 8, 9, 8]
 
 
+@pytest.mark.process
 def test_a_pool_that_has_died_is_replaced(tmp_path):
     config = tiny(tmp_path)
     with WorkerPool(2, tmp_path / "log") as pool:
@@ -170,6 +172,7 @@ def test_a_pool_that_has_died_is_replaced(tmp_path):
     assert [reply.content["who"]["partition"] for reply in replies] == [0, 1]
 
 
+@pytest.mark.process
 def test_a_process_goes_on_after_an_interrupt_and_logs_to_the_runs_file(tmp_path):
     log = tmp_path / "log"
     log.write_text("INFO before\n")
@@ -185,6 +188,7 @@ def test_a_process_goes_on_after_an_interrupt_and_logs_to_the_runs_file(tmp_path
     assert said.startswith("ERROR ")
 
 
+@pytest.mark.process
 def test_a_process_of_the_pool_is_a_simulation_that_shares_memory():
     with WorkerPool(1, None) as pool:
         assert pool._processes.submit(is_simulated).result()
@@ -215,6 +219,7 @@ def long_run(tmp_path):
     process.wait()
 
 
+@pytest.mark.process
 def test_two_processes_are_at_work_and_none_outlives_a_command_that_is_killed(
     long_run, tmp_path
 ):

@@ -33,6 +33,7 @@ def holder(tmp_path):
         process.kill()
 
 
+@pytest.mark.process
 def test_a_second_process_is_refused_by_key_and_folder(tmp_path, holder):
     with (
         pytest.raises(ConfigError, match=r"^run.output: got '.*', expected a folder"),
@@ -41,6 +42,7 @@ def test_a_second_process_is_refused_by_key_and_folder(tmp_path, holder):
         pytest.fail("two processes in one folder")
 
 
+@pytest.mark.process
 def test_the_lock_dies_with_a_process_that_is_killed(tmp_path, holder):
     holder.kill()
     holder.wait()

@@ -305,6 +305,7 @@ def test_the_seed_changes_what_is_trained(root):
     assert not np.array_equal(row(zero, "cat"), row(one, "cat"))
 
 
+@pytest.mark.process
 def test_training_gives_the_same_in_every_process(root):
     # More than the 10,000 words that gensim gives to one thread at a time.
     write_set(root, "weather", train=SENTENCES * 2, test=("hot unseen",))

@@ -41,6 +41,7 @@ def test_the_peak_is_that_of_the_run_alone():
     assert peak.bytes() - after < 5 * MB
 
 
+@pytest.mark.process
 def test_processes_that_were_started_count_while_they_run():
     peak = PeakMemory()
     before = peak.bytes()

@@ -10,7 +10,10 @@ from fcl_flower.results.monitoring import live as live_module
 from fcl_flower.results.monitoring.live import LivePage, live
 from fcl_flower.results.report import report_page
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium"),
+]
 
 EVIL = "<img src=x onerror=alert(1)>"
 PROBE = """<script>

@@ -13,6 +13,8 @@ import pytest
 
 from fcl_flower.runtime.lifetime import guardian
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).parents[3]
 ENV = {**os.environ, "PYTHONPATH": str(ROOT)}
 

@@ -11,6 +11,8 @@ from fcl_flower.core.errors import ConfigError
 from fcl_flower.runtime.lifetime import state_lock
 from fcl_flower.runtime.lifetime.state_lock import locked
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).parents[3]
 HOLDS = """
 import pathlib, subprocess, sys, time

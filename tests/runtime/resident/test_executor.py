@@ -24,6 +24,8 @@ from fcl_flower.runtime.resident import executor as module
 from fcl_flower.runtime.resident.executor import Executor
 from fcl_flower.runtime.resident.worker import OURS
 
+pytestmark = pytest.mark.process
+
 OWN = shipped(OURS)
 
 

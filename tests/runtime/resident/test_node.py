@@ -11,6 +11,8 @@ from fcl_flower.runtime.lifetime.guardian import guarded, release
 from fcl_flower.runtime.processes import free_port
 from fcl_flower.runtime.resident.launch import with_worker
 
+pytestmark = pytest.mark.process
+
 SUPERNODE = ["flower-supernode", "--host", "127.0.0.1", "--port", "7"]
 BREAKS = """
 import http.server, sys

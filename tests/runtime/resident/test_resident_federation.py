@@ -8,6 +8,8 @@ import pytest
 from fakes import rounds_of, run_in_process, summary_of, tiny
 from local_federation import PATIENCE, LocalFederation
 
+pytestmark = pytest.mark.deploy
+
 
 def until_round(lab, name, number):
     """Wait until a run has finished so many rounds."""

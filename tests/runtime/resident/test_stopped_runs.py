@@ -25,6 +25,8 @@ from fcl_flower.runtime.resident.executor import Executor
 from fcl_flower.runtime.resident.launch import mended
 from fcl_flower.runtime.resident.worker import OURS
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def node(tmp_path, monkeypatch):

@@ -35,6 +35,7 @@ print(raise_descriptor_limit(), *resource.getrlimit(resource.RLIMIT_NOFILE))
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("soft", "hard", "found"),
     [

@@ -14,6 +14,8 @@ from fcl_flower.runtime.runner.handle import Runner
 from fcl_flower.runtime.simulation import Job, Place, run_all
 from fcl_flower.setup.resolve import resolve
 
+pytestmark = pytest.mark.process
+
 PROGRAM = """
 import json, os, pathlib, socket, subprocess, sys, time
 channel = socket.socket(fileno=int(sys.argv[1]))

@@ -1,0 +1,139 @@
+"""Numbers are refused beyond their bounds, and nowhere else."""
+
+import pytest
+
+from fcl_flower.algorithms.registry import algorithm
+from fcl_flower.config.run_config import RunConfig
+from fcl_flower.core.errors import ConfigError
+
+SETTINGS = {
+    "[0": """
+        scenario.clients scenario.classes_per_task scenario.max_train_per_class
+        scenario.max_test_per_class model.num_features training.batch_size
+        training.learning_rate training.lr_patience training.weight_decay
+        training.early_stopping_patience federation.rounds_per_task
+        federation.evaluate_every federation.deadline_factor
+        federation.max_update_norm federation.clip_to_median
+        federation.examples_limit federation.attackers
+        asynchronous.staleness_exponent privacy.noise_multiplier privacy.epsilon
+        run.seed
+    """,
+    "[1": """
+        scenario.tasks training.epochs training.threads federation.min_updates
+        federation.max_attempts
+    """,
+    "(0": "federation.timeout privacy.clip",
+    "[0, 1)": "scenario.valid_fraction data.public_fraction training.momentum",
+    "(0, 1]": "federation.client_fraction federation.quorum asynchronous.mixing",
+    "(0, 1)": "privacy.delta",
+    "(0, 0.5)": "federation.hostile_fraction",
+    "[0.51, 1]": "federation.secure_threshold",
+    "[8, 48]": "federation.secure_bits",
+    "[0, 65535]": "run.metrics_port",
+}
+PARAMETERS = {
+    "[0": """
+        apd.lambda1 apd.lambda2 apd.weight_decay apd.threshold apd.mask_rate
+        apd.consolidate_every apd.gap bic.bias_epochs bic.memory_samples
+        dde-icarl.neighbours der.alpha der.beta der.memory_samples
+        fedcbdr.memory_samples fedcbdr.old_weight fedcbdr.new_weight
+        fedcurv.strength glfc.compensation glfc.distillation glfc.noise
+        glfc.perturbation_steps glfc.memory_samples idbr.generic idbr.specific
+        idbr.order idbr.task idbr.new_weight idbr.replayed_weight lwf.strength
+        podnet.spatial_strength podnet.flat_strength podnet.margin
+        podnet.finetune_epochs replay.memory_samples replay.memory_bytes
+        replay-reg.strength ss-il.strength ss-il.memory_samples
+        stable-sgd.minimum_rate fedprox-ssgd.minimum_rate
+    """,
+    "[1": """
+        apd.groups der.replay_batch fedcurv.fisher_examples glfc.search_steps
+        icarl.memory_samples podnet.proxies
+    """,
+    "(0": """
+        bic.temperature bic.bias_rate glfc.entropy_rise lwf.temperature
+        podnet.scale ss-il.temperature
+    """,
+    "[0, 1]": "apd.initial_adapter dde-icarl.removal",
+    "[0, 1)": "dde-icarl.momentum fot.energy_step",
+    "(0, 1]": """
+        idbr.buffer_fraction replay-reg.buffer_fraction ss-il.replay_ratio
+        stable-sgd.gamma fedprox-ssgd.gamma fedweit.kappa
+    """,
+    "(0, 1)": "bic.held_out fot.energy",
+    "(0, 10]": "fot.sketch_width",
+}
+CHOICES = [
+    ("glfc", "transition", "told"),
+    ("icarl", "memory_policy", "all"),
+    ("icarl", "classifier", "nearest"),
+    ("icarl", "distillation", 1),
+    ("idbr", "budget", "bytes"),
+    ("lwf", "contrast", "old"),
+    ("replay", "memory_policy", "newest"),
+    ("replay-reg", "budget", "most"),
+]
+
+
+def bounds(interval, whole):
+    """Yield what is just inside and just outside of each bound, with the words."""
+    low, _, high = interval.partition(", ")
+    ends = [(low[0] == "[", low[1:], -1, "greater than")]
+    if high:
+        ends.append((high[-1] == "]", high[:-1], 1, "less than"))
+    kind, step = (int, 1) if whole else (float, 1e-6)
+    for belongs, text, side, words in ends:
+        value = float(text)
+        inside, outside = value - side * step * (not belongs), value + side * step
+        outside = outside if belongs else value
+        words += " or equal to" * belongs
+        yield kind(inside), kind(outside), f"{words} {text}"
+
+
+def refused(table, default, build):
+    """Hold each key's bounds against those of a table."""
+    for interval, keys in table.items():
+        for key in keys.split():
+            for inside, outside, words in bounds(interval, type(default(key)) is int):
+                build(key, inside)
+                with pytest.raises(ConfigError) as problem:
+                    build(key, outside)
+                what = key.rpartition(".")[2]
+                sentence = f"{what}: got {outside!r}, expected {words}"
+                assert str(problem.value).endswith(sentence), key
+
+
+def test_a_setting_is_refused_beyond_its_bounds_and_nowhere_else():
+    sgd = {"training.optimizer": "sgd"}  # the one with momentum
+    refused(
+        SETTINGS,
+        lambda key: RunConfig().flat()[key],
+        lambda key, value: RunConfig.of({**sgd, key: value}),
+    )
+
+
+def test_every_number_among_the_settings_has_its_range_in_the_table():
+    numbers = {k for k, v in RunConfig().flat().items() if type(v) in (int, float)}
+
+    assert numbers == {key for keys in SETTINGS.values() for key in keys.split()}
+
+
+def test_a_parameter_is_refused_beyond_its_bounds_and_nowhere_else():
+    def fields(key):
+        name, _, field = key.partition(".")
+        return algorithm(name), field
+
+    def build(key, value):
+        entry, field = fields(key)
+        assert getattr(entry.params({field: value}), field) == value
+
+    def default(key):
+        entry, field = fields(key)
+        return entry.params_type.model_fields[field].default
+
+    refused(PARAMETERS, default, build)
+
+
+@pytest.mark.parametrize(("name", "key", "value"), CHOICES)
+def test_what_is_none_of_the_choices_is_refused(name, key, value):
+    with pytest.raises(ConfigError, match=rf"^strategy\.{key}: got {value!r}, expecte"):
+        algorithm(name).params({key: value})
