@@ -35,7 +35,9 @@ def diagonal_fisher(
     for i in range(count):
         logits = model(examples.x[i : i + 1], task)
         loss = cross_entropy(logits, examples.y[i : i + 1])
-        gradients = torch.autograd.grad(loss, list(weights.values()))
+        gradients = torch.autograd.grad(
+            loss, list(weights.values()), materialize_grads=True
+        )
         for name, gradient in zip(total, gradients, strict=True):
             total[name] += gradient.square()
     return {name: to_numpy(t / max(count, 1)) for name, t in total.items()}

@@ -90,7 +90,9 @@ class Scaffold(Sgd[ScaffoldParams]):
         total = {name: torch.zeros_like(w) for name, w in weights.items()}
         for x, y in batches(examples, CHUNK, seed=None):
             loss = cross_entropy(self.model(x, stage.task), y, reduction="sum")
-            found = torch.autograd.grad(loss / len(examples.y), list(weights.values()))
+            found = torch.autograd.grad(
+                loss / len(examples.y), list(weights.values()), materialize_grads=True
+            )
             for name, gradient in zip(weights, found, strict=True):
                 total[name] += gradient
         return total if len(examples.y) else {}

@@ -11,6 +11,7 @@ from torch import nn
 
 from clients import scaffold as client_side
 from clients.fedavg import Sgd
+from clients.fisher import diagonal_fisher
 from clients.scaffold import Scaffold as Learner
 from fcl_flower.aggregation.policy import Aggregation
 from fcl_flower.algorithms.base import Params
@@ -332,3 +333,17 @@ def test_a_run_carries_variates_and_they_change_what_is_learned(tmp_path):
     # A client keeps its own variate over tasks, and the common one comes in each round.
     ratio = found["model_bytes"] / plain["model_bytes"]
     assert 1.5 < ratio <= 2
+
+
+def test_a_layer_that_forward_never_uses_has_no_gradient():
+    taking = learner(variate="start")
+    taking.model.unused = nn.Linear(2, 2)
+    name = "unused.weight"
+    fisher = diagonal_fisher(taking.model, data().train, 0, 3)
+    assert not fisher[name].any()
+    assert fisher["body.0.weight"].any()
+
+    received = {**shared(taking.model), "control": {}}
+    _, update = taking.train({}, received, NOW, data())
+
+    assert not update.payload["control/change"][name].any()
