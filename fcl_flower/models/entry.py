@@ -56,6 +56,11 @@ class ModelEntry:
             return "text"
         return ("tabular", "time-series", "images")[len(self.input_shape) - 1]
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether the network is one of this package."""
+        return isinstance(self.body, str) and self.body.startswith("fcl_flower.")
+
 
 def from_module(
     module: "nn.Module | Callable[[], nn.Module]",
@@ -84,34 +89,22 @@ def from_module(
     import torch  # here alone, since it takes seconds
     from torch import nn
 
+    from fcl_flower.models.trial import try_body
+
     if not 1 <= len(input_shape) <= 3 or min(input_shape) < 1:
         raise refuse("input_shape", input_shape, "(C, H, W), (C, T) or (columns,)")
     make = (lambda: deepcopy(module)) if isinstance(module, nn.Module) else module
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
+    with torch.random.fork_rng(devices=[]):
         body: object = make()  # type: ignore[no-untyped-call]
         if not isinstance(body, nn.Module):
             raise ContractError(
                 f"{module!r} made a {type(body).__name__}, no nn.Module"
             )
-        was_training = body.training
-        try:
-            found = body.eval()(torch.zeros(2, *input_shape))
-        except RuntimeError as error:  # of torch, for shapes that do not fit
-            raise ContractError(
-                f"{type(body).__name__}: got {error!s:.200} for 2 inputs of shape "
-                f"{input_shape}, expected (2, features)"
-            ) from error
-        body.train(was_training)
-    if not isinstance(found, torch.Tensor) or found.ndim != 2 or len(found) != 2:
-        shape = getattr(found, "shape", type(found).__name__)
-        raise ContractError(
-            f"{type(body).__name__}: got {shape} for 2 inputs of shape {input_shape}, "
-            "expected (2, features)"
-        )
+        features = try_body(body, input_shape).features
     return ModelEntry(
         make,
         input_shape,
-        found.shape[1],
+        features,
         batch_size,
         learning_rate,
         f"{type(body).__name__}, the user's own",

@@ -65,6 +65,7 @@ class MultiHeadModel(nn.Module):
             algorithm has others (`ReplacesHeads`).
         input_shape: shape of one input, such as (3, 32, 32); (-1,) for text.
         single_head: one head serves every task.
+        smallest_batch: fewest inputs that the body takes in training.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class MultiHeadModel(nn.Module):
         tasks: int,
         classes: int,
         single_head: bool,
+        smallest_batch: int = 1,
     ) -> None:
         """Attach freshly initialised heads to ``body``.
 
@@ -87,11 +89,13 @@ class MultiHeadModel(nn.Module):
             classes: logits per head: the classes of one task, or all labels of the
                 scenario with a single head.
             single_head: one head serves every task.
+            smallest_batch: fewest inputs that ``body`` takes in training.
         """
         super().__init__()
         self.body = body
         self.input_shape = input_shape
         self.single_head = single_head
+        self.smallest_batch = smallest_batch
         self.features, self.classes = features, classes
         count = 1 if single_head else tasks
         self.heads = nn.ModuleList(Head(features, classes) for _ in range(count))
@@ -145,13 +149,16 @@ class MultiHeadModel(nn.Module):
     def shared_names(self) -> tuple[str, ...]:
         """Return the names of the parameters and buffers that clients share.
 
-        Frozen parameters are not among them: they are the same everywhere.
+        Frozen parameters are not among them: they are the same everywhere. A parameter
+        that has several names, as tied weights have, goes by its first.
         """
-        frozen = {n for n, p in self.named_parameters() if not p.requires_grad}
+        trained = {n for n, p in self.named_parameters() if p.requires_grad}
+        left_out = {n for n, _ in self.named_parameters(remove_duplicate=False)}
+        left_out -= trained
         return tuple(
             name
             for name in self.state_dict()
-            if name not in frozen
+            if name not in left_out
             and (self.single_head or not name.startswith("heads."))
         )
 

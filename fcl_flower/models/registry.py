@@ -3,6 +3,9 @@
 from importlib import import_module
 from typing import Any
 
+import torch
+from torch import nn
+
 from fcl_flower.config.params import Params
 from fcl_flower.core.errors import ContractError, refuse
 from fcl_flower.core.seeds import derive
@@ -11,6 +14,7 @@ from fcl_flower.models.entries import MODELS, check_modality, model_entry
 from fcl_flower.models.entry import TABULAR, TEXT, ModelEntry, from_module
 from fcl_flower.models.multi_head import MultiHeadModel
 from fcl_flower.models.seeded import seeded
+from fcl_flower.models.trial import try_body
 
 __all__ = [
     "MODELS",
@@ -56,7 +60,8 @@ def create_model(
     Raises:
         ConfigError: the name is unknown, the model does not suit the data, or there is
             no such encoder.
-        ContractError: ``params`` are those of another model.
+        ContractError: ``params`` are those of another model, or a network of a user's
+            own cannot be trained (`try_body`).
     """
     entry = model_entry(name)
     params = entry.params() if params is None else params
@@ -67,14 +72,30 @@ def create_model(
         )
     with seeded(derive(seed, "model")):
         body = _body(name, entry, table, columns, params)
+        features = entry.features or body.features
+        input_shape = (columns,) if columns else entry.input_shape
+        smallest_batch = 1
+        if not (entry.is_ours or entry.encoder):
+            found, smallest_batch = try_body(body, input_shape)
+            if found != features:
+                raise ContractError(
+                    f"model {name}: got {found} features, expected {features}"
+                )
+            body.register_forward_pre_hook(_copied)
         return MultiHeadModel(
             body,
-            features=entry.features or body.features,
-            input_shape=(columns,) if columns else entry.input_shape,
+            features=features,
+            input_shape=input_shape,
+            smallest_batch=smallest_batch,
             tasks=tasks,
             classes=classes,
             single_head=single_head,
         )
+
+
+def _copied(body: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Hand on copies: a network may change its input, which belongs to a cache."""
+    return tuple(x.clone() if isinstance(x, torch.Tensor) else x for x in inputs)
 
 
 def _body(

@@ -1,13 +1,15 @@
 """Models of a user's own: a module, a callable, or an installed package."""
 
+import numpy as np
 import pytest
 import torch
 from packages import install
 from torch import nn
 
+import fcl_flower as fcl
 from fcl_flower.core.errors import ConfigError, ContractError
 from fcl_flower.models.convolutional.lenet import LeNetParams
-from fcl_flower.models.registry import MODELS, create_model, from_module
+from fcl_flower.models.registry import MODELS, ModelEntry, create_model, from_module
 
 SHAPE = (1, 4, 4)
 
@@ -144,3 +146,107 @@ wide = ModelEntry("their_package:Wide", (1, 4, 4), 0, 8, 1e-2, "a wide one", Wid
     )
     assert model.heads[0].in_features == 20
     assert "wide" in MODELS
+
+
+class OnlyByName(nn.Module):
+    def forward(self, *, x):
+        return x.flatten(1)
+
+
+class InDouble(nn.Flatten):
+    def forward(self, x):
+        return super().forward(x).double()
+
+
+class NoFeatures(nn.Flatten):
+    def forward(self, x):
+        return super().forward(x)[:, :0]
+
+
+class InForward(nn.Module):
+    def forward(self, x):
+        self.layer = nn.Linear(16, 5)
+        return self.layer(x.flatten(1))
+
+
+class NoGradient(nn.Sequential):
+    def forward(self, x):
+        hidden = super().forward(x).exp()
+        return hidden + hidden.add_(1)
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (OnlyByName, r"OnlyByName: got .*forward.* for 2 inputs of shape"),
+        (InDouble, r"got features of torch.float64, expected torch.float32"),
+        (InForward, r"layer.bias, layer.weight made in forward, expected .* __init__"),
+        (lambda: small().bfloat16(), r"1.weight of torch.bfloat16, expected .*float32"),
+        (NoFeatures, "got no features"),
+        (lambda: nn.ModuleList([nn.LazyLinear(4)]), r"ModuleList: got .*for 2 inputs"),
+        (lambda: NoGradient(nn.Flatten(), nn.Linear(16, 5)), "for its gradient"),
+    ],
+)
+def test_what_cannot_be_trained_is_one_sentence_before_any_round(make, sentence):
+    with pytest.raises(ContractError, match=sentence):
+        from_module(make, SHAPE)
+    declared = ModelEntry(make, SHAPE, 5, 8, 1e-2, "another package's")
+    with pytest.raises(ContractError, match=sentence):
+        build(declared)
+
+
+def test_another_width_than_is_declared_is_refused():
+    with pytest.raises(ContractError, match="mine: got 5 features, expected 7"):
+        build(ModelEntry(small, SHAPE, 7, 8, 1e-2, "another package's"))
+
+
+def test_lazy_layers_get_their_shapes_from_the_input():
+    def lazy():
+        return nn.Sequential(nn.Flatten(), nn.LazyLinear(5), nn.LazyBatchNorm1d())
+
+    entry = from_module(lazy, SHAPE)
+    assert entry.features == 5
+    assert weights(build(entry)).shape == (5, 16)
+    assert torch.equal(weights(build(entry)), weights(build(entry)))
+
+
+def test_a_network_that_changes_its_input_gets_a_copy():
+    class Scaling(nn.Linear):
+        def forward(self, x):
+            return super().forward(x.flatten(1).add_(1))
+
+    x = torch.zeros(2, *SHAPE)
+    build(from_module(lambda: Scaling(16, 5), SHAPE)).body(x)
+    assert not x.any()
+
+
+def test_batch_normalisation_of_single_values_needs_two_inputs():
+    assert build(from_module(small, SHAPE)).smallest_batch == 2
+    spatial = nn.Sequential(nn.BatchNorm2d(1), nn.Flatten())
+    assert build(from_module(spatial, SHAPE)).smallest_batch == 1
+
+
+class Tied(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Flatten(), nn.Linear(64, 64), nn.Linear(64, 64))
+        self[2].weight = self[1].weight
+
+
+def test_tied_weights_go_by_one_name():
+    model = build(from_module(Tied, (1, 8, 8)))
+    assert model.shared_names() == ("body.1.weight", "body.1.bias", "body.2.bias")
+
+
+@pytest.mark.parametrize("method", ["fedweit", "apd", "matched-ensemble"])
+def test_methods_that_replace_weights_train_tied_ones(method):
+    result = fcl.simulate(
+        method,
+        model=Tied,
+        clients=1,
+        tasks=1,
+        rounds=1,
+        max_train_per_class=4,
+        max_test_per_class=2,
+        progress=False,
+    )
+    assert not np.isnan(result.accuracy).any()
