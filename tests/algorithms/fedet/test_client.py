@@ -280,9 +280,9 @@ def test_a_class_that_comes_again_is_learned_anew_with_what_is_remembered(monkey
     state, update = found.train({}, sent(1), FIRST, task(0, 2))
     fit = client.fit
 
-    def watched(leaves, objective, validate, examples, *rest, **named):
-        seen.append(examples)
-        return fit(leaves, objective, validate, examples, *rest, **named)
+    def watched(job):
+        seen.append(job.examples)
+        return fit(job)
 
     monkeypatch.setattr(client, "fit", watched)
     found.train(state, served(sent(1), update), SECOND, task(2, 4))

@@ -149,9 +149,9 @@ def test_a_visit_starts_without_the_optimizer_of_the_first_visit(monkeypatch):
     memories = []
     fit = client.fit
 
-    def watched(*given, optimizer_state, **named):
-        memories.append(dict(optimizer_state))
-        return fit(*given, optimizer_state=optimizer_state, **named)
+    def watched(job):
+        memories.append(dict(job.optimizer_state))
+        return fit(job)
 
     monkeypatch.setattr(client, "fit", watched)
     weit = learner()
