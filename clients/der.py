@@ -72,7 +72,7 @@ class Der(Sgd[DerParams]):
         self, logits: Tensor, labels: Tensor, rows: Tensor, hidden: Tensor
     ) -> Tensor:
         found = super().loss(logits, labels, rows, hidden)
-        if not len(self._stored.y):
+        if len(self._stored.y) < self.context.training.smallest_batch:
             return found
         params, model, stored = self.params, self.model, self._stored
         if params.alpha:
@@ -88,7 +88,8 @@ class Der(Sgd[DerParams]):
     def _drawn(self) -> Tensor:
         """Return places of different stored samples, as many as a step has."""
         order = torch.randperm(len(self._stored.y), generator=self._generator)
-        return order[: self.params.replay_batch]
+        smallest = self.context.training.smallest_batch
+        return order[: max(self.params.replay_batch, smallest)]
 
     def _remembered(
         self, memory: Arrays, examples: Examples, stage: TaskStage

@@ -84,8 +84,9 @@ class SsIl(Sgd[SsIlParams]):
         if not len(self._old):
             return total / count
         every, taught = logits, self._taught[rows]
-        if len(self._replayed.y):
-            wanted = max(1, round(self.params.replay_ratio * count))
+        smallest = self.context.training.smallest_batch
+        if len(self._replayed.y) >= smallest:
+            wanted = max(smallest, round(self.params.replay_ratio * count))
             order = torch.randperm(len(self._replayed.y), generator=self._draw)
             chosen = order[:wanted].to(labels.device)
             again = self.model.heads[0](self.model.body(self._replayed.x[chosen]))

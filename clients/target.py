@@ -15,7 +15,7 @@ from clients.fedavg import Sgd
 from fcl_flower.algorithms.base import P
 from fcl_flower.core.seeds import derive
 from fcl_flower.core.types import Payload, TaskStage, Update
-from fcl_flower.data.examples import TaskData
+from fcl_flower.data.examples import TaskData, in_batches
 from fcl_flower.models.multi_head import CLOSED
 from fcl_flower.training.distillation import softened_kl
 from fcl_flower.training.tensors import dense, to_torch
@@ -59,7 +59,9 @@ class Distilling(Sgd[P]):
     ) -> tuple[Payload, Update]:
         kept = {**state, **received}.get(SAMPLES)
         self.old = None
-        if kept is not None and len(data.train.y):
+        smallest = self.context.training.smallest_batch
+        count = 0 if kept is None else len(dense(kept["x"]))
+        if kept is not None and len(data.train.y) and count >= smallest:
             device, classes = self.context.device, self.model.classes
             labels = to_torch(kept["labels"], device)
             closed = torch.zeros(classes, dtype=torch.bool, device=device)
@@ -70,7 +72,7 @@ class Distilling(Sgd[P]):
                 to_torch(kept["logits"], device),
                 labels,
                 closed,
-                self._batches(len(dense(kept["x"])), len(data.train.y), stage.round),
+                self._batches(count, len(data.train.y), stage.round),
             )
         after, update = super().train(state, received, stage, data)
         return after if kept is None else {**after, SAMPLES: kept}, update
@@ -93,12 +95,14 @@ class Distilling(Sgd[P]):
             examples: of the client.
             number: of the round.
         """
-        context, size = self.context, self.batch_size(count, examples)
+        context = self.context
+        smallest = context.training.smallest_batch
+        size = max(smallest, self.batch_size(count, examples))
         seed = derive(context.seed, "samples", context.client, number)
         draw = torch.Generator().manual_seed(seed)
         while True:
             order = torch.randperm(count, generator=draw)
-            yield from (order[at : at + size] for at in range(0, count, size))
+            yield from in_batches(order, size, smallest)
 
 
 class Target(Distilling[TargetParams]):

@@ -217,7 +217,10 @@ def concat(parts: list[Examples]) -> Examples:
 
 
 def batches(
-    examples: Examples, batch_size: int, seed: int | None = None
+    examples: Examples,
+    batch_size: int,
+    seed: int | None = None,
+    smallest: int = 1,
 ) -> Iterator[Examples]:
     """Yield all examples once; the last batch may be smaller.
 
@@ -225,12 +228,30 @@ def batches(
         examples: N of them; none gives no batch.
         batch_size: at least 1.
         seed: of the shuffling; None keeps the order.
+        smallest: see `in_batches`.
     """
     count = len(examples.y)
     if seed is None:
         order = torch.arange(count)
     else:
         order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
-    for start in range(0, count, batch_size):
-        chosen = order[start : start + batch_size]
+    for chosen in in_batches(order, batch_size, smallest):
         yield Examples(examples.x[chosen], examples.y[chosen])
+
+
+def in_batches(
+    order: torch.Tensor, batch_size: int, smallest: int = 1
+) -> Iterator[torch.Tensor]:
+    """Yield rows in batches; the last may be smaller.
+
+    Args:
+        order: of the rows, shape (N,).
+        batch_size: at least 1.
+        smallest: a last batch of fewer joins the one before, and is left out where
+            there is none.
+    """
+    starts = [*range(0, len(order), batch_size)]
+    if starts and len(order) - starts[-1] < smallest:
+        starts.pop()
+    ends = [*starts[1:], len(order)]
+    yield from (order[start:end] for start, end in zip(starts, ends, strict=False))

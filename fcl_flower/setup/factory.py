@@ -243,15 +243,15 @@ def build_learner(
         ConfigError: the run is not what the algorithm needs.
     """
     torch.set_num_threads(run.config.training.threads)
+    network = network or build_network(run, plan)
     context = ClientContext(
         client=client,
         seed=run.config.run.seed,
-        training=build_training(run),
+        training=build_training(run, network.smallest_batch),
         device=find_device(run.config.training.device),
         privacy=run.config.privacy,
         hidden_tasks=run.hidden_tasks,
     )
-    network = network or build_network(run, plan)
     check_examples_apart(run, network)
     made = run.algorithm.load_client()(run.params, network, context)
     if not run.config.strategy.local_only:
@@ -279,12 +279,28 @@ def build_trainer(run: ResolvedRun) -> ServerTrainer:
     here = PublicExamples(*(part.to(device) for part in public))
     network = build_model(run, plan).to(device)
     make = run.algorithm.load_trainer()
-    return make(network, here, build_training(run), run.config.run.seed)
+    training = build_training(run, network.smallest_batch)
+    return make(network, here, training, run.config.run.seed)
 
 
-def build_training(run: ResolvedRun) -> Training:
-    """Return how all that is trained is trained."""
+def build_training(run: ResolvedRun, smallest_batch: int = 1) -> Training:
+    """Return how all that is trained is trained.
+
+    Args:
+        run: resolved.
+        smallest_batch: of the network that is trained.
+
+    Raises:
+        ConfigError: a step has fewer examples than that.
+    """
     section = run.config.training
+    if section.batch_size < smallest_batch:
+        raise refuse(
+            "training.batch_size",
+            section.batch_size,
+            f"at least {smallest_batch} for model {run.config.model.name}, which "
+            "normalises by the statistics of a batch",
+        )
     return Training(
         epochs=section.epochs,
         batch_size=section.batch_size,
@@ -295,6 +311,7 @@ def build_training(run: ResolvedRun) -> Training:
             section.optimizer, section.momentum, section.weight_decay
         ),
         precision=section.precision,
+        smallest_batch=smallest_batch,
     )
 
 

@@ -57,6 +57,8 @@ class Training:
         precision: ``bfloat16`` for mixed precision: what PyTorch's autocast takes for
             safe of the objective is computed in it; parameters, gradients, moments and
             scores are float32 in any case.
+        smallest_batch: fewest examples that a step can take; a last batch of fewer
+            joins the one before. More than 1 for batch normalisation alone.
     """
 
     epochs: int
@@ -67,6 +69,7 @@ class Training:
     early_stopping_patience: int = 0
     optimizer: OptimizerChoice = field(default_factory=OptimizerChoice)
     precision: Literal["float32", "bfloat16"] = "float32"
+    smallest_batch: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +166,8 @@ def fit(job: Fit) -> FitResult:
         if rate < MINIMUM_RATE:
             break
         optimizer.rate = rate
-        loss = _epoch(job, optimizer, epoch)
-        steps += math.ceil(len(job.examples.y) / training.batch_size)
+        loss, taken = _epoch(job, optimizer, epoch)
+        steps += taken
         valid = job.validate()
         if of_task.runs_out(valid.loss):
             rate /= training.decay
@@ -180,15 +183,17 @@ def fit(job: Fit) -> FitResult:
     return FitResult(after, loss, valid or job.validate(), steps)
 
 
-def _epoch(job: Fit, optimizer: Optimizer, epoch: int) -> float:
+def _epoch(job: Fit, optimizer: Optimizer, epoch: int) -> tuple[float, int]:
     where = job.client, job.round, epoch
-    size, order = job.training.batch_size, derive(job.seed, "shuffle", *where)
+    training, order = job.training, derive(job.seed, "shuffle", *where)
     objective = job.objective
-    if job.training.precision == "bfloat16":
+    if training.precision == "bfloat16":
         objective = _in_bfloat16(objective)
     losses, sizes = list[Tensor](), list[int]()
     with seeded(derive(job.seed, "dropout", *where)):
-        for x, y in batches(job.examples, size, order):
+        for x, y in batches(
+            job.examples, training.batch_size, order, training.smallest_batch
+        ):
             loss = objective(x, y)
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
@@ -198,11 +203,11 @@ def _epoch(job: Fit, optimizer: Optimizer, epoch: int) -> float:
             losses.append(loss.detach())
             sizes.append(len(y))
     if not sizes:
-        return float("nan")
+        return float("nan"), 0
     # Read once an epoch: an accelerator is waited for at each reading.
     found: list[float] = torch.stack(losses).tolist()
     total = sum(mean * size for mean, size in zip(found, sizes, strict=True))
-    return total / sum(sizes)
+    return total / sum(sizes), len(sizes)
 
 
 @dataclass(slots=True)

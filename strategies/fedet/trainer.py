@@ -52,7 +52,12 @@ class FedEtTrainer(ServerTrainer):
             parameters=dict(network.named_parameters()),
             objective=objective,
             examples=Examples(x, torch.tensor(groups, device=x.device)),
-            training=Training(epochs, self.training.batch_size, 1e-3),
+            training=Training(
+                epochs,
+                self.training.batch_size,
+                1e-3,
+                smallest_batch=self.training.smallest_batch,
+            ),
             seed=derive(self.seed, "router"),
         )
         fit(job)

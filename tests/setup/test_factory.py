@@ -1,5 +1,6 @@
 import pytest
 import torch
+from torch import nn
 
 from fcl_flower.aggregation.policy import Aggregation
 from fcl_flower.algorithms.base import ClientLearner, ServerStrategy
@@ -7,7 +8,7 @@ from fcl_flower.algorithms.local_only import LocalOnlyLearner
 from fcl_flower.algorithms.registry import algorithms
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.models.registry import create_model
+from fcl_flower.models.registry import MODELS, create_model, from_module
 from fcl_flower.setup import factory
 from fcl_flower.setup.device import find_device
 from fcl_flower.setup.resolve import resolve
@@ -256,3 +257,14 @@ def test_a_rule_of_the_strategys_own_goes_with_the_mean_alone(strategy, params):
         factory.validate(
             resolve(RunConfig.from_settings(**settings, aggregation="krum"))
         )
+
+
+def test_a_step_of_one_example_is_refused_for_batch_normalisation():
+    body = nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.BatchNorm1d(5))
+    with MODELS.registered("mine", from_module(body, (1, 8, 8))):
+        run, one = small(model="mine"), small(model="mine", batch_size=1)
+        plan = factory.build_scenario(run)
+        learner = factory.build_learner(run, plan, client=0)
+        assert learner.context.training.smallest_batch == 2
+        with pytest.raises(ConfigError, match="batch_size: got 1, expected at least 2"):
+            factory.build_learner(one, plan, client=0)

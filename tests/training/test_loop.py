@@ -6,7 +6,7 @@ import torch
 
 from fcl_flower.core.errors import ContractError
 from fcl_flower.core.seeds import derive
-from fcl_flower.data.examples import Examples
+from fcl_flower.data.examples import Examples, in_batches
 from fcl_flower.models.registry import create_model
 from fcl_flower.training.loop import Fit, Score, Training, fit, score
 from fcl_flower.training.tensors import arrays_of, load, snapshot, to_numpy, to_torch
@@ -542,3 +542,32 @@ def test_training_leaves_the_generator_of_others_alone(examples):
     before = torch.random.get_rng_state()
     dropped(examples)
     assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_a_last_batch_that_normalisation_cannot_take_joins_the_one_before():
+    def sizes(count, batch, smallest=2):
+        return [len(one) for one in in_batches(torch.arange(count), batch, smallest)]
+
+    assert sizes(7, 3) == [3, 4]
+    assert sizes(8, 3) == [3, 3, 2]
+    assert sizes(7, 3, smallest=1) == [3, 3, 1]
+    assert sizes(1, 3) == sizes(0, 3) == []
+
+
+def test_batch_normalisation_trains_whatever_the_last_batch_is(examples):
+    body = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
+
+    def objective(x, y):
+        return torch.nn.functional.cross_entropy(body.train()(x), y)
+
+    for count in (COUNT, 1):  # of COUNT one is left over
+        few = Examples(examples.x[:count], examples.y[:count])
+        done = train(
+            dict(body.named_parameters()),
+            few,
+            objective=objective,
+            batch_size=COUNT - 1,
+            smallest_batch=2,
+        )
+        assert done.steps == (2 if count > 1 else 0)
+        assert np.isnan(done.loss) == (count == 1)
