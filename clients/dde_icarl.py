@@ -26,6 +26,8 @@ from fcl_flower.training.feature_cache import frozen_features
 from fcl_flower.training.tensors import to_numpy, to_torch
 from strategies.dde_icarl import DdeIcarlParams
 
+BETA = 0.5
+"""Weight of the task's sum, and of the sum of the task before; the paper learns it."""
 CHUNK = 512
 SMALLEST = 1e-6
 """Probabilities are not taken for less, so that their logits are finite."""
@@ -97,18 +99,16 @@ class DdeIcarl(Icarl):
     def classified(self, state: Payload, hidden: Tensor) -> Tensor:
         """Return features without a share of what lies along the momentum.
 
-        ``h - alpha ((1 - beta) <h, u'> u' + beta <h, u> u)`` with the sums u of the
-        task and u' of the one before, of length 1. This is linear, so that of the head
+        ``h - alpha beta (<h, u'> u' + <h, u> u)`` with the sums u of the task and u' of
+        the one before, of length 1. This is linear, so that of the head
         it takes what the paper subtracts from the logits; for the nearest mean, which
         compares angles, too.
         """
-        kept, beta = state.get("momentum", {}), self.dde.recency
-        shares = {"before": 1 - beta, "now": beta}
         left = hidden
-        for name, total in kept.items():
+        for total in state.get("momentum", {}).values():
             unit = normalize(to_torch(total, str(hidden.device)), dim=0)
             along = (hidden @ unit)[:, None] * unit
-            left = left - self.dde.removal * shares[name] * along
+            left = left - self.dde.removal * BETA * along
         return left
 
     @torch.no_grad()

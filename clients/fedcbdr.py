@@ -22,6 +22,9 @@ from strategies.fedcbdr import FedCbdrParams
 from strategies.fedcbdr.server import BASE, GRAMS, SELECTION
 from strategies.lorm.merging import symmetric, upper_half
 
+OLD_TEMPERATURE, NEW_TEMPERATURE = 0.9, 1.1
+"""What logits of old and of new classes are divided by."""
+
 
 class FedCbdr(Sgd[FedCbdrParams], AnswersQueries):
     """Minimise the losses of new and of stored samples, with temperatures by class.
@@ -52,9 +55,9 @@ class FedCbdr(Sgd[FedCbdrParams], AnswersQueries):
         classes = Teacher.of_task(state, received, stage, self.model, labels)
         kept = self._kept(memory, received, stage, data.train)
         self._temperatures = torch.full(
-            (self.model.classes,), self.params.new_temperature, device=device
+            (self.model.classes,), NEW_TEMPERATURE, device=device
         )
-        self._temperatures[to_torch(classes.old, device)] = self.params.old_temperature
+        self._temperatures[to_torch(classes.old, device)] = OLD_TEMPERATURE
         self._new = len(labels)
         old = replay_samples(memory, device, without=stage.task)
         train = concat([data.train, old])

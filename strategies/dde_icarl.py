@@ -15,8 +15,8 @@ from strategies.icarl import IcarlParams
 class DdeIcarlParams(IcarlParams):
     """Hyper-parameters of iCaRL with the distillation of causal effects.
 
-    Ten neighbours, 0.9 and 0.5 are in the authors' code. There alpha and beta are then
-    learned on balanced samples; here they are settings, and the value of beta is ours.
+    Ten neighbours, 0.9 and 0.5 are in the authors' code. There alpha is then learned on
+    balanced samples; here it is a setting.
     """
 
     neighbours: int = Field(10, ge=0)
@@ -28,9 +28,6 @@ class DdeIcarlParams(IcarlParams):
     removal: float = Field(0.5, ge=0, le=1)
     """Share of a feature along that sum which predictions go without, in [0, 1]
     (alpha); 0 leaves the momentum effect in."""
-    recency: float = Field(0.5, ge=0, le=1)
-    """Weight of the current task's sum against that of the task before, in [0, 1]
-    (beta)."""
 
     @model_validator(mode="after")
     def _neighbours_have_features(self) -> Self:

@@ -34,8 +34,6 @@ class PodNetParams(MemoryParams):
     finetune_epochs: int = Field(20, ge=0)
     """Passes over the kept samples in which the proxies are trained after each task but
     the first, at least 0."""
-    finetune_rate: float = Field(0.5, gt=0)
-    """Learning rate of these passes as a multiple of the usual one, above 0."""
 
 
 ALGORITHM = Algorithm(

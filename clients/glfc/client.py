@@ -26,6 +26,9 @@ from fcl_flower.training.tensors import arrays_of, dense, load, to_numpy, to_tor
 from strategies.glfc import GlfcParams
 from strategies.glfc.trainer import EncodingNetwork, sample_gradients
 
+PERTURBATION_RATE = 200.0
+"""Length of a perturbation step in gradients; ours. The released code has 0.2, by which
+nothing is hidden."""
 _CHUNK = 512
 
 
@@ -169,7 +172,7 @@ class Glfc(Sgd[GlfcParams]):
             feature_spread(features, examples.y),
             noise=params.noise,
             steps=params.perturbation_steps,
-            rate=params.perturbation_rate,
+            rate=PERTURBATION_RATE,
             seed=derive(context.seed, "perturbation", context.client, stage.round),
         )
         return arrays_of(sample_gradients(self._encoder, shown, chosen.y))

@@ -39,6 +39,8 @@ from strategies.lorm.payloads import (
 
 NEVER = -1e4
 """The logit of a class that nobody has learned; finite, so that losses are."""
+HEAD_ALPHA = 0.5
+"""What the head's Gram matrix is multiplied by off its diagonal, in [0, 1]."""
 _CHUNK = 64
 
 
@@ -155,8 +157,7 @@ class Lorm(ClientLearner[LormParams]):
             model.eval()
             return score(lambda x: model(x, 0)[:, classes], held)
 
-        factors = {layer + factor for layer in self._layers}
-        trained = {*factors, WEIGHT, BIAS}
+        trained = {layer + factor for layer in self._layers} | {WEIGHT, BIAS}
         # The optimizer starts anew: what it has learned of one factor does not help
         # the other. Rows of other classes are not sent.
         job = Fit(
@@ -165,7 +166,6 @@ class Lorm(ClientLearner[LormParams]):
             examples=Examples(examples.x, places[examples.y]),
             training=self.context.training,
             seed=self.context.seed,
-            rates=dict.fromkeys(factors, self.params.factor_rate),
             client=self.context.client,
             round=stage.round,
             validate=validate,
@@ -182,7 +182,7 @@ class Lorm(ClientLearner[LormParams]):
             ]
         features = torch.cat(parts).numpy()
         gram = features.T @ features / max(len(features), 1)
-        half = upper_half(damped(gram, self.params.head_alpha))
+        half = upper_half(damped(gram, HEAD_ALPHA))
         means: Mapping[str, Array] = {
             layer: (squares.numpy() / max(seen.tokens, 1)).astype(np.float32)
             for layer, squares in zip(self._layers, seen.squares, strict=True)

@@ -41,6 +41,8 @@ from fcl_flower.training.tensors import load, snapshot, to_torch
 from strategies.podnet import PodNetParams
 
 BODY = "body."
+FINETUNE_RATE = 0.5
+"""Learning rate of the tuning as a multiple of the usual one."""
 
 
 class PodNet(Sgd[PodNetParams], ReplacesHeads):
@@ -134,7 +136,7 @@ class PodNet(Sgd[PodNetParams], ReplacesHeads):
         training = replace(
             context.training,
             epochs=params.finetune_epochs,
-            learning_rate=params.finetune_rate * context.training.learning_rate,
+            learning_rate=FINETUNE_RATE * context.training.learning_rate,
         )
         job = Fit(
             parameters={"proxies": head.proxies},

@@ -269,9 +269,6 @@ class FederationSection(Section):
     secure_threshold: float = Field(0.67, ge=0.51, le=1)
     """Fraction of a round's clients, three at least, without which the masks of secure
     aggregation cannot be taken off; the others may drop out."""
-    secure_bits: int = Field(32, ge=8, le=48)
-    """Bits behind the binary point of what is added up under masks; of 62 the others
-    hold the largest value of the sum."""
 
     def sum_threshold(self, clients: int) -> int:
         """Return how many of a round's clients secure aggregation needs."""

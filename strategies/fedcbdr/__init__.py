@@ -23,10 +23,6 @@ class FedCbdrParams(Params):
     memory_samples: int = Field(200, ge=0)
     """Samples of all tasks that a client keeps, in the mean over clients: one with more
     samples of a class keeps more of it; 0 for none. The default is ours."""
-    old_temperature: float = Field(0.9, gt=0)
-    """What logits of old classes are divided by, above 0."""
-    new_temperature: float = Field(1.1, gt=0)
-    """What logits of new classes are divided by, above 0."""
     old_weight: float = Field(1.1, ge=0)
     """Weight of the loss of stored samples, at least 0."""
     new_weight: float = Field(0.9, ge=0)

@@ -22,8 +22,6 @@ class FedEtParams(Params):
     """What sends a sample to a group: the nearest class ``prototype`` in the frozen
     encoder's features, a linear ``discriminant`` of the classes there, or a small
     ``network`` trained on public data."""
-    router_epochs: int = Field(20, ge=1)
-    """Passes over the public data to train the network, at least 1."""
     consolidation: Literal["distillation", "mean"] = "distillation"
     """What becomes of a group that several clients changed: they are distilled
     (``distillation``), or their tensors averaged (``mean``), each weighted by its

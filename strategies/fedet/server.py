@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from strategies.fedet.trainer import FedEtTrainer
 
 KNOWN, CHANGED, HELD = "meta/known", "meta/changed", "meta/held"
+ROUTER_EPOCHS = 20
+"""Passes over the public data to train the network that sends samples to groups."""
 _NOISE = 10
 """Standard deviations that honest noise never exceeds."""
 _ROUNDING = 1e-5
@@ -187,9 +189,7 @@ class FedEt(ServerStrategy[FedEtParams], RestoresClients, Explains, TrainsOnServ
         seed = derive(self.seed, "domains")
         groups = domains(features, trainer.classes, count, seed)
         if self.params.router == "network":
-            return trainer.train_router(
-                groups[trainer.classes], self.params.router_epochs
-            )
+            return trainer.train_router(groups[trainer.classes], ROUTER_EPOCHS)
         linear = discriminant if self.params.router == "discriminant" else nearest_mean
         return {**linear(features, trainer.classes)._asdict(), "groups": groups}
 

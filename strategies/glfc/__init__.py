@@ -35,9 +35,6 @@ class GlfcParams(MemoryParams):
     perturbation_steps: int = Field(50, ge=0)
     """Steps by which a prototype is perturbed, at least 0; without any the server sees
     the sample itself."""
-    perturbation_rate: float = Field(200.0, gt=0)
-    """Length of such a step in gradients, above 0 (ours; the released code has 0.2, by
-    which nothing is hidden)."""
     search_steps: int = Field(100, ge=1)
     """Steps in which the server finds images from gradients, at least 1 (ours; the
     released code has 5000 of another search)."""

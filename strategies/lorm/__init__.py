@@ -5,8 +5,6 @@ Salami et al., ICLR 2025, https://arxiv.org/abs/2410.17961.
 
 from typing import Literal
 
-from pydantic import Field
-
 from fcl_flower.algorithms.base import Params
 from fcl_flower.algorithms.registry import Algorithm
 
@@ -14,13 +12,9 @@ from fcl_flower.algorithms.registry import Algorithm
 class LormParams(Params):
     """Hyper-parameters of LoRM; the rank is the model's."""
 
-    head_alpha: float = Field(0.5, ge=0, le=1)
-    """What the head's Gram matrix is multiplied by off its diagonal, in [0, 1]."""
     contrast: Literal["task", "own"] = "task"
     """Among which classes a client's loss is: all of the ``task`` that some client has
     told of in an earlier round, or its ``own``."""
-    factor_rate: float = Field(1.0, gt=0)
-    """Learning rate of the factors, as a multiple of that of the head, above 0."""
 
 
 ALGORITHM = Algorithm(

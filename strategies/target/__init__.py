@@ -26,8 +26,6 @@ class SynthesisParams(Params):
     student takes no part in them (20 in TARGET's code, 10 in LANDER's)."""
     generator_steps: int = Field(20, ge=1)
     """Steps of the generator for each batch, at least 1 (10 and 40)."""
-    generator_rate: float = Field(2e-3, gt=0)
-    """Its learning rate, above 0 (that of both codes)."""
     generator_width: int = Field(16, ge=1)
     """Channels of its last hidden layer, at least 1; the others have twice as many (64
     in both codes)."""
@@ -38,8 +36,6 @@ class SynthesisParams(Params):
     steps in TARGET's code, 50 in LANDER's)."""
     label_weight: float = Field(0.5, ge=0)
     """Weight of the cross-entropy of the wanted labels, at least 0 (both codes')."""
-    adversarial_weight: float = Field(1.0, ge=0)
-    """Weight of the disagreement of teacher and student, at least 0 (both codes')."""
     norm_weight: float = Field(10.0, ge=0)
     """Weight of the distance to the statistics of batch normalisation, at least 0; that
     of TARGET's code, 1 in LANDER's. A network without batch normalisation has none."""

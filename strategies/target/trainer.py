@@ -37,6 +37,8 @@ from fcl_flower.training.server_trainer import ServerTrainer
 from fcl_flower.training.tensors import arrays_of, load
 from strategies.target import SynthesisParams
 
+GENERATOR_RATE = 2e-3
+"""Learning rate of the generator, as in both codes."""
 STUDENT_TEMPERATURE = 20.0
 """Of the student's lessons, as in both codes; times its square, so that the strength of
 the gradient stays."""
@@ -158,7 +160,7 @@ class Synthesis:
         found = found + params.norm_weight * self._norms.distance()
         if against:
             other = self._logits(self.student, self.student.eval().body(x))
-            found = found - params.adversarial_weight * disagreement(other, logits)
+            found = found - disagreement(other, logits)
         return found
 
     def teach(self, x: Tensor, number: int) -> None:
@@ -223,7 +225,7 @@ class Synthesis:
                 self._training,
                 epochs=params.generator_steps,
                 batch_size=size,
-                learning_rate=params.generator_rate,
+                learning_rate=GENERATOR_RATE,
             ),
             seed=derive(self._seed, "generator", number),
         )

@@ -178,20 +178,20 @@ BEFORE = np.float32([0.3, -1.0, 0.2, 0.0])
 NOW = np.float32([2.0, 1.0, 0.0, -3.0])
 
 
-def without_momentum(hidden, alpha, beta):
+def without_momentum(hidden, alpha):
     found = []
     for h in hidden:
         length = np.sqrt(h @ h)
         left = h / length
-        for share, total in ((1 - beta, BEFORE), (beta, NOW)):
+        for total in (BEFORE, NOW):  # each weighs a half
             cosine = h @ total / length / np.sqrt(total @ total)
-            left = left - alpha * share * cosine * total / np.sqrt(total @ total)
+            left = left - alpha / 2 * cosine * total / np.sqrt(total @ total)
         found.append(length * left)
     return np.array(found)
 
 
 def after_a_task(**given):
-    one = learner(removal=0.7, recency=0.2, **given)
+    one = learner(removal=0.7, **given)
     state, update = one.train({}, start(), FIRST, data(0))
     state = {**state, "momentum": {"before": BEFORE, "now": NOW}}
     return one, state, update.payload
@@ -204,10 +204,10 @@ def test_the_head_classifies_without_the_part_along_the_momentum():
         found = one.predict(state, received, 0, x).numpy()
     hidden = features_of(received["base"], x)
     weight, bias = (received["base"][f"heads.0.{n}"] for n in ("weight", "bias"))
-    expected = without_momentum(hidden, 0.7, 0.2) @ weight.T + bias
+    expected = without_momentum(hidden, 0.7) @ weight.T + bias
     np.testing.assert_allclose(found, expected, atol=1e-5)
     # What is subtracted is alpha cos(x, u) |x| w.u of the logits, as in the paper.
-    part = without_momentum(hidden, 0.7, 0.2) - hidden
+    part = without_momentum(hidden, 0.7) - hidden
     usual = logits_of(received["base"], x)
     np.testing.assert_allclose(found - usual, part @ weight.T, atol=1e-5)
 
@@ -217,7 +217,7 @@ def test_the_nearest_mean_is_that_of_what_is_left():
     x = data(1).test.x
     with torch.no_grad():
         found = one.predict(state, received, 0, x).numpy()
-    left = unit(without_momentum(features_of(received["base"], x), 0.7, 0.2))
+    left = unit(without_momentum(features_of(received["base"], x), 0.7))
     kept = state["exemplars"]
     known = unit(features_of(received["base"], kept["x"]))
     for label in (0, 1):

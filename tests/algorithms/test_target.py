@@ -263,7 +263,7 @@ def test_a_sum_under_masks_is_aggregated_as_the_mean_that_it_is():
     assert exact(new) == exact(after(strategy, state, THIRD))
 
 
-@pytest.mark.parametrize("key", ["alpha", "label_weight", "adversarial_weight"])
+@pytest.mark.parametrize("key", ["alpha", "label_weight"])
 def test_weights_may_be_zero_and_not_below(key):
     assert getattr(algorithm("target").params({key: 0.0}), key) == 0
     with pytest.raises(
@@ -276,7 +276,6 @@ def test_weights_may_be_zero_and_not_below(key):
     ("key", "value", "least"),
     [
         ("temperature", 0.0, "greater than 0"),
-        ("generator_rate", 0.0, "greater than 0"),
         ("norm_weight", -0.5, "greater than or equal to 0"),
         ("synthetic_samples", 0, "greater than or equal to 1"),
         ("synthetic_batch", 1, "greater than or equal to 2"),

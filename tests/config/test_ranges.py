@@ -28,7 +28,6 @@ SETTINGS = {
     "(0, 1)": "privacy.delta",
     "(0, 0.5)": "federation.hostile_fraction",
     "[0.51, 1]": "federation.secure_threshold",
-    "[8, 48]": "federation.secure_bits",
     "[0, 65535]": "run.metrics_port",
 }
 PARAMETERS = {

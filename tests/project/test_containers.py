@@ -112,13 +112,6 @@ def test_what_is_copied_into_the_image_is_there_and_is_let_through():
     assert {line[1:] for line in lines if line.startswith("!")} == set(copied)
 
 
-def test_a_container_does_not_run_as_root():
-    users = re.findall(r"^USER (.*)$", DOCKERFILE, re.MULTILINE)
-
-    assert users == ["fcl"]
-    assert DOCKERFILE.index("USER fcl") < DOCKERFILE.index("ENTRYPOINT")
-
-
 def test_the_health_checks_ask_where_the_programs_listen():
     checks = re.findall(r"http\S+?localhost:(\d+)/health", DOCKERFILE)
     server = next(p for p in cli.commands["server"].params if p.name == "port")

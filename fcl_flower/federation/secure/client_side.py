@@ -128,9 +128,7 @@ class ClientSide:
         clients = [int(number) for number in np.asarray(sum_of["clients"])]
         known = dict(zip(kept["clients"], kept["mask_keys"], strict=True))
         self._check_clients(clients, known)
-        vector = fixed_point.encode(
-            update, layout, self._section.secure_bits, len(known)
-        )
+        vector = fixed_point.encode(update, layout, len(known))
         others = {c: known[c] for c in clients if c != self._client}
         seed, mask_key = kept["own"][0], kept["private"][0]
         vector = vector + own_mask(seed, len(vector))

@@ -1,12 +1,11 @@
 """Tensors as one vector of integers modulo 2^64, so that a sum is exact.
 
 A vector holds `CHECKS` zeros, the number of examples, and all tensors one behind the
-other, each value ``v`` as ``rint(v 2^bits)``. Where examples weigh, ``v`` is the tensor
+other, each value ``v`` as ``rint(v 2^BITS)``. Where examples weigh, ``v`` is the tensor
 times their number.
 """
 
 import json
-import math
 from dataclasses import dataclass
 from typing import Self, TypeAlias
 
@@ -18,8 +17,12 @@ from fcl_flower.core.errors import ContractError, WireError, refuse
 from fcl_flower.core.sparse import SparseArray
 from fcl_flower.core.types import AnyArray, Array, Arrays, Payload, Update, group_kind
 
+BITS = 32
+"""Behind the binary point."""
 RANGE_BITS = 62
 """Of a sum; one more is its sign, and one is left over for rounding."""
+MOST = 2.0 ** (RANGE_BITS - BITS)
+"""What a sum may reach."""
 
 Vector: TypeAlias = npt.NDArray[np.uint64]
 
@@ -71,18 +74,17 @@ class Layout:
         return CHECKS + 1 + sum(entries)
 
 
-def encode(update: Update, layout: Layout, bits: int, clients: int) -> Vector:
+def encode(update: Update, layout: Layout, clients: int) -> Vector:
     """Return what a client adds to the sum.
 
     Args:
         update: of the client; its groups of kind ``meta`` stay there.
         layout: of the sum. A group that the update does not have is zeros, unless
             examples weigh.
-        bits: behind the binary point.
         clients: how many vectors may be added up without leaving the range.
 
     Raises:
-        ConfigError: a value is too large for so many bits.
+        ConfigError: a value is too large to be added up so.
         ContractError: the update does not fit the layout.
         WireError: a value is not finite.
     """
@@ -93,20 +95,19 @@ def encode(update: Update, layout: Layout, bits: int, clients: int) -> Vector:
         parts[f"{group}/{name}"] = weight * np.asarray(tensor, np.float64).ravel()
     for what, values in parts.items():
         largest = float(np.abs(values).max(initial=1.0))
-        most = math.floor(RANGE_BITS - math.log2(clients * largest))
-        if bits > most:
+        if clients * largest > MOST:
             raise refuse(
-                "federation.secure_bits",
-                bits,
-                f"at most {most}, as {what} reaches {largest:g} and {RANGE_BITS} bits "
-                f"hold a sum over {clients} clients",
+                "federation.secure_aggregation",
+                True,
+                f"false, as {what} reaches {largest:g} and the sum over {clients} "
+                f"clients may reach {MOST:g}",
             )
     found = np.concatenate([np.zeros(CHECKS), *parts.values()])
-    whole: Vector = np.rint(np.ldexp(found, bits)).astype(np.int64).view(np.uint64)
+    whole: Vector = np.rint(np.ldexp(found, BITS)).astype(np.int64).view(np.uint64)
     return whole
 
 
-def decode(total: Vector, layout: Layout, bits: int) -> Update:
+def decode(total: Vector, layout: Layout) -> Update:
     """Return the sum of vectors as an update: the number of examples, and tensors.
 
     Where examples weigh, the tensors are divided by their number: it is their mean.
@@ -114,12 +115,11 @@ def decode(total: Vector, layout: Layout, bits: int) -> Update:
     Args:
         total: sum of what `encode` returned, modulo 2^64.
         layout: of it.
-        bits: behind the binary point.
 
     Raises:
         WireError: the number of examples is none.
     """
-    values = np.ldexp(total.view(np.int64).astype(np.float64), -bits)[CHECKS:]
+    values = np.ldexp(total.view(np.int64).astype(np.float64), -BITS)[CHECKS:]
     examples, values = float(values[0]), values[1:]
     if examples < 0 or examples != int(examples):
         raise WireError(f"sum: expected a number of examples, got {examples:g}")

@@ -103,9 +103,9 @@ class SecureSum(ServerStrategy[Any], Explains):
         masked, self._masked = self._masked, None
         assert masked is not None  # updates come after `begin`
         vectors = {client: _vector(update) for client, update in updates.items()}
-        vector, bits = masked.unmask(vectors), self._section.secure_bits
+        vector = masked.unmask(vectors)
         try:
-            total = fixed_point.decode(vector, self._layout(state), bits)
+            total = fixed_point.decode(vector, self._layout(state))
             if self._section.max_update_norm and not self._inner.adds_up:
                 limit = self._section.max_update_norm
                 base_norm = update_checks.base_norm(state)

@@ -203,7 +203,7 @@ def test_without_strength_nothing_is_held():
 
 
 def test_the_proxies_are_tuned_on_the_kept_samples_after_a_task():
-    given = {"memory_samples": 4, "finetune_epochs": 3, "finetune_rate": 0.5}
+    given = {"memory_samples": 4, "finetune_epochs": 3}
     ends = {}
     for epochs in (0, 3):
         one = learner(**{**given, "finetune_epochs": epochs})

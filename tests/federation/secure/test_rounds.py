@@ -90,9 +90,9 @@ def test_the_server_gets_the_exact_sum_of_what_was_rounded_and_no_summand(
     sums, plain, masked = [], {}, {}
     decode = fixed_point.decode
 
-    def recording(total, layout, bits):
+    def recording(total, layout):
         sums.append((total, layout))
-        return decode(total, layout, bits)
+        return decode(total, layout)
 
     monkeypatch.setattr(sum_strategy.fixed_point, "decode", recording)
     runs = {}
@@ -111,7 +111,7 @@ def test_the_server_gets_the_exact_sum_of_what_was_rounded_and_no_summand(
     total, layout = sums[0]
 
     clients = len(plain)
-    true = [fixed_point.encode(plain[c], layout, 32, clients) for c in sorted(plain)]
+    true = [fixed_point.encode(plain[c], layout, clients) for c in sorted(plain)]
     assert (total == np.sum(true, axis=0, dtype=np.uint64)).all()
     assert layout.weighted == LAYOUTS[strategy]
     for client, update in masked.items():
