@@ -29,8 +29,12 @@ def write(folder: Path) -> None:
     write_text_encoder(folder / "text-encoder")
     write_image_encoder(folder / "image-encoder")
     write_topics(folder)
+    write_arrays(folder)
     for client, classes in enumerate((["ant", "bee", "cow"], ["dog", "bee", "emu"])):
-        write_local_data(folder / f"client-{client}", classes, seed=client)
+        for task in (1, 2):
+            path = folder / f"client-{client}" / f"task-{task:02}" / "train.csv"
+            path.parent.mkdir(parents=True)
+            path.write_text(table(classes[task - 1 : task + 1], 40 - 10 * client))
 
 
 def write_text_encoder(folder: Path) -> None:
@@ -87,14 +91,27 @@ def write_topics(folder: Path) -> None:
     (folder / "topics.vec").write_text("".join([f"{len(WORDS)} 8\n", *vectors]))
 
 
-def write_local_data(folder: Path, classes: list[str], seed: int) -> None:
-    """Write two tasks of a client: clouds of points around a corner for each class."""
-    rng = np.random.default_rng(seed)
-    for task in (1, 2):
-        lines = ["x,label,y,z"]
-        for number, name in enumerate(classes[task - 1 : task + 1]):
-            corner = 2 * np.array([number, -number, 1])
-            points = corner + rng.normal(size=(40 - 10 * seed, 3))
-            lines += [f"{x:.3f},{name},{y:.3f},{z:.3f}" for x, y, z in points]
-        (folder / f"task-{task:02}").mkdir(parents=True)
-        (folder / f"task-{task:02}" / "train.csv").write_text("\n".join(lines) + "\n")
+def write_arrays(folder: Path) -> None:
+    """Write a set of tables and one of time series, a frequency for each class."""
+    rng = np.random.default_rng(0)
+    labels = np.tile(np.arange(6), 20)
+    table = rng.normal(size=(120, 4)) + 2 * np.eye(6, 4)[labels]
+    angles = np.arange(128) * (labels[:, None, None] + 1) / 20
+    waves = 2 * np.sin(angles + rng.normal(size=(120, 9, 1)))
+    for name, samples in (("table", table), ("waves", waves)):
+        x = samples.astype(np.float32)
+        np.savez(
+            folder / f"{name}.npz",
+            **{"x_train": x[:90], "y_train": labels[:90]},
+            **{"x_test": x[90:], "y_test": labels[90:]},
+        )
+
+
+def table(classes: list[str], each: int) -> str:
+    """Draw a cloud of points around a corner for each class."""
+    rng = np.random.default_rng(each)
+    lines = ["x,label,y,z"]
+    for number, name in enumerate(classes):
+        points = 2 * np.array([number, -number, 1]) + rng.normal(size=(each, 3))
+        lines += [f"{x:.3f},{name},{y:.3f},{z:.3f}" for x, y, z in points]
+    return "\n".join(lines) + "\n"

@@ -109,10 +109,9 @@ def numbers(folder: Path) -> dict[str, Any]:
     # Without what is in flight in an asynchronous run, which is no part of the state.
     server = CheckpointStore(FolderStateStore(folder / CHECKPOINT))
     clients = sorted((folder / CLIENTS).iterdir())
-    privacy = folder / "privacy.json"
     return {
         **{key: summary[key] for key in MEASURED},
-        "privacy": json.loads(privacy.read_text()) if privacy.exists() else None,
+        "epsilon": summary.get("privacy", {}).get("by_client"),
         "state_sha256": digest(server),
         "clients_sha256": {f.name: digest(FolderStateStore(f)) for f in clients},
     }
