@@ -55,6 +55,7 @@ def test_of_a_strategy_that_keeps_its_model_both_are_the_same(tmp_path, fraction
         {"strategy": "fedavg", "evaluate_before_aggregation": False},
         # The means before and after it would be over different clients.
         {"strategy": "fedavg", "client_fraction": 0.5},
+        {"strategy": "fedavg", "quorum": 0.5},
         # Its update is one model of several, or no model at all.
         {"strategy": "concept-matching", "classes_per_task": 0},
         {"strategy": "analytic", "model": "small", "dataset": "digits"},

@@ -97,6 +97,22 @@ def test_a_claim_that_was_mended_is_forgotten(keys, impatient):
     assert registry.why_absent(1) == "is not connected"
 
 
+def test_a_node_without_a_sign_of_life_is_asked_later_and_keeps_its_number(monkeypatch):
+    grid = Claiming(n11=0, n12=1)
+    registry = connected(grid)
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+
+    registry.mark_gone(12)
+    registry.refresh()
+
+    assert registry.clients == (0,)
+    assert [m.metadata.dst_node_id for _, m in grid.asked] == [11, 12]
+    now += client_registry.RETURN_SECONDS
+    registry.refresh()
+    assert (registry.clients, registry.node(1)) == ((0, 1), 12)
+
+
 def test_a_run_does_not_wait_for_who_claims_another_number(keys):
     registry = ClientRegistry(Claiming(n11=0, n12=0), 2)
 
