@@ -10,7 +10,7 @@ import click
 from fcl_flower.config.parsing import flatten, parse_pair, read_toml
 from fcl_flower.config.run_config import RunConfig, long_keys
 from fcl_flower.core.errors import refuse
-from fcl_flower.results.run_folder import CHECKPOINT, free_folder
+from fcl_flower.results.run_folder import CHECKPOINT, free_folder, lost_first_round
 
 if TYPE_CHECKING:
     from fcl_flower.runtime.simulation import Place
@@ -139,16 +139,21 @@ def resumed(folder: Path, given: dict[str, Any], output: Path | None) -> RunConf
 
     Args:
         folder: of the run.
-        given: settings, by option.
+        given: settings, by option; a run that has lost its first round, as training
+            diverged, takes another learning rate.
         output: another folder for the results.
 
     Raises:
-        ConfigError: there is no such run, or settings or a folder are given anew.
+        ConfigError: there is no such run, or other settings or a folder are given anew.
     """
     if output is not None:
         expected = "none beside resume, as the run goes on in its own folder"
         raise refuse("output", str(output), expected)
+    rate = given.get("learning_rate")
+    again = rate is not None and lost_first_round(folder)
     for key, value in given.items():
+        if again and key == "learning_rate":
+            continue
         if value is not None and value != ():  # a number may be 0
             option = {"pairs": "set", "config_file": "config"}.get(key, key)
             raise refuse(
@@ -157,12 +162,14 @@ def resumed(folder: Path, given: dict[str, Any], output: Path | None) -> RunConf
     if (folder / "summary.json").exists():
         expected = "the folder of an interrupted run; this one has finished"
         raise refuse("resume", str(folder), expected)
-    if not (folder / CHECKPOINT).is_dir():
+    if not (again or (folder / CHECKPOINT).is_dir()):
         expected = (
-            f"the folder of a run that has finished a round, with its {CHECKPOINT}"
+            f"the folder of a run that has finished a round, with its {CHECKPOINT}, or "
+            "that has lost its first, with another --learning-rate"
         )
         raise refuse("resume", str(folder), expected)
-    return read_config(folder / "config.toml", "resume").replace(resume=True)
+    config = read_config(folder / "config.toml", "resume").replace(resume=True)
+    return config.replace(learning_rate=rate) if again else config
 
 
 def output_folder(output: Path | None, config: RunConfig) -> Path:

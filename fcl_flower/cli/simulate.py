@@ -55,7 +55,7 @@ def simulate(
 ) -> None:
     """Run one strategy on this machine."""
     from fcl_flower.cli.terminal.progress import Display, live_run
-    from fcl_flower.results.run_folder import resumable
+    from fcl_flower.results.run_folder import lost_first_round, resumable
     from fcl_flower.runtime.processes import make_folder
     from fcl_flower.runtime.simulation import Job, run_all
     from fcl_flower.setup.resolve import resolve
@@ -91,6 +91,9 @@ def simulate(
             click.echo(f"interrupted; {again} goes on with this run", err=True)
         raise
     if isinstance(summary, FclError):
+        if lost_first_round(folder):
+            again = f"fcl simulate --resume {folder} --learning-rate RATE"
+            click.echo(f"{again} begins the first round again", err=True)
         raise summary
     _print_summary(console, run.config, folder, summary)
 
@@ -108,9 +111,8 @@ def _print_summary(
         console.print(f"privacy budget: {stopped}{rest}", soft_wrap=True)
     elif not config.privacy.scores:
         console.print("no client was evaluated: privacy.scores is false")
-    elif summary["average_accuracy"] is None:
-        reasons = folder / "rounds.jsonl"
-        console.print(f"no client was evaluated: {reasons} says why", soft_wrap=True)
+    if diverged := summary["remarks"].get("divergence"):
+        console.print(diverged, highlight=False, soft_wrap=True)
     print_untrained(console, summary)
     if summary["honest_accuracy"] is not None:
         console.print(f"honest clients: accuracy {summary['honest_accuracy']:.3f}")

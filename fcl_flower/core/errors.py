@@ -5,6 +5,7 @@ FclError
 ├── ContractError   an algorithm broke its contract     (its author can fix it)
 ├── WireError       a message cannot be decoded or used (the peer can fix it)
 ├── RoundError      too few usable replies in a round   (the operator can fix it)
+├── DivergenceError training has left the finite numbers (another rate can fix it)
 └── BudgetError     the privacy budget is spent         (nobody can, and nobody should)
 
 Errors about settings have one form, which `refuse` and `unknown` make::
@@ -39,6 +40,14 @@ class WireError(FclError):
 
 class RoundError(FclError):
     """Too few usable replies arrived in a round."""
+
+
+class DivergenceError(FclError):
+    """Training has made NaN or infinite values; the message names the rate."""
+
+
+DIVERGED = "training diverged"
+"""Begins its message."""
 
 
 class BudgetError(FclError):

@@ -1,5 +1,6 @@
 """The client of a message: its run, its data, its learner and its state."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -13,7 +14,14 @@ from torch import Tensor
 from fcl_flower.algorithms.base import ClientLearner
 from fcl_flower.algorithms.hooks import SelectsModel
 from fcl_flower.config.node_config import NodeConfig
-from fcl_flower.core.errors import ConfigError, refuse
+from fcl_flower.core import update_checks
+from fcl_flower.core.errors import (
+    DIVERGED,
+    ConfigError,
+    DivergenceError,
+    WireError,
+    refuse,
+)
 from fcl_flower.core.types import Evaluation, Payload, TaskStage, Update
 from fcl_flower.data.client_data import ClientData, ScenarioData
 from fcl_flower.data.examples import Examples, InputSpec, SplitName, TaskData, concat
@@ -168,6 +176,36 @@ class Client:
         kept = {} if saved is None else saved.payload
         return Replica(self.wire, context.seed, context.client, kept)
 
+    def train(
+        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
+    ) -> tuple[Payload, Update]:
+        """Let the learner train.
+
+        Raises:
+            DivergenceError: something is not finite of what the client keeps or sends.
+        """
+        after, update = self.learner.train(state, received, stage, data)
+        kept = {
+            group: arrays
+            for group, arrays in after.items()
+            if group.partition("/")[0] not in self.learner.temporary
+        }
+        try:
+            update_checks.finite({**kept, **update.payload})
+        except WireError as error:
+            raise self._diverged(str(error)) from error
+        for name, value in update.metrics.items():
+            if not math.isfinite(value):
+                raise self._diverged(f"{name} is {value}")
+        return after, update
+
+    def _diverged(self, what: str) -> DivergenceError:
+        rate = self.learner.context.training.learning_rate
+        return DivergenceError(
+            f"{DIVERGED}: {what}, expected finite values; training.learning_rate is "
+            f"{rate:g}, try a lower one (--learning-rate)"
+        )
+
     def evaluation(
         self, state: Payload, received: Payload, stage: TaskStage
     ) -> Evaluation:
@@ -250,6 +288,7 @@ class Client:
             predict: Predict = partial(self.learner.predict, state, known, asked)
             if labels is not None:
                 predict = partial(_masked, predict, labels)
+            predict = partial(self._finite, predict)
             test = self._examples(task, "test")
             answers = ClassCounts(predict)
             counted = self.config.federation.per_class
@@ -257,6 +296,17 @@ class Client:
             if counted:
                 by_class.append(answers.by_class(test.y, self.learner.model.classes))
         return found, by_class
+
+    def _finite(self, predict: Predict, x: Tensor) -> Tensor:
+        """Compute logits, of which NaN would count as the first class.
+
+        Raises:
+            DivergenceError: there are some.
+        """
+        logits = predict(x)
+        if logits.isnan().any():
+            raise self._diverged("predictions are NaN")
+        return logits
 
     def _of_all_tasks(self, split: SplitName) -> Examples:
         tasks = range(self.scenario.num_tasks)

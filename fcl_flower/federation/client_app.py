@@ -108,7 +108,7 @@ def unmask(message: Message, context: Context) -> Message:
 def train(message: Message, context: Context) -> Message:
     """Train one round on the client's current task; be tested too, where asked."""
     client = Client(context, messages.decode_request(message.content).stage)
-    return trained(message, client, client.learner.train)
+    return trained(message, client, client.train)
 
 
 def trained(message: Message, client: Client, train: Train) -> Message:

@@ -91,7 +91,7 @@ class FederatedStrategy(Strategy):
 
         Raises:
             ConfigError: an argument or a setting is refused.
-            RoundError: too few usable replies.
+            RoundError: too few usable replies, or no client was evaluated.
         """
         for key, given in (
             ("train_config", train_config),
@@ -113,6 +113,9 @@ class FederatedStrategy(Strategy):
             rounds = run.schedule.num_rounds
             result = self.run_rounds(run, grid, rounds, seconds, evaluate_fn)
             run.server.finish()
+            stopped = run.ledger is not None and run.server.done < rounds
+            if self._config.privacy.scores and not stopped:
+                run.server.check_evaluated()
         return result
 
     def run_rounds(

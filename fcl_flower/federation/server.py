@@ -6,12 +6,14 @@ from dataclasses import replace
 from logging import INFO, WARNING
 from typing import Any
 
+import numpy as np
 from flwr.app import Message, MessageType
 from flwr.common.logger import log
 
 from fcl_flower.aggregation.interpolation import interpolate
 from fcl_flower.algorithms.base import ServerStrategy
 from fcl_flower.algorithms.hooks import AsksClients, Explains, RestoresClients
+from fcl_flower.core.errors import RoundError
 from fcl_flower.core.types import (
     Arrays,
     Evaluation,
@@ -339,6 +341,16 @@ class Server:
         for client, why in summary["left_out"].items():
             log(WARNING, "client %s took part in no round: %s", client, why)
         self._recorder.progress(self._done, 0, 0, "finished")
+
+    def check_evaluated(self) -> None:
+        """Refuse a record without a single accuracy.
+
+        Raises:
+            RoundError: it is; the message says why, as far as that is known.
+        """
+        if np.isnan(self._recorder.accuracy).all():
+            why = self._recorder.failures
+            raise RoundError(f"no client was evaluated; why: {dict(why) or 'unknown'}")
 
     def _message(
         self, client: int, message_type: str, payload: Payload, request: Request

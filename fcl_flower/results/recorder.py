@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fcl_flower.config.run_config import RunConfig
+from fcl_flower.core.errors import DIVERGED
 from fcl_flower.core.types import Array, Evaluation, TaskStage
 from fcl_flower.data.scenarios.registry import Scenario
 from fcl_flower.results.diagnostics.base import Diagnostics
@@ -92,6 +93,11 @@ class Recorder:
     def accuracy(self) -> Array:
         """Return the accuracies by client, task learned last and task; NaN if none."""
         return self._history.accuracy.matrix
+
+    @property
+    def failures(self) -> Mapping[int, str]:
+        """The last reason by client why an update or an evaluation was not used."""
+        return self._history.failures
 
     @property
     def clock(self) -> float:
@@ -251,6 +257,13 @@ class Recorder:
                 write_json(self.folder / name, content)
             summary |= diagnostics.summary()
             remarks |= diagnostics.remarks()
+        diverged = [str(c) for c, why in self.failures.items() if DIVERGED in why]
+        if diverged:
+            rate = self._config.training.learning_rate
+            remarks["divergence"] = (
+                f"the training of client {', '.join(sorted(diverged))} has diverged in "
+                f"at least one round; training.learning_rate was {rate:g}"
+            )
         summary["remarks"] = remarks
         summary["peak_memory"] = self._memory.bytes()
         summary["seconds"] = time.monotonic() - self._started

@@ -35,6 +35,12 @@ def begun(folder: Path) -> bool:
     return any((folder / name).is_file() for name in ("summary.json", BEGUN))
 
 
+def lost_first_round(folder: Path) -> bool:
+    """Tell whether a run has begun in a folder and has not finished a round."""
+    begun_alone = (folder / BEGUN).is_file() and (folder / "config.toml").is_file()
+    return begun_alone and not (folder / CHECKPOINT).is_dir()
+
+
 def runs_in(folder: Path) -> list[Path]:
     """Return the folders of runs, finished or not: this one, or those in a study's."""
     return [folder] if begun(folder) else sorted(filter(begun, folder.glob("*")))

@@ -813,6 +813,19 @@ def test_a_study_of_rows_that_leave_nothing_open_chooses_nothing(fcl, ran, tmp_p
     }
 
 
+def test_a_first_round_lost_to_divergence_begins_again_at_another_rate(fcl, tmp_path):
+    options = [*TINY, "--strategy", "stl", "--set", "training.optimizer=sgd"]
+    lost = fcl("simulate", *options, "--learning-rate", "1e30", "--output", "here")
+    assert lost.code == 1
+    assert "training diverged" in lost.err
+    assert "fcl simulate --resume here --learning-rate RATE" in lost.err
+    fcl("simulate", "--resume", "here").is_refusal("resume: got 'here'", "lost its")
+    again = fcl("simulate", "--resume", "here", "--learning-rate", "0.1")
+    assert again.code == 0, again.err
+    fcl("simulate", *options, "--learning-rate", "0.1", "--output", "whole")
+    assert summary_of(tmp_path / "here") == summary_of(tmp_path / "whole")
+
+
 def test_reports_are_made_again_and_compared(fcl, ran, tmp_path):
     for seed in (0, 1):
         fcl("simulate", "--strategy", "stl", *TINY, "--seed", seed, "--output", seed)

@@ -251,11 +251,12 @@ def test_a_failed_evaluation_is_left_out_by_name(tmp_path):
     assert None not in found[0][1]
 
 
-def test_a_run_without_a_single_evaluation_still_ends_with_a_report(tmp_path):
+def test_a_run_without_a_single_evaluation_fails_and_leaves_a_report(tmp_path):
     def mute(who, message, reply):
         return failure(message, "gone") if is_kind(message, "evaluate") else reply
 
-    run_in_process(tiny(tmp_path, strategy="fedavg"), tamper=mute)
+    with pytest.raises(RoundError, match=r"no client was evaluated.* failed: gone"):
+        run_in_process(tiny(tmp_path, strategy="fedavg"), tamper=mute)
     assert summary_of(tmp_path)["average_accuracy"] is None
     assert "No accuracy was measured" in (tmp_path / "report.html").read_text()
 
@@ -669,3 +670,22 @@ def test_scores_arrive_in_the_record_with_what_was_chosen(tmp_path):
             assert score == found[f"overlap/{entry['client']}/1/{other}/0"]
         chosen = [c["client"] for c in entry["candidates"] if c["chosen"]]
         assert chosen == [max(scores, key=scores.get)]
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedweit", "stl"])
+def test_divergence_is_said_with_the_rate(tmp_path, method):
+    settings = {"strategy": method, "optimizer": "sgd", "learning_rate": 1e30}
+    sentence = "training diverged: .* training.learning_rate is 1e.30, try a lower"
+    with pytest.raises(RoundError, match=sentence):
+        run_in_process(tiny(tmp_path, **settings))
+
+
+def test_who_diverges_alone_is_in_the_remarks(tmp_path):
+    def diverge(message, reply):
+        return failure(message, "training diverged: heads.0.bias")
+
+    tamper = only(1, "train", 2, diverge)
+    run_in_process(tiny(tmp_path, strategy="fedavg"), tamper=tamper)
+    said = summary_of(tmp_path)["remarks"]["divergence"]
+    assert said.startswith("the training of client 1 has diverged")
+    assert "learning_rate was 0.001" in said
