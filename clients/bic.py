@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
-from clients.fedavg import Sgd
 from clients.lwf.teacher import MODEL, Teacher, distillation, outputs
 from clients.replay.buffer import replay_samples
 from clients.replay.memory import remember_task
+from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.seeds import derive
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData, concat
@@ -35,14 +35,14 @@ from strategies.bic import BicParams
 WEIGHT, OFFSET = "heads.0.weight", "heads.0.bias"
 
 
-class Bic(Sgd[BicParams]):
+class Bic(LocalTraining[BicParams]):
     """Train the network, and then what corrects its head.
 
-    State beside that of `Sgd`: that of `Teacher`, and ``memory``.
+    State beside that of `LocalTraining`: that of `Teacher`, and ``memory``.
     """
 
     needs_single_head = True
-    temporary = (*Sgd.temporary, MODEL)
+    temporary = (*LocalTraining.temporary, MODEL)
 
     @override
     def train(

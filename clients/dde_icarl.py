@@ -20,9 +20,9 @@ from typing_extensions import override
 
 from clients.icarl import Icarl
 from clients.lwf.teacher import begins
-from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
-from fcl_flower.data.examples import TaskData
-from fcl_flower.training.feature_cache import frozen_features
+from fcl_flower.algorithms.local_training import Turn
+from fcl_flower.core.types import Payload, TaskStage, Update
+from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.training.tensors import to_numpy, to_torch
 from strategies.dde_icarl import DdeIcarlParams
 
@@ -63,15 +63,14 @@ class DdeIcarl(Icarl):
         return {**after, "momentum": momentum}, update
 
     @override
-    def fit(
-        self, state: Payload, stage: TaskStage, data: TaskData
-    ) -> tuple[Arrays, Arrays]:
+    def begin(self, turn: Turn) -> Examples:
+        examples = super().begin(turn)
         self._near: Tensor | None = None
         if self._taught is not None:
-            self._x = frozen_features(self.model, data.train.x)
-            new = ~torch.isin(data.train.y, self._distilled)
+            self._x = self.inputs(examples.x)
+            new = ~torch.isin(examples.y, self._distilled)
             self._near = neighbours(self._taught.hidden, new, self.dde.neighbours)
-        return super().fit(state, stage, data)
+        return examples
 
     @override
     def loss(

@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
-from clients.fedavg import Sgd
 from clients.lwf.teacher import outputs
 from clients.replay.buffer import replay_samples, without_task
 from clients.replay.memory import remember
+from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.seeds import derive
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData
@@ -38,13 +38,13 @@ def logit_error(logits: Tensor, stored: Tensor) -> Tensor:
     return (logits - stored)[known].square().mean()
 
 
-class Der(Sgd[DerParams]):
+class Der(LocalTraining[DerParams]):
     """Minimise ``CE + alpha |z - z_stored|^2 + beta CE_stored``.
 
     Each of the last two terms is the mean over stored samples of its own, drawn anew in
     each step.
 
-    State beside that of `Sgd`: ``memory``, see `clients.replay.memory`, with
+    State beside that of `LocalTraining`: ``memory``, see `clients.replay.memory`, with
     ``logits`` of each sample, float32.
     """
 

@@ -11,8 +11,8 @@ from typing import TypeVar
 from torch import Tensor
 from typing_extensions import override
 
-from clients.fedavg import Sgd
 from clients.fisher import diagonal_fisher
+from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.training.tensors import dense, to_torch
@@ -21,12 +21,12 @@ from strategies.ewc import EwcParams
 E = TypeVar("E", bound=EwcParams)
 
 
-class Ewc(Sgd[E]):
+class Ewc(LocalTraining[E]):
     """Add ``strength / 2 * sum F (w - anchor)^2`` over the shared parameters.
 
     Before another learner in a class's bases it adds to what that adds.
 
-    State beside that of `Sgd`: ``fisher`` and ``anchor``, refreshed when a task ends.
+    State besides: ``fisher`` and ``anchor``, refreshed when a task ends.
     """
 
     @override

@@ -10,33 +10,31 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
-from clients.fedavg import Sgd
 from fcl_flower.algorithms.hooks import SelectsModel
+from fcl_flower.algorithms.local_training import LocalTraining, Turn
 from fcl_flower.core.seeds import derive
-from fcl_flower.core.types import Payload, TaskStage, Update
-from fcl_flower.data.examples import Examples, TaskData, batches
-from fcl_flower.training.feature_cache import frozen_features
+from fcl_flower.core.types import Payload, Update
+from fcl_flower.data.examples import Examples, batches
 from fcl_flower.training.loop import Fit, fit
 from fcl_flower.training.tensors import load, snapshot
 from strategies.fedavg_ft import FedAvgFtParams
 
 
-class FineTuned(Sgd[FedAvgFtParams], SelectsModel):
+class FedAvgFineTuned(LocalTraining[FedAvgFtParams], SelectsModel):
     """Train as FedAvg does; predict with a model of the client's own.
 
     Where tasks are known, that is the one which its last training of the task ended
-    with: state beside that of `Sgd` is ``tuned/t``, a whole network for each task t.
-    Where they are hidden, it is made of the received one and a few recent samples for
-    one evaluation, and nothing of it is kept.
+    with: state beside that of `LocalTraining` is ``tuned/t``, a whole network for each
+    task t. Where they are hidden, it is made of the received one and a few recent
+    samples for one evaluation, and nothing of it is kept.
     """
 
     @override
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
+    def finish(
+        self, turn: Turn, state: Payload, update: Update
     ) -> tuple[Payload, Update]:
-        state, update = super().train(state, received, stage, data)
         if not self.context.hidden_tasks:
-            state = {**state, f"tuned/{stage.task}": update.payload["base"]}
+            state = {**state, f"tuned/{turn.stage.task}": update.payload["base"]}
         return state, update
 
     @override
@@ -47,21 +45,17 @@ class FineTuned(Sgd[FedAvgFtParams], SelectsModel):
         load(model, received["base"])
         seed = derive(self.context.seed, "fine-tuning", self.context.client)
         x, y = next(batches(recent, self.params.subset, seed), recent)
-        # A frozen body meets the same samples in every pass and evaluation.
-        few = Examples(frozen_features(model, x), y)
         shared = set(model.shared_names())
-        trained = {name: p for name, p in model.named_parameters() if name in shared}
 
         def objective(x: Tensor, y: Tensor) -> Tensor:
             model.train()
             return cross_entropy(model(x, 0), y)
 
-        training = replace(self.context.training, epochs=self.params.tuning_epochs)
         job = Fit(
-            parameters=trained,
+            parameters={n: p for n, p in model.named_parameters() if n in shared},
             objective=objective,
-            examples=few,
-            training=training,
+            examples=Examples(self.inputs(x), y),
+            training=replace(self.context.training, epochs=self.params.tuning_epochs),
             seed=seed,
         )
         fit(job)

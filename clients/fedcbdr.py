@@ -9,11 +9,11 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
-from clients.fedavg import Sgd
 from clients.lwf.teacher import CLASSES, Teacher, outputs
 from clients.replay.buffer import joined, replay_samples, rows_at, rows_of, without_task
 from clients.replay.policies import drawn_order, leverage_scores, ranks_by_class
 from fcl_flower.algorithms.hooks import AnswersQueries
+from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.seeds import derive
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData, concat
@@ -26,10 +26,10 @@ OLD_TEMPERATURE, NEW_TEMPERATURE = 0.9, 1.1
 """What logits of old and of new classes are divided by."""
 
 
-class FedCbdr(Sgd[FedCbdrParams], AnswersQueries):
+class FedCbdr(LocalTraining[FedCbdrParams], AnswersQueries):
     """Minimise the losses of new and of stored samples, with temperatures by class.
 
-    State beside that of `Sgd`: ``memory``, a buffer of `clients.replay.buffer` with the
+    State besides: ``memory``, a buffer of `clients.replay.buffer` with the
     ``rank`` of each sample in the order in which those of its class were drawn, and
     ``memory/classes`` (see `clients.lwf.teacher`).
     """

@@ -9,19 +9,19 @@ of the diag(I_j) and V of the diag(I_j) w_j.
 from torch import Tensor
 from typing_extensions import override
 
-from clients.fedavg import Sgd
 from clients.fisher import diagonal_fisher
+from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData
 from fcl_flower.training.tensors import dense, to_torch
 from strategies.fedcurv import FedCurvParams
 
 
-class FedCurv(Sgd[FedCurvParams]):
+class FedCurv(LocalTraining[FedCurvParams]):
     """Add ``strength * sum (U w^2 - 2 V w)`` over the shared parameters.
 
     That is the paper's penalty but for a constant, which here makes it 0 for the model
-    that was received. State: that of `Sgd`, since the server takes a client's own part
+    that was received. State: no more, since the server takes a client's own part
     out of the sums.
     """
 

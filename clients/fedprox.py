@@ -8,32 +8,29 @@ from typing import TypeVar
 from torch import Tensor
 from typing_extensions import override
 
-from clients.fedavg import Sgd
-from fcl_flower.core.types import Payload, TaskStage, Update
-from fcl_flower.data.examples import TaskData
+from fcl_flower.algorithms.local_training import LocalTraining, Turn
+from fcl_flower.data.examples import Examples
 from fcl_flower.training.tensors import to_torch
 from strategies.fedprox import FedProxParams
 
 F = TypeVar("F", bound=FedProxParams)
 
 
-class FedProx(Sgd[F]):
+class FedProx(LocalTraining[F]):
     """Add ``mu / 2 * ||w - w_global||^2`` over the shared parameters.
 
     Before another learner in a class's bases it adds to what that adds.
     """
 
     @override
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
-    ) -> tuple[Payload, Update]:
+    def begin(self, turn: Turn) -> Examples:
         shared = set(self.model.shared_names())
         self._pairs = [
-            (weight, to_torch(received["base"][name], self.context.device))
+            (weight, to_torch(turn.received["base"][name], self.context.device))
             for name, weight in self.model.named_parameters()
             if name in shared
         ]
-        return super().train(state, received, stage, data)
+        return super().begin(turn)
 
     @override
     def penalty(self, rows: Tensor, hidden: Tensor) -> Tensor | float:

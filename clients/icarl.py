@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, normalize, one_hot
 from typing_extensions import override
 
-from clients.fedavg import Sgd
 from clients.lwf.teacher import MODEL, Outputs, Teacher, outputs
 from clients.replay.buffer import replay_samples
 from clients.replay.memory import remember_task
+from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData, concat
 from fcl_flower.models.multi_head import CLOSED
@@ -22,16 +22,16 @@ from fcl_flower.training.tensors import load, to_torch
 from strategies.icarl import IcarlParams
 
 
-class Icarl(Sgd[IcarlParams]):
+class Icarl(LocalTraining[IcarlParams]):
     """Learn features by a sigmoid for each class, and classify by exemplars.
 
-    State beside that of `Sgd`: that of `Teacher`, and ``exemplars``, a memory of
+    State besides: that of `Teacher`, and ``exemplars``, a memory of
     `clients.replay.memory`; predictions need it. New classes have none until their
     task ends.
     """
 
     needs_single_head = True
-    temporary = (*Sgd.temporary, MODEL)
+    temporary = (*LocalTraining.temporary, MODEL)
 
     @override
     def train(

@@ -3,17 +3,17 @@
 from torch import Tensor
 from typing_extensions import override
 
-from clients.fedavg import Sgd
 from fcl_flower.algorithms.base import Params
+from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData
 from fcl_flower.training.tensors import snapshot
 
 
-class Local(Sgd[Params]):
-    """`Sgd` whose received model is the one it kept; as in local-only FedAvg.
+class Local(LocalTraining[Params]):
+    """`LocalTraining` whose received model is the one it kept; as in local-only FedAvg.
 
-    State beside that of `Sgd`: ``base``, the client's own model.
+    State beside that of `LocalTraining`: ``base``, the client's own model.
     """
 
     @override

@@ -16,9 +16,9 @@ from torch.nn.functional import softmax
 from typing_extensions import override
 
 from clients.analytic import unit_features
-from clients.fedavg import Sgd
 from clients.stl import mean_answer
 from fcl_flower.algorithms.hooks import AnswersQueries
+from fcl_flower.algorithms.local_training import LocalTraining, Turn
 from fcl_flower.core.client_task import ClientTask, client_tasks
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData, concat
@@ -34,7 +34,7 @@ _HEAD = "head."
 """Before the names of a head's tensors, whatever task it is of."""
 
 
-class MatchedEnsemble(Sgd[MatchedEnsembleParams], AnswersQueries):
+class MatchedEnsemble(LocalTraining[MatchedEnsembleParams], AnswersQueries):
     """Learn each task with a network of its own; ask those of the same classes, too.
 
     A network is sent as its task ends, or later, if the server says that it is missing.
@@ -50,7 +50,7 @@ class MatchedEnsemble(Sgd[MatchedEnsembleParams], AnswersQueries):
     the head as ``head.weight`` and ``head.bias``; ``same/T``, of its own task T, by
     ``c/t`` the pairs of a class of T and of the other's that are the same, shape
     (pairs, 2); ``valid/T``, its validation samples (``x`` and ``y``), for what comes
-    when the task has ended; ``optimizer``, as that of `Sgd`.
+    when the task has ended; ``optimizer``, as that of `LocalTraining`.
     """
 
     update_is_model = False
@@ -89,12 +89,12 @@ class MatchedEnsemble(Sgd[MatchedEnsembleParams], AnswersQueries):
             state[f"valid/{task}"] = valid
         network = state[own] if own in state else self._start(state, task)
         load(self.model, self._tensors(network, task))
-        _, optimizer = self.fit(state, stage, data)
+        fitted = self.fit(Turn(state, received, stage, data), data.train)
         network = self._network(task)
         state = {
             **state,
             own: network,
-            "optimizer": {} if stage.ends_task else optimizer,
+            "optimizer": {} if stage.ends_task else fitted.optimizer,
         }
         payload: dict[str, Arrays] = {"meta": {"held": _held(state)}}
         count = len(data.train.y)
@@ -104,7 +104,7 @@ class MatchedEnsemble(Sgd[MatchedEnsembleParams], AnswersQueries):
         for old in map(int, np.asarray(missing)):
             if self._own(old) in state:
                 payload[f"networks/{old}"] = state[self._own(old)]
-        return state, Update(payload, count, self.metrics)
+        return state, Update(payload, count, fitted.metrics)
 
     @override
     @torch.no_grad()

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
-from clients.fedavg import Sgd
+from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.types import AnyArray, Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData, batches
 from fcl_flower.training.loop import StepSize
@@ -20,7 +20,7 @@ from strategies.scaffold import ScaffoldParams
 CHUNK = 512
 
 
-class Scaffold(Sgd[ScaffoldParams]):
+class Scaffold(LocalTraining[ScaffoldParams]):
     """Take steps along ``g_i(y_i) - c_i + c``; then let c_i be a mean of the g_i.
 
     By SGD without momentum the mean over the steps is the ``c_i - c + (x - y_i) / (K
@@ -29,7 +29,7 @@ class Scaffold(Sgd[ScaffoldParams]):
     metric would go into that quotient, and are no drift. Adam takes the corrected
     gradient for the gradient; of that the paper says nothing.
 
-    State beside that of `Sgd`: ``control``, c_i by shared parameter, kept over tasks.
+    State besides: ``control``, c_i by shared parameter, kept over tasks.
     """
 
     for_training = ("control",)

@@ -16,10 +16,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
-from clients.fedavg import Sgd
 from clients.lwf.teacher import MODEL, Teacher, distillation
 from clients.replay.buffer import replay_samples
 from clients.replay.memory import remember_task
+from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.seeds import derive
 from fcl_flower.core.types import Array, Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData
@@ -31,19 +31,19 @@ from strategies.ss_il import SsIlParams
 TASKS = "memory/tasks"
 
 
-class SsIl(Sgd[SsIlParams]):
+class SsIl(LocalTraining[SsIlParams]):
     """Minimise ``CE_new + CE_old + strength * sum_s distillation_s``.
 
     The first two are over new samples among new classes and over samples of the memory
     among old classes, the mean over both; the third is over the classes of each old
     task s by themselves, for all samples.
 
-    State beside that of `Sgd`: that of `Teacher`, ``memory``, and ``memory/tasks``: in
+    State besides: that of `Teacher`, ``memory``, and ``memory/tasks``: in
     which task each class was first met, int64, shape (classes,), -1 for none.
     """
 
     needs_single_head = True
-    temporary = (*Sgd.temporary, MODEL)
+    temporary = (*LocalTraining.temporary, MODEL)
 
     @override
     def train(

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from typing_extensions import override
 
-from clients.fedavg import Sgd
+from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.types import TaskStage
 from fcl_flower.training.loop import Training
 from strategies.stable_sgd import StableSgdParams
@@ -18,7 +18,7 @@ from strategies.stable_sgd import StableSgdParams
 S = TypeVar("S", bound=StableSgdParams)
 
 
-class StableSgd(Sgd[S]):
+class StableSgd(LocalTraining[S]):
     """Train task t at the rate ``max(rate * gamma^t, minimum_rate)``, t from 0.
 
     The authors' code counts tasks from 1, so that its first task has ``rate * gamma``,

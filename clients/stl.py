@@ -6,13 +6,15 @@ and differ by the order in which they see the samples.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 from torch.nn.functional import softmax
 from typing_extensions import override
 
-from clients.fedavg import Sgd
+from fcl_flower.algorithms.base import ClientLearner
+from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.seeds import derive
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData
@@ -20,23 +22,16 @@ from fcl_flower.models.multi_head import CLOSED
 from fcl_flower.training.tensors import snapshot
 from strategies.stl import StlParams
 
-_OF_SGD = ("heads", "optimizer")
+_TRAINED = ("heads", "optimizer")
 
 
-class SingleTask(Sgd[StlParams]):
+class SingleTask(ClientLearner[StlParams]):
     """Nothing is forgotten and nothing is reused.
 
-    State beside that of `Sgd`: ``base`` (the untrained model) and ``base/T``, the
-    model of task T. Of the m-th network beside the first all groups end in ``/m``.
+    State: ``base`` (the untrained model), ``base/T``, the model of task T, and what
+    `LocalTraining` keeps. Of the m-th network beside the first all groups end in
+    ``/m``.
     """
-
-    _member = 0
-
-    @property
-    @override
-    def seed(self) -> int:
-        seed = self.context.seed
-        return derive(seed, "member", self._member) if self._member else seed
 
     @override
     def init(self) -> Payload:
@@ -49,11 +44,11 @@ class SingleTask(Sgd[StlParams]):
         kept, task = dict(state), stage.task
         fresh = snapshot(self.model, self.model.head_names(task))
         for member in range(self.params.members):
-            self._member = member
-            own = self._own(state)
+            own = _trained(state, member)
             own["heads"] = {**fresh, **own.get("heads", {})}
-            after, update = super().train(own, self._body(state, task), stage, data)
-            found = {name: after[name] for name in _OF_SGD}
+            body = _body(state, task, member)
+            after, update = self._member(member).train(own, body, stage, data)
+            found = {name: after[name] for name in _TRAINED}
             found[f"base/{task}"] = update.payload["base"]
             kept |= {name + _ending(member): arrays for name, arrays in found.items()}
         return kept, Update({}, update.num_examples, update.metrics)
@@ -62,35 +57,41 @@ class SingleTask(Sgd[StlParams]):
     def predict(
         self, state: Payload, received: Payload, task: int, x: Tensor
     ) -> Tensor:
-        """Return a network's logits, or the logarithm of the mean of probabilities."""
+        """Compute a network's logits, or the log of the mean of probabilities."""
         logits = []
         for member in range(self.params.members):
-            self._member = member
-            own = self._own(state)
-            logits.append(super().predict(own, self._body(state, task), task, x))
+            own, body = _trained(state, member), _body(state, task, member)
+            logits.append(self._member(member).predict(own, body, task, x))
         if len(logits) == 1:
             return logits[0]
         return mean_answer([softmax(one, 1) for one in logits])
 
-    def _own(self, state: Payload) -> dict[str, Arrays]:
-        """Return what `Sgd` keeps of the network at hand."""
-        groups = {name: name + _ending(self._member) for name in _OF_SGD}
-        return {name: state[g] for name, g in groups.items() if g in state}
-
-    def _body(self, state: Payload, task: int) -> Payload:
-        """Return the body with which the network at hand answers for a task."""
-        group = f"base/{task}{_ending(self._member)}"
-        return {"base": state.get(group, state["base"])}
+    def _member(self, member: int) -> LocalTraining[StlParams]:
+        seed = self.context.seed
+        if member:
+            seed = derive(seed, "member", member)
+        context = replace(self.context, seed=seed)
+        return LocalTraining(self.params, self.model, context)
 
 
 def mean_answer(answers: Sequence[Tensor]) -> Tensor:
-    """Return the logarithm of the mean of probabilities, `CLOSED` for none.
+    """Compute the logarithm of the mean of probabilities, `CLOSED` for none.
 
     Args:
         answers: one or more of shape (batch, classes).
     """
     mean = torch.stack(list(answers)).mean(0)
     return torch.where(mean > 0, mean.log(), CLOSED)
+
+
+def _trained(state: Payload, member: int) -> dict[str, Arrays]:
+    """Take out what `LocalTraining` keeps of a network."""
+    groups = {name: name + _ending(member) for name in _TRAINED}
+    return {name: state[group] for name, group in groups.items() if group in state}
+
+
+def _body(state: Payload, task: int, member: int) -> Payload:
+    return {"base": state.get(f"base/{task}{_ending(member)}", state["base"])}
 
 
 def _ending(member: int) -> str:

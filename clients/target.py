@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
-from clients.fedavg import Sgd
 from fcl_flower.algorithms.base import P
+from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.seeds import derive
 from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData, in_batches
@@ -42,14 +42,17 @@ class Old(NamedTuple):
     batches: Iterator[Tensor]
 
 
-class Distilling(Sgd[P]):
+class Distilling(LocalTraining[P]):
     """Keep the server's samples, and train with them what `loss` says.
 
-    State beside that of `Sgd`: ``memory/samples``, as they were received.
+    State beside that of `LocalTraining`: ``memory/samples``, as they were received.
     """
 
     needs_single_head = True
-    temporary = (*Sgd.temporary, "memory")  # the server sends it for each task
+    temporary = (
+        *LocalTraining.temporary,
+        "memory",
+    )  # the server sends it for each task
     for_training = ("memory",)
     old: Old | None = None
 

@@ -72,7 +72,7 @@ class ServerMomentum(fcl.ServerStrategy[FedAvgMParams]):
 FEDAVGM = fcl.Algorithm(
     name="fedavgm",
     server=ServerMomentum,
-    client="clients.fedavg:Sgd",
+    client="fcl_flower.algorithms.local_training:LocalTraining",
     params_type=FedAvgMParams,
     summary="FedAvg with momentum on the server",
     paper="Hsu et al., 2019",

@@ -15,7 +15,7 @@ from fakes import summary_of
 from torch import nn
 
 import fcl_flower as fcl
-from clients.fedavg import Sgd
+from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.algorithms.registry import algorithms
 from fcl_flower.models.registry import MODELS
 from fcl_flower.results import metrics
@@ -137,7 +137,7 @@ def test_a_run_that_fails_leaves_its_log(monkeypatch):
     def broken(*_):
         raise ValueError("no gradient today")
 
-    monkeypatch.setattr(Sgd, "train", broken)
+    monkeypatch.setattr(LocalTraining, "train", broken)
     with pytest.raises(fcl.RoundError, match="no gradient today") as failed:
         simulate(max_attempts=1)
 
@@ -291,7 +291,7 @@ def test_a_body_of_images_gets_their_channels_first(shape, channels):
     assert seen == {channels}
 
 
-class Lazy(Sgd):
+class Lazy(LocalTraining):
     """Learns nothing."""
 
     def fit(self, *arguments, **named):
@@ -325,7 +325,7 @@ def test_an_algorithm_of_ones_own_has_a_name_of_its_own():
         ("model", {"model": Body}),
         (
             "algorithm",
-            {"algorithm": fcl.Algorithm(name="a", server=FedAvg, client=Sgd)},
+            {"algorithm": fcl.Algorithm(name="a", server=FedAvg, client=LocalTraining)},
         ),
     ],
 )

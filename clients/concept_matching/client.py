@@ -14,8 +14,8 @@ from torch import Tensor
 from typing_extensions import override
 
 from clients.concept_matching.input_statistics import add_inputs, misfit
-from clients.fedavg import Sgd
 from fcl_flower.algorithms.hooks import SelectsModel
+from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.errors import refuse
 from fcl_flower.core.seeds import derive
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
@@ -24,10 +24,10 @@ from fcl_flower.training.loop import score
 from strategies.concept_matching import ConceptMatchingParams
 
 
-class ConceptMatching(Sgd[ConceptMatchingParams], SelectsModel):
+class ConceptMatching(LocalTraining[ConceptMatchingParams], SelectsModel):
     """Choose, fine-tune, send one model; nothing says which one it was.
 
-    State beside that of `Sgd`: ``chosen``, for each task that the client knows of the
+    State besides: ``chosen``, for each task that the client knows of the
     number of the model that it chose last; with ``choice = "inputs"`` also
     ``inputs/k``, what it trained model k on (see `input_statistics`).
     """

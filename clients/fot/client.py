@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from typing_extensions import override
 
-from clients.fedavg import Sgd
 from clients.fot.layer_inputs import columns, recorded, shared_layers
 from clients.fot.sketch import Sketch
 from fcl_flower.algorithms.base import ClientContext
+from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData, batches
 from fcl_flower.models.registry import MultiHeadModel
@@ -32,7 +32,7 @@ from strategies.fot.subspace import (
 CHUNK = 64
 
 
-class Fot(Sgd[FotParams]):
+class Fot(LocalTraining[FotParams]):
     """Minimise the task's loss; in its last round tell what entered the layers."""
 
     for_training = (SUBSPACE, SKETCHES)

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from clients.fedavg import Sgd
 from clients.glfc.losses import (
     compensated,
     compensation_weights,
@@ -18,6 +17,7 @@ from clients.glfc.prototypes import feature_spread, perturbed, prototypes
 from clients.replay.buffer import replay_samples
 from clients.replay.memory import remember
 from fcl_flower.algorithms.base import ClientContext
+from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.seeds import derive
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData, batches, concat
@@ -32,12 +32,12 @@ nothing is hidden."""
 _CHUNK = 512
 
 
-class Glfc(Sgd[GlfcParams]):
+class Glfc(LocalTraining[GlfcParams]):
     """Minimise both losses of `clients.glfc.losses` over the task and the memory.
 
     In the first task, and wherever there is no old model, only the compensated loss.
 
-    State beside that of `Sgd`: ``memory`` (see `clients.replay.memory`),
+    State beside that of `LocalTraining`: ``memory`` (see `clients.replay.memory`),
     ``memory/old`` (the old model), ``progress`` (``task``, how many the client has
     begun, by which the memory counts where nobody tells; ``entropy`` of its predictions
     in the last round; ``old``, uint8, (classes,): what the old model knows).
@@ -45,7 +45,7 @@ class Glfc(Sgd[GlfcParams]):
 
     needs_single_head = True
     returns_to_tasks = False  # by then the server has other old models and images
-    temporary = (*Sgd.temporary, "memory/old")
+    temporary = (*LocalTraining.temporary, "memory/old")
     for_training = ("old", "meta/old", "prototypes")
 
     def __init__(

@@ -13,13 +13,13 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
-from clients.fedavg import Sgd
 from clients.idbr.exemplars import nearest_to_centres
 from clients.idbr.halves import drawn_cuts, swapped_halves
 from clients.lwf.teacher import MODEL, Teacher
 from clients.replay.buffer import contains, joined, replay_samples, rows_of
 from clients.replay.memory import remember
 from fcl_flower.algorithms.base import ClientContext
+from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.errors import refuse
 from fcl_flower.core.seeds import derive
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
@@ -32,7 +32,7 @@ from strategies.idbr import IdbrParams
 _CHUNK = 64
 
 
-class Idbr(Sgd[IdbrParams]):
+class Idbr(LocalTraining[IdbrParams]):
     """Minimise four losses over the task's samples and those of the memory.
 
     The cross-entropies of the label and of the order of a text's halves, over texts in
@@ -40,12 +40,12 @@ class Idbr(Sgd[IdbrParams]):
     as well, and the squared distance of both spaces from those of the model with which
     the task began, over texts as they are.
 
-    State beside that of `Sgd`: that of `Teacher`, which is that model, and ``memory``
+    State besides: that of `Teacher`, which is that model, and ``memory``
     (see `clients.replay.buffer`).
     """
 
     needs_single_head = True
-    temporary = (*Sgd.temporary, MODEL)
+    temporary = (*LocalTraining.temporary, MODEL)
 
     def __init__(
         self, params: IdbrParams, model: MultiHeadModel, context: ClientContext

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
-from clients.fedavg import Sgd
 from clients.lwf.teacher import MODEL, Outputs, Teacher, distillation
+from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData
 from fcl_flower.models.multi_head import mask_logits
@@ -18,17 +18,17 @@ from fcl_flower.training.tensors import to_torch
 from strategies.lwf import LwfParams
 
 
-class Lwf(Sgd[LwfParams]):
+class Lwf(LocalTraining[LwfParams]):
     """Minimise ``CE(z_new, y) + strength * distillation(z_old, z*_old)``.
 
     z are the logits of the new classes and of the old ones, z* those of the old model
     for the same samples; `distillation` says how it differs from the paper's.
 
-    State beside that of `Sgd`: that of `Teacher`.
+    State beside that of `LocalTraining`: that of `Teacher`.
     """
 
     needs_single_head = True
-    temporary = (*Sgd.temporary, MODEL)
+    temporary = (*LocalTraining.temporary, MODEL)
 
     @override
     def train(

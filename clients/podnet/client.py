@@ -19,7 +19,6 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from clients.fedavg import Sgd
 from clients.lwf.teacher import MODEL, Teacher, outputs
 from clients.podnet.local_similarity import LocalSimilarity, margin_loss
 from clients.podnet.pooled_outputs import (
@@ -30,6 +29,7 @@ from clients.podnet.pooled_outputs import (
 from clients.replay.buffer import replay_samples
 from clients.replay.memory import remember_task
 from fcl_flower.algorithms.hooks import ReplacesHeads
+from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.config.params import Params
 from fcl_flower.core.seeds import derive
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
@@ -45,18 +45,18 @@ FINETUNE_RATE = 0.5
 """Learning rate of the tuning as a multiple of the usual one."""
 
 
-class PodNet(Sgd[PodNetParams], ReplacesHeads):
+class PodNet(LocalTraining[PodNetParams], ReplacesHeads):
     """Minimise ``margin_loss + sqrt(seen / new) * (lambda_c spatial + lambda_f flat)``.
 
     Seen and new are numbers of classes; there is no distillation in a client's first
     task. Trained on are the task's samples and those of the memory together.
 
-    State beside that of `Sgd`: that of `Teacher`, and ``memory``, see
+    State beside that of `LocalTraining`: that of `Teacher`, and ``memory``, see
     `clients.replay.memory`, to which a task's samples are added at its end.
     """
 
     needs_single_head = True
-    temporary = (*Sgd.temporary, MODEL)
+    temporary = (*LocalTraining.temporary, MODEL)
 
     @override
     @classmethod

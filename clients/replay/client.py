@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from clients.fedavg import Sgd
 from clients.replay.buffer import add_to_buffer, replay_samples
 from clients.replay.memory import remember_task
+from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.seeds import derive
 from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData, batches, concat
@@ -25,13 +25,13 @@ from strategies.replay import ReplayParams
 CHUNK = 512
 
 
-class Replay(Sgd[ReplayParams]):
+class Replay(LocalTraining[ReplayParams]):
     """Minimise the loss over the task's samples and those of the buffer together.
 
     From a client's second task on ``strength * mean (h - h_received)^2`` is added,
     where h is the body's output for a sample; the mean is over samples and features.
 
-    State beside that of `Sgd`: ``memory``, see `clients.replay.buffer`.
+    State beside that of `LocalTraining`: ``memory``, see `clients.replay.buffer`.
     """
 
     needs_single_head = True

@@ -12,9 +12,9 @@ from types import MappingProxyType
 
 from typing_extensions import override
 
-from clients.fedavg import Sgd
 from fcl_flower.algorithms.base import Params
 from fcl_flower.algorithms.hooks import Explains
+from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.algorithms.registry import Algorithm
 from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData
@@ -45,7 +45,7 @@ class TimedStrategy(FedAvg, Explains):
         return self._moments
 
 
-class TimedLearner(Sgd[Params]):
+class TimedLearner(LocalTraining[Params]):
     """The client side."""
 
     @override

@@ -11,8 +11,8 @@ from dataclasses import replace
 import numpy as np
 from typing_extensions import override
 
-from clients.fedavg import Sgd
 from fcl_flower.algorithms.base import Params
+from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.algorithms.registry import Algorithm
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData
@@ -20,7 +20,7 @@ from fcl_flower.data.examples import TaskData
 LIAR = 3
 
 
-class LyingLearner(Sgd[Params]):
+class LyingLearner(LocalTraining[Params]):
     """The client side."""
 
     @override

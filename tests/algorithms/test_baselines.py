@@ -6,12 +6,12 @@ import torch
 from torch import nn
 
 from clients.ewc import Ewc
-from clients.fedavg import Sgd
 from clients.fedprox import FedProx
 from clients.local import Local
 from clients.replay.client import Replay
 from clients.stl import SingleTask
 from fcl_flower.algorithms.base import ClientContext, Params
+from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.algorithms.registry import algorithm, algorithms
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import TaskStage, Update
@@ -98,7 +98,7 @@ def test_an_update_of_another_shape_is_refused(name):
 
 def test_local_training_starts_at_the_received_model_and_equals_plain_adam():
     network, oracle = model(), model()
-    learner = Sgd(Params(), network, place(epochs=3))
+    learner = LocalTraining(Params(), network, place(epochs=3))
     received = shared(model())
     received["base"] = {k: v + 1 for k, v in received["base"].items()}
 
@@ -122,7 +122,7 @@ def test_local_training_starts_at_the_received_model_and_equals_plain_adam():
 
 
 PLAIN = {
-    "fedavg": lambda network, where: Sgd(Params(), network, where),
+    "fedavg": lambda network, where: LocalTraining(Params(), network, where),
     "fedprox": lambda network, where: FedProx(FedProxParams(mu=0.0), network, where),
     "ewc": lambda network, where: Ewc(EwcParams(), network, where),
     "replay": lambda network, where: Replay(ReplayParams(), network, where),
@@ -156,7 +156,7 @@ def test_two_rounds_of_a_task_are_one_run_of_adam_with_its_moments(name):
 
 
 def test_heads_stay_private():
-    learner = Sgd(Params(), model(), place())
+    learner = LocalTraining(Params(), model(), place())
     state, update = learner.train({}, shared(model()), FIRST, data())
     assert not any(name.startswith("heads") for name in update.payload["base"])
     assert set(state["heads"]) == {"heads.0.weight", "heads.0.bias"}
@@ -181,7 +181,7 @@ def test_the_proximal_term_and_its_gradient_by_hand():
 
 
 def test_fedprox_without_weight_is_fedavg():
-    plain = Sgd(Params(), model(), place(epochs=2))
+    plain = LocalTraining(Params(), model(), place(epochs=2))
     proximal = FedProx(FedProxParams(mu=0.0), model(), place(epochs=2))
     _, a = plain.train({}, shared(model()), FIRST, data())
     _, b = proximal.train({}, shared(model()), FIRST, data())

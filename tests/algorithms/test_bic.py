@@ -24,8 +24,8 @@ from class_streams import (
 )
 
 from clients.bic import Bic, folded, split
-from clients.fedavg import Sgd
 from fcl_flower.algorithms.base import Params
+from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import Update
 from fcl_flower.data.examples import Examples, TaskData
@@ -115,7 +115,7 @@ def test_the_old_model_speaks_as_it_is_corrected():
 
 
 def test_the_first_task_is_plain_training_among_the_classes_so_far():
-    one, other = learner(), Sgd(Params(), model(), place())
+    one, other = learner(), LocalTraining(Params(), model(), place())
     other.model.restrict_head([0, 1])
     state, found = one.train({}, plain(), FIRST, data(0))
     _, expected = other.train({}, start(), FIRST, data(0))

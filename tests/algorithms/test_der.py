@@ -22,8 +22,8 @@ from class_streams import (
 from resuming import check_resumed, small
 
 from clients.der import Der, logit_error
-from clients.fedavg import Sgd
 from fcl_flower.algorithms.base import Params
+from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import Update
 from fcl_flower.data.examples import Examples, TaskData
@@ -95,7 +95,7 @@ def test_without_weights_it_is_fedavg_and_each_weight_changes_it():
             _, update = one.train(state, moved(start()), SECOND, data(1))
             found[alpha, beta] = update.payload["base"]["body.0.weight"].tobytes()
             assert update.num_examples == 20
-    plain = Sgd(Params(), model(), place(epochs=3))
+    plain = LocalTraining(Params(), model(), place(epochs=3))
     _, expected = plain.train({}, moved(start()), SECOND, data(1))
     assert found[0, 0] == expected.payload["base"]["body.0.weight"].tobytes()
     assert len({*found.values()}) == 4
@@ -103,7 +103,7 @@ def test_without_weights_it_is_fedavg_and_each_weight_changes_it():
 
 @pytest.mark.parametrize(("samples", "stage"), [(8, FIRST), (0, SECOND)])
 def test_without_stored_samples_it_is_fedavg(samples, stage):
-    one, plain = learner(samples), Sgd(Params(), model(), place())
+    one, plain = learner(samples), LocalTraining(Params(), model(), place())
     state = {}
     if stage is SECOND:
         state, _ = one.train({}, start(), FIRST, data(0))

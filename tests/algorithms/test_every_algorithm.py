@@ -19,7 +19,6 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.optim.sgd import sgd
 
 import strategies
-from clients.fedavg import Sgd
 from clients.fedseit.client import FedSeit
 from fcl_flower.algorithms.base import Params
 from fcl_flower.algorithms.hooks import (
@@ -31,6 +30,7 @@ from fcl_flower.algorithms.hooks import (
     TrainsOnServer,
 )
 from fcl_flower.algorithms.local_only import LocalOnlyLearner
+from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.algorithms.registry import (
     Algorithm,
     algorithm,
@@ -394,19 +394,19 @@ def test_no_learner_looks_at_test_data(tmp_path, monkeypatch, name):
     assert [row["failed"] for row in rounds_of(tmp_path)] == [[], []]
 
 
-class TrainsOnTestData(Sgd):
+class TrainsOnTestData(LocalTraining):
     def train(self, state, received, stage, data):
         cheat = TaskData(data.test, data.valid, data.test, data.classes)
         return super().train(state, received, stage, cheat)
 
 
-class StopsByTestData(Sgd):
+class StopsByTestData(LocalTraining):
     def train(self, state, received, stage, data):
         cheat = TaskData(data.train, data.test, data.test, data.classes)
         return super().train(state, received, stage, cheat)
 
 
-class CountsTestData(Sgd):
+class CountsTestData(LocalTraining):
     def train(self, state, received, stage, data):
         len(data.test)
         return super().train(state, received, stage, data)
@@ -683,9 +683,13 @@ def test_one_algorithm_is_found_without_importing_the_others():
 
 def test_a_side_that_is_none_is_named():
     swapped = Algorithm(
-        name="swapped", server="clients.fedavg:Sgd", client="strategies.fedavg:FedAvg"
+        name="swapped",
+        server="fcl_flower.algorithms.local_training:LocalTraining",
+        client="strategies.fedavg:FedAvg",
     )
-    with pytest.raises(ContractError, match=r"swapped: got server clients\.fedavg:Sgd"):
+    with pytest.raises(
+        ContractError, match=r"swapped: got server clients\.fedavg:LocalTraining"
+    ):
         swapped.load_server()
     with pytest.raises(ContractError, match=r"got client strategies\.fedavg:FedAvg, e"):
         swapped.load_client()
@@ -697,9 +701,9 @@ def test_a_side_that_is_none_is_named():
 
 
 def test_the_sides_may_be_classes():
-    own = Algorithm(name="own", server=FedAvg, client=Sgd)
+    own = Algorithm(name="own", server=FedAvg, client=LocalTraining)
     assert own.load_server() is FedAvg
-    assert own.load_client() is Sgd
+    assert own.load_client() is LocalTraining
     assert own.federated
     assert own.params({}) == Params()
 
@@ -707,7 +711,11 @@ def test_the_sides_may_be_classes():
 def test_a_query_to_a_learner_that_answers_none_names_the_learner(
     tmp_path, monkeypatch, caplog
 ):
-    odd = replace(algorithm("fedseit"), name="odd", client="clients.fedavg:Sgd")
+    odd = replace(
+        algorithm("fedseit"),
+        name="odd",
+        client="fcl_flower.algorithms.local_training:LocalTraining",
+    )
     monkeypatch.setattr(
         core_registry, "entry_points", lambda group: [Point("odd", odd)]
     )
@@ -715,7 +723,7 @@ def test_a_query_to_a_learner_that_answers_none_names_the_learner(
     config = tiny(tmp_path, **given, tasks=1)
     with pytest.raises(RoundError):  # it cannot train on what it receives, either
         run_in_process(config)
-    assert "Sgd: got a query, expected none" in caplog.text
+    assert "LocalTraining: got a query, expected none" in caplog.text
 
 
 def test_the_settings_of_a_run_are_recorded(tmp_path):

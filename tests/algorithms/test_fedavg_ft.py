@@ -6,9 +6,9 @@ import torch
 from fakes import exact, run_in_process, summary_of, tiny
 from torch.nn.functional import cross_entropy
 
-from clients.fedavg import Sgd
-from clients.fedavg_ft import FineTuned
+from clients.fedavg_ft import FedAvgFineTuned
 from fcl_flower.algorithms.base import ClientContext, Params
+from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.models.registry import MultiHeadModel, create_model
@@ -30,12 +30,12 @@ CONCEPTS = {
 }
 
 
-def learner(kind=FineTuned, *, single=False, hidden=False, **params):
+def learner(kind=FedAvgFineTuned, *, single=False, hidden=False, **params):
     network = create_model(
         "small", tasks=1 if hidden else 2, classes=3, single_head=single, seed=0
     )
     place = ClientContext(1, 4, Training(1, 5, 1e-2), hidden_tasks=hidden)
-    chosen = FedAvgFtParams(**params) if kind is FineTuned else Params()
+    chosen = FedAvgFtParams(**params) if kind is FedAvgFineTuned else Params()
     return kind(chosen, network, place)
 
 
@@ -55,7 +55,9 @@ def base_of(one):
 
 @pytest.mark.parametrize("single", [False, True])
 def test_the_update_is_that_of_fedavg(single):
-    ours, plain = (learner(kind, single=single) for kind in (FineTuned, Sgd))
+    ours, plain = (
+        learner(kind, single=single) for kind in (FedAvgFineTuned, LocalTraining)
+    )
     start = base_of(ours)
     _, sent = ours.train({}, start, FIRST, task(1))
     _, expected = plain.train({}, start, FIRST, task(1))
@@ -82,7 +84,7 @@ def test_a_task_without_training_is_answered_by_what_is_received():
     one = learner()
     received = base_of(one)
     found = one.predict({}, received, 1, examples(6).x)
-    expected = learner(Sgd).predict({}, received, 1, examples(6).x)
+    expected = learner(LocalTraining).predict({}, received, 1, examples(6).x)
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
 
@@ -147,7 +149,7 @@ def test_a_frozen_body_sees_the_recent_samples_once():
         body, features=4, input_shape=(1, 8, 8), tasks=1, classes=3, single_head=True
     )
     place = ClientContext(1, 4, Training(1, 50, 1e-2), hidden_tasks=True)
-    one = FineTuned(FedAvgFtParams(tuning_epochs=4), network, place)
+    one = FedAvgFineTuned(FedAvgFtParams(tuning_epochs=4), network, place)
     received, recent = base_of(one), examples(20, seed=5)
 
     found = one.select_model({}, received, recent)

@@ -7,10 +7,10 @@ from fakes import run_in_process, summary_of, tiny
 from lone_learner import data, gradients, model, place, shared, stage
 
 from clients.ewc import Ewc
-from clients.fedavg import Sgd
 from clients.fedprox import FedProx
 from clients.fedprox_ewc import FedProxEwc
 from fcl_flower.algorithms.base import Params
+from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.algorithms.registry import algorithm
 from fcl_flower.core.errors import ConfigError
 from strategies.ewc import EwcParams
@@ -72,7 +72,10 @@ def first_update(learner):
     [
         ({"mu": 0.0}, Ewc(EwcParams(strength=STRENGTH), model(), place(epochs=2))),
         ({"strength": 0.0}, FedProx(FedProxParams(mu=MU), model(), place(epochs=2))),
-        ({"mu": 0.0, "strength": 0.0}, Sgd(Params(), model(), place(epochs=2))),
+        (
+            {"mu": 0.0, "strength": 0.0},
+            LocalTraining(Params(), model(), place(epochs=2)),
+        ),
     ],
     ids=["ewc", "fedprox", "fedavg"],
 )

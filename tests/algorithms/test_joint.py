@@ -6,7 +6,7 @@ import pytest
 import torch
 from fakes import run_in_process, summary_of, tiny
 
-from clients.fedavg import Sgd
+from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.data.datasets.registry import load_dataset
 from fcl_flower.data.examples import Examples, concat
@@ -25,13 +25,13 @@ GIVEN = {
 @pytest.fixture
 def watched(monkeypatch):
     """What every client trained on: (client, stage, data)."""
-    calls, train = [], Sgd.train
+    calls, train = [], LocalTraining.train
 
     def watch(self, state, received, stage, data):
         calls.append((self.context.client, stage, data))
         return train(self, state, received, stage, data)
 
-    monkeypatch.setattr(Sgd, "train", watch)
+    monkeypatch.setattr(LocalTraining, "train", watch)
     return calls
 
 

@@ -23,10 +23,10 @@ from class_streams import (
     start,
 )
 
-from clients.fedavg import Sgd
 from clients.lwf.client import Lwf
 from clients.lwf.teacher import Teacher, distillation
 from fcl_flower.algorithms.base import Params
+from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.federation.client import model_bytes
 from fcl_flower.training.tensors import load
@@ -93,7 +93,7 @@ def test_the_loss_of_a_second_task_and_its_gradient_by_numpy(contrast, growing):
 
 def test_the_first_task_has_no_teacher():
     learner = Lwf(LwfParams(strength=1e3, contrast="all"), model(), place(epochs=3))
-    plain = Sgd(Params(), model(), place(epochs=3))
+    plain = LocalTraining(Params(), model(), place(epochs=3))
     state, found = learner.train({}, start(), FIRST, data(0))
     _, expected = plain.train({}, start(), FIRST, data(0))
     assert same(found.payload, expected.payload)
@@ -103,7 +103,7 @@ def test_the_first_task_has_no_teacher():
 
 def test_without_strength_it_is_training_on_the_task_alone():
     learner = Lwf(LwfParams(strength=0.0, contrast="all"), model(), place(epochs=3))
-    plain = Sgd(Params(), model(), place(epochs=3))
+    plain = LocalTraining(Params(), model(), place(epochs=3))
     state, _ = learner.train({}, start(), FIRST, data(0))
     _, found = learner.train(state, start(), SECOND, data(1))
     _, expected = plain.train({}, start(), SECOND, data(1))

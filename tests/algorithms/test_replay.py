@@ -6,9 +6,9 @@ import torch
 from fakes import run_in_process, summary_of, tiny
 from torch import nn
 
-from clients.fedavg import Sgd
 from clients.replay.client import Replay
 from fcl_flower.algorithms.base import ClientContext, Params
+from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.algorithms.registry import algorithm
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.core.types import TaskStage
@@ -84,7 +84,7 @@ def kept_of_first_task(memory):
 def test_the_first_task_is_plain_training():
     learner, plain = (
         Replay(ReplayParams(), model(), place()),
-        Sgd(Params(), model(), place()),
+        LocalTraining(Params(), model(), place()),
     )
     state, update = learner.train({}, start(), FIRST, data(0))
     _, expected = plain.train({}, start(), FIRST, data(0))
@@ -226,7 +226,7 @@ def test_without_strength_it_is_training_on_the_task_and_the_buffer():
     task = data(1)
     both = concat([task.train, Examples(*kept)])
     seen = TaskData(Examples(both.x, both.y.long()), task.valid, task.test, 4)
-    plain = Sgd(Params(), model(), place(**given))
+    plain = LocalTraining(Params(), model(), place(**given))
     _, expected = plain.train({}, start(), SECOND, seen)
     for name, values in expected.payload["base"].items():
         np.testing.assert_array_equal(found.payload["base"][name], values)
@@ -243,7 +243,7 @@ def test_replay_reg_is_replay_with_a_strength_above_0():
 def test_nothing_is_held_back_in_the_first_task():
     given = {"epochs": 3}
     held = Replay(ReplayParams(strength=1e3), model(), place(**given))
-    plain = Sgd(Params(), model(), place(**given))
+    plain = LocalTraining(Params(), model(), place(**given))
     _, found = held.train({}, start(), FIRST, data(0))
     _, expected = plain.train({}, start(), FIRST, data(0))
     for name, values in expected.payload["base"].items():

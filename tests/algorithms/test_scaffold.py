@@ -10,11 +10,11 @@ from lone_learner import data, gradients, model, place, shared, stage
 from torch import nn
 
 from clients import scaffold as client_side
-from clients.fedavg import Sgd
 from clients.fisher import diagonal_fisher
 from clients.scaffold import Scaffold as Learner
 from fcl_flower.aggregation.policy import Aggregation
 from fcl_flower.algorithms.base import Params
+from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.algorithms.registry import algorithm
 from fcl_flower.core.errors import ConfigError, WireError
 from fcl_flower.core.sparse import SparseArray
@@ -157,7 +157,7 @@ def test_the_loss_that_is_told_has_no_part_of_the_correction_at_the_start():
 
 def test_who_begins_late_corrects_nothing_in_its_first_round():
     received = shared(model())
-    plain = Sgd(Params(), model(), place(epochs=STEPS))
+    plain = LocalTraining(Params(), model(), place(epochs=STEPS))
     _, expected = plain.train({}, received, NOW, data())
     received["control"] = {n: np.ones_like(v) for n, v in received["base"].items()}
 
@@ -189,7 +189,7 @@ def test_one_client_alone_has_no_drift():
         sent = server.configure_train(state, now, 0)
         alone, update = learner().train(alone, sent, now, data())
         state = server.aggregate_train(state, now, {0: update})
-        plain, update = Sgd(Params(), model(), place(epochs=STEPS)).train(
+        plain, update = LocalTraining(Params(), model(), place(epochs=STEPS)).train(
             plain, received, now, data()
         )
         received = update.payload

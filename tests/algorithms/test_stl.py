@@ -5,9 +5,9 @@ import torch
 from fakes import exact, run_in_process, summary_of, tiny
 from torch import nn
 
-from clients.fedavg import Sgd
 from clients.stl import SingleTask
 from fcl_flower.algorithms.base import ClientContext, Params
+from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.core.seeds import derive
 from fcl_flower.core.types import TaskStage
@@ -47,7 +47,7 @@ def test_each_is_a_network_of_its_own_and_the_mean_of_them_answers():
     ours = learner(SingleTask, StlParams(members=3))
     state = ours.init()
     seeds = [SEED, derive(SEED, "member", 1), derive(SEED, "member", 2)]
-    ones = [learner(Sgd, Params(), seed) for seed in seeds]
+    ones = [learner(LocalTraining, Params(), seed) for seed in seeds]
     states, bodies = [{} for _ in ones], [{} for _ in ones]
     for stage, seed in ((FIRST, 1), (LAST, 1), (NEXT, 7)):
         state, _ = ours.train(state, {}, stage, task(seed))
@@ -71,7 +71,7 @@ def test_each_is_a_network_of_its_own_and_the_mean_of_them_answers():
 
 
 def test_one_network_answers_with_its_own_logits():
-    ours, plain = learner(SingleTask, StlParams()), learner(Sgd, Params())
+    ours, plain = learner(SingleTask, StlParams()), learner(LocalTraining, Params())
     state, _ = ours.train(ours.init(), {}, FIRST, task(1))
     heads, sent = plain.train({}, {"base": state["base"]}, FIRST, task(1))
     x = examples(9, 3).x

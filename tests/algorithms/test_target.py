@@ -8,9 +8,9 @@ import torch
 from fakes import exact
 from torch import nn
 
-from clients.fedavg import Sgd
 from clients.target import Target as Client
 from fcl_flower.algorithms.base import ClientContext, Params
+from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.algorithms.registry import algorithm
 from fcl_flower.core.errors import ConfigError, WireError
 from fcl_flower.core.types import TaskStage, Update
@@ -122,7 +122,7 @@ def test_a_step_is_that_of_plain_autograd():
 
 
 def test_without_samples_a_client_trains_as_in_fedavg():
-    plain = Sgd(Params(), model(), learner().context)
+    plain = LocalTraining(Params(), model(), learner().context)
     state, update = learner().train({}, start(), FIRST, data())
     same, expected = plain.train({}, start(), FIRST, data())
     assert exact(update.payload) == exact(expected.payload)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import fcl_flower as fcl
-from clients.fedavg import Sgd
+from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.exports.networks import write_onnx, write_pt, write_safetensors
 from fcl_flower.exports.trained import trained
 
@@ -131,39 +131,47 @@ def test_onnxruntime_predicts_the_same_for_any_number_of_samples(
 
 
 def test_what_a_network_alone_does_not_predict_is_refused(fedavg, monkeypatch):
-    whole = Sgd.predict
-    monkeypatch.setattr(Sgd, "predict", lambda *given: whole(*given) + 1)
+    whole = LocalTraining.predict
+    monkeypatch.setattr(LocalTraining, "predict", lambda *given: whole(*given) + 1)
     message = (
         r"^strategy: got 'fedavg', expected one that predicts with a network alone"
     )
     with pytest.raises(fcl.ConfigError, match=message):
         trained(fedavg, 0, 0)
 
-    monkeypatch.setattr(Sgd, "predict", lambda self, s, r, t, x: torch.ones(len(x), 2))
+    monkeypatch.setattr(
+        LocalTraining, "predict", lambda self, s, r, t, x: torch.ones(len(x), 2)
+    )
     with pytest.raises(fcl.ConfigError, match=message):
         trained(fedavg, 0, 0)
 
 
 def test_a_processor_may_round_a_last_bit_otherwise(fedavg, monkeypatch):
-    whole = Sgd.predict
-    monkeypatch.setattr(Sgd, "predict", lambda *given: whole(*given) * (1 + 2e-7))
+    whole = LocalTraining.predict
+    monkeypatch.setattr(
+        LocalTraining, "predict", lambda *given: whole(*given) * (1 + 2e-7)
+    )
 
     trained(fedavg, 0, 0)
 
-    monkeypatch.setattr(Sgd, "predict", lambda *given: whole(*given) * (1 + 2e-3))
+    monkeypatch.setattr(
+        LocalTraining, "predict", lambda *given: whole(*given) * (1 + 2e-3)
+    )
     with pytest.raises(fcl.ConfigError, match=r"^strategy: got 'fedavg'"):
         trained(fedavg, 0, 0)
 
 
 def test_logits_of_fewer_or_more_classes_are_refused(fedavg, monkeypatch):
-    whole = Sgd.predict
-    monkeypatch.setattr(Sgd, "predict", lambda *given: whole(*given)[:, :1])
+    whole = LocalTraining.predict
+    monkeypatch.setattr(LocalTraining, "predict", lambda *given: whole(*given)[:, :1])
 
     with pytest.raises(fcl.ConfigError, match=r"^strategy: got 'fedavg'"):
         trained(fedavg, 0, 0)
 
     wider = [0, 1, 0]
-    monkeypatch.setattr(Sgd, "predict", lambda *given: whole(*given)[:, wider])
+    monkeypatch.setattr(
+        LocalTraining, "predict", lambda *given: whole(*given)[:, wider]
+    )
     with pytest.raises(fcl.ConfigError, match=r"^strategy: got 'fedavg'"):
         trained(fedavg, 0, 0)
 

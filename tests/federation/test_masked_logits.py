@@ -5,7 +5,7 @@ import pytest
 import torch
 from fakes import rounds_of, run_in_process, summary_of, tiny
 
-from clients.fedavg import Sgd
+from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.data.client_data import ScenarioData
 from fcl_flower.federation import client as client_module
@@ -117,7 +117,7 @@ def test_a_hidden_concept_has_the_labels_of_all_samples_of_it(
 @pytest.fixture
 def moved(monkeypatch):
     """Return, for each round of a client, which rows it has moved and its labels."""
-    found, train = [], Sgd.train
+    found, train = [], LocalTraining.train
 
     def watch(self, state, received, stage, data):
         state, update = train(self, state, received, stage, data)
@@ -129,7 +129,7 @@ def moved(monkeypatch):
         found.append(({*rows.tolist()}, {*data.train.y.tolist()}))
         return state, update
 
-    monkeypatch.setattr(Sgd, "train", watch)
+    monkeypatch.setattr(LocalTraining, "train", watch)
     return found
 
 

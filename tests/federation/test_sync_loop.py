@@ -16,8 +16,8 @@ from fakes import (
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from text_sets import write_topics
 
-from clients.fedavg import Sgd
 from clients.fedweit.client import FedWeit
+from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import RoundError, WireError
 from fcl_flower.core.schedule import Schedule
@@ -177,14 +177,14 @@ def test_as_many_clients_as_there_are_nodes(tmp_path):
 def test_a_client_that_raises_is_left_out_by_name_and_the_run_goes_on(
     tmp_path, monkeypatch
 ):
-    train = Sgd.train
+    train = LocalTraining.train
 
     def breaks(self, state, received, stage, data):
         if (self.context.client, stage.round) == (1, 2):
             raise ValueError("no space\nleft <b>on</b> device")
         return train(self, state, received, stage, data)
 
-    monkeypatch.setattr(Sgd, "train", breaks)
+    monkeypatch.setattr(LocalTraining, "train", breaks)
     run_in_process(tiny(tmp_path, strategy="fedavg", rounds=2))
     rows = rounds_of(tmp_path)
     assert [row["clients"] for row in rows] == [[0, 1], [0], [0, 1], [0, 1]]

@@ -7,8 +7,8 @@ import pytest
 import torch
 from encoders import BLOCKS, CLASSES, KNOWN, WIDTH, enhanced, inputs, model, plain
 
-from clients.fedavg import Sgd
 from fcl_flower.algorithms.base import ClientContext, Params
+from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.models.multi_head import MultiHeadModel
@@ -166,7 +166,9 @@ def test_plain_training_computes_blocks_before_the_first_enhancer_once(
             lambda block, given, output: seen.append(len(given[0]))
         )
         examples = Examples(x, torch.tensor([0, 1]))
-        learner = Sgd(Params(), network, ClientContext(0, 0, Training(3, 2, 0.01)))
+        learner = LocalTraining(
+            Params(), network, ClientContext(0, 0, Training(3, 2, 0.01))
+        )
         base = {"base": snapshot(network, network.shared_names())}
         stage = TaskStage(round=1, task=0, starts_task=True, ends_task=False)
         data = TaskData(examples, examples, examples, CLASSES)
@@ -190,7 +192,9 @@ def test_plain_training_computes_blocks_before_the_first_enhancer_once(
 def test_an_update_holds_enhancers_and_a_shared_head_alone(backbone, single_head):
     network, x = model(backbone("bert"), single_head=single_head), inputs("bert")
     examples = Examples(x, torch.tensor([0, 1]))
-    learner = Sgd(Params(), network, ClientContext(0, 0, Training(1, 2, 0.01)))
+    learner = LocalTraining(
+        Params(), network, ClientContext(0, 0, Training(1, 2, 0.01))
+    )
     base = snapshot(network, network.shared_names())
 
     _, update = learner.train(

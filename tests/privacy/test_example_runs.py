@@ -8,7 +8,7 @@ import pytest
 from fakes import failure, run_in_process, summary_of, tiny
 from torch import nn
 
-import clients.fedavg
+from fcl_flower.algorithms import local_training
 from fcl_flower.algorithms.base import ClientLearner
 from fcl_flower.config.privacy import PrivacySection
 from fcl_flower.config.run_config import RunConfig
@@ -130,14 +130,14 @@ def test_a_round_that_is_asked_again_costs_again_outside_a_simulation(
 def test_a_learner_that_keeps_only_its_own_groups_loses_no_account(
     tmp_path, monkeypatch
 ):
-    train = clients.fedavg.Sgd.train
+    train = local_training.LocalTraining.train
 
     def forgetful(self, state, received, stage, data):
         state, update = train(self, state, received, stage, data)
         own = {name: group for name, group in state.items() if name != "privacy"}
         return own, update
 
-    monkeypatch.setattr(clients.fedavg.Sgd, "train", forgetful)
+    monkeypatch.setattr(local_training.LocalTraining, "train", forgetful)
     config = private(tmp_path, rounds=2)
     run_in_process(config)
     found = summary_of(tmp_path)["privacy"]["by_client"]
@@ -160,7 +160,7 @@ def test_sampling_and_noise_are_secret_and_of_one_client_and_round(
         asked.append(key)
         return secret_generator(*key)
 
-    monkeypatch.setattr(clients.fedavg, "secret_generator", secret)
+    monkeypatch.setattr(local_training, "secret_generator", secret)
     run_in_process(private(tmp_path, rounds=2, tasks=1))
     assert sorted(asked) == sorted(
         (0, "examples", client, number) for client in (0, 1) for number in (1, 2)

@@ -13,7 +13,7 @@ from flwr.common.logger import FLOWER_LOGGER
 from flwr.supercore.task_identity import TaskIdentity
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from clients.fedavg import Sgd
+from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.errors import RoundError
 from fcl_flower.federation.transport.mailbox import Mailbox, ask, wait_for_all
 from fcl_flower.runtime.in_process.grid import InProcessGrid
@@ -118,7 +118,7 @@ def pools():
 
 def test_no_library_takes_more_threads_than_the_run_has(run, monkeypatch):
     seen = []
-    for side, method in ((Sgd, "train"), (FedAvg, "aggregate_train")):
+    for side, method in ((LocalTraining, "train"), (FedAvg, "aggregate_train")):
         honest = getattr(side, method)
 
         def watched(self, *given, honest=honest):
@@ -165,12 +165,12 @@ def test_an_interrupted_run_is_resumed_to_the_same_numbers(run):
 
 
 def test_a_client_that_fails_is_named_with_its_reason(run, monkeypatch, tmp_path):
-    from clients.fedavg import Sgd
+    from fcl_flower.algorithms.local_training import LocalTraining
 
     def broken(*_):
         raise ValueError("no gradient today")
 
-    monkeypatch.setattr(Sgd, "train", broken)
+    monkeypatch.setattr(LocalTraining, "train", broken)
     with pytest.raises(RoundError, match="no gradient today"):
         run("run", strategy="fedavg", max_attempts=1)
     log = (tmp_path / "run" / "flower.log").read_text()

@@ -5,8 +5,8 @@ import torch
 from fakes import run_in_process, summary_of, tiny
 from torch import nn
 
-from clients.fedavg import Sgd
 from fcl_flower.algorithms.hooks import ReplacesHeads
+from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.algorithms.registry import Algorithm, registered
 from fcl_flower.models.multi_head import CLOSED, GrowingHead
 from fcl_flower.models.registry import create_model
@@ -26,7 +26,7 @@ class Prototypes(GrowingHead):
         return self.hide(-torch.cdist(x, self.points).square())
 
 
-class Nearest(Sgd, ReplacesHeads):
+class Nearest(LocalTraining, ReplacesHeads):
     needs_single_head = True
 
     @classmethod

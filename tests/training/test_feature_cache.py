@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from clients.fedavg import Sgd
 from fcl_flower.algorithms.base import ClientContext, Params
+from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.models.multi_head import MultiHeadModel
 from fcl_flower.training.feature_cache import FeatureCache, frozen_features
 from fcl_flower.training.loop import Training
@@ -157,7 +157,7 @@ def test_a_frozen_part_meets_test_samples_once_and_answers_as_without_a_cache():
     half = HalfFrozen()
     half.back = nn.Linear(3, 3)
     network, x = model(half), inputs(seed=78)
-    learner = Sgd(Params(), network, ClientContext(0, 0, Training(1, 4, 0.1)))
+    learner = LocalTraining(Params(), network, ClientContext(0, 0, Training(1, 4, 0.1)))
     received = {"base": snapshot(network, network.shared_names())}
     for _ in range(2):
         logits = learner.predict({}, received, 0, x)

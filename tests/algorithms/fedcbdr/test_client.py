@@ -21,10 +21,10 @@ from class_streams import (
 )
 
 from clients import fedcbdr
-from clients.fedavg import Sgd
 from clients.fedcbdr import FedCbdr
 from clients.replay.policies import leverage_scores
 from fcl_flower.algorithms.base import Params
+from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.training.tensors import load
 from strategies.fedcbdr import FedCbdrParams
@@ -218,7 +218,7 @@ def test_with_weights_and_temperatures_of_1_the_first_task_is_fedavgs(monkeypatc
     ones = dict.fromkeys(WEIGHTS, 1.0)
     one, plain = learner(where=place(epochs=3), **ones), None
     _, found = coordinated(one, FIRST, 0, [3, 2, 0, 0, 0, 0])
-    plain = Sgd(Params(), model(), place(epochs=3))
+    plain = LocalTraining(Params(), model(), place(epochs=3))
     _, expected = plain.train({}, start(), FIRST, data(0))
     for name, values in expected.payload["base"].items():
         np.testing.assert_allclose(found.payload["base"][name], values, atol=1e-6)

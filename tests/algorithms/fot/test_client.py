@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from clients.fedavg import Sgd
 from clients.fot.client import Fot
 from clients.fot.layer_inputs import columns, shared_layers
 from clients.fot.sketch import Sketch
 from fcl_flower.algorithms.base import ClientContext, Params
+from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData
@@ -172,7 +172,7 @@ def test_a_sketch_of_nothing_is_0():
 
 def test_training_is_that_of_fedavg():
     for stage in (FIRST, LAST):
-        plain = Sgd(Params(), network(), learner().context)
+        plain = LocalTraining(Params(), network(), learner().context)
         _, found = train(learner(), shared(), stage)
         _, expected = plain.train({}, shared(), stage, data())
         for name, values in expected.payload["base"].items():

@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import nn
 
-from clients.fedavg import Sgd
 from clients.glfc.client import Glfc
 from fcl_flower.algorithms.base import ClientContext, Params
+from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData
@@ -282,7 +282,7 @@ def test_it_is_a_learner_of_one_head_whose_update_is_a_model():
     assert Glfc.update_is_model
     made = learner()
     state, update = made.train(made.init(), start(), FIRST, data(0))
-    plain = Sgd(Params(), model(), made.context)
+    plain = LocalTraining(Params(), model(), made.context)
     x = data(0).test.x
     torch.testing.assert_close(
         made.predict(state, update.payload, 0, x),

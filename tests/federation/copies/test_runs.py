@@ -15,7 +15,7 @@ from fakes import (
 )
 from flwr.app import MessageType, RecordDict
 
-from clients.fedavg import Sgd
+from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.errors import RoundError
 from fcl_flower.federation.transport.state_store import FolderStateStore
 from fcl_flower.results.run_folder import CHECKPOINT
@@ -213,12 +213,14 @@ def test_hostile_values_without_a_limit_do_not_end_a_run(tmp_path):
 
 
 def test_a_learner_whose_state_would_be_taken_for_copies_is_told(tmp_path, monkeypatch):
-    train = Sgd.train
+    train = LocalTraining.train
 
     def keep(self, state, received, stage, data):
         state, update = train(self, state, received, stage, data)
         return {**state, "copies/mine": {"x": np.ones(3)}}, update
 
-    monkeypatch.setattr(Sgd, "train", keep)
-    with pytest.raises(RoundError, match="Sgd: got the group 'copies/mine', expected"):
+    monkeypatch.setattr(LocalTraining, "train", keep)
+    with pytest.raises(
+        RoundError, match="LocalTraining: got the group 'copies/mine', expected"
+    ):
         run_in_process(few(tmp_path / "run", strategy="fedavg"))

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 import fcl_flower as fcl
-from clients.fedavg import Sgd
+from fcl_flower.algorithms.local_training import LocalTraining
 
 SMALL = {"dataset": "digits", "clients": 2, "tasks": 1, "rounds": 2, "progress": False}
 pytestmark = [
@@ -73,7 +73,7 @@ def test_a_run_that_failed_is_one_in_mlflow(tmp_path, monkeypatch):
     mlflow = pytest.importorskip("mlflow", reason="of the extra mlflow")
     address = f"sqlite:///{tmp_path / 'mine.db'}"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
-    monkeypatch.setattr(Sgd, "train", lambda *given: 1 / 0)
+    monkeypatch.setattr(LocalTraining, "train", lambda *given: 1 / 0)
     with pytest.raises(fcl.RoundError):
         tracked(tmp_path / "run", "mlflow")
 

@@ -8,7 +8,7 @@ import pytest
 from fakes import run_in_process
 
 import fcl_flower as fcl
-from clients.fedavg import Sgd
+from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import PluginWarning
 from fcl_flower.core.types import Evaluation
@@ -117,7 +117,7 @@ def test_a_tracker_that_fails_is_left_out_and_the_run_goes_on(tmp_path, tracked)
 def test_a_run_that_fails_closes_its_trackers_without_an_end(
     tmp_path, tracked, monkeypatch
 ):
-    monkeypatch.setattr(Sgd, "train", lambda *given: 1 / 0)
+    monkeypatch.setattr(LocalTraining, "train", lambda *given: 1 / 0)
     with pytest.raises(fcl.RoundError):
         simulate(tmp_path / "run", "heard")
 

@@ -1,0 +1,223 @@
+"""Local training from a received model: what most learners do, with places to differ.
+
+McMahan et al., AISTATS 2017, https://arxiv.org/abs/1602.05629, Algorithm 1,
+ClientUpdate; by default with Adam in place of plain SGD, as in the FedWeIT paper. As it
+stands it is the client side of FedAvg.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from typing_extensions import override
+
+from fcl_flower.algorithms.base import ClientLearner, P
+from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
+from fcl_flower.data.examples import Examples, TaskData
+from fcl_flower.privacy.randomness import secret_generator
+from fcl_flower.training.feature_cache import frozen_features
+from fcl_flower.training.loop import Fit, Score, StepSize, Training, fit, score
+from fcl_flower.training.private import fit_dp_sgd
+from fcl_flower.training.tensors import load, snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What a client has for one round of training; nothing of it changes in place.
+
+    Attributes:
+        state: its private state before the round.
+        received: what the server has sent.
+        stage: where the client stands.
+        data: its samples of the task.
+    """
+
+    state: Payload
+    received: Payload
+    stage: TaskStage
+    data: TaskData
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """What a round's training leaves beside the model.
+
+    Attributes:
+        heads: every private head so far, by name.
+        optimizer: the optimizer's state.
+        metrics: scalars for the progress display.
+    """
+
+    heads: Arrays
+    optimizer: Arrays
+    metrics: Mapping[str, float]
+
+
+class LocalTraining(ClientLearner[P]):
+    """Minimise the task's loss; the heads of a multi-head model stay private.
+
+    A round is `begin`, `fit` from the received model, `finish`. What a method changes
+    are these two brackets and four hooks of the training between them: `loss`,
+    `penalty`, `after_step` and `training`. A method that calls ``super()`` in each can
+    be joined with another by inheriting from both.
+
+    State: ``heads`` (every head so far, by name) and ``optimizer`` (of the task, empty
+    at its end).
+    """
+
+    update_is_model = True
+
+    @override
+    def train(
+        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
+    ) -> tuple[Payload, Update]:
+        turn = Turn(state, received, stage, data)
+        examples = self.begin(turn)
+        load(self.model, received["base"])
+        fitted = self.fit(turn, examples)
+        optimizer = {} if stage.ends_task else fitted.optimizer
+        base = snapshot(self.model, self.model.shared_names())
+        return self.finish(
+            turn,
+            {**state, "heads": fitted.heads, "optimizer": optimizer},
+            Update({"base": base}, len(examples.y), fitted.metrics),
+        )
+
+    @override
+    def predict(
+        self, state: Payload, received: Payload, task: int, x: Tensor
+    ) -> Tensor:
+        load(self.model, received["base"])
+        load(self.model, state.get("heads", {}))
+        self.model.eval()
+        logits: Tensor = self.model(self.inputs(x), task)
+        return logits
+
+    # ---- the two brackets
+
+    def begin(self, turn: Turn) -> Examples:
+        """Prepare a round; return the examples to train on: those of the task.
+
+        The model may be left with any tensors.
+        """
+        return turn.data.train
+
+    def finish(
+        self, turn: Turn, state: Payload, update: Update
+    ) -> tuple[Payload, Update]:
+        """Complete the next private state and the update after a round's training.
+
+        Args:
+            turn: as the round began.
+            state: the next one, without what the method keeps itself.
+            update: likewise. The model is the one that it holds.
+        """
+        return state, update
+
+    # ---- the hooks of training
+
+    def loss(
+        self, logits: Tensor, labels: Tensor, rows: Tensor, hidden: Tensor
+    ) -> Tensor:
+        """Compute the loss of a batch: the cross-entropy and `penalty`.
+
+        Args:
+            logits: shape (batch, classes).
+            labels: shape (batch,).
+            rows: which of the training examples are in it, shape (batch,).
+            hidden: what the body makes of them now, shape (batch, features).
+        """
+        return cross_entropy(logits, labels) + self.penalty(rows, hidden)
+
+    def penalty(self, rows: Tensor, hidden: Tensor) -> Tensor | float:
+        """Compute what is added to the cross-entropy of a batch: nothing.
+
+        Args:
+            rows: which of the training examples are in it, shape (batch,).
+            hidden: what the body makes of them now, shape (batch, features).
+        """
+        return 0.0
+
+    def after_step(self, step_size: StepSize) -> None:
+        """Look at what a step has left, such as gradients: at nothing."""
+
+    def training(self, stage: TaskStage) -> Training:
+        """Choose epochs, batch size and rate of a round: those of the run."""
+        return self.context.training
+
+    # ---- what stays
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """Bring samples as far as frozen parts of the body do, once in a process."""
+        return frozen_features(self.model, x)
+
+    def fit(self, turn: Turn, examples: Examples) -> Fitted:
+        """Train the model that is loaded."""
+        model, stage, held = self.model, turn.stage, turn.data.valid
+        heads = turn.state.get("heads", {})
+        load(model, heads)
+        own_head = set(model.head_names(stage.task))
+        names = own_head.union(model.shared_names())
+        trained = {n: p for n, p in model.named_parameters() if n in names}
+        examples = Examples(self.inputs(examples.x), examples.y)
+        if self.context.privacy.unit == "example":
+            self._fit_privately(trained, examples, stage)
+            heads = {**heads, **snapshot(model, sorted(own_head))}
+            return Fitted(heads, {}, {})
+        held = Examples(self.inputs(held.x), held.y)
+        head = model.heads[model.head_index(stage.task)]
+
+        def objective(rows: Tensor, y: Tensor) -> Tensor:
+            model.train()
+            hidden = model.body(examples.x[rows])
+            return self.loss(head(hidden), y, rows, hidden)
+
+        def validate() -> Score:
+            model.eval()
+            return score(lambda x: model(x, stage.task), held)
+
+        rows = torch.arange(len(examples.y), device=examples.x.device)
+        before = {} if stage.starts_task else turn.state.get("optimizer", {})
+        job = Fit(
+            parameters=trained,
+            objective=objective,
+            examples=Examples(rows, examples.y),
+            training=self.training(stage),
+            seed=self.context.seed,
+            after_step=self.after_step,
+            client=self.context.client,
+            round=stage.round,
+            validate=validate,
+            optimizer_state=before,
+        )
+        done = fit(job)
+        heads = {**heads, **snapshot(model, sorted(own_head))}
+        return Fitted(heads, done.optimizer_state, done.metrics())
+
+    def _fit_privately(
+        self, trained: dict[str, nn.Parameter], examples: Examples, stage: TaskStage
+    ) -> None:
+        """Train by steps that hide each example.
+
+        Nothing is told in the metrics, and nothing looks at validation examples.
+        """
+        model, context = self.model, self.context
+        model.train()
+        nothing = torch.empty(0, dtype=torch.int64, device=context.device)
+
+        def loss(leaves: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+            inputs = x[None], stage.task
+            logits = torch.func.functional_call(model, dict(leaves), inputs)
+            return cross_entropy(logits, y[None])
+
+        fit_dp_sgd(
+            trained,
+            loss,
+            lambda: self.penalty(nothing, nothing),
+            examples,
+            self.training(stage),
+            context.privacy,
+            secret_generator(context.seed, "examples", context.client, stage.round),
+        )
