@@ -245,6 +245,9 @@ SECURE = {
     "ewc": of("ewc", **SUMS),
     "fedprox-apd": of("fedprox-apd", **SUMS),
     "target": of("target", **SUMS),
+    "client-level privacy": of(
+        "fedavg", **SUMS, unit="client", noise_multiplier=0.5, clip=0.5
+    ),
 }
 
 OF_CLIENTS = {"unit": "client", "noise_multiplier": 0.5, "clip": 0.5}
@@ -293,7 +296,7 @@ ASYNCHRONOUS = {
     **{n: of(n, **DURATIONS) for n in METHODS if n not in NOT_ASYNCHRONOUS},
     **{
         f"{name} resumed": of(name, 5, **DURATIONS)
-        for name in ("fedavg", "fedweit", "fedseit", "icarl", "scaffold")
+        for name in ("analytic", "fedavg", "fedweit", "fedseit", "icarl", "scaffold")
     },
     "mixing": of("fedavg", **DURATIONS, mixing=0.3, staleness_exponent=0.0),
     "real time": of("fedweit", asynchronous=True),
@@ -345,7 +348,6 @@ SCENARIOS = {
     "incremental dirichlet": Case({**INCREMENTAL, "scenario.split": "dirichlet:0.5"}),
     "incremental joint": Case({**INCREMENTAL, "joint": True}),
     "incremental growing head": Case({**INCREMENTAL, "growing_head": True}),
-    "incremental not joint": of("mtl", joint=False),
     **{
         f"local data {name}": Case({"strategy": name, **LOCAL, "classes_per_task": 2})
         for name in ("analytic", "fedavg", "fedweit", "matched-ensemble")
@@ -370,9 +372,6 @@ FEW_IMAGES = {"max_train_per_class": 12, "max_test_per_class": 6, "epochs": 1}
 MODELS = {
     "words": Case({"strategy": "fedavg", **WORDS}),
     "words trained": Case({"strategy": "fedavg", **TOPICS, "model": "kim-cnn"}),
-    "words of stdlib-docs": Case(
-        {"strategy": "fedweit", **SIZE, "dataset": "stdlib-docs", "model": "kim-cnn"}
-    ),
     **{
         name: Case({"strategy": "fedavg", **ENCODED, "model": name})
         for name in (
@@ -437,10 +436,14 @@ GROUPS = {
     "wire": WIRE,
     "rules": RULES,
     "secure": SECURE,
+    "privacy": PRIVACY,
     "rounds": ROUNDS,
     "asynchronous": ASYNCHRONOUS,
     "resumed": RESUMED,
     "local-only": LOCAL_ONLY,
+    "scenarios": SCENARIOS,
+    "models": MODELS,
+    "training": TRAINING,
 }
 SMALL = {
     f"{group}/{name}": case

@@ -86,7 +86,13 @@ def chosen(given: argparse.Namespace) -> dict[str, Case]:
 def outcomes(
     cases: Mapping[str, Case], folder: Path, backend: str
 ) -> Iterator[tuple[str, Numbers]]:
-    """Run cases; yield what is compared of each as it is over."""
+    """Run cases; yield what is compared of each as it is over.
+
+    Args:
+        cases: by name.
+        folder: with the materials, and for the runs.
+        backend: ``in-process`` or ``flower``.
+    """
     if backend == "flower":
         yield from runs.run_on_flower(cases, folder)
         return

@@ -80,10 +80,10 @@ def run(case: Case, folder: Path, materials: Path) -> dict[str, Any]:
 
 
 def run_on_flower(
-    cases: Mapping[str, Case], folder: Path, materials: Path
+    cases: Mapping[str, Case], materials: Path
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Run cases on Flower's simulation runtime; yield what is compared of each."""
-    names = {folder / str(number): name for number, name in enumerate(cases)}
+    names = {materials / f"run-{number}": name for number, name in enumerate(cases)}
     jobs = [Job(resolved(cases[names[f]], f, materials), f) for f in names]
     for job, outcome in run_all(Place("flower", workers=1), jobs):
         if isinstance(outcome, Exception):
