@@ -401,7 +401,7 @@ MODELS = {
     },
     **{
         f"{name} fedweit": of("fedweit", model=name, **FEW_IMAGES)
-        for name in ("grey-cnn", "lenet", "efficientnet", "resnet18")
+        for name in ("grey-cnn", "lenet", "efficientnet")
     },
     "lenet dropout": of(
         "fedavg", model="lenet", **FEW_IMAGES, **{"model.dropout": 0.5}
