@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
 from rich.console import Console
 from torch import nn
 
@@ -18,7 +19,7 @@ from fcl_flower.algorithms import registry as algorithm_registry
 from fcl_flower.algorithms.registry import DATASET, Algorithm
 from fcl_flower.cli.terminal.progress import Display
 from fcl_flower.cli.terminal.study_progress import shown
-from fcl_flower.config.run_config import RunConfig, long_keys
+from fcl_flower.config.run_config import RunConfig, check_not_zero, long_keys
 from fcl_flower.core.errors import FclError, RoundError, refuse, unknown
 from fcl_flower.data.datasets import registry as dataset_registry
 from fcl_flower.data.datasets.arrays import ARRAYS, from_arrays
@@ -136,8 +137,9 @@ def compare(
     place = _place(backend, workers)
     if isinstance(algorithms, str) or not algorithms:
         raise refuse("algorithms", algorithms, "a list of one or more")
-    if not (isinstance(seeds, Sequence) and seeds):
+    if not (isinstance(seeds, Sequence | np.ndarray) and len(seeds)):
         raise refuse("seeds", seeds, "a list of one or more")
+    seeds = [one.item() if isinstance(one, np.generic) else one for one in seeds]
     if "seed" in settings:
         raise refuse("seed", settings["seed"], "none, as there are seeds")
     base = RunConfig()
@@ -181,6 +183,7 @@ def _registered(
         the names of the algorithms, and the settings by ``section.key``.
     """
     given = long_keys(settings)
+    check_not_zero(given)
     if "strategy.name" in given:
         expected = "only its parameters, as the algorithm is the first argument"
         raise refuse("strategy.name", given["strategy.name"], expected)

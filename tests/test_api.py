@@ -182,10 +182,11 @@ def test_progress_is_shown_unless_it_is_not_wanted(capsys):
     ("settings", "message"),
     [
         ({"clinets": 3}, "clinets: .* did you mean 'clients'"),
+        ({"rounds": 0}, "rounds_per_task: got 0, expected more than 0"),
         ({"algorithm": "fedavgg"}, "strategy: .* did you mean 'fedavg'"),
         ({"strategy": "ewc"}, "strategy.name: got 'ewc', expected only its param"),
         ({"strategy": {"x": 1}}, "strategy.x"),
-        ({"backend": "ray"}, "backend: got 'ray', expected one of in-process, flower"),
+        ({"backend": "ray"}, "backend: got 'ray', expected one of flower, in-process"),
         (
             {"workers": 0},
             "workers: got 0, expected a whole number of at least 1, or None",

@@ -21,7 +21,7 @@ from fcl_flower.algorithms.base import ClientLearner, Params, ServerStrategy
 from fcl_flower.config.parsing import Scalar, validate_params
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.config.sections import StrategySection
-from fcl_flower.core.errors import ContractError, PluginWarning
+from fcl_flower.core.errors import ConfigError, ContractError, PluginWarning
 from fcl_flower.core.registry import Registry
 
 if TYPE_CHECKING:
@@ -151,7 +151,20 @@ class Algorithm:
         }
         known = StrategySection.keys()
         given = {**preset, **values}
-        return validate_params(self.params_type, given, STRATEGY, known)
+        try:
+            return validate_params(self.params_type, given, STRATEGY, known)
+        except ConfigError as error:
+            foreign = set(values) - set(self.params_type.model_fields)
+            for key in sorted(foreign):
+                if owners := _owners(key):
+                    raise ConfigError(f"{error}; {key} is of {owners}") from error
+            raise
+
+
+def _owners(key: str) -> str:
+    """Name the algorithms that have a parameter."""
+    found = algorithms().items()
+    return ", ".join(n for n, one in found if key in one.params_type.model_fields)
 
 
 def load(path: object) -> object:

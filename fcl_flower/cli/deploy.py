@@ -309,7 +309,7 @@ def _certificates(folder: Path | None, insecure: bool) -> "Certificates | None":
     from fcl_flower.runtime.certificates import Certificates
 
     if folder is None and not insecure:
-        expected = "a folder made by fcl certs, or --insecure to do without"
+        expected = "--certs FOLDER, made by fcl certs, or --insecure to do without"
         raise refuse("certs", "", expected)
     if folder is not None and insecure:
         raise refuse("certs", str(folder), "none with --insecure")

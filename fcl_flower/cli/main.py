@@ -16,7 +16,7 @@ from fcl_flower.cli.export.network import export_model
 from fcl_flower.cli.export.numbers import export
 from fcl_flower.cli.forget import forget
 from fcl_flower.cli.inspect import list_
-from fcl_flower.cli.options import configured, run_options
+from fcl_flower.cli.options import configured, run_options, with_flag
 from fcl_flower.cli.simulate import simulate
 from fcl_flower.core.errors import ConfigError, FclError, PluginWarning, refuse
 
@@ -95,7 +95,7 @@ def main() -> None:
         click.echo(f"fcl: {error.format_message()}", err=True)
         sys.exit(2)
     except FclError as error:
-        click.echo(f"fcl: {error}", err=True)
+        click.echo(f"fcl: {with_flag(str(error))}", err=True)
         sys.exit(2 if isinstance(error, ConfigError) else 1)
 
 

@@ -1,5 +1,6 @@
 """What the command line gives, made into a configuration."""
 
+import re
 from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
@@ -8,13 +9,14 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from fcl_flower.config.parsing import flatten, parse_pair, read_toml
-from fcl_flower.config.run_config import RunConfig, long_keys
+from fcl_flower.config.run_config import RunConfig, check_not_zero, long_keys
 from fcl_flower.core.errors import refuse
 from fcl_flower.results.run_folder import CHECKPOINT, free_folder, lost_first_round
 
 if TYPE_CHECKING:
     from fcl_flower.runtime.simulation import Place
 
+_SETTING = re.compile(r"(?P<key>\w+\.\w+): got ")
 F = TypeVar("F", bound=Callable[..., Any])
 
 FLAGS: dict[str, tuple[Any, str]] = {
@@ -200,7 +202,24 @@ def configured(given: dict[str, Any]) -> RunConfig:
         config = read_config(path, "config")
         config = config.replace(output="", client_state="context", id="")
     flags = {key: value for key, value in given.items() if value is not None}
-    return config.replace(**{**long_keys(flags), **set_keys(pairs)})
+    settings = long_keys(flags)
+    check_not_zero(settings)
+    return config.replace(**{**settings, **set_keys(pairs)})
+
+
+def with_flag(sentence: str) -> str:
+    """Name, behind a refusal, the option that gives another value.
+
+    Args:
+        sentence: as `refuse` makes it.
+    """
+    found = _SETTING.match(sentence)
+    if found is None or "--" in sentence or found["key"] not in RunConfig().flat():
+        return sentence
+    flags = {next(iter(long_keys({name: ""}))): name for name in FLAGS}
+    key = found["key"]
+    flag = f"--{flags[key].replace('_', '-')}" if key in flags else f"--set {key}=VALUE"
+    return f"{sentence} ({flag})"
 
 
 def set_keys(pairs: tuple[str, ...]) -> dict[str, object]:

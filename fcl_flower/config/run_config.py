@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, Self
 
+import numpy as np
 from pydantic import Field, ValidationError, model_validator
 
 from fcl_flower.config.parsing import Scalar, first_complaint, flatten, toml
@@ -161,7 +162,7 @@ class RunConfig(Section):
                 raise refuse(key, value, "a table, as this is a section")
             if leaf.startswith("params."):
                 leaf = leaf.removeprefix("params.")
-            nested.setdefault(section, {})[leaf] = value
+            nested.setdefault(section, {})[leaf] = _plain(value)
         try:
             return cls.model_validate(nested)
         except ValidationError as error:
@@ -214,6 +215,11 @@ class RunConfig(Section):
         )
 
 
+def _plain(value: object) -> object:
+    """Turn a scalar of NumPy into one of Python."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
 def _short_names() -> dict[str, str]:
     found = {
         key: f"{section}.{key}"
@@ -262,3 +268,26 @@ def long_keys(settings: Mapping[str, object]) -> dict[str, object]:
         else:
             raise refuse(key, value, "a mapping, as this is a section")
     return found
+
+
+_OPEN = (
+    "federation.rounds_per_task",
+    "scenario.classes_per_task",
+    "training.batch_size",
+    "training.learning_rate",
+)
+"""Settings that are decided later where they are 0."""
+
+
+def check_not_zero(given: Mapping[str, object]) -> None:
+    """Refuse a 0 that a user has written, where 0 stands for nothing given.
+
+    Args:
+        given: settings by ``section.key``.
+
+    Raises:
+        ConfigError: there is one.
+    """
+    for key in _OPEN:
+        if key in given and given[key] == 0:
+            raise refuse(key, given[key], "more than 0, or nothing for what suits")

@@ -16,10 +16,17 @@ Errors about settings have one form, which `refuse` and `unknown` make::
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from difflib import get_close_matches
+from difflib import SequenceMatcher
+from typing import Final
 
 MESSAGE_FAILED = "this client could not answer:"
 """Begins the line of a client's log that says why, by which `fcl client` finds it."""
+
+
+CANDIDATES: Final = 5
+"""Names that the message of an unknown one lists at most."""
+NEAR: Final = 0.6
+"""Likeness from which on a name is what may have been meant."""
 
 
 class FclError(Exception):
@@ -70,18 +77,22 @@ def refuse(key: str, value: object, expected: str) -> ConfigError:
 
 
 def unknown(key: str, value: str, known: Iterable[str]) -> ConfigError:
-    """Return the error for a name that does not exist, with the nearest that does.
+    """Make the error for a name that does not exist, with the nearest that do.
 
     Args:
         key: the setting, or what kind of thing is named.
         value: the name that was given.
         known: all names that there are.
     """
-    names = list(known)
-    near = get_close_matches(value, names, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    expected = f"one of {', '.join(names)}" if names else "none, as there are none"
-    return ConfigError(f"{key}: got {value!r}, expected {expected}{hint}")
+    alike = {name: SequenceMatcher(None, name, value).ratio() for name in known}
+    names = sorted(alike, key=lambda name: -alike[name])
+    if not names:
+        return ConfigError(f"{key}: got {value!r}, expected none, as there are none")
+    shown = ", ".join(names[:CANDIDATES])
+    others = len(names) - CANDIDATES
+    more = f" or one of {others} others" if others > 0 else ""
+    hint = f"; did you mean {names[0]!r}?" if alike[names[0]] >= NEAR else ""
+    return ConfigError(f"{key}: got {value!r}, expected one of {shown}{more}{hint}")
 
 
 @contextmanager

@@ -520,10 +520,9 @@ def test_the_counterpart_is_the_same_algorithm_without_communication(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["fedsgd", "replay_reg", "fedweit.server", ""])
-def test_an_unknown_name_is_answered_with_all_that_there_are(name):
-    with pytest.raises(ConfigError, match=rf"strategy: got '{name}', ") as problem:
+def test_an_unknown_name_is_refused(name):
+    with pytest.raises(ConfigError, match=rf"strategy: got '{name}', "):
         algorithm(name)
-    assert all(name in str(problem.value) for name in NAMES)
 
 
 def test_a_misspelt_name_is_answered_with_the_nearest_one():

@@ -36,8 +36,11 @@ def test_every_flag_is_a_setting():
 
 
 REFUSED = [
-    (["--strategy", "fedsgd"], ["strategy: got 'fedsgd'", "fedavg", "fedweit"]),
+    (["--strategy", "fedsgd"], ["strategy: got 'fedsgd'", "fedavg", "others"]),
     (["--strategy", "fedwiet"], ["did you mean 'fedweit'?"]),
+    (["--rounds", "0"], ["rounds_per_task: got 0, expected more than 0", "--rounds"]),
+    (["--epochs", "0"], ["training.epochs: got 0", "(--epochs)"]),
+    (["--set", "federation.quorum=7"], ["(--set federation.quorum=VALUE)"]),
     (["--set", "lambda9=1"], ["strategy.lambda9: got 'lambda9'", "lambda1"]),
     (["--set", "lamda1=1"], ["strategy.lamda1", "did you mean 'lambda1'?"]),
     (["--set", "lambda1=-1"], ["strategy.lambda1: got -1", "greater than or equal"]),
@@ -68,7 +71,7 @@ REFUSED = [
     (["--scenario", "easy"], ["scenario: got 'easy'", "overlapped"]),
     (["--scenario", "concept"], ["did you mean 'concepts'?"]),
     (["--scenario", "local-data"], ["expected"]),
-    (["--model", "vgg"], ["model: got 'vgg'", "small"]),
+    (["--model", "vgg"], ["model: got 'vgg'", "vit"]),
     (["--model", "lenet5"], ["model: got 'lenet5'", "did you mean 'lenet'?"]),
     (["--set", "model.head=many"], ["model.head: got 'many'", "'single'"]),
     (["--set", "federation.wire_dtype=int2"], ["wire_dtype: got 'int2'", "'bfloat16'"]),
@@ -117,7 +120,7 @@ def test_bad_input_is_answered_with_one_sentence(fcl, nothing_runs, arguments, p
             "[scenario]\nclient = 3",
             ["scenario.client: got 'client'", "did you mean 'clients'?"],
         ),
-        ("client = 3", ["client: got 'client'", "strategy, scenario, data"]),
+        ("client = 3", ["client: got 'client'", "scenario, federation"]),
         ("[strategi]\nname = 'x'", ["strategi.name", "did you mean 'strategy'?"]),
         ("training = 3", ["training: got 3", "a table, as this is a section"]),
         ("[strategy]\nlambda1 = [1]", ["strategy.lambda1: got [1]", "a boolean, a"]),

@@ -1,5 +1,6 @@
 import tomllib
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -297,13 +298,13 @@ def test_a_value_that_is_refused_is_named_with_what_was_expected(key, value, exp
     [
         (
             {"runn.seed": 4},
-            "runn.seed: got 'runn', expected one of strategy, scenario, data, model, "
-            "training, federation, asynchronous, privacy, run; did you mean 'run'?",
+            "runn.seed: got 'runn', expected one of run, training, federation, "
+            "asynchronous, privacy or one of 4 others; did you mean 'run'?",
         ),
         (
             {"asynchronous": {"mixin": 0.5}},
-            "asynchronous.mixin: got 'mixin', expected one of enabled, mixing, "
-            "simulated_durations, staleness_exponent; did you mean 'mixing'?",
+            "asynchronous.mixin: got 'mixin', expected one of mixing, "
+            "simulated_durations, enabled, staleness_exponent; did you mean 'mixing'?",
         ),
         ({"run": 3}, "run: got 3, expected a table, as this is a section"),
         ({"strategy": "ewc"}, "strategy: got 'ewc', expected a table, as this is a "
@@ -416,3 +417,10 @@ def test_attackers_and_limits_that_make_no_sense_are_refused(settings, complaint
     with pytest.raises(ConfigError) as problem:
         RunConfig.from_settings(**settings)
     assert str(problem.value) == f"federation.{complaint}"
+
+
+def test_numbers_of_numpy_are_numbers():
+    config = RunConfig.from_settings(seed=np.int64(3), learning_rate=np.float32(0.5))
+    assert config.run.seed == 3
+    assert type(config.run.seed) is int
+    assert config.training.learning_rate == 0.5

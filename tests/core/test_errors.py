@@ -12,8 +12,16 @@ def test_an_unknown_name_is_answered_by_the_nearest_known():
     error = unknown("strategy", "fedwiet", ["fedavg", "fedweit"])
 
     assert str(error) == (
-        "strategy: got 'fedwiet', expected one of fedavg, fedweit; "
+        "strategy: got 'fedwiet', expected one of fedweit, fedavg; "
         "did you mean 'fedweit'?"
+    )
+
+
+def test_at_most_five_names_are_listed_the_nearest_first():
+    names = [*"abcdefgh", "lenet", "lennet", "resnet18"]
+    assert str(unknown("model", "lenett", names)) == (
+        "model: got 'lenett', expected one of lenet, lennet, resnet18, e, a or one of "
+        "6 others; did you mean 'lenet'?"
     )
 
 

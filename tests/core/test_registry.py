@@ -25,7 +25,7 @@ def test_an_unknown_name_is_answered_with_all_and_the_nearest(words):
     with pytest.raises(ConfigError) as caught:
         words["tow"]
     assert str(caught.value) == (
-        "word: got 'tow', expected one of one, two; did you mean 'two'?"
+        "word: got 'tow', expected one of two, one; did you mean 'two'?"
     )
 
 

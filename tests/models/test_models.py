@@ -151,7 +151,7 @@ def test_the_body_does_not_depend_on_the_number_of_heads():
 
 
 def test_an_unknown_model_is_refused_with_the_known_ones():
-    with pytest.raises(ConfigError, match=r"got 'vgg', expected one of dis.*eff.*kim-"):
+    with pytest.raises(ConfigError, match=r"got 'vgg', expected one of .*or one of"):
         build("vgg")
     with pytest.raises(ConfigError, match=r"model: got 'lenett', .*you mean 'lenet'\?"):
         check_modality("lenett", "images")

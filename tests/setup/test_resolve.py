@@ -171,7 +171,12 @@ def test_a_text_encoder_is_minilm_where_none_is_named(resolved):
         ({"model": "vgg"}, "model: got 'vgg', expected one of "),
         (
             {"strategy": {"lambda9": 1}},
-            "strategy.lambda9: got 'lambda9', expected one of aggregation, ",
+            "strategy.lambda9: got 'lambda9', expected one of lambda1, ",
+        ),
+        (
+            {"strategy": {"name": "fedavg", "lambda1": 0.1}},
+            "strategy.lambda1: got 'lambda1', expected one of name, local_only; "
+            "lambda1 is of apd, fedprox-apd, fedseit, fedweit",
         ),
         (
             {"strategy": {"lambda1": -1.0}},
@@ -191,15 +196,11 @@ def test_a_text_encoder_is_minilm_where_none_is_named(resolved):
         ),
         (
             {"scenario": {"name": "concepts", "windo": 1}},
-            "scenario.windo: got 'windo', expected one of classes_per_task, clients, "
-            "joint, max_test_per_class, max_train_per_class, mean_duration, "
-            "merge_labels, name, reveal_ids, tasks, valid_fraction, window; did you "
-            "mean 'window'?",
+            "scenario.windo: got 'windo', expected one of window, joint, ",
         ),
         (
             {"scenario": {"window": 64}},
-            "scenario.window: got 'window', expected one of classes_per_task, clients, "
-            "joint, max_test_per_class, max_train_per_class, name, tasks, valid_",
+            "scenario.window: got 'window', expected one of ",
         ),
         (
             {"model": {"name": "lenet", "width": 0.0}},
@@ -207,8 +208,7 @@ def test_a_text_encoder_is_minilm_where_none_is_named(resolved):
         ),
         (
             {"model": {"name": "resnet18", "encoder": "minilm"}},
-            "model.encoder: got 'encoder', expected one of growing_head, head, "
-            "mask_logits, mask_loss, name, num_features",
+            "model.encoder: got 'encoder', expected one of ",
         ),
         (
             {"dataset": "rows", "num_features": 5},

@@ -103,7 +103,11 @@ def _library(name: str) -> Any:  # noqa: ANN401 - a module
 
 def _loaded(name: str, kind: Any) -> Any:  # noqa: ANN401 - one of the Auto classes
     if not name:
-        raise refuse("encoder", name, "a name or a folder: none for images comes along")
+        raise refuse(
+            "encoder",
+            name,
+            "a name or a folder (--set model.encoder=NAME): none for images is here",
+        )
     try:
         return kind.from_pretrained(_place(name))
     except (OSError, ValueError, KeyError) as error:

@@ -191,7 +191,7 @@ def test_a_missing_set_says_where_it_looked_and_what_there_is(tmp_path):
         "--data-root or $FCL_DATA",
         "digits",
         "hub:NAME",
-        "expected one of cars, digits, pets, stdlib-docs; or",
+        "expected one of digits, stdlib-docs, cars, pets; or",
     ):
         assert words in message
 

@@ -583,7 +583,7 @@ def test_a_manifest_names_tasks_and_files(tmp_path):
         ),
         (
             '[[task]]\nname = "x"\ntrain = "other.csv"\nmore = 1',
-            "task 1: more: got 'more', expected one of labels, name, test, train, va",
+            "task 1: more: got 'more', expected one of name, ",
         ),
         (
             '[[task]]\nname = "x"\ntrain = "other.csv"\nlabels = ["a", "a"]',

@@ -34,7 +34,7 @@ def stages(grid, kind):
     [
         (
             {"scenario": "overlapped"},
-            "'reveal_ids', expected one of classes_per_task",
+            "'reveal_ids', expected one of ",
         ),
         (
             {"scenario": "concepts", "scenario.mean_duration": 0},
