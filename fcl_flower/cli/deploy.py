@@ -274,6 +274,8 @@ def run(
         click.echo(f"interrupted; {_next_step(folder, again)}", err=True)
         raise
     except RoundError as error:
+        if (folder / "summary.json").exists():  # it came to its end all the same
+            raise
         obstacle = find_obstacle(server, authority)
         reason = obstacle.sentence if obstacle else str(error)
         step = _next_step(folder, again)

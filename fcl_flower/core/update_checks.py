@@ -29,6 +29,19 @@ def finite(payload: Payload) -> None:
                 raise WireError(f"{group}/{name}: holds NaN or infinite values")
 
 
+def no_nan(payload: Payload) -> None:
+    """Refuse NaN; infinity may stand for nothing known yet.
+
+    Raises:
+        WireError: a tensor holds it; the message names the tensor.
+    """
+    for group, arrays in payload.items():
+        for name, tensor in arrays.items():
+            values = tensor.values if isinstance(tensor, SparseArray) else tensor
+            if values.dtype.kind == "f" and np.isnan(values).any():
+                raise WireError(f"{group}/{name}: holds NaN")
+
+
 def norm(payload: Payload, base_norm: float, limit: float) -> None:
     """Refuse an update that is absurdly large as a whole.
 

@@ -182,16 +182,13 @@ class Client:
         """Let the learner train.
 
         Raises:
-            DivergenceError: something is not finite of what the client keeps or sends.
+            DivergenceError: what the client keeps holds NaN, or what it sends is not
+                finite.
         """
         after, update = self.learner.train(state, received, stage, data)
-        kept = {
-            group: arrays
-            for group, arrays in after.items()
-            if group.partition("/")[0] not in self.learner.temporary
-        }
         try:
-            update_checks.finite({**kept, **update.payload})
+            update_checks.no_nan(after)
+            update_checks.finite(update.payload)
         except WireError as error:
             raise self._diverged(str(error)) from error
         for name, value in update.metrics.items():

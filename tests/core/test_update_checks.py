@@ -134,3 +134,10 @@ def test_the_measure_is_the_norm_of_the_base_alone_and_one_at_least():
 def test_large_values_whose_squares_overflow_are_finite(dtype):
     largest = np.finfo(dtype).max
     update_checks.finite({"base": {"w": np.array([largest, -largest], dtype)}})
+
+
+def test_nan_is_found_and_infinity_may_stand_for_nothing_known():
+    update_checks.no_nan({"optimizer": {"best": np.array(np.inf)}, "n": {"i": W > 0}})
+    for wrong in (np.array([0, np.nan]), sparse(np.nan)):
+        with pytest.raises(WireError, match="heads/w: holds NaN"):
+            update_checks.no_nan({"heads": {"w": wrong}})
