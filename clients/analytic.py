@@ -13,10 +13,10 @@ from typing_extensions import override
 
 from fcl_flower.algorithms.base import ClientContext, ClientLearner
 from fcl_flower.core.errors import refuse
-from fcl_flower.core.seeds import derive
+from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData, concat
-from fcl_flower.models.registry import MultiHeadModel
+from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.feature_cache import FEATURES
 from fcl_flower.training.tensors import to_numpy
 from strategies.analytic import AnalyticParams

@@ -24,10 +24,10 @@ from clients.lwf.teacher import MODEL, Teacher, distillation, outputs
 from clients.replay.buffer import replay_samples
 from clients.replay.memory import remember_task
 from fcl_flower.algorithms.local_training import LocalTraining
-from fcl_flower.core.seeds import derive
+from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData, concat
-from fcl_flower.models.multi_head import mask_logits
+from fcl_flower.models.heads import mask_logits
 from fcl_flower.training.loop import Fit, fit
 from fcl_flower.training.tensors import dense, to_numpy, to_torch
 from strategies.bic import BicParams

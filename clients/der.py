@@ -15,10 +15,10 @@ from clients.lwf.teacher import outputs
 from clients.replay.buffer import replay_samples, without_task
 from clients.replay.memory import remember
 from fcl_flower.algorithms.local_training import LocalTraining
-from fcl_flower.core.seeds import derive
+from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData
-from fcl_flower.models.multi_head import CLOSED
+from fcl_flower.models.heads import CLOSED
 from fcl_flower.training.feature_cache import frozen_features
 from fcl_flower.training.tensors import to_numpy, to_torch
 from strategies.der import DerParams

@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from fcl_flower.algorithms.hooks import SelectsModel
 from fcl_flower.algorithms.local_training import LocalTraining, Turn
-from fcl_flower.core.seeds import derive
+from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Payload, Update
 from fcl_flower.data.examples import Examples, batches
 from fcl_flower.training.loop import Fit, fit

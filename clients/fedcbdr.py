@@ -14,7 +14,7 @@ from clients.replay.buffer import joined, replay_samples, rows_at, rows_of, with
 from clients.replay.policies import drawn_order, leverage_scores, ranks_by_class
 from fcl_flower.algorithms.hooks import AnswersQueries
 from fcl_flower.algorithms.local_training import LocalTraining
-from fcl_flower.core.seeds import derive
+from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData, concat
 from fcl_flower.training.tensors import dense, load, to_numpy, to_torch

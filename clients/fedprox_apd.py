@@ -14,7 +14,7 @@ from clients.fedweit.client import overwritten
 from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData
-from fcl_flower.models.registry import MultiHeadModel
+from fcl_flower.models.heads import MultiHeadModel
 from strategies.fedprox_apd import FedProxApdParams
 
 

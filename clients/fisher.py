@@ -8,7 +8,7 @@ from torch.nn.functional import cross_entropy
 
 from fcl_flower.core.types import Array
 from fcl_flower.data.examples import Examples
-from fcl_flower.models.registry import MultiHeadModel
+from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.tensors import to_numpy
 
 

@@ -17,7 +17,7 @@ from clients.replay.memory import remember_task
 from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData, concat
-from fcl_flower.models.multi_head import CLOSED
+from fcl_flower.models.heads import CLOSED
 from fcl_flower.training.tensors import load, to_torch
 from strategies.icarl import IcarlParams
 

@@ -11,7 +11,7 @@ from typing_extensions import override
 from clients.target import Distilling
 from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData
-from fcl_flower.models.multi_head import CLOSED
+from fcl_flower.models.heads import CLOSED
 from fcl_flower.training.distillation import softened_kl
 from fcl_flower.training.tensors import to_torch
 from strategies.lander import LanderParams

@@ -19,8 +19,15 @@ from clients.analytic import unit_features
 from clients.stl import mean_answer
 from fcl_flower.algorithms.hooks import AnswersQueries
 from fcl_flower.algorithms.local_training import LocalTraining, Turn
-from fcl_flower.core.client_task import ClientTask, client_tasks
-from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
+from fcl_flower.core.types import (
+    Array,
+    Arrays,
+    ClientTask,
+    Payload,
+    TaskStage,
+    Update,
+    client_tasks,
+)
 from fcl_flower.data.examples import TaskData, concat
 from fcl_flower.training.feature_cache import frozen_features
 from fcl_flower.training.tensors import load, snapshot, to_numpy, to_torch

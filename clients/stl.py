@@ -15,10 +15,10 @@ from typing_extensions import override
 
 from fcl_flower.algorithms.base import ClientLearner
 from fcl_flower.algorithms.local_training import LocalTraining
-from fcl_flower.core.seeds import derive
+from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData
-from fcl_flower.models.multi_head import CLOSED
+from fcl_flower.models.heads import CLOSED
 from fcl_flower.training.tensors import snapshot
 from strategies.stl import StlParams
 

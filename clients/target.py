@@ -13,10 +13,10 @@ from typing_extensions import override
 
 from fcl_flower.algorithms.base import P
 from fcl_flower.algorithms.local_training import LocalTraining
-from fcl_flower.core.seeds import derive
+from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData, in_batches
-from fcl_flower.models.multi_head import CLOSED
+from fcl_flower.models.heads import CLOSED
 from fcl_flower.training.distillation import softened_kl
 from fcl_flower.training.tensors import dense, to_torch
 from strategies.target import TargetParams

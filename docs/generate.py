@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from fcl_flower.algorithms.registry import algorithms
-from fcl_flower.config.describe import Setting, describe
-from fcl_flower.config.parsing import toml
+from fcl_flower.config.parsing import Setting, describe, toml
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.data.scenarios.registry import SCENARIOS
 from fcl_flower.models.registry import MODELS

@@ -11,10 +11,9 @@ import argparse
 import numpy as np
 
 import fcl_flower as fcl
-from fcl_flower.data.scenarios.class_groups import drawn_groups
-from fcl_flower.data.scenarios.plan import Task
+from fcl_flower.data.scenarios.groups import drawn_groups
+from fcl_flower.data.scenarios.plan import ScenarioSpec, Task
 from fcl_flower.data.scenarios.registry import ScenarioEntry
-from fcl_flower.data.scenarios.spec import ScenarioSpec
 
 
 def draw(spec: ScenarioSpec) -> tuple[tuple[Task, ...], ...]:

@@ -16,9 +16,9 @@ from flwr.app import ArrayRecord, Context, MetricRecord, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.federation.flower_strategy import flower_strategy
-from fcl_flower.runtime.in_process.grid import InProcessGrid
-from fcl_flower.runtime.in_process.identity import flower_identity
+from fcl_flower.federation.server_app import flower_strategy
+from fcl_flower.flower.identity import flower_identity
+from fcl_flower.runtime.in_process import InProcessGrid
 
 ROUNDS = 6
 

@@ -6,10 +6,11 @@ importing the package loads neither torch nor Flower.
 
 from typing import TYPE_CHECKING
 
-from fcl_flower.core.lazy import lazy_names
+from fcl_flower.core.registry import lazy_names
 
 if TYPE_CHECKING:
     from fcl_flower import algorithms, models
+    from fcl_flower import data as datasets
     from fcl_flower.algorithms.base import ClientLearner, Params, ServerStrategy
     from fcl_flower.algorithms.registry import Algorithm
     from fcl_flower.api import compare, simulate
@@ -21,11 +22,10 @@ if TYPE_CHECKING:
         RoundError,
         WireError,
     )
-    from fcl_flower.core.sparse import SparseArray
-    from fcl_flower.core.types import TaskStage, Update
-    from fcl_flower.data import datasets, scenarios
+    from fcl_flower.core.types import SparseArray, TaskStage, Update
+    from fcl_flower.data import scenarios
     from fcl_flower.data.examples import TaskData
-    from fcl_flower.federation.flower_strategy import flower_strategy
+    from fcl_flower.federation.server_app import flower_strategy
     from fcl_flower.results import metrics
     from fcl_flower.results.result import Comparison, Result
 
@@ -63,19 +63,18 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "api": "simulate compare",
-        "federation.flower_strategy": "flower_strategy",
+        "federation.server_app": "flower_strategy",
         "results.result": "Result Comparison",
         "config.run_config": "RunConfig",
         "algorithms.registry": "Algorithm",
         "algorithms.base": "ServerStrategy ClientLearner Params",
-        "core.types": "Update TaskStage",
+        "core.types": "SparseArray TaskStage Update",
         "data.examples": "TaskData",
-        "core.sparse": "SparseArray",
         "core.errors": "FclError ConfigError ContractError WireError RoundError",
     },
     {
         "algorithms": "algorithms",
-        "datasets": "data.datasets",
+        "datasets": "data",
         "models": "models",
         "metrics": "results.metrics",
         "scenarios": "data.scenarios",

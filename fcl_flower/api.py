@@ -17,23 +17,21 @@ from torch import nn
 
 from fcl_flower.algorithms import registry as algorithm_registry
 from fcl_flower.algorithms.registry import DATASET, Algorithm
-from fcl_flower.cli.terminal.progress import Display
-from fcl_flower.cli.terminal.study_progress import shown
+from fcl_flower.cli.progress import Display, shown
 from fcl_flower.config.run_config import RunConfig, check_not_zero, long_keys
 from fcl_flower.core.errors import FclError, RoundError, refuse, unknown
-from fcl_flower.data.datasets import registry as dataset_registry
-from fcl_flower.data.datasets.arrays import ARRAYS, from_arrays
-from fcl_flower.data.datasets.base import Dataset
-from fcl_flower.data.scenarios.given.tasks import GIVEN_TASKS, GivenTasks
+from fcl_flower.data import registry as dataset_registry
+from fcl_flower.data.arrays import ARRAYS, from_arrays
+from fcl_flower.data.datasets import Dataset
+from fcl_flower.data.scenarios.given import GIVEN_TASKS, GivenTasks
 from fcl_flower.data.scenarios.registry import SCENARIOS
-from fcl_flower.models.entry import ModelEntry, from_module
-from fcl_flower.models.registry import MODELS
+from fcl_flower.models.registry import MODELS, ModelEntry, from_module
 from fcl_flower.results.result import Comparison, Result
+from fcl_flower.runtime.local_runs import Job, Place, run_all
 from fcl_flower.runtime.processes import make_folder
-from fcl_flower.runtime.simulation import Job, Place, run_all
-from fcl_flower.runtime.studies.plan import Study, variants_of
-from fcl_flower.runtime.studies.runs import run_folder, run_study
-from fcl_flower.setup.factory import validate
+from fcl_flower.runtime.study import Study, variants_of
+from fcl_flower.runtime.study_runs import run_folder, run_study
+from fcl_flower.setup.build import validate
 from fcl_flower.setup.resolve import data_root, resolve
 
 Backend: TypeAlias = Literal["in-process", "flower"]

@@ -91,7 +91,7 @@ def interrupts():
 @pytest.fixture(autouse=True)
 def flower_identity():
     """Flower builds no Message outside a run: give the test process an identity."""
-    from fcl_flower.runtime.in_process.identity import flower_identity
+    from fcl_flower.flower.identity import flower_identity
 
     with flower_identity():
         yield

@@ -25,7 +25,7 @@ from clients.apd.tasks import ApdTasks
 from fcl_flower.algorithms.base import ClientContext, ClientLearner
 from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData
-from fcl_flower.models.registry import MultiHeadModel
+from fcl_flower.models.heads import MultiHeadModel
 from strategies.apd import ApdParams
 
 A = TypeVar("A", bound=ApdParams)

@@ -15,9 +15,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from clients.fedweit.task_summary import cluster_labels
-from fcl_flower.core.seeds import derive
-from fcl_flower.core.sparse import SparseArray
-from fcl_flower.core.types import Array, Arrays
+from fcl_flower.core.schedule import derive
+from fcl_flower.core.types import Array, Arrays, SparseArray
 from fcl_flower.training.tensors import dense
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from clients.fedweit.task_model import TaskModel, TaskTensors
-from fcl_flower.models.registry import MultiHeadModel
+from fcl_flower.models.heads import MultiHeadModel
 from strategies.fedweit import FedWeitParams
 
 

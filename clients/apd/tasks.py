@@ -13,9 +13,9 @@ from clients.fedweit.client_state import known_tasks
 from clients.fedweit.task_model import TaskTensors
 from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.core.seeds import derive
+from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Arrays, Payload, TaskStage
-from fcl_flower.models.registry import MultiHeadModel
+from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.tensors import dense
 from strategies.apd import ApdParams
 from strategies.fedweit import FedWeitParams

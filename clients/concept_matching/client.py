@@ -17,7 +17,7 @@ from clients.concept_matching.input_statistics import add_inputs, misfit
 from fcl_flower.algorithms.hooks import SelectsModel
 from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.errors import refuse
-from fcl_flower.core.seeds import derive
+from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData, batches
 from fcl_flower.training.loop import score

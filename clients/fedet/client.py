@@ -19,12 +19,12 @@ from clients.fedet.augmentation import augmented
 from clients.fedet.label_statistics import label_loss, label_statistics
 from clients.replay.buffer import add_to_buffer, replay_samples
 from fcl_flower.algorithms.base import ClientContext, ClientLearner
-from fcl_flower.core.seeds import derive
+from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData, concat
-from fcl_flower.models.registry import MultiHeadModel
+from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.privacy.accounting import SPENT, gaussian_epsilon
-from fcl_flower.privacy.randomness import secret_generator
+from fcl_flower.privacy.mechanism import secret_generator
 from fcl_flower.training.distillation import DistillationSet, distill, predict_logits
 from fcl_flower.training.feature_cache import frozen_features
 from fcl_flower.training.loop import Fit, Score, fit, score

@@ -23,11 +23,10 @@ from torch.nn.functional import linear, pad
 from typing_extensions import override
 
 from clients.fedweit.task_model import TaskModel, TaskTensors, Tensors
-from fcl_flower.core.sparse import SparseArray
-from fcl_flower.core.types import Arrays
+from fcl_flower.core.types import Arrays, SparseArray
 from fcl_flower.data.examples import Examples, TaskData
-from fcl_flower.models.convolutional.kim_cnn import KimCnn
-from fcl_flower.models.multi_head import Head, MultiHeadModel
+from fcl_flower.models.heads import Head, MultiHeadModel
+from fcl_flower.models.words import KimCnn
 from fcl_flower.training.tensors import to_numpy, to_torch
 from strategies.fedseit import CacheType
 from strategies.fedweit import FedWeitParams

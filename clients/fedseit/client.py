@@ -15,11 +15,11 @@ from clients.fedweit.client import FedWeit
 from clients.fedweit.client_state import current_task
 from clients.fedweit.task_model import TaskModel
 from fcl_flower.algorithms.base import ClientContext
-from fcl_flower.core.seeds import derive
+from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData
-from fcl_flower.models.convolutional.kim_cnn import KimCnn
-from fcl_flower.models.registry import MultiHeadModel
+from fcl_flower.models.heads import MultiHeadModel
+from fcl_flower.models.words import KimCnn
 from fcl_flower.training.tensors import arrays_of, dense
 from strategies.fedseit import FedSeitParams
 

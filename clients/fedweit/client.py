@@ -34,9 +34,8 @@ from clients.fedweit.task_model import OldTask, TaskModel, TaskTensors, Tensors
 from clients.fedweit.task_summary import centres
 from fcl_flower.algorithms.base import ClientLearner
 from fcl_flower.algorithms.hooks import AnswersQueries
-from fcl_flower.core.seeds import derive
-from fcl_flower.core.sparse import SparseArray
-from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
+from fcl_flower.core.schedule import derive
+from fcl_flower.core.types import Arrays, Payload, SparseArray, TaskStage, Update
 from fcl_flower.data.examples import TaskData
 from fcl_flower.training.loop import Fit, fit, score
 from fcl_flower.training.tensors import arrays_of, dense, snapshot, to_numpy, to_torch

@@ -11,8 +11,7 @@ from collections.abc import Collection, Mapping
 import numpy as np
 
 from clients.fedweit.foreign_adapters import ForeignBank
-from fcl_flower.core.sparse import SparseArray
-from fcl_flower.core.types import Array, Arrays, Payload
+from fcl_flower.core.types import Array, Arrays, Payload, SparseArray
 from fcl_flower.training.tensors import dense
 
 CURRENT = "meta/current"

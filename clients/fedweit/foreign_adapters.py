@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fcl_flower.core.sparse import SparseArray
-from fcl_flower.core.types import Array
+from fcl_flower.core.types import Array, SparseArray
 
 
 class ForeignBank:

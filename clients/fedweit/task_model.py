@@ -15,7 +15,7 @@ from clients.fedweit.equations import by_channel, compose, gate, soft
 from clients.fedweit.foreign_adapters import ForeignBank
 from clients.fedweit.retroactive import following_cost
 from fcl_flower.data.examples import TaskData
-from fcl_flower.models.registry import MultiHeadModel
+from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.loop import StepSize
 from strategies.fedweit import FedWeitParams
 

@@ -16,8 +16,8 @@ from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData, batches
-from fcl_flower.models.registry import MultiHeadModel
-from fcl_flower.privacy.randomness import secret_generator
+from fcl_flower.models.heads import MultiHeadModel
+from fcl_flower.privacy.mechanism import secret_generator
 from fcl_flower.training.feature_cache import frozen_features
 from fcl_flower.training.tensors import dense, to_numpy
 from strategies.fot import FotParams

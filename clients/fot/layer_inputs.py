@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.models.registry import MultiHeadModel
+from fcl_flower.models.heads import MultiHeadModel
 
 LINEAR = (nn.Linear, nn.Conv1d, nn.Conv2d)
 _WORDS = 8

@@ -18,10 +18,10 @@ from clients.replay.buffer import replay_samples
 from clients.replay.memory import remember
 from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.algorithms.local_training import LocalTraining
-from fcl_flower.core.seeds import derive
+from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData, batches, concat
-from fcl_flower.models.registry import MultiHeadModel
+from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.tensors import arrays_of, dense, load, to_numpy, to_torch
 from strategies.glfc import GlfcParams
 from strategies.glfc.trainer import EncodingNetwork, sample_gradients

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, normalize, one_hot
 
 from fcl_flower.data.examples import Examples
-from fcl_flower.models.registry import MultiHeadModel
+from fcl_flower.models.heads import MultiHeadModel
 
 
 def prototypes(features: Tensor, labels: Tensor) -> Tensor:

@@ -21,11 +21,11 @@ from clients.replay.memory import remember
 from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.errors import refuse
-from fcl_flower.core.seeds import derive
+from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData, batches, concat
-from fcl_flower.models.registry import MultiHeadModel
-from fcl_flower.models.transformer.disentangled import DisentangledTransformer
+from fcl_flower.models.encoder import DisentangledTransformer
+from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.tensors import dense, load, to_numpy
 from strategies.idbr import IdbrParams
 

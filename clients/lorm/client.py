@@ -16,8 +16,8 @@ from fcl_flower.algorithms.base import ClientContext, ClientLearner
 from fcl_flower.core.errors import ContractError
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData
-from fcl_flower.models.registry import MultiHeadModel
-from fcl_flower.models.transformer.lora import LoraTransformer
+from fcl_flower.models.adapters import LoraTransformer
+from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.feature_cache import frozen_features
 from fcl_flower.training.loop import Fit, FitResult, Score, fit, score
 from fcl_flower.training.tensors import load, snapshot, to_torch

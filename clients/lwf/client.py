@@ -13,7 +13,7 @@ from clients.lwf.teacher import MODEL, Outputs, Teacher, distillation
 from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData
-from fcl_flower.models.multi_head import mask_logits
+from fcl_flower.models.heads import mask_logits
 from fcl_flower.training.tensors import to_torch
 from strategies.lwf import LwfParams
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage
 from fcl_flower.data.examples import Examples, batches
-from fcl_flower.models.multi_head import Head, MultiHeadModel
+from fcl_flower.models.heads import Head, MultiHeadModel
 from fcl_flower.training.distillation import softened_kl
 from fcl_flower.training.tensors import dense, load, to_numpy
 

@@ -30,11 +30,11 @@ from clients.replay.buffer import replay_samples
 from clients.replay.memory import remember_task
 from fcl_flower.algorithms.hooks import ReplacesHeads
 from fcl_flower.algorithms.local_training import LocalTraining
-from fcl_flower.config.params import Params
-from fcl_flower.core.seeds import derive
+from fcl_flower.config.parsing import Params
+from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData, concat
-from fcl_flower.models.multi_head import MultiHeadModel
+from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.feature_cache import frozen_features
 from fcl_flower.training.loop import Fit, fit
 from fcl_flower.training.tensors import load, snapshot, to_torch

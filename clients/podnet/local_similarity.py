@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 from typing_extensions import override
 
-from fcl_flower.models.multi_head import CLOSED, GrowingHead
+from fcl_flower.models.heads import CLOSED, GrowingHead
 
 
 class LocalSimilarity(GrowingHead):

@@ -16,7 +16,7 @@ from typing_extensions import override
 from clients.replay.buffer import add_to_buffer, replay_samples
 from clients.replay.memory import remember_task
 from fcl_flower.algorithms.local_training import LocalTraining
-from fcl_flower.core.seeds import derive
+from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData, batches, concat
 from fcl_flower.training.tensors import load

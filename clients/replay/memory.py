@@ -29,10 +29,10 @@ from clients.replay.policies import (
 )
 from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.core.errors import ContractError
-from fcl_flower.core.seeds import derive
+from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Array, Arrays, TaskStage
 from fcl_flower.data.examples import Examples
-from fcl_flower.models.multi_head import MultiHeadModel
+from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.tensors import dense, to_numpy
 from strategies.replay import MemoryParams
 

@@ -25,10 +25,10 @@ from fcl_flower.cli.options import read_config
 from fcl_flower.data.examples import Examples, InputSpec, SplitName, concat
 from fcl_flower.data.examples import task_examples as examples_of
 from fcl_flower.data.scenarios.plan import Scenario
-from fcl_flower.federation.transport.state_store import FolderStateStore
-from fcl_flower.models.transformer.encoder import Transformer
-from fcl_flower.models.transformer.enhancers import EnhancedTransformer
-from fcl_flower.setup import factory
+from fcl_flower.federation.checkpoint import FolderStateStore
+from fcl_flower.models.adapters import EnhancedTransformer
+from fcl_flower.models.encoder import Transformer
+from fcl_flower.setup import build
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.tensors import load
 from strategies.analytic.penalties import Held
@@ -61,13 +61,13 @@ def accuracies(folder: Path) -> list[float]:
     """Return the accuracy of an exact head for each column."""
     run = resolve(read_config(folder / "config.toml", "run"))
     torch.set_num_threads(run.config.training.threads)
-    plan = factory.build_scenario(run)
+    plan = build.build_scenario(run)
     saved = FolderStateStore(folder / "checkpoint").load(before=2**31)
     if saved is None:
         raise SystemExit(f"{folder}: no checkpoint")
-    tokenizer = factory.build_tokenizer(run)
+    tokenizer = build.build_tokenizer(run)
     form = InputSpec(run.data_root, run.input_shape, True, tokenizer)
-    network = factory.build_model(run, plan)
+    network = build.build_model(run, plan)
     body = cast(EnhancedTransformer, network.body.eval())
     splits = {split: everything(plan, split, form) for split in get_args(SplitName)}
     known: dict[str, dict[str, Tensor]] = {

@@ -14,7 +14,7 @@ from results import Results, Row, ratios, spread, table
 
 from fcl_flower.config.parsing import Scalar
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.runtime.in_process.run import run_in_process
+from fcl_flower.runtime.in_process import run_in_process
 from fcl_flower.setup.resolve import resolve
 
 STRATEGIES = ("fedavg", "fedweit")

@@ -22,11 +22,11 @@ from typing_extensions import override
 
 from clients.fedweit.client import FedWeit
 from fcl_flower.algorithms.base import ClientContext
-from fcl_flower.core.sparse import SparseArray
-from fcl_flower.core.types import Arrays, Payload
+from fcl_flower.core.types import Arrays, Payload, SparseArray
 from fcl_flower.data.examples import Examples, batches
-from fcl_flower.models.convolutional.lenet import LeNetParams
-from fcl_flower.models.registry import MultiHeadModel, create_model
+from fcl_flower.models.build import create_model
+from fcl_flower.models.convolutional import LeNetParams
+from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.loop import Fit, Training, fit
 from strategies.fedweit import FedWeitParams
 

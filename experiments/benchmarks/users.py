@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from fcl_flower.data.datasets.registry import load_dataset
+from fcl_flower.data.registry import load_dataset
 
 NAME = "users"
 CLASSES = 10

@@ -26,12 +26,12 @@ from clients.concept_matching.client import ConceptMatching as ConceptMatchingLe
 from fcl_flower.config.node_config import NodeConfig
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.types import Payload, TaskStage
-from fcl_flower.data.client_data import ClientData
+from fcl_flower.data.examples import ClientData
 from fcl_flower.federation.client import client_data
 from fcl_flower.results.diagnostics.concepts import ConceptDiagnostics
 from fcl_flower.results.tables import format_mean_std, mean_and_std
-from fcl_flower.runtime.studies.file import read_study
-from fcl_flower.setup import factory
+from fcl_flower.runtime.study import read_study
+from fcl_flower.setup import build
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.setup.resolved_run import ResolvedRun
 from fcl_flower.training.loop import score
@@ -121,13 +121,13 @@ def one_seed(rows: list[RunConfig]) -> dict[str, dict[str, float]]:
 
 def run_rounds(runs: list[ResolvedRun], clients: dict[int, Client]) -> list[Branch]:
     """Return the servers after the last round, by what they would send."""
-    plan = factory.build_scenario(runs[0])
-    schedule = factory.build_schedule(runs[0], plan)
-    network = factory.build_model(runs[0], plan)
+    plan = build.build_scenario(runs[0])
+    schedule = build.build_schedule(runs[0], plan)
+    network = build.build_model(runs[0], plan)
     start = snapshot(network, network.shared_names())
     servers = {}
     for run in runs:
-        strategy = cast(ConceptMatching, factory.build_strategy(run))
+        strategy = cast(ConceptMatching, build.build_strategy(run))
         record = ConceptDiagnostics(plan.stream)
         servers[run.config.title] = Server(strategy, strategy.init(start), record)
     states = {number: one.learner.init() for number, one in clients.items()}
@@ -149,10 +149,10 @@ def run_rounds(runs: list[ResolvedRun], clients: dict[int, Client]) -> list[Bran
 def all_clients(run: ResolvedRun) -> dict[int, Client]:
     """Return every client of the run."""
     found = {}
-    plan = factory.build_scenario(run)
+    plan = build.build_scenario(run)
     for number in range(run.config.scenario.clients):
         samples = client_data(run, plan, NodeConfig(partition_id=number), tasks=1)
-        learner = factory.build_learner(run, plan, number)
+        learner = build.build_learner(run, plan, number)
         found[number] = Client(cast(ConceptMatchingLearner, learner), samples)
     return found
 
@@ -207,7 +207,7 @@ def mean_accuracy(
     run: ResolvedRun, clients: dict[int, Client], branch: Branch
 ) -> float:
     """Return the mean accuracy over clients and concepts, as a run tests them."""
-    schedule = factory.build_schedule(run, factory.build_scenario(run))
+    schedule = build.build_schedule(run, build.build_scenario(run))
     stage = schedule.stage(schedule.num_rounds)
     one = next(iter(branch.servers.values()))
     found = []

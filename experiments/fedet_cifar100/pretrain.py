@@ -30,11 +30,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, pad
 from transformers import ViTConfig, ViTModel
 
-from fcl_flower.core.seeds import derive
-from fcl_flower.data.datasets.images import to_tensor
-from fcl_flower.data.datasets.registry import load_dataset
-from fcl_flower.models.transformer.encoder import Hidden, Transformer
-from fcl_flower.models.transformer.pretrained import EncoderParams
+from fcl_flower.core.schedule import derive
+from fcl_flower.data.images import to_tensor
+from fcl_flower.data.registry import load_dataset
+from fcl_flower.models.encoder import Hidden, Transformer
+from fcl_flower.models.pretrained import EncoderParams
 
 SHAPE = (3, 32, 32)
 WIDTH = 192

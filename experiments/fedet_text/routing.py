@@ -19,8 +19,8 @@ import torch
 from clients.fedet.client import KNOWN, NEVER, assign_group
 from fcl_flower.cli.options import read_config
 from fcl_flower.data.examples import InputSpec, concat, task_examples
-from fcl_flower.federation.transport.state_store import FolderStateStore
-from fcl_flower.setup import factory
+from fcl_flower.federation.checkpoint import FolderStateStore
+from fcl_flower.setup import build
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.distillation import predict_logits
 from fcl_flower.training.tensors import load
@@ -54,15 +54,15 @@ def outcomes(folder: Path) -> list[Outcome]:
     """Return what becomes of the test samples of every task, in the order of tasks."""
     run = resolve(read_config(folder / "config.toml", "run"))
     torch.set_num_threads(run.config.training.threads)
-    plan = factory.build_scenario(run)
+    plan = build.build_scenario(run)
     saved = FolderStateStore(folder / "checkpoint").load(before=2**31)
     if saved is None:
         raise SystemExit(f"{folder}: no checkpoint")
     state = saved.payload
     known = torch.from_numpy(np.asarray(state[KNOWN]["classes"]).astype(bool))
-    tokenizer = factory.build_tokenizer(run)
+    tokenizer = build.build_tokenizer(run)
     form = InputSpec(run.data_root, run.input_shape, True, tokenizer)
-    model = factory.build_model(run, plan)
+    model = build.build_model(run, plan)
     router = Router(model, state.get("router", {}), len(known))
     found = []
     for task in range(plan.num_tasks):

@@ -19,11 +19,10 @@ import numpy as np
 import torch
 
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.core.sparse import SparseArray
-from fcl_flower.core.types import Payload, TaskStage
+from fcl_flower.core.types import Payload, SparseArray, TaskStage
 from fcl_flower.data.examples import InputSpec, TaskData, batches, task_data
-from fcl_flower.models.convolutional.kim_cnn import DROPOUT, FILTERS, WIDTHS
-from fcl_flower.setup import factory
+from fcl_flower.models.words import DROPOUT, FILTERS, WIDTHS
+from fcl_flower.setup import build
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.loop import score
 from fcl_flower.training.tensors import snapshot
@@ -59,13 +58,13 @@ def main() -> None:
             **{"strategy.params": given.set},
         )
     )
-    plan = factory.build_scenario(run)
-    learner = factory.build_learner(run, plan, 0)
+    plan = build.build_scenario(run)
+    learner = build.build_learner(run, plan, 0)
     form = InputSpec(
         run.data_root,
         learner.model.input_shape,
         single_head=False,
-        numbering=factory.build_word_vectors(run),
+        numbering=build.build_word_vectors(run),
     )
     data = task_data(plan, 0, 0, form)
     words = (data.train.x != 0).sum(1).double()
@@ -74,7 +73,7 @@ def main() -> None:
         f"{learner.model.body.table.shape[1]} dimensions, batches of "
         f"{run.config.training.batch_size}"
     )
-    server = factory.build_strategy(run)
+    server = build.build_strategy(run)
     start = snapshot(learner.model, learner.model.shared_names())
     base = server.configure_train(server.init(start), TaskStage(1, 0, True, False), 0)
     rng = np.random.default_rng(0)

@@ -22,8 +22,8 @@ from clients.fedseit.client import FedSeit as Learner
 from fcl_flower.config.node_config import NodeConfig
 from fcl_flower.core.types import Payload, TaskStage
 from fcl_flower.federation.client import client_data
-from fcl_flower.runtime.studies.file import read_study
-from fcl_flower.setup import factory
+from fcl_flower.runtime.study import read_study
+from fcl_flower.setup import build
 from fcl_flower.setup.resolve import resolve
 from strategies.fedweit.adapter_selection import (
     Adapter,
@@ -58,12 +58,12 @@ def measured(
     """Return the correlation, and the mean share of labels of three choices."""
     (row,) = (v for v in read_study(STUDY).variants if v.run.title == TITLE)
     run = resolve(row.replace(data_root=root, datasets=dataset, seed=seed))
-    plan = factory.build_scenario(run)
+    plan = build.build_scenario(run)
     learners, samples = {}, {}
     for client in range(run.config.scenario.clients):
         node = NodeConfig(partition_id=client)
         samples[client] = client_data(run, plan, node, plan.num_tasks)
-        learner = factory.build_learner(run, plan, client, samples[client].vectors)
+        learner = build.build_learner(run, plan, client, samples[client].vectors)
         assert isinstance(learner, Learner)
         learners[client] = learner
     selection = AdapterSelection(f"sit:{COUNT}", overlap, 0.0, seed)

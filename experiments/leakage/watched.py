@@ -15,14 +15,13 @@ from fcl_flower.config.node_config import NodeConfig
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.types import Arrays, Payload, TaskStage
 from fcl_flower.data.examples import Examples, SplitName
+from fcl_flower.federation import messages
+from fcl_flower.federation.checkpoint import ContextStateStore
 from fcl_flower.federation.client import client_data
-from fcl_flower.federation.transport import messages
-from fcl_flower.federation.transport.state_store import ContextStateStore
-from fcl_flower.models.registry import MultiHeadModel
-from fcl_flower.runtime.in_process.grid import InProcessGrid
-from fcl_flower.runtime.in_process.identity import flower_identity
-from fcl_flower.runtime.in_process.run import FIRST_NODE, run_apps
-from fcl_flower.setup import factory
+from fcl_flower.flower.identity import flower_identity
+from fcl_flower.models.heads import MultiHeadModel
+from fcl_flower.runtime.in_process import FIRST_NODE, InProcessGrid, run_apps
+from fcl_flower.setup import build
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.tensors import dense
 
@@ -48,7 +47,7 @@ class WatchedRun:
         """Run; the arguments are those of `RunConfig.from_settings`."""
         config = RunConfig.from_settings(**settings)
         self._run = resolve(config)
-        self._plan = factory.build_scenario(self._run)
+        self._plan = build.build_scenario(self._run)
         clients = config.scenario.clients
         nodes = range(FIRST_NODE, FIRST_NODE + clients)
         with tempfile.TemporaryDirectory() as folder, flower_identity():
@@ -66,13 +65,13 @@ class WatchedRun:
 
     def model(self) -> MultiHeadModel:
         """Return the network, as initialised everywhere."""
-        return factory.build_model(self._run, self._plan)
+        return build.build_model(self._run, self._plan)
 
     def learner(self, client: int) -> tuple[ClientLearner[Any], Payload]:
         """Return the client side of a client, and what it keeps."""
         saved = ContextStateStore(self._contexts[client]).load(before=2**31)
         state: Payload = {} if saved is None else saved.payload
-        return factory.build_learner(self._run, self._plan, client), state
+        return build.build_learner(self._run, self._plan, client), state
 
     def last(self, client: int) -> Exchange:
         """Return a client's last training."""

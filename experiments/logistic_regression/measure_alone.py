@@ -18,8 +18,8 @@ from sklearn.linear_model import LogisticRegression
 
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.data.examples import Examples, InputSpec, task_data
-from fcl_flower.runtime.studies.file import read_study
-from fcl_flower.setup.factory import build_network, build_scenario, build_tokenizer
+from fcl_flower.runtime.study import read_study
+from fcl_flower.setup.build import build_network, build_scenario, build_tokenizer
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.feature_cache import frozen_features
 

@@ -23,11 +23,10 @@ from typing import Any
 import numpy as np
 
 from fcl_flower.cli.main import cli
-from fcl_flower.config.attack import refuse_attack
 from fcl_flower.config.node_config import NodeConfig
-from fcl_flower.config.run_config import RunConfig
+from fcl_flower.config.run_config import RunConfig, refuse_attack
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.setup.factory import validate
+from fcl_flower.setup.build import validate
 from fcl_flower.setup.on_node import resolve_on_node
 from fcl_flower.setup.resolve import resolve
 

@@ -16,14 +16,12 @@ from flwr.app import Context, Message
 from typing_extensions import override
 
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.core.sparse import SparseArray
-from fcl_flower.core.types import Array
-from fcl_flower.federation.pacing.in_flight import CheckpointStore
-from fcl_flower.federation.transport.state_store import FolderStateStore, StateStore
+from fcl_flower.core.types import Array, SparseArray
+from fcl_flower.federation.checkpoint import FolderStateStore, StateStore
+from fcl_flower.federation.in_flight import CheckpointStore
 from fcl_flower.results.run_folder import CHECKPOINT, CLIENTS
-from fcl_flower.runtime.in_process.grid import InProcessGrid
-from fcl_flower.runtime.in_process.run import run_apps
-from fcl_flower.runtime.simulation import Job, Place, run_all
+from fcl_flower.runtime.in_process import InProcessGrid, run_apps
+from fcl_flower.runtime.local_runs import Job, Place, run_all
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.setup.resolved_run import ResolvedRun
 

@@ -22,13 +22,13 @@ from typing import Any
 
 from fcl_flower.config.parsing import toml
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.runtime.flower_project import (
+from fcl_flower.runtime.processes import program
+from fcl_flower.runtime.submission import (
     SUPERLINK,
     environment,
     write_app,
     write_superlink,
 )
-from fcl_flower.runtime.processes import program
 
 sys.path.append(str(Path(__file__).parents[1]))
 from local_federation import LocalFederation

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.results import recorder
 from fcl_flower.results.monitoring.pace import Pace
-from fcl_flower.runtime.in_process.run import run_in_process
+from fcl_flower.runtime.in_process import run_in_process
 from fcl_flower.setup.resolve import resolve
 
 TASKS, ROUNDS = 5, 5

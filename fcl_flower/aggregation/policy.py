@@ -5,24 +5,101 @@ the strategy's weights. All other rules count them alike, since a weight is what
 client says of itself; a weight of 0 leaves it out.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median_low
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from fcl_flower.aggregation import Rule, Weighting
-from fcl_flower.aggregation.by_coordinate import count_hostile, median, trimmed_mean
-from fcl_flower.aggregation.by_update import (
+from fcl_flower.aggregation.mean import TensorOfEach, Tensors, Weights, weighted_mean
+from fcl_flower.aggregation.robust import (
     clipped,
+    count_hostile,
     geometric_median_weights,
     gram,
     krum_weights,
+    median,
+    trimmed_mean,
 )
-from fcl_flower.aggregation.counts import counted
-from fcl_flower.aggregation.senders import Combine, sent_by
-from fcl_flower.aggregation.tensors import TensorOfEach
-from fcl_flower.aggregation.weighted_mean import Weights, weighted_mean
-from fcl_flower.core.types import Array, Arrays, Payload, Update
+from fcl_flower.core.types import Array, Arrays, Payload, SparseArray, Update
+
+
+def counted(
+    updates: Mapping[int, Update], weighting: Weighting, limit: float
+) -> dict[int, Update]:
+    """Return the updates with the numbers of examples by which they are to count.
+
+    Args:
+        updates: by client.
+        weighting: ``uniform`` lets all count alike that have examples.
+        limit: see `most_counted`.
+    """
+    counts = {client: update.num_examples for client, update in updates.items()}
+    uniform = weighting == "uniform"
+    most = 1 if uniform else most_counted(counts.values(), limit)
+    return {
+        client: replace(update, num_examples=int(min(counts[client], most)))
+        for client, update in updates.items()
+    }
+
+
+def shares_counted(counts: Sequence[float], limit: float) -> list[float]:
+    """Return which share of its examples each counts by, in (0, 1].
+
+    Args:
+        counts: the examples of each, above 0.
+        limit: see `most_counted`.
+    """
+    most = most_counted(counts, limit)
+    return [min(1.0, most / count) for count in counts]
+
+
+def most_counted(counts: Iterable[float], limit: float) -> float:
+    """Return the most examples that anybody counts by; infinite for no limit.
+
+    Args:
+        counts: the examples of each.
+        limit: in medians of those who have any; at least 1, or 0 for no limit. Of an
+            even number the median is the lower middle one, which no minority can make
+            large.
+    """
+    some = [count for count in counts if count]
+    return limit * median_low(some) if limit and some else math.inf
+
+
+Combine: TypeAlias = Callable[[Tensors, Array], npt.NDArray[np.float64]]
+"""From one tensor of each client and what it was before, to what it becomes."""
+
+
+def sent_by(needed: int, combine: Combine) -> Combine:
+    """Return ``combine`` for the entries that enough clients sent; the others stay.
+
+    Args:
+        needed: how many are enough: 2 f + 1, of which f hostile ones are fewer than
+            half.
+        combine: a rule.
+    """
+
+    def of(tensors: Tensors, old: Array) -> npt.NDArray[np.float64]:
+        found = combine(tensors, old)
+        return np.where(_senders(tensors, old) >= needed, found, old)
+
+    return of
+
+
+def _senders(tensors: Tensors, old: Array) -> npt.NDArray[np.int64]:
+    """Return by how many clients each entry was sent, of the shape of ``old``."""
+    count = np.zeros(old.size, np.int64)
+    for tensor in tensors:
+        if isinstance(tensor, SparseArray):
+            count[tensor.indices] += 1
+        elif tensor is not None:
+            count += 1
+    return count.reshape(old.shape)
 
 
 @dataclass(frozen=True, slots=True)

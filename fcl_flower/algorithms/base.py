@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from fcl_flower.aggregation.policy import Aggregation
-from fcl_flower.config.params import Params as Params
-from fcl_flower.config.privacy import PrivacySection
+from fcl_flower.config.parsing import Params as Params
+from fcl_flower.config.sections import PrivacySection
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from fcl_flower.data.examples import TaskData
-    from fcl_flower.models.registry import MultiHeadModel
+    from fcl_flower.models.heads import MultiHeadModel
     from fcl_flower.training.loop import Training
 
 

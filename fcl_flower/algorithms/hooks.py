@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, ClassVar
 from fcl_flower.core.types import Payload, TaskStage, Update
 
 if TYPE_CHECKING:
-    from fcl_flower.config.params import Params
+    from fcl_flower.config.parsing import Params
     from fcl_flower.data.examples import Examples, TaskData
-    from fcl_flower.models.multi_head import MultiHeadModel
+    from fcl_flower.models.heads import MultiHeadModel
     from fcl_flower.training.server_trainer import ServerTrainer
 
 

@@ -16,7 +16,7 @@ from typing_extensions import override
 from fcl_flower.algorithms.base import ClientLearner, P
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData
-from fcl_flower.privacy.randomness import secret_generator
+from fcl_flower.privacy.mechanism import secret_generator
 from fcl_flower.training.feature_cache import frozen_features
 from fcl_flower.training.loop import Fit, Score, StepSize, Training, fit, score
 from fcl_flower.training.private import fit_dp_sgd

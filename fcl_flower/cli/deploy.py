@@ -118,7 +118,7 @@ def server(
 
     What follows -- goes to flower-superlink.
     """
-    from fcl_flower.runtime.superlink import Addresses, run_superlink
+    from fcl_flower.runtime.server import Addresses, run_superlink
 
     addresses = Addresses(host, port, control_port)
     with _interruptible():
@@ -174,7 +174,7 @@ def client(
 
     What follows -- goes to flower-supernode.
     """
-    from fcl_flower.runtime.supernode import run_supernode
+    from fcl_flower.runtime.client import run_supernode
 
     node: dict[str, int | str] = {"partition-id": number}
     for key, path in (("data-path", data), ("word-vectors", word_vectors)):
@@ -224,10 +224,10 @@ def run(
     so that --output names a folder of its machine, even where this is typed on another.
     --live needs that folder on this machine.
     """
-    from fcl_flower.cli.terminal.progress import Display, live_run
-    from fcl_flower.runtime.connection.server_probe import CONTROL, find_obstacle
+    from fcl_flower.cli.progress import Display, live_run
+    from fcl_flower.runtime.client import CONTROL, find_obstacle
     from fcl_flower.runtime.submission import SuperLink
-    from fcl_flower.setup.factory import validate
+    from fcl_flower.setup.build import validate
     from fcl_flower.setup.resolve import resolve
 
     port = live_port(live, port)

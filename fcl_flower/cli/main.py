@@ -1,24 +1,204 @@
 """The command ``fcl``: text in, one sentence out where it cannot be done."""
 
+import inspect
+import shlex
 import signal
 import sys
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 import click
+from pydantic import BaseModel
+from rich.console import Console
+from rich.markup import escape
+from rich.padding import Padding
+from rich.table import Table
 
 from fcl_flower import __version__
-from fcl_flower.cli.check_data import check_data
-from fcl_flower.cli.compare import compare, study
 from fcl_flower.cli.deploy import certs, client, run, server
-from fcl_flower.cli.export.network import export_model
-from fcl_flower.cli.export.numbers import export
-from fcl_flower.cli.forget import forget
-from fcl_flower.cli.inspect import list_
+from fcl_flower.cli.export import export, export_model
 from fcl_flower.cli.options import configured, run_options, with_flag
-from fcl_flower.cli.simulate import simulate
-from fcl_flower.core.errors import ConfigError, FclError, PluginWarning, refuse
+from fcl_flower.cli.run import compare, simulate, study
+from fcl_flower.config.parsing import Setting, describe, parse_pair, toml
+from fcl_flower.config.run_config import RunConfig
+from fcl_flower.core.errors import ConfigError, FclError, PluginWarning, refuse, unknown
+
+
+@click.command("list")
+@click.argument("name", required=False)
+def list_(name: str | None) -> None:
+    """Show all strategies, scenarios, data sets and models; or the settings of NAME.
+
+    NAME is one of these, or a section of the configuration, such as training.
+    """
+    if name is None:
+        _show_all(Console())
+    else:
+        _show_one(Console(), name)
+
+
+def _show_all(console: Console) -> None:
+    from fcl_flower.algorithms.registry import algorithms
+    from fcl_flower.data.registry import known_datasets
+    from fcl_flower.data.scenarios.registry import SCENARIOS
+    from fcl_flower.models.registry import MODELS
+    from fcl_flower.setup.resolve import data_root
+
+    table = Table("strategy", "what it does", "paper", title="Strategies")
+    for name, entry in algorithms().items():
+        table.add_row(name, escape(entry.summary), escape(entry.paper))
+    console.print(table)
+    for title, lines in (
+        ("Scenarios", {n: s.summary for n, s in SCENARIOS.items()}),
+        ("Models", {n: m.summary for n, m in MODELS.items()}),
+        ("Data sets", known_datasets(data_root(RunConfig()))),
+        ("Sections", {n: _sentence(kind) for n, kind in _sections()}),
+    ):
+        table = Table("name", "what it is", title=title)
+        for name, line in lines.items():
+            table.add_row(escape(name), escape(line))
+        console.print(table)
+    console.print("fcl list NAME shows the settings of a strategy, scenario or model.")
+
+
+def _show_one(console: Console, name: str) -> None:
+    """Show every setting of all that has this name.
+
+    Raises:
+        ConfigError: nothing has it.
+    """
+    everything = list(_described())
+    found = [one for one in everything if one.name == name]
+    if not found:
+        raise unknown("name", name, sorted({one.name for one in everything}))
+    for one in found:
+        console.print(f"[bold]{escape(name)}[/bold]: {escape(one.summary)}")
+        if not one.settings:
+            console.print("It has no parameters.")
+            continue
+        for setting in one.settings:
+            kind = " ".join(filter(None, [setting.type, setting.range]))
+            default = f"default {setting.default}" if setting.default else "required"
+            head = f"{one.section}.{setting.key}"
+            console.print(f"\n[bold]{head}[/bold]  {escape(f'{kind}; {default}')}")
+            console.print(Padding(escape(setting.help), (0, 0, 0, 4)))
+
+
+class _Described(NamedTuple):
+    """What has a name, with one sentence and its settings in a section."""
+
+    section: str
+    name: str
+    summary: str
+    settings: list[Setting]
+
+
+def _described() -> Iterator[_Described]:
+    from fcl_flower.algorithms.registry import STRATEGY, algorithms
+    from fcl_flower.data.registry import known_datasets
+    from fcl_flower.data.scenarios.registry import SCENARIOS
+    from fcl_flower.models.registry import MODELS
+    from fcl_flower.setup.resolve import data_root
+
+    for name, entry in algorithms().items():
+        preset = {
+            key.removeprefix(STRATEGY): value
+            for key, value in entry.defaults.items()
+            if key.startswith(STRATEGY)
+        }
+        settings = describe(entry.params_type, preset)
+        yield _Described("strategy", name, entry.summary, settings)
+    for name, scenario in SCENARIOS.items():
+        settings = describe(scenario.params)
+        yield _Described("scenario", name, scenario.summary, settings)
+    for name, model in MODELS.items():
+        yield _Described("model", name, model.summary, describe(model.params))
+    for name, kind in _sections():
+        yield _Described(name, name, _sentence(kind), describe(kind))
+    for name, line in known_datasets(data_root(RunConfig())).items():
+        yield _Described("data", name, line, [])
+
+
+def _sections() -> Iterator[tuple[str, type[BaseModel]]]:
+    for name, field in RunConfig.model_fields.items():
+        kind = field.annotation
+        assert isinstance(kind, type)
+        yield name, kind
+
+
+def _sentence(kind: type[BaseModel]) -> str:
+    return inspect.cleandoc(kind.__doc__ or "").partition("\n")[0]
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@run_options(without=frozenset({"scenario", "dataset", "local_only", "asynchronous"}))
+def check_data(folder: Path, **given: Any) -> None:  # noqa: ANN401
+    """Check a client's local data in FOLDER, and propose the settings of a run.
+
+    What the options leave open is read off the files.
+    """
+    # Imported here since torch takes a second, and `fcl --help` does without.
+    from fcl_flower.data.local.client import load_task, local_vectors
+    from fcl_flower.data.local.layout import find_tasks
+    from fcl_flower.federation.client import vector_file
+    from fcl_flower.setup.build import build_local_data_spec
+    from fcl_flower.setup.propose import with_local_data
+    from fcl_flower.setup.resolve import resolve
+
+    config = with_local_data(configured(given), [folder])
+    run = resolve(config)
+    expected = build_local_data_spec(run)
+    tasks = [load_task(f, n, expected) for n, f in enumerate(find_tasks(folder))]
+    table = Table("task", "name", "train", "valid", "test", "classes")
+    for number, task in enumerate(tasks):
+        splits = (task.data.train, task.valid, task.data.test)
+        counts = (f"{len(split.y):,}" for split in splits)
+        table.add_row(str(number), task.data.name, *counts, ", ".join(task.classes))
+    Console().print(table)
+    if file := vector_file(run):
+        words = local_vectors(tasks, file, expected)
+        click.echo(f"word vectors: {words.origin}")
+    click.echo("settings: --scenario local-data " + " ".join(_options(config)))
+
+
+def _options(config: RunConfig) -> Iterator[str]:
+    """Yield the options that give what is no default, as one types them in a shell."""
+    blank = RunConfig().flat()
+    for key, value in config.flat().items():
+        if key in ("scenario.name", "scenario.clients") or blank.get(key) == value:
+            continue
+        pair = f"{key}={value}"
+        if parse_pair(pair) != (key, value):
+            pair = f"{key}={toml(value)}"
+        yield f"--set {shlex.quote(pair)}"
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--client", type=click.IntRange(0), required=True, help="From 0.")
+@click.option(
+    "--task", type=click.IntRange(0), help="From 0; all of its tasks if none."
+)
+def forget(folder: Path, client: int, task: int | None) -> None:
+    """Take a client out of the run in FOLDER, as if it had never contributed.
+
+    For strategies that keep what clients send apart, such as analytic. Refused while
+    the run's server is running.
+    """
+    from fcl_flower.federation.forget import REMAINS
+    from fcl_flower.federation.forget import forget as take_out
+
+    done = take_out(folder, client, task)
+    what = "all tasks" if task is None else f"task {task}"
+    click.echo(f"forgotten: {what} of client {client}, after round {done.round}")
+    for name, value in done.before.items():
+        now = done.after.get(name)
+        left = "nothing left" if now is None else f"{now:g}"
+        click.echo(f"{name}: {value:g} before, {left}")
+    click.echo(f"not forgotten: {'; '.join(REMAINS)}")
 
 
 @click.group(
@@ -46,7 +226,7 @@ def cli(context: click.Context) -> None:
 @click.option("--save", type=click.Path(path_type=Path), help="Also write it as JSON.")
 def scenario(save: Path | None, **given: Any) -> None:  # noqa: ANN401
     """Show who would learn what in which order, without running anything."""
-    from fcl_flower.setup.factory import build_scenario
+    from fcl_flower.setup.build import build_scenario
     from fcl_flower.setup.resolve import resolve
 
     plan = build_scenario(resolve(configured(given)))

@@ -14,7 +14,7 @@ from fcl_flower.core.errors import refuse
 from fcl_flower.results.run_folder import CHECKPOINT, free_folder, lost_first_round
 
 if TYPE_CHECKING:
-    from fcl_flower.runtime.simulation import Place
+    from fcl_flower.runtime.local_runs import Place
 
 _SETTING = re.compile(r"(?P<key>\w+\.\w+): got ")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -265,7 +265,7 @@ def seeds_of(text: str) -> tuple[int, ...]:
 def with_folders(config: RunConfig, folders: Sequence[Path]) -> RunConfig:
     """Return the settings for clients with these folders; without any, as they are."""
     if folders:
-        from fcl_flower.setup.local_proposal import with_local_data
+        from fcl_flower.setup.propose import with_local_data
 
         return with_local_data(config, folders)
     if config.scenario.name == "local-data":
@@ -281,7 +281,7 @@ def place_of(
     folders: tuple[Path, ...] = (),
 ) -> "Place":
     """Return where runs take place; refuse options of the other backend."""
-    from fcl_flower.runtime.simulation import Place
+    from fcl_flower.runtime.local_runs import Place
 
     if backend == "flower" and folders:
         raise refuse("backend", backend, "in-process, for local data")

@@ -8,13 +8,13 @@ import numpy as np
 from pydantic import Field, ValidationError, model_validator
 
 from fcl_flower.config.parsing import Scalar, first_complaint, flatten, toml
-from fcl_flower.config.privacy import PrivacySection
 from fcl_flower.config.sections import (
     AsynchronousSection,
     DataSection,
     FederationSection,
     ModelSection,
     NamedSection,
+    PrivacySection,
     RunSection,
     ScenarioSection,
     Section,
@@ -291,3 +291,15 @@ def check_not_zero(given: Mapping[str, object]) -> None:
     for key in _OPEN:
         if key in given and given[key] == 0:
             raise refuse(key, given[key], "more than 0, or nothing for what suits")
+
+
+def refuse_attack(config: RunConfig) -> None:
+    """Refuse a run with hostile clients.
+
+    Raises:
+        ConfigError: it has some.
+    """
+    attack = config.federation.attack
+    if attack:
+        expected = "none, as only a simulation in one process has hostile clients"
+        raise refuse("federation.attack", attack, expected)

@@ -14,6 +14,7 @@ Errors about settings have one form, which `refuse` and `unknown` make::
     strategy: got 'fedwiet', expected one of fedavg, fedweit; did you mean 'fedweit'?
 """
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import SequenceMatcher
@@ -114,3 +115,26 @@ def extra(name: str, need: str) -> Iterator[None]:
             f"{need}: got no package {package}, expected it installed: pip install "
             f"'fcl-flower[{name}]'"
         ) from error
+
+
+_PATH = re.compile(
+    r"""(?P<quote>['"])(?:~|/).*?(?P=quote)  # quoted, which may hold blanks
+    |(?<![\w/.~<])(?:~/|/(?=\w|\.))[^\s'",;:()]*  # from a root, up to a blank
+    """,
+    re.VERBOSE,
+)
+
+
+def without_paths(text: str) -> str:
+    """Return a sentence with ``(a path)`` for each absolute path in it."""
+    return _PATH.sub("(a path)", text)
+
+
+def unforeseen(error: BaseException) -> str:
+    """Return what may be told of an error that nobody has foreseen.
+
+    Of one of the operating system that is its kind: its text names files, which may
+    lie anywhere and have blanks in their names.
+    """
+    text = error.strerror if isinstance(error, OSError) else str(error)
+    return without_paths(f"{type(error).__name__}: {text or 'without a reason'}")

@@ -1,13 +1,60 @@
 """Rounds become tasks, and a seed says who takes part in which round."""
 
-from collections.abc import Callable
+import hashlib
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 
-from fcl_flower.core.seeds import derive
 from fcl_flower.core.types import TaskStage
+
+
+class SimulatedClock:
+    """Decides whose reply arrives when, alike on every machine.
+
+    The unit of time is that of the durations. Without durations the clock is off.
+    """
+
+    def __init__(self, pace: Sequence[float] = (), now: float = 0.0) -> None:
+        """Begin.
+
+        Args:
+            pace: how long each client's training takes, above 0; empty: as it comes.
+            now: the time at which a run goes on.
+        """
+        self._pace = tuple(pace)
+        self.now = now
+
+    @property
+    def enabled(self) -> bool:
+        """Return whether the clock decides who answers first."""
+        return bool(self._pace)
+
+    def duration(self, client: int) -> float:
+        """Return how long a client trains, 0 where nothing is planted."""
+        return self._pace[client] if self._pace else 0.0
+
+    def round(self, clients: Iterable[int], most: float = math.inf) -> dict[str, float]:
+        """Let a round pass, which takes as long as its slowest client, or ``most``."""
+        self.now += min(most, max(map(self.duration, clients), default=0.0))
+        return {"clock": self.now} if self._pace else {}
+
+
+def derive(seed: int, purpose: str, *key: int) -> int:
+    """Return a 63-bit seed for one purpose.
+
+    The same arguments give the same seed on every machine, whatever the node id,
+    the time, or the order in which messages arrive.
+
+    Args:
+        seed: the seed of the run, at least 0.
+        purpose: such as ``"shuffle"``; two purposes never share a stream.
+        key: what else the stream depends on, such as client and round.
+    """
+    text = "/".join([str(seed), purpose, *map(str, key)])
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,7 @@
 import numpy as np
 
 from fcl_flower.core.errors import WireError
-from fcl_flower.core.sparse import SparseArray
-from fcl_flower.core.types import Arrays, Payload, specs
+from fcl_flower.core.types import Arrays, Payload, SparseArray, specs
 
 _BLOCK = 2**15
 """Values whose double precision fits into a processor's cache."""

@@ -4,17 +4,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeAlias, get_args
+from typing import Literal, NamedTuple, Protocol, TypeAlias, get_args
 
 import numpy as np
 import torch
 from torch.nn.functional import pad
+from typing_extensions import override
 
-from fcl_flower.data.datasets.registry import load_dataset
+from fcl_flower.core.types import TaskStage
 from fcl_flower.data.inputs import to_inputs
 from fcl_flower.data.partition import Indices
+from fcl_flower.data.registry import load_dataset
 from fcl_flower.data.scenarios.plan import Scenario, Task
-from fcl_flower.data.text.tokenizers import Tokenizer
+from fcl_flower.data.texts import Tokenizer
+from fcl_flower.data.word_vectors import WordVectors
 
 SplitName: TypeAlias = Literal["train", "valid", "test"]
 
@@ -255,3 +258,40 @@ def in_batches(
         starts.pop()
     ends = [*starts[1:], len(order)]
     yield from (order[start:end] for start, end in zip(starts, ends, strict=False))
+
+
+class ClientData(Protocol):
+    """The samples of one client as its model takes them."""
+
+    @property
+    def vectors(self) -> WordVectors | None:
+        """Return vectors of the client's own words; None where the run's will do."""
+
+    def training(self, stage: TaskStage) -> TaskData:
+        """Return what the client trains on in a round."""
+
+    def examples(self, task: int, split: SplitName) -> Examples:
+        """Return one split of a task, or of a hidden concept."""
+
+
+class ScenarioData(ClientData):
+    """What a scenario deals to a client."""
+
+    def __init__(self, scenario: Scenario, client: int, form: InputSpec) -> None:
+        """Keep the plan, the client's number and the form of the tensors."""
+        self._scenario, self._client, self._form = scenario, client, form
+
+    @property
+    @override
+    def vectors(self) -> WordVectors | None:
+        return None
+
+    @override
+    def training(self, stage: TaskStage) -> TaskData:
+        if self._scenario.stream is None:
+            return task_data(self._scenario, self._client, stage.task, self._form)
+        return concept_data(self._scenario, self._client, stage.round, self._form)
+
+    @override
+    def examples(self, task: int, split: SplitName) -> Examples:
+        return task_examples(self._scenario, self._client, task, split, self._form)

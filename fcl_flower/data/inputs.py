@@ -3,12 +3,11 @@
 import torch
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.data.datasets.arrays import TabularDataset, TimeSeriesDataset
-from fcl_flower.data.datasets.base import Dataset, Split
-from fcl_flower.data.datasets.images import to_tensor
-from fcl_flower.data.datasets.text import TextDataset
+from fcl_flower.data.arrays import TabularDataset, TimeSeriesDataset
+from fcl_flower.data.datasets import Dataset, Split
+from fcl_flower.data.images import to_tensor
 from fcl_flower.data.partition import Indices
-from fcl_flower.data.text.tokenizers import Tokenizer
+from fcl_flower.data.texts import TextDataset, Tokenizer
 
 
 def to_inputs(

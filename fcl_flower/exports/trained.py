@@ -13,20 +13,19 @@ from typing_extensions import override
 
 from fcl_flower.algorithms.base import ClientLearner
 from fcl_flower.config.node_config import NodeConfig
-from fcl_flower.config.params import Params
-from fcl_flower.config.parsing import flatten, read_toml
+from fcl_flower.config.parsing import Params, flatten, read_toml
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import refuse
 from fcl_flower.core.types import Payload, TaskStage
 from fcl_flower.data.examples import Examples
 from fcl_flower.data.scenarios.plan import Scenario
+from fcl_flower.federation.checkpoint import FolderStateStore
 from fcl_flower.federation.client import client_data
-from fcl_flower.federation.copies.replica import Replica
-from fcl_flower.federation.pacing.in_flight import CheckpointStore
-from fcl_flower.federation.transport.state_store import FolderStateStore
-from fcl_flower.models.registry import MultiHeadModel
+from fcl_flower.federation.copies import Replica
+from fcl_flower.federation.in_flight import CheckpointStore
+from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.results.run_folder import CHECKPOINT, CLIENTS
-from fcl_flower.setup import factory
+from fcl_flower.setup import build
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.setup.resolved_run import ResolvedRun
 
@@ -103,9 +102,9 @@ def trained(folder: Path, client: int, task: int) -> Trained:
     ):
         if not 0 <= value < count:
             raise refuse(key, value, f"0 to {count - 1}")
-    plan = factory.build_scenario(run)
+    plan = build.build_scenario(run)
     last = plan.num_tasks - 1
-    learner = factory.build_learner(run, plan, client)
+    learner = build.build_learner(run, plan, client)
     node = NodeConfig(partition_id=client)
     test = client_data(run, plan, node, last + 1).examples(task, "test")
     state = _state(folder / CLIENTS / f"client-{client}")
@@ -171,7 +170,7 @@ def _state(folder: Path) -> Payload:
 
 def _received(run: ResolvedRun, folder: Path, client: int, last: int) -> Payload:
     """Return what the server sends for an evaluation at the end of a run."""
-    strategy = factory.build_strategy(run)
+    strategy = build.build_strategy(run)
     saved = CheckpointStore(FolderStateStore(folder / CHECKPOINT)).load(sys.maxsize)
     if strategy.evaluates_locally or saved is None:
         return {}

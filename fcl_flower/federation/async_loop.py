@@ -9,9 +9,10 @@ updates of other clients that were aggregated while the client was busy.
 """
 
 import time
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from logging import INFO, WARNING
+from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.common.logger import log
@@ -21,16 +22,57 @@ from typing_extensions import override
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import RoundError
 from fcl_flower.core.types import Update
-from fcl_flower.federation.pacing.client_progress import ClientProgress
-from fcl_flower.federation.pacing.in_flight import InFlight, Question
-from fcl_flower.federation.run import EvaluateFn, FederatedStrategy
-from fcl_flower.federation.transport.flower_records import (
+from fcl_flower.federation.in_flight import InFlight, Question
+from fcl_flower.federation.loop import EvaluateFn, FederatedStrategy
+from fcl_flower.federation.mailbox import Mailbox, send_and_wait
+from fcl_flower.federation.messages import (
     evaluate_metrics,
     to_array_record,
     train_metrics,
 )
-from fcl_flower.federation.transport.mailbox import Mailbox, send_and_wait
-from fcl_flower.federation.transport.replies import QUERY, Received
+from fcl_flower.federation.replies import QUERY, Received
+
+
+@dataclass
+class ClientProgress:
+    """How far one client is.
+
+    Attributes:
+        done: its last round whose update is aggregated, in its own count.
+        due: when it replies to what it was asked, in simulated time.
+        queried: the last round before which a query was made.
+        failures: since its last update.
+        excused: one loss of its state since its last update was not counted.
+        ended_task: it shall be tested, as its last update ended a task.
+        given_up: why it is asked no more; empty while it is.
+        idle_since: since when nothing is asked of it, in seconds of this process.
+    """
+
+    done: int
+    due: float = 0.0
+    queried: int = 0
+    failures: int = 0
+    excused: bool = False
+    ended_task: bool = False
+    given_up: str = ""
+    idle_since: float = field(default_factory=time.monotonic)
+
+    def aggregated(self, *, shall_be_tested: bool) -> None:
+        """Note that its next update is aggregated."""
+        self.done += 1
+        self.failures, self.excused = 0, False
+        self.ended_task = shall_be_tested
+
+    def to_notes(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps of it."""
+        notes = asdict(self)
+        del notes["idle_since"]
+        return notes
+
+    @classmethod
+    def of_notes(cls, notes: Mapping[str, Any]) -> "ClientProgress":
+        """Return what `to_notes` was made of."""
+        return cls(**notes)
 
 
 class AsynchronousStrategy(FederatedStrategy):

@@ -14,6 +14,7 @@ from torch import Tensor
 from fcl_flower.algorithms.base import ClientLearner
 from fcl_flower.algorithms.hooks import SelectsModel
 from fcl_flower.config.node_config import NodeConfig
+from fcl_flower.config.run_config import RunConfig, refuse_attack
 from fcl_flower.core import update_checks
 from fcl_flower.core.errors import (
     DIVERGED,
@@ -23,31 +24,116 @@ from fcl_flower.core.errors import (
     refuse,
 )
 from fcl_flower.core.types import Evaluation, Payload, TaskStage, Update
-from fcl_flower.data.client_data import ClientData, ScenarioData
-from fcl_flower.data.examples import Examples, InputSpec, SplitName, TaskData, concat
-from fcl_flower.data.local.client_data import LocalData
+from fcl_flower.data.examples import (
+    ClientData,
+    Examples,
+    InputSpec,
+    ScenarioData,
+    SplitName,
+    TaskData,
+    concat,
+)
+from fcl_flower.data.local.client import LocalData
 from fcl_flower.data.scenarios.registry import Scenario
-from fcl_flower.data.text.vector_files import find_vectors
-from fcl_flower.federation.coding.wire_format import WireFormat
-from fcl_flower.federation.copies.replica import Replica
-from fcl_flower.federation.kept.run_parts import run_parts
-from fcl_flower.federation.secure.client_side import ClientSide
-from fcl_flower.federation.transport.codec import encode
-from fcl_flower.federation.transport.state_store import (
+from fcl_flower.data.word_vectors import WordVectors, find_vectors
+from fcl_flower.federation.checkpoint import (
     ContextStateStore,
     FolderStateStore,
     Saved,
     StateStore,
 )
-from fcl_flower.models.multi_head import mask_logits
+from fcl_flower.federation.codec import encode
+from fcl_flower.federation.copies import Replica
+from fcl_flower.federation.network_pool import LentNetwork
+from fcl_flower.federation.secure.client import ClientSide
+from fcl_flower.federation.wire_format import WireFormat
+from fcl_flower.models.heads import MultiHeadModel, mask_logits
 from fcl_flower.privacy.accounting import SPENT
-from fcl_flower.privacy.gaussian import privatize
-from fcl_flower.privacy.randomness import is_simulated, secret_generator
+from fcl_flower.privacy.mechanism import is_simulated, privatize, secret_generator
 from fcl_flower.results.diagnostics.privacy import EPSILON
-from fcl_flower.setup import factory
+from fcl_flower.setup import build
+from fcl_flower.setup.build import limited_threads
+from fcl_flower.setup.on_node import resolve_on_node
 from fcl_flower.setup.resolved_run import ResolvedRun
 from fcl_flower.training.loop import ClassCounts, score
 from fcl_flower.training.private import charge, planned_steps, spent_epsilon
+
+_Key: TypeAlias = tuple[int, str, str]
+
+
+class RunParts:
+    """What all clients of a run share on nodes that are configured alike.
+
+    Attributes:
+        run: as it holds on these nodes.
+        scenario: who learns what.
+    """
+
+    def __init__(self, run: ResolvedRun) -> None:
+        """Draw the scenario, and limit the threads of this process to the run's.
+
+        Raises:
+            ConfigError: it cannot be drawn.
+        """
+        self.run = run
+        self.scenario: Scenario = build.build_scenario(run)
+        # What reads the data may have brought a library of its own.
+        limited_threads(run.algorithm, run.config.training.threads)
+        self._network: LentNetwork | None = None
+
+    def network(self, words: WordVectors | None) -> MultiHeadModel:
+        """Return the initial network on its device, the caller's to change.
+
+        It is the caller's until the same thread asks again (`LentNetwork`).
+
+        Args:
+            words: vectors of a client's own words; None for those of the run.
+
+        Raises:
+            ConfigError: the network does not suit the data, or its device is not there.
+        """
+        if words is not None:  # one client's own: of no use to any other
+            return build.build_network(self.run, self.scenario, words)
+        if self._network is None:
+            made = build.build_network(self.run, self.scenario)
+            self._network = LentNetwork(made)
+        return self._network.lend()
+
+
+_KEPT: dict[_Key, RunParts] = {}
+"""Of one run at a time; more than one where its nodes are configured differently."""
+
+
+def run_parts(context: Context, node: NodeConfig) -> RunParts:
+    """Return what the clients of a run share, built if this process has not yet.
+
+    It is known again by the run's number, by its whole configuration and by all that
+    the node's says of more than one client. The parts of another run are let go.
+
+    Args:
+        context: of the message.
+        node: its node's configuration.
+
+    Raises:
+        ConfigError: the configuration is refused.
+    """
+    alike = node.model_copy(
+        update={"partition_id": 0, "data_path": "", "state_path": ""}
+    )
+    key = (context.run_id, repr(sorted(context.run_config.items())), repr(alike))
+    if key not in _KEPT:
+        given = RunConfig.of(context.run_config)
+        refuse_attack(given)  # a server sent it, and no server may ask for that
+        made = RunParts(resolve_on_node(given, node))
+        for other in [known for known in _KEPT if known[:2] != key[:2]]:
+            del _KEPT[other]
+        _KEPT[key] = made
+    return _KEPT[key]
+
+
+def forget_runs() -> None:
+    """Let go of all parts: the run has ended, and another may have the same number."""
+    _KEPT.clear()
 
 
 def client_data(
@@ -66,7 +152,7 @@ def client_data(
             described; or word vectors are missing.
     """
     if not plan.local_data:
-        tokenizer = factory.build_tokenizer(run) or factory.build_word_vectors(run)
+        tokenizer = build.build_tokenizer(run) or build.build_word_vectors(run)
         single = run.config.model.head == "single"
         spec = InputSpec(run.data_root, run.input_shape, single, tokenizer)
         return ScenarioData(plan, node.partition_id, spec)
@@ -76,8 +162,8 @@ def client_data(
             f"local data, for scenario {plan.name}"
         )
     folder = Path(node.data_path).expanduser()
-    words = factory.build_tokenizer(run) or vector_file(run)
-    return LocalData(folder, factory.build_local_data_spec(run), tasks, words)
+    words = build.build_tokenizer(run) or vector_file(run)
+    return LocalData(folder, build.build_local_data_spec(run), tasks, words)
 
 
 def vector_file(run: ResolvedRun) -> Path | None:
@@ -142,7 +228,7 @@ class Client:
         self.scenario: Scenario = parts.scenario
         self.samples = client_data(run, self.scenario, node, stage.task + 1)
         network = parts.network(self.samples.vectors)
-        self.learner: ClientLearner[Any] = factory.build_learner(
+        self.learner: ClientLearner[Any] = build.build_learner(
             run, self.scenario, node.partition_id, network
         )
         if config.model.growing_head:
@@ -228,7 +314,7 @@ class Client:
         if privacy.unit != "example":
             return {}
         steps = planned_steps(
-            examples, factory.build_training(self.run), privacy.noise_multiplier
+            examples, build.build_training(self.run), privacy.noise_multiplier
         )
         spent = charge(state.get(SPENT, {}), steps, privacy)
         self.epsilon = spent_epsilon(spent, privacy.delta)

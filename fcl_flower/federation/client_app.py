@@ -12,17 +12,22 @@ from flwr.common.logger import log
 
 from fcl_flower.algorithms.hooks import AnswersQueries
 from fcl_flower.config.node_config import NodeConfig
-from fcl_flower.core.errors import MESSAGE_FAILED, ContractError, FclError
+from fcl_flower.core.errors import (
+    MESSAGE_FAILED,
+    ContractError,
+    FclError,
+    unforeseen,
+    without_paths,
+)
 from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData
+from fcl_flower.federation import clients, messages
+from fcl_flower.federation.checkpoint import require_free
 from fcl_flower.federation.client import Client
-from fcl_flower.federation.coding.scores import encode_evaluation
-from fcl_flower.federation.copies.replica import KEPT, CopyError
-from fcl_flower.federation.secure import exchange
-from fcl_flower.federation.secure.client_side import ClientSide
-from fcl_flower.federation.transport import messages, protocol
-from fcl_flower.federation.transport.state_store import require_free
-from fcl_flower.privacy.discretion import unforeseen, without_paths
+from fcl_flower.federation.copies import KEPT, CopyError
+from fcl_flower.federation.messages import encode_evaluation
+from fcl_flower.federation.secure import client as exchange
+from fcl_flower.federation.secure.client import ClientSide
 from fcl_flower.results.diagnostics.operations import MULTIPLY_ADDS
 
 # The server is trusted with more than a peer: it sends the adapters of all clients.
@@ -62,7 +67,7 @@ app = ClientApp(mods=[answer_failures])
 def who(message: Message, context: Context) -> Message:
     """Reply with the partition number, which identifies the client, and its version."""
     node = NodeConfig.of(context.node_config)
-    record = ConfigRecord({"partition": node.partition_id, **protocol.own()})
+    record = ConfigRecord({"partition": node.partition_id, **clients.own()})
     return Message(RecordDict({"who": record}), reply_to=message)
 
 

@@ -9,13 +9,13 @@ from fcl_flower.algorithms.hooks import Explains, Forgets
 from fcl_flower.config.parsing import flatten, read_toml
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import refuse
+from fcl_flower.core.files import lock_folder
 from fcl_flower.core.types import Payload, TaskStage
-from fcl_flower.federation.pacing.in_flight import CheckpointStore
-from fcl_flower.federation.transport.state_store import FolderStateStore
+from fcl_flower.federation.checkpoint import FolderStateStore
+from fcl_flower.federation.in_flight import CheckpointStore
 from fcl_flower.results.run_folder import CHECKPOINT
-from fcl_flower.setup import factory
+from fcl_flower.setup import build
 from fcl_flower.setup.resolve import resolve
-from fcl_flower.storage.folder_lock import locked
 
 REMAINS = (
     "what clients received before",
@@ -61,7 +61,7 @@ def forget(folder: Path, client: int, task: int | None = None) -> Forgotten:
         expected = f"the folder of a run, with its config.toml and {CHECKPOINT}"
         raise refuse("folder", str(folder), expected)
     run = resolve(RunConfig.of(flatten(read_toml(file, "folder"))))
-    strategy = factory.build_strategy(run)
+    strategy = build.build_strategy(run)
     if not isinstance(strategy, Forgets):
         raise refuse(
             "strategy",
@@ -70,7 +70,7 @@ def forget(folder: Path, client: int, task: int | None = None) -> Forgotten:
             "into a network cannot be taken out",
         )
     store = FolderStateStore(folder / CHECKPOINT)
-    with locked(folder, "folder"):
+    with lock_folder(folder, "folder"):
         checkpoint = CheckpointStore(store)
         saved = checkpoint.load(before=sys.maxsize)
         if saved is None:

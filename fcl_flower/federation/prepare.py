@@ -15,20 +15,19 @@ from fcl_flower.algorithms.hooks import Explains
 from fcl_flower.algorithms.registry import local_only_counterpart
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import RoundError, refuse
-from fcl_flower.core.schedule import Schedule
-from fcl_flower.core.simulated_clock import SimulatedClock
+from fcl_flower.core.files import lock_folder
+from fcl_flower.core.schedule import Schedule, SimulatedClock
 from fcl_flower.core.types import Arrays
 from fcl_flower.data.scenarios.registry import Scenario
-from fcl_flower.federation.coding.wire_format import WireFormat
-from fcl_flower.federation.pacing.in_flight import CheckpointStore
-from fcl_flower.federation.pacing.quorum import Quorum
-from fcl_flower.federation.secure.channel import Channel
-from fcl_flower.federation.secure.sum_strategy import SecureSum
+from fcl_flower.federation.checkpoint import FolderStateStore
+from fcl_flower.federation.clients import ClientRegistry
+from fcl_flower.federation.in_flight import CheckpointStore
+from fcl_flower.federation.messages import from_array_record
+from fcl_flower.federation.pacing import Quorum
+from fcl_flower.federation.secure.server import Channel, SecureSum
 from fcl_flower.federation.server import Server
-from fcl_flower.federation.transport.client_registry import ClientRegistry
-from fcl_flower.federation.transport.flower_records import from_array_record
-from fcl_flower.federation.transport.state_store import FolderStateStore
-from fcl_flower.models.multi_head import MultiHeadModel
+from fcl_flower.federation.wire_format import WireFormat
+from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.privacy.ledger import Ledger
 from fcl_flower.results.diagnostics import build_diagnostics
 from fcl_flower.results.history import Lateness
@@ -36,10 +35,9 @@ from fcl_flower.results.measures.by_class import ClassMeasures
 from fcl_flower.results.monitoring.listener import Listener
 from fcl_flower.results.recorder import Recorder
 from fcl_flower.results.run_folder import CHECKPOINT, free_folder
-from fcl_flower.setup import factory
+from fcl_flower.setup import build
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.setup.resolved_run import ResolvedRun
-from fcl_flower.storage.folder_lock import locked
 from fcl_flower.training.tensors import snapshot
 
 
@@ -105,16 +103,16 @@ def prepare(
         )
     resolved = _resolve(config.replace(clients=clients), num_rounds)
     config = resolved.config
-    scenario = factory.build_scenario(resolved)
-    network = factory.build_model(resolved, scenario)
+    scenario = build.build_scenario(resolved)
+    network = build.build_model(resolved, scenario)
     model: Arrays = snapshot(network, network.shared_names())
     if initial_arrays:
         model = from_array_record(initial_arrays, model)
-    strategy = factory.build_strategy(resolved)
+    strategy = build.build_strategy(resolved)
     secure = None
     if config.federation.secure_aggregation:
         strategy = secure = SecureSum(strategy, config.federation)
-    words = factory.build_word_vectors(resolved)
+    words = build.build_word_vectors(resolved)
     remarks = {} if words is None else {"word vectors": words.origin}
     remarks |= resolved.params.remarks(network.classes, clients)
     if isinstance(strategy, Explains):
@@ -124,7 +122,7 @@ def prepare(
     counterpart = local_only_counterpart(config)
     folder = Path(config.run.output) if config.run.output else free_folder(config)
     folder.mkdir(parents=True, exist_ok=True)
-    stack.enter_context(locked(folder, "run.output"))
+    stack.enter_context(lock_folder(folder, "run.output"))
     private = config.privacy.unit == "client"
     plain = config.federation.aggregation == "mean"
     ledger = Ledger(config.privacy, folder, plain_mean=plain) if private else None
@@ -164,7 +162,7 @@ def prepare(
                 f"none, as {config.title} shares no model",
             )
     clock = SimulatedClock(config.asynchronous.durations, recorder.clock)
-    schedule = factory.build_schedule(resolved, scenario)
+    schedule = build.build_schedule(resolved, scenario)
     run = FederatedRun(
         server, schedule, clock, recorder.lateness, checkpoint, registry, ledger
     )

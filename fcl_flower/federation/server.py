@@ -10,7 +10,7 @@ import numpy as np
 from flwr.app import Message, MessageType
 from flwr.common.logger import log
 
-from fcl_flower.aggregation.interpolation import interpolate
+from fcl_flower.aggregation.mean import interpolate
 from fcl_flower.algorithms.base import ServerStrategy
 from fcl_flower.algorithms.hooks import AsksClients, Explains, RestoresClients
 from fcl_flower.core.errors import RoundError
@@ -22,16 +22,14 @@ from fcl_flower.core.types import (
     TaskStage,
     Update,
 )
-from fcl_flower.federation.coding.differences import NOTHING, Known
-from fcl_flower.federation.coding.wire_format import EXACT, WireFormat
-from fcl_flower.federation.copies.broadcast import Broadcast
-from fcl_flower.federation.pacing.in_flight import Question
-from fcl_flower.federation.pacing.streams import Streams
-from fcl_flower.federation.states.spool import Spool
-from fcl_flower.federation.transport import byte_counts
-from fcl_flower.federation.transport.client_registry import ClientRegistry
-from fcl_flower.federation.transport.replies import QUERY, Asked, Received, ReplyReader
-from fcl_flower.federation.transport.state_store import StateStore
+from fcl_flower.federation import byte_counts
+from fcl_flower.federation.checkpoint import StateStore
+from fcl_flower.federation.clients import ClientRegistry
+from fcl_flower.federation.copies import Broadcast
+from fcl_flower.federation.in_flight import Question
+from fcl_flower.federation.pacing import Streams
+from fcl_flower.federation.replies import QUERY, Asked, Received, ReplyReader, Spool
+from fcl_flower.federation.wire_format import EXACT, NOTHING, Known, WireFormat
 from fcl_flower.results.recorder import Recorder
 from fcl_flower.results.report import write_report
 from fcl_flower.results.traffic import Traffic

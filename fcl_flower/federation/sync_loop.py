@@ -13,15 +13,14 @@ from typing_extensions import override
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import BudgetError, RoundError
 from fcl_flower.core.types import Evaluation, TaskStage, Update
-from fcl_flower.federation.pacing import backoff
-from fcl_flower.federation.pacing.quorum import Quorum
-from fcl_flower.federation.run import EvaluateFn, FederatedStrategy
-from fcl_flower.federation.transport import mailbox
-from fcl_flower.federation.transport.flower_records import (
+from fcl_flower.federation import mailbox, pacing
+from fcl_flower.federation.loop import EvaluateFn, FederatedStrategy
+from fcl_flower.federation.messages import (
     evaluate_metrics,
     to_array_record,
     train_metrics,
 )
+from fcl_flower.federation.pacing import Quorum
 from fcl_flower.results.monitoring.causes import BUSY
 
 POLL_SECONDS = 0.1
@@ -236,12 +235,12 @@ class SynchronousStrategy(FederatedStrategy):
             here = participants.intersection(server.refresh_clients())
             nodes = self._mailbox.busy()
             busy = {c for c in here if self.run.registry.node(c) in nodes}
-            clock.now = backoff.free_at(lateness, clock.now, here, self._min_updates)
-            busy |= backoff.busy(lateness, clock.now, here)
+            clock.now = pacing.free_at(lateness, clock.now, here, self._min_updates)
+            busy |= pacing.busy(lateness, clock.now, here)
             if len(here - busy) >= self._min_updates or time.monotonic() > deadline:
                 break
             time.sleep(POLL_SECONDS)
-        resting = backoff.resting(lateness, number, here - busy)
+        resting = pacing.resting(lateness, number, here - busy)
         if len(here - busy) - len(resting) < self._min_updates:
             resting = {}
         self._stages = {

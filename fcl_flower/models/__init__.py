@@ -2,12 +2,11 @@
 
 from typing import TYPE_CHECKING
 
-from fcl_flower.core.lazy import lazy_names
+from fcl_flower.core.registry import lazy_names
 
 if TYPE_CHECKING:
-    from fcl_flower.models.entry import ModelEntry, from_module
-    from fcl_flower.models.multi_head import MultiHeadModel
-    from fcl_flower.models.registry import MODELS
+    from fcl_flower.models.heads import MultiHeadModel
+    from fcl_flower.models.registry import MODELS, ModelEntry, from_module
 
 __all__ = [
     "MODELS",
@@ -19,8 +18,7 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "entry": "ModelEntry from_module",
-        "multi_head": "MultiHeadModel",
-        "registry": "MODELS",
+        "heads": "MultiHeadModel",
+        "registry": "MODELS ModelEntry from_module",
     },
 )

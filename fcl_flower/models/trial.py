@@ -12,7 +12,7 @@ from torch.nn.parameter import is_lazy
 
 from fcl_flower.core.errors import ContractError
 
-_TEXT: Final = (-1,)  # as in `fcl_flower.models.entry`, which imports this file
+_TEXT: Final = (-1,)  # as in `fcl_flower.models.registry`, which imports this file
 _WORDS: Final = 16
 
 

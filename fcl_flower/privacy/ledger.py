@@ -16,11 +16,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
-from fcl_flower.config.privacy import PrivacySection
+from fcl_flower.config.sections import PrivacySection
 from fcl_flower.core.errors import BudgetError, WireError
 from fcl_flower.core.types import Update, group_kind
 from fcl_flower.privacy.accounting import client_release, gaussian_epsilon
-from fcl_flower.privacy.randomness import is_simulated
+from fcl_flower.privacy.mechanism import is_simulated
 
 Observer: TypeAlias = Literal["server", "clients"]
 OBSERVERS: Final[tuple[Observer, ...]] = ("server", "clients")

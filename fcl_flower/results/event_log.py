@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 from fcl_flower.core.errors import WireError
-from fcl_flower.storage.private import opener
+from fcl_flower.core.files import opener
 
 ROUND: Final = "trained"
 EVALUATION: Final = "evaluated"

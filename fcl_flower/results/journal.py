@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fcl_flower.core.errors import WireError
+from fcl_flower.core.files import opener
 from fcl_flower.results.events import Begun, Event, Trained, from_entry, to_entry
-from fcl_flower.storage.private import opener
 
 FILE = "journal.jsonl"
 

@@ -9,9 +9,8 @@ from typing import Any
 
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError, RoundError
-from fcl_flower.data.local.checksum import checksum
-from fcl_flower.storage.folder_lock import COMMAND_LOCK, locked
-from fcl_flower.storage.private import make_private_folder
+from fcl_flower.core.files import COMMAND_LOCK, lock_folder, make_private_folder
+from fcl_flower.data.local.layout import checksum
 
 RUNS = Path("runs")
 BEGUN = "begun.json"
@@ -78,8 +77,8 @@ def prepared_folder(
         ConfigError: another run or command works on the folder, or a run that is to go
             on has learned from other local data.
     """
-    with locked(folder, "output", COMMAND_LOCK):
-        with locked(folder, "output"):  # a server may outlive the command before
+    with lock_folder(folder, "output", COMMAND_LOCK):
+        with lock_folder(folder, "output"):  # a server may outlive the command before
             if config.run.resume:
                 check_local_data(folder, config, local_data)
             prepared = _prepare(config, folder, data_root)

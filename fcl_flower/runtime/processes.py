@@ -1,20 +1,152 @@
 """Other programs: find them, wait until they listen, follow what they do."""
 
 import contextlib
+import ctypes
 import json
+import os
 import shlex
+import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+
+import psutil
 
 from fcl_flower.core.errors import RoundError, refuse
-from fcl_flower.runtime.lifetime.guardian import guarded, release
-from fcl_flower.storage.private import make_private_folder
+from fcl_flower.core.files import make_private_folder, opener, take
+
+GRACE = 10.0
+"""Seconds between the request to end and the end by force."""
+
+_SUBREAPER, _PARENT_DEATH_SIGNAL = 36, 1  # of prctl(2)
+
+
+def guarded(
+    command: Sequence[str],
+    env: Mapping[str, str],
+    output: int | IO[str] | None = None,
+    keep_open: Sequence[int] = (),
+    scratch: Path | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start a program that ends when this process does, or with `release`.
+
+    Args:
+        command: the program with its arguments.
+        env: its environment, in which Python finds this package.
+        output: of both its streams, as `subprocess.Popen` takes it.
+        keep_open: descriptors that the program holds as long as it runs.
+        scratch: a folder that is of no use to anybody after it; removed at its end.
+
+    Returns:
+        the guardian, which has the exit code of the program.
+    """
+    return subprocess.Popen(
+        [
+            *(sys.executable, "-P", "-m", __name__),
+            *(",".join(map(str, keep_open)), str(scratch or ""), *command),
+        ],
+        env=env,
+        stdin=subprocess.PIPE,
+        stdout=output,
+        stderr=None if output is None else subprocess.STDOUT,
+        pass_fds=keep_open,
+        # A session of its own: an interrupt at the terminal is not for it.
+        start_new_session=True,
+    )
+
+
+def release(guardian: subprocess.Popen[bytes]) -> None:
+    """End what `guarded` started, and all that came of it; wait until it is gone."""
+    assert guardian.stdin is not None  # it is a pipe
+    guardian.stdin.close()
+    guardian.wait()
+
+
+def _guard(keep_open: Sequence[int], scratch: str, command: Sequence[str]) -> int:
+    """Run a program until it ends, or is to end; return its exit code."""
+    _prctl(_SUBREAPER, 1)
+    code = None
+    try:
+        signal.signal(signal.SIGTERM, _leave)
+        # By the main thread: a parent's death is in truth that of its thread.
+        program = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            pass_fds=keep_open,
+            preexec_fn=_end_with_guardian,
+        )
+        threading.Thread(target=_await_release, daemon=True).start()
+        while code is None:
+            ended, status = os.wait()  # those that have lost their parent, too
+            if ended == program.pid:
+                code = os.waitstatus_to_exitcode(status)
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        _end_family()
+        if scratch:
+            shutil.rmtree(scratch, ignore_errors=True)  # it may be gone already
+    return code if code >= 0 else 128 - code
+
+
+def _await_release() -> None:
+    os.read(sys.stdin.fileno(), 1)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _leave(*_: object) -> None:
+    sys.exit(128 + signal.SIGTERM)
+
+
+def _end_family() -> None:
+    """End all that this process has started, and what that has, by force at last."""
+    this, deadline = psutil.Process(), time.monotonic() + GRACE
+    family = set[psutil.Process]()
+    while True:
+        _reap()
+        new = set(this.children(recursive=True)) - family
+        family = {one for one in family | new if one.is_running()}
+        if not family:
+            return
+        if time.monotonic() > deadline:
+            _tell(family, psutil.Process.kill)
+        else:
+            _tell(new, psutil.Process.terminate)
+        time.sleep(0.02)
+
+
+def _tell(processes: set[psutil.Process], to: Callable[[psutil.Process], None]) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            to(process)
+
+
+def _reap() -> None:
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def _end_with_guardian() -> None:
+    _prctl(_PARENT_DEATH_SIGNAL, signal.SIGTERM)
+
+
+def _prctl(option: int, value: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+if __name__ == "__main__":
+    _open = [int(number) for number in sys.argv[1].split(",") if number]
+    sys.exit(_guard(_open, sys.argv[2], sys.argv[3:]))
+
 
 STARTUP_SECONDS = 60.0
 POLL_SECONDS = 0.2
@@ -147,3 +279,66 @@ def follow(
         if ended or seen.get("state") == "finished":
             return str(seen.get("state", ""))
         time.sleep(POLL_SECONDS)
+
+
+STATES_LOCK = "in-use.lock"
+LOCK_POLL_SECONDS = 0.2
+PATIENCE = GRACE + 5.0
+"""What an earlier program may take to end, after the process that wanted it."""
+
+
+@contextmanager
+def lock_states(folder: Path, report: Callable[[str], None]) -> Iterator[int]:
+    """Keep a folder of states for this process, and for those that get the descriptor.
+
+    The system gives the folder back when the last of them has ended, however it did.
+
+    Args:
+        folder: exists.
+        report: called with a line when another program is there and may be ending.
+
+    Yields:
+        the descriptor; a program that holds it keeps the folder, too.
+
+    Raises:
+        ConfigError: another program stays there; the message names it.
+    """
+    path = folder / STATES_LOCK
+    lock = opener(str(path), os.O_RDWR | os.O_CREAT)
+    try:
+        deadline = time.monotonic() + PATIENCE
+        told = False
+        while not take(lock):
+            if time.monotonic() > deadline:
+                raise refuse(
+                    "state",
+                    str(folder),
+                    f"a folder that no other program works in: {_holder(path)} does; "
+                    "end it, or name another folder",
+                )
+            if not told:
+                report(f"waiting for {_holder(path)} in {folder} to end")
+                told = True
+            time.sleep(LOCK_POLL_SECONDS)
+        yield lock
+    finally:
+        os.close(lock)
+
+
+def _holder(path: Path) -> str:
+    """Return the process that has a file open, the first where there are several."""
+    for process in sorted(psutil.process_iter(), key=lambda found: found.pid):
+        try:
+            opened = {Path(file.path) for file in process.open_files()}
+            if process.pid != os.getpid() and path.resolve() in opened:
+                return f"process {process.pid} ({_title(process)})"
+        except psutil.Error:  # it has ended, or is another user's
+            continue
+    return "a process of another user"
+
+
+def _title(process: psutil.Process) -> str:
+    """Return what was started, without the interpreter and its options."""
+    words = [Path(word).name for word in process.cmdline()[:4]]
+    ours = (word for word in words if word.startswith(("fcl", "flower", "flwr")))
+    return next(ours, process.name())

@@ -5,7 +5,7 @@ from dataclasses import replace
 from fcl_flower.config.node_config import NodeConfig
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.setup.compatibility import has_local_data
+from fcl_flower.setup.checks import has_local_data
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.setup.resolved_run import ResolvedRun
 

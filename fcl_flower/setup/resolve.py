@@ -12,12 +12,11 @@ from fcl_flower.config.parsing import Scalar, validate_params
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.config.sections import ModelSection, ScenarioSection
 from fcl_flower.core.errors import refuse
-from fcl_flower.data.datasets.registry import load_dataset
+from fcl_flower.data.registry import load_dataset
 from fcl_flower.data.scenarios.registry import scenario_entry
-from fcl_flower.models.entries import check_modality, model_entry
-from fcl_flower.models.entry import ModelEntry
-from fcl_flower.models.transformer.pretrained import MINILM, EncoderParams
-from fcl_flower.setup.compatibility import (
+from fcl_flower.models.pretrained import MINILM, EncoderParams
+from fcl_flower.models.registry import ModelEntry, check_modality, model_entry
+from fcl_flower.setup.checks import (
     check_choices,
     check_local_data,
     has_local_data,

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fcl_flower.algorithms.registry import Algorithm
-from fcl_flower.config.params import Params
+from fcl_flower.config.parsing import Params
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.data.scenarios.registry import ScenarioEntry
-from fcl_flower.models.entry import ModelEntry
-from fcl_flower.models.transformer.pretrained import EncoderParams, image_shape
+from fcl_flower.models.pretrained import EncoderParams, image_shape
+from fcl_flower.models.registry import ModelEntry
 
 
 @dataclass(frozen=True, slots=True)

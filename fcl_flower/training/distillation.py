@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, kl_div
 
 from fcl_flower.data.examples import Examples, batches
-from fcl_flower.models.registry import MultiHeadModel
+from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.loop import Fit, Training, fit
 
 

@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 import torch
 from torch import nn
 
-from fcl_flower.models.multi_head import MultiHeadModel
+from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.tensors import to_numpy
 
 _SAMPLED = 64

@@ -18,10 +18,10 @@ from torch.utils.flop_counter import (
     sdpa_flop_count,
 )
 
-from fcl_flower.core.seeds import derive
+from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Arrays
 from fcl_flower.data.examples import Examples, batches
-from fcl_flower.models.seeded import seeded
+from fcl_flower.models.build import seeded
 from fcl_flower.training.optimizers import Optimizer, OptimizerChoice
 
 MINIMUM_RATE = 1e-7

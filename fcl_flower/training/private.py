@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fcl_flower.config.privacy import PrivacySection
+from fcl_flower.config.sections import PrivacySection
 from fcl_flower.core.errors import BudgetError
 from fcl_flower.core.types import AnyArray, Arrays
 from fcl_flower.data.examples import Examples

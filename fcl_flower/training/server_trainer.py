@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from fcl_flower.core.seeds import derive
+from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Array, Arrays
 from fcl_flower.data.examples import PublicExamples
-from fcl_flower.models.registry import MultiHeadModel
+from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.distillation import DistillationSet, distill, predict_logits
 from fcl_flower.training.loop import Training
 from fcl_flower.training.tensors import load, snapshot, to_numpy

@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 from fcl_flower.core.errors import ContractError
-from fcl_flower.core.sparse import SparseArray
-from fcl_flower.core.types import AnyArray, Array, Arrays
+from fcl_flower.core.types import AnyArray, Array, Arrays, SparseArray
 
 
 def dense(tensor: AnyArray) -> Array:

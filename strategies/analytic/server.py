@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from typing_extensions import override
 
-from fcl_flower.aggregation.counts import shares_counted
+from fcl_flower.aggregation.policy import shares_counted
 from fcl_flower.algorithms.base import ServerStrategy
 from fcl_flower.algorithms.hooks import Explains, Forgets, KnowsModel, SumsUpdates
 from fcl_flower.core.errors import WireError, refuse

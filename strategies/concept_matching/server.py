@@ -15,7 +15,7 @@ from fcl_flower.aggregation.policy import Aggregation
 from fcl_flower.algorithms.base import ServerStrategy
 from fcl_flower.algorithms.hooks import Explains
 from fcl_flower.core.errors import WireError, refuse
-from fcl_flower.core.seeds import derive
+from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
 from fcl_flower.core.update_checks import same_tensors
 from strategies.concept_matching import ConceptMatchingParams

@@ -15,7 +15,7 @@ from typing_extensions import override
 from fcl_flower.algorithms.base import ServerStrategy
 from fcl_flower.algorithms.hooks import AsksClients, KnowsModel, RestoresClients
 from fcl_flower.core.errors import WireError
-from fcl_flower.core.seeds import derive
+from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
 from fcl_flower.core.update_checks import finite, same_tensors
 from strategies.fedcbdr import FedCbdrParams

@@ -14,7 +14,7 @@ from typing_extensions import override
 from fcl_flower.algorithms.base import ServerStrategy
 from fcl_flower.algorithms.hooks import Explains, RestoresClients, TrainsOnServer
 from fcl_flower.core.errors import WireError
-from fcl_flower.core.seeds import derive
+from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import (
     AnyArray,
     Array,

@@ -15,13 +15,13 @@ from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
 from fcl_flower.core.errors import ContractError
-from fcl_flower.core.seeds import derive
+from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Array, Arrays
 from fcl_flower.data.examples import Examples
-from fcl_flower.models.convolutional.efficientnet import EfficientNet
-from fcl_flower.models.registry import MultiHeadModel
-from fcl_flower.models.seeded import seeded
-from fcl_flower.models.transformer.encoder import Transformer
+from fcl_flower.models.build import seeded
+from fcl_flower.models.convolutional import EfficientNet
+from fcl_flower.models.encoder import Transformer
+from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.loop import Fit, Training, fit
 from fcl_flower.training.server_trainer import ServerTrainer
 from fcl_flower.training.tensors import arrays_of, load, to_torch

@@ -12,10 +12,17 @@ from typing import Annotated, Literal, NamedTuple, TypeAlias
 import numpy as np
 from pydantic import AfterValidator
 
-from fcl_flower.core.client_task import ClientTask, client_tasks
 from fcl_flower.core.errors import WireError
-from fcl_flower.core.seeds import derive
-from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, specs
+from fcl_flower.core.schedule import derive
+from fcl_flower.core.types import (
+    Array,
+    Arrays,
+    ClientTask,
+    Payload,
+    TaskStage,
+    client_tasks,
+    specs,
+)
 
 Overlap = Literal["centred-cosine", "mean-cosine", "thresholded"]
 SUMMARY = {

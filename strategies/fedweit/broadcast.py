@@ -11,8 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from fcl_flower.core.sparse import SparseArray
-from fcl_flower.core.types import Arrays, Payload
+from fcl_flower.core.types import Arrays, Payload, SparseArray
 from strategies.fedweit.adapter_selection import Adapter, uploaded_groups
 
 CHANGED = "meta/changed"

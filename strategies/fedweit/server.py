@@ -15,8 +15,7 @@ from fcl_flower.algorithms.base import ServerStrategy
 from fcl_flower.algorithms.hooks import AsksClients, Explains, RestoresClients
 from fcl_flower.core import update_checks
 from fcl_flower.core.errors import ConfigError, WireError, refuse
-from fcl_flower.core.sparse import SparseArray
-from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
+from fcl_flower.core.types import Array, Arrays, Payload, SparseArray, TaskStage, Update
 from strategies.fedweit import FedWeitParams
 from strategies.fedweit.adapter_selection import (
     Adapter,

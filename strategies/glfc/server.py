@@ -15,7 +15,7 @@ from typing_extensions import override
 from fcl_flower.algorithms.base import ServerStrategy
 from fcl_flower.algorithms.hooks import Explains, TrainsOnServer
 from fcl_flower.core.errors import WireError
-from fcl_flower.core.seeds import derive
+from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update, specs
 from fcl_flower.core.update_checks import fits, same_tensors
 from strategies.glfc import GlfcParams

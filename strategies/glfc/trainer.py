@@ -17,9 +17,9 @@ from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
 from fcl_flower.core.errors import WireError, refuse
-from fcl_flower.core.seeds import derive
+from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Array, Arrays
-from fcl_flower.models.seeded import seeded
+from fcl_flower.models.build import seeded
 from fcl_flower.training.distillation import predict_logits
 from fcl_flower.training.server_trainer import ServerTrainer
 from fcl_flower.training.tensors import dense, load, to_numpy

@@ -10,7 +10,7 @@ import numpy as np
 from typing_extensions import override
 
 from fcl_flower.algorithms.hooks import KnowsModel
-from fcl_flower.core.seeds import derive
+from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage
 from strategies.lander import LanderParams
 from strategies.target.server import Target

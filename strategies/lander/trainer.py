@@ -19,13 +19,13 @@ from torch.nn.functional import mse_loss
 from typing_extensions import override
 
 from fcl_flower.core.errors import refuse
-from fcl_flower.core.seeds import derive
+from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Array, Arrays
-from fcl_flower.data.text.tokenizers import encoder_tokenizer
-from fcl_flower.models.registry import MultiHeadModel
-from fcl_flower.models.seeded import seeded
-from fcl_flower.models.transformer.encoder import Transformer
-from fcl_flower.models.transformer.pretrained import EncoderParams
+from fcl_flower.data.texts import encoder_tokenizer
+from fcl_flower.models.build import seeded
+from fcl_flower.models.encoder import Transformer
+from fcl_flower.models.heads import MultiHeadModel
+from fcl_flower.models.pretrained import EncoderParams
 from fcl_flower.training.loop import Training
 from fcl_flower.training.tensors import load, to_numpy, to_torch
 from strategies.lander import LanderParams

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from fcl_flower.algorithms.base import ServerStrategy
 from fcl_flower.algorithms.hooks import RestoresClients
-from fcl_flower.core.seeds import derive
+from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
 from strategies.lorm import LormParams
 from strategies.lorm.merging import merged_up, regmean, symmetric

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from typing_extensions import override
 
-from fcl_flower.aggregation.counts import shares_counted
+from fcl_flower.aggregation.policy import shares_counted
 from fcl_flower.algorithms.base import ServerStrategy
 from fcl_flower.algorithms.hooks import (
     AsksClients,
@@ -18,15 +18,16 @@ from fcl_flower.algorithms.hooks import (
     KnowsModel,
     RestoresClients,
 )
-from fcl_flower.core.client_task import ClientTask, client_tasks
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import (
     AnyArray,
     Array,
     Arrays,
+    ClientTask,
     Payload,
     TaskStage,
     Update,
+    client_tasks,
     specs,
 )
 from fcl_flower.core.update_checks import fits

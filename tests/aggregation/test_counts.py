@@ -2,8 +2,7 @@
 
 import pytest
 
-from fcl_flower.aggregation.counts import shares_counted
-from fcl_flower.aggregation.policy import Aggregation
+from fcl_flower.aggregation.policy import Aggregation, shares_counted
 from fcl_flower.core.types import Update
 
 

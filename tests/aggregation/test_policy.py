@@ -10,12 +10,14 @@ from hypothesis.extra import numpy as arrays
 from scipy.optimize import minimize
 from scipy.stats import trim_mean
 
-from fcl_flower.aggregation import by_coordinate, by_update
-from fcl_flower.aggregation.by_coordinate import count_hostile
-from fcl_flower.aggregation.by_update import geometric_median_weights, krum_weights
+from fcl_flower.aggregation import robust
 from fcl_flower.aggregation.policy import Aggregation
-from fcl_flower.core.sparse import SparseArray
-from fcl_flower.core.types import Update
+from fcl_flower.aggregation.robust import (
+    count_hostile,
+    geometric_median_weights,
+    krum_weights,
+)
+from fcl_flower.core.types import SparseArray, Update
 
 RULES = ("mean", "median", "trimmed-mean", "geometric-median", "krum")
 ROBUST = RULES[1:]
@@ -330,8 +332,8 @@ def test_pieces_of_a_tensor_make_no_difference(rule, thinned, monkeypatch):
         ]
     policy = Aggregation(rule, clip_to_median=1.0)
     whole = policy.combine(sent, None, start)
-    monkeypatch.setattr(by_coordinate, "_CELLS", 20)
-    monkeypatch.setattr(by_update, "_CELLS", 20)
+    monkeypatch.setattr(robust, "_CELLS", 20)
+    monkeypatch.setattr(robust, "_CELLS", 20)
 
     np.testing.assert_allclose(flat(policy.combine(sent, None, start)), flat(whole))
 

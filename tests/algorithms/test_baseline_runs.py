@@ -4,7 +4,7 @@ import pytest
 from fakes import rounds_of, run_in_process, summary_of, tiny
 from resuming import check_resumed, small
 
-from fcl_flower.runtime.studies.plan import variants_of
+from fcl_flower.runtime.study import variants_of
 
 FEW = {"strategy.fisher_examples": 10}
 SETTINGS = {

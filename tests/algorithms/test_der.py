@@ -27,8 +27,8 @@ from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import Update
 from fcl_flower.data.examples import Examples, TaskData
-from fcl_flower.models.multi_head import CLOSED
-from fcl_flower.privacy.randomness import simulated
+from fcl_flower.models.heads import CLOSED
+from fcl_flower.privacy.mechanism import simulated
 from fcl_flower.training.tensors import load
 from strategies.der import DerParams
 from strategies.fedavg import FedAvg

@@ -45,9 +45,9 @@ from fcl_flower.core.errors import (
     RoundError,
 )
 from fcl_flower.data.examples import TaskData
-from fcl_flower.federation.transport import messages
+from fcl_flower.federation import messages
 from fcl_flower.models.registry import MODELS, from_module
-from fcl_flower.setup import factory
+from fcl_flower.setup import build
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.training import optimizers
 from fcl_flower.training.server_trainer import ServerTrainer
@@ -298,14 +298,14 @@ def test_two_tasks_are_learned_and_nothing_is_changed_in_place(
     tmp_path, monkeypatch, name, head
 ):
     problems = []
-    strategy, learner = factory.build_strategy, factory.build_learner
+    strategy, learner = build.build_strategy, build.build_learner
     monkeypatch.setattr(
-        factory,
+        build,
         "build_strategy",
         lambda config: watched(WatchedStrategy, strategy(config), problems),
     )
     monkeypatch.setattr(
-        factory,
+        build,
         "build_learner",
         lambda *given: watched(WatchedLearner, learner(*given), problems),
     )
@@ -373,9 +373,9 @@ class Sealing:
 
 def run_sealed(folder, monkeypatch, looks, **given):
     """Run with test data that note in ``looks`` what a learner looks at."""
-    learner = factory.build_learner
+    learner = build.build_learner
     monkeypatch.setattr(
-        factory,
+        build,
         "build_learner",
         lambda *args: watched(Sealing, learner(*args), looks),
     )
@@ -490,8 +490,8 @@ def test_local_only_clients_send_and_receive_no_tensor(tmp_path, name):
 
 def test_a_local_only_learner_keeps_the_state_of_both_sides_apart(tmp_path):
     config = tiny(tmp_path, strategy="fedweit", local_only=True)
-    made = factory.build_learner(
-        resolve(config), factory.build_scenario(resolve(config)), 1
+    made = build.build_learner(
+        resolve(config), build.build_scenario(resolve(config)), 1
     )
     assert isinstance(made, LocalOnlyLearner)
     state = made.init()
@@ -565,9 +565,9 @@ def test_the_default_parameters_are_valid_and_unknown_ones_are_refused(name):
 def test_both_sides_of_a_run_have_the_same_parameters(tmp_path):
     given = 'kappa = 0.5, knowledge = "none", solver = "gradient"'
     config = tiny(tmp_path, strategy="fedweit", **{"strategy.params": given})
-    server = factory.build_strategy(resolve(config))
-    client = factory.build_learner(
-        resolve(config), factory.build_scenario(resolve(config)), 0
+    server = build.build_strategy(resolve(config))
+    client = build.build_learner(
+        resolve(config), build.build_scenario(resolve(config)), 0
     )
     expected = FedWeitParams(kappa=0.5, knowledge="none", solver="gradient")
     assert server.params == client.params == expected

@@ -11,7 +11,8 @@ from fcl_flower.algorithms.base import ClientContext, Params
 from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData
-from fcl_flower.models.registry import MultiHeadModel, create_model
+from fcl_flower.models.build import create_model
+from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.loop import Training
 from fcl_flower.training.tensors import load, snapshot
 from strategies.fedavg_ft import FedAvgFtParams

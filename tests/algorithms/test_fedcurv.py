@@ -11,8 +11,7 @@ from torch import nn
 
 from clients.fedcurv import FedCurv as Learner
 from fcl_flower.core.errors import WireError
-from fcl_flower.core.sparse import SparseArray
-from fcl_flower.core.types import Update
+from fcl_flower.core.types import SparseArray, Update
 from fcl_flower.data.examples import Examples
 from strategies.fedcurv import FedCurvParams
 from strategies.fedcurv.server import FISHER, WEIGHTED, FedCurv

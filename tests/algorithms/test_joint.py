@@ -8,9 +8,9 @@ from fakes import run_in_process, summary_of, tiny
 
 from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.data.datasets.registry import load_dataset
 from fcl_flower.data.examples import Examples, concat
-from fcl_flower.setup import factory
+from fcl_flower.data.registry import load_dataset
+from fcl_flower.setup import build
 from fcl_flower.setup.resolve import resolve
 
 GIVEN = {
@@ -41,7 +41,7 @@ def test_every_round_has_the_data_of_all_tasks(tmp_path, watched, local_only):
     run_in_process(config)
 
     run = resolve(config)
-    plan = factory.build_scenario(run)
+    plan = build.build_scenario(run)
     images = load_dataset("digits", run.data_root).train
     assert [(client, stage.task) for client, stage, _ in watched] == [
         (client, task) for task in range(3) for client in range(2)
@@ -78,8 +78,8 @@ def test_local_data_are_refused(tmp_path):
     )
     wanted = "scenario.joint: got True, expected false for scenario local-data"
     with pytest.raises(ConfigError, match=wanted):
-        factory.validate(resolve(config))
-    factory.validate(resolve(config.replace(strategy="replay")))
+        build.validate(resolve(config))
+    build.validate(resolve(config.replace(strategy="replay")))
 
 
 def test_documents_of_all_tasks_are_padded_to_the_widest():

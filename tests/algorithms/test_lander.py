@@ -15,9 +15,9 @@ from fcl_flower.algorithms.registry import algorithm
 from fcl_flower.core.errors import ConfigError, WireError
 from fcl_flower.core.types import TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData
-from fcl_flower.federation.transport.state_store import ContextStateStore
-from fcl_flower.models.registry import MultiHeadModel
-from fcl_flower.setup import factory
+from fcl_flower.federation.checkpoint import ContextStateStore
+from fcl_flower.models.heads import MultiHeadModel
+from fcl_flower.setup import build
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.loop import Training
 from fcl_flower.training.tensors import snapshot
@@ -312,4 +312,4 @@ def test_the_samples_hold_forgetting_back_and_are_counted(tmp_path, encoder):
 def test_classes_whose_names_cannot_be_told_apart_are_refused(tmp_path):
     config = run(tmp_path, "/nowhere")
     with pytest.raises(ConfigError, match=r"encoder: got '/nowhere', expected minilm"):
-        factory.validate(resolve(config))
+        build.validate(resolve(config))

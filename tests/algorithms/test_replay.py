@@ -14,9 +14,9 @@ from fcl_flower.core.errors import ConfigError
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData, concat
 from fcl_flower.federation.client import model_bytes
-from fcl_flower.federation.transport.codec import encode
-from fcl_flower.models.registry import MultiHeadModel
-from fcl_flower.setup import factory
+from fcl_flower.federation.codec import encode
+from fcl_flower.models.heads import MultiHeadModel
+from fcl_flower.setup import build
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.loop import Training
 from fcl_flower.training.tensors import load, snapshot
@@ -261,7 +261,7 @@ def test_a_head_for_each_task_is_refused(tmp_path, name):
     with pytest.raises(
         ConfigError, match=f"model.head: got 'multi', expected 'single' for {name}"
     ):
-        factory.validate(resolve(config))
+        build.validate(resolve(config))
 
 
 @pytest.mark.parametrize(
@@ -281,7 +281,7 @@ def test_tasks_without_identities_are_refused(tmp_path, name, sentence):
         classes_per_task=0,
     )
     with pytest.raises(ConfigError, match=sentence):
-        factory.validate(resolve(config))
+        build.validate(resolve(config))
 
 
 def test_concepts_with_identities_can_be_replayed(tmp_path):
@@ -294,7 +294,7 @@ def test_concepts_with_identities_can_be_replayed(tmp_path):
         **{"scenario.reveal_ids": True},
     )
     run = resolve(config)
-    factory.validate(run)
+    build.validate(run)
     assert run.config.model.head == "single"
 
 
@@ -313,7 +313,7 @@ def first_task_at_the_end(folder, strategy):
             "strategy.params": "" if strategy == "finetune" else "buffer_fraction = 0.1"
         },
     )
-    plan = factory.build_scenario(resolve(config))
+    plan = build.build_scenario(resolve(config))
     assert len({tuple(task.classes for task in tasks) for tasks in plan.clients}) == 1
     run_in_process(config)
     found = summary_of(folder)["client_accuracy"]

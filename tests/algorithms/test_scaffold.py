@@ -17,10 +17,9 @@ from fcl_flower.algorithms.base import Params
 from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.algorithms.registry import algorithm
 from fcl_flower.core.errors import ConfigError, WireError
-from fcl_flower.core.sparse import SparseArray
-from fcl_flower.core.types import Update
+from fcl_flower.core.types import SparseArray, Update
 from fcl_flower.data.examples import Examples
-from fcl_flower.federation.transport.messages import decode_payload
+from fcl_flower.federation.messages import decode_payload
 from fcl_flower.training.tensors import load
 from strategies.scaffold import ScaffoldParams
 from strategies.scaffold.server import Scaffold

@@ -11,11 +11,11 @@ from lone_learner import data, gradients, model, place, shared, stage
 from clients.fedprox_ssgd import FedProxSsgd
 from clients.stable_sgd import StableSgd
 from fcl_flower.algorithms.registry import algorithm
-from fcl_flower.config.privacy import PrivacySection
 from fcl_flower.config.run_config import RunConfig
+from fcl_flower.config.sections import PrivacySection
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.models.params import LeNetParams
-from fcl_flower.privacy.randomness import simulated
+from fcl_flower.models.registry import LeNetParams
+from fcl_flower.privacy.mechanism import simulated
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.tensors import load
 from strategies.fedprox_ssgd import FedProxSsgdParams

@@ -9,10 +9,10 @@ from clients.stl import SingleTask
 from fcl_flower.algorithms.base import ClientContext, Params
 from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.core.seeds import derive
+from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData
-from fcl_flower.models.multi_head import MultiHeadModel
+from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.loop import Training
 from strategies.stl import StlParams

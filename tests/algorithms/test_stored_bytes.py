@@ -9,7 +9,7 @@ from fcl_flower.algorithms.hooks import KnowsModel
 from fcl_flower.algorithms.local_only import LocalOnlyLearner
 from fcl_flower.algorithms.registry import algorithm
 from fcl_flower.federation.client import model_bytes
-from fcl_flower.federation.transport.codec import encode
+from fcl_flower.federation.codec import encode
 
 OLD_MODEL = {"memory/teacher"}
 # By method, of a client within its second task: what it stores, and what is the task's;

@@ -5,8 +5,8 @@ from fakes import rounds_of, run_in_process, summary_of, tiny
 from resuming import check_resumed
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.federation.transport.state_store import ContextStateStore
-from fcl_flower.setup import factory
+from fcl_flower.federation.checkpoint import ContextStateStore
+from fcl_flower.setup import build
 from fcl_flower.setup.resolve import resolve
 from strategies.target.server import SAMPLES
 
@@ -44,7 +44,7 @@ def test_the_samples_travel_once_a_task_and_hold_forgetting_back(tmp_path):
     for context in grid.contexts.values():
         kept = ContextStateStore(context).load(before=99).payload[SAMPLES]
         assert kept["x"].shape == (48, 1, 8, 8)
-        plan = factory.build_scenario(resolve(config))
+        plan = build.build_scenario(resolve(config))
         assert kept["labels"].tolist() == list(plan.labels_until(0))
 
 
@@ -70,7 +70,7 @@ def test_where_concepts_are_known_samples_are_made_after_every_round(tmp_path):
     given = {"scenario.name": "concepts", "scenario.reveal_ids": True, "rounds": 3}
     given |= {"classes_per_task": 0, "clients": 3}
     config = tiny(tmp_path, strategy="target", **SMALL, **given)
-    strategy = factory.build_strategy(resolve(config))
+    strategy = build.build_strategy(resolve(config))
     assert strategy.classes_until == (tuple(range(10)),) * 2
     run_in_process(config)
     assert summary_of(tmp_path)["bytes_by_kind"]["down"]["memory"] > 0
@@ -105,7 +105,7 @@ def test_where_concepts_are_known_samples_are_made_after_every_round(tmp_path):
 )
 def test_what_does_not_go_with_it_is_refused(tmp_path, settings, sentence):
     with pytest.raises(ConfigError, match=sentence):
-        factory.validate(resolve(tiny(tmp_path, strategy="target", **settings)))
+        build.validate(resolve(tiny(tmp_path, strategy="target", **settings)))
 
 
 def test_new_classes_are_its_scenario_and_may_open_one_after_the_other(tmp_path):

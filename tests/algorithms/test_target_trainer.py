@@ -19,7 +19,7 @@ from torch import nn
 
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.data.examples import Examples, PublicExamples
-from fcl_flower.models.registry import MultiHeadModel
+from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.distillation import softened_kl
 from fcl_flower.training.loop import Fit, Training, fit
 from fcl_flower.training.tensors import snapshot

@@ -11,7 +11,7 @@ from fcl_flower.algorithms.hooks import AnswersQueries, SelectsModel
 from fcl_flower.algorithms.registry import algorithms
 from fcl_flower.data import examples
 from fcl_flower.data.examples import Examples
-from fcl_flower.setup import factory
+from fcl_flower.setup import build
 
 NAMES = sorted(algorithms())
 TASKS = {"scenario": "overlapped", "rounds": 2, "clients": 2, "tasks": 2}
@@ -75,7 +75,7 @@ def garbage(found):
 @pytest.fixture
 def notes_of(monkeypatch, tmp_path_factory):
     """Return what learners return in a run, with other test samples if asked."""
-    learner, read = factory.build_learner, examples._examples
+    learner, read = build.build_learner, examples._examples
 
     def run(folder, *, spoilt, **given):
         notes = []
@@ -89,7 +89,7 @@ def notes_of(monkeypatch, tmp_path_factory):
             found = read(scenario, plan, split, indices, form)
             return garbage(found) if spoilt and split == "test" else found
 
-        monkeypatch.setattr(factory, "build_learner", recorded)
+        monkeypatch.setattr(build, "build_learner", recorded)
         monkeypatch.setattr(examples, "_examples", split_of)
         examples.task_examples.cache_clear()
         run_in_process(tiny(folder, **given))

@@ -6,11 +6,10 @@ from fakes import rounds_of, run_in_process, summary_of, tiny
 
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.federation.transport import messages
+from fcl_flower.federation import messages
 from fcl_flower.results.result import Result
-from fcl_flower.runtime.flower_project import write_app
-from fcl_flower.runtime.in_process.grid import InProcessGrid
-from fcl_flower.runtime.in_process.run import run_apps
+from fcl_flower.runtime.in_process import InProcessGrid, run_apps
+from fcl_flower.runtime.submission import write_app
 from fcl_flower.training.tensors import dense
 
 CLIENTS = 4

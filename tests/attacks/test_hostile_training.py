@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fcl_flower.attacks.hostile_training import HostileTraining
+from fcl_flower.attacks import HostileTraining
 from fcl_flower.core.types import TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from fcl_flower.attacks.tampering import noisy, overlaid, start_of, turned
-from fcl_flower.core.sparse import SparseArray
+from fcl_flower.attacks import noisy, overlaid, start_of, turned
+from fcl_flower.core.types import SparseArray
 
 
 def row(*values):

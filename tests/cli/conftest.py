@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from fcl_flower.cli import main
-from fcl_flower.runtime import simulation
+from fcl_flower.runtime import local_runs
 
 
 @dataclass
@@ -60,13 +60,13 @@ def fcl(monkeypatch, capsys, tmp_path):
 @pytest.fixture
 def ran(monkeypatch):
     """Record what is run; everything runs in this process."""
-    runs, run_all = [], simulation.run_all
+    runs, run_all = [], local_runs.run_all
 
     def record(place, jobs, watch):
         runs.extend(Run(job.run.config, job.folder, place) for job in jobs)
-        return run_all(simulation.Place(local_data=place.local_data), jobs, watch)
+        return run_all(local_runs.Place(local_data=place.local_data), jobs, watch)
 
-    monkeypatch.setattr(simulation, "run_all", record)
+    monkeypatch.setattr(local_runs, "run_all", record)
     return runs
 
 
@@ -79,7 +79,7 @@ def run_fails(monkeypatch):
             for job in jobs:
                 yield job, act()
 
-        monkeypatch.setattr(simulation, "run_all", run_all)
+        monkeypatch.setattr(local_runs, "run_all", run_all)
 
     return fail_by
 

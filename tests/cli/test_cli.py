@@ -13,8 +13,8 @@ from fcl_flower.cli.options import FLAGS
 from fcl_flower.config.run_config import SHORT, RunConfig
 from fcl_flower.core.errors import ConfigError, RoundError
 from fcl_flower.privacy.accounting import client_release, gaussian_epsilon
-from fcl_flower.runtime.simulation import Place
-from fcl_flower.setup import factory
+from fcl_flower.runtime.local_runs import Place
+from fcl_flower.setup import build
 
 TINY = ["--clients", "2", "--tasks", "2", "--rounds", "1", "--classes-per-task", "2"]
 
@@ -603,7 +603,7 @@ def test_an_interrupted_run_goes_on_with_the_data_it_has_learned(
 
     options = ["--strategy", "fedavg", "--rounds", "3", "--output", "here"]
     with monkeypatch.context() as patched:
-        shown = "fcl_flower.cli.terminal.progress.Display.show"
+        shown = "fcl_flower.cli.progress.Display.show"
         patched.setattr(shown, lambda self, progress: stop_after_a_round(progress))
         assert fcl("simulate", *tables, *options).code == 130
     train = tmp_path / "a" / "task-01" / "train.csv"
@@ -844,7 +844,7 @@ def test_reports_are_made_again_and_compared(fcl, ran, tmp_path):
 
 
 def test_a_study_is_refused_for_a_seed_that_cannot_be_cut(fcl, monkeypatch, tmp_path):
-    cut, seeds = factory.build_scenario, []
+    cut, seeds = build.build_scenario, []
 
     def refusing(run):
         seeds.append(run.config.run.seed)
@@ -852,7 +852,7 @@ def test_a_study_is_refused_for_a_seed_that_cannot_be_cut(fcl, monkeypatch, tmp_
             raise ConfigError("scenario.clients: too many for seed 2")
         return cut(run)
 
-    monkeypatch.setattr(factory, "build_scenario", refusing)
+    monkeypatch.setattr(build, "build_scenario", refusing)
     study = tmp_path / "study.toml"
     study.write_text('seeds = [1, 2]\n[[variant]]\nstrategy.name = "local"\n')
     fcl("study", str(study)).is_refusal("seed 2")

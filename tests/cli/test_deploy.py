@@ -23,15 +23,13 @@ from hypothesis import strategies as st
 
 from fcl_flower.cli import main
 from fcl_flower.core.errors import ConfigError, RoundError
-from fcl_flower.runtime import submission, supernode
-from fcl_flower.runtime import superlink as server_process
+from fcl_flower.runtime import client, submission
+from fcl_flower.runtime import server as server_process
 from fcl_flower.runtime.certificates import Certificates, make_certificates
-from fcl_flower.runtime.connection import server_probe
-from fcl_flower.runtime.connection.server_probe import Obstacle
+from fcl_flower.runtime.client import Obstacle, node_config, run_supernode
 from fcl_flower.runtime.processes import free_port
+from fcl_flower.runtime.server import Addresses, run_superlink
 from fcl_flower.runtime.submission import SuperLink
-from fcl_flower.runtime.superlink import Addresses, run_superlink
-from fcl_flower.runtime.supernode import node_config, run_supernode
 
 NOTE = """
 import json, os, pathlib, sys, time
@@ -81,7 +79,7 @@ def flower(tmp_path, monkeypatch):
             found = map(json.loads, lines)
             return [(call[1:], env) for call, env in found if call[0] == name]
 
-    for module in (server_process, supernode, submission):
+    for module in (server_process, client, submission):
         monkeypatch.setattr(module, "program", lambda name: places[name])
     yield Flower()
     assert not psutil.Process().children(recursive=True)
@@ -265,7 +263,7 @@ sys.exit(3 if str(place / "state" / "in-use.lock") in held else 4)
 
 @pytest.fixture
 def reachable(monkeypatch):
-    monkeypatch.setattr(supernode, "find_obstacle", lambda server, authority: None)
+    monkeypatch.setattr(client, "find_obstacle", lambda server, authority: None)
 
 
 @pytest.mark.process
@@ -319,7 +317,7 @@ sys.exit(4)
 def test_a_client_tries_until_it_is_let_in_and_says_once_why(
     flower, tmp_path, reachable, monkeypatch, capsys
 ):
-    monkeypatch.setattr(supernode, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(client, "RETRY_SECONDS", 0.0)
     flower.install(flower_supernode=REFUSED)
     files, said = certificates(tmp_path / "certs"), []
 
@@ -341,7 +339,7 @@ def test_a_client_tries_until_it_is_let_in_and_says_once_why(
 def test_a_client_without_a_key_is_told_that_it_needs_one(
     flower, tmp_path, reachable, monkeypatch
 ):
-    monkeypatch.setattr(supernode, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(client, "RETRY_SECONDS", 0.0)
     flower.install(flower_supernode=REFUSED)
     said = []
 
@@ -369,7 +367,7 @@ def test_a_client_whose_server_goes_says_so_each_time_it_goes(
 ):
     flower.install(flower_supernode=CUT_OFF)
     found = iter([None, *[Obstacle("nobody is there", True)] * 4])
-    monkeypatch.setattr(supernode, "find_obstacle", lambda *server: next(found))
+    monkeypatch.setattr(client, "find_obstacle", lambda *server: next(found))
     said = []
 
     with pytest.raises(RoundError):
@@ -385,11 +383,11 @@ def test_a_client_whose_server_goes_says_so_each_time_it_goes(
 def test_a_client_waits_for_its_server_but_not_for_another(
     flower, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(supernode, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(client, "RETRY_SECONDS", 0.0)
     flower.install(flower_supernode=STAYS)
     obstacles = [Obstacle("not yet", True)] * 2 + [Obstacle("an impostor", False)]
     found = iter(obstacles)
-    monkeypatch.setattr(supernode, "find_obstacle", lambda *server: next(found))
+    monkeypatch.setattr(client, "find_obstacle", lambda *server: next(found))
     said = []
 
     with pytest.raises(RoundError, match=r"^an impostor$"):
@@ -696,7 +694,7 @@ def test_bad_input_is_answered_with_one_sentence(fcl, tmp_path, arguments, parts
 def superlink(monkeypatch):
     """A SuperLink to which two clients are connected, and what it was given."""
     ran = []
-    monkeypatch.setattr(server_probe, "find_obstacle", lambda *server: None)
+    monkeypatch.setattr(client, "find_obstacle", lambda *server: None)
     monkeypatch.setattr(SuperLink, "connected", lambda self: 2)
     monkeypatch.setattr(
         SuperLink, "run", lambda self, config, report, watch: ran.append(config)
@@ -789,11 +787,11 @@ def test_a_run_is_not_started_where_clients_come_in(fcl, superlink, monkeypatch)
     asked = []
     obstacle = Obstacle("no runs here", False)
     monkeypatch.setattr(
-        server_probe, "find_obstacle", lambda *server: asked.append(server) or obstacle
+        client, "find_obstacle", lambda *server: asked.append(server) or obstacle
     )
 
     assert fcl("run", "--insecure", "--server", "a:1")[2] == "fcl: no runs here\n"
-    assert asked == [("a:1", None, server_probe.CONTROL)]
+    assert asked == [("a:1", None, client.CONTROL)]
     assert superlink == []
 
 
@@ -816,7 +814,7 @@ def test_a_run_that_ends_says_why_and_how_to_go_on(
         (tmp_path / "here" / "checkpoint").mkdir(parents=True)
     monkeypatch.setattr(SuperLink, "run", lost)
     found = [None, Obstacle("the server is gone", True) if gone else None]
-    monkeypatch.setattr(server_probe, "find_obstacle", lambda *server: found.pop(0))
+    monkeypatch.setattr(client, "find_obstacle", lambda *server: found.pop(0))
 
     code, _, err = fcl("run", "--insecure", "--output", "here")
 
@@ -850,7 +848,7 @@ def test_an_interrupted_server_or_client_says_how_to_go_on(fcl, monkeypatch, com
         raise KeyboardInterrupt
 
     monkeypatch.setattr(server_process, "run_superlink", interrupted)
-    monkeypatch.setattr(supernode, "run_supernode", interrupted)
+    monkeypatch.setattr(client, "run_supernode", interrupted)
 
     code, out, _ = fcl(*command, "--insecure")
 

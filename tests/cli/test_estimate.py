@@ -2,7 +2,7 @@
 
 import pytest
 
-from fcl_flower.cli.terminal.estimate import Estimate
+from fcl_flower.cli.tables import Estimate
 
 
 class Clock:

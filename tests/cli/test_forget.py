@@ -7,7 +7,7 @@ import pytest
 from analytic_cases import start
 from fakes import failure, rounds_of, run_in_process
 
-from fcl_flower.federation.transport.state_store import FolderStateStore
+from fcl_flower.federation.checkpoint import FolderStateStore
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -5,7 +5,7 @@ import pytest
 from packages import install
 
 from fcl_flower.algorithms.registry import algorithms
-from fcl_flower.config.describe import describe
+from fcl_flower.config.parsing import describe
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import PluginWarning
 from fcl_flower.data.scenarios.registry import SCENARIOS

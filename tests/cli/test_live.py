@@ -9,10 +9,9 @@ from run_folders import make_run, make_under_way
 
 from fcl_flower.core.errors import RoundError
 from fcl_flower.results.monitoring import live
-from fcl_flower.runtime import simulation
-from fcl_flower.runtime.connection import server_probe
+from fcl_flower.runtime import client, local_runs
+from fcl_flower.runtime.local_runs import Job
 from fcl_flower.runtime.processes import free_port
-from fcl_flower.runtime.simulation import Job
 from fcl_flower.runtime.submission import SuperLink
 
 TINY = ["--clients", "2", "--tasks", "2", "--rounds", "1", "--classes-per-task", "2"]
@@ -42,7 +41,7 @@ def looks(monkeypatch):
                 seen.append(got(port))
                 yield job, RoundError("that is all")
 
-        monkeypatch.setattr(simulation, "run_all", run_all)
+        monkeypatch.setattr(local_runs, "run_all", run_all)
         return port, seen
 
     return looking
@@ -87,9 +86,9 @@ def test_a_run_of_a_real_federation_serves_the_page_of_its_folder(
 
     def run(self, config, report, watch):
         place = Job(SimpleNamespace(config=config), Path(config.run.output))
-        assert len(list(simulation.run_all(None, [place], watch))) == 1
+        assert len(list(local_runs.run_all(None, [place], watch))) == 1
 
-    monkeypatch.setattr(server_probe, "find_obstacle", lambda *server: None)
+    monkeypatch.setattr(client, "find_obstacle", lambda *server: None)
     monkeypatch.setattr(SuperLink, "connected", lambda self: 2)
     monkeypatch.setattr(SuperLink, "run", run)
     shape = ("--strategy", "fedavg", "--tasks", "2", "--classes-per-task", "2")

@@ -4,7 +4,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from fcl_flower.cli.terminal.progress import Display, _bars, describe, time_done
+from fcl_flower.cli.progress import Display, _bars, describe, time_done
 
 
 def progress(**values):

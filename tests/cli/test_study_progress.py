@@ -8,9 +8,9 @@ import pytest
 from fakes import tiny
 from rich.console import Console
 
-from fcl_flower.cli.terminal.study_progress import StudyDisplay
+from fcl_flower.cli.progress import StudyDisplay
 from fcl_flower.core.errors import RoundError
-from fcl_flower.runtime.simulation import Job
+from fcl_flower.runtime.local_runs import Job
 from fcl_flower.setup.resolve import resolve
 
 

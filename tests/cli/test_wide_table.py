@@ -4,7 +4,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from fcl_flower.cli.terminal.wide_table import print_sheet
+from fcl_flower.cli.tables import print_sheet
 from fcl_flower.results.tables import Sheet
 
 HEAD = ("method", "seeds", "accuracy", "before aggregation", "up")

@@ -3,8 +3,7 @@ from typing import Literal
 from pydantic import BaseModel, Field
 
 from fcl_flower.algorithms.registry import algorithms
-from fcl_flower.config.describe import Setting, describe
-from fcl_flower.config.params import Params
+from fcl_flower.config.parsing import Params, Setting, describe
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.data.scenarios.registry import SCENARIOS
 from fcl_flower.models.registry import MODELS

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import clients
 import fcl_flower
 import strategies
-from fcl_flower.core import seeds
+from fcl_flower.core import schedule
 
 ROUNDS, CLIENTS = range(1, 3), range(3)
 TRAINING = {
@@ -33,7 +33,7 @@ def drawn(monkeypatch, strategy, seed, **settings):
         found.add(text.decode())
         return hashlib.sha256(text)
 
-    monkeypatch.setattr(seeds, "hashlib", SimpleNamespace(sha256=sha256))
+    monkeypatch.setattr(schedule, "hashlib", SimpleNamespace(sha256=sha256))
     fcl_flower.simulate(
         *(strategy,),
         **{"clients": 3, "tasks": 2, "dataset": "digits", "model": "small"},
@@ -48,7 +48,9 @@ def purposes(names):
 
 def test_a_seed_is_the_head_of_a_hash_of_its_names():
     digest = hashlib.sha256(b"7/shuffle/2/1/0").digest()
-    assert seeds.derive(7, "shuffle", 2, 1, 0) == int.from_bytes(digest[:8], "big") >> 1
+    assert (
+        schedule.derive(7, "shuffle", 2, 1, 0) == int.from_bytes(digest[:8], "big") >> 1
+    )
 
 
 def test_class_groups_are_drawn_and_learned_by_these_names(monkeypatch):

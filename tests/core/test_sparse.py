@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from fcl_flower.core.errors import WireError
-from fcl_flower.core.sparse import SparseArray
+from fcl_flower.core.types import SparseArray
 
 
 def sparse(shape, indices, values):

@@ -3,7 +3,7 @@ import pytest
 
 from fcl_flower.core import update_checks
 from fcl_flower.core.errors import WireError
-from fcl_flower.core.sparse import SparseArray
+from fcl_flower.core.types import SparseArray
 
 W = np.zeros((2, 3), np.float32)
 EXPECTED = {"base": {"w": W, "b": np.zeros(2, np.float32)}}

@@ -25,13 +25,13 @@ from text_sets import encoded_topics
 from transformers import AutoImageProcessor, AutoTokenizer
 
 import fcl_flower as fcl
-from fcl_flower.data.datasets.images import to_tensor
 from fcl_flower.data.examples import Examples
+from fcl_flower.data.images import to_tensor
 from fcl_flower.exports.hugging_face import mean_pooled
 from fcl_flower.exports.hugging_face.folder import write_transformers
 from fcl_flower.exports.trained import Network, Trained, trained
-from fcl_flower.models.multi_head import Head
-from fcl_flower.models.transformer.params import LoraParams
+from fcl_flower.models.heads import Head
+from fcl_flower.models.registry import LoraParams
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *(f"w{n}" for n in range(36))]

@@ -17,13 +17,13 @@ from fakes import (
 from flwr.app import Message
 from text_sets import write_topics
 
-from fcl_flower.aggregation.interpolation import interpolate
+from fcl_flower.aggregation.mean import interpolate
 from fcl_flower.core.errors import ConfigError, RoundError
-from fcl_flower.core.simulated_clock import SimulatedClock
-from fcl_flower.federation.transport import byte_counts, messages
+from fcl_flower.core.schedule import SimulatedClock
+from fcl_flower.federation import byte_counts, messages
 from fcl_flower.results.run_folder import CHECKPOINT
-from fcl_flower.runtime.in_process.run import run_apps
-from fcl_flower.setup import factory
+from fcl_flower.runtime.in_process import run_apps
+from fcl_flower.setup import build
 from fcl_flower.setup.resolve import resolve
 
 
@@ -333,7 +333,7 @@ def test_impossible_settings_are_refused(tmp_path, values, why):
 def test_an_algorithm_that_needs_rounds_is_refused(tmp_path):
     why = "asynchronous.enabled: got True, expected"
     with pytest.raises(ConfigError, match=why):
-        factory.build_strategy(
+        build.build_strategy(
             resolve(slow(tmp_path, strategy="concept-matching", scenario="overlapped"))
         )
     with pytest.raises(ConfigError, match=why):

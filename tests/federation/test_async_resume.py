@@ -11,16 +11,16 @@ from text_sets import write_topics
 
 from fcl_flower.core.errors import ContractError
 from fcl_flower.core.types import Request, TaskStage
+from fcl_flower.federation.checkpoint import FolderStateStore
 from fcl_flower.federation.forget import forget
-from fcl_flower.federation.pacing.in_flight import (
+from fcl_flower.federation.in_flight import (
     CheckpointStore,
     InFlight,
     Question,
 )
-from fcl_flower.federation.transport.state_store import FolderStateStore
 from fcl_flower.results.event_log import EventLog
 from fcl_flower.results.run_folder import CHECKPOINT
-from fcl_flower.runtime.in_process.run import run_apps
+from fcl_flower.runtime.in_process import run_apps
 
 
 class PulledPlugError(BaseException):

@@ -17,9 +17,9 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 
 from fcl_flower.core.errors import ConfigError, RoundError, WireError
-from fcl_flower.core.sparse import SparseArray
+from fcl_flower.core.types import SparseArray
+from fcl_flower.federation import clients, messages
 from fcl_flower.federation.server_app import main
-from fcl_flower.federation.transport import client_registry, messages
 from fcl_flower.results.event_log import ROUND, EventLog
 from fcl_flower.results.run_folder import CHECKPOINT
 
@@ -322,7 +322,7 @@ def test_a_new_node_that_takes_a_name_waits_while_the_other_is_there(tmp_path):
 def test_a_round_waits_for_a_client_that_died_and_is_still_listed(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(client_registry, "RETURN_SECONDS", 0.05)
+    monkeypatch.setattr(clients, "RETURN_SECONDS", 0.05)
     deaths = []
 
     def dies(who, message, reply):

@@ -14,10 +14,11 @@ from fcl_flower.config.node_config import NodeConfig
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError, RoundError, WireError, refuse
 from fcl_flower.core.types import TaskStage
-from fcl_flower.data.local import client_data, task
+from fcl_flower.data.local import client as client_data
+from fcl_flower.data.local import client as task
 from fcl_flower.federation import client_app
 from fcl_flower.federation.client import Client
-from fcl_flower.setup import factory
+from fcl_flower.setup import build
 from fcl_flower.setup.on_node import resolve_on_node
 from fcl_flower.setup.resolve import resolve
 
@@ -401,7 +402,7 @@ def test_vectors_that_are_missing_or_of_another_width_are_refused(
 )
 def test_a_setting_that_only_clients_know_is_asked_for(tmp_path, change, words):
     with pytest.raises(ConfigError, match=words):
-        factory.build_word_vectors(resolve(config(tmp_path, **change)))
+        build.build_word_vectors(resolve(config(tmp_path, **change)))
 
 
 def test_labels_are_refused_where_data_sets_name_their_classes():
@@ -411,7 +412,7 @@ def test_labels_are_refused_where_data_sets_name_their_classes():
 
 
 def test_the_scenario_is_described_in_a_line(tmp_path):
-    plan = factory.build_scenario(resolve(config(tmp_path, clients=3)))
+    plan = build.build_scenario(resolve(config(tmp_path, clients=3)))
     assert plan.describe() == (
         "local-data: 3 clients with local data, 2 tasks of up to 3 classes"
     )

@@ -7,9 +7,9 @@ from fakes import rounds_of, run_in_process, summary_of, tiny
 
 from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.data.client_data import ScenarioData
+from fcl_flower.data.examples import ScenarioData
 from fcl_flower.federation import client as client_module
-from fcl_flower.models.multi_head import CLOSED, GrowingHead, Head, mask_logits
+from fcl_flower.models.heads import CLOSED, GrowingHead, Head, mask_logits
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.loop import score
 

@@ -21,13 +21,12 @@ from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import RoundError, WireError
 from fcl_flower.core.schedule import Schedule
-from fcl_flower.core.sparse import SparseArray
-from fcl_flower.core.types import TaskStage
+from fcl_flower.core.types import SparseArray, TaskStage
+from fcl_flower.federation import byte_counts, clients, messages
 from fcl_flower.federation.client import Client, model_bytes
-from fcl_flower.federation.identity.client_numbers import ClientNumbers, check_claim
-from fcl_flower.federation.transport import byte_counts, messages, protocol
+from fcl_flower.federation.clients import ClientNumbers, check_claim
 from fcl_flower.results.run_folder import free_folder
-from fcl_flower.setup import factory
+from fcl_flower.setup import build
 from fcl_flower.setup.resolve import resolve
 
 
@@ -268,7 +267,7 @@ def test_a_run_without_a_single_evaluation_fails_and_leaves_a_report(tmp_path):
 
 
 def claim(partition):
-    record = ConfigRecord({"partition": partition, **protocol.own()})
+    record = ConfigRecord({"partition": partition, **clients.own()})
     return lambda message, reply: Message(RecordDict({"who": record}), reply_to=message)
 
 
@@ -512,9 +511,9 @@ def test_progress_is_finished_only_when_the_report_is_there(tmp_path, monkeypatc
 
 def test_both_sides_are_built_from_the_same_model(tmp_path):
     config = tiny(tmp_path)
-    plan = factory.build_scenario(resolve(config))
-    server = factory.build_model(resolve(config), plan).state_dict()
-    client = factory.build_learner(resolve(config), plan, 1).model.state_dict()
+    plan = build.build_scenario(resolve(config))
+    server = build.build_model(resolve(config), plan).state_dict()
+    client = build.build_learner(resolve(config), plan, 1).model.state_dict()
     for name in server:
         np.testing.assert_array_equal(server[name], client[name])
 

@@ -11,9 +11,10 @@ from sklearn.datasets import load_sample_image
 from torch import nn
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.data.datasets.images import to_tensor
-from fcl_flower.models.convolutional import efficientnet_lite
-from fcl_flower.models.convolutional.efficientnet_lite import (
+from fcl_flower.data.images import to_tensor
+from fcl_flower.models import frozen_images
+from fcl_flower.models.build import create_model
+from fcl_flower.models.frozen_images import (
     EPSILON,
     EfficientNetLite,
     EfficientNetLiteParams,
@@ -21,7 +22,6 @@ from fcl_flower.models.convolutional.efficientnet_lite import (
     LiteBlock,
     pretrained_weights,
 )
-from fcl_flower.models.registry import create_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -245,7 +245,7 @@ def test_features_are_computed_once_and_taken_in_place_of_images(body, monkeypat
     x = images(5)
     with torch.no_grad():
         whole = body(x)
-    monkeypatch.setattr(efficientnet_lite, "_CHUNK", 2)
+    monkeypatch.setattr(frozen_images, "_CHUNK", 2)
 
     found = body.frozen_features(x)
 

@@ -9,10 +9,10 @@ from encoders import BLOCKS, KNOWN, TEXTS, WIDTH, enhanced, inputs, model, plain
 from transformers import AutoModel
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.models.registry import create_model
-from fcl_flower.models.transformer import encoder
-from fcl_flower.models.transformer.enhancers import EnhancedTransformer
-from fcl_flower.models.transformer.pretrained import (
+from fcl_flower.models import encoder
+from fcl_flower.models.adapters import EnhancedTransformer
+from fcl_flower.models.build import create_model
+from fcl_flower.models.pretrained import (
     MINILM,
     EncoderParams,
     image_shape,
@@ -119,9 +119,7 @@ def test_without_the_extra_it_is_said_what_to_install(backbone, monkeypatch):
 
 
 def test_the_encoder_that_comes_along_has_to_be_installed(monkeypatch):
-    monkeypatch.setattr(
-        "fcl_flower.models.transformer.pretrained.find_spec", lambda name: None
-    )
+    monkeypatch.setattr("fcl_flower.models.pretrained.find_spec", lambda name: None)
 
     with pytest.raises(
         ConfigError, match=r"got 'minilm', expected its package: .*transformers\]"

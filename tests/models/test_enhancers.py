@@ -11,9 +11,9 @@ from fcl_flower.algorithms.base import ClientContext, Params
 from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData
-from fcl_flower.models.multi_head import MultiHeadModel
-from fcl_flower.models.transformer import encoder
-from fcl_flower.models.transformer.enhancers import Enhancer
+from fcl_flower.models import encoder
+from fcl_flower.models.adapters import Enhancer
+from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.loop import Training
 from fcl_flower.training.tensors import snapshot
 

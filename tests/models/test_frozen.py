@@ -6,9 +6,9 @@ import torch
 from encoders import BLOCKS, KNOWN, WIDTH, inputs
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.models.registry import create_model
-from fcl_flower.models.transformer.frozen import FrozenParams, FrozenTransformer
-from fcl_flower.models.transformer.pretrained import load_encoder
+from fcl_flower.models.build import create_model
+from fcl_flower.models.encoder import FrozenParams, FrozenTransformer
+from fcl_flower.models.pretrained import load_encoder
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

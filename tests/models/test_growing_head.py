@@ -9,8 +9,8 @@ from fcl_flower.algorithms.hooks import KnowsClasses
 from fcl_flower.algorithms.registry import algorithm, algorithms
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import InputSpec, task_data
-from fcl_flower.models.multi_head import CLOSED, Head, MultiHeadModel
-from fcl_flower.setup import factory
+from fcl_flower.models.heads import CLOSED, Head, MultiHeadModel
+from fcl_flower.setup import build
 from fcl_flower.setup.resolve import resolve
 
 ACCEPTED = [
@@ -103,7 +103,7 @@ def test_a_head_that_does_not_grow_is_a_linear_layer():
 
 def test_the_classes_until_a_task_are_those_of_all_clients(tmp_path):
     run = resolve(small(tmp_path, "fedavg", tasks=3, classes_per_task=3))
-    plan = factory.build_scenario(run)
+    plan = build.build_scenario(run)
     for task in range(3):
         found = [plan.labels[index] for index in plan.labels_until(task)]
         assert found == sorted(
@@ -120,16 +120,16 @@ def test_the_classes_until_a_task_are_those_of_all_clients(tmp_path):
 @pytest.mark.parametrize("name", sorted({*ACCEPTED} - GROWN_ANYHOW))
 def test_no_learner_answers_with_a_class_of_a_later_task(tmp_path, name):
     run = resolve(small(tmp_path, name))
-    plan = factory.build_scenario(run)
-    strategy = factory.build_strategy(run)
-    learner = factory.build_learner(run, plan, client=0)
+    plan = build.build_scenario(run)
+    strategy = build.build_strategy(run)
+    learner = build.build_learner(run, plan, client=0)
     model = learner.model
     model.restrict_head(plan.labels_until(0))
-    words = factory.build_tokenizer(run) or factory.build_word_vectors(run)
+    words = build.build_tokenizer(run) or build.build_word_vectors(run)
     form = InputSpec(run.data_root, run.input_shape, True, words)
     data = task_data(plan, 0, 0, form)
     stage = TaskStage(1, 0, starts_task=True, ends_task=True)
-    shared = factory.snapshot(model, model.shared_names())
+    shared = build.snapshot(model, model.shared_names())
     server = strategy.init(shared)
     received = strategy.configure_train(server, stage, 0)
     state, update = learner.train(learner.init(), received, stage, data)
@@ -158,7 +158,7 @@ def test_each_task_opens_its_classes_and_a_run_without_the_setting_none(
     assert not opened
     config = small(tmp_path / "grown", "fedavg", growing_head=True)
     run_in_process(config)
-    plan = factory.build_scenario(resolve(config))
+    plan = build.build_scenario(resolve(config))
     assert {*opened} == {plan.labels_until(0), plan.labels_until(1)}
     assert opened[0] == plan.labels_until(0)
     usual, grown = (rounds_of(tmp_path / kind) for kind in ("usual", "grown"))

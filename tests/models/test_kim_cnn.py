@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from torch.nn.functional import conv1d
 
 from fcl_flower.core.errors import ContractError
-from fcl_flower.models.convolutional.kim_cnn import KimCnn
-from fcl_flower.models.convolutional.sparse_windows import Windows
-from fcl_flower.models.registry import create_model
+from fcl_flower.models.build import create_model
+from fcl_flower.models.words import KimCnn, Windows
 
 WORDS, DEPTH = 10, 4
 
@@ -23,7 +22,7 @@ def word_table(seed=0):
 
 @pytest.fixture(autouse=True)
 def few_filters(monkeypatch, one_thread):
-    monkeypatch.setattr("fcl_flower.models.convolutional.kim_cnn.FILTERS", 7)
+    monkeypatch.setattr("fcl_flower.models.words.FILTERS", 7)
 
 
 def network(seed=0):

@@ -8,7 +8,7 @@ import torch
 from encoders import BLOCKS, KNOWN, RANK, WIDTH, inputs, lora, lora_model, plain
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.models.transformer import lora as lora_module
+from fcl_flower.models import adapters as lora_module
 from fcl_flower.training.tensors import snapshot
 
 # The linear layers of a block, in Hugging Face's own names and order; queries and

@@ -10,19 +10,19 @@ from torch import nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.models.convolutional.efficientnet import Block, EfficientNet
-from fcl_flower.models.convolutional.grey_cnn import GreyCnn
-from fcl_flower.models.convolutional.har_cnn import HarCnn
-from fcl_flower.models.convolutional.lenet import LeNet, LeNetParams, ResponseNorm
-from fcl_flower.models.convolutional.resnet import ResNet18
-from fcl_flower.models.registry import (
-    MODELS,
-    TABULAR,
-    TEXT,
-    check_modality,
-    create_model,
+from fcl_flower.models.build import create_model
+from fcl_flower.models.convolutional import (
+    Block,
+    EfficientNet,
+    GreyCnn,
+    HarCnn,
+    LeNet,
+    LeNetParams,
+    ResNet18,
+    ResponseNorm,
 )
-from fcl_flower.models.transformer.encoder import Transformer
+from fcl_flower.models.encoder import Transformer
+from fcl_flower.models.registry import MODELS, TABULAR, TEXT, check_modality
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -8,8 +8,9 @@ from torch import nn
 
 import fcl_flower as fcl
 from fcl_flower.core.errors import ConfigError, ContractError
-from fcl_flower.models.convolutional.lenet import LeNetParams
-from fcl_flower.models.registry import MODELS, ModelEntry, create_model, from_module
+from fcl_flower.models.build import create_model
+from fcl_flower.models.convolutional import LeNetParams
+from fcl_flower.models.registry import MODELS, ModelEntry, from_module
 
 SHAPE = (1, 4, 4)
 
@@ -121,8 +122,8 @@ def test_a_model_can_live_in_another_package(monkeypatch, tmp_path):
     source = """
 from pydantic import Field
 from torch import nn
-from fcl_flower.config.params import Params
-from fcl_flower.models.registry import ModelEntry
+from fcl_flower.config.parsing import Params
+from fcl_flower.models.build import ModelEntry
 
 class WideParams(Params):
     width: int = Field(3, ge=1)

@@ -8,12 +8,12 @@ from fakes import run_in_process, summary_of, tiny
 from torch.nn.functional import unfold
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.models.convolutional.patch_filters import (
+from fcl_flower.models.build import create_model
+from fcl_flower.models.frozen_images import (
     PatchFilters,
     PatchFiltersParams,
     photo_filters,
 )
-from fcl_flower.models.registry import create_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

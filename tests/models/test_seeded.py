@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from fcl_flower.models.seeded import seeded
+from fcl_flower.models.build import seeded
 
 
 @pytest.mark.parametrize("accelerator", [False, True])

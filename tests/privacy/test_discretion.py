@@ -2,7 +2,7 @@
 
 import pytest
 
-from fcl_flower.privacy.discretion import unforeseen, without_paths
+from fcl_flower.core.errors import unforeseen, without_paths
 
 SAID = {
     "no path": "batch_size: got 0, expected at least 1",

@@ -10,18 +10,17 @@ from torch import nn
 
 from fcl_flower.algorithms import local_training
 from fcl_flower.algorithms.base import ClientLearner
-from fcl_flower.config.privacy import PrivacySection
 from fcl_flower.config.run_config import RunConfig
+from fcl_flower.config.sections import PrivacySection
 from fcl_flower.core.errors import ConfigError, RoundError, WireError
+from fcl_flower.federation import messages
 from fcl_flower.federation.client import model_bytes
-from fcl_flower.federation.transport import messages
-from fcl_flower.models.entry import from_module
-from fcl_flower.models.registry import MODELS
+from fcl_flower.models.registry import MODELS, from_module
 from fcl_flower.privacy.accounting import sampled_epsilon
-from fcl_flower.privacy.randomness import secret_generator
+from fcl_flower.privacy.mechanism import secret_generator
 from fcl_flower.results.diagnostics.privacy import PrivacyDiagnostics
-from fcl_flower.runtime.in_process import run as in_process
-from fcl_flower.setup.factory import build_scenario, validate
+from fcl_flower.runtime import in_process
+from fcl_flower.setup.build import build_scenario, validate
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.private import charge
 

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fcl_flower.core.sparse import SparseArray
-from fcl_flower.core.types import TaskStage, Update
-from fcl_flower.privacy.gaussian import privatize
+from fcl_flower.core.types import SparseArray, TaskStage, Update
+from fcl_flower.privacy.mechanism import privatize
 
 CLIP, Z = 0.5, 2.0
 

@@ -7,13 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fcl_flower.config.privacy import PrivacySection
+from fcl_flower.config.sections import PrivacySection
 from fcl_flower.core.errors import BudgetError, WireError
 from fcl_flower.core.types import Update
 from fcl_flower.privacy.accounting import gaussian_epsilon
-from fcl_flower.privacy.gaussian import privatize
 from fcl_flower.privacy.ledger import FILE, Ledger
-from fcl_flower.privacy.randomness import simulated
+from fcl_flower.privacy.mechanism import privatize, simulated
 
 DELTA = 1e-5
 

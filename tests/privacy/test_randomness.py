@@ -5,8 +5,8 @@ import os
 import numpy as np
 import pytest
 
-from fcl_flower.core.seeds import derive
-from fcl_flower.privacy.randomness import (
+from fcl_flower.core.schedule import derive
+from fcl_flower.privacy.mechanism import (
     SIMULATION,
     is_simulated,
     secret_generator,

@@ -10,13 +10,13 @@ from fakes import failure, run_in_process, summary_of, tiny
 
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError, WireError
+from fcl_flower.federation import messages
 from fcl_flower.federation.server import Server
-from fcl_flower.federation.transport import messages
 from fcl_flower.privacy.accounting import client_release, gaussian_epsilon
 from fcl_flower.privacy.ledger import FILE
 from fcl_flower.results.report.run_page import write_report
-from fcl_flower.runtime.in_process import run as in_process
-from fcl_flower.setup.factory import validate
+from fcl_flower.runtime import in_process
+from fcl_flower.setup.build import validate
 from fcl_flower.setup.resolve import resolve
 
 Z, CLIP = 2.0, 0.1

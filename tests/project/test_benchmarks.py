@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from fcl_flower.data.datasets.registry import load_dataset
+from fcl_flower.data.registry import load_dataset
 
 BENCHMARKS = Path(__file__).parents[2] / "experiments" / "benchmarks"
 COST = {"cpu", "wall", "memory", "load"}

@@ -16,7 +16,7 @@ from fcl_flower.algorithms.registry import algorithms
 from fcl_flower.cli.main import cli
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.data.scenarios.registry import SCENARIOS
-from fcl_flower.federation.transport.state_store import FolderStateStore
+from fcl_flower.federation.checkpoint import FolderStateStore
 from fcl_flower.models.registry import MODELS
 
 ROOT = Path(__file__).parents[2]

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.data.text.vector_files import read_vectors
-from fcl_flower.data.text.word_vectors import word_vectors
+from fcl_flower.data.word_vectors import read_vectors, word_vectors
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

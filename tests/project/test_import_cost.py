@@ -33,7 +33,7 @@ def test_a_client_that_is_ready_has_loaded_torch_and_flower_and_no_other(strateg
         f"""
 import fcl_flower.federation.client_app
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.setup.factory import build_learner, build_scenario
+from fcl_flower.setup.build import build_learner, build_scenario
 from fcl_flower.setup.resolve import resolve
 run = resolve(
     RunConfig.from_settings(
@@ -111,9 +111,9 @@ def test_what_is_refused_is_refused_before_anything_heavy_is_loaded(arguments):
 
 def test_what_waits_beside_a_supernode_has_not_loaded_flower():
     """It lasts for months on small devices, and only looks after the others."""
-    loaded = loaded_by("import fcl_flower.runtime.supernode")
+    loaded = loaded_by("import fcl_flower.runtime.client")
 
-    assert "fcl_flower.runtime.supernode" in loaded
+    assert "fcl_flower.runtime.client" in loaded
     assert not {"torch", "flwr", "numpy", *HEAVY} & loaded
 
 
@@ -121,5 +121,5 @@ def test_what_waits_beside_a_supernode_has_not_loaded_flower():
 def test_what_there_is_can_be_shown_without_anything_heavy(arguments):
     loaded = loaded_by(command(*arguments, code=0))
 
-    assert "fcl_flower.models.entries" in loaded
+    assert "fcl_flower.models.registry" in loaded
     assert not {"torch", "flwr", *HEAVY} & loaded

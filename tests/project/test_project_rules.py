@@ -21,7 +21,7 @@ import strategies
 from fcl_flower.algorithms.registry import algorithm, algorithms
 from fcl_flower.config.parsing import flatten
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.federation.transport import messages
+from fcl_flower.federation import messages
 from fcl_flower.results.report import write_report
 
 ROOT = Path(__file__).parents[2]

@@ -4,8 +4,8 @@ import importlib.util
 import re
 from pathlib import Path
 
-from fcl_flower.federation.coding import assembly
-from fcl_flower.runtime.reverse_proxy.bounds import Bounds
+from fcl_flower.flower import transport
+from fcl_flower.runtime.http import Bounds
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "security.md").read_text()
@@ -23,8 +23,8 @@ def test_the_bounds_are_those_of_the_reverse_proxy():
     assert rows["without TLS handshake and first header"] == head
     assert rows["idle, or within a body"] == f"{Bounds.idle_seconds:.0f} seconds"
     assert rows["body of a call"] == f"{Bounds.body_bytes // 2**20} MiB"
-    most = f"more than {assembly.MOST_TIMES} times what was sent, or than "
-    assert f"{most}{assembly.MOST_BYTES // 2**30} GiB, is refused" in PAGE
+    most = f"more than {transport.MOST_TIMES} times what was sent, or than "
+    assert f"{most}{transport.MOST_BYTES // 2**30} GiB, is refused" in PAGE
 
 
 def test_each_finding_is_held_by_tests_that_there_are():

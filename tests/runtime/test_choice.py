@@ -4,9 +4,8 @@ import pytest
 from fakes import run_in_process, tiny
 
 from fcl_flower.core.errors import ConfigError, RoundError
-from fcl_flower.runtime.studies.choice import settle
-from fcl_flower.runtime.studies.file import read_study
-from fcl_flower.runtime.studies.plan import Choice, Row, Study
+from fcl_flower.runtime.study import Choice, Row, Study, read_study
+from fcl_flower.runtime.study_runs import settle
 
 EPOCHS = ({"training.epochs": 1}, {"training.epochs": 2})
 

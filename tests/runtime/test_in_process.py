@@ -15,10 +15,9 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.errors import RoundError
-from fcl_flower.federation.transport.mailbox import Mailbox, ask, wait_for_all
-from fcl_flower.runtime.in_process.grid import InProcessGrid
-from fcl_flower.runtime.in_process.identity import flower_identity
-from fcl_flower.runtime.in_process.run import run_in_process
+from fcl_flower.federation.mailbox import Mailbox, ask, wait_for_all
+from fcl_flower.flower.identity import flower_identity
+from fcl_flower.runtime.in_process import InProcessGrid, run_in_process
 from strategies.fedavg import FedAvg
 
 

@@ -28,7 +28,7 @@ def test_programs_beside_the_interpreter_come_first(tmp_path, monkeypatch):
 def test_a_process_is_ended_even_where_no_file_can_be_opened():
     program = """
 import os, resource, sys
-from fcl_flower.runtime.lifetime.guardian import guarded, release
+from fcl_flower.runtime.processes import guarded, release
 process = guarded([sys.executable, "-c", "import time; time.sleep(600)"], os.environ)
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 try:

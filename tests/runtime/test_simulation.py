@@ -20,7 +20,7 @@ from text_sets import write_topics
 from fcl_flower.api import compare
 from fcl_flower.core.errors import RoundError
 from fcl_flower.runtime import processes
-from fcl_flower.runtime.simulation import Job, Place, run_all
+from fcl_flower.runtime.local_runs import Job, Place, run_all
 from fcl_flower.setup.resolve import resolve
 
 pytestmark = pytest.mark.ray

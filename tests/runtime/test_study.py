@@ -11,9 +11,8 @@ from fcl_flower.core.errors import ConfigError, RoundError
 from fcl_flower.data.scenarios.registry import SCENARIOS
 from fcl_flower.models.registry import MODELS
 from fcl_flower.results.tables import rows, table
-from fcl_flower.runtime.studies.file import read_study
-from fcl_flower.runtime.studies.plan import Study, with_local_only
-from fcl_flower.runtime.studies.runs import run_folder, run_study
+from fcl_flower.runtime.study import Study, read_study, with_local_only
+from fcl_flower.runtime.study_runs import run_folder, run_study
 
 
 class Runner:

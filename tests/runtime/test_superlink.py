@@ -4,9 +4,9 @@ import pytest
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
-from fcl_flower.federation.identity.node_auth import NodeKeys
+from fcl_flower.flower.node_auth import NodeKeys
 from fcl_flower.runtime.certificates import Certificates, make_certificates
-from fcl_flower.runtime.superlink import _KeyFolder
+from fcl_flower.runtime.server import _KeyFolder
 
 
 @pytest.fixture

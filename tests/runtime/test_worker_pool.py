@@ -15,15 +15,15 @@ from descendants import MARK, marked, vanished
 from fakes import rounds_of, summary_of, tiny
 from flwr.app import Message, RecordDict
 
-from fcl_flower.federation.kept.shared_memory import may_share
-from fcl_flower.federation.transport.mailbox import Mailbox, ask, wait_for_all
-from fcl_flower.privacy.randomness import is_simulated
-from fcl_flower.runtime.in_process.run import run_in_process
-from fcl_flower.runtime.in_process.worker_pool import (
+from fcl_flower.federation.mailbox import Mailbox, ask, wait_for_all
+from fcl_flower.federation.messages import may_share
+from fcl_flower.privacy.mechanism import is_simulated
+from fcl_flower.runtime.in_process import (
     AHEAD,
     DIED,
     PooledGrid,
     WorkerPool,
+    run_in_process,
 )
 
 ROOT = Path(__file__).parents[2]

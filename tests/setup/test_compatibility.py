@@ -2,15 +2,15 @@ import pytest
 
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.setup import factory
-from fcl_flower.setup.compatibility import has_local_data
+from fcl_flower.setup import build
+from fcl_flower.setup.checks import has_local_data
 from fcl_flower.setup.resolve import resolve
 
 
 def refusal(**settings):
     """Return the sentence with which settings are refused, before anything is run."""
     with pytest.raises(ConfigError) as problem:
-        factory.validate(resolve(RunConfig.from_settings(**settings)))
+        build.validate(resolve(RunConfig.from_settings(**settings)))
     (line,) = str(problem.value).splitlines()
     return line
 
@@ -154,7 +154,7 @@ def test_settings_that_do_not_go_together_are_refused(settings, expected):
     ids=str,
 )
 def test_settings_that_do_are_not(settings):
-    factory.validate(resolve(RunConfig.from_settings(**settings)))
+    build.validate(resolve(RunConfig.from_settings(**settings)))
 
 
 LOCAL = {
@@ -220,10 +220,10 @@ def test_what_cannot_be_looked_up_must_be_said_with_local_data(settings, expecte
 def test_local_data_with_all_that_is_asked_are_not_refused(settings):
     assert has_local_data(RunConfig.from_settings(**settings))
     run = resolve(RunConfig.from_settings(**settings, clients=2))
-    factory.validate(run)
+    build.validate(run)
     names = run.config.data.classes
     assert run.config.scenario.classes_per_task == 2
-    spec = factory.build_local_data_spec(run)
+    spec = build.build_local_data_spec(run)
     assert spec.logits == (len(names) or 2)
 
 

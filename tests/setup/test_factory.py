@@ -8,9 +8,10 @@ from fcl_flower.algorithms.local_only import LocalOnlyLearner
 from fcl_flower.algorithms.registry import algorithms
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.models.registry import MODELS, create_model, from_module
-from fcl_flower.setup import factory
-from fcl_flower.setup.device import find_device
+from fcl_flower.models.build import create_model
+from fcl_flower.models.registry import MODELS, from_module
+from fcl_flower.setup import build
+from fcl_flower.setup.build import find_device
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.optimizers import OptimizerChoice
 from strategies.local import NoOpStrategy
@@ -35,14 +36,14 @@ def test_a_device_that_is_not_there_is_refused():
 
 def test_a_single_head_knows_all_labels():
     run = small(head="single")
-    plan = factory.build_scenario(run)
-    network = factory.build_model(run, plan)
+    plan = build.build_scenario(run)
+    network = build.build_model(run, plan)
     assert [head.out_features for head in network.heads] == [plan.num_labels]
 
 
 def test_each_task_has_a_head_of_its_own():
     run = small(head="multi", seed=3)
-    multi = factory.build_model(run, factory.build_scenario(run))
+    multi = build.build_model(run, build.build_scenario(run))
     assert [head.out_features for head in multi.heads] == [2, 2]
     expected = create_model("small", tasks=2, classes=2, single_head=False, seed=3)
     found = multi.state_dict()
@@ -52,7 +53,7 @@ def test_each_task_has_a_head_of_its_own():
 
 def test_all_settings_of_the_scenario_reach_it():
     run = small(seed=5, valid_fraction=0.4)
-    plan = factory.build_scenario(run)
+    plan = build.build_scenario(run)
     assert (plan.seed, len(plan.clients), plan.classes_per_task) == (5, 2, 2)
     task = plan.clients[0][0]
     share = len(task.valid) / (len(task.valid) + len(task.train))
@@ -71,7 +72,7 @@ def test_all_settings_of_the_training_reach_it():
         weight_decay=0.125,
         precision="bfloat16",
     )
-    found = factory.build_training(run)
+    found = build.build_training(run)
     assert found.optimizer == OptimizerChoice("sgd", 0.5, 0.125)
     assert found.precision == "bfloat16"
     assert (found.epochs, found.batch_size, found.learning_rate) == (3, 7, 0.25)
@@ -80,23 +81,23 @@ def test_all_settings_of_the_training_reach_it():
 
 def test_all_settings_of_the_rounds_reach_the_schedule():
     run = small(clients=4, rounds=3, client_fraction=0.5, evaluate_every=2, seed=4)
-    schedule = factory.build_schedule(run, factory.build_scenario(run))
+    schedule = build.build_schedule(run, build.build_scenario(run))
     assert schedule.num_rounds == 6
     assert {len(schedule.participants(number)) for number in range(1, 7)} == {2}
 
 
 def test_hidden_concepts_are_one_task_to_the_rounds():
     run = small(scenario="concepts", rounds=5, classes_per_task=0)
-    schedule = factory.build_schedule(run, factory.build_scenario(run))
+    schedule = build.build_schedule(run, build.build_scenario(run))
     assert schedule.num_rounds == 5
 
 
 @pytest.mark.parametrize("name", algorithms())
 def test_both_sides_of_every_algorithm_are_built_with_its_parameters(name):
     run = resolve(RunConfig.from_settings(strategy=name, clients=2, tasks=2))
-    plan = factory.build_scenario(run)
-    strategy = factory.build_strategy(run)
-    learner = factory.build_learner(run, plan, client=1)
+    plan = build.build_scenario(run)
+    strategy = build.build_strategy(run)
+    learner = build.build_learner(run, plan, client=1)
     assert isinstance(strategy, ServerStrategy)
     assert isinstance(learner, ClientLearner)
     assert strategy.params == learner.params == run.params
@@ -105,9 +106,9 @@ def test_both_sides_of_every_algorithm_are_built_with_its_parameters(name):
 
 def test_a_local_only_run_has_a_server_that_sends_nothing():
     run = small(strategy="fedweit", local_only=True)
-    assert isinstance(factory.build_strategy(run), NoOpStrategy)
-    plan = factory.build_scenario(run)
-    assert isinstance(factory.build_learner(run, plan, client=0), LocalOnlyLearner)
+    assert isinstance(build.build_strategy(run), NoOpStrategy)
+    plan = build.build_scenario(run)
+    assert isinstance(build.build_learner(run, plan, client=0), LocalOnlyLearner)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +125,7 @@ def test_a_local_only_run_has_a_server_that_sends_nothing():
 )
 def test_what_would_fail_later_is_refused_before_a_run(settings, start):
     with pytest.raises(ConfigError) as problem:
-        factory.validate(resolve(RunConfig.from_settings(clients=2, **settings)))
+        build.validate(resolve(RunConfig.from_settings(clients=2, **settings)))
     assert str(problem.value).startswith(start)
 
 
@@ -135,7 +136,7 @@ REFUSING = {"analytic", "lorm", "fedcurv", "fot", "matched-ensemble"}
 
 def refusal(**settings):
     try:
-        factory.build_strategy(resolve(RunConfig.from_settings(**settings)))
+        build.build_strategy(resolve(RunConfig.from_settings(**settings)))
     except ConfigError as problem:
         return str(problem)
     return ""
@@ -167,11 +168,11 @@ def test_the_policy_of_a_run_reaches_its_strategy_and_no_client_that_is_alone():
         examples_limit=3.0,
     )
 
-    strategy = factory.build_strategy(run)
+    strategy = build.build_strategy(run)
 
     assert strategy.aggregation == Aggregation("krum", 0.3, 2.0, "uniform", 3.0)
     alone = small(aggregation="krum", local_only=True)
-    learner = factory.build_learner(alone, factory.build_scenario(alone), client=0)
+    learner = build.build_learner(alone, build.build_scenario(alone), client=0)
     assert learner._strategy.aggregation == Aggregation()
 
 
@@ -250,21 +251,19 @@ def test_a_rule_of_the_strategys_own_goes_with_the_mean_alone(strategy, params):
     own = {f"strategy.{key}": value for key, value in params.items()}
     settings = {"strategy": strategy, "clients": 4, "tasks": 2, **own}
 
-    factory.validate(resolve(RunConfig.from_settings(**settings)))
+    build.validate(resolve(RunConfig.from_settings(**settings)))
     with pytest.raises(
         ConfigError, match=r"^strategy\.aggregation: got '\w+', expected"
     ):
-        factory.validate(
-            resolve(RunConfig.from_settings(**settings, aggregation="krum"))
-        )
+        build.validate(resolve(RunConfig.from_settings(**settings, aggregation="krum")))
 
 
 def test_a_step_of_one_example_is_refused_for_batch_normalisation():
     body = nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.BatchNorm1d(5))
     with MODELS.registered("mine", from_module(body, (1, 8, 8))):
         run, one = small(model="mine"), small(model="mine", batch_size=1)
-        plan = factory.build_scenario(run)
-        learner = factory.build_learner(run, plan, client=0)
+        plan = build.build_scenario(run)
+        learner = build.build_learner(run, plan, client=0)
         assert learner.context.training.smallest_batch == 2
         with pytest.raises(ConfigError, match="batch_size: got 1, expected at least 2"):
-            factory.build_learner(one, plan, client=0)
+            build.build_learner(one, plan, client=0)

@@ -7,8 +7,8 @@ from fcl_flower.algorithms.registry import algorithms
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.data.scenarios.concepts import ConceptsParams
-from fcl_flower.models.convolutional.lenet import LeNetParams
-from fcl_flower.models.transformer.pretrained import MINILM, EncoderParams
+from fcl_flower.models.convolutional import LeNetParams
+from fcl_flower.models.pretrained import MINILM, EncoderParams
 from fcl_flower.setup.resolve import data_root, resolve
 
 

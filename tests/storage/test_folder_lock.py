@@ -6,12 +6,12 @@ import sys
 import pytest
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.storage.folder_lock import COMMAND_LOCK, locked
+from fcl_flower.core.files import COMMAND_LOCK, lock_folder
 
 HOLDER = """
 import sys
 from pathlib import Path
-from fcl_flower.storage.folder_lock import locked
+from fcl_flower.core.files import locked
 with locked(Path(sys.argv[1]), "output"):
     print("mine", flush=True)
     sys.stdin.read()
@@ -37,7 +37,7 @@ def holder(tmp_path):
 def test_a_second_process_is_refused_by_key_and_folder(tmp_path, holder):
     with (
         pytest.raises(ConfigError, match=r"^run.output: got '.*', expected a folder"),
-        locked(tmp_path, "run.output"),
+        lock_folder(tmp_path, "run.output"),
     ):
         pytest.fail("two processes in one folder")
 
@@ -47,22 +47,22 @@ def test_the_lock_dies_with_a_process_that_is_killed(tmp_path, holder):
     holder.kill()
     holder.wait()
     assert list(tmp_path.iterdir()), "what it was killed over"
-    with locked(tmp_path, "output"):
+    with lock_folder(tmp_path, "output"):
         pass
     assert not list(tmp_path.iterdir())
 
 
 def test_the_lock_is_given_back_at_the_end_and_after_an_error(tmp_path):
     for _ in range(2):
-        with pytest.raises(ZeroDivisionError), locked(tmp_path, "output"):
+        with pytest.raises(ZeroDivisionError), lock_folder(tmp_path, "output"):
             raise ZeroDivisionError
     assert not list(tmp_path.iterdir())
 
 
 def test_a_command_and_its_server_have_a_lock_each(tmp_path):
-    with locked(tmp_path, "output", COMMAND_LOCK), locked(tmp_path, "output"):
+    with lock_folder(tmp_path, "output", COMMAND_LOCK), lock_folder(tmp_path, "output"):
         for name in (COMMAND_LOCK, ".lock"):
-            with pytest.raises(ConfigError), locked(tmp_path, "output", name):
+            with pytest.raises(ConfigError), lock_folder(tmp_path, "output", name):
                 pytest.fail("two in one folder")
 
 
@@ -76,11 +76,11 @@ def test_a_lock_that_was_removed_meanwhile_is_not_taken_for_one(tmp_path, monkey
         opened.append(file)
         if len(opened) == 1:
             (tmp_path / ".lock").unlink()  # the other one has finished
-            inner.append(locked(tmp_path, "output"))
+            inner.append(lock_folder(tmp_path, "output"))
             inner[0].__enter__()  # and a third comes
         flock(file, how)
 
     monkeypatch.setattr(fcntl, "flock", late)
-    with pytest.raises(ConfigError), locked(tmp_path, "output"):
+    with pytest.raises(ConfigError), lock_folder(tmp_path, "output"):
         pytest.fail("two in one folder")
     inner[0].__exit__(None, None, None)

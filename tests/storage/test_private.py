@@ -5,8 +5,8 @@ import os
 import pytest
 from fakes import run_in_process, tiny
 
+from fcl_flower.core.files import make_private_folder
 from fcl_flower.runtime.processes import make_folder
-from fcl_flower.storage.private import make_private_folder
 
 PRIVATE = ("checkpoint", "journal.jsonl", "states")
 

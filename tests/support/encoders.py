@@ -7,11 +7,10 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 
-from fcl_flower.models.registry import create_model
-from fcl_flower.models.transformer.encoder import Transformer
-from fcl_flower.models.transformer.enhancers import EnhancedTransformer
-from fcl_flower.models.transformer.lora import LoraParams, LoraTransformer
-from fcl_flower.models.transformer.pretrained import EncoderParams
+from fcl_flower.models.adapters import EnhancedTransformer, LoraParams, LoraTransformer
+from fcl_flower.models.build import create_model
+from fcl_flower.models.encoder import Transformer
+from fcl_flower.models.pretrained import EncoderParams
 
 WIDTH, BLOCKS, WORDS = 16, 3, 40
 BOTTLENECK, CLASSES, RANK = 4, 5, 2

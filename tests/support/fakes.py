@@ -6,11 +6,11 @@ import numpy as np
 from flwr.app import Error, Message
 
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.core.sparse import SparseArray
-from fcl_flower.federation.transport.messages import decode_request
+from fcl_flower.core.types import SparseArray
+from fcl_flower.federation.messages import decode_request
 from fcl_flower.results.recorder import Recorder
-from fcl_flower.runtime.in_process import grid as one_process
-from fcl_flower.runtime.in_process.run import run_apps
+from fcl_flower.runtime import in_process as one_process
+from fcl_flower.runtime.in_process import run_apps
 
 
 class InProcessGrid(one_process.InProcessGrid):

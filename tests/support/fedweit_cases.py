@@ -8,10 +8,9 @@ from clients.fedweit.client import FedWeit
 from clients.fedweit.equations import gate
 from clients.fedweit.task_model import OldTask, TaskModel, TaskTensors
 from fcl_flower.algorithms.base import ClientContext
-from fcl_flower.core.sparse import SparseArray
-from fcl_flower.core.types import TaskStage
+from fcl_flower.core.types import SparseArray, TaskStage
 from fcl_flower.data.examples import Examples, TaskData
-from fcl_flower.models.registry import MultiHeadModel
+from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.loop import Training
 from fcl_flower.training.tensors import snapshot
 from strategies.fedweit import FedWeitParams

@@ -6,7 +6,7 @@ from torch import nn
 from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData
-from fcl_flower.models.registry import MultiHeadModel
+from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.loop import Training
 from fcl_flower.training.optimizers import OptimizerChoice
 from fcl_flower.training.tensors import snapshot

@@ -20,9 +20,9 @@ from flwr.app import (
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
-from fcl_flower.core.sparse import SparseArray
-from fcl_flower.federation.transport import messages
-from fcl_flower.federation.transport.codec import encode
+from fcl_flower.core.types import SparseArray
+from fcl_flower.federation import messages
+from fcl_flower.federation.codec import encode
 
 # ---- what is sent: content -> another content, made of the honest one
 

@@ -5,8 +5,8 @@ from fakes import asked_in, failure, rounds_of, run_in_process
 from flwr.app import Message
 from mutants import array_of, with_array
 
-from fcl_flower.federation.transport import messages
-from fcl_flower.federation.transport.replies import QUERY
+from fcl_flower.federation import messages
+from fcl_flower.federation.replies import QUERY
 
 
 def hostile_and_absent(folder, config, number, group, tensor):

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fcl_flower.models.registry import MultiHeadModel
+from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.loop import Training
 
 TRAINING = Training(epochs=1, batch_size=8, learning_rate=0.05)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from fcl_flower.models.registry import MultiHeadModel
+from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.distillation import (
     DistillationSet,
     distill,

@@ -6,7 +6,7 @@ from torch import nn
 
 from fcl_flower.algorithms.base import ClientContext, Params
 from fcl_flower.algorithms.local_training import LocalTraining
-from fcl_flower.models.multi_head import MultiHeadModel
+from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.feature_cache import FeatureCache, frozen_features
 from fcl_flower.training.loop import Training
 from fcl_flower.training.tensors import snapshot

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from fcl_flower.core.errors import ContractError
-from fcl_flower.core.seeds import derive
+from fcl_flower.core.schedule import derive
 from fcl_flower.data.examples import Examples, in_batches
-from fcl_flower.models.registry import create_model
+from fcl_flower.models.build import create_model
 from fcl_flower.training.loop import Fit, Score, Training, fit, score
 from fcl_flower.training.tensors import arrays_of, load, snapshot, to_numpy, to_torch
 

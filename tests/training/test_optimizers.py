@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fcl_flower.core.seeds import derive
+from fcl_flower.core.schedule import derive
 from fcl_flower.data.examples import Examples
 from fcl_flower.training.loop import Fit, Score, Training, fit
 from fcl_flower.training.optimizers import OptimizerChoice

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from fcl_flower.config.privacy import PrivacySection
+from fcl_flower.config.sections import PrivacySection
 from fcl_flower.core.errors import BudgetError
 from fcl_flower.data.examples import Examples
 from fcl_flower.privacy.accounting import sampled_epsilon

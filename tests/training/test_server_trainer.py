@@ -8,7 +8,7 @@ from fakes import exact
 from torch import nn
 
 from fcl_flower.data.examples import PublicExamples
-from fcl_flower.models.registry import MultiHeadModel
+from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.loop import Training
 from fcl_flower.training.server_trainer import ServerTrainer
 from fcl_flower.training.tensors import snapshot

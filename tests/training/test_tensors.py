@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from fcl_flower.core.errors import ContractError
-from fcl_flower.core.sparse import SparseArray
+from fcl_flower.core.types import SparseArray
 from fcl_flower.training.tensors import load
 
 VALUES = np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], np.float32)

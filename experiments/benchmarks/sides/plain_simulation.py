@@ -16,14 +16,19 @@ import time
 from pathlib import Path
 
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.runtime.flower_project import (
+from fcl_flower.runtime.processes import (
+    await_port,
+    free_port,
+    guarded,
+    program,
+    release,
+)
+from fcl_flower.runtime.submission import (
     SUPERLINK,
     environment,
     write_app,
     write_superlink,
 )
-from fcl_flower.runtime.lifetime.guardian import guarded, release
-from fcl_flower.runtime.processes import await_port, free_port, program
 
 
 def main() -> None:

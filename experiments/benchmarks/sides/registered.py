@@ -2,7 +2,7 @@
 
 from simple_cnn import BATCH_SIZE, FEATURES, LEARNING_RATE
 
-from fcl_flower.models.entry import ModelEntry
+from fcl_flower.models.registry import ModelEntry
 
 SIMPLE_CNN = ModelEntry(
     "simple_cnn:SimpleCnn",

@@ -2,11 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from fcl_flower.core.lazy import lazy_names
+from fcl_flower.core.registry import lazy_names
 
 if TYPE_CHECKING:
-    from fcl_flower.data.scenarios.given.avalanche import from_avalanche
-    from fcl_flower.data.scenarios.given.tasks import GivenTasks, TaskSamples
+    from fcl_flower.data.scenarios.given import GivenTasks, TaskSamples, from_avalanche
     from fcl_flower.data.scenarios.registry import SCENARIOS, Scenario, draw_scenario
 
 __all__ = [
@@ -22,7 +21,6 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "registry": "SCENARIOS Scenario draw_scenario",
-        "given.tasks": "GivenTasks TaskSamples",
-        "given.avalanche": "from_avalanche",
+        "given": "GivenTasks TaskSamples from_avalanche",
     },
 )

@@ -6,14 +6,13 @@ from typing import Literal, TypeAlias
 import numpy as np
 from pydantic import Field
 
-from fcl_flower.config.params import Params
+from fcl_flower.config.parsing import Params
 from fcl_flower.core.errors import refuse
-from fcl_flower.core.seeds import derive
-from fcl_flower.data.datasets.base import Dataset
+from fcl_flower.core.schedule import derive
+from fcl_flower.data.datasets import Dataset
 from fcl_flower.data.partition import Indices, split_in_turn, train_valid_split
-from fcl_flower.data.scenarios.class_groups import Group
-from fcl_flower.data.scenarios.plan import Task, TaskStreams
-from fcl_flower.data.scenarios.spec import ScenarioSpec
+from fcl_flower.data.scenarios.groups import Group
+from fcl_flower.data.scenarios.plan import ScenarioSpec, Task, TaskStreams
 
 FEWEST = {"train": 2, "test": 1}
 """Samples of a concept that a client needs: one to train is held out to validate."""

@@ -3,16 +3,171 @@
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, TypeAlias
+from types import MappingProxyType
+from typing import Any, Generic, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import TypeVar
 
-from fcl_flower.data.scenarios.concept_stream import ConceptStream
+from fcl_flower.config.parsing import Params
+from fcl_flower.core.errors import refuse
+from fcl_flower.core.schedule import derive
+from fcl_flower.data.datasets import Dataset
+from fcl_flower.data.derived import PREFIX
+from fcl_flower.data.partition import Indices
+
+P_co = TypeVar("P_co", bound=Params, default=Params, covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ScenarioSpec(Generic[P_co]):
+    """What a scenario is drawn from.
+
+    Attributes:
+        sources: the data sets; none where clients have local data.
+        clients: number of clients, at least 1.
+        tasks: tasks per client, at least 1.
+        classes_per_task: at least 2; 0 where tasks share out all classes.
+        valid_fraction: share of a task's training samples kept for validation.
+        params: settings of the scenario itself.
+        max_train_per_class: training samples of each class for all together, those of
+            the server included; 0 for all there are.
+        max_test_per_class: likewise.
+        public_fraction: share of each class's training samples that are the server's,
+            in [0, 1).
+        public: the server's own data set; None for none.
+        seed: the run's seed.
+    """
+
+    sources: tuple[Dataset, ...]
+    clients: int
+    tasks: int
+    classes_per_task: int
+    valid_fraction: float
+    params: P_co
+    max_train_per_class: int = 0
+    max_test_per_class: int = 0
+    public_fraction: float = 0.0
+    public: Dataset | None = None
+    seed: int = 0
+
+    def rng(self, purpose: str, *key: int) -> np.random.Generator:
+        """Return the generator of one purpose."""
+        return np.random.default_rng(derive(self.seed, f"scenario-{purpose}", *key))
+
+    def shuffled_class(
+        self, source: Dataset, split: Literal["train", "test"], label: int
+    ) -> Indices:
+        """Return the samples of a class that are used, in a shuffled order."""
+        train = split == "train"
+        y = (source.train if train else source.test).y
+        most = self.max_train_per_class if train else self.max_test_per_class
+        # By name, so that the samples are the same in whatever order data sets come.
+        rng = self.rng(f"{split}/{source.name}", label)
+        return rng.permutation(np.flatnonzero(y == label))[: most or None]
+
+    def samples(
+        self, source: Dataset, split: Literal["train", "test"], labels: Iterable[int]
+    ) -> Indices:
+        """Return the samples of some classes that are used, ascending."""
+        train = split == "train"
+        if self.max_train_per_class if train else self.max_test_per_class:
+            found = [self.shuffled_class(source, split, label) for label in labels]
+            return np.sort(np.concatenate(found))
+        y = (source.train if train else source.test).y
+        return np.flatnonzero(np.isin(y, list(labels)))
+
+
+@dataclass(frozen=True, slots=True)
+class ConceptStream:
+    """The order in which clients have concepts (Jiang et al., 2025, section V.A).
+
+    All follows from the seed, the client and the round, so that server and client
+    know the same, whichever clients take part or fail.
+
+    Attributes:
+        concepts: how many there are, at least 1.
+        window: training samples that a client has in a round, at least 2.
+        mean_duration: with probability ``1 / mean_duration`` a client's concept is
+            drawn anew, so that it lasts so many draws on average: 1 is the paper's;
+            0 gives a client all concepts at once and all of its samples.
+        seed: the run's seed.
+    """
+
+    concepts: int
+    window: int
+    mean_duration: int
+    seed: int
+
+    def concepts_at(self, client: int, server_round: int) -> tuple[int, ...]:
+        """Return the concepts of a client in a round, which is counted from 1."""
+        if not self.mean_duration:
+            return tuple(range(self.concepts))
+        return (_concept(self, client, server_round),)
+
+    def concept_at(self, client: int, server_round: int) -> int:
+        """Return the only concept of a client in a round.
+
+        Raises:
+            ValueError: it has all at once.
+        """
+        (concept,) = self.concepts_at(client, server_round)
+        return concept
+
+    def samples(
+        self, client: int, server_round: int, concept: int, chunk: Indices
+    ) -> Indices:
+        """Return what a client has in a round of its ``chunk`` of a concept.
+
+        A cyclic window: each visit goes on behind the last one, in a shuffled order.
+        """
+        if not self.mean_duration:
+            return chunk
+        size = min(self.window, len(chunk))
+        earlier = sum(
+            _concept(self, client, number) == concept
+            for number in range(1, server_round)
+        )
+        shuffled = self._rng("order", client, concept).permutation(chunk)
+        window = (earlier * size + np.arange(size)) % len(chunk)
+        return np.sort(shuffled[window])
+
+    def describe(self) -> str:
+        """Return in words how concepts follow each other."""
+        if not self.mean_duration:
+            return "all at once"
+        how = (
+            "one a round"
+            if self.mean_duration == 1
+            else f"one for {self.mean_duration} rounds or so"
+        )
+        return f"{how}, {self.window} samples at a time"
+
+    def to_dict(self) -> dict[str, int]:
+        """Return what ``scenario.json`` holds of it."""
+        return {"window": self.window, "mean_duration": self.mean_duration}
+
+    def _rng(self, purpose: str, *key: int) -> np.random.Generator:
+        return np.random.default_rng(derive(self.seed, f"stream-{purpose}", *key))
+
+
+@lru_cache(maxsize=100_000)
+def _concept(stream: ConceptStream, client: int, server_round: int) -> int:
+    # Back to the last round in which it was drawn; not by recursion, since a concept
+    # may last for more rounds than Python allows calls.
+    number = server_round
+    while True:
+        draw = np.random.default_rng(
+            derive(stream.seed, "stream-concept", client, number)
+        )
+        if number == 1 or draw.random() < 1 / stream.mean_duration:
+            return int(draw.integers(stream.concepts))
+        number -= 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -218,3 +373,50 @@ class Scenario:
     def save(self, path: Path) -> None:
         """Write the plan as JSON; the same plan gives the same bytes."""
         path.write_text(json.dumps(self.to_dict(), indent=1) + "\n", encoding="utf-8")
+
+
+def merged_labels(
+    text: str, sources: Sequence[Dataset]
+) -> Mapping[tuple[str, int], tuple[str, int]]:
+    """Return what (dataset, label id) pairs stand for, where it is not themselves.
+
+    Classes of one name are one class, that of the first data set of the group that has
+    it.
+
+    Args:
+        text: groups of names of data sets, such as ``yelp=amazon,a=b=c``.
+        sources: all data sets, those of the server included.
+
+    Raises:
+        ConfigError: a group is not of different data sets of the run, a data set is in
+            two groups, or one has no class name in common with those before it.
+    """
+    # Settings are chosen on held-out samples of the sets that the text names.
+    known = {source.name.removeprefix(PREFIX): source for source in sources}
+    groups = [
+        [name.strip() for name in group.split("=")]
+        for group in text.split(",")
+        if group.strip()
+    ]
+    names = [name for group in groups for name in group]
+    for name in names:
+        if name not in known:
+            expected = f"data sets of the run, not {name!r}: {', '.join(known)}"
+            raise refuse("merge_labels", text, expected)
+    if len(set(names)) < len(names) or any(len(group) == 1 for group in groups):
+        expected = "groups of two or more names, each of them once"
+        raise refuse("merge_labels", text, expected)
+    merged = {}
+    for group in groups:
+        first: dict[str, tuple[str, int]] = {}
+        for name in group:
+            class_names = known[name].class_names
+            if first and first.keys().isdisjoint(class_names):
+                expected = f"a class name that {name!r} has in common with those before"
+                raise refuse("merge_labels", text, expected)
+            for label, class_name in enumerate(class_names):
+                own = (known[name].name, label)
+                one = first.setdefault(class_name, own)
+                if one != own:
+                    merged[own] = one
+    return MappingProxyType(merged)

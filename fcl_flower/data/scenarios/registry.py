@@ -7,22 +7,25 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from fcl_flower.config.params import Params
+from fcl_flower.config.parsing import Params
 from fcl_flower.core.errors import ContractError, refuse
 from fcl_flower.core.registry import Registry
-from fcl_flower.data.datasets.registry import load_dataset
-from fcl_flower.data.scenarios.class_groups import classes, mixed, overlapped
-from fcl_flower.data.scenarios.class_incremental import (
+from fcl_flower.data.registry import load_dataset
+from fcl_flower.data.scenarios.concepts import ConceptsParams, concept_tasks
+from fcl_flower.data.scenarios.groups import classes, mixed, overlapped, text_tasks
+from fcl_flower.data.scenarios.incremental import (
     ClassIncrementalParams,
     class_incremental_tasks,
     public_tasks,
 )
-from fcl_flower.data.scenarios.concept_stream import ConceptStream
-from fcl_flower.data.scenarios.concepts import ConceptsParams, concept_tasks
-from fcl_flower.data.scenarios.merged_labels import merged_labels
-from fcl_flower.data.scenarios.plan import Scenario, Task, TaskStreams
-from fcl_flower.data.scenarios.spec import ScenarioSpec
-from fcl_flower.data.scenarios.text_pool import text_tasks
+from fcl_flower.data.scenarios.plan import (
+    ConceptStream,
+    Scenario,
+    ScenarioSpec,
+    Task,
+    TaskStreams,
+    merged_labels,
+)
 
 __all__ = [
     "SCENARIOS",

@@ -7,12 +7,12 @@ from pathlib import Path
 import torch
 
 from fcl_flower.core.errors import extra, refuse
-from fcl_flower.data.datasets.images import PIXEL_DEVIATION, PIXEL_MEAN
+from fcl_flower.data.images import PIXEL_DEVIATION, PIXEL_MEAN
 from fcl_flower.exports.trained import Trained
-from fcl_flower.models.multi_head import Head
-from fcl_flower.models.transformer.encoder import Transformer
-from fcl_flower.models.transformer.lora import LoraTransformer
-from fcl_flower.models.transformer.pretrained import EncoderParams, load_tokenizer
+from fcl_flower.models.adapters import LoraTransformer
+from fcl_flower.models.encoder import Transformer
+from fcl_flower.models.heads import Head
+from fcl_flower.models.pretrained import EncoderParams, load_tokenizer
 
 _TOLERANCE = 1e-4
 _MODALITIES = {

@@ -28,7 +28,7 @@ In the diagnostics of the server side (`fcl_flower.algorithms.base`):
 Every other scalar is recorded in ``rounds.jsonl`` as it is.
 """
 
-from fcl_flower.config.privacy import PrivacySection
+from fcl_flower.config.sections import PrivacySection
 from fcl_flower.data.scenarios.registry import Scenario
 from fcl_flower.privacy.ledger import Ledger
 from fcl_flower.results.diagnostics.adapters import AdapterDiagnostics

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fcl_flower.core.errors import ContractError
-from fcl_flower.data.scenarios.concept_stream import ConceptStream
+from fcl_flower.data.scenarios.plan import ConceptStream
 from fcl_flower.results.diagnostics.base import Scalars, TaskId
 
 CLUSTER = re.compile(r"cluster/([0-9]+)")

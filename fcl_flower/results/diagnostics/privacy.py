@@ -5,9 +5,9 @@ from typing import Any
 
 from typing_extensions import override
 
-from fcl_flower.config.privacy import PrivacySection
+from fcl_flower.config.sections import PrivacySection
 from fcl_flower.privacy.ledger import Ledger
-from fcl_flower.privacy.randomness import is_simulated
+from fcl_flower.privacy.mechanism import is_simulated
 from fcl_flower.results.diagnostics.told_epsilon import ToldEpsilon
 
 EPSILON = "epsilon"

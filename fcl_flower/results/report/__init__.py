@@ -6,7 +6,7 @@ and the same files give the same bytes. It loads nothing: no script, font or pic
 
 from typing import TYPE_CHECKING
 
-from fcl_flower.core.lazy import lazy_names
+from fcl_flower.core.registry import lazy_names
 
 if TYPE_CHECKING:
     from fcl_flower.results.report.comparison.page import (

@@ -45,7 +45,7 @@ class BytesByKind(_Record):
 class Hidden(_Record):
     """How clients get data of hidden concepts.
 
-    See `fcl_flower.data.scenarios.concept_stream`.
+    See `fcl_flower.data.scenarios.plan`.
     """
 
     window: int

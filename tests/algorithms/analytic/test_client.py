@@ -11,7 +11,7 @@ from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData
-from fcl_flower.models.multi_head import MultiHeadModel
+from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.loop import Training
 from strategies.analytic import AnalyticParams
 from strategies.analytic.received import check

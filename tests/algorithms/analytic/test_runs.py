@@ -9,8 +9,8 @@ from analytic_cases import start
 from fakes import exact as plain
 from fakes import failure, rounds_of, run_in_process, summary_of
 
-from fcl_flower.federation.transport.state_store import FolderStateStore
-from fcl_flower.setup import factory
+from fcl_flower.federation.checkpoint import FolderStateStore
+from fcl_flower.setup import build
 from fcl_flower.setup.resolve import resolve
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -143,7 +143,7 @@ def test_hidden_concepts_are_one_task_with_new_data_in_every_round(tmp_path):
 def test_the_sizes_of_the_network_are_known_to_the_server(tmp_path, head, sizes):
     scenario = "class-incremental" if head == "single" else "overlapped"
     run = resolve(start(tmp_path, scenario=scenario, head=head))
-    made = factory.build_strategy(run)
+    made = build.build_strategy(run)
     assert (made.features, made.classes, made.single_head) == sizes
 
 

@@ -13,7 +13,7 @@ from clients.apd.tasks import ApdTasks, local_of
 from fcl_flower.algorithms.registry import algorithm
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.core.types import TaskStage
-from fcl_flower.models.registry import MultiHeadModel
+from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.tensors import dense
 from strategies.apd import ApdParams
 

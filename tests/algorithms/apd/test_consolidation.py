@@ -7,7 +7,7 @@ import pytest
 
 from clients.apd.consolidation import consolidate, group_tasks, split_group
 from clients.apd.tasks import local_of
-from fcl_flower.core.sparse import SparseArray
+from fcl_flower.core.types import SparseArray
 from fcl_flower.training.tensors import dense
 
 

@@ -11,8 +11,7 @@ from resuming import check_resumed, small
 from clients.fedprox_apd import FedProxApd
 from fcl_flower.algorithms.registry import algorithm
 from fcl_flower.core.errors import ConfigError, WireError
-from fcl_flower.core.sparse import SparseArray
-from fcl_flower.core.types import Update
+from fcl_flower.core.types import SparseArray, Update
 from fcl_flower.training.tensors import snapshot
 from strategies.fedprox_apd import FedProxApdParams, SharedWeights
 

@@ -9,7 +9,7 @@ from scipy.spatial.distance import pdist
 
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import TaskStage, Update
-from fcl_flower.federation.transport import messages
+from fcl_flower.federation import messages
 from strategies.concept_matching import ConceptMatchingParams
 from strategies.concept_matching import server as concept_server
 from strategies.concept_matching.gram_matrix import gram, gram_of_directions
@@ -174,7 +174,7 @@ def test_the_median_ignores_examples_and_outliers():
 
 
 def test_a_median_of_many_pieces_is_numpys(monkeypatch):
-    monkeypatch.setattr("fcl_flower.aggregation.by_coordinate._CELLS", 9)
+    monkeypatch.setattr("fcl_flower.aggregation.robust._CELLS", 9)
     weights = np.random.default_rng(0).normal(size=(4, 11)).astype(np.float32)
     strategy = server(concepts=1, aggregation="median")
     sent = {i: Update({"base": {"w": row}}, 1) for i, row in enumerate(weights)}

@@ -6,7 +6,7 @@ from fakes import rounds_of, run_in_process, tiny
 from queries import hostile_and_absent
 from resuming import check_resumed
 
-from fcl_flower.federation.transport.replies import QUERY
+from fcl_flower.federation.replies import QUERY
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

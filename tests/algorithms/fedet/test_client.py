@@ -14,7 +14,7 @@ from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.algorithms.local_only import LocalOnlyLearner
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, PublicExamples, TaskData
-from fcl_flower.models.registry import MultiHeadModel
+from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.distillation import predict_logits
 from fcl_flower.training.loop import Training
 from fcl_flower.training.tensors import load, snapshot

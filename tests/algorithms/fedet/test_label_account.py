@@ -7,7 +7,7 @@ from fakes import asked_in, failure, run_in_process, summary_of, tiny
 
 from fcl_flower.core.errors import WireError
 from fcl_flower.results.diagnostics.labels import LabelDiagnostics
-from fcl_flower.runtime.in_process import run as in_process
+from fcl_flower.runtime import in_process
 
 TOLD = {"groups": 1, "distribution": "noised", "entropy": "noised", "noise": 5.0}
 

@@ -12,8 +12,8 @@ from clients.fedet.label_statistics import (
     label_loss,
     label_statistics,
 )
-from fcl_flower.core.seeds import derive
-from fcl_flower.privacy.randomness import secret_generator, simulated
+from fcl_flower.core.schedule import derive
+from fcl_flower.privacy.mechanism import secret_generator, simulated
 
 TRAINED = np.array([0, 0, 0, 2, 2, 3])
 NEW = np.array([2, 3, 2])

@@ -18,12 +18,12 @@ from clients.fedweit.client import FedWeit
 from clients.fedweit.task_model import TaskModel
 from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.core.sparse import SparseArray
-from fcl_flower.core.types import TaskStage
+from fcl_flower.core.types import SparseArray, TaskStage
 from fcl_flower.data.examples import Examples, TaskData
-from fcl_flower.federation.transport import messages
-from fcl_flower.models.convolutional.kim_cnn import KimCnn
-from fcl_flower.models.registry import MultiHeadModel, create_model
+from fcl_flower.federation import messages
+from fcl_flower.models.build import create_model
+from fcl_flower.models.heads import MultiHeadModel
+from fcl_flower.models.words import KimCnn
 from fcl_flower.training.loop import Training
 from fcl_flower.training.tensors import dense, snapshot
 from strategies.fedseit import FedSeitParams
@@ -40,14 +40,14 @@ UNTRAINED = 1e-9
 
 @pytest.fixture(autouse=True)
 def small_and_forgotten(monkeypatch, one_thread):
-    monkeypatch.setattr("fcl_flower.models.convolutional.kim_cnn.FILTERS", FILTERS)
+    monkeypatch.setattr("fcl_flower.models.words.FILTERS", FILTERS)
     monkeypatch.setattr("clients.fedseit.branches.CHUNK", 5)
     branches_module._table.cache_clear()
 
 
 @pytest.fixture
 def no_dropout(monkeypatch):
-    monkeypatch.setattr("fcl_flower.models.convolutional.kim_cnn.DROPOUT", 0.0)
+    monkeypatch.setattr("fcl_flower.models.words.DROPOUT", 0.0)
 
 
 def word_table(seed=0):

@@ -7,8 +7,7 @@ import pytest
 from fakes import exact
 
 from fcl_flower.core.errors import WireError
-from fcl_flower.core.sparse import SparseArray
-from fcl_flower.core.types import TaskStage, Update
+from fcl_flower.core.types import SparseArray, TaskStage, Update
 from strategies.fedseit import FedSeitParams
 from strategies.fedseit.server import FedSeit
 from strategies.fedweit import FedWeitParams

@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 
 from fcl_flower.algorithms.registry import algorithm
 from fcl_flower.core.errors import ConfigError, WireError
-from fcl_flower.core.sparse import SparseArray
-from fcl_flower.core.types import TaskStage, Update
-from fcl_flower.federation.coding.wire_format import WireFormat
-from fcl_flower.federation.transport import messages
+from fcl_flower.core.types import SparseArray, TaskStage, Update
+from fcl_flower.federation import messages
+from fcl_flower.federation.wire_format import WireFormat
 from strategies.fedweit import FedWeitParams
 from strategies.fedweit.adapter_selection import (
     Adapter,

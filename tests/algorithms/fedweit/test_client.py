@@ -18,8 +18,8 @@ from torch import nn
 
 from clients.fedweit.client import carried, density, overwritten
 from clients.fedweit.equations import compose
-from fcl_flower.core.sparse import SparseArray
-from fcl_flower.models.registry import MultiHeadModel
+from fcl_flower.core.types import SparseArray
+from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.tensors import dense, snapshot
 from strategies.fedweit import FedWeitParams
 from strategies.fedweit.server import FedWeit as Server

@@ -12,7 +12,7 @@ from clients.fedweit.equations import (
     top_channels,
 )
 from clients.fedweit.foreign_adapters import ForeignBank
-from fcl_flower.core.sparse import SparseArray
+from fcl_flower.core.types import SparseArray
 
 
 def test_theta_is_gated_base_plus_adapter_plus_weighted_foreign_adapters():

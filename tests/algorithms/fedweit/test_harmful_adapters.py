@@ -10,8 +10,8 @@ from fedweit_cases import NOTHING, data, foreign_payload, learner, stage
 from flwr.app import ArrayRecord, Message, RecordDict
 
 from clients.fedweit.client import FedWeit
-from fcl_flower.core.sparse import SparseArray
-from fcl_flower.federation.transport import messages
+from fcl_flower.core.types import SparseArray
+from fcl_flower.federation import messages
 
 ADAPTERS = foreign_payload(1)["adapters/1/0"]
 

@@ -7,8 +7,7 @@ import pytest
 
 from fcl_flower.aggregation.policy import Aggregation
 from fcl_flower.core.errors import ConfigError, WireError
-from fcl_flower.core.sparse import SparseArray
-from fcl_flower.core.types import TaskStage, Update
+from fcl_flower.core.types import SparseArray, TaskStage, Update
 from strategies.fedweit import FedWeitParams
 from strategies.fedweit.server import FedWeit
 

@@ -10,7 +10,7 @@ from clients.fedseit.client import FedSeit as ClientLearner
 from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData
-from fcl_flower.models.registry import create_model
+from fcl_flower.models.build import create_model
 from fcl_flower.training.loop import Training, score
 from fcl_flower.training.tensors import snapshot
 from strategies.fedseit import FedSeitParams

@@ -18,7 +18,7 @@ from clients.fedweit.retroactive import retroactive
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.federation.client import model_bytes
-from fcl_flower.models.registry import MultiHeadModel
+from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.loop import Fit, Score, Training, fit
 from fcl_flower.training.optimizers import OptimizerChoice
 

@@ -9,7 +9,7 @@ from clients.fedweit.task_summary import centres
 from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData
-from fcl_flower.models.registry import create_model
+from fcl_flower.models.build import create_model
 from fcl_flower.training.loop import Training
 from strategies.fedweit import FedWeitParams
 

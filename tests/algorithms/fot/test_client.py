@@ -15,9 +15,9 @@ from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData
-from fcl_flower.models.convolutional.kim_cnn import KimCnn
-from fcl_flower.models.registry import MultiHeadModel
-from fcl_flower.privacy.randomness import simulated
+from fcl_flower.models.heads import MultiHeadModel
+from fcl_flower.models.words import KimCnn
+from fcl_flower.privacy.mechanism import simulated
 from fcl_flower.training.loop import Training
 from fcl_flower.training.tensors import load, snapshot
 from strategies.fot import FotParams

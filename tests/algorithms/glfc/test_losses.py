@@ -8,8 +8,7 @@ from torch import nn
 from clients.glfc.losses import compensated, compensation_weights, relation_distilled
 from clients.glfc.prototypes import feature_spread, perturbed, prototypes
 from fcl_flower.data.examples import Examples
-from fcl_flower.models.multi_head import CLOSED
-from fcl_flower.models.registry import MultiHeadModel
+from fcl_flower.models.heads import CLOSED, MultiHeadModel
 
 LOGITS = torch.tensor(
     [[2.0, -1.0, 0.5], [0.0, 1.0, -2.0], [-1.0, 0.3, 0.2], [1.0, 1.0, 3.0]]

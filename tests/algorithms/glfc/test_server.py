@@ -6,8 +6,7 @@ import pytest
 from fcl_flower.aggregation.policy import Aggregation
 from fcl_flower.algorithms.registry import algorithm
 from fcl_flower.core.errors import WireError
-from fcl_flower.core.sparse import SparseArray
-from fcl_flower.core.types import TaskStage, Update
+from fcl_flower.core.types import SparseArray, TaskStage, Update
 from strategies.glfc import GlfcParams
 from strategies.glfc.server import Glfc
 

@@ -8,7 +8,8 @@ from torch import nn
 
 from fcl_flower.core.errors import ConfigError, WireError
 from fcl_flower.data.examples import PublicExamples
-from fcl_flower.models.registry import MultiHeadModel, create_model
+from fcl_flower.models.build import create_model
+from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.loop import Training
 from fcl_flower.training.tensors import arrays_of, snapshot
 from strategies.glfc.trainer import EncodingNetwork, ProxyTrainer, sample_gradients

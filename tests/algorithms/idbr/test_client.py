@@ -12,12 +12,13 @@ from clients.idbr.exemplars import nearest_to_centres
 from clients.idbr.halves import swapped_halves
 from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.core.seeds import derive
+from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.federation.client import model_bytes
-from fcl_flower.models.registry import MultiHeadModel, create_model
-from fcl_flower.models.transformer.params import DisentangledParams
+from fcl_flower.models.build import create_model
+from fcl_flower.models.heads import MultiHeadModel
+from fcl_flower.models.registry import DisentangledParams
 from fcl_flower.training.loop import Training
 from fcl_flower.training.optimizers import OptimizerChoice
 from fcl_flower.training.tensors import load, snapshot

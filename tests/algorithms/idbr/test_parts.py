@@ -8,8 +8,8 @@ from encoders import inputs, plain, saved
 from clients.idbr.exemplars import nearest_to_centres
 from clients.idbr.halves import drawn_cuts, swapped_halves
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.models.transformer.disentangled import DisentangledTransformer
-from fcl_flower.models.transformer.params import DisentangledParams
+from fcl_flower.models.encoder import DisentangledTransformer
+from fcl_flower.models.registry import DisentangledParams
 
 # ---------------------------------------------------------------- halves
 

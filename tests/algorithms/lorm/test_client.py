@@ -13,7 +13,7 @@ from fcl_flower.algorithms.local_only import LocalOnlyLearner
 from fcl_flower.core.errors import ConfigError, ContractError
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData
-from fcl_flower.models.multi_head import MultiHeadModel
+from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.loop import Training
 from fcl_flower.training.tensors import snapshot
 from strategies.lorm import LormParams

@@ -8,7 +8,7 @@ from flwr.app import Message
 from mutants import array_of, with_array
 from resuming import check_resumed, small
 
-from fcl_flower.federation.transport import messages
+from fcl_flower.federation import messages
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -14,7 +14,7 @@ from clients.stl import SingleTask
 from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData, concat
-from fcl_flower.models.multi_head import MultiHeadModel
+from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.loop import Training
 from strategies.analytic.sums import add_up
 from strategies.matched_ensemble import MatchedEnsembleParams

@@ -11,9 +11,9 @@ from queries import hostile_and_absent
 from resuming import check_resumed
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.federation.transport import messages
-from fcl_flower.federation.transport.replies import QUERY
-from fcl_flower.setup import factory
+from fcl_flower.federation import messages
+from fcl_flower.federation.replies import QUERY
+from fcl_flower.setup import build
 from fcl_flower.setup.resolve import resolve
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -161,4 +161,4 @@ def test_one_wrong_network_costs_others_less_than_being_alone(tmp_path):
 )
 def test_what_does_not_go_together_is_refused(tmp_path, given, why):
     with pytest.raises(ConfigError, match=why):
-        factory.validate(resolve(settings(tmp_path, **given)))
+        build.validate(resolve(settings(tmp_path, **given)))

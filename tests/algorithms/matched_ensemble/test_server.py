@@ -7,8 +7,7 @@ from fakes import exact as plain
 
 from fcl_flower.aggregation.policy import Aggregation
 from fcl_flower.core.errors import WireError
-from fcl_flower.core.sparse import SparseArray
-from fcl_flower.core.types import TaskStage, Update
+from fcl_flower.core.types import SparseArray, TaskStage, Update
 from strategies.analytic.sums import exact
 from strategies.matched_ensemble import MatchedEnsembleParams
 from strategies.matched_ensemble.server import MatchedEnsemble

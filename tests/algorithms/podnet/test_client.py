@@ -13,7 +13,7 @@ from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.federation.client import model_bytes
-from fcl_flower.models.multi_head import MultiHeadModel
+from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.loop import Training
 from fcl_flower.training.tensors import snapshot
 from strategies.podnet import PodNetParams

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from clients.podnet.local_similarity import LocalSimilarity, margin_loss
-from fcl_flower.models.multi_head import CLOSED, MultiHeadModel
+from fcl_flower.models.heads import CLOSED, MultiHeadModel
 
 
 def head(scale=3.0):

@@ -11,9 +11,7 @@ from clients.podnet.pooled_outputs import (
     stage_outputs,
     stages,
 )
-from fcl_flower.models.convolutional.digits_cnn import SmallNet
-from fcl_flower.models.convolutional.resnet import ResNet18
-from fcl_flower.models.mlp import Mlp
+from fcl_flower.models.convolutional import Mlp, ResNet18, SmallNet
 
 
 def maps(seed):

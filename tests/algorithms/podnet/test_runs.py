@@ -8,8 +8,8 @@ from resuming import check_resumed
 from fcl_flower.algorithms.registry import algorithm
 from fcl_flower.core.errors import ConfigError, WireError
 from fcl_flower.core.types import Update
-from fcl_flower.federation.transport.messages import decode_request
-from fcl_flower.setup import factory
+from fcl_flower.federation.messages import decode_request
+from fcl_flower.setup import build
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.tensors import snapshot
 
@@ -72,9 +72,9 @@ def test_alone_a_client_has_the_same_heads_and_sends_none(tmp_path):
 
 def server_and_model(folder):
     run = resolve(small(folder))
-    plan = factory.build_scenario(run)
-    model = factory.build_model(run, plan)
-    strategy = factory.build_strategy(run)
+    plan = build.build_scenario(run)
+    model = build.build_model(run, plan)
+    strategy = build.build_strategy(run)
     return strategy, strategy.init(snapshot(model, model.shared_names()))
 
 
@@ -124,12 +124,12 @@ def test_a_head_for_each_task_is_refused(tmp_path):
     with pytest.raises(
         ConfigError, match=r"model\.head: got 'multi', expected 'single' for podnet"
     ):
-        factory.validate(resolve(config))
+        build.validate(resolve(config))
 
 
 def test_settings_reach_the_network(tmp_path):
     run = resolve(small(tmp_path, **{"strategy.proxies": 3, "strategy.scale": 2.5}))
-    model = factory.build_model(run, factory.build_scenario(run))
+    model = build.build_model(run, build.build_scenario(run))
     assert model.heads[0].proxies.shape == (8, 3, 64)
     assert model.heads[0].scale.tolist() == [2.5]
 

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.data.datasets.arrays import (
+from fcl_flower.data.arrays import (
     ImageDataset,
     TabularDataset,
     TimeSeriesDataset,
     from_arrays,
 )
-from fcl_flower.data.datasets.registry import load_dataset
+from fcl_flower.data.registry import load_dataset
 
 Y, Y_TEST = np.array([0, 1, 2, 0, 1, 2]), np.array([2, 1, 0])
 

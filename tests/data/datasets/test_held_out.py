@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.data.datasets.arrays import from_arrays
-from fcl_flower.data.datasets.base import Split
-from fcl_flower.data.datasets.derived.held_out import held_out
-from fcl_flower.data.datasets.registry import load_dataset
-from fcl_flower.data.datasets.text import TextDataset, text_dataset, text_split
+from fcl_flower.data.arrays import from_arrays
+from fcl_flower.data.datasets import Split
+from fcl_flower.data.derived import held_out
+from fcl_flower.data.registry import load_dataset
+from fcl_flower.data.texts import TextDataset, text_dataset, text_split
 
 
 def tables(counts):

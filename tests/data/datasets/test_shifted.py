@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.data.datasets.arrays import from_arrays
-from fcl_flower.data.datasets.derived.relabelled import relabelled
-from fcl_flower.data.datasets.derived.rotated import rotated
-from fcl_flower.data.datasets.registry import known_datasets, load_dataset
+from fcl_flower.data.arrays import from_arrays
+from fcl_flower.data.derived import relabelled, rotated
+from fcl_flower.data.registry import known_datasets, load_dataset
 
 NAMES = ("cat", "dog", "owl")
 

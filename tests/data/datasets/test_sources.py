@@ -8,11 +8,11 @@ import pytest
 from sklearn.datasets import load_digits
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.data.datasets.arrays import ImageDataset
-from fcl_flower.data.datasets.base import Split
-from fcl_flower.data.datasets.registry import known_datasets, load_dataset
+from fcl_flower.data.arrays import ImageDataset
+from fcl_flower.data.datasets import Split
 from fcl_flower.data.partition import split_stratified, train_valid_split
-from fcl_flower.data.scenarios.class_groups import (
+from fcl_flower.data.registry import known_datasets, load_dataset
+from fcl_flower.data.scenarios.groups import (
     CIFAR100_SUPERCLASSES,
     superclass_groups,
 )

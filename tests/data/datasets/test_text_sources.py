@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.data.datasets.registry import load_dataset
-from fcl_flower.data.datasets.stdlib_docs import load_stdlib_docs
-from fcl_flower.data.datasets.text import (
+from fcl_flower.data.registry import load_dataset
+from fcl_flower.data.texts import (
     EMPTY,
     TextDataset,
+    load_stdlib_docs,
     text_dataset,
     text_split,
     words,

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.data.datasets.arrays import TimeSeriesDataset
-from fcl_flower.data.datasets.images import resized
-from fcl_flower.data.datasets.registry import load_dataset
-from fcl_flower.data.datasets.text import TextDataset
+from fcl_flower.data.arrays import TimeSeriesDataset
+from fcl_flower.data.images import resized
+from fcl_flower.data.registry import load_dataset
+from fcl_flower.data.texts import TextDataset
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,7 @@ import shutil
 import pytest
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.data.local.checksum import checksum
+from fcl_flower.data.local.layout import checksum
 
 
 @pytest.fixture

@@ -11,15 +11,15 @@ import pytest
 from PIL import Image
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.data.datasets.arrays import (
+from fcl_flower.data.arrays import (
     ImageDataset,
     TabularDataset,
     TimeSeriesDataset,
 )
-from fcl_flower.data.datasets.text import TextDataset
-from fcl_flower.data.local import task
+from fcl_flower.data.local import client as task
+from fcl_flower.data.local.client import LocalDataSpec, load_task
 from fcl_flower.data.local.layout import find_tasks
-from fcl_flower.data.local.task import LocalDataSpec, load_task
+from fcl_flower.data.texts import TextDataset
 
 CSV = "b,label,a\n1,cat,10\n2,dog,20\n3,cat,30\n4,dog,40\n5,cat,50\n6,dog,60\n"
 JSONL = "".join(

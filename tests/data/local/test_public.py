@@ -6,7 +6,7 @@ from fakes import run_in_process, summary_of
 
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.setup import factory
+from fcl_flower.setup import build
 from fcl_flower.setup.resolve import resolve
 
 pytest.importorskip("transformers")
@@ -62,7 +62,7 @@ def config(tmp_path, backbone, public, **values):
 def test_labels_are_places_in_the_head_and_unknown_ones_nobodys(tmp_path, backbone):
     public = pictures(tmp_path / "x.npz", ["zebra", "sky", "apple"], 2)
 
-    trainer = factory.build_trainer(resolve(config(tmp_path, backbone, public)))
+    trainer = build.build_trainer(resolve(config(tmp_path, backbone, public)))
 
     assert trainer.labels.tolist() == [-1, -1, 3, 3, 0, 0]
     # Counted in the alphabetical order of their names.
@@ -94,12 +94,12 @@ def test_without_them_several_groups_are_refused_by_name(tmp_path, backbone):
     with pytest.raises(
         ConfigError, match=r"strategy.groups: got 2, .*data.public_path\)"
     ):
-        factory.validate(resolve(config(tmp_path, backbone, "")))
+        build.validate(resolve(config(tmp_path, backbone, "")))
 
 
 def test_a_file_that_is_missing_is_named(tmp_path, backbone):
     with pytest.raises(ConfigError, match=r"none\.npz is missing, expected a file"):
-        factory.validate(resolve(config(tmp_path, backbone, tmp_path / "none.npz")))
+        build.validate(resolve(config(tmp_path, backbone, tmp_path / "none.npz")))
 
 
 @pytest.mark.parametrize(

@@ -13,14 +13,14 @@ from text_sets import write_text_set
 
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError, ContractError
-from fcl_flower.data.datasets.registry import load_dataset
 from fcl_flower.data.examples import InputSpec, public_examples, task_data
+from fcl_flower.data.registry import load_dataset
 from fcl_flower.data.scenarios import registry
-from fcl_flower.data.scenarios.class_incremental import ClassIncrementalParams
 from fcl_flower.data.scenarios.concepts import ConceptsParams
+from fcl_flower.data.scenarios.incremental import ClassIncrementalParams
 from fcl_flower.data.scenarios.registry import draw_scenario
-from fcl_flower.data.text.word_vectors import word_vectors
-from fcl_flower.setup import factory
+from fcl_flower.data.word_vectors import word_vectors
+from fcl_flower.setup import build as factory
 from fcl_flower.setup.resolve import resolve
 
 NOWHERE = Path("no-such-folder")

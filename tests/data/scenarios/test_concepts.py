@@ -11,20 +11,19 @@ from sklearn.metrics import adjusted_rand_score
 
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError, ContractError
-from fcl_flower.data.datasets.arrays import Split
-from fcl_flower.data.datasets.registry import load_dataset
+from fcl_flower.data.arrays import Split
 from fcl_flower.data.examples import InputSpec, concept_data
-from fcl_flower.data.scenarios.concept_stream import ConceptStream
+from fcl_flower.data.registry import load_dataset
 from fcl_flower.data.scenarios.concepts import (
     ConceptsParams,
     concept_groups,
     concept_tasks,
 )
+from fcl_flower.data.scenarios.plan import ConceptStream, ScenarioSpec
 from fcl_flower.data.scenarios.registry import draw_scenario
-from fcl_flower.data.scenarios.spec import ScenarioSpec
-from fcl_flower.federation.transport import messages
+from fcl_flower.federation import messages
 from fcl_flower.results.diagnostics.concepts import ConceptDiagnostics
-from fcl_flower.setup import factory
+from fcl_flower.setup import build
 from fcl_flower.setup.resolve import resolve
 
 
@@ -233,12 +232,12 @@ def test_texts_of_different_lengths_are_padded_together(tmp_path):
         tasks=2,
         **{"scenario.mean_duration": 0},
     )
-    found = factory.build_scenario(resolve(config))
+    found = build.build_scenario(resolve(config))
     form = InputSpec(
         tmp_path,
         (-1,),
         single_head=True,
-        numbering=factory.build_word_vectors(resolve(config)),
+        numbering=build.build_word_vectors(resolve(config)),
     )
     seen = concept_data(found, 0, 1, form)
     assert seen.train.x.shape[0] == len(seen.train.y)
@@ -284,7 +283,7 @@ def test_what_suits_hidden_concepts_is_filled_in():
     assert (config.scenario.name, config.data.datasets) == ("concepts", "digits")
     assert (config.model.head, config.scenario.clients) == ("single", 12)
     assert (rounds.rounds_per_task, rounds.evaluate_every) == (40, 2)
-    plan = factory.build_schedule(found, factory.build_scenario(found))
+    plan = build.build_schedule(found, build.build_scenario(found))
     assert (plan.num_rounds, plan.concepts, plan.evaluated(1)) == (40, 4, 4)
 
 

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 import fcl_flower as fcl
-from fcl_flower.data.scenarios.given.avalanche import from_avalanche
+from fcl_flower.data.scenarios.given import from_avalanche
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 LABELS = ((7, 2), (0, 5))

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import fcl_flower as fcl
-from fcl_flower.data.datasets.registry import registered
-from fcl_flower.data.scenarios.given.tasks import GivenTasks, TaskSamples
+from fcl_flower.data.registry import registered
+from fcl_flower.data.scenarios.given import GivenTasks, TaskSamples
 from fcl_flower.data.scenarios.registry import SCENARIOS, draw_scenario
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -8,8 +8,8 @@ from fcl_flower.data.scenarios.registry import SCENARIOS, draw_scenario
 
 SOURCE = """
 from pydantic import Field
-from fcl_flower.config.params import Params
-from fcl_flower.data.scenarios.class_groups import Group, share_samples
+from fcl_flower.config.parsing import Params
+from fcl_flower.data.scenarios.groups import Group, share_samples
 from fcl_flower.data.scenarios.registry import ScenarioEntry
 
 class FirstParams(Params):

@@ -11,12 +11,12 @@ from text_sets import write_text_set
 
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.data.datasets.registry import load_dataset
 from fcl_flower.data.partition import split_dirichlet
+from fcl_flower.data.registry import load_dataset
 from fcl_flower.data.scenarios import registry
-from fcl_flower.data.scenarios.class_incremental import ClassIncrementalParams
+from fcl_flower.data.scenarios.incremental import ClassIncrementalParams
 from fcl_flower.data.scenarios.registry import draw_scenario
-from fcl_flower.setup import factory
+from fcl_flower.setup import build as factory
 from fcl_flower.setup.resolve import resolve
 
 NOWHERE = Path("no-such-folder")

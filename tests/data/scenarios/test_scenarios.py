@@ -14,8 +14,6 @@ from hypothesis import strategies as st
 from text_sets import write_text_set
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.data.datasets.images import to_tensor
-from fcl_flower.data.datasets.registry import load_dataset
 from fcl_flower.data.examples import (
     Examples,
     InputSpec,
@@ -23,6 +21,8 @@ from fcl_flower.data.examples import (
     task_data,
     task_examples,
 )
+from fcl_flower.data.images import to_tensor
+from fcl_flower.data.registry import load_dataset
 from fcl_flower.data.scenarios import registry
 from fcl_flower.data.scenarios.registry import SCENARIOS, draw_scenario
 

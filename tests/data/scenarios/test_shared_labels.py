@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.data.datasets.registry import load_dataset
 from fcl_flower.data.examples import InputSpec, concept_data, task_examples
+from fcl_flower.data.registry import load_dataset
 from fcl_flower.data.scenarios.concepts import ConceptsParams
 from fcl_flower.data.scenarios.registry import draw_scenario
 

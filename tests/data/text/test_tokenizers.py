@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.data.text.tokenizers import EncoderTokenizer, encoder_tokenizer
-from fcl_flower.models.transformer.pretrained import MINILM, load_tokenizer
+from fcl_flower.data.texts import EncoderTokenizer, encoder_tokenizer
+from fcl_flower.models.pretrained import MINILM, load_tokenizer
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
 LATE = ["[CLS]", "[UNK]", "[SEP]", "[PAD]"]

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.data.datasets.registry import load_dataset
-from fcl_flower.data.local.client_data import local_vectors
-from fcl_flower.data.text.word_vectors import word_vectors
+from fcl_flower.data.local.client import local_vectors
+from fcl_flower.data.registry import load_dataset
+from fcl_flower.data.word_vectors import word_vectors
 
 ROOT = Path(__file__).parents[3]
 KNOWN = {"bee": [1.0, 2.0, 3.0], "cat": [-1.0, 0.5, 0.0], "zebra": [9.0, 9.0, 9.0]}
@@ -311,7 +311,7 @@ def test_training_gives_the_same_in_every_process(root):
     write_set(root, "weather", train=SENTENCES * 2, test=("hot unseen",))
     program = (
         "import hashlib, sys; from pathlib import Path\n"
-        "from fcl_flower.data.text.word_vectors import word_vectors\n"
+        "from fcl_flower.data.word_vectors import word_vectors\n"
         "table = word_vectors(('weather',), Path(sys.argv[1]), '', 3).table\n"
         "print(hashlib.sha256(table.tobytes()).hexdigest())\n"
     )

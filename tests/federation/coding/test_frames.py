@@ -10,8 +10,14 @@ from hypothesis import strategies as st
 from memory import peak_of
 
 from fcl_flower.core.errors import WireError
-from fcl_flower.federation.coding.frames import compress, decompress
-from fcl_flower.federation.transport.codec import Encoded, decode, encode, spec
+from fcl_flower.federation.codec import (
+    Encoded,
+    compressed,
+    decode,
+    decompress,
+    encode,
+    spec,
+)
 
 RNG = np.random.default_rng(3)
 
@@ -19,17 +25,17 @@ RNG = np.random.default_rng(3)
 @settings(derandomize=True, deadline=None, max_examples=200)
 @given(st.binary(max_size=200), st.sampled_from([1, 2, 4, 8]))
 def test_bytes_come_back_whatever_is_left_over(data, itemsize):
-    frame = compress(data, itemsize)
+    frame = compressed(data, itemsize)
     assert decompress(frame, itemsize, len(data)) == data
 
 
 def test_the_bytes_of_a_frame_are_sorted_by_their_place_in_a_value():
-    frame = compress(b"\x01\x02\x03\x11\x12\x13\xff", 3)
+    frame = compressed(b"\x01\x02\x03\x11\x12\x13\xff", 3)
     assert zstandard.decompress(frame) == b"\x01\x11\x02\x12\x03\x13\xff"
 
 
 def test_a_limit_that_is_met_is_enough_and_one_byte_less_is_not():
-    frame = compress(bytes(1000), 1)
+    frame = compressed(bytes(1000), 1)
     assert decompress(frame, 1, 1000) == bytes(1000)
     with pytest.raises(WireError, match="claims 1000 bytes, of 999 that it may"):
         decompress(frame, 1, 999)
@@ -64,9 +70,9 @@ def bomb(size):
         (forged(64, window=30), "damaged"),
         (b"", "damaged"),
         (b"no frame", "damaged"),
-        (compress(bytes(900), 1)[:-2], "damaged"),
-        (compress(bytes(900), 1) + b"\0", "damaged"),
-        (compress(bytes(9), 1) * 2, "damaged"),
+        (compressed(bytes(900), 1)[:-2], "damaged"),
+        (compressed(bytes(900), 1) + b"\0", "damaged"),
+        (compressed(bytes(9), 1) * 2, "damaged"),
         (
             zstandard.ZstdCompressor(write_content_size=False).compress(bytes(900)),
             "claims -1 bytes",
@@ -85,7 +91,7 @@ def test_a_frame_that_lies_is_refused_and_takes_no_memory(frame, why):
 
 
 def test_damage_anywhere_is_refused_or_stays_within_the_limit():
-    frame = bytearray(compress(RNG.integers(0, 5, 4000).astype("u1").tobytes(), 4))
+    frame = bytearray(compressed(RNG.integers(0, 5, 4000).astype("u1").tobytes(), 4))
     refused = 0
     for place in range(len(frame)):
         for bit in range(8):
@@ -121,7 +127,7 @@ def test_a_bomb_in_a_tensor_is_refused_before_it_is_opened(form, suffix):
 def test_the_limit_is_what_shape_and_form_imply(form, most):
     for size, within in ((most, True), (most + 1, False)):
         made = Encoded(
-            "float32", (5, 2), f"fcl.dense{form}+zstd", compress(bytes(size), 4)
+            "float32", (5, 2), f"fcl.dense{form}+zstd", compressed(bytes(size), 4)
         )
         try:
             decode(made)

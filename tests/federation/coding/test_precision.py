@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fcl_flower.core.errors import WireError
-from fcl_flower.core.sparse import SparseArray
-from fcl_flower.federation.coding.precision import LEVELS
-from fcl_flower.federation.transport.codec import Encoded, decode, encode
+from fcl_flower.core.types import SparseArray
+from fcl_flower.federation.codec import LEVELS, Encoded, decode, encode
 
 PRECISIONS = list(LEVELS)
 steady = settings(derandomize=True, deadline=None, max_examples=200)

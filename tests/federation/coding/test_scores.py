@@ -5,7 +5,7 @@ from flwr.app import MetricRecord
 
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import Evaluation
-from fcl_flower.federation.coding.scores import (
+from fcl_flower.federation.messages import (
     BY_CLASS,
     decode_evaluation,
     encode_evaluation,

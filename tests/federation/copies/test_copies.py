@@ -5,15 +5,19 @@ import pytest
 from flwr.app import ConfigRecord
 
 from fcl_flower.core.errors import ContractError, WireError
-from fcl_flower.core.sparse import SparseArray
-from fcl_flower.core.types import Request, TaskStage
-from fcl_flower.federation.coding.differences import NOTHING, restored
-from fcl_flower.federation.coding.wire_format import WireFormat
-from fcl_flower.federation.copies.broadcast import CHANGE, COPIES, ROWS, Broadcast
-from fcl_flower.federation.copies.replica import CopyError, Replica
-from fcl_flower.federation.transport import messages
-from fcl_flower.federation.transport.messages import MessageEncoder
-from fcl_flower.federation.transport.state_store import Saved
+from fcl_flower.core.types import Request, SparseArray, TaskStage
+from fcl_flower.federation import messages
+from fcl_flower.federation.checkpoint import Saved
+from fcl_flower.federation.copies import (
+    CHANGE,
+    COPIES,
+    ROWS,
+    Broadcast,
+    CopyError,
+    Replica,
+)
+from fcl_flower.federation.messages import MessageEncoder
+from fcl_flower.federation.wire_format import NOTHING, WireFormat, restored
 
 WIRE = WireFormat("int4", compress=True, differences=("base",))
 REQUEST = Request(TaskStage(1, 0, starts_task=False, ends_task=False))

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from fcl_flower.core.sparse import SparseArray
-from fcl_flower.federation.coding.wire_format import WireFormat
-from fcl_flower.federation.copies.rounding import Rounding
-from fcl_flower.federation.transport.codec import decode
+from fcl_flower.core.types import SparseArray
+from fcl_flower.federation.codec import decode
+from fcl_flower.federation.copies import Rounding
+from fcl_flower.federation.wire_format import WireFormat
 
 RNG = np.random.default_rng(5)
 WANTED = RNG.normal(size=(60, 8, 5)).astype(np.float32)

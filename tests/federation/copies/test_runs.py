@@ -17,9 +17,9 @@ from flwr.app import MessageType, RecordDict
 
 from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.errors import RoundError
-from fcl_flower.federation.transport.state_store import FolderStateStore
+from fcl_flower.federation.checkpoint import FolderStateStore
 from fcl_flower.results.run_folder import CHECKPOINT
-from fcl_flower.runtime.in_process.run import run_apps
+from fcl_flower.runtime.in_process import run_apps
 
 LEVELS = {"wire_dtype": "int4", "wire_compression": "zstd"}
 

@@ -22,9 +22,9 @@ from flwr.superlink.grid import HttpGrid
 from memory import peak_of
 
 from fcl_flower.core.errors import WireError
-from fcl_flower.federation.coding import assembly
-from fcl_flower.federation.coding.assembly import assembled
-from fcl_flower.federation.transport.mailbox import Mailbox
+from fcl_flower.federation.mailbox import Mailbox
+from fcl_flower.flower import transport
+from fcl_flower.flower.transport import assembled
 
 KB = 2**10
 CHUNK = np.random.default_rng(0).bytes(64 * KB)
@@ -110,7 +110,7 @@ def test_a_message_that_claims_much_is_refused_before_it_is_joined(arrays, least
 
 def test_what_is_joined_is_bounded_whatever_was_sent(monkeypatch):
     sent = message_of(array(20))
-    monkeypatch.setattr(assembly, "MOST_BYTES", 19 * len(CHUNK))
+    monkeypatch.setattr(transport, "MOST_BYTES", 19 * len(CHUNK))
 
     with pytest.raises(WireError, match=f"at most {19 * len(CHUNK)} bytes"):
         assembled(sent.object_id, contents_of(sent))
@@ -164,7 +164,7 @@ def test_flowers_connection_joins_by_this_rule(monkeypatch):
 
 
 def test_another_flower_is_refused_aloud(monkeypatch):
-    monkeypatch.delattr(assembly.http_grid, "inflate_object_from_contents")
+    monkeypatch.delattr(transport.http_grid, "inflate_object_from_contents")
 
     with pytest.raises(RuntimeError, match=r"^flwr: expected a version"):
-        assembly.bound_assembly()
+        transport.bound_assembly()

@@ -12,9 +12,10 @@ from flwr.app import (
     RecordDict,
 )
 
-from fcl_flower.federation.coding.scores import BY_CLASS
+from fcl_flower.federation import clients as protocol
+from fcl_flower.federation import messages
+from fcl_flower.federation.messages import BY_CLASS
 from fcl_flower.federation.server_app import main
-from fcl_flower.federation.transport import messages, protocol
 
 HONEST, HOSTILE = 0, 1
 METHODS = [

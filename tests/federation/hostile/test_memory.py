@@ -12,15 +12,15 @@ from mutants import with_array
 
 from fcl_flower.algorithms.registry import algorithms
 from fcl_flower.core.errors import WireError
-from fcl_flower.federation.coding.frames import compress
-from fcl_flower.federation.transport import messages
-from fcl_flower.federation.transport.replies import ReplyReader
+from fcl_flower.federation import messages
+from fcl_flower.federation.codec import compressed
+from fcl_flower.federation.replies import ReplyReader
 from strategies.fedweit import FedWeitParams
 from strategies.fedweit.adapter_selection import similarity
 from strategies.fedweit.server import FedWeit
 
 PAGE = 4096
-BOMB = compress(bytes(2**28), 1)
+BOMB = compressed(bytes(2**28), 1)
 
 
 def one_index_a_page(shape, dtype):

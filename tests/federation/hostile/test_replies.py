@@ -24,17 +24,17 @@ from mutants import (
     without_something,
 )
 
-from fcl_flower.core.simulated_clock import SimulatedClock
-from fcl_flower.federation.pacing.in_flight import CheckpointStore
+from fcl_flower.core.schedule import SimulatedClock
+from fcl_flower.federation import messages
+from fcl_flower.federation.checkpoint import FolderStateStore
+from fcl_flower.federation.clients import ClientRegistry
+from fcl_flower.federation.in_flight import CheckpointStore
 from fcl_flower.federation.prepare import FederatedRun
 from fcl_flower.federation.server import Server
 from fcl_flower.federation.sync_loop import SynchronousStrategy
-from fcl_flower.federation.transport import messages
-from fcl_flower.federation.transport.client_registry import ClientRegistry
-from fcl_flower.federation.transport.state_store import FolderStateStore
 from fcl_flower.results.diagnostics import build_diagnostics
 from fcl_flower.results.recorder import Recorder
-from fcl_flower.setup import factory
+from fcl_flower.setup import build
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.tensors import snapshot
 
@@ -79,8 +79,8 @@ class OneRound:
     def __init__(self, strategy, folder):
         self.folder = folder
         self.config = tiny(folder, strategy=strategy)
-        self.plan = factory.build_scenario(resolve(self.config))
-        self.initial = factory.build_model(resolve(self.config), self.plan)
+        self.plan = build.build_scenario(resolve(self.config))
+        self.initial = build.build_model(resolve(self.config), self.plan)
         honest = {}
 
         def keep(client, message, reply):
@@ -106,13 +106,13 @@ class OneRound:
         store = FolderStateStore(self.folder / "checkpoint", durable=False)
         checkpoint = CheckpointStore(store)
         server = Server(
-            factory.build_strategy(resolved),
+            build.build_strategy(resolved),
             registry,
             recorder,
             checkpoint,
         )
         server.begin(snapshot(self.initial, self.initial.shared_names()))
-        schedule = factory.build_schedule(resolved, self.plan)
+        schedule = build.build_schedule(resolved, self.plan)
         run = FederatedRun(server, schedule, SimulatedClock(), {}, checkpoint, registry)
         loop = SynchronousStrategy(self.config)
         loop.run_rounds(run, grid, num_rounds=1, timeout=5)

@@ -13,19 +13,19 @@ from fakes import InProcessGrid, exact, tiny
 from flwr.app import Array, Message, RecordDict
 from mutants import Mutants, over_the_network, with_array, with_scalars
 
-from fcl_flower.core.simulated_clock import SimulatedClock
-from fcl_flower.core.sparse import SparseArray
-from fcl_flower.federation.pacing.in_flight import CheckpointStore
+from fcl_flower.core.schedule import SimulatedClock
+from fcl_flower.core.types import SparseArray
+from fcl_flower.federation import messages
+from fcl_flower.federation.checkpoint import FolderStateStore
+from fcl_flower.federation.clients import ClientRegistry
+from fcl_flower.federation.in_flight import CheckpointStore
+from fcl_flower.federation.mailbox import send_and_wait
 from fcl_flower.federation.prepare import FederatedRun
 from fcl_flower.federation.server import Server
 from fcl_flower.federation.sync_loop import SynchronousStrategy
-from fcl_flower.federation.transport import messages
-from fcl_flower.federation.transport.client_registry import ClientRegistry
-from fcl_flower.federation.transport.mailbox import send_and_wait
-from fcl_flower.federation.transport.state_store import FolderStateStore
 from fcl_flower.results.diagnostics import build_diagnostics
 from fcl_flower.results.recorder import Recorder
-from fcl_flower.setup import factory
+from fcl_flower.setup import build
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.tensors import snapshot
 
@@ -59,9 +59,9 @@ class Waiting:
         self.folder = folder
         self.earlier = {}
         config = tiny(folder, strategy=strategy)
-        plan = factory.build_scenario(resolve(config))
-        schedule = factory.build_schedule(
-            resolve(config), factory.build_scenario(resolve(config))
+        plan = build.build_scenario(resolve(config))
+        schedule = build.build_schedule(
+            resolve(config), build.build_scenario(resolve(config))
         )
 
         def keep(client, message, reply):
@@ -73,7 +73,7 @@ class Waiting:
         registry.wait_for_clients(len(NODES), timeout=5)
         store = FolderStateStore(folder / "checkpoint", durable=False)
         checkpoint = CheckpointStore(store)
-        self.strategy = factory.build_strategy(resolve(config))
+        self.strategy = build.build_strategy(resolve(config))
         self.server = Server(
             self.strategy,
             registry,
@@ -83,7 +83,7 @@ class Waiting:
             checkpoint,
             max_update_norm=config.federation.max_update_norm,
         )
-        model = factory.build_model(resolve(config), plan)
+        model = build.build_model(resolve(config), plan)
         self.server.begin(snapshot(model, model.shared_names()))
         run = FederatedRun(
             self.server, schedule, SimulatedClock(), {}, checkpoint, registry

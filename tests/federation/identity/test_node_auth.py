@@ -14,7 +14,7 @@ from flwr.supernode import node_auth_http_interceptor
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from fcl_flower.core.errors import WireError
-from fcl_flower.federation.identity.node_auth import NodeKeys, public_key
+from fcl_flower.flower.node_auth import NodeKeys, public_key
 
 OURS, OTHER = generate_key_pairs(), generate_key_pairs()
 

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations
 
-from fcl_flower.federation.kept.lent_network import LentNetwork
-from fcl_flower.models.multi_head import MultiHeadModel
+from fcl_flower.federation.network_pool import LentNetwork
+from fcl_flower.models.heads import MultiHeadModel
 
 
 class Body(nn.Module):

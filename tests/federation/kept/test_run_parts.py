@@ -12,13 +12,12 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from fcl_flower.algorithms.registry import algorithm, algorithms
 from fcl_flower.config.node_config import NodeConfig
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.data.text.word_vectors import WordVectors
-from fcl_flower.federation import client
-from fcl_flower.federation.kept import run_parts as resident
-from fcl_flower.federation.kept.run_parts import RunParts, forget_runs, run_parts
-from fcl_flower.federation.transport import messages
-from fcl_flower.federation.transport.state_store import ContextStateStore
-from fcl_flower.setup import factory
+from fcl_flower.data.word_vectors import WordVectors
+from fcl_flower.federation import client, messages
+from fcl_flower.federation import client as resident
+from fcl_flower.federation.checkpoint import ContextStateStore
+from fcl_flower.federation.client import RunParts, forget_runs, run_parts
+from fcl_flower.setup import build
 from fcl_flower.setup.resolve import resolve
 
 NAMES = sorted(algorithms())
@@ -151,7 +150,7 @@ def test_a_run_in_this_process_leaves_nothing_and_finds_nothing(tmp_path, monkey
 
 def test_what_a_learner_does_to_its_network_reaches_no_other(tmp_path):
     parts = parts_of(tiny(tmp_path, head="single"))
-    pristine = factory.build_network(parts.run, parts.scenario).state_dict()
+    pristine = build.build_network(parts.run, parts.scenario).state_dict()
     spoilt = parts.network(None)
     with torch.no_grad():
         for tensor in spoilt.state_dict().values():
@@ -187,8 +186,8 @@ def test_frozen_weights_are_held_once(tmp_path):
 
 def test_a_clients_own_words_make_a_network_of_its_own(monkeypatch):
     made = []
-    monkeypatch.setattr(factory, "build_scenario", lambda run: "a scenario")
-    monkeypatch.setattr(factory, "build_network", lambda *args: made.append(args))
+    monkeypatch.setattr(build, "build_scenario", lambda run: "a scenario")
+    monkeypatch.setattr(build, "build_network", lambda *args: made.append(args))
     run = resolve(tiny("unused"))
     words = [WordVectors({}, np.zeros((1, 2), np.float32), name) for name in "ab"]
     parts = RunParts(run)

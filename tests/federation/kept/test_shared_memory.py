@@ -4,10 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from fcl_flower.core.sparse import SparseArray
-from fcl_flower.federation.coding.wire_format import WireFormat
-from fcl_flower.federation.kept.shared_memory import may_share, within_process
-from fcl_flower.federation.transport.messages import MessageEncoder, decode_payload
+from fcl_flower.core.types import SparseArray
+from fcl_flower.federation.messages import (
+    MessageEncoder,
+    decode_payload,
+    may_share,
+    within_process,
+)
+from fcl_flower.federation.wire_format import WireFormat
 
 
 @pytest.fixture

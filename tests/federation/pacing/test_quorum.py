@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from fcl_flower.federation.pacing.quorum import Quorum
+from fcl_flower.federation.pacing import Quorum
 
 
 @pytest.mark.parametrize(

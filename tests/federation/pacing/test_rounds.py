@@ -6,8 +6,8 @@ import pytest
 from fakes import InProcessGrid, rounds_of, run_in_process, summary_of, tiny
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.federation.transport import mailbox, messages
-from fcl_flower.runtime.in_process.run import run_apps
+from fcl_flower.federation import mailbox, messages
+from fcl_flower.runtime.in_process import run_apps
 
 
 def quick(folder, **values):

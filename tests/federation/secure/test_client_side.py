@@ -9,16 +9,16 @@ from flwr.app import Context, RecordDict
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import Update
-from fcl_flower.federation.secure.client_side import KEPT, ClientSide
-from fcl_flower.federation.secure.exchange import (
+from fcl_flower.federation.secure.client import (
     ABSENT,
+    KEPT,
     PRESENT,
     RECORD,
+    ClientSide,
     from_records,
     to_records,
 )
-from fcl_flower.federation.secure.fixed_point import Layout
-from fcl_flower.federation.secure.shares import join
+from fcl_flower.federation.secure.crypto import Layout, join
 
 CLIENTS = range(4)
 PAYLOAD = {"base": {"w": np.arange(3.0)}}

@@ -2,9 +2,8 @@ import numpy as np
 import pytest
 
 from fcl_flower.core.errors import ConfigError, ContractError, WireError
-from fcl_flower.core.sparse import SparseArray
-from fcl_flower.core.types import Update
-from fcl_flower.federation.secure.fixed_point import Layout, decode, encode
+from fcl_flower.core.types import SparseArray, Update
+from fcl_flower.federation.secure.crypto import Layout, decode, encode
 
 BITS = 32  # behind the binary point
 

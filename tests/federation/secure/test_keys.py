@@ -10,13 +10,14 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import (
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from fcl_flower.federation.secure.keys import (
+from fcl_flower.federation.secure.crypto import (
     agreed_key,
     derived_key,
+    join,
     new_secret,
     public_key,
+    split,
 )
-from fcl_flower.federation.secure.shares import join, split
 
 PRIME = 2**255 - 19
 

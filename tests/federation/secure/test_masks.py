@@ -3,8 +3,14 @@ import os
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from flwr.common.secure_aggregation.secaggplus_utils import pseudo_rand_gen
 
-from fcl_flower.federation.secure.keys import agreed_key, new_secret, public_key
-from fcl_flower.federation.secure.masks import keystream, own_mask, pair_masks
+from fcl_flower.federation.secure.crypto import (
+    agreed_key,
+    keystream,
+    new_secret,
+    own_mask,
+    pair_masks,
+    public_key,
+)
 
 
 def test_the_masks_of_pairs_vanish_from_a_sum_over_all_of_them_and_no_other():

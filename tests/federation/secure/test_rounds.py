@@ -10,12 +10,12 @@ from fakes import failure, rounds_of, run_in_process, summary_of, tiny
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from fcl_flower.core.errors import RoundError
-from fcl_flower.core.seeds import derive
-from fcl_flower.federation.secure import fixed_point, sum_strategy
-from fcl_flower.federation.secure.exchange import RECORD
-from fcl_flower.federation.transport import byte_counts, messages
-from fcl_flower.federation.transport.codec import encode
-from fcl_flower.federation.transport.state_store import FolderStateStore
+from fcl_flower.core.schedule import derive
+from fcl_flower.federation import byte_counts, messages
+from fcl_flower.federation.checkpoint import FolderStateStore
+from fcl_flower.federation.codec import encode
+from fcl_flower.federation.secure import crypto, server
+from fcl_flower.federation.secure.client import RECORD
 
 KEYS, SHARES, TRAIN, UNMASK = STEPS = (
     *("query.secure_keys", "query.secure_shares", "train", "query.secure_unmask"),
@@ -88,13 +88,13 @@ def test_the_server_gets_the_exact_sum_of_what_was_rounded_and_no_summand(
     tmp_path, monkeypatch, strategy
 ):
     sums, plain, masked = [], {}, {}
-    decode = fixed_point.decode
+    decode = crypto.decode
 
     def recording(total, layout):
         sums.append((total, layout))
         return decode(total, layout)
 
-    monkeypatch.setattr(sum_strategy.fixed_point, "decode", recording)
+    monkeypatch.setattr(server.fixed_point, "decode", recording)
     runs = {}
     for secure, found in ((False, plain), (True, masked)):
         folder = tmp_path / str(secure)
@@ -111,7 +111,7 @@ def test_the_server_gets_the_exact_sum_of_what_was_rounded_and_no_summand(
     total, layout = sums[0]
 
     clients = len(plain)
-    true = [fixed_point.encode(plain[c], layout, clients) for c in sorted(plain)]
+    true = [crypto.encode(plain[c], layout, clients) for c in sorted(plain)]
     assert (total == np.sum(true, axis=0, dtype=np.uint64)).all()
     assert layout.weighted == LAYOUTS[strategy]
     for client, update in masked.items():

@@ -6,8 +6,8 @@ from fcl_flower.algorithms.hooks import AsksClients, SumsUpdates
 from fcl_flower.algorithms.registry import algorithms, local_only_counterpart
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError, ContractError
-from fcl_flower.federation.secure.sum_strategy import SecureSum
-from fcl_flower.setup import factory
+from fcl_flower.federation.secure.server import SecureSum
+from fcl_flower.setup import build
 from fcl_flower.setup.resolve import resolve
 from strategies.fedavg import FedAvg, Params
 
@@ -21,7 +21,7 @@ SUMMED |= {name for name, one in algorithms().items() if one.server == FEDAVG}
 
 def configured(**settings):
     given = {**DIGITS, "classes_per_task": 2, "secure_aggregation": True, **settings}
-    factory.validate(resolve(RunConfig.from_settings(**given)))
+    build.validate(resolve(RunConfig.from_settings(**given)))
 
 
 def refusal(**settings):

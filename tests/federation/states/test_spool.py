@@ -8,17 +8,15 @@ import pytest
 from fakes import exact, rounds_of, run_in_process, summary_of, tiny
 
 from fcl_flower.aggregation.policy import Aggregation
-from fcl_flower.core.sparse import SparseArray
-from fcl_flower.core.types import Update, specs
-from fcl_flower.federation.states import spool
-from fcl_flower.federation.states.spool import Spool
-from fcl_flower.runtime.in_process.grid import InProcessGrid
-from fcl_flower.runtime.in_process.run import run_apps
+from fcl_flower.core.types import SparseArray, Update, specs
+from fcl_flower.federation import replies
+from fcl_flower.federation.replies import Spool
+from fcl_flower.runtime.in_process import InProcessGrid, run_apps
 
 
 @pytest.fixture
 def no_memory(monkeypatch):
-    monkeypatch.setattr(spool, "IN_MEMORY", 0)
+    monkeypatch.setattr(replies, "IN_MEMORY", 0)
 
 
 def update(payload):
@@ -54,7 +52,7 @@ def test_only_the_named_kinds_leave_memory(tmp_path, no_memory):
 
 def test_memory_is_used_up_before_the_disk_is(tmp_path, monkeypatch):
     first, second, third = ({"base": {"w": np.ones(n, np.uint8)}} for n in (60, 50, 40))
-    monkeypatch.setattr(spool, "IN_MEMORY", 100)
+    monkeypatch.setattr(replies, "IN_MEMORY", 100)
     keep = Spool(tmp_path, ("base",)).keep
     kept = [keep(update(sent)).payload["base"] for sent in (first, second, third)]
 
@@ -66,7 +64,7 @@ def test_memory_is_used_up_before_the_disk_is(tmp_path, monkeypatch):
 def test_the_positions_of_a_sparse_tensor_count_too(tmp_path, monkeypatch):
     sparse = SparseArray((9,), np.array([4]), np.array([1.0], np.float32))
     for room, stays in ((11, False), (12, True)):
-        monkeypatch.setattr(spool, "IN_MEMORY", room)
+        monkeypatch.setattr(replies, "IN_MEMORY", room)
         sent = {"base": {"w": sparse}}
         kept = Spool(tmp_path, ("base",)).keep(update(sent))
         assert (kept.payload["base"] is sent["base"]) == stays
@@ -104,7 +102,7 @@ def test_a_full_disk_is_no_clients_fault(tmp_path, no_memory, monkeypatch):
         def close(self):
             pass
 
-    monkeypatch.setattr(spool.tempfile, "TemporaryFile", lambda dir: Full())
+    monkeypatch.setattr(replies.tempfile, "TemporaryFile", lambda dir: Full())
     with pytest.raises(OSError, match="No space left"):
         run_in_process(tiny(tmp_path, strategy="fedavg"))
 
@@ -160,10 +158,10 @@ def test_a_run_on_the_disk_has_the_numbers_of_one_in_memory(
 
     usual = run("memory")
     read = []
-    plain = spool.decode
-    monkeypatch.setattr(spool, "IN_MEMORY", 0)
+    plain = replies.decode
+    monkeypatch.setattr(replies, "IN_MEMORY", 0)
     monkeypatch.setattr(
-        spool, "decode", lambda *a, **k: read.append(1) or plain(*a, **k)
+        replies, "decode", lambda *a, **k: read.append(1) or plain(*a, **k)
     )
     assert run("disk", delay=lambda client: (1, 2, 0)[client]) == usual
     assert read
@@ -172,7 +170,7 @@ def test_a_run_on_the_disk_has_the_numbers_of_one_in_memory(
 def test_rules_that_compare_updates_have_them_in_memory(
     tmp_path, no_memory, monkeypatch
 ):
-    monkeypatch.setattr(spool, "decode", None)  # whoever reads the disk fails
+    monkeypatch.setattr(replies, "decode", None)  # whoever reads the disk fails
     run_in_process(
         tiny(tmp_path, strategy="fedavg", clients=3, **{"aggregation": "median"})
     )

@@ -2,10 +2,9 @@ import numpy as np
 import pytest
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
-from fcl_flower.core.sparse import SparseArray
-from fcl_flower.core.types import Request, TaskStage, Update, group_kind
-from fcl_flower.federation.coding.wire_format import WireFormat
-from fcl_flower.federation.transport import byte_counts, messages
+from fcl_flower.core.types import Request, SparseArray, TaskStage, Update, group_kind
+from fcl_flower.federation import byte_counts, messages
+from fcl_flower.federation.wire_format import WireFormat
 
 RNG = np.random.default_rng(0)
 STAGE = TaskStage(round=1, task=0, starts_task=True, ends_task=False)

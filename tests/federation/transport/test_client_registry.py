@@ -8,9 +8,8 @@ import pytest
 from fakes import InProcessGrid, failure, run_in_process, summary_of, tiny
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from fcl_flower.federation.identity.client_numbers import ClientNumbers
-from fcl_flower.federation.transport import client_registry, protocol
-from fcl_flower.federation.transport.client_registry import ClientRegistry
+from fcl_flower.federation import clients
+from fcl_flower.federation.clients import ClientNumbers, ClientRegistry
 
 TAKEN = "claims to be client 0, which another is already"
 
@@ -29,7 +28,7 @@ class Claiming(InProcessGrid):
 
     def answer(self, message, context):
         said = self.said[message.metadata.dst_node_id]
-        who = ConfigRecord({"partition": said, **protocol.own()})
+        who = ConfigRecord({"partition": said, **clients.own()})
         return Message(RecordDict({"who": who}), reply_to=message)
 
 
@@ -44,7 +43,7 @@ def keys(tmp_path, monkeypatch):
 
 @pytest.fixture
 def impatient(monkeypatch):
-    monkeypatch.setattr(client_registry, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(clients, "RETRY_SECONDS", 0.0)
 
 
 def connected(grid):
@@ -108,7 +107,7 @@ def test_a_node_without_a_sign_of_life_is_asked_later_and_keeps_its_number(monke
 
     assert registry.clients == (0,)
     assert [m.metadata.dst_node_id for _, m in grid.asked] == [11, 12]
-    now += client_registry.RETURN_SECONDS
+    now += clients.RETURN_SECONDS
     registry.refresh()
     assert (registry.clients, registry.node(1)) == ((0, 1), 12)
 
@@ -189,8 +188,8 @@ def test_a_claim_says_nothing_of_a_client_whose_key_another_has(keys):
 
 def test_where_flower_does_not_answer_the_last_list_stands(monkeypatch):
     """Its call retries without end; the rounds need not wait for it."""
-    monkeypatch.setattr(client_registry, "is_remote", lambda grid: True)
-    monkeypatch.setattr(client_registry.mailbox, "MOMENT", 0.1)
+    monkeypatch.setattr(clients, "is_remote", lambda grid: True)
+    monkeypatch.setattr(clients.mailbox, "MOMENT", 0.1)
     answers = threading.Event()
     answers.set()
 
@@ -218,7 +217,7 @@ def test_where_flower_does_not_answer_the_last_list_stands(monkeypatch):
 
 
 def test_what_flower_refuses_is_not_hidden(monkeypatch):
-    monkeypatch.setattr(client_registry, "is_remote", lambda grid: True)
+    monkeypatch.setattr(clients, "is_remote", lambda grid: True)
     grid = Claiming(n11=0)
     grid.get_node_ids = lambda: [][0]
     with pytest.raises(IndexError):
@@ -228,7 +227,7 @@ def test_what_flower_refuses_is_not_hidden(monkeypatch):
 def test_an_asynchronous_run_names_the_claim_too(tmp_path, keys):
     def lie(who, message, reply):
         if who == 1 and message.metadata.message_type == "query":
-            said = ConfigRecord({"partition": 0, **protocol.own()})
+            said = ConfigRecord({"partition": 0, **clients.own()})
             return Message(RecordDict({"who": said}), reply_to=message)
         return reply
 

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fcl_flower.core.errors import ContractError, WireError
-from fcl_flower.core.sparse import SparseArray
-from fcl_flower.federation.transport.codec import Encoded, decode, encode
+from fcl_flower.core.types import SparseArray
+from fcl_flower.federation.codec import Encoded, decode, encode
 
 DTYPES = [
     *("float16", "float32", "float64", "bool"),

@@ -15,9 +15,10 @@ from flwr.superlink.grid import HttpGrid
 from flwr.superlink.grid.inmemory_grid import InMemoryGrid
 
 from fcl_flower.core.errors import RoundError
-from fcl_flower.federation.transport import background, client_registry, mailbox
-from fcl_flower.federation.transport.mailbox import Mailbox
-from fcl_flower.runtime.in_process.run import run_apps
+from fcl_flower.federation import clients, mailbox
+from fcl_flower.federation.mailbox import Mailbox
+from fcl_flower.flower import transport
+from fcl_flower.runtime.in_process import run_apps
 
 NODES = [100, 101]
 
@@ -52,7 +53,7 @@ class BlockingGrid(InProcessGrid):
 @pytest.fixture
 def remote(monkeypatch):
     """Make every grid one that goes over a network."""
-    for module in (mailbox, client_registry):
+    for module in (mailbox, clients):
         monkeypatch.setattr(module, "is_remote", lambda grid: True)
 
 
@@ -156,17 +157,17 @@ def test_what_ends_a_run_while_it_sends_ends_it_here(remote, blocking):
 
 
 def test_only_a_grid_of_flowers_over_http_is_remote(blocking):
-    assert not background.is_remote(blocking("none"))
-    assert background.is_remote(HttpGrid(token="x"))
+    assert not transport.is_remote(blocking("none"))
+    assert transport.is_remote(HttpGrid(token="x"))
 
 
 def test_flowers_simulation_is_an_engine_that_answers_for_all(blocking):
     states = LinkStateFactory(
         FLWR_IN_MEMORY_DB_NAME, NoOpFederationManager(), ObjectStoreFactory()
     )
-    assert background.is_engine(InMemoryGrid(states))
-    assert not background.is_engine(blocking("none"))
-    assert not background.is_engine(HttpGrid(token="x"))
+    assert transport.is_engine(InMemoryGrid(states))
+    assert not transport.is_engine(blocking("none"))
+    assert not transport.is_engine(HttpGrid(token="x"))
 
 
 def test_an_asynchronous_run_goes_on_beside_a_client_that_blocks(remote, tmp_path):
@@ -193,7 +194,7 @@ def test_an_asynchronous_run_goes_on_beside_a_client_that_blocks(remote, tmp_pat
 
 
 def test_a_call_that_blocks_keeps_no_process_from_ending():
-    thread = background.in_thread(threading.current_thread).result(30)
+    thread = transport.in_thread(threading.current_thread).result(30)
 
     assert thread.daemon
 

@@ -6,8 +6,8 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
 from fcl_flower import __version__
 from fcl_flower.cli import main
-from fcl_flower.federation.transport import protocol
-from fcl_flower.federation.transport.client_registry import ClientRegistry
+from fcl_flower.federation import clients
+from fcl_flower.federation.clients import ClientRegistry
 
 
 class Grid(InProcessGrid):
@@ -34,7 +34,7 @@ def test_a_client_of_another_protocol_is_refused_by_name(caplog):
     assert connected({"version": "9.9", "protocol": 99}) == (0,)
     assert (
         "client 1 runs fcl-flower 9.9 with protocol 99, expected protocol "
-        f"{protocol.PROTOCOL} as in the server's {__version__}: install the same "
+        f"{clients.PROTOCOL} as in the server's {__version__}: install the same "
         "version there"
     ) in caplog.text
 
@@ -47,7 +47,7 @@ def test_a_client_that_does_not_know_of_protocols_is_refused(caplog):
 
 
 def test_a_client_of_another_version_of_the_same_protocol_is_let_in():
-    assert connected({"version": "9.9", "protocol": protocol.PROTOCOL}) == (0, 1)
+    assert connected({"version": "9.9", "protocol": clients.PROTOCOL}) == (0, 1)
 
 
 def without_client_1(client, message, reply):
@@ -74,7 +74,7 @@ def test_a_run_in_which_all_took_part_names_nobody(tmp_path, caplog):
 
 
 def test_the_command_shows_who_took_part_in_no_round(tmp_path, monkeypatch, capsys):
-    from fcl_flower.runtime import simulation
+    from fcl_flower.runtime import local_runs
 
     summary = {
         **{"average_accuracy": 0.5, "forgetting": 0.0, "honest_accuracy": None},
@@ -82,7 +82,7 @@ def test_the_command_shows_who_took_part_in_no_round(tmp_path, monkeypatch, caps
     }
     monkeypatch.setattr(main.signal, "signal", lambda *handler: None)
     monkeypatch.setattr(
-        simulation, "run_all", lambda place, jobs, *more: [(jobs[0], summary)]
+        local_runs, "run_all", lambda place, jobs, *more: [(jobs[0], summary)]
     )
     monkeypatch.setattr(
         "sys.argv",

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fcl_flower.core.errors import WireError
-from fcl_flower.core.sparse import SparseArray
-from fcl_flower.federation.transport.state_store import (
+from fcl_flower.core.types import SparseArray
+from fcl_flower.federation.checkpoint import (
     ContextStateStore,
     FolderStateStore,
 )

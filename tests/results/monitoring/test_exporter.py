@@ -14,7 +14,7 @@ from flwr.app import Message
 from prometheus_client.parser import text_string_to_metric_families
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.federation.transport import messages
+from fcl_flower.federation import messages
 from fcl_flower.runtime.processes import free_port
 
 CAUSES = {"failed", "refused", "late", "state-lost", "unreachable"}

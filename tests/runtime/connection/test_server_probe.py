@@ -8,9 +8,9 @@ import threading
 
 import pytest
 
+from fcl_flower.runtime import client
 from fcl_flower.runtime.certificates import make_certificates
-from fcl_flower.runtime.connection import server_probe
-from fcl_flower.runtime.connection.server_probe import find_obstacle
+from fcl_flower.runtime.client import find_obstacle
 from fcl_flower.runtime.processes import free_port
 
 
@@ -88,7 +88,7 @@ def test_an_expired_certificate_is_named_as_such():
     error = ssl.SSLCertVerificationError()
     error.verify_code = 10
 
-    found = server_probe._obstacle(error, "a:1", "a", None)
+    found = client._obstacle(error, "a:1", "a", None)
 
     assert "has expired: delete its server.crt" in found.sentence
     assert not found.passes
@@ -115,7 +115,7 @@ def test_a_host_that_nobody_knows_is_named(certs):
 
 
 def test_a_silent_port_is_not_waited_for_without_end(monkeypatch):
-    monkeypatch.setattr(server_probe, "SECONDS", 0.2)
+    monkeypatch.setattr(client, "SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         server = f"127.0.0.1:{silent.getsockname()[1]}"
         found = find_obstacle(server, None)
@@ -149,10 +149,10 @@ def test_another_web_server_is_no_server_of_ours():
 def test_runs_are_not_started_where_clients_come_in(certs):
     authority = certs / "ours" / "ca.crt"
     with serving(certs / "ours", place=404) as server:
-        found = find_obstacle(server, authority, server_probe.CONTROL)
+        found = find_obstacle(server, authority, client.CONTROL)
         assert find_obstacle(server, authority) is None
     with serving(place=405) as other:  # no method of that place
-        assert find_obstacle(other, None, server_probe.CONTROL) is None
+        assert find_obstacle(other, None, client.CONTROL) is None
 
     assert found.sentence == (
         f"at {server} clients come in, and no runs: give --server the --control-port "
@@ -188,7 +188,7 @@ def test_a_file_that_is_no_certificate_is_named(tmp_path):
     ],
 )
 def test_what_may_pass_by_itself_is_tried_again(error, said):
-    found = server_probe._obstacle(error, "a:1", "a", None)
+    found = client._obstacle(error, "a:1", "a", None)
 
     assert said in found.sentence
     assert found.passes
@@ -199,7 +199,7 @@ def test_a_name_and_an_address_that_do_not_match_are_told_alike(code):
     error = ssl.SSLCertVerificationError()
     error.verify_code = code
 
-    found = server_probe._obstacle(error, "a:1", "a", None)
+    found = client._obstacle(error, "a:1", "a", None)
 
     assert "is not for 'a'" in found.sentence
     assert not found.passes

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fcl_flower.runtime.lifetime import guardian
+from fcl_flower.runtime import processes
 
 pytestmark = pytest.mark.process
 
@@ -65,20 +65,20 @@ def started(note, number=4):
 @pytest.fixture
 def quick(monkeypatch, tmp_path):
     """A guardian with less patience, as a copy of the package's file."""
-    text = Path(guardian.__file__).read_text()
+    text = Path(processes.__file__).read_text()
     assert "GRACE = 10.0" in text
     (tmp_path / "short_guardian.py").write_text(
         text.replace("GRACE = 10.0", "GRACE = 0.5")
     )
     env = {**ENV, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
-    monkeypatch.setattr(guardian, "__name__", "short_guardian")
+    monkeypatch.setattr(processes, "__name__", "short_guardian")
     return env
 
 
 def family(quick, note):
     """Start a program with an orphan, a deaf child, and one in its own session."""
     command = [sys.executable, "-c", FAMILY, str(note)]
-    return guardian.guarded(command, quick), started(note)
+    return processes.guarded(command, quick), started(note)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
@@ -111,7 +111,7 @@ def test_all_end_with_the_process_that_wanted_them(quick, tmp_path, number):
 def test_all_end_when_they_are_released(quick, tmp_path):
     process, pids = family(quick, tmp_path / "pids")
 
-    guardian.release(process)
+    processes.release(process)
 
     assert alive(pids) == []
     assert process.returncode == 128 + signal.SIGTERM
@@ -127,7 +127,7 @@ def test_no_scratch_folder_stays_behind_whoever_ends(tmp_path, number):
         f"""
         import os, sys, time
         from pathlib import Path
-        from fcl_flower.runtime.lifetime.guardian import guarded
+        from fcl_flower.runtime.processes import guarded
         command = [sys.executable, "-c", {says + "time.sleep(600)"!r}, {str(note)!r}]
         kept = guarded(command, os.environ, scratch=Path({str(scratch)!r}))
         time.sleep(600)
@@ -143,23 +143,23 @@ def test_no_scratch_folder_stays_behind_whoever_ends(tmp_path, number):
 
 def test_a_scratch_folder_that_is_gone_is_no_error(tmp_path):
     scratch = tmp_path / "scratch"
-    process = guardian.guarded([sys.executable, "-c", ""], ENV, scratch=scratch)
+    process = processes.guarded([sys.executable, "-c", ""], ENV, scratch=scratch)
     assert process.wait() == 0
-    guardian.release(process)
+    processes.release(process)
 
 
 def test_the_program_ends_with_its_guardian(tmp_path):
     note = tmp_path / "pids"
     says = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); "
     command = [sys.executable, "-c", says + "time.sleep(600)", str(note)]
-    process = guardian.guarded(command, ENV)
+    process = processes.guarded(command, ENV)
     (pid,) = started(note, 1)
 
     process.kill()
     process.wait()
 
     await_true(lambda: not alive([pid]))
-    guardian.release(process)  # one that is gone is no error
+    processes.release(process)  # one that is gone is no error
 
 
 def test_what_a_program_leaves_behind_ends_with_it(tmp_path):
@@ -173,16 +173,16 @@ def test_what_a_program_leaves_behind_ends_with_it(tmp_path):
         "note.write(str(os.getpid())); note.close()\n"
         "os.rename(note.name, sys.argv[1]); time.sleep(600)"
     )
-    process = guardian.guarded([sys.executable, "-c", leaves, str(note)], ENV)
+    process = processes.guarded([sys.executable, "-c", leaves, str(note)], ENV)
 
     assert process.wait(60) == 3
     assert alive(started(note, 1)) == []
-    guardian.release(process)
+    processes.release(process)
 
 
 def test_a_program_that_was_killed_says_so_by_its_code():
     dies = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
-    process = guardian.guarded([sys.executable, "-c", dies], ENV)
+    process = processes.guarded([sys.executable, "-c", dies], ENV)
 
     assert process.wait(60) == 128 + signal.SIGKILL
-    guardian.release(process)
+    processes.release(process)

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.runtime.lifetime import state_lock
-from fcl_flower.runtime.lifetime.state_lock import locked
+from fcl_flower.runtime import processes
+from fcl_flower.runtime.processes import lock_states
 
 pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).parents[3]
 HOLDS = """
 import pathlib, subprocess, sys, time
-from fcl_flower.runtime.lifetime.state_lock import locked
+from fcl_flower.runtime.processes import locked
 with locked(pathlib.Path(sys.argv[1]), print) as lock:
     if len(sys.argv) > 2:  # leave another behind that holds it
         child = [sys.executable, "-c", "import time; time.sleep(600)"]
@@ -53,13 +53,13 @@ def hold(tmp_path):
 
 
 def test_a_second_program_is_refused_and_told_who_is_there(hold, tmp_path, monkeypatch):
-    monkeypatch.setattr(state_lock, "PATIENCE", 0.3)
+    monkeypatch.setattr(processes, "PATIENCE", 0.3)
     other, _ = hold()
     said = []
 
     with (
         pytest.raises(ConfigError, match=rf"process {other.pid} \(python") as refused,
-        locked(tmp_path, said.append),
+        lock_states(tmp_path, said.append),
     ):
         pytest.fail("two programs in one folder")
 
@@ -71,7 +71,7 @@ def test_a_second_program_is_refused_and_told_who_is_there(hold, tmp_path, monke
 def test_a_program_that_is_ending_is_waited_for(hold, tmp_path, monkeypatch):
     other, _ = hold()
 
-    with locked(tmp_path, lambda line: other.stdin.close()):
+    with lock_states(tmp_path, lambda line: other.stdin.close()):
         assert other.wait(60) == 0
 
 
@@ -81,20 +81,20 @@ def test_a_killed_program_leaves_the_folder_free(hold, tmp_path):
     other.wait()
     said = []
 
-    with locked(tmp_path, said.append):
+    with lock_states(tmp_path, said.append):
         assert said == []
 
 
 def test_a_leftover_that_was_given_the_lock_keeps_it_and_is_named(
     hold, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(state_lock, "PATIENCE", 0.3)
+    monkeypatch.setattr(processes, "PATIENCE", 0.3)
     parent, left = hold("and leave one")
     parent.wait(60)
     try:
         with (
             pytest.raises(ConfigError, match=f"process {left} "),
-            locked(tmp_path, lambda line: None),
+            lock_states(tmp_path, lambda line: None),
         ):
             pytest.fail("two programs in one folder")
     finally:

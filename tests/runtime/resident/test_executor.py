@@ -20,9 +20,8 @@ from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 from flwr.supercore.run import RunNotRunningException
 from supernodes import SECRET, shipped, supernode
 
-from fcl_flower.runtime.resident import executor as module
-from fcl_flower.runtime.resident.executor import Executor
-from fcl_flower.runtime.resident.worker import OURS
+from fcl_flower.runtime import resident as module
+from fcl_flower.runtime.resident import OURS, Executor
 
 pytestmark = pytest.mark.process
 

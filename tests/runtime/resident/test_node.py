@@ -7,9 +7,8 @@ import sys
 import pytest
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.runtime.lifetime.guardian import guarded, release
-from fcl_flower.runtime.processes import free_port
-from fcl_flower.runtime.resident.launch import with_worker
+from fcl_flower.runtime.client import with_worker
+from fcl_flower.runtime.processes import free_port, guarded, release
 
 pytestmark = pytest.mark.process
 

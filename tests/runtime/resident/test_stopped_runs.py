@@ -20,10 +20,9 @@ from flwr.supercore.run import RunNotRunningException
 from flwr.supernode import start_client_internal
 from supernodes import SECRET, question, shipped, supernode
 
-from fcl_flower.runtime.resident import stopped_runs
-from fcl_flower.runtime.resident.executor import Executor
-from fcl_flower.runtime.resident.launch import mended
-from fcl_flower.runtime.resident.worker import OURS
+from fcl_flower.runtime import resident
+from fcl_flower.runtime.client import mended
+from fcl_flower.runtime.resident import OURS, Executor
 
 pytestmark = pytest.mark.process
 
@@ -70,7 +69,7 @@ class Server:
 
 def taken_in(node, server):
     """Do a SuperNode's step; return the run of the message that there is now."""
-    step = stopped_runs.leaving_nothing(start_client_internal._pull_and_store_message)
+    step = resident.leaving_nothing(start_client_internal._pull_and_store_message)
     return step(
         state=node.state,
         object_store=node.state.object_store,

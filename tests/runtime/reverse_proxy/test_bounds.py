@@ -7,8 +7,7 @@ import sys
 
 import pytest
 
-from fcl_flower.runtime.reverse_proxy.bounds import RESERVED, Bounds
-from fcl_flower.runtime.reverse_proxy.caller import Caller, GoneError
+from fcl_flower.runtime.http import RESERVED, Bounds, Caller, GoneError
 
 
 @pytest.mark.parametrize("keys", [True, False])
@@ -29,7 +28,7 @@ def test_many_descriptors_give_all_that_is_meant_to_be():
 
 RAISED = """
 import resource
-from fcl_flower.runtime.reverse_proxy.bounds import raise_descriptor_limit
+from fcl_flower.runtime.http import raise_descriptor_limit
 resource.setrlimit(resource.RLIMIT_NOFILE, (SOFT, HARD))
 print(raise_descriptor_limit(), *resource.getrlimit(resource.RLIMIT_NOFILE))
 """

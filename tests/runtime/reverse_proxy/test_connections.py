@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from fcl_flower.runtime.reverse_proxy.bounds import Bounds
-from fcl_flower.runtime.reverse_proxy.connections import Connections, network
+from fcl_flower.runtime.http import Bounds
+from fcl_flower.runtime.proxy import Connections, network
 
 BOUNDS = Bounds(guests=3, guests_of_address=2, members=3, members_of_key=2)
 

@@ -19,17 +19,17 @@ from flwr.supercore.protobuf.client import ProtobufRequestContext
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.federation.identity.node_auth import NodeKeys
+from fcl_flower.flower.node_auth import NodeKeys
 from fcl_flower.runtime.certificates import Certificates, make_certificates
+from fcl_flower.runtime.http import Bounds
 from fcl_flower.runtime.processes import free_port
-from fcl_flower.runtime.reverse_proxy.bounds import Bounds
-from fcl_flower.runtime.reverse_proxy.server import (
+from fcl_flower.runtime.proxy import (
     ReverseProxy,
     ServerFiles,
+    Upstream,
     listening,
     run_proxy,
 )
-from fcl_flower.runtime.reverse_proxy.upstream import Upstream
 
 BOUNDS = Bounds(head_seconds=2, idle_seconds=2, answer_seconds=2, body_bytes=2**23)
 

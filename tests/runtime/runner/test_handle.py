@@ -9,9 +9,9 @@ from descendants import MARK, marked, vanished
 from fakes import rounds_of, summary_of, tiny
 
 from fcl_flower.core.errors import ConfigError, RoundError
-from fcl_flower.runtime.runner import handle
-from fcl_flower.runtime.runner.handle import Runner
-from fcl_flower.runtime.simulation import Job, Place, run_all
+from fcl_flower.runtime import runner as handle
+from fcl_flower.runtime.local_runs import Job, Place, run_all
+from fcl_flower.runtime.runner import Runner
 from fcl_flower.setup.resolve import resolve
 
 pytestmark = pytest.mark.process

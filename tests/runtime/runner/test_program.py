@@ -8,9 +8,9 @@ from fakes import tiny
 from flwr.app import Message, RecordDict
 
 from fcl_flower.core.errors import RoundError
-from fcl_flower.runtime.runner import kept_actors, program
-from fcl_flower.runtime.runner.kept_actors import KeptActors
-from fcl_flower.runtime.runner.program import FlowerRuns
+from fcl_flower.runtime import kept_actors, runner
+from fcl_flower.runtime.kept_actors import KeptActors
+from fcl_flower.runtime.runner import FlowerRuns
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def started(monkeypatch):
             events.append("close")
 
     monkeypatch.setattr(kept_actors, "KeptActors", Engine)
-    monkeypatch.setattr(program, "_speak_to", lambda path: None)
+    monkeypatch.setattr(runner, "_speak_to", lambda path: None)
     return events
 
 
@@ -97,7 +97,7 @@ def test_what_the_runner_cannot_do_is_told_and_the_next_request_is_served():
         {"config": tiny("", seed=seed).flat(), "folder": "x", "local_data": ["a", "b"]}
         for seed in (1, 0)
     ]
-    assert [program._answer(run, json.dumps(one)) for one in asked] == [
+    assert [runner._answer(run, json.dumps(one)) for one in asked] == [
         {"error": "no replies", "kind": "RoundError"},
         {},
     ]

@@ -1,0 +1,234 @@
+"""Median and trimmed mean of each coordinate, over those who sent it.
+
+Yin, Chen, Kannan and Bartlett, ICML 2018, https://arxiv.org/abs/1803.01498.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from statistics import median_low
+
+import numpy as np
+import numpy.typing as npt
+
+from fcl_flower.aggregation.mean import Tensors
+from fcl_flower.core.types import AnyArray, Array, Arrays, SparseArray
+
+_CELLS = 2**21
+"""Numbers that are sorted at a time: little memory, whatever the model."""
+
+
+def median(tensors: Tensors, old: Array) -> npt.NDArray[np.float64]:
+    """Return the coordinate-wise median (definition 1).
+
+    Args:
+        tensors: of each client; None, or an entry of a `SparseArray` that is absent,
+            was not sent.
+        old: dense, of the same shape: what stays where nobody sent anything.
+    """
+    found = old.reshape(-1).astype(np.float64)
+    for part, rows, count in _ordered(tensors, old.size):
+        low, high = ((count - 1).clip(0) // 2)[None], (count // 2)[None]
+        middle = (
+            np.take_along_axis(rows, low, 0) + np.take_along_axis(rows, high, 0)
+        ) / 2
+        np.copyto(found[part], middle[0], where=count > 0)
+    return found.reshape(old.shape)
+
+
+def trimmed_mean(
+    fraction: float,
+) -> Callable[[Tensors, Array], npt.NDArray[np.float64]]:
+    """Return a function that takes the coordinate-wise trimmed mean (definition 2).
+
+    Of the m values of a coordinate the largest and the smallest are left out, as many
+    of each as `count_hostile` says. The arguments are those of `median`.
+
+    Args:
+        fraction: the paper's beta, in (0, 0.5).
+    """
+
+    def of(tensors: Tensors, old: Array) -> npt.NDArray[np.float64]:
+        found = old.reshape(-1).astype(np.float64)
+        cuts = np.array([count_hostile(n, fraction) for n in range(len(tensors) + 1)])
+        for part, rows, count in _ordered(tensors, old.size):
+            place, cut = np.arange(len(rows))[:, None], cuts[count]
+            kept = (place >= cut) & (place < count - cut)
+            total = np.where(kept, rows, 0.0).sum(0)
+            np.divide(total, count - 2 * cut, out=found[part], where=count > 0)
+        return found.reshape(old.shape)
+
+    return of
+
+
+def count_hostile(count: int, fraction: float) -> int:
+    """Return how many of some updates are taken to be hostile.
+
+    The fraction of them, rounded up: a few clients are not defended by none. Always
+    fewer than half, so that one or two are left.
+
+    Args:
+        count: how many updates there are, at least 0.
+        fraction: in (0, 0.5).
+    """
+    # 0.3 * 10 is a little more than 3.
+    wanted = int(np.ceil(np.round(fraction * count, 9)))
+    return min(wanted, max(0, count - 1) // 2)
+
+
+def _ordered(
+    tensors: Tensors, size: int
+) -> Iterator[tuple[slice, npt.NDArray[np.float64], npt.NDArray[np.int64]]]:
+    """Yield stretches: where, the values ascending in each column, and how many.
+
+    Rows beyond the number of a column are NaN.
+    """
+    width = max(1, _CELLS // len(tensors))
+    for start in range(0, size, width):
+        part = slice(start, min(start + width, size))
+        rows = np.full((len(tensors), part.stop - start), np.nan)
+        for row, tensor in zip(rows, tensors, strict=True):
+            if isinstance(tensor, SparseArray):
+                first, last = np.searchsorted(tensor.indices, [start, part.stop])
+                row[tensor.indices[first:last] - start] = tensor.values[first:last]
+            elif tensor is not None:
+                row[:] = tensor.reshape(-1)[part]
+        count = (~np.isnan(rows)).sum(0)
+        rows.sort(axis=0)  # NaN comes last
+        yield part, rows, count
+
+
+Matrix = npt.NDArray[np.float64]
+
+_LARGEST = 1e100
+"""A difference beyond, of double precision, counts as this: squares stay finite."""
+_SMOOTHING = 1e-6
+_STEPS = 1000
+
+
+def gram(sent: Sequence[Arrays], start: Arrays) -> Matrix:
+    """Return the inner products of the clients' differences from ``start``.
+
+    Args:
+        sent: tensors by name of each client, dense or sparse.
+        start: dense.
+
+    Returns:
+        Shape (clients, clients).
+    """
+    total = np.zeros((len(sent), len(sent)))
+    for name, old in start.items():
+        if old.dtype.kind == "f":
+            tensors = [arrays.get(name) for arrays in sent]
+            flat = np.asarray(old).reshape(-1)
+            width = max(1, _CELLS // len(sent))
+            for first in range(0, len(flat), width):
+                part = slice(first, min(first + width, len(flat)))
+                rows = np.stack([_moved(tensor, flat, part) for tensor in tensors])
+                total += rows @ rows.T
+    return total
+
+
+def clipped(sent: Sequence[Arrays], start: Arrays, limit: float) -> list[Arrays]:
+    """Return updates none of which went much further than the others.
+
+    A difference longer than ``limit`` times the median length is brought to that. Of an
+    even number of lengths the median is the lower middle one, which no minority of
+    clients can make long.
+
+    Args:
+        sent: tensors by name of each client, dense or sparse.
+        start: dense.
+        limit: above 0.
+    """
+    lengths = np.sqrt([gram([arrays], start)[0, 0] for arrays in sent])
+    longest = limit * median_low(lengths.tolist())
+    return [
+        arrays
+        if length <= longest
+        else {
+            name: _towards(tensor, np.asarray(start[name]), longest / length)
+            for name, tensor in arrays.items()
+        }
+        for arrays, length in zip(sent, lengths, strict=True)
+    ]
+
+
+def krum_weights(products: Matrix, fraction: float) -> Matrix:
+    """Return 1 for the updates that multi-Krum selects, and 0 for the others.
+
+    Blanchard et al., NeurIPS 2017, https://arxiv.org/abs/1703.02757, section 4: the
+    score of an update is the sum of its squared distances to the n - f - 2 nearest
+    others; the m of the lowest scores are selected, here m = n - f. Of equal scores the
+    earlier client goes first. The theorem needs n > 2 f + 2; below, one neighbour is
+    looked at.
+
+    Args:
+        products: inner products of n updates, shape (n, n).
+        fraction: of the n, how many are hostile: f is `count_hostile`.
+
+    Returns:
+        Shape (n,).
+    """
+    count = len(products)
+    hostile = count_hostile(count, fraction)
+    squares = np.diag(products)
+    apart = np.maximum(squares + squares[:, None] - 2 * products, 0.0)
+    np.fill_diagonal(apart, np.inf)
+    near = np.sort(apart, axis=1)[:, : max(1, count - hostile - 2)]
+    chosen = np.argsort(near.sum(1), kind="stable")[: count - hostile]
+    weights = np.zeros(count)
+    weights[chosen] = 1.0
+    return weights
+
+
+def geometric_median_weights(products: Matrix) -> Matrix:
+    """Return weights, summing to 1, whose mean is the geometric median.
+
+    It minimises the sum of the Euclidean distances to all updates. Pillutla, Kakade and
+    Harchaoui, IEEE TSP 2022, https://arxiv.org/abs/1912.13445, algorithm 2 (smoothed
+    Weiszfeld, nu = 1e-6), with equal alpha and until nothing changes. Its points are
+    means of the updates, so that distances to them follow from the inner products.
+
+    Args:
+        products: inner products of n updates, shape (n, n).
+
+    Returns:
+        Shape (n,).
+    """
+    # Any start will do; from the mean, an update far away takes many steps to leave.
+    weights = krum_weights(products, 0.5)
+    weights /= weights.sum()
+    for _ in range(_STEPS):
+        to_mean = products @ weights
+        squares = weights @ to_mean - 2 * to_mean + np.diag(products)
+        distances = np.sqrt(np.maximum(squares, 0.0))
+        pull = 1 / np.maximum(distances, _SMOOTHING)
+        before, weights = weights, pull / pull.sum()
+        if (np.abs(weights - before) <= 1e-9 * weights).all():
+            break
+    return weights
+
+
+def _moved(tensor: AnyArray | None, flat: Array, part: slice) -> Matrix:
+    """Return a stretch of a tensor's differences from what it was before."""
+    moved = np.zeros(part.stop - part.start)
+    with np.errstate(over="ignore"):
+        if isinstance(tensor, SparseArray):
+            first, last = np.searchsorted(tensor.indices, [part.start, part.stop])
+            places = tensor.indices[first:last]
+            values = tensor.values[first:last].astype(np.float64)
+            moved[places - part.start] = values - flat[places]
+        elif tensor is not None:
+            moved = tensor.reshape(-1)[part].astype(np.float64) - flat[part]
+    return np.clip(moved, -_LARGEST, _LARGEST)
+
+
+def _towards(tensor: AnyArray, old: Array, scale: float) -> AnyArray:
+    """Return ``old + scale (tensor - old)`` of what was sent; integers as they are."""
+    if tensor.dtype.kind != "f":
+        return tensor
+    flat = old.reshape(-1)
+    nearer = flat + scale * _moved(tensor, flat, slice(0, flat.size))
+    nearer = nearer.astype(tensor.dtype)
+    if isinstance(tensor, SparseArray):
+        return SparseArray(tensor.shape, tensor.indices, nearer[tensor.indices])
+    return nearer.reshape(tensor.shape)

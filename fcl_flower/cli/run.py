@@ -1,0 +1,296 @@
+"""The command ``fcl simulate``."""
+
+from collections.abc import Collection, Generator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.markdown import Markdown
+
+from fcl_flower.cli.options import (
+    backend_option,
+    configured,
+    data_option,
+    gpus_option,
+    listed,
+    live_option,
+    live_port,
+    live_port_option,
+    output_folder,
+    output_option,
+    place_of,
+    resume_option,
+    resumed,
+    run_options,
+    seeds_of,
+    set_keys,
+    several_runs,
+    with_folders,
+    workers_option,
+)
+from fcl_flower.core.errors import ConfigError, FclError, refuse, unknown
+
+if TYPE_CHECKING:
+    from fcl_flower.config.run_config import RunConfig
+    from fcl_flower.runtime.local_runs import Job, Outcome, Place
+    from fcl_flower.runtime.study import Study
+
+
+@click.command()
+@run_options()
+@data_option
+@backend_option
+@workers_option
+@gpus_option
+@output_option
+@click.option("--overwrite", is_flag=True, help="Replace a finished run in --output.")
+@resume_option
+@live_option
+@live_port_option
+def simulate(
+    folders: tuple[Path, ...],
+    output: Path | None,
+    overwrite: bool,
+    resume: Path | None,
+    live: bool,
+    port: int | None,
+    backend: str,
+    workers: int | None,
+    gpus_per_client: float,
+    **given: Any,  # noqa: ANN401
+) -> None:
+    """Run one strategy on this machine."""
+    from fcl_flower.cli.progress import Display, live_run
+    from fcl_flower.results.run_folder import lost_first_round, resumable
+    from fcl_flower.runtime.local_runs import Job, run_all
+    from fcl_flower.runtime.processes import make_folder
+    from fcl_flower.setup.resolve import resolve
+
+    place = place_of(backend, workers, gpus_per_client, folders=folders)
+    port = live_port(live, port)
+    config = resumed(resume, given, output) if resume else configured(given)
+    run = resolve(with_folders(config, folders))
+    # After the names have been looked up, since it loads torch.
+    from fcl_flower.setup.build import validate
+
+    validate(run)
+    console = Console()
+    folder = resume or output_folder(output, run.config)
+    if (folder / "summary.json").exists() and not overwrite:
+        raise ConfigError(
+            f"output: got {str(folder)!r} with a finished run, expected another "
+            "folder, or --overwrite"
+        )
+    make_folder(folder, "output")
+    job = Job(run, folder)
+    try:
+        with (
+            live_run(port, folder, console),
+            Display(console, job.name) as display,
+        ):
+            ((_, summary),) = run_all(
+                place, [job], lambda job, progress: display.show(progress)
+            )
+    except KeyboardInterrupt:
+        if resumable(folder):
+            again = f"fcl simulate --resume {folder}"
+            click.echo(f"interrupted; {again} goes on with this run", err=True)
+        raise
+    if isinstance(summary, FclError):
+        if lost_first_round(folder):
+            again = f"fcl simulate --resume {folder} --learning-rate RATE"
+            click.echo(f"{again} begins the first round again", err=True)
+        raise summary
+    _print_summary(console, run.config, folder, summary)
+
+
+def _print_summary(
+    console: Console, config: "RunConfig", folder: Path, summary: Mapping[str, Any]
+) -> None:
+    accuracy, forgetting = (
+        "unknown" if summary[key] is None else f"{summary[key]:.3f}"
+        for key in ("average_accuracy", "forgetting")
+    )
+    if stopped := summary.get("privacy", {}).get("stopped"):
+        lost = summary["average_accuracy"] is None
+        rest = ", so that there is no accuracy over all tasks" * lost
+        console.print(f"privacy budget: {stopped}{rest}", soft_wrap=True)
+    elif not config.privacy.scores:
+        console.print("no client was evaluated: privacy.scores is false")
+    if diverged := summary["remarks"].get("divergence"):
+        console.print(diverged, highlight=False, soft_wrap=True)
+    print_untrained(console, summary)
+    if summary["honest_accuracy"] is not None:
+        console.print(f"honest clients: accuracy {summary['honest_accuracy']:.3f}")
+    console.print(
+        f"accuracy {accuracy}, forgetting {forgetting}; "
+        f"report: {folder / 'report.html'}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    for client, why in summary["left_out"].items():
+        line = f"client {client} took part in no round: {why}"
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def print_untrained(
+    console: Console, summary: Mapping[str, Any], name: str = ""
+) -> None:
+    """Say how many tasks of clients were tested without training, if there are any."""
+    from fcl_flower.results.report.html.numbers import untrained
+
+    if count := summary.get("untrained_client_tasks"):
+        every = summary["clients"] * summary["tasks"]
+        console.print(f"{name}{untrained(count, every)}", soft_wrap=True)
+
+
+@click.command()
+@run_options(without=frozenset({"strategy", "seed", "local_only"}))
+@click.option(
+    "--strategies",
+    default="fedavg,fedweit",
+    show_default=True,
+    help="Names separated by commas.",
+)
+@click.option(
+    "--seeds", default="0", show_default=True, help="Numbers separated by commas."
+)
+@click.option(
+    "--local-only/--no-local-only",
+    "counterparts",
+    default=True,
+    help="Also run each strategy without communication.",
+)
+@several_runs
+def compare(
+    strategies: str,
+    seeds: str,
+    counterparts: bool,
+    output: Path | None,
+    place: "Place",
+    port: int | None,
+    **given: Any,  # noqa: ANN401
+) -> None:
+    """Run several strategies on the identical scenario and put them side by side.
+
+    A --set of a strategy goes to those that know its key. Runs that are finished in
+    --output are kept, so that a comparison can go on where it stopped.
+    """
+    from fcl_flower.runtime.study import Study, variants_of
+
+    given_pairs = set_keys(given["pairs"])
+    params = {k: v for k, v in given_pairs.items() if k.startswith("strategy.")}
+    shared = configured({**given, "pairs": ()}).replace(
+        **{k: v for k, v in given_pairs.items() if k not in params}
+    )
+    if (
+        place.local_data and not shared.scenario.name
+    ):  # before a strategy brings its own
+        shared = shared.replace(**{"scenario.name": "local-data"})
+    names = listed(strategies, "strategies")
+    variants = variants_of(names, shared, params, counterparts=counterparts)
+    folder = output_folder(output, shared.replace(strategy="compare"))
+    chosen = Study(variants, seeds_of(seeds)).mapped(
+        lambda config: with_folders(config, place.local_data)
+    )
+    _study(chosen, folder, place, port)
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--data-root", help="Folder with data sets.")
+@click.option("--dataset", help="Another data set than the file's.")
+@click.option("--seeds", help="Only these of the study's seeds, separated by commas.")
+@click.option("--only", help="Only the rows of these titles, separated by commas.")
+@several_runs
+def study(
+    file: Path,
+    data_root: str | None,
+    dataset: str | None,
+    seeds: str | None,
+    only: str | None,
+    output: Path | None,
+    place: "Place",
+    port: int | None,
+) -> None:
+    """Run what a study's TOML FILE describes; go on where it was stopped.
+
+    Where rows have candidates, these are compared first, on held-out training samples,
+    and each row gets its best.
+    """
+    from fcl_flower.results.run_folder import RUNS
+    from fcl_flower.runtime.study import read_study
+
+    found = read_study(file)
+    given = {"data_root": data_root, "dataset": dataset}
+    changes = {key: value for key, value in given.items() if value}
+
+    def changed(config: "RunConfig") -> "RunConfig":
+        return with_folders(config.replace(**changes), place.local_data)
+
+    titles = [variant.title for variant in found.variants]
+    wanted = listed(only, "only") if only else titles
+    for name in wanted:
+        if name not in titles:
+            raise unknown("only", name, titles)
+    numbers = seeds_of(seeds) if seeds else found.seeds
+    for number in numbers:
+        if number not in found.seeds:
+            expected = f"one of the study's: {', '.join(map(str, found.seeds))}"
+            raise refuse("seeds", number, expected)
+    _study(
+        found.mapped(changed),
+        output or RUNS / file.absolute().parent.name,
+        place,
+        port,
+        wanted,
+        numbers,
+    )
+
+
+def _study(
+    chosen: "Study",
+    folder: Path,
+    place: "Place",
+    port: int | None,
+    wanted: Collection[str] = (),
+    seeds: Collection[int] = (),
+) -> None:
+    """Run a study, or some rows and seeds of it, and show its table."""
+    from fcl_flower.cli.progress import live_study, shown
+    from fcl_flower.cli.tables import print_sheet
+    from fcl_flower.results.tables import sheet
+    from fcl_flower.runtime.study_runs import FOLDER, candidate_study, run_study, settle
+
+    console = Console()
+    titles = wanted or [variant.title for variant in chosen.variants]
+    numbers = seeds or chosen.seeds
+
+    def run_all(jobs: Sequence["Job"]) -> Generator[tuple["Job", "Outcome"]]:
+        return shown(console, place, jobs)
+
+    try:
+        if chosen.choice is not None:
+            trials = candidate_study(chosen.choice)
+            with live_study(port, trials, folder / FOLDER, console):
+                chosen = settle(chosen, folder, run_all, titles)
+            if (told := folder / "chosen.md").exists():
+                console.print(Markdown(told.read_text()))
+        with live_study(port, chosen, folder, console):
+            summaries = run_study(
+                chosen,
+                folder,
+                run_all,
+                lambda run: run.title in titles and run.run.seed in numbers,
+                place.local_data,
+            )
+    except KeyboardInterrupt:
+        again = f"the same command with --output {folder} goes on with it"
+        click.echo(f"interrupted; {again}", err=True)
+        raise
+    print_sheet(console, sheet(summaries))
+    for summary in summaries:
+        name = f"{summary['label']} seed {summary['seed']}: "
+        print_untrained(console, summary, name)
+    console.print(f"report: {folder / 'comparison.html'}", soft_wrap=True)

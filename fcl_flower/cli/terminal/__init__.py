@@ -1,1 +1,0 @@
-"""What a terminal shows of runs: while they go on, and when they are over."""

@@ -1,0 +1,79 @@
+"""Files and folders that only the user who runs the program can read."""
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from fcl_flower.core.errors import refuse
+
+
+def opener(path: str, flags: int) -> int:
+    """Open a file, which is its owner's alone if it is new: ``open(opener=...)``."""
+    return os.open(path, flags, 0o600)
+
+
+def make_private_folder(folder: Path) -> None:
+    """Make a folder that nobody else can look into, with those above it.
+
+    One that is there becomes so. The folders above it are as the system makes them.
+
+    Raises:
+        OSError: it cannot be made, or is another user's.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.chmod(0o700)
+
+
+LOCK = ".lock"
+"""Held by the server of a run, or by who changes what it left."""
+COMMAND_LOCK = ".command-lock"
+"""Held by a command around the server that it starts, in this process or another."""
+
+
+@contextlib.contextmanager
+def lock_folder(folder: Path, key: str, name: str = LOCK) -> Iterator[None]:
+    """Keep others out of a folder for as long as the context lasts.
+
+    The system takes the lock from a process that ends, whatever ends it.
+
+    Args:
+        folder: exists and can be written.
+        key: the setting that names it, for the message of an error.
+        name: of the file in it that is locked, and removed in the end.
+
+    Raises:
+        ConfigError: another process works on the folder, or this one does already.
+    """
+    path = folder / name
+    with contextlib.ExitStack() as stack:
+        while True:
+            file = stack.enter_context(path.open("a"))
+            if not take(file.fileno()):
+                expected = "a folder on which no other run or command works now"
+                raise refuse(key, str(folder), expected)
+            if _is_at(path, file):
+                break
+        try:
+            yield
+        finally:
+            path.unlink()
+
+
+def take(descriptor: int) -> bool:
+    """Lock an open file without waiting; return whether nobody else had it locked."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_at(path: Path, file: IO[str]) -> bool:
+    """Return whether an open file is still the one at a path.
+
+    Who had the lock before may have removed it between our opening and locking it.
+    """
+    return path.exists() and os.path.samestat(path.stat(), os.fstat(file.fileno()))

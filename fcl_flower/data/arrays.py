@@ -1,0 +1,289 @@
+"""Data sets of arrays: images, time series and tables, checked where they enter."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from fcl_flower.core.errors import ConfigError
+from fcl_flower.data.datasets import Dataset, Split
+
+AnyArray: TypeAlias = npt.NDArray[Any]
+Images: TypeAlias = npt.NDArray[np.uint8]
+"""Shape (N, H, W) for grey or (N, H, W, 3) for RGB."""
+Floats: TypeAlias = npt.NDArray[np.float32]
+"""Shape (N, channels, steps) of series, (N, columns) of tables; in any unit."""
+
+D = TypeVar("D", bound=Dataset)
+
+ARRAYS = ("x_train", "y_train", "x_test", "y_test")
+"""The arrays that make a data set, by the names that errors call them."""
+
+
+class ImageDataset(Dataset[Images]):
+    """Images of one shape, at least one of each class in each split."""
+
+    modality = "images"
+
+
+class TimeSeriesDataset(Dataset[Floats]):
+    """Series of one shape, at least one of each class in each split."""
+
+    modality = "time-series"
+
+
+class TabularDataset(Dataset[Floats]):
+    """Rows of equally many columns, at least one of each class in each split."""
+
+    modality = "tabular"
+
+
+def from_arrays(
+    x_train: npt.ArrayLike,
+    y_train: npt.ArrayLike,
+    x_test: npt.ArrayLike,
+    y_test: npt.ArrayLike,
+    class_names: tuple[str, ...] = (),
+    name: str = "arrays",
+) -> Dataset:
+    """Return a data set made of copies of the arrays.
+
+    Two axes make a table. Three axes of floating point make series if some value lies
+    outside [0, 1]. All else are images.
+
+    Args:
+        x_train: (N, H, W) or (N, H, W, 3) of images, uint8 or in [0, 1];
+            (N, channels, steps) of series; (N, columns) of tables.
+        y_train: whole numbers from 0, shape (N,).
+        x_test: likewise, of the same shape but for N.
+        y_test: likewise.
+        class_names: name of each label; empty to number them.
+        name: what the set is called.
+
+    Raises:
+        ConfigError: an array is not as described, the two splits do not fit together,
+            or a class lacks samples in one of them.
+    """
+    given = (x_train, y_train, x_test, y_test)
+    arrays = dict(zip(ARRAYS, map(np.array, given), strict=True))
+    return checked_dataset(name, name, arrays, tuple(class_names))
+
+
+def checked_dataset(
+    name: str, where: str, arrays: Mapping[str, AnyArray], class_names: tuple[str, ...]
+) -> Dataset:
+    """Return the data set that arrays make, as `from_arrays` does, without copies.
+
+    Args:
+        name: what the set is called.
+        where: what an error calls the set, such as its file.
+        arrays: `ARRAYS` by name; they become read-only.
+        class_names: name of each label; empty to number them.
+
+    Raises:
+        ConfigError: as `from_arrays`.
+    """
+    form = _form_of(arrays["x_train"], arrays["x_test"])
+    train, test = (
+        array_split(form, arrays[x], arrays[y], f"{where}: {x}", f"{where}: {y}")
+        for x, y in (ARRAYS[:2], ARRAYS[2:])
+    )
+    return array_dataset(form, name, where, train, test, class_names)
+
+
+def array_split(
+    form: type[Dataset], x: AnyArray, y: AnyArray, x_key: str, y_key: str
+) -> Split[AnyArray]:
+    """Return a split made of raw arrays, which become read-only.
+
+    Args:
+        form: `ImageDataset`, `TimeSeriesDataset` or `TabularDataset`.
+        x: the samples, in the shape and the range that the form takes.
+        y: whole numbers, one for each of ``x``.
+        x_key: what an error calls ``x``, such as ``data/mine.npz: x_train``.
+        y_key: what an error calls ``y``.
+
+    Raises:
+        ConfigError: a shape, dtype or value is not as described.
+    """
+    check = _CHECKS[form]
+    if not check.fits(x.shape) or 0 in x.shape:
+        raise _wrong(x_key, f"shape {x.shape}", f"{check.shape}, none of them 0")
+    x = check.convert(x, x_key)
+    if not np.issubdtype(y.dtype, np.integer):
+        raise _wrong(y_key, f"dtype {y.dtype}", "whole numbers")
+    if y.shape != (len(x),):
+        raise _wrong(y_key, f"shape {y.shape}", f"({len(x)},), one label a sample")
+    y = y.astype(np.int64)
+    for array in (x, y):
+        array.setflags(write=False)
+    return Split(x, y)
+
+
+def array_dataset(
+    form: type[D],
+    name: str,
+    where: str,
+    train: Split,
+    test: Split,
+    class_names: tuple[str, ...],
+) -> D:
+    """Return a data set whose two splits fit together.
+
+    Args:
+        form: `ImageDataset`, `TimeSeriesDataset` or `TabularDataset`.
+        name: what the set is called.
+        where: what an error calls the set, such as its file.
+        train: the training split.
+        test: the test split.
+        class_names: name of each label; empty to number them.
+
+    Raises:
+        ConfigError: the shapes differ, or a class lacks samples.
+    """
+    shape, tested = train.x.shape[1:], test.x.shape[1:]
+    if shape != tested:
+        raise _wrong(where, f"test samples of shape {tested}", f"{shape} as in train")
+    number = len(class_names) or int(train.y.max()) + 1
+    for key, y in (("y_train", train.y), ("y_test", test.y)):
+        # Nothing here may allocate as much as the largest label says.
+        present = np.unique(y)
+        if present[0] < 0 or present[-1] >= number:
+            found = f"labels {present[0]}..{present[-1]}"
+            raise _wrong(f"{where}: {key}", found, f"0..{number - 1}")
+        if len(present) < number:
+            gaps = np.flatnonzero(present != np.arange(len(present)))
+            missing = int(gaps[0]) if len(gaps) else len(present)
+            expected = f"every label of 0..{number - 1}"
+            raise _wrong(f"{where}: {key}", f"no sample of label {missing}", expected)
+    names = class_names or tuple(str(label) for label in range(number))
+    return form(name, train, test, names)
+
+
+def _form_of(*x: AnyArray) -> type[Dataset]:
+    """Return what the samples of both splits are: grey images would lie in [0, 1]."""
+    if all(samples.ndim == 2 for samples in x):
+        return TabularDataset
+    series = all(s.ndim == 3 and np.issubdtype(s.dtype, np.floating) for s in x)
+    if series and any(np.any((s < 0) | (s > 1)) for s in x):
+        return TimeSeriesDataset
+    return ImageDataset
+
+
+def _to_bytes(x: AnyArray, key: str) -> Images:
+    """Return uint8 as it is, and floating point in [0, 1] scaled to 0..255."""
+    if np.issubdtype(x.dtype, np.floating):
+        # Written so that NaN fails the comparison too.
+        if not (x.min() >= 0 and x.max() <= 1):
+            found = f"values from {x.min():g} to {x.max():g}"
+            raise _wrong(key, found, "floating point values in [0, 1]")
+        return np.rint(x * 255.0).astype(np.uint8)
+    if x.dtype != np.uint8:
+        raise _wrong(key, f"dtype {x.dtype}", "uint8 or floating point in [0, 1]")
+    return x
+
+
+def _to_float32(x: AnyArray, key: str) -> Floats:
+    """Return finite numbers of any type and width as float32."""
+    if x.dtype.kind not in "fiu":
+        raise _wrong(key, f"dtype {x.dtype}", "numbers")
+    # What is too large for float32 becomes infinite here and is refused below.
+    with np.errstate(over="ignore"):
+        single = x.astype(np.float32)
+    if not np.isfinite(single).all():
+        raise _wrong(key, "values that float32 cannot hold", "finite values")
+    return single
+
+
+def _wrong(key: str, found: str, expected: str) -> ConfigError:
+    return ConfigError(f"{key}: got {found}, expected {expected}")
+
+
+class _Check(NamedTuple):
+    """What the samples of a form have to be.
+
+    Attributes:
+        shape: in words.
+        fits: whether an array has it.
+        convert: brings the values to the dtype of the form, or refuses them.
+    """
+
+    shape: str
+    fits: Callable[[tuple[int, ...]], bool]
+    convert: Callable[[AnyArray, str], AnyArray]
+
+
+_CHECKS: Mapping[type[Dataset], _Check] = MappingProxyType(
+    {
+        ImageDataset: _Check(
+            "(N, H, W) or (N, H, W, 3)",
+            lambda shape: len(shape) == 3 or (len(shape) == 4 and shape[3] == 3),
+            _to_bytes,
+        ),
+        TimeSeriesDataset: _Check(
+            "(N, channels, steps)", lambda shape: len(shape) == 3, _to_float32
+        ),
+        TabularDataset: _Check(
+            "(N, columns)", lambda shape: len(shape) == 2, _to_float32
+        ),
+    }
+)
+
+
+def load_npz(name: str, path: Path) -> Dataset:
+    """Return the data set in ``path``, every array checked.
+
+    Args:
+        name: what the set is called from now on.
+        path: holds `ARRAYS`, and may hold ``class_names``.
+
+    Raises:
+        ConfigError: the file cannot be read, lacks an array, or an array is not as
+            `from_arrays` wants it.
+    """
+    arrays, names = read_arrays(path, ARRAYS)
+    return checked_dataset(name, str(path), arrays, names)
+
+
+def read_arrays(
+    path: Path, keys: Sequence[str]
+) -> tuple[dict[str, npt.NDArray[Any]], tuple[str, ...]]:
+    """Return arrays of a file that may be broken, without unpickling any.
+
+    Args:
+        path: of the file.
+        keys: the arrays that it has to hold.
+
+    Returns:
+        the arrays by key, and the ``class_names``; empty where it has none.
+
+    Raises:
+        ConfigError: the file cannot be read, lacks an array, or its ``class_names``
+            are no texts.
+    """
+    arrays = _read(path, (*keys, "class_names"))
+    for key in keys:
+        if key not in arrays:
+            raise ConfigError(f"{path}: got no array {key}, expected {', '.join(keys)}")
+    names = arrays.pop("class_names", np.empty(0, str))
+    if names.ndim != 1 or names.dtype.kind != "U":
+        raise ConfigError(
+            f"{path}: class_names has shape {names.shape} and dtype {names.dtype}, "
+            "expected one text for each class"
+        )
+    return arrays, tuple(names.tolist())
+
+
+def _read(path: Path, wanted: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
+    try:
+        # Opened here, because np.load leaves a damaged file open.
+        with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
+            return {key: file[key] for key in wanted if key in file.files}
+    # A damaged file makes zipfile, zlib and NumPy raise a dozen unrelated types.
+    except Exception as error:
+        raise ConfigError(
+            f"{path}: cannot be read ({error}), expected an .npz file of plain arrays"
+        ) from error

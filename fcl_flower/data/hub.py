@@ -1,0 +1,188 @@
+"""Images or texts of the Hugging Face Hub, or a local folder, by Flower Datasets.
+
+Needs the extra ``hub``; the other data sets do without.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fcl_flower.core.errors import ConfigError, refuse
+from fcl_flower.data.arrays import ImageDataset, Images, array_dataset, array_split
+from fcl_flower.data.datasets import Dataset, Split
+from fcl_flower.data.texts import (
+    Documents,
+    TextDataset,
+    label_numbers,
+    text_dataset,
+    text_split,
+)
+
+if TYPE_CHECKING:
+    from datasets import Dataset as HubDataset
+    from flwr_datasets import FederatedDataset
+
+_TEST_SPLITS = ("test", "validation", "valid")
+_LABEL = "label"
+"""Name of a column of labels that is not one of class labels."""
+
+
+def load_hub(name: str, path: str) -> Dataset:
+    """Return a set of images of one size, or of texts, with one label each.
+
+    A set with a column of images is one of images; otherwise the texts are the column
+    called ``text`` or the only column of texts. The test split is the first found of
+    ``test``, ``validation`` and ``valid``. Of several columns of class labels the one
+    with the most classes is taken (the fine labels of CIFAR-100); texts may also have
+    a column called ``label`` of texts or whole numbers, whose sorted values are then
+    the classes.
+
+    Args:
+        name: what the set is called from now on.
+        path: name on the Hub, or a local folder such as ``SPLIT/CLASS/*.png`` or
+            ``SPLIT.jsonl``.
+
+    Raises:
+        ConfigError: the extra is not installed, the set cannot be loaded, or it is
+            not a classification set of images or texts with a train and a test
+            split.
+    """
+    try:
+        from flwr_datasets import FederatedDataset
+    except ImportError as error:
+        raise refuse(
+            "dataset", name, 'Flower Datasets: pip install "fcl-flower[hub]"'
+        ) from error
+    # The order stays as published: shuffling is the scenario's business.
+    federated = FederatedDataset(dataset=path, partitioners={}, shuffle=False)
+    train = _split(federated, name, ("train",))
+    test = _split(federated, name, _TEST_SPLITS)
+    classes = _class_columns(train)
+    images = _columns(train, "Image")
+    if len(images) == 1 and classes:
+        return _image_set(name, train, test, images[0], classes[0])
+    texts = _text_columns(train)
+    labels = [*classes, *_plain_label(train)]
+    if not images and len(texts) == 1 and labels:
+        return _text_set(name, train, test, texts[0], labels[0])
+    raise ConfigError(
+        f"dataset: got {name!r} with columns {', '.join(train.features)}, expected one "
+        "column of images or of texts, and one of class labels, or of texts one "
+        f"called {_LABEL}"
+    )
+
+
+def _split(
+    federated: "FederatedDataset", name: str, candidates: tuple[str, ...]
+) -> "HubDataset":
+    """Return the first split of ``candidates`` that the set has."""
+    from datasets.exceptions import DatasetsError
+
+    reasons = []
+    for split in candidates:
+        try:
+            return federated.load_split(split)
+        except (OSError, ValueError, DatasetsError) as error:
+            reasons.append(str(error))
+    raise ConfigError(
+        f"dataset: got {name!r}, expected a reachable set with a split called "
+        f"{' or '.join(candidates)} ({reasons[-1]})"
+    )
+
+
+def _columns(rows: "HubDataset", feature: str, *dtypes: str) -> list[str]:
+    """Return the columns of one class of features, and of dtypes of any width."""
+    import datasets
+
+    kind = getattr(datasets, feature)
+    return [
+        key
+        for key, found in rows.features.items()
+        if isinstance(found, kind)
+        and (not dtypes or any(dtype in found.dtype for dtype in dtypes))
+    ]
+
+
+def _class_columns(rows: "HubDataset") -> list[str]:
+    """Return the columns of class labels, the finest first."""
+    labels = _columns(rows, "ClassLabel")
+    return sorted(labels, key=lambda key: -rows.features[key].num_classes)
+
+
+def _text_columns(rows: "HubDataset") -> list[str]:
+    """Return ``text`` alone where it is a column of texts, otherwise all of those."""
+    texts = [key for key in _columns(rows, "Value", "string") if key != _LABEL]
+    return ["text"] if "text" in texts else texts
+
+
+def _plain_label(rows: "HubDataset") -> list[str]:
+    """Return the column called ``label`` if it holds texts or whole numbers."""
+    return [key for key in _columns(rows, "Value", "string", "int") if key == _LABEL]
+
+
+def _image_set(
+    name: str, train: "HubDataset", test: "HubDataset", image: str, label: str
+) -> ImageDataset:
+    """Return the set of images."""
+    return array_dataset(
+        ImageDataset,
+        name,
+        name,
+        _arrays(train, f"{name}: train", image, label),
+        _arrays(test, f"{name}: test", image, label),
+        tuple(train.features[label].names),
+    )
+
+
+def _arrays(rows: "HubDataset", where: str, image: str, label: str) -> Split[Images]:
+    """Return the rows as arrays; one colour image makes the whole split RGB."""
+    pictures = rows[image]
+    grey = all(picture.mode in ("1", "L") for picture in pictures)
+    sizes = {picture.size for picture in pictures}
+    if len(sizes) != 1:
+        raise ConfigError(
+            f"{where}: got images of {len(sizes)} different sizes, expected one size"
+        )
+    mode = "L" if grey else "RGB"
+    x = np.stack([np.asarray(picture.convert(mode)) for picture in pictures])
+    y = np.asarray(rows[label])
+    return array_split(ImageDataset, x, y, f"{where} images", f"{where} labels")
+
+
+def _text_set(
+    name: str, train: "HubDataset", test: "HubDataset", text: str, label: str
+) -> TextDataset:
+    """Return the set of texts.
+
+    The classes are those of a column of class labels, or the sorted training values.
+
+    Raises:
+        ConfigError: a row lacks text or label, or a test label never occurs in
+            training.
+    """
+    published = getattr(train.features[label], "names", None)
+    class_names = tuple(published or sorted(set(map(str, train[label]))))
+
+    def split(key: str, rows: "HubDataset") -> Split[Documents]:
+        texts, labels = (
+            _column(rows, column, f"{name}: {key}") for column in (text, label)
+        )
+        if not published:
+            where = f"{name}: {label} in {key} row"
+            labels = label_numbers(map(str, labels), class_names, where)
+        return text_split(texts, labels)
+
+    return text_dataset(
+        name, name, split("train", train), split("test", test), class_names
+    )
+
+
+def _column(rows: "HubDataset", key: str, where: str) -> list[Any]:
+    """Return the values of a column without gaps."""
+    values = list(rows[key])
+    if None in values:
+        raise ConfigError(
+            f"{where} row {values.index(None) + 1}: got no {key}, expected one in "
+            "every row"
+        )
+    return values

@@ -1,0 +1,363 @@
+"""A client's local data: the tasks in its folder when a message arrives."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import chain
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import torch
+from typing_extensions import override
+
+from fcl_flower.core.errors import ConfigError
+from fcl_flower.core.schedule import derive
+from fcl_flower.core.types import TaskStage
+from fcl_flower.data.datasets import Dataset, Split
+from fcl_flower.data.examples import (
+    ClientData,
+    Examples,
+    PublicExamples,
+    SplitName,
+    TaskData,
+)
+from fcl_flower.data.inputs import to_inputs
+from fcl_flower.data.local.formats import FileSamples, read_samples
+from fcl_flower.data.local.layout import TaskFiles, find_tasks
+from fcl_flower.data.partition import Indices, at_most, train_valid_split
+from fcl_flower.data.texts import Tokenizer, words
+from fcl_flower.data.word_vectors import WordVectors, vectors_from
+
+TEST_FRACTION = 0.2
+"""Share of each class that is kept to test where a task brings no test samples."""
+
+Stamp = tuple[str, int, int]
+"""Path, time of the last change in nanoseconds, and bytes: tells a file's versions."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalDataSpec:
+    """What a run expects of local data.
+
+    Attributes:
+        dataset_type: what the model takes.
+        input_shape: of the model.
+        width: numbers in a word's vector, where the data are text; 0 elsewhere.
+        classes: the most classes that a task may have.
+        labels: of a single head, in its order; empty for a head a task, whose labels
+            are numbered by themselves.
+        valid_fraction: share of each class to validate where a task brings none.
+        seed: the run's seed.
+        max_train_per_class: samples of each class in a task that are trained on or held
+            out of these to validate; 0 for all.
+        max_test_per_class: likewise to test.
+    """
+
+    dataset_type: type[Dataset]
+    input_shape: tuple[int, ...]
+    width: int
+    classes: int
+    labels: tuple[str, ...]
+    valid_fraction: float
+    seed: int
+    max_train_per_class: int = 0
+    max_test_per_class: int = 0
+
+    @property
+    def logits(self) -> int:
+        """Return the width of a head."""
+        return len(self.labels) or self.classes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LocalTask:
+    """A task that is fit for training.
+
+    Attributes:
+        data: training and test samples; its class names are the labels of the head.
+        valid: the samples to validate; none where every class has a single sample.
+        classes: names of the classes that the task has.
+    """
+
+    data: Dataset
+    valid: Split
+    classes: tuple[str, ...]
+
+
+def load_task(files: TaskFiles, number: int, wanted: LocalDataSpec) -> LocalTask:
+    """Return a task; the same object until one of its files changes.
+
+    Args:
+        files: where it is.
+        number: counted from 0; which samples are held out depends on it and the seed.
+        wanted: what the run expects.
+
+    Raises:
+        ConfigError: a file is not as described; one sentence names it, and the line,
+            array or image.
+    """
+    given = [path for path in (files.train, files.valid, files.test) if path]
+    stamps = tuple(stamp for path in given for stamp in _stamps(path))
+    return _loaded(files, number, wanted, stamps)
+
+
+def _stamps(path: Path) -> Iterator[Stamp]:
+    try:
+        parts = sorted(path.rglob("*")) if path.is_dir() else [path]
+        for part in parts:
+            found = part.stat()
+            yield str(part), found.st_mtime_ns, found.st_size
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be read ({error.strerror}), expected a file, or a folder "
+            "of images"
+        ) from error
+
+
+# Few, since a task may be large: enough for a client that stays at one.
+@lru_cache(maxsize=8)
+def _loaded(
+    files: TaskFiles, number: int, wanted: LocalDataSpec, stamps: tuple[Stamp, ...]
+) -> LocalTask:
+    def read(path: Path) -> FileSamples:
+        return read_samples(path, wanted.dataset_type, wanted.input_shape)
+
+    train = read(files.train)
+    valid = None if files.valid is None else read(files.valid)
+    test = None if files.test is None else read(files.test)
+    _check_classes(train, files, wanted)
+    for other in (valid, test):
+        if other is not None:
+            _check_against(train, other)
+    order = wanted.labels or files.labels or train.names
+    numbers = {label: index for index, label in enumerate(order)}
+    rest = train.split(numbers)
+
+    def part(given: FileSamples | None, purpose: str, fraction: float) -> Split:
+        """Return samples of a file of their own, or else cut out of the rest."""
+        nonlocal rest
+        if given is not None:
+            return given.split(numbers)
+        rng = np.random.default_rng(derive(wanted.seed, purpose, number))
+        kept, cut = train_valid_split(rest.y, fraction, rng)
+        cut_out, rest = _chosen(rest, cut), _chosen(rest, kept)
+        return cut_out
+
+    def capped(split: Split, most: int, purpose: str) -> Split:
+        """Return at most so many samples of each class."""
+        rng = np.random.default_rng(derive(wanted.seed, purpose, number))
+        return _chosen(split, at_most(split.y, most, rng)) if most else split
+
+    tested = part(test, "own-test", TEST_FRACTION)
+    tested = capped(tested, wanted.max_test_per_class, "local-max-test")
+    rest = capped(rest, wanted.max_train_per_class, "local-max-train")
+    held = part(valid, "own-valid", wanted.valid_fraction)
+    if not len(tested.y):
+        raise ConfigError(
+            f"{train.where}: every class has a single sample, expected more, or a test "
+            "file: there is nothing to test with"
+        )
+    data = wanted.dataset_type(files.name, rest, tested, tuple(order))
+    return LocalTask(data, held, tuple(n for n in order if n in train.names))
+
+
+def _check_classes(train: FileSamples, files: TaskFiles, wanted: LocalDataSpec) -> None:
+    names = train.names
+    if len(names) < 2:
+        raise ConfigError(
+            f"{train.where}: every label is {names[0]!r:.60}, expected at least two "
+            "classes"
+        )
+    if len(names) > wanted.classes:
+        raise ConfigError(
+            f"{train.where}: has {len(names)} classes, expected at most the "
+            f"{wanted.classes} that the run has room for"
+        )
+    for label in names:
+        if wanted.labels and label not in wanted.labels:
+            raise ConfigError(
+                f"{train.location(label)}: label is {label!r:.60}, expected one of the "
+                f"run's labels: {', '.join(wanted.labels)}"
+            )
+    if files.labels and {*files.labels} != {*names}:
+        odd = sorted({*files.labels} ^ {*names})[0]
+        raise ConfigError(
+            f"{train.where}: label {odd!r:.60} is only here or only in the labels that "
+            f"the manifest gives for {files.name!r}, expected it in both"
+        )
+
+
+def _check_against(train: FileSamples, other: FileSamples) -> None:
+    """Refuse samples to validate or to test that do not go with the training ones."""
+    for label in other.names:
+        if label not in train.names:
+            raise ConfigError(
+                f"{other.location(label)}: label is {label!r:.60}, expected one of "
+                f"those in {train.where}"
+            )
+    if other.columns != train.columns:
+        odd = sorted({*other.columns} ^ {*train.columns})
+        raise ConfigError(
+            f"{other.where}: column {odd[0]!r} is only here or only in {train.where}, "
+            "expected it in both"
+        )
+
+
+def _chosen(split: Split, indices: Indices) -> Split:
+    """Return some of the samples."""
+    x = split.x
+    some = tuple(x[i] for i in indices) if isinstance(x, tuple) else x[indices]
+    y = split.y[indices]
+    for array in (some, y):
+        if isinstance(array, np.ndarray):
+            array.setflags(write=False)
+    return Split(some, y)
+
+
+class LocalData(ClientData):
+    """A client's local data.
+
+    What is wrong with them stays here: the errors raised name no more than the task,
+    since they travel to the server. Their cause names file, line and value.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        wanted: LocalDataSpec,
+        tasks: int,
+        words: Path | Tokenizer | None,
+    ) -> None:
+        """Look into the folder.
+
+        Args:
+            folder: the client's ``data-path``.
+            wanted: what the run expects.
+            tasks: how many tasks the client is asked for.
+            words: where the data are text, the file of word vectors, or what numbers
+                texts without one.
+
+        Raises:
+            ConfigError: the folder is not in order, or has fewer tasks as yet.
+        """
+        self._wanted, self._words = wanted, words
+        with _discreet("data-path: the client's folder"):
+            self._files = find_tasks(folder, tasks)
+        if len(self._files) < tasks:
+            raise ConfigError(
+                f"task {tasks - 1} is not there yet: the client has "
+                f"{len(self._files)} of {tasks}"
+            )
+
+    @cached_property
+    @override
+    def vectors(self) -> WordVectors | None:
+        if not isinstance(self._words, Path):
+            return None
+        # The words of old tasks as well: one model answers for them all.
+        tasks = tuple(self._task(number) for number in range(len(self._files)))
+        with _discreet("word-vectors: the client's file"):
+            return _cached_vectors(tasks, self._words, self._wanted)
+
+    @override
+    def training(self, stage: TaskStage) -> TaskData:
+        train, valid, test = (
+            self.examples(stage.task, split) for split in get_args(SplitName)
+        )
+        return TaskData(train, valid, test, self._wanted.logits)
+
+    @override
+    def examples(self, task: int, split: SplitName) -> Examples:
+        words = self.vectors if isinstance(self._words, Path) else self._words
+        return _examples(self._task(task), split, self._wanted.input_shape, words)
+
+    def _task(self, number: int) -> LocalTask:
+        with _discreet(f"task {number}: the client's data"):
+            return load_task(self._files[number], number, self._wanted)
+
+
+def local_vectors(
+    tasks: Sequence[LocalTask], path: Path, wanted: LocalDataSpec
+) -> WordVectors:
+    """Return the vectors of all words of some tasks of texts.
+
+    Args:
+        tasks: at least one.
+        path: of the file, in a format of `read_vectors`.
+        wanted: what the run expects.
+
+    Raises:
+        ConfigError: the file is broken, has none of the words, or vectors of another
+            width than the run's.
+    """
+    train = [words(text) for task in tasks for text in task.data.train.x]
+    vocabulary: dict[str, None] = {}
+    for task in tasks:
+        splits = (task.data.train, task.valid, task.data.test)
+        texts = (words(text) for split in splits for text in split.x)
+        # New words come last: a client may have stored the numbers of old ones.
+        vocabulary |= dict.fromkeys(sorted(set(chain.from_iterable(texts))))
+    found = vectors_from(path, list(vocabulary), train, wanted.seed)
+    if (width := found.table.shape[1]) != wanted.width:
+        raise ConfigError(
+            f"word-vectors: {path} has vectors of {width} numbers, expected "
+            f"{wanted.width}, the features of the run"
+        )
+    return found
+
+
+# A table is tens of megabytes: kept for the client that a process serves.
+_cached_vectors = lru_cache(maxsize=4)(local_vectors)
+
+
+@lru_cache(maxsize=8)
+def _examples(
+    task: LocalTask,
+    split: SplitName,
+    input_shape: tuple[int, ...],
+    words: Tokenizer | None,
+) -> Examples:
+    samples = {"train": task.data.train, "valid": task.valid, "test": task.data.test}
+    chosen: Split = samples[split]
+    everyone = np.arange(len(chosen.y))
+    x = to_inputs(task.data, chosen, everyone, input_shape, words)
+    return Examples(x, torch.from_numpy(chosen.y.copy()))
+
+
+@contextmanager
+def _discreet(what: str) -> Iterator[None]:
+    """Keep what an error says about the data where the data are."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(
+            f"{what} cannot be used; the client's own log says why"
+        ) from error
+
+
+def load_public_file(
+    path: Path, wanted: LocalDataSpec, numbering: Tokenizer | None
+) -> PublicExamples:
+    """Return what a file holds, in a format of local data.
+
+    A label that is none of the run's is a class that no client has.
+
+    Args:
+        path: of a file, or of a folder of images.
+        wanted: what the run expects of local data, with labels.
+        numbering: numbers the texts, where the data are text.
+
+    Raises:
+        ConfigError: the file is missing or not as expected.
+    """
+    found = read_samples(path, wanted.dataset_type, wanted.input_shape)
+    split = Split(found.x, found.codes)
+    data = wanted.dataset_type("public", split, split, found.names)
+    everyone = np.arange(len(found.codes))
+    x = to_inputs(data, split, everyone, wanted.input_shape, numbering)
+    head = {label: index for index, label in enumerate(wanted.labels)}
+    indices = np.array([head.get(name, -1) for name in found.names], np.int64)
+    y, classes = indices[found.codes], found.codes.copy()
+    return PublicExamples(x, torch.from_numpy(y), torch.from_numpy(classes))

@@ -1,0 +1,325 @@
+"""A data set whose tasks are given: all clients learn them, each its share.
+
+Benchmarks of Avalanche as tasks of our clients.
+
+Lomonaco et al., CVPR Workshops 2021, https://arxiv.org/abs/2104.00405. Nothing of the
+library is imported: what is read of a benchmark is two streams of experiences, each
+with a data set of (sample, label, ...) and with task labels.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from fcl_flower.config.parsing import Params
+from fcl_flower.core.errors import ConfigError, refuse
+from fcl_flower.data.arrays import ARRAYS, AnyArray, checked_dataset
+from fcl_flower.data.datasets import Dataset
+from fcl_flower.data.partition import Indices, train_valid_split
+from fcl_flower.data.scenarios.groups import (
+    BY_CLASS,
+    EVENLY,
+    Group,
+    SplitRule,
+    check_sharers,
+    deal_samples,
+    only_source,
+)
+from fcl_flower.data.scenarios.incremental import ClassIncrementalParams
+from fcl_flower.data.scenarios.plan import ScenarioSpec, Task, TaskStreams
+from fcl_flower.data.scenarios.registry import ScenarioEntry
+
+GIVEN_TASKS = "given-tasks"
+"""Name of the scenario as long as a run goes on."""
+
+
+class TaskSamples(NamedTuple):
+    """Which samples of a data set make a task.
+
+    Attributes:
+        train: int64 indices into the training split.
+        test: int64 indices into the test split; those of classes that ``train`` has
+            not are left out.
+    """
+
+    train: Indices
+    test: Indices
+
+
+class GivenTasksParams(ClassIncrementalParams):
+    """Settings where each task brings new classes of a single head."""
+
+    split: SplitRule = EVENLY
+    """How a task is shared out: iid (all samples evenly) or dirichlet:BETA (skewed by
+    class)."""
+
+
+@dataclass(frozen=True, eq=False)
+class GivenTasks:
+    """A data set and its tasks, which `simulate` and `compare` take as ``data``.
+
+    All clients learn the tasks in the same order. The training samples of a task are
+    dealt to them, class by class; the test samples are whole for each.
+
+    Attributes:
+        data: the data set.
+        tasks: one or more, with at least 2 classes in the largest.
+        head: ``multi`` for a head each, so that a test's task is known; ``single`` for
+            one.
+    """
+
+    data: Dataset
+    tasks: tuple[TaskSamples, ...]
+    head: Literal["multi", "single"]
+
+    @property
+    def incremental(self) -> bool:
+        """Return whether no class of the single head is in two tasks."""
+        found = [label for labels in self._labels() for label in labels]
+        return self.head == "single" and len(set(found)) == len(found)
+
+    @property
+    def entry(self) -> ScenarioEntry:
+        """Return the tasks as a scenario."""
+        return ScenarioEntry(
+            self._draw,
+            "tasks that are given; all learn them in one order, each its share",
+            GivenTasksParams if self.incremental else Params,
+            classes_per_task=lambda _: self._largest(),
+            incremental=self.incremental,
+            head=self.head,
+        )
+
+    @property
+    def settings(self) -> Mapping[str, object]:
+        """Return what a run over all tasks has to be told, by ``section.key``."""
+        # Every sample is a client's: a benchmark has none for the server.
+        own = {"data.public_fraction": 0.0} if self.incremental else {}
+        told = {"scenario.name": GIVEN_TASKS, "scenario.tasks": len(self.tasks)}
+        return MappingProxyType(told | own)
+
+    def _labels(self) -> list[tuple[int, ...]]:
+        """Return the classes of each task, ascending."""
+        y = self.data.train.y
+        return [tuple(np.unique(y[task.train]).tolist()) for task in self.tasks]
+
+    def _largest(self) -> int:
+        return max(map(len, self._labels()))
+
+    def _draw(self, spec: ScenarioSpec[Any]) -> TaskStreams:
+        """Return every client's tasks.
+
+        Raises:
+            ConfigError: the data are others, there are more tasks than given, or more
+                clients than samples.
+        """
+        self._check(spec)
+        streams: list[list[Task]] = [[] for _ in range(spec.clients)]
+        # Two clients that have the same classes of a task learn the same.
+        numbers: dict[tuple[int, tuple[int, ...]], int] = {}
+        for number, labels in enumerate(self._labels()[: spec.tasks]):
+            group = Group(f"{spec.sources[0].name}/{number}", spec.sources[0], labels)
+            for client, (part, test) in enumerate(self._shares(spec, number, group)):
+                y = group.source.train.y[part]
+                rng = spec.rng("valid", client, number)
+                kept, out = train_valid_split(y, spec.valid_fraction, rng)
+                own = tuple(np.unique(y).tolist())
+                task = group.task(
+                    train=part[kept],
+                    valid=part[out],
+                    test=test,
+                    number=numbers.setdefault((number, own), len(numbers)),
+                    labels=own,
+                )
+                streams[client].append(task)
+        return tuple(map(tuple, streams))
+
+    def _check(self, spec: ScenarioSpec[Any]) -> None:
+        source = only_source(spec, GIVEN_TASKS)
+        most, largest = len(self.tasks), self._largest()
+        for key, value, wrong, expected in (
+            (
+                "datasets",
+                source.name,
+                source.train is not self.data.train,
+                "the data set that the tasks are of",
+            ),
+            ("tasks", spec.tasks, spec.tasks > most, f"at most the {most} given"),
+            (
+                "classes_per_task",
+                spec.classes_per_task,
+                spec.classes_per_task != largest,
+                f"none, or {largest} as the largest of the given tasks has",
+            ),
+            (
+                "public_fraction",
+                spec.public_fraction,
+                spec.public_fraction > 0,
+                "0, as all samples are the clients'",
+            ),
+            (
+                "scenario.split",
+                BY_CLASS,
+                getattr(spec.params, "split", EVENLY) == BY_CLASS,
+                "iid or dirichlet:BETA, as all clients meet all classes of a task",
+            ),
+        ):
+            if wrong:
+                raise refuse(key, value, expected)
+
+    def _shares(
+        self, spec: ScenarioSpec[Any], number: int, group: Group
+    ) -> list[tuple[Indices, Indices]]:
+        """Return the training and the test samples of each client, ascending."""
+        source, given = group.source, self.tasks[number]
+        train = np.intersect1d(given.train, spec.samples(source, "train", group.labels))
+        test = np.intersect1d(given.test, spec.samples(source, "test", group.labels))
+        if not len(test):
+            expected = f"one or more of the classes of task {number}"
+            raise refuse("test samples", 0, expected)
+        if self.head == "multi":
+            # A head has its classes in one order at all clients.
+            for label in group.labels:
+                count = int(np.count_nonzero(source.train.y[train] == label))
+                check_sharers(spec.clients, source, label, count)
+        rule = getattr(spec.params, "split", EVENLY)
+        return [(part, test) for part in deal_samples(spec, rule, number, group, train)]
+
+
+class Experience(Protocol):
+    """What is read of an experience: its samples, and which task's they are."""
+
+    @property
+    def dataset(self) -> Any:  # noqa: ANN401 - the library's, of many types
+        """Return a sequence of tuples that begin with a sample and its label."""
+
+    @property
+    def task_labels(self) -> Iterable[int]:
+        """Return the labels of the tasks that the samples are of."""
+
+
+class Benchmark(Protocol):
+    """What is read of a benchmark."""
+
+    @property
+    def train_stream(self) -> Sequence[Experience]:
+        """Return what is learned, in order."""
+
+    @property
+    def test_stream(self) -> Sequence[Experience]:
+        """Return what each is tested on, or one experience for all."""
+
+
+class _Read(NamedTuple):
+    """An experience in arrays: samples, labels, and its one task label."""
+
+    x: AnyArray
+    y: npt.NDArray[np.int64]
+    task: int
+
+
+def from_avalanche(benchmark: Benchmark, name: str = "avalanche") -> GivenTasks:
+    """Return the experiences of a benchmark as tasks, for ``simulate(data=...)``.
+
+    A task is an experience of the training stream. Benchmarks with a task label for
+    each have a head a task, and their classes are told apart by task and label;
+    benchmarks with one task label for all have a single head. Samples are read once,
+    through the transforms for evaluation. Images have to be in [0, 1] behind them, as
+    they are standardized here: a benchmark whose usual transforms have ``Normalize``
+    is made with ``eval_transform=None``.
+
+    Args:
+        benchmark: with samples of one shape: PIL images, tensors (C, H, W) of images,
+            (channels, steps) of series, (columns,) of tables.
+        name: what the data set is called.
+
+    Raises:
+        ConfigError: the samples are not as described, task labels are shared by some
+            experiences only, or the two streams do not fit together.
+    """
+    train = _read(benchmark.train_stream, f"{name}: train")
+    test = _read(benchmark.test_stream, f"{name}: test")
+    if len(test) not in (1, len(train)):
+        expected = f"{len(train)} as the training stream has, or one for all"
+        raise refuse(f"{name}: test experiences", len(test), expected)
+    tasks = {one.task for one in train}
+    if len(tasks) not in (1, len(train)):
+        expected = f"one for all {len(train)} experiences, or one for each"
+        raise refuse(f"{name}: task labels", len(tasks), expected)
+    classes = sorted({(one.task, label) for one in train for label in one.y.tolist()})
+    x_train, y_train, of_train = _joined(train, classes, f"{name}: train")
+    x_test, y_test, of_test = _joined(test, classes, f"{name}: test")
+    arrays = dict(zip(ARRAYS, (x_train, y_train, x_test, y_test), strict=True))
+    several = len(tasks) > 1
+    names = (f"{task}/{label}" if several else str(label) for task, label in classes)
+    data = checked_dataset(name, name, arrays, tuple(names))
+    tested = of_test * (len(train) // len(test))
+    pairs = map(TaskSamples, of_train, tested)
+    return GivenTasks(data, tuple(pairs), "multi" if several else "single")
+
+
+def _read(stream: Sequence[Experience], where: str) -> list[_Read]:
+    """Return the experiences of a stream in arrays."""
+    return [
+        _read_one(experience, f"{where} experience {number}")
+        for number, experience in enumerate(stream)
+    ]
+
+
+def _read_one(experience: Experience, where: str) -> _Read:
+    """Return the samples of an experience, as they are evaluated."""
+    labels = set(experience.task_labels)
+    if len(labels) != 1:
+        raise refuse(f"{where}: task labels", sorted(labels), "one")
+    dataset = experience.dataset
+    evaluated = dataset.eval() if hasattr(dataset, "eval") else dataset
+    items = [evaluated[index] for index in range(len(evaluated))]
+    if not items:
+        raise refuse(f"{where}: samples", 0, "one or more")
+    samples = [_channels_last(np.asarray(item[0])) for item in items]
+    shapes = {sample.shape for sample in samples}
+    if len(shapes) > 1:
+        raise refuse(f"{where}: shapes", sorted(shapes), "one")
+    y = np.array([int(item[1]) for item in items], np.int64)
+    return _Read(np.stack(samples), y, labels.pop())
+
+
+def _channels_last(x: AnyArray) -> AnyArray:
+    """Return an image (1, H, W) as (H, W) and (3, H, W) as (H, W, 3)."""
+    if x.ndim != 3 or x.shape[0] not in (1, 3):
+        return x
+    if np.issubdtype(x.dtype, np.floating) and not (x.min() >= 0 and x.max() <= 1):
+        # Refused here, since a grey one would pass for a series.
+        raise ConfigError(
+            f"benchmark: got an image with values from {x.min():g} to {x.max():g}, "
+            "expected [0, 1]: make the benchmark with eval_transform=None"
+        )
+    return x[0] if x.shape[0] == 1 else np.moveaxis(x, 0, -1)
+
+
+def _joined(
+    experiences: Sequence[_Read], classes: Sequence[tuple[int, int]], where: str
+) -> tuple[AnyArray, npt.NDArray[np.int64], list[npt.NDArray[np.int64]]]:
+    """Return all samples, their labels from 0, and which are of which experience.
+
+    Raises:
+        ConfigError: a class is not known, or the samples differ in shape.
+    """
+    shapes = {one.x.shape[1:] for one in experiences}
+    if len(shapes) > 1:
+        raise refuse(f"{where} shapes", sorted(shapes), "one")
+    index = {pair: label for label, pair in enumerate(classes)}
+    labels = []
+    for one in experiences:
+        for label in one.y.tolist():
+            if (one.task, label) not in index:
+                expected = f"one that the training samples of task {one.task} have"
+                raise refuse(f"{where} label", label, expected)
+            labels.append(index[one.task, label])
+    ends = np.cumsum([len(one.y) for one in experiences])
+    parts = np.split(np.arange(ends[-1]), ends[:-1])
+    return np.concatenate([one.x for one in experiences]), np.array(labels), parts

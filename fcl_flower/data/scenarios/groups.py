@@ -1,0 +1,451 @@
+"""Class groups as tasks: how classes are grouped, who learns which, from what.
+
+The scenarios ``overlapped``, ``classes`` and ``mixed``: a task is a group of classes of
+one data set, and the samples of a group are shared out among the clients that learn it.
+
+
+How the samples of a task are dealt to clients that all meet it: evenly, or skewed.
+
+The protocol of TARGET (Zhang et al., ICCV 2023, https://arxiv.org/abs/2303.06937) and
+LANDER (Tran et al., CVPR 2024, https://arxiv.org/abs/2403.14101): a class is shared
+out by a Dirichlet distribution over the clients, drawn for each task anew, and the draw
+is repeated until every client has a sample. For even shares their released code cuts
+shuffled samples; here they are dealt class by class, so that chance skews nothing.
+
+The tasks of FedSeIT: each draws its labels, and shares no document with another.
+
+Chaudhary et al., Findings of EMNLP 2022, section 3. A pool of tasks is drawn once for
+a data set; a run's seed says which client learns which of them, and when.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+from pydantic import AfterValidator
+
+from fcl_flower.core.errors import ConfigError, refuse
+from fcl_flower.core.schedule import derive
+from fcl_flower.data.datasets import Dataset
+from fcl_flower.data.partition import (
+    Indices,
+    split_dirichlet,
+    split_in_turn,
+    split_stratified,
+    train_valid_split,
+)
+from fcl_flower.data.scenarios.plan import ScenarioSpec, Task, TaskStreams
+
+CIFAR100_SUPERCLASSES: dict[str, tuple[str, ...]] = {
+    name: tuple(classes.split())
+    for name, classes in {
+        "aquatic_mammals": "beaver dolphin otter seal whale",
+        "fish": "aquarium_fish flatfish ray shark trout",
+        "flowers": "orchid poppy rose sunflower tulip",
+        "food_containers": "bottle bowl can cup plate",
+        "fruit_and_vegetables": "apple mushroom orange pear sweet_pepper",
+        "household_electrical_devices": "clock keyboard lamp telephone television",
+        "household_furniture": "bed chair couch table wardrobe",
+        "insects": "bee beetle butterfly caterpillar cockroach",
+        "large_carnivores": "bear leopard lion tiger wolf",
+        "large_man-made_outdoor_things": "bridge castle house road skyscraper",
+        "large_natural_outdoor_scenes": "cloud forest mountain plain sea",
+        "large_omnivores_and_herbivores": "camel cattle chimpanzee elephant kangaroo",
+        "medium_mammals": "fox porcupine possum raccoon skunk",
+        "non-insect_invertebrates": "crab lobster snail spider worm",
+        "people": "baby boy girl man woman",
+        "reptiles": "crocodile dinosaur lizard snake turtle",
+        "small_mammals": "hamster mouse rabbit shrew squirrel",
+        "trees": "maple_tree oak_tree palm_tree pine_tree willow_tree",
+        "vehicles_1": "bicycle bus motorcycle pickup_truck train",
+        "vehicles_2": "lawn_mower rocket streetcar tank tractor",
+    }.items()
+}
+"""The 20 superclasses of CIFAR-100 (Krizhevsky, 2009) by fine class name."""
+
+
+class Group(NamedTuple):
+    """Classes of one data set that are learnt together.
+
+    Attributes:
+        name: data set and group, such as ``cifar100/fish``.
+        source: the data set.
+        labels: label ids, ascending.
+    """
+
+    name: str
+    source: Dataset
+    labels: tuple[int, ...]
+
+    def task(
+        self,
+        *,
+        train: Indices,
+        valid: Indices,
+        test: Indices,
+        number: int | None,
+        labels: tuple[int, ...] | None = None,
+    ) -> Task:
+        """Return a task that learns the group, or some ``labels`` of it.
+
+        Args:
+            train: samples, as `Task` has them.
+            valid: likewise.
+            test: likewise.
+            number: the same for tasks that learn the same classes.
+            labels: ascending; None for all of the group.
+        """
+        labels = self.labels if labels is None else labels
+        return Task(
+            name=self.name,
+            dataset=self.source.name,
+            classes=labels,
+            class_names=tuple(self.source.class_names[label] for label in labels),
+            train=train,
+            valid=valid,
+            test=test,
+            group=number,
+        )
+
+
+def drawn_groups(source: Dataset, size: int, rng: np.random.Generator) -> list[Group]:
+    """Return disjoint groups of ``size`` classes; a remainder is left out."""
+    order = rng.permutation(source.num_classes).tolist()
+    starts = range(0, len(order) - size + 1, size)
+    return [
+        Group(f"{source.name}/{number}", source, tuple(sorted(order[at : at + size])))
+        for number, at in enumerate(starts)
+    ]
+
+
+def superclass_groups(source: Dataset) -> list[Group]:
+    """Return CIFAR-100's 20 official groups of 5; none for another data set.
+
+    The set counts as CIFAR-100 when its class names are the official ones, or when
+    it is called ``cifar100`` and has 100 classes; then the labels are taken to be
+    in the official, alphabetical order.
+    """
+    official = sorted(
+        name for classes in CIFAR100_SUPERCLASSES.values() for name in classes
+    )
+    if sorted(source.class_names) == official:
+        label = {name: i for i, name in enumerate(source.class_names)}
+    elif source.name == "cifar100" and source.num_classes == len(official):
+        label = {name: i for i, name in enumerate(official)}
+    else:
+        return []
+    return [
+        Group(
+            f"{source.name}/{name}",
+            source,
+            tuple(sorted(label[fine] for fine in classes)),
+        )
+        for name, classes in CIFAR100_SUPERCLASSES.items()
+    ]
+
+
+def overlapped(spec: ScenarioSpec) -> TaskStreams:
+    """Give every client its own random choice of groups, in its own order."""
+    groups = _groups_of_one(spec, "overlapped")
+    streams = [
+        spec.rng("order", client).permutation(len(groups))[: spec.tasks].tolist()
+        for client in range(spec.clients)
+    ]
+    return share_samples(spec, groups, streams)
+
+
+def classes(spec: ScenarioSpec) -> TaskStreams:
+    """Give every client the same groups, in its own order."""
+    groups = _groups_of_one(spec, "classes")
+    chosen = spec.rng("choice").permutation(len(groups))[: spec.tasks]
+    streams = [
+        spec.rng("order", client).permutation(chosen).tolist()
+        for client in range(spec.clients)
+    ]
+    return share_samples(spec, groups, streams)
+
+
+def mixed(spec: ScenarioSpec) -> TaskStreams:
+    """Deal the groups of all data sets so that no two clients share one."""
+    size, groups = spec.classes_per_task, []
+    for number, source in enumerate(spec.sources):
+        drawn = drawn_groups(source, size, spec.rng("groups", number))
+        if not drawn:
+            expected = f"at most the {source.num_classes} classes of {source.name}"
+            raise refuse("classes_per_task", size, expected)
+        groups += drawn
+    wanted = spec.clients * spec.tasks
+    if wanted > len(groups):
+        raise ConfigError(
+            f"tasks: got {spec.tasks} for each of {spec.clients} clients, expected at "
+            f"most {len(groups)} in all, which is what {len(spec.sources)} data sets "
+            f"give at {size} classes a task"
+        )
+    order = spec.rng("order").permutation(len(groups))[:wanted]
+    streams = order.reshape(spec.clients, spec.tasks).tolist()
+    return share_samples(spec, groups, streams)
+
+
+def only_source(spec: ScenarioSpec, scenario: str) -> Dataset:
+    """Return the data set of a scenario that takes one.
+
+    Raises:
+        ConfigError: there are several.
+    """
+    if len(spec.sources) > 1:
+        names = [source.name for source in spec.sources]
+        raise refuse("datasets", names, f"one data set for scenario {scenario}")
+    return spec.sources[0]
+
+
+def _groups_of_one(spec: ScenarioSpec, scenario: str) -> list[Group]:
+    """Return the groups of the only data set, at least as many as tasks."""
+    source, size = only_source(spec, scenario), spec.classes_per_task
+    groups = superclass_groups(source) if size == 5 else []
+    groups = groups or drawn_groups(source, size, spec.rng("groups"))
+    if spec.tasks > len(groups):
+        raise refuse(
+            "tasks",
+            spec.tasks,
+            f"at most the {len(groups)} groups of {size} classes of {source.name}",
+        )
+    return groups
+
+
+def share_samples(
+    spec: ScenarioSpec, groups: Sequence[Group], streams: Sequence[Sequence[int]]
+) -> TaskStreams:
+    """Return every client's tasks.
+
+    No training sample goes to two clients: a group that several of them learn is
+    cut, class by class, into nearly equal parts.
+
+    Args:
+        spec: how many samples are used, and kept for validation.
+        groups: the class groups, disjoint.
+        streams: for each client the index of each task's group, no group twice.
+
+    Raises:
+        ConfigError: a class has fewer training samples than clients that learn it.
+    """
+    sharers = Counter(group for stream in streams for group in stream)
+    parts = {
+        group: iter(_parts(spec, groups[group], group, count))
+        for group, count in sharers.items()
+    }
+    return tuple(
+        tuple(
+            _task(spec, groups[group], group, client, next(parts[group]))
+            for group in stream
+        )
+        for client, stream in enumerate(streams)
+    )
+
+
+def _rng(seed: int, purpose: str, *key: int) -> np.random.Generator:
+    return np.random.default_rng(derive(seed, f"samples-{purpose}", *key))
+
+
+def _parts(spec: ScenarioSpec, group: Group, number: int, count: int) -> list[Indices]:
+    """Return ``count`` disjoint parts of the group's training samples."""
+    members = spec.samples(group.source, "train", group.labels)
+    y = group.source.train.y[members]
+    for label in group.labels:
+        check_sharers(count, group.source, label, int(np.count_nonzero(y == label)))
+    rng = _rng(spec.seed, "share", number)
+    return [members[part] for part in split_stratified(y, count, rng)]
+
+
+def check_sharers(clients: int, source: Dataset, label: int, samples: int) -> None:
+    """Refuse a class that more clients learn than it has training samples.
+
+    Raises:
+        ConfigError: it is so.
+    """
+    if samples < clients:
+        raise ConfigError(
+            f"clients: got {clients} clients that learn class "
+            f"{source.class_names[label]!r} of {source.name}, expected at most one for "
+            f"each of its {samples} training samples"
+        )
+
+
+def _task(
+    spec: ScenarioSpec, group: Group, number: int, client: int, part: Indices
+) -> Task:
+    source = group.source
+    rng = _rng(spec.seed, "valid", client, number)
+    train, valid = train_valid_split(source.train.y[part], spec.valid_fraction, rng)
+    return group.task(
+        train=part[train],
+        valid=part[valid],
+        test=spec.samples(source, "test", group.labels),
+        number=number,
+    )
+
+
+BY_CLASS = "classes"
+EVENLY = "iid"
+MOST_DRAWS = 1000
+MOST_BETA = 1e6
+"""Nothing is more even, and far above the draw would overflow."""
+
+
+def _known(value: str) -> str:
+    if value not in {BY_CLASS, EVENLY}:
+        dirichlet_beta(value)
+    return value
+
+
+SplitRule = Annotated[str, AfterValidator(_known)]
+
+
+def dirichlet_beta(rule: str) -> float:
+    """Return BETA of a rule ``dirichlet:BETA``.
+
+    Raises:
+        ValueError: it is no such rule; the message says what was expected.
+    """
+    name, _, number = rule.partition(":")
+    try:
+        beta = float(number)
+    except ValueError:
+        beta = math.nan
+    if name != "dirichlet" or not 0 < beta <= MOST_BETA:
+        expected = f"'{BY_CLASS}', '{EVENLY}' or 'dirichlet:BETA' with BETA above 0"
+        raise ValueError(f"{expected} and at most {MOST_BETA:g}")
+    return beta
+
+
+def deal_samples(
+    spec: ScenarioSpec[Any], rule: str, number: int, group: Group, samples: Indices
+) -> list[Indices]:
+    """Return each client's samples of a task, ascending; every client has some.
+
+    Args:
+        spec: how many clients there are, and what is drawn from.
+        rule: ``iid`` or ``dirichlet:BETA``.
+        number: of the task.
+        group: its classes.
+        samples: of the training split, all that clients have of the task.
+
+    Raises:
+        ConfigError: there are more clients than samples, or no draw gave every client
+            one.
+    """
+    clients, labels = spec.clients, group.source.train.y[samples]
+    if len(samples) < clients:
+        raise refuse(
+            "clients",
+            clients,
+            f"at most {len(samples)}, since task {group.name!r} has that many training "
+            "samples",
+        )
+    if rule == EVENLY:
+        rng = spec.rng("iid", number)
+        parts = split_in_turn(labels, clients, rng)
+        # The first ones get what is left over: not the same clients each time.
+        return [samples[parts[place]] for place in rng.permutation(clients)]
+    beta, rng = dirichlet_beta(rule), spec.rng("dirichlet", number)
+    for _ in range(MOST_DRAWS):
+        parts = split_dirichlet(labels, clients, beta, rng)
+        if all(map(len, parts)):
+            return [samples[part] for part in parts]
+    raise refuse(
+        "scenario.split",
+        rule,
+        f"a larger BETA or fewer clients than {clients}, since in {MOST_DRAWS} draws "
+        f"somebody always had no sample of task {group.name!r}",
+    )
+
+
+POOL_SEED = 42
+"""The paper's seed of task generation (table 4): the pool is the same in all runs."""
+
+
+def text_tasks(spec: ScenarioSpec) -> TaskStreams:
+    """Return every client's tasks, in the order in which it learns them.
+
+    The labels of a task are drawn without repetition among all labels. The training
+    documents of a label that n tasks drew are cut into n disjoint parts of nearly
+    equal size, of which ``valid_fraction`` is kept for validation. The test set of a
+    task is every test document of its labels. With all labels of the data set, tasks
+    differ in their documents only. The seed decides which client learns which task of
+    the pool, and when.
+
+    Raises:
+        ConfigError: the data set has fewer labels, or a label too few documents.
+    """
+    source, clients, tasks = only_source(spec, "text"), spec.clients, spec.tasks
+    if spec.classes_per_task > source.num_classes:
+        raise refuse(
+            "classes_per_task",
+            spec.classes_per_task,
+            f"at most the {source.num_classes} classes of {source.name}",
+        )
+    # Which documents are used is part of the pool.
+    spec, seed = replace(spec, seed=POOL_SEED), spec.seed
+    rng = np.random.default_rng(derive(POOL_SEED, "pool", clients * tasks))
+    labels = [
+        _labels(source, spec.classes_per_task, rng) for _ in range(clients * tasks)
+    ]
+    parts = _pool_parts(spec, source, labels, rng)
+    groups = {drawn: number for number, drawn in enumerate(dict.fromkeys(labels))}
+    pool = [
+        _pool_task(spec, source, drawn, groups[drawn], parts, rng) for drawn in labels
+    ]
+    order = np.random.default_rng(derive(seed, "scenario-order")).permutation(len(pool))
+    return tuple(
+        tuple(pool[number] for number in row) for row in order.reshape(clients, tasks)
+    )
+
+
+def _labels(source: Dataset, count: int, rng: np.random.Generator) -> tuple[int, ...]:
+    """Return ``count`` labels, ascending, with at least one test document."""
+    while True:
+        drawn = rng.choice(source.num_classes, size=count, replace=False)
+        if np.isin(source.test.y, drawn).any():
+            return tuple(sorted(drawn.tolist()))
+
+
+def _pool_parts(
+    spec: ScenarioSpec,
+    source: Dataset,
+    labels: Sequence[tuple[int, ...]],
+    rng: np.random.Generator,
+) -> dict[int, Iterator[Indices]]:
+    """Return, for each label, the parts of its training documents: one a task."""
+    parts: dict[int, Iterator[Indices]] = {}
+    for label, count in sorted(Counter(n for drawn in labels for n in drawn).items()):
+        members = spec.samples(source, "train", (label,))
+        if len(members) < count:
+            raise ConfigError(
+                f"tasks: got {count} that drew label {source.class_names[label]!r} of "
+                f"{source.name}, expected at most one for each of its {len(members)} "
+                "training documents: take fewer clients, tasks or classes per task"
+            )
+        cut = split_stratified(np.zeros(len(members), np.int64), count, rng)
+        parts[label] = iter([members[part] for part in cut])
+    return parts
+
+
+def _pool_task(
+    spec: ScenarioSpec,
+    source: Dataset,
+    labels: tuple[int, ...],
+    number: int,
+    parts: dict[int, Iterator[Indices]],
+    rng: np.random.Generator,
+) -> Task:
+    mine = np.sort(np.concatenate([next(parts[label]) for label in labels]))
+    train, valid = train_valid_split(source.train.y[mine], spec.valid_fraction, rng)
+    names = "+".join(source.class_names[label] for label in labels)
+    return Group(f"{source.name}/{names}", source, labels).task(
+        train=mine[train],
+        valid=mine[valid],
+        test=spec.samples(source, "test", labels),
+        number=number,
+    )

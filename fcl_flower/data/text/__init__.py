@@ -1,1 +1,0 @@
-"""Texts as numbers: tokenizers and word vectors."""

@@ -1,0 +1,329 @@
+"""The table of word vectors that a text model starts from."""
+
+import gzip
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
+from pathlib import Path
+from types import MappingProxyType
+from typing import BinaryIO, TypeAlias, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from fcl_flower.core.errors import ConfigError, extra
+from fcl_flower.core.schedule import derive
+from fcl_flower.data.registry import load_dataset
+from fcl_flower.data.texts import TextDataset, words
+
+Vectors: TypeAlias = Mapping[str, npt.NDArray[np.float32]]
+"""Of each word, shape (D,), all of the same D."""
+
+
+def find_vectors(file: str, data_root: Path) -> Path:
+    """Return where the file is: as given, in ``data_root``, or in ``wordvectors``.
+
+    Raises:
+        ConfigError: it is nowhere there.
+    """
+    # An absolute path is itself in every folder.
+    paths = [
+        folder / Path(file).expanduser()
+        for folder in (Path(), data_root, data_root / "wordvectors")
+    ]
+    for path in paths:
+        if path.is_file():
+            return path
+    raise ConfigError(
+        f"word-vectors: got {file!r}, expected a file of word vectors, but there is "
+        f"none at {' or '.join(dict.fromkeys(map(str, paths)))}"
+    )
+
+
+def read_vectors(path: Path, vocabulary: Sequence[str]) -> Vectors:
+    """Return the vectors that a file has of the vocabulary, at least one.
+
+    Three formats, told apart by the name:
+
+    - ``.kv``: gensim's own, the one for large tables, because it is mapped into
+      memory instead of read. It is made once with
+      ``KeyedVectors.load_word2vec_format(...).save("mine.kv")``. It is a pickle,
+      which can run any code: open only your own.
+    - ``.bin`` and ``.bin.gz``: word2vec's binary format, read whole.
+    - all else, also with ``.gz``: a word and its numbers on each line, with a first
+      line of two counts (word2vec's text format) or without (GloVe's).
+
+    Args:
+        path: of the file.
+        vocabulary: the words wanted, in lower case; so should the file's words be,
+            as they are compared as they are.
+
+    Raises:
+        ConfigError: the file is broken or has none of the words.
+    """
+    try:
+        known = _reader(path)(path, vocabulary)
+    except ConfigError:
+        raise
+    # A damaged file makes gensim, zlib, pickle and NumPy raise many unrelated types.
+    except Exception as error:
+        raise ConfigError(
+            f"word-vectors: {path} cannot be read ({error}), expected a .kv file of "
+            "gensim, a .bin file of word2vec, or a text with a word and its numbers "
+            "on each line"
+        ) from error
+    if not known:
+        raise ConfigError(
+            f"word-vectors: {path} has none of the {len(vocabulary)} words of the "
+            "data sets, expected vectors of words in lower case"
+        )
+    if not all(np.isfinite(vector).all() for vector in known.values()):
+        raise ConfigError(
+            f"word-vectors: {path} has values that are not finite, expected numbers"
+        )
+    return known
+
+
+def _reader(path: Path) -> Callable[[Path, Sequence[str]], Vectors]:
+    """Return who reads files of this name."""
+    if path.suffix == ".kv" or path.name.endswith((".bin", ".bin.gz")):
+        return _from_gensim
+    return _from_text
+
+
+def _from_gensim(path: Path, vocabulary: Sequence[str]) -> Vectors:
+    """Return the rows of the vocabulary; the rest of the table is let go."""
+    # Imported here since it takes a second, and the other formats do without.
+    with extra("text", f"word vectors of {path.name}"):
+        from gensim.models import KeyedVectors
+
+    if path.suffix == ".kv":
+        loaded = KeyedVectors.load(str(path), mmap="r")
+    else:
+        loaded = KeyedVectors.load_word2vec_format(str(path), binary=True)
+    rows = loaded.key_to_index
+    return {
+        word: np.array(loaded.vectors[rows[word]], np.float32)
+        for word in vocabulary
+        if word in rows
+    }
+
+
+# Not left to gensim, which reads every number of every word, and GloVe's files twice
+# without closing them.
+def _from_text(path: Path, vocabulary: Sequence[str]) -> Vectors:
+    """Return the rows of the vocabulary; only their numbers are read as numbers."""
+    wanted = {word.encode(): word for word in vocabulary}
+    known: dict[str, npt.NDArray[np.float32]] = {}
+    # Either is a stream of bytes, of different types.
+    with cast(
+        BinaryIO, gzip.open(path) if path.suffix == ".gz" else path.open("rb")
+    ) as lines:
+        first = lines.readline()
+        counts = first.split()
+        if len(counts) == 2 and all(count.isdigit() for count in counts):
+            expected, dimensions = map(int, counts)
+            body = iter(lines)
+        else:
+            expected, dimensions = None, len(counts) - 1
+            body = chain([first], lines)
+        number = 0
+        for number, line in enumerate(body, 1):
+            word = wanted.get(line.partition(b" ")[0])
+            # The first of two rows of a word counts, as in gensim.
+            if word is not None and word not in known:
+                # From the right: some words of GloVe have spaces inside.
+                key, *values = line.rsplit(maxsplit=dimensions)
+                if len(values) != dimensions:
+                    raise ValueError(f"row {number} has not {dimensions} numbers")
+                if key.decode() == word:
+                    known[word] = np.array([float(value) for value in values], "f4")
+    if number != (expected or number) or dimensions < 1:
+        raise ValueError(f"{number} rows of {dimensions} numbers after {first[:40]!r}")
+    return known
+
+
+Documents = Sequence[Sequence[str]]
+"""Documents as words, each of at least one word."""
+
+_DIMENSIONS = 100
+# Word2Vec needs to see about this many running words, however small the corpus is.
+# Skip-gram on stdlib-docs, right answers of the nearest class mean: 0.22 after 5
+# epochs (300,000 words), 0.62 after 20, 0.68 after 50.
+_RUNNING_WORDS = 2_000_000
+_EPOCHS = (5, 50)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WordVectors:
+    """One vector for each word of a vocabulary; read-only.
+
+    Attributes:
+        numbers: number of each word, from 1; 0 is padding.
+        table: float32, shape (words + 1, D), the vector of each number; row 0 is
+            zeros.
+        origin: one line for people: where the vectors are from and what they cover.
+    """
+
+    numbers: Mapping[str, int]
+    table: npt.NDArray[np.float32]
+    origin: str
+
+    def token_ids(self, texts: Sequence[str]) -> npt.NDArray[np.int64]:
+        """Return the words of texts as numbers, padded with 0 at the end.
+
+        Args:
+            texts: N of them, of words that are all in the vocabulary.
+
+        Returns:
+            int64, shape (N, words of the longest text).
+        """
+        documents = [words(text) for text in texts]
+        longest = max(map(len, documents), default=0)
+        padded = np.zeros((len(documents), longest), np.int64)
+        for row, document in zip(padded, documents, strict=True):
+            row[: len(document)] = [self.numbers[word] for word in document]
+        return padded
+
+
+def word_vectors(
+    datasets: tuple[str, ...], data_root: Path, file: str, seed: int
+) -> WordVectors:
+    """Return vectors for all words of the data sets; later calls return the same.
+
+    Words without a vector get one whose entries are uniform and have the variance of
+    the known ones (Kim, "Convolutional Neural Networks for Sentence Classification",
+    EMNLP 2014, section 4.2). But for that scale it depends on the seed and the word
+    alone, so that clients with other data agree on it.
+
+    Args:
+        datasets: names for `load_dataset` of text sets, at least one.
+        data_root: where files are looked for.
+        file: word vectors in a format of `read_vectors`, looked for as given, then
+            in ``data_root`` and its folder ``wordvectors``. Empty trains Word2Vec
+            (Mikolov et al., 2013) on the training documents: skip-gram, 100
+            dimensions, the same for the same seed in every process; another machine
+            may differ in the last digits.
+        seed: the run's seed, at least 0.
+
+    Raises:
+        ConfigError: the file is missing, broken or knows none of the words, or a
+            data set is missing or not of text.
+    """
+    sets = tuple(_text_set(name, data_root) for name in datasets)
+    return _vectors_of(sets, find_vectors(file, data_root) if file else None, seed)
+
+
+# A table is tens of megabytes: kept for the few combinations that one run uses. By the
+# data sets themselves, as two may have one name.
+@lru_cache(maxsize=4)
+def _vectors_of(
+    sets: tuple[TextDataset, ...], file: Path | None, seed: int
+) -> WordVectors:
+    train = [words(text) for text_set in sets for text in text_set.train.x]
+    test = (words(text) for text_set in sets for text in text_set.test.x)
+    vocabulary = sorted(set(chain.from_iterable(chain(train, test))))
+    if file:
+        return vectors_from(file, vocabulary, train, seed)
+    known = _trained(train, derive(seed, "word2vec"))
+    origin = (
+        f"Word2Vec trained here on the {len(train)} training documents of "
+        f"{', '.join(text_set.name for text_set in sets)}, {_DIMENSIONS} dimensions"
+    )
+    return _numbered(known, vocabulary, seed, origin)
+
+
+def vectors_from(
+    path: Path, vocabulary: Sequence[str], train: Documents, seed: int
+) -> WordVectors:
+    """Return the vectors that a file has of a vocabulary.
+
+    Words without a vector get one as in `word_vectors`.
+
+    Args:
+        path: in a format of `read_vectors`.
+        vocabulary: the words, without repetition, in the order of their numbers.
+        train: the training documents, to say how much the file covers of them.
+        seed: the run's seed.
+
+    Raises:
+        ConfigError: the file is broken or has none of the words.
+    """
+    known = read_vectors(path, vocabulary)
+    origin = f"{path.name}, {_coverage(known, vocabulary, train)}"
+    return _numbered(known, vocabulary, seed, origin)
+
+
+def _numbered(
+    known: Vectors, vocabulary: Sequence[str], seed: int, origin: str
+) -> WordVectors:
+    table = _table(known, vocabulary, seed)
+    numbers = {word: number for number, word in enumerate(vocabulary, 1)}
+    return WordVectors(MappingProxyType(numbers), table, origin)
+
+
+def _text_set(name: str, data_root: Path) -> TextDataset:
+    """Return a data set that has words."""
+    source = load_dataset(name, data_root)
+    if not isinstance(source, TextDataset):
+        raise ConfigError(
+            f"dataset: got {name!r}, of {source.modality}, expected texts "
+            "for word vectors"
+        )
+    return source
+
+
+def _table(
+    known: Vectors, vocabulary: Sequence[str], seed: int
+) -> npt.NDArray[np.float32]:
+    """Return the row of each word under a row of zeros."""
+    vectors = np.stack(list(known.values()))
+    # Uniform in [-bound, bound] has the variance bound ** 2 / 3.
+    bound = np.sqrt(3 * np.var(vectors, dtype=np.float64))
+    table = np.zeros((len(vocabulary) + 1, vectors.shape[1]), np.float32)
+    for row, word in zip(table[1:], vocabulary, strict=True):
+        if word in known:
+            row[:] = known[word]
+        else:
+            digest = hashlib.sha256(word.encode()).digest()
+            rng = np.random.default_rng(
+                derive(seed, "word", int.from_bytes(digest[:8], "big"))
+            )
+            row[:] = bound * rng.uniform(-1, 1, len(row))
+    table.setflags(write=False)
+    return table
+
+
+def _coverage(known: Vectors, vocabulary: Sequence[str], train: Documents) -> str:
+    """Return the size of the vectors and how much of the text they cover."""
+    running = [word in known for document in train for word in document]
+    dimensions = len(next(iter(known.values())))
+    return (
+        f"{dimensions} dimensions, known are {len(known)} of {len(vocabulary)} words, "
+        f"{np.mean(running):.1%} of the running words of the training documents"
+    )
+
+
+def _trained(train: Documents, seed: int) -> Vectors:
+    """Return vectors of all words of the training documents."""
+    # Imported here since it takes a second, and sets of images do without.
+    with extra("text", "word vectors"):
+        from gensim.models import Word2Vec
+
+    fewest, most = _EPOCHS
+    epochs = round(_RUNNING_WORDS / sum(map(len, train)))
+    model = Word2Vec(
+        train,
+        vector_size=_DIMENSIONS,
+        window=5,
+        min_count=1,
+        sg=1,
+        epochs=min(max(epochs, fewest), most),
+        # With more than one, the threads race and no two runs are alike.
+        workers=1,
+        # NumPy's older generator takes 32 bits.
+        seed=seed % 2**32,
+    )
+    return {word: model.wv[word] for word in model.wv.key_to_index}

@@ -1,0 +1,338 @@
+"""Where a state is kept between two messages, or two runs of a process.
+
+Both sides use it: a client for its private state, the server for its checkpoint.
+"""
+
+import json
+import os
+import sys
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from logging import WARNING
+from pathlib import Path
+from typing import NamedTuple, TypedDict
+
+from flwr.app import ConfigRecord, Context
+from flwr.common.logger import log
+from typing_extensions import override
+
+from fcl_flower.core.errors import ContractError, WireError
+from fcl_flower.core.files import make_private_folder, opener
+from fcl_flower.core.types import AnyArray, Arrays, Payload
+from fcl_flower.federation import messages
+from fcl_flower.federation.codec import Encoded, decode, encode
+
+MANIFEST = "manifest-"
+VERSIONS = 2
+"""How many are kept: a round that is repeated starts from the state before it."""
+
+
+class Saved(NamedTuple):
+    """A payload and the round in which it was saved."""
+
+    round: int
+    payload: Payload
+
+
+class _Entry(TypedDict):
+    """One group in the manifest; a tensor is name, dtype, shape, form and bytes."""
+
+    file: str
+    checksum: int
+    tensors: list[tuple[str, str, list[int], str, int]]
+
+
+class _Manifest(TypedDict):
+    round: int
+    groups: dict[str, _Entry]
+
+
+def require_free(state: Payload, prefix: str, whose: str) -> None:
+    """Refuse groups of an algorithm that would pass for those kept beside them.
+
+    Args:
+        state: of the algorithm.
+        prefix: of the groups that are kept beside it.
+        whose: the state is.
+
+    Raises:
+        ContractError: a group has such a name.
+    """
+    for group in state:
+        if group.startswith(prefix):
+            raise ContractError(
+                f"{whose}: got the group {group!r}, expected a name that does not "
+                f"begin with {prefix!r}, as what is kept beside the algorithm's does"
+            )
+
+
+class StateStore(ABC):
+    """Keeps payloads, always at full precision."""
+
+    @abstractmethod
+    def load(self, before: int) -> Saved | None:
+        """Return what was saved last, but in an earlier round than ``before``.
+
+        None where there is nothing.
+        """
+
+    @abstractmethod
+    def save(self, payload: Payload, server_round: int) -> None:
+        """Save a state; those of this round and of later ones are dropped."""
+
+    def last(self, group: str) -> Arrays:
+        """Return a group as it was saved last, in whatever round; empty if it was not.
+
+        A round that is repeated starts from the state before it, but what its first
+        attempt has cost is spent.
+        """
+        saved = self.load(sys.maxsize)
+        return {} if saved is None else saved.payload.get(group, {})
+
+
+class ContextStateStore(StateStore):
+    """Flower's own ``context.state``: kept by the SuperNode, lost with its process.
+
+    In simulation every node's state lies in the driver and travels with each
+    message, so that large states of many clients want `FolderStateStore`. It holds one
+    version only: a round that is repeated starts from what its first attempt left.
+    """
+
+    def __init__(self, context: Context) -> None:
+        """Keep states in ``context``."""
+        self._context = context
+
+    @override
+    def load(self, before: int) -> Saved | None:
+        records = self._context.state
+        if MANIFEST not in records.config_records:
+            return None
+        number = records.config_records[MANIFEST]["round"]
+        # Its own state: old adapters may take more in dense form than a peer may.
+        return Saved(
+            int(str(number)), messages.decode_payload(records, max_bytes=sys.maxsize)
+        )
+
+    @override
+    def save(self, payload: Payload, server_round: int) -> None:
+        records = messages.MessageEncoder().payload(payload)
+        records[MANIFEST] = ConfigRecord({"round": server_round})
+        self._context.state = records
+
+
+class FolderStateStore(StateStore):
+    """A folder with a file for each group and a manifest for each of two versions.
+
+    Its owner alone can read it. A crash at any moment leaves the old state or the new
+    one, never a mixture; a damaged file is found by its checksum, and the version
+    before it is taken instead. A group is not written again when it is the very object
+    that was loaded, and unless ``durable`` not read before it is looked into: a client
+    with many old tasks touches the files of those that it works on. A group without
+    tensors is a line of the manifest, and has no file.
+    """
+
+    def __init__(self, folder: Path, *, durable: bool = True) -> None:
+        """Keep states in ``folder``, which need not exist yet.
+
+        Args:
+            folder: one client's own folder.
+            durable: force each file to the disk, so that even a power cut loses
+                nothing, and check every file when loading; a simulation does without.
+        """
+        self._folder = folder
+        self._durable = durable
+        self._entries: dict[str, _Entry] = {}
+        self._loaded: dict[str, Arrays] = {}
+
+    @override
+    def load(self, before: int) -> Saved | None:
+        """Return what was saved last, but in an earlier round than ``before``.
+
+        None where there is nothing.
+
+        Raises:
+            WireError: there are versions, but all are damaged. Unless ``durable`` a
+                damaged file raises the same when it is looked into.
+        """
+        damage: WireError | None = None
+        for path in reversed(self._manifests()):
+            try:
+                found = _open_manifest(path)
+                if found["round"] >= before:
+                    continue
+                stored = {
+                    group: _StoredArrays(self._folder / entry["file"], entry)
+                    for group, entry in found["groups"].items()
+                    if entry["tensors"]
+                }
+                if self._durable:
+                    for arrays in stored.values():
+                        arrays.read()
+                loaded: dict[str, Arrays] = {
+                    group: stored.get(group, {}) for group in found["groups"]
+                }
+            except WireError as error:
+                log(WARNING, "%s; trying the version before", error)
+                damage = damage or error
+                continue
+            self._entries, self._loaded = dict(found["groups"]), dict(loaded)
+            return Saved(found["round"], dict(loaded))
+        if damage is not None:
+            raise damage
+        return None
+
+    @override
+    def save(self, payload: Payload, server_round: int) -> None:
+        make_private_folder(self._folder)
+        old = self._manifests()
+        number = _number(old[-1]) + 1 if old else 1
+        entries = {
+            group: self._entries[group]
+            if self._loaded.get(group) is arrays
+            else self._write(f"{number}-{place}.bin", arrays)
+            for place, (group, arrays) in enumerate(payload.items())
+        }
+        self._name_durably()  # once for all files, before the manifest names them
+        text = json.dumps({"round": server_round, "groups": entries})
+        self._replace(
+            f"{MANIFEST}{number}", f"{zlib.crc32(text.encode())}\n{text}\n".encode()
+        )
+        self._name_durably()
+        self._entries, self._loaded = entries, dict(payload)
+        self._drop_old_versions(
+            old, server_round, {entry["file"] for entry in entries.values()}
+        )
+
+    @override
+    def last(self, group: str) -> Arrays:
+        for path in reversed(self._manifests()):
+            try:
+                entry = _open_manifest(path)["groups"].get(group)
+                if entry is None or not entry["tensors"]:
+                    return {}
+                return dict(_StoredArrays(self._folder / entry["file"], entry))
+            except WireError as error:
+                log(WARNING, "%s; trying the version before", error)
+        return {}
+
+    def drop_earlier(self) -> None:
+        """Remove all versions but the last, and what only they hold."""
+        *old, last = self._manifests()
+        kept = {entry["file"] for entry in _open_manifest(last)["groups"].values()}
+        self._drop_old_versions(old, 0, kept)
+
+    def _manifests(self) -> list[Path]:
+        """Return the manifests, oldest first."""
+        names = self._folder.glob(f"{MANIFEST}*")
+        whole = [path for path in names if path.name[len(MANIFEST) :].isdecimal()]
+        return sorted(whole, key=_number)
+
+    def _drop_old_versions(
+        self, old: list[Path], server_round: int, files: set[str]
+    ) -> None:
+        """Remove all but the new version and the ones before it that are kept."""
+        kept: list[Path] = []
+        for path in reversed(old):
+            try:
+                manifest = _open_manifest(path)
+            except WireError:
+                continue
+            if manifest["round"] < server_round and len(kept) < VERSIONS - 1:
+                kept.append(path)
+                files |= {entry["file"] for entry in manifest["groups"].values()}
+        dead = set(old).difference(kept)
+        for path in self._folder.iterdir():
+            stray = path.suffix in {".bin", ".new"} and path.name not in files
+            if stray or path in dead:
+                path.unlink()
+
+    def _write(self, file: str, arrays: Arrays) -> _Entry:
+        encoded = {name: encode(tensor, copy=False) for name, tensor in arrays.items()}
+        content = b"".join(e.data for e in encoded.values())
+        if encoded:
+            self._replace(file, content)
+        tensors = [
+            (name, e.dtype, list(e.shape), e.form, len(e.data))
+            for name, e in encoded.items()
+        ]
+        return {"file": file, "checksum": zlib.crc32(content), "tensors": tensors}
+
+    def _replace(self, name: str, content: bytes) -> None:
+        temporary = self._folder / f"{name}.new"
+        with open(temporary, "wb", opener=opener) as file:
+            file.write(content)
+            if self._durable:
+                file.flush()
+                os.fsync(file.fileno())
+        temporary.replace(self._folder / name)
+
+    def _name_durably(self) -> None:
+        """Force to the disk which files the folder has."""
+        if self._durable:
+            _sync(self._folder)
+
+
+class _StoredArrays(Mapping[str, AnyArray]):
+    """One group as it lies in its file; read whole when first looked into."""
+
+    def __init__(self, path: Path, entry: _Entry) -> None:
+        if not path.exists():
+            raise WireError(f"state: {path} is missing")
+        self._path = path
+        self._entry = entry
+
+    @override
+    def __getitem__(self, name: str) -> AnyArray:
+        return self._arrays[name]
+
+    @override
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    @override
+    def __len__(self) -> int:
+        return len(self._entry["tensors"])
+
+    def read(self) -> None:
+        """Read the file now.
+
+        Raises:
+            WireError: it is damaged.
+        """
+        _ = self._arrays
+
+    @cached_property
+    def _arrays(self) -> dict[str, AnyArray]:
+        content = self._path.read_bytes()
+        if zlib.crc32(content) != self._entry["checksum"]:
+            raise WireError(f"state: {self._path} is damaged")
+        arrays: dict[str, AnyArray] = {}
+        start = 0
+        for name, dtype, shape, form, size in self._entry["tensors"]:
+            data = content[start : start + size]
+            arrays[name] = decode(Encoded(dtype, tuple(shape), form, data))
+            start += size
+        return arrays
+
+
+def _number(manifest: Path) -> int:
+    return int(manifest.name[len(MANIFEST) :])
+
+
+def _open_manifest(path: Path) -> _Manifest:
+    checksum, _, text = path.read_bytes().partition(b"\n")
+    if checksum != str(zlib.crc32(text.removesuffix(b"\n"))).encode():
+        raise WireError(f"state: {path} is damaged")
+    found: _Manifest = json.loads(text)
+    return found
+
+
+def _sync(folder: Path) -> None:
+    """Force the names in a folder to the disk, as the files' contents were."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

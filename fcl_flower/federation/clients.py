@@ -1,0 +1,294 @@
+"""Which node speaks for which client, as nodes come, go and return."""
+
+import json
+import math
+import os
+import re
+import time
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future, wait
+from logging import INFO, WARNING
+from pathlib import Path
+
+from flwr.app import Message, MessageType, RecordDict
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+
+from fcl_flower import __version__
+from fcl_flower.core.errors import RoundError, WireError
+from fcl_flower.core.files import opener
+from fcl_flower.federation import mailbox
+from fcl_flower.flower.transport import at_once, in_thread, is_remote
+from fcl_flower.results.monitoring.causes import NOT_CONNECTED
+
+PROTOCOL = 3
+"""Raised with every change of the messages that the other side would not understand."""
+
+
+def own() -> dict[str, str | int]:
+    """Return what a client says of itself when it meets a server."""
+    return {"version": __version__, "protocol": PROTOCOL}
+
+
+def check(said: Mapping[str, object]) -> None:
+    """Let in a client of this protocol, whatever its version.
+
+    Raises:
+        WireError: it has another protocol, or names none, as the first version.
+    """
+    if said.get("protocol") != PROTOCOL:
+        version = said.get("version", "of an earlier version")
+        raise WireError(
+            f"runs fcl-flower {version} with protocol {said.get('protocol', 0)}, "
+            f"expected protocol {PROTOCOL} as in the server's {__version__}: install "
+            "the same version there"
+        )
+
+
+VARIABLE = "FCL_CLIENT_NUMBERS"
+"""Of the environment, by which a run knows where the list is; unset without keys."""
+
+_KEY_FILE = re.compile(r"client-(\d+)\.pub")
+
+
+class ClientNumbers:
+    """A file with the client of each node by its id."""
+
+    def __init__(self, path: Path) -> None:
+        """Keep them in ``path``, which need not be there yet."""
+        self._path = path
+
+    def bind(self, node: int, key: Path) -> None:
+        """Note that a node has a client's key; nothing where the file names none."""
+        if named := _KEY_FILE.fullmatch(key.name):
+            temporary = self._path.with_suffix(".new")
+            with open(temporary, "w", opener=opener) as file:
+                json.dump({**self.read(), node: int(named[1])}, file)
+            temporary.replace(self._path)
+
+    def has(self, key: Path) -> bool:
+        """Return whether a node is known that has a client's key."""
+        named = _KEY_FILE.fullmatch(key.name)
+        return named is not None and int(named[1]) in self.read().values()
+
+    def read(self) -> Mapping[int, int]:
+        """Return the clients by node."""
+        if not self._path.exists():
+            return {}
+        kept: dict[str, int] = json.loads(self._path.read_text())
+        return {int(node): client for node, client in kept.items()}
+
+
+def by_key() -> Mapping[int, int]:
+    """Return the clients by node, as far as keys tell: of none, as in a simulation."""
+    path = os.environ.get(VARIABLE)
+    return ClientNumbers(Path(path)).read() if path else {}
+
+
+def check_claim(node: int, client: int) -> None:
+    """Refuse a number that belongs to another's key.
+
+    Without a list, as in a simulation, or for a node of which it knows nothing, every
+    number is free that is no other key's.
+
+    Args:
+        node: its id, which Flower has given to its key.
+        client: the number that it claims.
+
+    Raises:
+        WireError: the node has another client's key, or another node has the client's.
+    """
+    numbers = by_key()
+    own = numbers.get(node)
+    if own is None and client in numbers.values():
+        raise WireError(f"claims to be client {client}, whose key it has not")
+    if own not in (None, client):
+        raise WireError(f"has the key of client {own}, but claims to be {client}")
+
+
+POLL_SECONDS = 0.1
+RETURN_SECONDS = 5.0
+"""After which a node is asked again that gave no sign of life."""
+RETRY_SECONDS = 30.0
+"""After which a node is asked again that did not say who it is."""
+
+
+class ClientRegistry:
+    """Node ids are random; a client's name for good is its partition number.
+
+    A node is asked for its partition when it connects. Only `wait_for_clients`, before
+    the first round, waits for the answer.
+    """
+
+    def __init__(self, grid: Grid, clients: int = 0) -> None:
+        """Create a registry without clients.
+
+        Args:
+            grid: connects to the nodes.
+            clients: those with numbers below are wanted; 0 for all that connect
+                before the first round.
+        """
+        self._grid = grid
+        self._clients = clients
+        self._connected: dict[int, int] = {}
+        self._known: dict[int, int] = {}
+        self._mailbox = mailbox.Mailbox(grid, RETRY_SECONDS)
+        self._asked: set[int] = set()
+        self._not_before: dict[int, float] = {}
+        self._refused: dict[int, str] = {}
+        self._liars = set[int]()
+        self._begin = in_thread if is_remote(grid) else at_once
+        self._listing: Future[Iterable[int]] | None = None
+        self._listed = frozenset[int]()
+
+    @property
+    def clients(self) -> tuple[int, ...]:
+        """Return the clients that are connected, ascending."""
+        return tuple(sorted(self._connected))
+
+    def node(self, client: int) -> int:
+        """Return the node of a client that is connected."""
+        return self._connected[client]
+
+    def client(self, node: int) -> int:
+        """Return the client of a node that is, or was, connected."""
+        return self._known[node]
+
+    def why_absent(self, client: int) -> str:
+        """Return why a client is not connected: what its key's node was refused for."""
+        keys = by_key()
+        of_its_key = (
+            w for node, w in self._refused.items() if keys.get(node) == client
+        )
+        return next(of_its_key, NOT_CONNECTED)
+
+    def wait_for_clients(self, least: int, timeout: float) -> None:
+        """Wait for all clients; after ``timeout`` seconds ``least`` are enough.
+
+        They are, too, where each of the others is there and refused for what it says:
+        nobody else has its key, and it can hold up a run for no longer than it answers.
+
+        Raises:
+            RoundError: fewer came; the message says who was refused, and why.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            self.refresh()
+            here = len(self._connected)
+            enough = here >= (least if self._missing() else 1)
+            if enough and not (self._asked or self._awaited()):
+                break
+            if time.monotonic() > deadline:
+                if here >= least:
+                    break
+                refused = [f"; node {n} {why}" for n, why in self._refused.items()]
+                raise RoundError(
+                    f"clients: {list(self.clients)} of {self._clients or 'any'} "
+                    f"connected in time, expected at least {least}{''.join(refused)}"
+                )
+            time.sleep(POLL_SECONDS)
+        self._clients = self._clients or len(self._connected)
+
+    def _missing(self) -> set[int]:
+        """Return the wanted clients that are not connected."""
+        return set(range(self._clients)) - self._connected.keys()
+
+    def _awaited(self) -> set[int]:
+        """Return those of them that may still come: their keys' nodes have not lied."""
+        keys = by_key()
+        return self._missing() - {keys[node] for node in self._liars if node in keys}
+
+    def mark_gone(self, node: int) -> None:
+        """Note that a node is gone, though Flower still lists it; ask it again later.
+
+        A node that comes back within Flower's patience keeps its number.
+        """
+        for client in [c for c, known in self._connected.items() if known == node]:
+            log(WARNING, "client %d gives no sign of life", client)
+            del self._connected[client]
+            self._not_before[node] = time.monotonic() + RETURN_SECONDS
+
+    def refresh(self) -> None:
+        """Note who has come and gone.
+
+        Who claims a number that is taken stays out for as long as the other is there.
+        """
+        online = self._online()
+        for client in [c for c, node in self._connected.items() if node not in online]:
+            log(WARNING, "client %d has disconnected", client)
+            del self._connected[client]
+        self._refused = {n: why for n, why in self._refused.items() if n in online}
+        self._liars &= self._refused.keys()
+        now = time.monotonic()
+        unknown = [
+            node
+            for node in sorted(online.difference(self._connected.values(), self._asked))
+            if now >= self._not_before.get(node, 0)
+        ]
+        self._asked.update(unknown)
+        self._mailbox.send(
+            Message(RecordDict(), dst_node_id=node, message_type=MessageType.QUERY)
+            for node in unknown
+        )
+        self._collect_ids(now)
+
+    def _online(self) -> frozenset[int]:
+        """Return the nodes that are there, as Flower said last.
+
+        Over a network Flower's call retries without end where its server does not
+        answer: it goes on beside the rounds, which do with what was said before.
+        """
+        if self._listing is None:
+            self._listing = self._begin(self._grid.get_node_ids)
+        wait([self._listing], mailbox.MOMENT)
+        if self._listing.done():
+            said, self._listing = self._listing, None
+            self._listed = frozenset(said.result())
+        return self._listed
+
+    def _collect_ids(self, now: float) -> None:
+        """Note who has said who it is; the first to claim a number keeps it."""
+        claims: dict[int, int] = {}
+        for reply in self._mailbox.collect():
+            node = reply.metadata.src_node_id
+            self._asked.discard(node)
+            self._liars.discard(node)
+            # A peer's content may break Flower's accessors in any way.
+            try:
+                claimed = _partition(mailbox.content(reply))
+                check_claim(node, claimed)
+                claims[node] = claimed
+            except Exception as error:
+                gone = mailbox.is_gone(reply)
+                if not reply.has_error():
+                    self._liars.add(node)
+                later = RETURN_SECONDS if gone else RETRY_SECONDS
+                self._refuse(node, mailbox.reason(error), now + later)
+        for node, client in sorted(claims.items()):
+            if self._clients and client >= self._clients:
+                log(WARNING, "client %d is not one of %d", client, self._clients)
+                self._not_before[node] = math.inf
+            elif client in self._connected:
+                why = f"claims to be client {client}, which another is already"
+                self._refuse(node, why, now + RETRY_SECONDS)
+            else:
+                log(INFO, "client %d has connected", client)
+                self._connected[client], self._known[node] = node, client
+                self._refused.pop(node, None)
+
+    def _refuse(self, node: int, why: str, until: float) -> None:
+        """Leave a node out, and ask it again at a later time."""
+        log(WARNING, "node %d left out: %s", node, why)
+        self._refused[node], self._not_before[node] = why, until
+
+
+def _partition(records: RecordDict) -> int:
+    said = records.config_records["who"]
+    found = said["partition"]
+    if type(found) is not int or found < 0:  # True is an int, too
+        raise WireError(f"who/partition: expected a number from 0, got {found!r}")
+    try:
+        check(said)
+    except WireError as error:
+        raise WireError(f"client {found} {error}") from error
+    return found

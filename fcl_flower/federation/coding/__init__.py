@@ -1,1 +1,0 @@
-"""How values become bytes: rounded to a precision, compressed; scores."""

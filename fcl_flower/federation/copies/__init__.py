@@ -1,1 +1,0 @@
-"""The server's models as clients have them: kept up to date by rounded differences."""

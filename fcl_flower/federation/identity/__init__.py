@@ -1,1 +1,0 @@
-"""Who calls: the keys of clients, and the number that each key speaks for."""

@@ -1,1 +1,0 @@
-"""What a process keeps between two messages of one run."""

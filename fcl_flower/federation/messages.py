@@ -1,0 +1,485 @@
+"""Payload <-> Flower records: the only file that turns tensors into messages."""
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import astuple
+from itertools import chain
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+from flwr.app import Array as FlowerArray
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+from fcl_flower.core.errors import WireError, refuse
+from fcl_flower.core.types import (
+    AnyArray,
+    Array,
+    Arrays,
+    Evaluation,
+    Payload,
+    ReceivedArrays,
+    Request,
+    SparseArray,
+    TaskStage,
+    TensorSpec,
+    Update,
+)
+from fcl_flower.federation.codec import LEVELS, Encoded, WireDtype, decode, encode, spec
+from fcl_flower.federation.wire_format import EXACT, WireFormat, is_matrix
+
+BY_CLASS = ("right", "tested", "answered")
+"""Names of the counts of `Evaluation.by_class`, each for all tasks in a row."""
+
+MAX_SAMPLES = 2**31
+
+
+def encode_evaluation(evaluation: Evaluation) -> MetricRecord:
+    """Return the record of a client's scores."""
+    by_name = zip(*evaluation.by_class, strict=True)
+    counts = dict(zip(BY_CLASS, by_name, strict=False))  # none where nobody asked
+    return MetricRecord(
+        {
+            "accuracy": list(evaluation.accuracy),
+            "model-bytes": evaluation.model_bytes,
+            **{name: [*chain.from_iterable(found)] for name, found in counts.items()},
+        }
+    )
+
+
+def decode_evaluation(row: MetricRecord, tasks: int, classes: int = 0) -> Evaluation:
+    """Return a client's scores.
+
+    Args:
+        row: from a client.
+        tasks: how many accuracies there have to be.
+        classes: by how many the samples have to be counted; 0 for not at all.
+
+    Raises:
+        WireError: a score is missing, no fraction, or there are too many; or no samples
+            have these counts by class.
+    """
+    accuracy, size = row.get("accuracy"), row.get("model-bytes")
+    if not isinstance(accuracy, list) or len(accuracy) != tasks:
+        raise WireError(f"accuracy: expected {tasks} fractions, got {_told(accuracy)}")
+    if not all(0 <= value <= 1 for value in accuracy):
+        raise WireError(f"accuracy: expected values in [0, 1], got {accuracy}")
+    if not isinstance(size, int) or size < 0:
+        raise WireError(f"model-bytes: expected a number of bytes, got {size!r}")
+    if not classes:
+        return Evaluation(accuracy, size)
+    counts = [_counts(row, name, (tasks, classes)) for name in BY_CLASS]
+    _check(accuracy, *counts)
+    return Evaluation(accuracy, size, np.stack(counts, 1).tolist())
+
+
+def _counts(row: MetricRecord, name: str, shape: tuple[int, int]) -> Array:
+    """Return counts by task and class.
+
+    Raises:
+        WireError: they are none, or not as many.
+    """
+    found, expected = row.get(name), shape[0] * shape[1]
+    if not isinstance(found, list) or len(found) != expected:
+        raise WireError(
+            f"{name}: expected {expected} counts by class, got {_told(found)}"
+        )
+    if not all(isinstance(n, int) and 0 <= n <= MAX_SAMPLES for n in found):
+        raise WireError(f"{name}: expected integers in [0, {MAX_SAMPLES}], got others")
+    return np.array(found, np.int64).reshape(shape)
+
+
+def _told(found: object) -> str:
+    """Return what came instead; of a list its length, as it may have any."""
+    return f"{len(found)} of them" if isinstance(found, list) else repr(found)
+
+
+def _check(
+    accuracy: Sequence[float], right: Array, tested: Array, answered: Array
+) -> None:
+    """Refuse counts, each of shape (tasks, classes), that contradict each other.
+
+    Raises:
+        WireError: names the counts.
+    """
+    if (right > np.minimum(tested, answered)).any():
+        raise WireError(
+            "right: expected at most as many of a class as were tested, and answered"
+        )
+    hits, samples = right.sum(1), tested.sum(1)
+    if (answered.sum(1) != samples).any():
+        raise WireError(
+            f"answered: expected one answer to each of {samples.tolist()} samples, "
+            f"got {answered.sum(1).tolist()}"
+        )
+    # An honest client has divided the same integers.
+    if (hits / np.maximum(samples, 1) != accuracy).any():
+        raise WireError(
+            f"right: expected the accuracies {list(accuracy)}, got {hits.tolist()} of "
+            f"{samples.tolist()}"
+        )
+
+
+INITIAL = "initial_arrays"
+
+
+def to_array_record(model: Arrays | None) -> ArrayRecord:
+    """Return tensors as Flower stores NumPy arrays; an empty record for None."""
+    return ArrayRecord(
+        {n: FlowerArray(np.asarray(t)) for n, t in (model or {}).items()}
+    )
+
+
+def from_array_record(record: ArrayRecord, model: Arrays) -> Arrays:
+    """Return a user's initial tensors, in the order of ``model``.
+
+    Args:
+        record: from the user.
+        model: what names, shapes and dtypes have to be.
+
+    Raises:
+        ConfigError: they are not, or a value is not finite.
+    """
+    if record.keys() != model.keys():
+        raise refuse(INITIAL, sorted(record), f"the tensors {sorted(model)}")
+    found: dict[str, AnyArray] = {}
+    for name, expected in model.items():
+        key, storage = f"{INITIAL} {name}", record[name].stype
+        if storage != "numpy.ndarray":
+            raise refuse(key, storage, "numpy.ndarray")
+        tensor = record[name].numpy()
+        if (tensor.shape, tensor.dtype) != (expected.shape, expected.dtype):
+            raise refuse(
+                key,
+                f"{tensor.dtype} {tensor.shape}",
+                f"{expected.dtype} {expected.shape}",
+            )
+        if not np.isfinite(tensor).all():
+            raise refuse(key, "NaN or infinity", "finite values")
+        found[name] = tensor
+    return found
+
+
+def train_metrics(updates: Mapping[int, Update]) -> MetricRecord:
+    """Return the mean loss of some clients' updates and how many there are."""
+    scalars = [update.metrics for update in updates.values()]
+    losses = [metrics["loss"] for metrics in scalars if "loss" in metrics]
+    loss = sum(losses) / len(losses) if losses else float("nan")
+    return MetricRecord({"loss": loss, "clients": len(updates)})
+
+
+def evaluate_metrics(scores: Mapping[int, Evaluation]) -> MetricRecord:
+    """Return the mean accuracy of some clients, over all tasks and by task.
+
+    Args:
+        scores: by client, not empty, all of the same tasks.
+    """
+    rows = [found.accuracy for found in scores.values()]
+    means = [sum(column) / len(column) for column in zip(*rows, strict=True)]
+    by_task = {f"task-{task}": mean for task, mean in enumerate(means)}
+    return MetricRecord({"accuracy": sum(means) / len(means), **by_task})
+
+
+_WITHIN_PROCESS = ContextVar("within_process", default=False)
+
+
+@contextmanager
+def within_process() -> Iterator[None]:
+    """Say for a while that no message leaves this process."""
+    before = _WITHIN_PROCESS.set(True)
+    try:
+        yield
+    finally:
+        _WITHIN_PROCESS.reset(before)
+
+
+def may_share(tensor: AnyArray) -> bool:
+    """Return whether a message may hold a tensor's memory in place of a copy.
+
+    Nothing changes an array once it is in a payload, but what it is a view of may be
+    changed: the weights of a network that goes on learning. So it has to be the whole
+    of what NumPy, or a message before, has allocated.
+    """
+    if not _WITHIN_PROCESS.get() or isinstance(tensor, SparseArray):
+        return False
+    owner: object = tensor
+    while isinstance(owner, np.ndarray) and owner.base is not None:
+        owner = owner.base
+    if isinstance(owner, np.ndarray):
+        return owner.nbytes == tensor.nbytes
+    if isinstance(owner, memoryview):
+        return owner.nbytes == tensor.nbytes and owner.readonly
+    return isinstance(owner, bytes) and len(owner) == tensor.nbytes
+
+
+STAGE = "fcl.stage"
+METRICS = "fcl.metrics"
+SCORES = "fcl.scores"
+STATE_LOST = "fcl.forgotten"
+NUM_EXAMPLES = "num-examples"
+
+MAX_BYTES = 2**31
+MAX_EXAMPLES = 2**31
+MAX_METRICS = 2**14  # the journal keeps every scalar of every round
+METRIC_NAME = re.compile(r"(?=.{1,64}\Z)[A-Za-z][\w.-]*(/[\w.-]+)*", re.ASCII)
+"""What a client may call a scalar, such as ``loss`` or ``attention/3/0``."""
+MAX_SCALAR = 3.4e38  # a float32's range: sums over clients stay finite
+
+Tensor: TypeAlias = AnyArray | Encoded
+"""A tensor, or one that is encoded already: as a difference."""
+Tensors: TypeAlias = Mapping[str, Tensor]
+
+
+class MessageEncoder:
+    """Encodes payloads; a tensor given twice becomes one and the same Array.
+
+    Flower stores an object by its content, so that what all clients receive is
+    uploaded to the SuperLink once. Keep an encoder for one round only: it holds the
+    tensors that it has seen.
+    """
+
+    def __init__(self, wire: WireFormat = EXACT) -> None:
+        """Encode float32 tensors as ``wire`` says; other dtypes keep theirs."""
+        self._wire = wire
+        self._seen: dict[tuple[int, WireDtype], tuple[Tensor, FlowerArray]] = {}
+
+    def arrays(self, arrays: Tensors, group: str = "") -> ArrayRecord:
+        """Return one group of tensors as a Flower record."""
+        precision = self._wire.precision(group)
+        record = ArrayRecord()  # which copies what its constructor is given
+        for name, tensor in arrays.items():
+            record[name] = self._array(tensor, precision)
+        return record
+
+    def payload(self, payload: Mapping[str, Tensors]) -> RecordDict:
+        """Return a payload, one ArrayRecord a group."""
+        return RecordDict(
+            {group: self.arrays(tensors, group) for group, tensors in payload.items()}
+        )
+
+    def encode_request(
+        self, payload: Mapping[str, Tensors], request: Request
+    ) -> RecordDict:
+        """Return a payload with what is asked of the client that it goes to."""
+        records = self.payload(payload)
+        records[STAGE] = _stage_record(
+            request.stage, since=request.since, evaluate=request.evaluate
+        )
+        return records
+
+    def encode_update(
+        self,
+        update: Update,
+        stage: TaskStage,
+        evaluation: Evaluation | None = None,
+        payload: Mapping[str, Tensors] | None = None,
+    ) -> RecordDict:
+        """Return an update with its weight and its scalars, and scores if there are.
+
+        Args:
+            update: of the learner.
+            stage: that it was asked for.
+            evaluation: of the client after it, if that was asked for.
+            payload: how its tensors travel; None for as they are.
+        """
+        records = self.payload(update.payload if payload is None else payload)
+        records[STAGE] = _stage_record(stage)
+        metrics = {name: float(value) for name, value in update.metrics.items()}
+        records[METRICS] = MetricRecord({**metrics, NUM_EXAMPLES: update.num_examples})
+        if evaluation is not None:
+            records[SCORES] = encode_evaluation(evaluation)
+        return records
+
+    def _array(self, tensor: Tensor, precision: WireDtype) -> FlowerArray:
+        key = id(tensor), precision
+        if key not in self._seen:
+            made = tensor
+            if not isinstance(made, Encoded):
+                if precision in LEVELS and not is_matrix(made):
+                    precision = "float32"
+                copy = not may_share(made)
+                made = encode(made, precision, compress=self._wire.compress, copy=copy)
+            array = FlowerArray(
+                dtype=made.dtype, shape=made.shape, stype=made.form, data=b""
+            )
+            # Flower slices whatever is there; its constructor alone insists on `bytes`.
+            array.data = cast(bytes, made.data)
+            self._seen[key] = (tensor, array)
+        return self._seen[key][1]
+
+
+def decode_arrays(
+    record: ArrayRecord, group: str = "", max_bytes: int = MAX_BYTES
+) -> Arrays:
+    """Return the tensors of one record, read-only.
+
+    Args:
+        record: from a peer.
+        group: named in the message of an error.
+        max_bytes: what all tensors may take together in dense form.
+
+    Raises:
+        WireError: a tensor cannot be decoded; group and name say which.
+    """
+    return dict(_received_arrays(record, group, max_bytes))
+
+
+def decode_payload(records: RecordDict, max_bytes: int = MAX_BYTES) -> Payload:
+    """Return the payload that ``records`` carry, read-only.
+
+    Args:
+        records: from a peer.
+        max_bytes: see `received_payload`.
+
+    Raises:
+        WireError: a tensor cannot be decoded, or the budget is exceeded.
+    """
+    return decoded(received_payload(records, max_bytes))
+
+
+def decoded(payload: Payload) -> Payload:
+    """Return a payload of which every tensor is decoded.
+
+    Raises:
+        WireError: one cannot be.
+    """
+    return {group: dict(arrays) for group, arrays in payload.items()}
+
+
+def received_payload(records: RecordDict, max_bytes: int = MAX_BYTES) -> Payload:
+    """Return the payload that ``records`` carry; none of its tensors is decoded yet.
+
+    Args:
+        records: from a peer.
+        max_bytes: one budget for the whole message, in which each tensor takes the
+            size of its dense form: a few bytes may claim many gigabytes of zeros, and
+            many small claims add up like a large one.
+
+    Raises:
+        WireError: a tensor cannot be what it says, or the budget is exceeded.
+    """
+    payload: dict[str, Arrays] = {}
+    for group, record in records.array_records.items():
+        payload[group] = arrays = _received_arrays(record, group, max_bytes)
+        max_bytes -= sum(map(_dense_bytes, arrays.found.values()))
+    return payload
+
+
+def state_lost(server_round: int) -> RecordDict:
+    """Return the reply of a client without its state of round ``server_round``."""
+    return RecordDict({STATE_LOST: ConfigRecord({"round": server_round})})
+
+
+def reports_state_lost(records: RecordDict) -> bool:
+    """Return whether a client reports that its private state is lost."""
+    return STATE_LOST in records.config_records
+
+
+def decode_request(records: RecordDict) -> Request:
+    """Return what a downlink asks for.
+
+    Raises:
+        WireError: it asks for nothing, or has missing or strange fields.
+    """
+    found = _fields(records, {**_STAGE, "since": int, "evaluate": bool})
+    since, evaluate = found.pop("since"), found.pop("evaluate")
+    return Request(_stage(found), since, evaluate)
+
+
+def decode_update(records: RecordDict, asked: TaskStage) -> Update:
+    """Return the update that an uplink carries; its tensors are not decoded yet.
+
+    Args:
+        records: from a client.
+        asked: what the client was asked to train.
+
+    Raises:
+        WireError: it is the answer to something else, a tensor cannot be what it
+            says, a scalar is a list or not finite, there are too many, a name is none
+            of `METRIC_NAME`, or the number of examples is missing, negative or absurd.
+    """
+    found_stage = _stage(_fields(records, _STAGE))
+    if found_stage != asked:
+        raise WireError(
+            f"{STAGE}: expected an answer to {asked}, got one to {found_stage}"
+        )
+    found = records.metric_records.get(METRICS, MetricRecord())
+    if len(found) > MAX_METRICS:
+        raise WireError(
+            f"{METRICS}: expected at most {MAX_METRICS} scalars, got {len(found)}"
+        )
+    metrics: dict[str, float] = {}
+    for name, value in found.items():
+        if not METRIC_NAME.fullmatch(name):
+            raise WireError(
+                f"{METRICS}: expected names of up to 64 letters, digits and ._-/, "
+                f"got {name[:64]!r}"
+            )
+        if isinstance(value, list):
+            raise WireError(f"{METRICS}/{name}: expected a scalar, got a list")
+        if not abs(value) <= MAX_SCALAR:
+            raise WireError(
+                f"{METRICS}/{name}: expected a finite float32, got {value!r}"
+            )
+        metrics[name] = float(value)
+    examples = found.get(NUM_EXAMPLES)
+    if not (isinstance(examples, int) and 0 <= examples <= MAX_EXAMPLES):
+        raise WireError(
+            f"{METRICS}/{NUM_EXAMPLES}: expected an integer in [0, {MAX_EXAMPLES}], "
+            f"got {examples!r}"
+        )
+    del metrics[NUM_EXAMPLES]
+    return Update(received_payload(records), examples, metrics)
+
+
+_STAGE = {"round": int, "task": int, "first": bool, "last": bool}
+"""What a stage is made of on the wire, in the order of the fields of `TaskStage`.
+
+The two last names are shorter than the fields': published byte counts have them so.
+"""
+
+
+def _stage_record(stage: TaskStage, **more: int | bool) -> ConfigRecord:
+    return ConfigRecord({**dict(zip(_STAGE, astuple(stage), strict=True)), **more})
+
+
+def _stage(fields: Mapping[str, Any]) -> TaskStage:
+    return TaskStage(*(fields[name] for name in _STAGE))
+
+
+def _fields(records: RecordDict, expected: Mapping[str, type]) -> dict[str, Any]:
+    """Return the fields of a stage's record, each of the type that it must have."""
+    found = dict(records.config_records.get(STAGE, ConfigRecord()))
+    if {name: type(value) for name, value in found.items()} != dict(expected):
+        raise WireError(f"{STAGE}: expected {sorted(expected)}, got {found}")
+    return found
+
+
+def _received_arrays(record: ArrayRecord, group: str, max_bytes: int) -> ReceivedArrays:
+    """Return the tensors of one record, which are decoded when they are read."""
+
+    def encoded(name: str) -> Encoded:
+        array = record[name]
+        return Encoded(array.dtype, tuple(array.shape), array.stype, array.data)
+
+    def read(name: str) -> AnyArray:
+        try:
+            return decode(encoded(name), max_bytes)
+        except WireError as error:
+            raise WireError(f"{group}/{name}: {error}") from error
+
+    found: dict[str, TensorSpec] = {}
+    left = max_bytes
+    for name in record:
+        try:
+            found[name] = spec(encoded(name), left)
+        except WireError as error:
+            raise WireError(f"{group}/{name}: {error}") from error
+        left -= _dense_bytes(found[name])
+    return ReceivedArrays(found, read)
+
+
+def _dense_bytes(spec: TensorSpec) -> int:
+    return math.prod(spec.shape) * spec.dtype.itemsize

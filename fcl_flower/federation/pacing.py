@@ -1,0 +1,160 @@
+"""When a round has enough replies, and how long it waits for the others.
+
+As in Bonawitz et al., MLSys 2019, https://arxiv.org/abs/1902.01046, section 2.2, a
+round is closed when enough devices have reported. Their deadline is a constant; this
+one is a multiple of the time that the quorum took, so that it adapts to what a round
+asks for. Hasty clients who are fewer than the quorum cannot close a round, silent ones
+who are fewer than the rest cannot hold it up.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from fcl_flower.core.types import TaskStage
+from fcl_flower.results.history import Lateness
+from fcl_flower.results.monitoring.causes import WAS_LATE
+
+
+@dataclass(frozen=True, slots=True)
+class Quorum:
+    """The rule by which rounds are closed.
+
+    Attributes:
+        fraction: of those asked, whose replies are enough, in (0, 1].
+        factor: how long the others are waited for, in times that the quorum took;
+            below 1 for not at all.
+        least: how many replies are enough at any rate.
+    """
+
+    fraction: float = 1.0
+    factor: float = 0.0
+    least: int = 1
+
+    @property
+    def waits_for_all(self) -> bool:
+        """Return whether no round is closed before all have replied."""
+        return self.fraction == 1
+
+    def closes_at(self, times: Iterable[float], asked: int) -> float:
+        """Return when a round is closed even if replies are missing.
+
+        Args:
+            times: from the beginning of the round to each reply so far.
+            asked: how many may still count, those that have replied among them.
+
+        Returns:
+            in the unit of ``times``; infinity while there is no quorum.
+        """
+        replied = sorted(times)
+        # A product such as 0.28 * 25 may be above the whole number that it is.
+        share = math.ceil(round(self.fraction * asked, 9))
+        needed = max(1, self.least, share)
+        if len(replied) < needed:
+            return math.inf
+        return max(1.0, self.factor) * replied[needed - 1]
+
+
+LONGEST = 16
+"""Most rounds in a row that a client is not asked in."""
+
+
+def next_round(found: Lateness) -> int:
+    """Return the first round in which a late client is asked again.
+
+    The next one after the first time; after the second in a row one is left out, then
+    two, four and so on.
+    """
+    pause = 0 if found.times < 2 else min(2 ** (found.times - 2), LONGEST)
+    return found.round + 1 + pause
+
+
+def resting(
+    lateness: Mapping[int, Lateness], server_round: int, clients: Iterable[int]
+) -> dict[int, str]:
+    """Return why some of the clients are not asked in a round.
+
+    Args:
+        lateness: of the clients whose last update was late.
+        server_round: counted from 1.
+        clients: that could be asked.
+    """
+    return {
+        client: f"{WAS_LATE} {found.times} times in a row, and is asked again in round "
+        f"{next_round(found)}"
+        for client in clients
+        if (found := lateness.get(client)) and server_round < next_round(found)
+    }
+
+
+def free_at(
+    lateness: Mapping[int, Lateness], now: float, clients: Iterable[int], least: int
+) -> float:
+    """Return when ``least`` of the clients are not busy, or all: now, if they are not.
+
+    Args:
+        lateness: of the clients whose last update was late.
+        now: in simulated time.
+        clients: that could be asked.
+        least: how many of them are needed.
+    """
+    free = (lateness[c].busy_until if c in lateness else now for c in clients)
+    times = sorted(max(now, time) for time in free)
+    return times[min(least, len(times)) - 1] if times else now
+
+
+def busy(
+    lateness: Mapping[int, Lateness], now: float, clients: Iterable[int]
+) -> set[int]:
+    """Return which of the clients still train for an earlier round, in simulated time.
+
+    Args:
+        lateness: of the clients whose last update was late.
+        now: in simulated time.
+        clients: that could be asked.
+    """
+    return {c for c in clients if c in lateness and now < lateness[c].busy_until}
+
+
+class Streams:
+    """What the server knows of each client's own rounds and tasks.
+
+    Attributes:
+        state_lost: who was forgotten since updates were noted last.
+    """
+
+    def __init__(self) -> None:
+        """Know of no client."""
+        self._last: dict[int, TaskStage] = {}
+        self._trained: set[tuple[int, int]] = set()
+        self.state_lost = frozenset[int]()
+
+    def last_round(self, client: int) -> int:
+        """Return a client's last aggregated round in its own count; 0 for none."""
+        last = self._last.get(client)
+        return 0 if last is None else last.round
+
+    def stage_for(self, client: int, stage: TaskStage) -> TaskStage:
+        """Return a stage that starts its task if no update of it was aggregated yet."""
+        new = (client, stage.task) not in self._trained
+        return replace(stage, starts_task=stage.starts_task or new)
+
+    def note(self, stages: Mapping[int, TaskStage]) -> None:
+        """Note where clients stood whose updates were aggregated."""
+        self._last.update(stages)
+        self._trained.update((c, stage.task) for c, stage in stages.items())
+        self.state_lost = frozenset()
+
+    def forget(self, client: int) -> None:
+        """Count a client as one that has never trained."""
+        self._last.pop(client, None)
+        self._trained = {pair for pair in self._trained if pair[0] != client}
+        self.state_lost |= {client}
+
+    def restore(
+        self, state_lost: Iterable[int], stages: Mapping[int, TaskStage]
+    ) -> None:
+        """Note again what happened in a round: losses first, then updates."""
+        for client in state_lost:
+            self.forget(client)
+        self.note(stages)

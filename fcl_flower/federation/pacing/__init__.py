@@ -1,1 +1,0 @@
-"""Who is asked when, and how long a reply is waited for."""

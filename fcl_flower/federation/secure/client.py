@@ -1,0 +1,258 @@
+"""The client's part of a sum: keys, shares of them, a masked vector, and its unmasking.
+
+What it keeps between the messages of a round lies in Flower's context, never in a file,
+and is gone when it has answered for the last time.
+"""
+
+import base64
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+from cryptography.fernet import InvalidToken
+from flwr.app import ConfigRecord, Context, RecordDict
+from flwr.common.secure_aggregation.crypto.symmetric_encryption import decrypt, encrypt
+from flwr.common.secure_aggregation.secaggplus_utils import (
+    share_keys_plaintext_concat,
+    share_keys_plaintext_separate,
+)
+
+from fcl_flower.config.node_config import NodeConfig
+from fcl_flower.config.run_config import RunConfig
+from fcl_flower.core.errors import WireError
+from fcl_flower.core.types import Arrays, Update
+from fcl_flower.federation.secure import crypto
+from fcl_flower.federation.secure.crypto import (
+    agreed_key,
+    new_secret,
+    own_mask,
+    pair_masks,
+    public_key,
+    split,
+)
+
+Table: TypeAlias = Mapping[int, tuple[bytes, ...]]
+"""Some columns of bytes by client."""
+
+RECORD = "fcl.secure"
+KEYS, SHARES, UNMASK = "secure_keys", "secure_shares", "secure_unmask"
+"""Names of the three queries; between the second and the third lies the training."""
+
+SUM_OF = "meta/sum"
+"""The group by which the server says over whom, and of what, a sum is: `clients` and
+`layout`."""
+
+PRESENT, ABSENT = b"present", b"absent"
+"""Whether the masked vector of a client is in the sum."""
+
+MAX_CELL = 2**14
+"""Bytes of the largest cell: a few times those of a private key's encrypted share."""
+
+
+def to_records(table: Table) -> RecordDict:
+    """Return a table as it travels."""
+    columns = zip(*table.values(), strict=True)
+    cells = {str(number): list(column) for number, column in enumerate(columns)}
+    return RecordDict({RECORD: ConfigRecord({"clients": list(table), **cells})})
+
+
+def from_records(
+    records: RecordDict, columns: int, clients: Iterable[int]
+) -> dict[int, tuple[bytes, ...]]:
+    """Return a table from a peer.
+
+    Args:
+        records: as they came.
+        columns: of the table.
+        clients: who must be in it, and nobody else.
+
+    Raises:
+        WireError: it is no such table, or a cell is too large.
+    """
+    found = dict(records.config_records.get(RECORD, ConfigRecord()))
+    numbers, wanted = found.pop("clients", None), sorted(clients)
+    if not isinstance(numbers, list) or sorted(map(int, numbers)) != wanted:
+        raise WireError(f"{RECORD}: expected a row for each of {wanted}")
+    cells = [
+        [cell for cell in column if isinstance(cell, bytes) and len(cell) <= MAX_CELL]
+        for number in range(columns)
+        if isinstance(column := found.pop(str(number), None), list)
+    ]
+    if found or [len(column) for column in cells] != [len(wanted)] * columns:
+        raise WireError(f"{RECORD}: expected {columns} columns of short bytes")
+    return dict(zip(map(int, numbers), zip(*cells, strict=True), strict=True))
+
+
+def listed(records: RecordDict) -> list[int]:
+    """Return the clients of a table from a peer who decides who is in it."""
+    numbers = records.config_records[RECORD]["clients"]
+    return [int(number) for number in numbers] if isinstance(numbers, list) else []
+
+
+KEPT = "fcl.secure-aggregation"
+
+
+class ClientSide:
+    """One client in one attempt at a sum, from what it keeps to what it answers.
+
+    Each of the four calls is one message, in this order; out of order they are refused.
+    A second vector under the same masks would show the difference of the two, and both
+    shares of one client all of its masks.
+    """
+
+    def __init__(self, context: Context) -> None:
+        """Continue what is kept in Flower's context; training may replace it."""
+        self._context = context
+        self._before = dict(context.state.config_records.get(KEPT, ConfigRecord()))
+        self._section = RunConfig.of(context.run_config).federation
+        self._client = NodeConfig.of(context.node_config).partition_id
+
+    def advertise_keys(self) -> RecordDict:
+        """Begin anew; return the public keys, of masks and of messages to others."""
+        private = [new_secret(), new_secret()]  # of masks, and of messages
+        public = [public_key(secret) for secret in private]
+        self._keep("keys", private=private, public=public)
+        return to_records({self._client: tuple(public)})
+
+    def share_keys(self, records: RecordDict) -> RecordDict:
+        """Return shares of the key and of the seed of the masks, sealed for each other.
+
+        Args:
+            records: the public keys of all clients of the sum, this one included.
+
+        Raises:
+            WireError: a key is missing, wrong or there twice, or there are too few.
+        """
+        kept = self._kept("keys")
+        roster = from_records(records, 2, listed(records))
+        mask_key, seal_key = kept["private"]
+        threshold = self._section.sum_threshold(len(roster))
+        if len(roster) < threshold:
+            raise WireError(
+                f"secure aggregation: expected at least {threshold} clients, got "
+                f"{len(roster)}"
+            )
+        if roster.get(self._client) != tuple(kept["public"]):
+            raise WireError("secure aggregation: these are not the keys that were sent")
+        keys = [key for row in roster.values() for key in row]
+        if len({*keys}) < len(keys):
+            raise WireError("secure aggregation: two clients have one key")
+        seed = new_secret()
+        shares = zip(
+            roster,
+            split(seed, threshold, len(roster)),
+            split(mask_key, threshold, len(roster)),
+            strict=True,
+        )
+        sealed, own = {}, [b"", b""]
+        for other, of_seed, of_key in shares:
+            if other == self._client:
+                own = [of_seed, of_key]
+                continue
+            plain = share_keys_plaintext_concat(self._client, other, of_seed, of_key)
+            sealed[other] = (encrypt(_between(seal_key, roster[other][1]), plain),)
+        self._keep(
+            "shares",
+            private=[mask_key, seal_key],
+            clients=list(roster),
+            mask_keys=[row[0] for row in roster.values()],
+            seal_keys=[row[1] for row in roster.values()],
+            own=[seed, *own],
+        )
+        return to_records(sealed)
+
+    def masked(self, update: Update, sum_of: Arrays) -> Update:
+        """Return an update as a masked vector, which tells nothing by itself.
+
+        Args:
+            update: of the training; its metrics stay as they are.
+            sum_of: what the server says of the sum (`exchange.SUM_OF`).
+
+        Raises:
+            ConfigError: a value is too large for the vector.
+            ContractError: the update does not fit the layout.
+            WireError: there are too few clients, or unknown ones.
+        """
+        kept = self._kept("shares")
+        if sum_of.keys() != {"clients", "layout"}:
+            raise WireError(f"{SUM_OF}: got {sorted(sum_of)}, expected clients, layout")
+        layout = crypto.Layout.from_array(sum_of["layout"])
+        clients = [int(number) for number in np.asarray(sum_of["clients"])]
+        known = dict(zip(kept["clients"], kept["mask_keys"], strict=True))
+        self._check_clients(clients, known)
+        vector = crypto.encode(update, layout, len(known))
+        others = {c: known[c] for c in clients if c != self._client}
+        seed, mask_key = kept["own"][0], kept["private"][0]
+        vector = vector + own_mask(seed, len(vector))
+        vector = vector + pair_masks(self._client, mask_key, others, len(vector))
+        self._keep("masked", **{**kept, "summed": clients})
+        return Update({"masked": {"vector": vector}}, 0, update.metrics)
+
+    def unmask(self, records: RecordDict) -> RecordDict:
+        """Return one share for each client: of its seed if its vector came, or its key.
+
+        Args:
+            records: for each client of the sum whether its vector came, and the shares
+                that it sealed for this one. What cannot be opened is answered by none.
+
+        Raises:
+            WireError: too few vectors came, or this is not what was asked before.
+        """
+        kept = self._kept("masked")
+        del self._context.state[KEPT]
+        asked = from_records(records, 2, kept["summed"])
+        present = [c for c, (state, _) in asked.items() if state == PRESENT]
+        if any(state not in (PRESENT, ABSENT) for state, _ in asked.values()):
+            raise WireError("secure aggregation: a client is neither here nor absent")
+        keys = dict(zip(kept["clients"], kept["seal_keys"], strict=True))
+        self._check_clients(present, keys)
+        revealed: dict[int, tuple[bytes, ...]] = {}
+        for owner, (state, sealed) in asked.items():
+            of_seed, of_key = kept["own"][1:]
+            if owner != self._client:
+                between = _between(kept["private"][1], keys[owner])
+                of_seed, of_key = _opened(between, sealed, owner, self._client)
+            revealed[owner] = (of_seed if state == PRESENT else of_key,)
+        return to_records(revealed)
+
+    def _check_clients(self, summed: list[int], known: Mapping[int, object]) -> None:
+        """Refuse a sum that is over too few, or over others than agreed."""
+        threshold, different = self._section.sum_threshold(len(known)), {*summed}
+        enough = len(different) >= max(threshold, len(summed))
+        if not enough or not different <= known.keys():
+            raise WireError(
+                f"secure aggregation: expected at least {threshold} of the clients "
+                f"{sorted(known)}, got {sorted(summed)}"
+            )
+        if self._client not in summed:
+            raise WireError("secure aggregation: this client is not in the sum")
+
+    def _keep(self, step: str, **values: Any) -> None:  # noqa: ANN401
+        self._context.state[KEPT] = ConfigRecord({"step": step, **values})
+
+    def _kept(self, step: str) -> dict[str, Any]:
+        """Return what was kept after a step.
+
+        Raises:
+            WireError: this is not where the client stands.
+        """
+        kept = dict(self._before)
+        if kept.pop("step", None) != step:
+            raise WireError(f"secure aggregation: the step after {step!r} is not next")
+        return kept
+
+
+def _between(private: bytes, public: bytes) -> bytes:
+    """Return the key under which two clients seal what they send each other."""
+    return base64.urlsafe_b64encode(agreed_key(private, public, "seal"))
+
+
+def _opened(key: bytes, sealed: bytes, owner: int, client: int) -> tuple[bytes, bytes]:
+    """Return the shares that an owner sealed for a client; empty ones if it did not."""
+    try:
+        source, target, of_seed, of_key = share_keys_plaintext_separate(
+            decrypt(key, sealed)
+        )
+    except InvalidToken:
+        return b"", b""
+    return (of_seed, of_key) if (source, target) == (owner, client) else (b"", b"")

@@ -1,0 +1,284 @@
+"""The keys of one sum: what two clients agree on, nobody else can make.
+
+X25519 (RFC 7748), at a tenth of the time of P-384, the curve of Flower's keys. A
+private key is made of a secret of 16 bytes: 128 bits are what X25519 is good for, and
+an element of the field in which a secret is shared (`shares`).
+"""
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Self, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from Crypto.Protocol.SecretSharing import Shamir
+from cryptography.hazmat.primitives.asymmetric.x25519 import (
+    X25519PrivateKey,
+    X25519PublicKey,
+)
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from fcl_flower.core import update_checks
+from fcl_flower.core.errors import ContractError, WireError, refuse
+from fcl_flower.core.types import (
+    AnyArray,
+    Array,
+    Arrays,
+    Payload,
+    SparseArray,
+    Update,
+    group_kind,
+)
+
+SECRET_BYTES = 16
+KEY_BYTES = 32
+_PRIME = 2**255 - 19
+
+
+def new_secret() -> bytes:
+    """Return what a private key, or any other, is made of."""
+    return os.urandom(SECRET_BYTES)
+
+
+def derived_key(secret: bytes, use: str) -> bytes:
+    """Return the key of a secret for one use (HKDF, RFC 5869), of `KEY_BYTES`."""
+    return HKDF(SHA256(), KEY_BYTES, None, f"fcl-flower {use}".encode()).derive(secret)
+
+
+def public_key(secret: bytes) -> bytes:
+    """Return the public key of a secret, of `KEY_BYTES`."""
+    return _private(secret).public_key().public_bytes_raw()
+
+
+def agreed_key(secret: bytes, public: bytes, use: str) -> bytes:
+    """Return the key for one use of who has a secret and who has a public key.
+
+    Raises:
+        ValueError: there is no such public key, or with it all would agree on one key.
+    """
+    # Some numbers have two spellings; of one key there must not be two.
+    if len(public) != KEY_BYTES or int.from_bytes(public, "little") >= _PRIME:
+        raise ValueError(f"expected a public key of {KEY_BYTES} bytes below 2^255 - 19")
+    shared = _private(secret).exchange(X25519PublicKey.from_public_bytes(public))
+    return derived_key(shared, use)
+
+
+def _private(secret: bytes) -> X25519PrivateKey:
+    return X25519PrivateKey.from_private_bytes(derived_key(secret, "private key"))
+
+
+_PLACE_BYTES = 4
+"""Of which share it is, at the head of each."""
+
+
+def split(secret: bytes, threshold: int, shares: int) -> list[bytes]:
+    """Return shares of a secret of 16 bytes, any ``threshold`` of which give it."""
+    return [
+        place.to_bytes(_PLACE_BYTES, "big") + share
+        for place, share in Shamir.split(threshold, shares, secret, ssss=False)
+    ]
+
+
+def join(shares: Iterable[bytes]) -> bytes:
+    """Return the secret of shares: another one if they are wrong, or too few.
+
+    Raises:
+        ValueError: they cannot be shares of one secret.
+    """
+    placed = [
+        (int.from_bytes(share[:_PLACE_BYTES], "big"), share[_PLACE_BYTES:])
+        for share in shares
+    ]
+    return bytes(Shamir.combine(placed, ssss=False))
+
+
+BITS = 32
+"""Behind the binary point."""
+RANGE_BITS = 62
+"""Of a sum; one more is its sign, and one is left over for rounding."""
+MOST = 2.0 ** (RANGE_BITS - BITS)
+"""What a sum may reach."""
+
+Vector: TypeAlias = npt.NDArray[np.uint64]
+
+CHECKS = 2
+"""Zeros at the head of a vector: a mask that was not taken off leaves others there, but
+for one case in 2^128."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Which tensors a vector holds, in which order.
+
+    Attributes:
+        tensors: group, name, dtype and shape of each.
+        weighted: each tensor counts as often as its client has examples.
+    """
+
+    tensors: tuple[tuple[str, str, str, tuple[int, ...]], ...]
+    weighted: bool
+
+    @classmethod
+    def of(cls, payload: Payload, *, weighted: bool) -> Self:
+        """Return the layout of tensors like those of ``payload``, which are dense."""
+        return cls(
+            tuple(
+                (group, name, tensor.dtype.name, tuple(tensor.shape))
+                for group, arrays in payload.items()
+                for name, tensor in arrays.items()
+            ),
+            weighted,
+        )
+
+    @classmethod
+    def from_array(cls, array: AnyArray) -> Self:
+        """Return what `to_array` has written."""
+        found = json.loads(np.asarray(array).tobytes())
+        tensors = tuple((g, n, d, tuple(shape)) for g, n, d, shape in found["tensors"])
+        return cls(tensors, found["weighted"])
+
+    def to_array(self) -> Array:
+        """Return the layout as the bytes of a text, to travel among tensors."""
+        text = json.dumps({"tensors": self.tensors, "weighted": self.weighted})
+        return np.frombuffer(text.encode(), np.uint8)
+
+    @property
+    def size(self) -> int:
+        """Return the length of a vector."""
+        entries = [int(np.prod(shape)) for *_, shape in self.tensors]
+        return CHECKS + 1 + sum(entries)
+
+
+def encode(update: Update, layout: Layout, clients: int) -> Vector:
+    """Return what a client adds to the sum.
+
+    Args:
+        update: of the client; its groups of kind ``meta`` stay there.
+        layout: of the sum. A group that the update does not have is zeros, unless
+            examples weigh.
+        clients: how many vectors may be added up without leaving the range.
+
+    Raises:
+        ConfigError: a value is too large to be added up so.
+        ContractError: the update does not fit the layout.
+        WireError: a value is not finite.
+    """
+    update_checks.finite(update.payload)
+    weight = update.num_examples if layout.weighted else 1
+    parts = {"the number of examples": np.array([float(update.num_examples)])}
+    for group, name, tensor in _laid_out(update.payload, layout):
+        parts[f"{group}/{name}"] = weight * np.asarray(tensor, np.float64).ravel()
+    for what, values in parts.items():
+        largest = float(np.abs(values).max(initial=1.0))
+        if clients * largest > MOST:
+            raise refuse(
+                "federation.secure_aggregation",
+                True,
+                f"false, as {what} reaches {largest:g} and the sum over {clients} "
+                f"clients may reach {MOST:g}",
+            )
+    found = np.concatenate([np.zeros(CHECKS), *parts.values()])
+    whole: Vector = np.rint(np.ldexp(found, BITS)).astype(np.int64).view(np.uint64)
+    return whole
+
+
+def decode(total: Vector, layout: Layout) -> Update:
+    """Return the sum of vectors as an update: the number of examples, and tensors.
+
+    Where examples weigh, the tensors are divided by their number: it is their mean.
+
+    Args:
+        total: sum of what `encode` returned, modulo 2^64.
+        layout: of it.
+
+    Raises:
+        WireError: the number of examples is none.
+    """
+    values = np.ldexp(total.view(np.int64).astype(np.float64), -BITS)[CHECKS:]
+    examples, values = float(values[0]), values[1:]
+    if examples < 0 or examples != int(examples):
+        raise WireError(f"sum: expected a number of examples, got {examples:g}")
+    if layout.weighted:
+        values = values / max(examples, 1.0)
+    payload: dict[str, dict[str, AnyArray]] = {}
+    start = 0
+    for group, name, dtype, shape in layout.tensors:
+        end = start + int(np.prod(shape))
+        tensor = values[start:end].reshape(shape)
+        if np.dtype(dtype).kind in "iu":  # such as BatchNorm's count of batches
+            tensor = np.rint(tensor)
+        payload.setdefault(group, {})[name] = tensor.astype(dtype)
+        start = end
+    return Update(payload, int(examples))
+
+
+def _laid_out(payload: Payload, layout: Layout) -> list[tuple[str, str, AnyArray]]:
+    """Return group, name and tensor in the order of a layout.
+
+    Raises:
+        ContractError: the payload has something else.
+    """
+    wanted: dict[str, dict[str, tuple[int, ...]]] = {}
+    for group, name, _, shape in layout.tensors:
+        wanted.setdefault(group, {})[name] = shape
+    sent = {g: arrays for g, arrays in payload.items() if group_kind(g) != "meta"}
+    if not sent.keys() <= wanted.keys() or (
+        layout.weighted and sent.keys() < {*wanted}
+    ):
+        raise ContractError(f"update: got {sorted(sent)}, expected {sorted(wanted)}")
+    found = []
+    for group, shapes in wanted.items():
+        zeros: Arrays = {name: np.zeros(shape) for name, shape in shapes.items()}
+        arrays = sent.get(group, zeros)
+        dense = {
+            name: tuple(tensor.shape)
+            for name, tensor in arrays.items()
+            if not isinstance(tensor, SparseArray)
+        }
+        if arrays.keys() != shapes.keys() or dense != shapes:
+            raise ContractError(f"{group}: expected dense tensors of shapes {shapes}")
+        found += [(group, name, arrays[name]) for name in shapes]
+    return found
+
+
+def keystream(key: bytes, size: int) -> Vector:
+    """Return the mask of a key: AES-256 in counter mode, as in the paper (section 3.3).
+
+    Flower's own generator folds a key into 32 bits, which can be tried one by one.
+
+    Args:
+        key: of 32 bytes, and used for one mask only, as the counter starts at 0.
+        size: entries, each uniform in [0, 2^64). A shorter mask is a longer one's head.
+    """
+    cipher = Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor()
+    return np.frombuffer(cipher.update(bytes(8 * size)), "<u8").astype(np.uint64)
+
+
+def own_mask(seed: bytes, size: int) -> Vector:
+    """Return the mask that a client adds for itself."""
+    return keystream(derived_key(seed, "own mask"), size)
+
+
+def pair_masks(
+    client: int, secret: bytes, others: Mapping[int, bytes], size: int
+) -> Vector:
+    """Return the sum of the masks that a client has with others.
+
+    Args:
+        client: its number.
+        secret: of its key.
+        others: their public keys by number.
+        size: entries of a mask.
+
+    Raises:
+        ValueError: a public key is none.
+    """
+    total = np.zeros(size, np.uint64)
+    for other, public in others.items():
+        mask = keystream(agreed_key(secret, public, "mask of a pair"), size)
+        total = total + mask if client < other else total - mask
+    return total

@@ -1,0 +1,377 @@
+"""Asks clients for what the sum needs, and counts the bytes."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import combinations, islice
+from logging import WARNING
+from typing import Any
+
+import numpy as np
+from flwr.app import Message, MessageType
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+from typing_extensions import override
+
+from fcl_flower.algorithms.base import ServerStrategy
+from fcl_flower.algorithms.hooks import (
+    AsksClients,
+    Explains,
+    RestoresClients,
+    SumsUpdates,
+)
+from fcl_flower.config.sections import FederationSection
+from fcl_flower.core import update_checks
+from fcl_flower.core.errors import ContractError, RoundError, WireError
+from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
+from fcl_flower.federation import byte_counts, mailbox
+from fcl_flower.federation.clients import ClientRegistry
+from fcl_flower.federation.pacing import Quorum
+from fcl_flower.federation.secure import crypto
+from fcl_flower.federation.secure.client import (
+    ABSENT,
+    KEYS,
+    PRESENT,
+    SHARES,
+    SUM_OF,
+    UNMASK,
+    Table,
+    from_records,
+    to_records,
+)
+from fcl_flower.federation.secure.crypto import (
+    CHECKS,
+    Layout,
+    Vector,
+    agreed_key,
+    join,
+    new_secret,
+    own_mask,
+    pair_masks,
+)
+from fcl_flower.results.traffic import Traffic
+
+
+class Channel:
+    """One query to some clients, and their answers."""
+
+    def __init__(
+        self,
+        grid: Grid,
+        registry: ClientRegistry,
+        timeout: float,
+        traffic: Callable[[], Traffic],
+        quorum: Quorum,
+    ) -> None:
+        """Create a channel.
+
+        Args:
+            grid: connects to the nodes.
+            registry: maps clients to nodes.
+            timeout: seconds to wait for all answers together.
+            traffic: returns that of the round, to which the bytes are added.
+            quorum: by which a query no longer waits for the others.
+        """
+        self._grid = grid
+        self._registry = registry
+        self._timeout = timeout
+        self._traffic = traffic
+        self._quorum = quorum
+
+    def ask(
+        self,
+        query: str,
+        tables: Mapping[int, Table],
+        rows: Callable[[int], Iterable[int]],
+        columns: int,
+        least: int,
+    ) -> tuple[dict[int, Table], dict[int, str]]:
+        """Return the tables that clients answer with, and why others are missing.
+
+        Args:
+            query: name of the question.
+            tables: what is sent, by client.
+            rows: who must be in the answer of a client.
+            columns: of the answers.
+            least: how many answers are needed at any rate.
+        """
+        up, down = Counter[str](), Counter[str]()
+        asked = []
+        for client, table in tables.items():
+            records = to_records(table)
+            down += byte_counts.traffic(records)
+            node = self._registry.node(client)
+            kind = f"{MessageType.QUERY}.{query}"
+            asked.append(Message(records, dst_node_id=node, message_type=kind))
+        answers: dict[int, Table] = {}
+        failures: dict[int, str] = {}
+        box = mailbox.Mailbox(self._grid, self._timeout)
+        closes_at = replace(self._quorum, least=least).closes_at
+        for reply in mailbox.ask(box, asked, closes_at):
+            client = self._registry.client(reply.metadata.src_node_id)
+            if mailbox.is_gone(reply):
+                self._registry.mark_gone(reply.metadata.src_node_id)
+            # A peer's content may break Flower's accessors in any way.
+            try:
+                records = mailbox.content(reply)
+                up += byte_counts.traffic(records)
+                answers[client] = from_records(records, columns, rows(client))
+            except Exception as error:
+                failures[client] = f"{query}: {mailbox.reason(error)}"
+                log(WARNING, "client %d left out: %s", client, failures[client])
+        traffic = self._traffic()
+        traffic.up += up
+        traffic.down += down
+        return dict(sorted(answers.items())), failures
+
+
+MAX_TRIALS = 100
+"""How many sets of shares are tried, where some of them are wrong."""
+
+
+class MaskedSum:
+    """One attempt at a sum: first `agree`, then the training, then `unmask`.
+
+    Attributes:
+        failures: why a client is not among those who agreed.
+    """
+
+    def __init__(self, channel: Channel, section: FederationSection) -> None:
+        """Ask through ``channel``, by the settings in ``section``."""
+        self._channel = channel
+        self._section = section
+        self._roster: dict[int, tuple[bytes, ...]] = {}
+        self._sealed: dict[int, Table] = {}
+        self.failures: dict[int, str] = {}
+
+    @property
+    def clients(self) -> list[int]:
+        """Return who has agreed on masks, ascending."""
+        return sorted(self._sealed)
+
+    def agree(self, clients: Sequence[int]) -> None:
+        """Let clients exchange keys, and shares of them.
+
+        Raises:
+            RoundError: too few of them do.
+        """
+        answers, self.failures = self._channel.ask(
+            KEYS,
+            {client: {} for client in clients},
+            lambda client: [client],
+            2,
+            self._section.sum_threshold(len(clients)),
+        )
+        for client, table in answers.items():
+            if _usable(table[client], self._roster):
+                self._roster[client] = table[client]
+            else:
+                self.failures[client] = f"{KEYS}: expected two keys of its own"
+        self._check_number(list(self._roster), len(clients), "sent keys")
+        self._sealed, more = self._channel.ask(
+            SHARES,
+            dict.fromkeys(self._roster, self._roster),
+            lambda client: self._roster.keys() - {client},
+            1,
+            self._section.sum_threshold(len(self._roster)),
+        )
+        self.failures |= more
+        self._check_number(self.clients, len(self._roster), "shared their keys")
+
+    def unmask(self, vectors: Mapping[int, Vector]) -> Vector:
+        """Return the sum of the vectors without their masks.
+
+        Args:
+            vectors: by client, of one length; the others who agreed are absent.
+
+        Raises:
+            RoundError: too few vectors came, or too few shares that are right.
+        """
+        self._check_number(list(vectors), len(self._roster), "sent a masked vector")
+        states = {c: PRESENT if c in vectors else ABSENT for c in self.clients}
+        asked = {
+            client: {
+                owner: (
+                    state,
+                    b"" if owner == client else self._sealed[owner][client][0],
+                )
+                for owner, state in states.items()
+            }
+            for client in vectors
+        }
+        threshold = self._section.sum_threshold(len(self._roster))
+        shares, failures = self._channel.ask(
+            UNMASK, asked, lambda _: states, 1, threshold
+        )
+        for client, why in failures.items():
+            log(WARNING, "client %d is in the sum, but gave no shares: %s", client, why)
+        total = np.zeros_like(next(iter(vectors.values())))
+        for vector in vectors.values():
+            total = total + vector
+        trials = combinations(sorted(shares), threshold)
+        for holders in islice(trials, MAX_TRIALS):
+            # What a peer says is a share, or a key, may break anything.
+            try:
+                secrets = {
+                    owner: join(shares[one][owner][0] for one in holders)
+                    for owner in states
+                }
+                masks = partial(self._masks, secrets, list(vectors))
+                if (total[:CHECKS] == masks(CHECKS)).all():
+                    unmasked: Vector = total - masks(len(total))
+                    return unmasked
+            except Exception as error:
+                log(WARNING, "shares of %s do not fit: %r", holders, error)
+        raise RoundError(
+            f"secure aggregation: the masks of {sorted(vectors)} cannot be taken off "
+            f"with the shares of {sorted(shares)}, {threshold} of which must be right"
+        )
+
+    def _masks(
+        self, secrets: Mapping[int, bytes], present: Sequence[int], size: int
+    ) -> Vector:
+        """Return the sum of all masks that do not vanish."""
+        total = np.zeros(size, np.uint64)
+        public = {client: self._roster[client][0] for client in present}
+        for owner, secret in secrets.items():
+            if owner in public:
+                total = total + own_mask(secret, size)
+            else:  # what it would have added is the opposite of what they added
+                total = total - pair_masks(owner, secret, public, size)
+        return total
+
+    def _check_number(self, found: Sequence[int], of: int, done: str) -> None:
+        """Refuse to go on with too few clients."""
+        threshold = self._section.sum_threshold(of)
+        if len(found) < threshold:
+            raise RoundError(
+                f"secure aggregation: {sorted(found)} {done}, at least {threshold} of "
+                f"{of} must; left out: {self.failures}"
+            )
+
+
+def _usable(keys: tuple[bytes, ...], others: Table) -> bool:
+    """Return whether these are two public keys that nobody else has."""
+    taken = {key for row in others.values() for key in row}
+    # One that is none would make every client fail that has to agree with this one.
+    try:
+        for key in keys:
+            agreed_key(new_secret(), key, "trial")
+    except ValueError:
+        return False
+    return len({*keys} - taken) == len(keys)
+
+
+class SecureSum(ServerStrategy[Any], Explains):
+    """Hands a strategy the sum of a round; no update is ever seen.
+
+    To the server it is a strategy like any other: a client's update is its masked
+    vector, ``masked`` (``vector``). Only `begin` has to be called before each attempt
+    at a round.
+    """
+
+    def __init__(self, inner: ServerStrategy[Any], section: FederationSection) -> None:
+        """Wrap a strategy.
+
+        Args:
+            inner: one that `SumsUpdates`.
+            section: threshold, bits, and the largest norm of a mean.
+
+        Raises:
+            ContractError: it does something with clients that is not a sum.
+        """
+        super().__init__(inner.params, inner.seed)
+        rounds_alone = isinstance(inner, AsksClients | RestoresClients)
+        if (
+            not isinstance(inner, SumsUpdates)
+            or rounds_alone
+            or inner.evaluates_locally
+        ):
+            raise ContractError(
+                f"{type(inner).__name__}: got secure aggregation, expected "
+                "SumsUpdates, whose server neither queries clients nor depends on "
+                "what they keep"
+            )
+        self._inner: ServerStrategy[Any] = inner
+        self._sums: SumsUpdates = inner
+        self._section = section
+        self._masked: MaskedSum | None = None
+
+    def begin(self, channel: Channel, clients: Sequence[int]) -> Mapping[int, str]:
+        """Let clients agree on masks; return why some have not, who are left out.
+
+        Args:
+            channel: to the clients.
+            clients: who shall take part.
+
+        Raises:
+            RoundError: too few of them have.
+        """
+        self._masked = MaskedSum(channel, self._section)
+        self._masked.agree(clients)
+        return self._masked.failures
+
+    @override
+    def init(self, model: Arrays) -> Payload:
+        return self._inner.init(model)
+
+    @override
+    def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
+        assert self._masked is not None  # `begin` comes before
+        sent = self._inner.configure_train(state, stage, client)
+        clients = np.asarray(self._masked.clients, np.int64)
+        layout = self._layout(state).to_array()
+        return {**sent, SUM_OF: {"clients": clients, "layout": layout}}
+
+    @override
+    def configure_evaluate(
+        self, state: Payload, stage: TaskStage, client: int
+    ) -> Payload:
+        return self._inner.configure_evaluate(state, stage, client)
+
+    @override
+    def check_update(self, state: Payload, update: Update) -> None:
+        expected = {"vector": np.broadcast_to(np.uint64(0), self._layout(state).size)}
+        update_checks.same_tensors(update.payload, {"masked": expected})
+
+    @override
+    def aggregate_train(
+        self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
+    ) -> Payload:
+        masked, self._masked = self._masked, None
+        assert masked is not None  # updates come after `begin`
+        vectors = {client: _vector(update) for client, update in updates.items()}
+        vector = masked.unmask(vectors)
+        try:
+            total = crypto.decode(vector, self._layout(state))
+            if self._section.max_update_norm and not self._inner.adds_up:
+                limit = self._section.max_update_norm
+                base_norm = update_checks.base_norm(state)
+                update_checks.norm(total.payload, base_norm, limit)
+            return self._sums.aggregate_sum(state, stage, total)
+        except WireError as error:
+            raise RoundError(
+                f"secure aggregation: the sum of {sorted(vectors)} is not used: {error}"
+            ) from error
+
+    @override
+    def diagnostics(self, state: Payload, stage: TaskStage) -> Mapping[str, float]:
+        inner = self._inner
+        return inner.diagnostics(state, stage) if isinstance(inner, Explains) else {}
+
+    @override
+    def remarks(self) -> Mapping[str, str]:
+        inner = self._inner
+        found = inner.remarks() if isinstance(inner, Explains) else {}
+        share = f"{self._section.secure_threshold:.0%}"
+        how = f"the server sees sums over at least {share} of a round's clients"
+        return {**found, "secure aggregation": how}
+
+    def _layout(self, state: Payload) -> Layout:
+        weighted = self._sums.weighs_examples
+        return Layout.of(self._sums.summands(state), weighted=weighted)
+
+
+def _vector(update: Update) -> Vector:
+    return np.asarray(update.payload["masked"]["vector"])

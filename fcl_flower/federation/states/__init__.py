@@ -1,1 +1,0 @@
-"""Where updates and states lie that memory must not hold all at once."""

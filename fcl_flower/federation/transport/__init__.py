@@ -1,1 +1,0 @@
-"""Messages between server and clients: coded, checked, counted, kept."""

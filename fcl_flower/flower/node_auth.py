@@ -1,0 +1,94 @@
+"""Whose call it is: Flower's node authentication, before anything of a call is used.
+
+A SuperNode of Flower 1.41 signs the time of each call with its private key, and sends
+public key, time and signature as headers (`flwr.supernode.node_auth_http_interceptor`).
+The SuperLink verifies them once it has read and parsed the whole call
+(`flwr.superlink.routers.fleet.node_auth`); here they are verified by the head of the
+call alone. What it says of itself, such as a node id, stays the SuperLink's to check.
+"""
+
+import datetime
+from base64 import b64decode
+from collections.abc import Mapping
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+from flwr.common.constant import (
+    SYSTEM_TIME_TOLERANCE,
+    TIMESTAMP_HEADER,
+    TIMESTAMP_TOLERANCE,
+)
+from flwr.supercore.constant import (
+    FLEET_HTTP_PUBLIC_KEY_HEADER,
+    FLEET_HTTP_SIGNATURE_HEADER,
+)
+from flwr.supercore.date import now
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes, verify_signature
+
+from fcl_flower.core.errors import WireError
+
+PublicKey = ec.EllipticCurvePublicKey
+
+
+def public_key(text: bytes) -> PublicKey:
+    """Return the key in a ``.pub`` file.
+
+    Raises:
+        ValueError: it holds none on an elliptic curve.
+    """
+    try:
+        found = load_ssh_public_key(text)
+    except UnsupportedAlgorithm as error:
+        raise ValueError(str(error)) from error
+    if not isinstance(found, PublicKey):
+        raise ValueError(f"a key of {type(found).__name__}")
+    return found
+
+
+class NodeKeys:
+    """The public keys of the clients that may call, which may change at any time."""
+
+    def __init__(self, keys: Mapping[str, PublicKey] | None = None) -> None:
+        """Know the keys of these clients, by name."""
+        self.replace(keys or {})
+
+    def replace(self, keys: Mapping[str, PublicKey]) -> None:
+        """Know these keys, by name of the client, and no others."""
+        # One assignment: another thread may be verifying.
+        self._known = {public_key_to_bytes(k): (name, k) for name, k in keys.items()}
+
+    def client(self, headers: Mapping[bytes, bytes]) -> str:
+        """Return the name of the client whose call has these headers.
+
+        Args:
+            headers: by name in lower case; the values may be anything.
+
+        Raises:
+            WireError: the key is missing or unknown, the call was not signed with it,
+                or not now.
+        """
+        try:
+            given, signature = (
+                b64decode(headers[name.encode()], validate=True)
+                for name in (FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER)
+            )
+            time = headers[TIMESTAMP_HEADER.encode()]
+            signed = datetime.datetime.fromisoformat(time.decode("ascii"))
+            age = (now() - signed).total_seconds()
+        except (KeyError, ValueError, TypeError, OverflowError) as error:
+            raise WireError("a call without key, time and signature") from error
+        # The key first: the others cost time, which is spent on clients alone.
+        if given not in self._known:
+            raise WireError("a call with an unknown key")
+        name, key = self._known[given]
+        if not verify_signature(key, time, signature):
+            raise WireError(f"a call in the name of {name} that it has not signed")
+        if not (
+            -SYSTEM_TIME_TOLERANCE < age < TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE
+        ):
+            raise WireError(
+                f"a call of {name} that was signed {age:.0f} seconds ago: the clocks "
+                "of client and server differ, or the call is another's copy"
+            )
+        return name

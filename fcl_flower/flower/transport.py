@@ -1,0 +1,118 @@
+"""Calls over a network, which may block for minutes, beside the loop that made them."""
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from threading import Thread
+from typing import ParamSpec, TypeVar
+
+from flwr.app import Array
+from flwr.serverapp import Grid
+from flwr.supercore.inflatable.inflatable_object import (
+    InflatableObject,
+    get_object_body,
+    get_object_head_values_from_object_content,
+)
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from flwr.superlink.grid import http_grid
+
+from fcl_flower.core.errors import WireError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def is_remote(grid: Grid) -> bool:
+    """Return whether calls of a grid go over a network.
+
+    Those of a simulation do not: there all goes on in the thread of the loop.
+    """
+    # Not imported here: it takes seconds, and where there is one, it is there.
+    module = sys.modules.get("flwr.superlink.grid.http_grid")
+    return module is not None and isinstance(grid, module.HttpGrid)
+
+
+def is_engine(grid: Grid) -> bool:
+    """Return whether Flower's simulation engine answers for all nodes.
+
+    Each of them answers in the end, and when says nothing of a client.
+    """
+    module = sys.modules.get("flwr.superlink.grid.inmemory_grid")
+    return module is not None and isinstance(grid, module.InMemoryGrid)
+
+
+def in_thread(
+    function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+) -> "Future[T]":
+    """Begin a call; a process may end before it returns."""
+    future = Future[T]()
+    Thread(target=_complete, args=(future, function, args, kwargs), daemon=True).start()
+    return future
+
+
+def at_once(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
+    """Make a call, and return what has come of it."""
+    future = Future[T]()
+    _complete(future, function, args, kwargs)
+    return future
+
+
+def _complete(
+    future: "Future[T]",
+    function: Callable[..., T],
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
+) -> None:
+    try:
+        future.set_result(function(*args, **kwargs))
+    except BaseException as error:
+        future.set_exception(error)
+
+
+MOST_BYTES = 2**31
+"""Of all tensors of a message together."""
+MOST_TIMES = 64
+"""What was sent. Honest chunks are of 20 MB and repeat in constant tensors alone."""
+
+
+def bound_assembly() -> None:
+    """Let Flower's connection to the SuperLink refuse what takes too much memory.
+
+    Raises:
+        RuntimeError: it puts messages together in another way than is known here.
+    """
+    if not hasattr(http_grid, "inflate_object_from_contents"):
+        raise RuntimeError("flwr: expected a version that inflates objects by contents")
+    http_grid.inflate_object_from_contents = assembled
+
+
+def assembled(object_id: str, contents: dict[str, bytes]) -> InflatableObject:
+    """Return the object that was sent in parts.
+
+    Args:
+        object_id: of the whole.
+        contents: of the whole and of all its parts, by id; used up.
+
+    Raises:
+        WireError: put together it would take more than it may.
+    """
+    sent = sum(map(len, contents.values()))
+    claimed = sum(_joined_bytes(content, contents) for content in contents.values())
+    allowed = min(MOST_BYTES, MOST_TIMES * sent)
+    if claimed > allowed:
+        raise WireError(
+            f"a message of {sent} bytes: expected tensors of at most {allowed} bytes, "
+            f"got {claimed}"
+        )
+    return inflate_object_from_contents(object_id, contents)
+
+
+def _joined_bytes(content: bytes, contents: Mapping[str, bytes]) -> int:
+    """Return what the chunks of a tensor take when they are joined; 0 of others."""
+    kind, children, _ = get_object_head_values_from_object_content(content)
+    if kind != Array.__qualname__:
+        return 0
+    order = json.loads(get_object_body(content, Array))["arraychunk_ids"]
+    sizes = [len(contents[child]) for child in children]
+    return sum(sizes[number] for number in order)

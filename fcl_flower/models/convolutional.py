@@ -1,0 +1,333 @@
+"""The LeNet of FedWeIT (Yoon et al., ICML 2021), with its response normalisation.
+
+ResNet-18 for 32x32 images (He et al., CVPR 2016): 3x3 stem, no max pooling.
+"""
+
+from typing import Any, cast
+
+import torch
+from torch import nn
+from torch.nn.functional import conv2d, dropout, max_pool1d, silu
+from typing_extensions import override
+
+from fcl_flower.models.registry import LeNetParams
+
+
+class ResponseNorm(nn.Module):
+    """Local response normalisation across channels, with a summed window.
+
+    ``y[c] = x[c] / (bias + alpha * sum_{|d| <= radius} x[c + d]^2) ** beta``: the
+    form of TensorFlow, which the authors used. `nn.LocalResponseNorm` divides
+    ``alpha`` by the window's size and is several times slower on a CPU.
+    """
+
+    def __init__(self, radius: int, bias: float, alpha: float, beta: float) -> None:
+        """Keep the constants of the formula; nothing is learnt."""
+        super().__init__()
+        self.radius = radius
+        self.bias = bias
+        self.alpha = alpha
+        self.beta = beta
+
+    @override
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the normalised ``x``, shape (batch, channels, height, width)."""
+        # The sum over a window of channels is a 1x1 convolution with a banded
+        # matrix. It is made here, not kept as a buffer, so that nothing of it
+        # can travel or be averaged.
+        channels = x.shape[1]
+        band = x.new_full((channels, channels), self.alpha)
+        band = band.tril(self.radius).triu(-self.radius)[:, :, None, None]
+        normalised, *_ = _Normalise.apply(x, band, self.bias, self.beta)  # type: ignore[no-untyped-call]
+        return cast(torch.Tensor, normalised)
+
+
+class _Normalise(torch.autograd.Function):
+    """``x * u^-beta`` with ``u = bias + band * x^2``, differentiated by hand.
+
+    Half of LeNet's time goes here when autograd keeps every intermediate tensor. The
+    band is symmetric, so that it is its own transpose on the way back:
+    ``dx = g u^-beta - 2 beta x band(g x u^(-beta - 1))``. The two factors are returned
+    as well, because only then may they be kept under `torch.func`'s transforms.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    @override
+    def forward(
+        x: torch.Tensor, band: torch.Tensor, bias: float, beta: float
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        u = conv2d(x.square(), band).add_(bias)
+        if beta == 0.75:  # a square root of a square root is faster than a power
+            root = u.rsqrt()
+            scale = root.sqrt().mul_(root)
+        else:
+            scale = u.pow(-beta)
+        return x * scale, scale, u
+
+    @staticmethod
+    @override
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        x, band, _, ctx.beta = inputs
+        _, scale, u = output
+        ctx.mark_non_differentiable(scale, u)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(x, band, scale, u)
+
+    @staticmethod
+    @override
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
+        x, band, scale, u = ctx.saved_tensors
+        direct = gradients[0] * scale
+        across = conv2d((direct * x).div_(u), band).mul_(x)
+        return direct.sub_(across, alpha=2 * ctx.beta), None, None, None
+
+
+class LeNet(nn.Module):
+    """Body from (batch, 3, 32, 32) to (batch, 500 * width)."""
+
+    def __init__(self, width: float = 1.0, dropout: float = 0.0) -> None:
+        """Initialise with torch's defaults.
+
+        Args:
+            width: factor of the number of channels and of neurons, such as 0.8.
+            dropout: fraction of the neurons of each fully connected layer that a
+                training step leaves out, in [0, 1).
+        """
+        super().__init__()
+        self.dropout = dropout
+        first, second, hidden, self.features = (
+            max(1, round(width * number)) for number in (20, 50, 800, 500)
+        )
+        self.conv1 = nn.Conv2d(3, first, 5, padding=2)
+        self.conv2 = nn.Conv2d(first, second, 5, padding=2)
+        self.norm = ResponseNorm(radius=4, bias=1.0, alpha=0.001 / 9, beta=0.75)
+        # Without padding and with the ceiling, 32 -> 16 -> 8 as TensorFlow's
+        # "same": its one row of padding goes to the far side.
+        self.pool = nn.MaxPool2d(3, stride=2, ceil_mode=True)
+        self.fc1 = nn.Linear(second * 8 * 8, hidden)
+        self.fc2 = nn.Linear(hidden, self.features)
+
+    @override
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return features, shape (batch, 500 * width)."""
+        # Channels last makes convolution, normalisation and pooling faster on a CPU.
+        x = x.contiguous(memory_format=torch.channels_last)
+        x = self.pool(self.norm(torch.relu(self.conv1(x))))
+        x = self.pool(self.norm(torch.relu(self.conv2(x))))
+        x = self._thinned(torch.relu(self.fc1(x.flatten(1))))
+        return self._thinned(torch.relu(self.fc2(x)))
+
+    def _thinned(self, x: torch.Tensor) -> torch.Tensor:
+        """Return neurons of which dropout has left some out; none draw no numbers."""
+        return dropout(x, self.dropout, self.training) if self.dropout else x
+
+
+def lenet(params: LeNetParams) -> LeNet:
+    """Return the network of the given width and dropout."""
+    return LeNet(params.width, params.dropout)
+
+
+class SmallNet(nn.Module):
+    """Body from (batch, 1, 8, 8) to (batch, 64)."""
+
+    def __init__(self) -> None:
+        """Initialise with torch's defaults."""
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, 16, 3, padding=1)
+        self.conv2 = nn.Conv2d(16, 32, 3, padding=1)
+        self.pool = nn.MaxPool2d(2)
+        self.fc1 = nn.Linear(32 * 4 * 4, 64)
+
+    @override
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return features, shape (batch, 64)."""
+        x = torch.relu(self.conv1(x))
+        x = self.pool(torch.relu(self.conv2(x)))
+        return torch.relu(self.fc1(x.flatten(1)))
+
+
+class GreyCnn(nn.Module):
+    """Body from (batch, 1, 28, 28) to (batch, 64), of 46,080 parameters."""
+
+    def __init__(self) -> None:
+        """Initialise with torch's defaults."""
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, 16, 5)
+        self.conv2 = nn.Conv2d(16, 32, 5)
+        self.pool = nn.MaxPool2d(2)
+        self.fc1 = nn.Linear(32 * 4 * 4, 64)
+
+    @override
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return features, shape (batch, 64)."""
+        x = self.pool(torch.relu(self.conv1(x)))
+        x = self.pool(torch.relu(self.conv2(x)))
+        return torch.relu(self.fc1(x.flatten(1)))
+
+
+class HarCnn(nn.Module):
+    """Body from (batch, 9, 128) to (batch, 64).
+
+    Two convolutions over time, each normalised over all channels and steps of one
+    series: sensors of any unit will do, and there are no running statistics, which
+    would differ from client to client and must not be averaged.
+    """
+
+    def __init__(self) -> None:
+        """Initialise with torch's defaults."""
+        super().__init__()
+        self.conv1 = nn.Conv1d(9, 32, 5, padding=2)
+        self.norm1 = nn.GroupNorm(1, 32)
+        self.conv2 = nn.Conv1d(32, 64, 5, padding=2)
+        self.norm2 = nn.GroupNorm(1, 64)
+        self.fc1 = nn.Linear(64 * 16, 64)
+
+    @override
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return features, shape (batch, 64)."""
+        x = max_pool1d(torch.relu(self.norm1(self.conv1(x))), 2)
+        x = max_pool1d(torch.relu(self.norm2(self.conv2(x))), 4)
+        return torch.relu(self.fc1(x.flatten(1)))
+
+
+def _conv3x3(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:
+    """Return a 3x3 convolution; batch normalisation follows, so it has no bias."""
+    return nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions and a shortcut, projected where the shape changes."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        """Initialise with torch's defaults."""
+        super().__init__()
+        self.conv1 = _conv3x3(inputs, outputs, stride)
+        self.norm1 = nn.BatchNorm2d(outputs)
+        self.conv2 = _conv3x3(outputs, outputs)
+        self.norm2 = nn.BatchNorm2d(outputs)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or inputs != outputs:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False),
+                nn.BatchNorm2d(outputs),
+            )
+
+    @override
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return shape (batch, outputs, height / stride, width / stride)."""
+        residual = torch.relu(self.norm1(self.conv1(x)))
+        residual = self.norm2(self.conv2(residual))
+        return torch.relu(residual + self.shortcut(x))
+
+
+class ResNet18(nn.Module):
+    """Body from (batch, 3, 32, 32) to (batch, 512)."""
+
+    def __init__(self) -> None:
+        """Initialise with torch's defaults."""
+        super().__init__()
+        self.stem = _conv3x3(3, 64)
+        self.norm = nn.BatchNorm2d(64)
+        self.blocks = nn.Sequential(BasicBlock(64, 64, 1), BasicBlock(64, 64, 1))
+        for width in (128, 256, 512):
+            self.blocks.append(BasicBlock(width // 2, width, 2))
+            self.blocks.append(BasicBlock(width, width, 1))
+
+    @override
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return features, shape (batch, 512)."""
+        x = x.contiguous(memory_format=torch.channels_last)
+        x = self.blocks(torch.relu(self.norm(self.stem(x))))
+        return x.mean((2, 3))
+
+
+EXPANSION = 4
+GROUPS = 8
+STAGES = ((64, 2, 1), (112, 3, 2))
+"""Channels, blocks and stride of the first block."""
+
+
+class Block(nn.Module):
+    """Inverted bottleneck with squeeze and excitation; a shortcut where shapes fit."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        """Initialise with torch's defaults."""
+        super().__init__()
+        wide, narrow = EXPANSION * inputs, inputs // 4
+        self.expand = nn.Conv2d(inputs, wide, 1, bias=False)
+        self.norm1 = nn.GroupNorm(GROUPS, wide)
+        self.depthwise = nn.Conv2d(
+            wide, wide, 3, stride=stride, padding=1, groups=wide, bias=False
+        )
+        self.norm2 = nn.GroupNorm(GROUPS, wide)
+        self.squeeze = nn.Linear(wide, narrow)
+        self.excite = nn.Linear(narrow, wide)
+        self.project = nn.Conv2d(wide, outputs, 1, bias=False)
+        self.norm3 = nn.GroupNorm(GROUPS, outputs)
+        self.shortcut = stride == 1 and inputs == outputs
+
+    @override
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return shape (batch, outputs, height / stride, width / stride)."""
+        wide = silu(self.norm1(self.expand(x)))
+        wide = silu(self.norm2(self.depthwise(wide)))
+        gate = torch.sigmoid(self.excite(silu(self.squeeze(wide.mean((2, 3))))))
+        y: torch.Tensor = self.norm3(self.project(wide * gate[:, :, None, None]))
+        return x + y if self.shortcut else y
+
+
+class EfficientNet(nn.Module):
+    """Body from (batch, 3, 32, 32) to (batch, 256)."""
+
+    def __init__(self) -> None:
+        """Initialise with torch's defaults."""
+        super().__init__()
+        channels = 48
+        self.stem = nn.Conv2d(3, channels, 4, stride=4, bias=False)
+        self.norm1 = nn.GroupNorm(GROUPS, channels)
+        self.blocks = nn.Sequential()
+        for outputs, count, stride in STAGES:
+            for place in range(count):
+                step = 1 if place else stride
+                self.blocks.append(Block(channels, outputs, step))
+                channels = outputs
+        self.top = nn.Conv2d(channels, 256, 1, bias=False)
+        self.norm2 = nn.GroupNorm(GROUPS, 256)
+
+    @override
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return features, shape (batch, 256)."""
+        x = self.blocks(silu(self.norm1(self.stem(x))))
+        return silu(self.norm2(self.top(x))).mean((2, 3))
+
+
+HIDDEN = 128
+
+
+class Mlp(nn.Module):
+    """Body from (batch, columns) to (batch, 128).
+
+    Each layer is normalised over its outputs of one sample: it learns at the same pace
+    whatever the unit of the columns, and there are no running statistics, which would
+    differ from client to client and must not be averaged.
+    """
+
+    def __init__(self, columns: int) -> None:
+        """Initialise with torch's defaults.
+
+        Args:
+            columns: of the table, at least 1.
+        """
+        super().__init__()
+        self.fc1 = nn.Linear(columns, HIDDEN)
+        self.norm1 = nn.LayerNorm(HIDDEN)
+        self.fc2 = nn.Linear(HIDDEN, HIDDEN)
+        self.norm2 = nn.LayerNorm(HIDDEN)
+
+    @override
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return features, shape (batch, 128)."""
+        x = torch.relu(self.norm1(self.fc1(x)))
+        return torch.relu(self.norm2(self.fc2(x)))

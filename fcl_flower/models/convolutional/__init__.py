@@ -1,1 +1,0 @@
-"""Convolutional networks for images, series and texts."""

@@ -1,0 +1,317 @@
+"""A pre-trained transformer as a body, whose blocks can be run one by one.
+
+An encoder of texts whose features are two spaces: for all tasks, and for each.
+
+Huang et al., NAACL 2021, https://arxiv.org/abs/2104.05489, section 3.2.
+"""
+
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+from typing_extensions import override
+
+from fcl_flower.core.errors import refuse
+from fcl_flower.models.pretrained import EncoderParams, load_encoder
+from fcl_flower.models.registry import DisentangledParams, FrozenParams
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+_LISTS = ("encoder.layer", "transformer.layer", "layers", "encoder.layers")
+_NORMS = ("layernorm", "layer_norm", "norm")
+_TOLERANCE = 1e-3
+_CHUNK = 64
+
+
+class Hidden(NamedTuple):
+    """What the tokens of a batch are between two blocks.
+
+    Attributes:
+        values: shape (batch, tokens, D).
+        mask: float, shape (batch, tokens): 1 for a token, 0 for padding.
+    """
+
+    values: Tensor
+    mask: Tensor
+
+
+class Transformer(nn.Module):
+    """Body from inputs to (batch, D): the mean of the last hidden states.
+
+    Inputs are token numbers (batch, tokens) as `EncoderTokenizer` makes them, one more
+    than the encoder's own, so that 0 is padding; or images (batch, C, H, W). It takes
+    `frozen_features` inputs as well: what the blocks before the first trained one make
+    of them, which stays the same for ever.
+
+    Every parameter is trained and shared, unless a subclass freezes them.
+    """
+
+    def __init__(self, params: EncoderParams) -> None:
+        """Load an encoder; what is said of Enhancers does not matter here.
+
+        Raises:
+            ConfigError: there is none, or its blocks cannot be run one by one.
+        """
+        super().__init__()
+        self.encoder: PreTrainedModel = load_encoder(params.encoder)
+        config = self.encoder.config
+        self.first = 0
+        self._frozen = False
+        self._half = False
+        self.text = hasattr(config, "vocab_size")
+        self._padding = int(getattr(config, "pad_token_id", None) or 0)
+        self._check(params.encoder)
+        self._half = params.dtype == "bfloat16"
+        self.features = int(config.hidden_size)
+
+    @property
+    def blocks(self) -> nn.ModuleList:
+        """Return the encoder's blocks, in order."""
+        return cast(nn.ModuleList, _first(self.encoder, _LISTS))
+
+    def freeze(self, key: str, last: int, encoder: str) -> None:
+        """Train none of the encoder; only its last blocks are ever computed again.
+
+        It stays in evaluation mode, so that what enters the first of these blocks is a
+        fixed function of the input.
+
+        Args:
+            key: the setting that says how many these are.
+            last: how many; 0 for all.
+            encoder: its name.
+
+        Raises:
+            ConfigError: the encoder has fewer blocks.
+        """
+        count = len(self.blocks)
+        if last > count:
+            raise refuse(key, last, f"at most the {count} blocks of {encoder!r}")
+        self.encoder.requires_grad_(False)
+        self.first = count - last if last else 0
+        self._frozen = True
+
+    @override
+    def train(self, mode: bool = True) -> Self:
+        super().train(mode)
+        if self._frozen:
+            self.encoder.eval()  # type: ignore[no-untyped-call]
+        return self
+
+    @override
+    def forward(self, x: Tensor) -> Tensor:
+        """Return features, shape (batch, D), of inputs or of frozen features."""
+        are_features = x.is_floating_point() and x.ndim == 3
+        hidden = (
+            _unpacked(x) if are_features else self.run(self.enter(x), 0, self.first)
+        )
+        return self.pool(self.run(hidden, self.first, len(self.blocks)))
+
+    @torch.no_grad()
+    def frozen_features(self, x: Tensor) -> Tensor:
+        """Return what enters the first trained block, so that it is computed once.
+
+        Returns:
+            shape (N, tokens, D + 1): hidden states, and behind them the mask; of an
+            encoder that is trained as a whole, ``x`` itself.
+        """
+        if any(parameter.requires_grad for parameter in self.encoder.parameters()):
+            return x
+        parts = []
+        for start in range(0, len(x), _CHUNK):
+            found = self.run(self.enter(x[start : start + _CHUNK]), 0, self.first)
+            parts.append(torch.cat([found.values, found.mask[..., None]], 2))
+        tokens = max((part.shape[1] for part in parts), default=0)
+        padded = [nn.functional.pad(p, (0, 0, 0, tokens - p.shape[1])) for p in parts]
+        if not padded:
+            return torch.zeros(0, 0, self.features + 1, device=x.device)
+        return torch.cat(padded)
+
+    @torch.no_grad()
+    def embed(self, x: Tensor) -> Tensor:
+        """Return the mean of the last hidden states as they are, shape (N, D)."""
+        return torch.cat([self(x[at : at + _CHUNK]) for at in range(0, len(x), _CHUNK)])
+
+    def words(self, x: Tensor) -> Tensor:
+        """Return the encoder's vector of each token number, (batch, tokens, D)."""
+        table = self.encoder.get_input_embeddings()
+        vectors: Tensor = table(self._numbers(x))
+        return vectors
+
+    def encoder_inputs(self, x: Tensor) -> dict[str, Tensor]:
+        """Return inputs by the names under which the library's model takes them."""
+        if not self.text:
+            return {"pixel_values": x}
+        return {"input_ids": self._numbers(x), "attention_mask": (x > 0).long()}
+
+    def encoder_state(self) -> dict[str, Tensor]:
+        """Return weights with which the library's model alone does what this one does.
+
+        Subclasses that put anything behind the encoder, or into it, have to say how.
+        """
+        return dict(self.encoder.state_dict())
+
+    def enter(self, x: Tensor) -> Hidden:
+        """Return what enters the first block; padding behind the longest is cut."""
+        embeddings = cast(nn.Module, self.encoder.embeddings)
+        if not self.text:
+            values = cast(Tensor, embeddings(x))
+            return Hidden(values, torch.ones(values.shape[:2], device=x.device))
+        longest = int((x > 0).sum(1).max()) if len(x) else 0
+        x = x[:, :longest]
+        return Hidden(cast(Tensor, embeddings(self._numbers(x))), (x > 0).float())
+
+    def run(self, hidden: Hidden, start: int, stop: int) -> Hidden:
+        """Return what the blocks from ``start`` up to ``stop`` make of it."""
+        values = hidden.values
+        least = torch.finfo(values.dtype).min
+        mask = ((1 - hidden.mask) * least)[:, None, None] if self.text else None
+        with torch.autocast(values.device.type, torch.bfloat16, enabled=self._half):
+            for block in self.blocks[start:stop]:
+                found = block(values, mask)
+                values = found[0] if isinstance(found, tuple) else found
+        return Hidden(values.float(), hidden.mask)
+
+    def pool(self, hidden: Hidden) -> Tensor:
+        """Return the mean over tokens, behind the last norm where there is one."""
+        norm = _first(self.encoder, _NORMS)
+        values = hidden.values if norm is None else cast(Tensor, norm(hidden.values))
+        weights = hidden.mask / hidden.mask.sum(1, keepdim=True).clamp(min=1)
+        return (values * weights[..., None]).sum(1)
+
+    def _numbers(self, x: Tensor) -> Tensor:
+        """Return the encoder's own token numbers."""
+        return torch.where(x > 0, x - 1, self._padding)
+
+    @torch.no_grad()
+    def _check(self, name: str) -> None:
+        """Refuse an encoder whose blocks, run one by one, are not the whole of it."""
+        config: Any = self.encoder.config
+        refused = refuse(
+            "encoder",
+            name,
+            "an encoder of texts or images whose blocks can be run one by one, which "
+            f"those of type {config.model_type} cannot",
+        )
+        if _first(self.encoder, _LISTS) is None or not hasattr(
+            self.encoder, "embeddings"
+        ):
+            raise refused
+        try:
+            if self.text:
+                x = torch.tensor([[3, 4, 5], [4, 3, 0]])
+            else:
+                size = config.image_size
+                shape = (size, size) if isinstance(size, int) else size
+                x = torch.linspace(-1, 1, 2 * config.num_channels * prod(shape))
+                x = x.view(2, config.num_channels, *shape)
+            whole = self.encoder(**self.encoder_inputs(x))
+            entered = self.enter(x)
+            ours = self.pool(self.run(entered, 0, len(self.blocks)))
+        except (TypeError, AttributeError, RuntimeError, IndexError, ValueError) as e:
+            raise refused from e
+        weights = entered.mask / entered.mask.sum(1, keepdim=True)
+        theirs = (whole.last_hidden_state * weights[..., None]).sum(1)
+        if not torch.allclose(ours, theirs, atol=_TOLERANCE):
+            raise refused
+
+
+def _unpacked(x: Tensor) -> Hidden:
+    """Return frozen features as hidden states, without common padding."""
+    mask = x[..., -1]
+    longest = int(mask.sum(1).max()) if len(x) else 0
+    return Hidden(x[:, :longest, :-1], mask[:, :longest])
+
+
+def _first(module: nn.Module, names: tuple[str, ...]) -> nn.Module | None:
+    """Return the first submodule of these dotted names that is there."""
+    for name in names:
+        found: Any = module
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        if found is not None:
+            return cast(nn.Module, found)
+    return None
+
+
+class FrozenTransformer(Transformer):
+    """Body from inputs to (batch, K D): the last K blocks, each its mean over tokens.
+
+    A block before the last knows more of some texts than the last, which was trained
+    for another task. The parts have length 1 each, so that none outweighs another, and
+    all of it has length 1. There is nothing to train.
+    """
+
+    def __init__(self, params: FrozenParams) -> None:
+        """Load an encoder and freeze it.
+
+        Raises:
+            ConfigError: there is no such encoder, its blocks cannot be run one by one,
+                or it has fewer.
+        """
+        super().__init__(params)
+        self.freeze("model.pooled_blocks", params.pooled_blocks, params.encoder)
+        self.features *= params.pooled_blocks
+
+    @override
+    @torch.no_grad()
+    def forward(self, x: Tensor) -> Tensor:
+        """Return features, shape (batch, K D), of inputs or of such features."""
+        if x.is_floating_point() and x.ndim == 2:
+            return x
+        hidden = self.run(self.enter(x), 0, self.first)
+        pooled = []
+        for number in range(self.first, len(self.blocks)):
+            hidden = self.run(hidden, number, number + 1)
+            pooled.append(normalize(self.pool(hidden)))
+        found: Tensor = torch.cat(pooled, 1) / len(pooled) ** 0.5
+        return found
+
+    @override
+    def frozen_features(self, x: Tensor) -> Tensor:
+        """Return what `forward` does: nothing behind it is ever trained."""
+        return self.embed(x)
+
+
+class DisentangledTransformer(Transformer):
+    """Body from texts to (batch, D): the generic space, and behind it the specific one.
+
+    Each is a linear layer with tanh on the mean of the last hidden states; the encoder
+    is trained as well. In the paper they see the state of the first token, and have 128
+    features each of 768; here half of the encoder's, so that a head is no larger.
+
+    Attributes:
+        generic: to the first space, (batch, D // 2).
+        specific: to the second one, the rest of the D features.
+        order: logits of a text and of its halves swapped, from the generic space.
+        task: logits of tasks, from the specific space.
+    """
+
+    def __init__(self, params: DisentangledParams) -> None:
+        """Load an encoder, and draw what lies on top.
+
+        Raises:
+            ConfigError: there is no such encoder, or it is not one of texts.
+        """
+        super().__init__(params)
+        if not self.text:
+            raise refuse("model.encoder", params.encoder, "an encoder of texts")
+        self.width = width = self.features // 2
+        rest = self.features - width
+        self.generic = nn.Linear(self.features, width)
+        self.specific = nn.Linear(self.features, rest)
+        self.order = nn.Linear(width, 2)
+        self.task = nn.Linear(rest, params.max_tasks)
+
+    @override
+    def forward(self, x: Tensor) -> Tensor:
+        """Return both spaces, shape (batch, D), of texts as token numbers."""
+        pooled = super().forward(x)
+        spaces = [torch.tanh(self.generic(pooled)), torch.tanh(self.specific(pooled))]
+        return torch.cat(spaces, 1)
+
+    def pooled(self, x: Tensor) -> Tensor:
+        """Return what the encoder alone makes of texts, shape (batch, D)."""
+        return super().forward(x)

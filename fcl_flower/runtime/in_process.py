@@ -1,0 +1,499 @@
+"""A grid of one process: its nodes answer when they are asked, one after the other."""
+
+import contextlib
+import json
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack
+from functools import partial
+from logging import WARNING
+from multiprocessing import get_context
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, TypeAlias
+from uuid import uuid4
+
+import torch
+from flwr.app import Context, Error, Message, MessageType, RecordDict
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+from flwr.supercore.run import Run
+from typing_extensions import override
+
+from fcl_flower.algorithms.registry import algorithm
+from fcl_flower.attacks import HostileTraining
+from fcl_flower.config.parsing import Scalar
+from fcl_flower.config.run_config import RunConfig
+from fcl_flower.config.sections import Attack
+from fcl_flower.federation.client import Client, forget_runs
+from fcl_flower.federation.client_app import app as client_app
+from fcl_flower.federation.client_app import trained
+from fcl_flower.federation.messages import decode_request, within_process
+from fcl_flower.federation.server_app import main as run_server
+from fcl_flower.flower.identity import RUN_ID, flower_identity, log_to
+from fcl_flower.privacy.mechanism import simulated
+from fcl_flower.results.run_folder import close_folder, prepared_folder
+from fcl_flower.runtime.processes import Progress
+from fcl_flower.setup import resolve
+from fcl_flower.setup.build import limited_threads
+
+OnTurn: TypeAlias = Callable[[list[int], int, int], None]
+"""Called with the clients at work, how many of the messages sent together are answered,
+and how many were sent."""
+
+
+def tell_nobody(working: list[int], done: int, sent: int) -> None:
+    """Do nothing: an `OnTurn` of who does not want to know."""
+
+
+class InProcessGrid(Grid):
+    """A grid whose nodes answer in the call that asks for their replies.
+
+    What is pushed waits, and costs nothing but itself; each message that is pulled is
+    answered in that call, in the order of the ids, and then forgotten, its content
+    too. Who pulls one message at a time, as `Mailbox` does, so holds one reply of a
+    round at a time, and may use it up before the next client trains.
+
+    A client that raises is answered for by an error, as in Flower's runtimes. Those of
+    the last nodes that the run says are hostile train as `HostileTraining` does.
+
+    Attributes:
+        contexts: Flower's context of each client by its node.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[int],
+        run_config: Mapping[str, Scalar],
+        node_configs: Sequence[Mapping[str, Scalar]] = (),
+        on_turn: OnTurn = tell_nobody,
+    ) -> None:
+        """Connect the nodes.
+
+        Args:
+            nodes: ids, one for each client by ascending number.
+            run_config: flat, as Flower passes it on.
+            node_configs: what else each node is configured with; empty for nothing.
+            on_turn: called before and after a client trains or is evaluated.
+        """
+        extra = node_configs or [{} for _ in nodes]
+        self._attack = RunConfig.of(run_config).federation.attack
+        attackers = RunConfig.of(run_config).federation.attackers
+        self._hostile = frozenset(nodes[len(nodes) - attackers :])
+        # The clients' own code knows no attack, and refuses to hear of one.
+        honest = {**run_config, "federation.attack": "", "federation.attackers": 0}
+        self.contexts = {
+            node: Context(
+                run_id=RUN_ID,
+                node_id=node,
+                node_config={
+                    "partition-id": client,
+                    "num-partitions": len(nodes),
+                    **extra[client],
+                },
+                state=RecordDict(),
+                run_config=honest,
+            )
+            for client, node in enumerate(nodes)
+        }
+        self._on_turn = on_turn
+        self._queued: dict[str, Message] = {}
+        self._pushed = 0
+
+    @override
+    def get_node_ids(self) -> list[int]:
+        return list(self.contexts)
+
+    @override
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        ids = []
+        self._pushed = len(self._queued)
+        for message in messages:
+            message.metadata.__dict__["_message_id"] = name = str(uuid4())
+            self._queued[name] = message
+            self._pushed += 1
+            ids.append(name)
+        return ids
+
+    @override
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        return [self._answer(name) for name in message_ids if name in self._queued]
+
+    def _answer(self, message_id: str) -> Message:
+        message = self._queued.pop(message_id)
+        context = self.contexts[message.metadata.dst_node_id]
+        sent, done = self._pushed, self._pushed - len(self._queued)
+        if message.metadata.message_type == MessageType.QUERY:
+            return self.reply(message, context)
+        self._on_turn([int(context.node_config["partition-id"])], done - 1, sent)
+        reply = self.reply(message, context)
+        self._on_turn([], done, sent)
+        return reply
+
+    def reply(self, message: Message, context: Context) -> Message:
+        """Run the client app on one message; return its reply, or its error."""
+        return answer(message, context, self._attack_of(context))
+
+    def _attack_of(self, context: Context) -> Attack:
+        """Return what a client does in place of training; empty if it is honest."""
+        return self._attack if context.node_id in self._hostile else ""
+
+    # ---- parts of Flower's interface without a use here
+
+    @override
+    def set_run(self, run: Run) -> None:
+        raise NotImplementedError("a run in this process has no SuperLink")
+
+    @property
+    @override
+    def run(self) -> Run:
+        raise NotImplementedError("a run in this process has no SuperLink")
+
+    @override
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        return Message(
+            content,
+            dst_node_id=dst_node_id,
+            message_type=message_type,
+            group_id=group_id,
+            ttl=ttl,
+        )
+
+    @override
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> list[Message]:
+        return self.pull_messages(self.push_messages(messages))
+
+
+def answer(message: Message, context: Context, attack: Attack = "") -> Message:
+    """Run the client app on one message; return its reply, or its error.
+
+    Args:
+        message: to the client.
+        context: Flower's, of the client; its state may change.
+        attack: what the client does in place of training; empty if it is honest.
+    """
+    try:
+        if attack and message.metadata.message_type == MessageType.TRAIN:
+            return _hostile_reply(message, context, attack)
+        return client_app(message, context)
+    except Exception as error:
+        log(WARNING, "a client failed", exc_info=error)
+        reason = f"{type(error).__name__}: {error}"
+        return Message(Error(code=0, reason=reason), reply_to=message)
+
+
+def _hostile_reply(message: Message, context: Context, attack: Attack) -> Message:
+    client = Client(context, decode_request(message.content).stage)
+    handed_on = client.run.algorithm.load_server().handed_on
+    hostile = HostileTraining(client.learner, attack, handed_on)
+    return trained(message, client, hostile)
+
+
+AHEAD = 2
+"""Messages that are begun before they are asked for, for each process: one in work,
+one waiting. Replies that nobody has taken yet are in memory, and so are few."""
+DIED = "a process of the simulation has died, perhaps for want of memory"
+
+Answered: TypeAlias = tuple[Message, RecordDict]
+"""A reply, and the state of its client's context after it."""
+
+
+def _read_only(view: memoryview) -> tuple[type[memoryview], tuple[bytes]]:
+    return memoryview, (view.tobytes(),)
+
+
+# What a process sends in its own memory is copied when it goes to another.
+ForkingPickler.register(memoryview, _read_only)
+
+
+class WorkerPool:
+    """Processes that answer messages; those of a pool that has died are replaced.
+
+    All are made of one process that has imported what a client needs.
+    """
+
+    def __init__(self, workers: int, log_file: Path | None) -> None:
+        """Prepare a pool; its processes are started when they are needed.
+
+        Args:
+            workers: processes, at least 1.
+            log_file: which they append Flower's log to; None for their console.
+        """
+        self.workers = workers
+        self._log_file = log_file
+        self._processes = self._started()
+
+    def __enter__(self) -> "WorkerPool":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._processes.shutdown(cancel_futures=True)
+
+    def begin(
+        self, message: Message, context: Context, attack: Attack
+    ) -> "Future[Answered]":
+        """Begin to answer a message; see `grid.answer`."""
+        try:
+            return self._processes.submit(_answer, message, context, attack)
+        except BrokenProcessPool:
+            self._processes.shutdown()
+            self._processes = self._started()
+            return self._processes.submit(_answer, message, context, attack)
+
+    def _started(self) -> ProcessPoolExecutor:
+        start = get_context("forkserver")
+        start.set_forkserver_preload([__name__, "fcl_flower.setup.build"])
+        return ProcessPoolExecutor(
+            self.workers, start, initializer=_prepare, initargs=(self._log_file,)
+        )
+
+
+class _Begun(NamedTuple):
+    """A message that is being answered, and the node that it went to."""
+
+    node: int
+    future: "Future[Answered]"
+
+
+class PooledGrid(InProcessGrid):
+    """A grid whose nodes answer in a pool of processes, some messages ahead.
+
+    No two messages of one node are answered at the same time.
+    """
+
+    def __init__(
+        self,
+        pool: WorkerPool,
+        nodes: Sequence[int],
+        run_config: Mapping[str, Scalar],
+        node_configs: Sequence[Mapping[str, Scalar]] = (),
+        on_turn: OnTurn = tell_nobody,
+    ) -> None:
+        """Connect the nodes; see `InProcessGrid`.
+
+        Args:
+            pool: whose owner ends it.
+            nodes: see there.
+            run_config: likewise.
+            node_configs: likewise.
+            on_turn: likewise, but called with all clients that are at work.
+        """
+        super().__init__(nodes, run_config, node_configs, on_turn)
+        self._pool = pool
+        self._begun: dict[str, _Begun] = {}
+        self._replies: dict[str, Message] = {}
+
+    @override
+    def _answer(self, message_id: str) -> Message:
+        self._begin(message_id)
+        for name in self._queued:
+            if len(self._begun) >= AHEAD * self._pool.workers:
+                break
+            self._begin(name)
+        quiet = self._queued[message_id].metadata.message_type == MessageType.QUERY
+        done = self._pushed - len(self._queued)
+        if not quiet:
+            self._on_turn(self._working(), done, self._pushed)
+        self._settle(message_id)
+        del self._queued[message_id]
+        if not quiet:
+            self._on_turn(self._working(), done + 1, self._pushed)
+        return self._replies.pop(message_id)
+
+    def _begin(self, name: str) -> None:
+        """Begin to answer a message that is queued, if that has not been begun."""
+        if name in self._begun or name in self._replies:
+            return
+        message = self._queued[name]
+        node = message.metadata.dst_node_id
+        for other in [other for other, b in self._begun.items() if b.node == node]:
+            self._settle(other)
+        context = self.contexts[node]
+        future = self._pool.begin(message, context, self._attack_of(context))
+        self._begun[name] = _Begun(node, future)
+
+    def _settle(self, name: str) -> None:
+        """Wait for the answer to a message, if there is none yet."""
+        if name in self._replies:
+            return
+        node, future = self._begun.pop(name)
+        try:
+            self._replies[name], self.contexts[node].state = future.result()
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            if isinstance(error, BrokenProcessPool):
+                reason = DIED
+            failed = Message(Error(code=0, reason=reason), reply_to=self._queued[name])
+            self._replies[name] = failed
+
+    def _working(self) -> list[int]:
+        """Return the clients whose answers are not there."""
+        return sorted(
+            int(self.contexts[begun.node].node_config["partition-id"])
+            for begun in self._begun.values()
+            if not begun.future.done()
+        )
+
+
+_FOR_LIFE = ExitStack()
+"""What holds as long as a process of the pool: a context that nobody keeps ends."""
+
+
+def _prepare(log_file: Path | None) -> None:
+    """Make a process one of the pool."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who wants the pool ends it
+    log = log_to(log_file, mode="a")
+    for context in (simulated(), within_process(), flower_identity(), log):
+        _FOR_LIFE.enter_context(context)
+
+
+def _answer(message: Message, context: Context, attack: Attack) -> Answered:
+    return answer(message, context, attack), context.state
+
+
+FIRST_NODE = 100
+"""So that no test passes that takes a node's id for a client's number."""
+
+_ONE_RUN = threading.RLock()
+"""Flower's identity, its log and torch's threads belong to the process."""
+
+
+class _WatchError(BaseException):
+    """What the caller's own ``watch`` has raised: no client is to blame for it."""
+
+    def __init__(self, raised: Exception) -> None:
+        super().__init__()
+        self.raised = raised
+
+
+def run_in_process(
+    config: RunConfig,
+    folder: Path,
+    *,
+    watch: Callable[[Progress], None] = lambda progress: None,
+    local_data: Sequence[Path] = (),
+    workers: int = 1,
+    verbose: bool = False,
+) -> dict[str, Any]:
+    """Run ``config`` in this process; return its summary.
+
+    One run at a time: a second thread waits for the first to finish.
+
+    Args:
+        config: with a number of clients; with ``resume`` the clients' states stay.
+        folder: for the results; exists and is writable.
+        watch: called with the progress when a client has answered, and at the end.
+        local_data: with local data, the folder of each client.
+        workers: clients that are at work at the same time; more than one are in
+            processes beside this one, whose main module is imported there.
+        verbose: show Flower's log on the console; it is in ``flower.log`` otherwise.
+
+    Raises:
+        FclError: the configuration is refused, or the run failed.
+    """
+    log_file = None if verbose else folder / "flower.log"
+    with (
+        _ONE_RUN,
+        prepared_folder(
+            config, folder, resolve.data_root(config), local_data
+        ) as prepared,
+        log_to(log_file, mode="w"),
+    ):
+        if workers == 1:
+            return _run(prepared, folder, watch, local_data, InProcessGrid)
+        with WorkerPool(workers, log_file) as pool:
+            grid = partial(PooledGrid, pool)
+            return _run(prepared, folder, watch, local_data, grid)
+
+
+def _run(
+    config: RunConfig,
+    folder: Path,
+    watch: Callable[[Progress], None],
+    local_data: Sequence[Path],
+    make_grid: Callable[..., InProcessGrid],
+) -> dict[str, Any]:
+    path, seen = folder / "progress.json", Progress()
+
+    def report(**changes: object) -> None:
+        nonlocal seen
+        now: Progress = json.loads(path.read_text()) | changes
+        if now != seen:
+            seen = now
+            try:
+                watch(now)
+            except Exception as error:
+                raise _WatchError(error) from error
+
+    grid = make_grid(
+        range(FIRST_NODE, FIRST_NODE + config.scenario.clients),
+        config.flat(),
+        [{"data-path": str(path.absolute())} for path in local_data],
+        on_turn=lambda working, done, sent: report(
+            working=working, clients_done=done, clients=sent
+        ),
+    )
+    try:
+        run_apps(grid, config)
+        report()
+    except _WatchError as error:
+        raise error.raised from None
+    return close_folder(folder, keep_clients=config.run.keep_clients)
+
+
+def run_apps(grid: Grid, config: RunConfig) -> None:
+    """Run the server app to its end on a grid of this process."""
+    context = Context(
+        run_id=RUN_ID,
+        node_id=0,
+        node_config={},
+        state=RecordDict(),
+        run_config=dict(config.flat()),
+    )
+    with (
+        simulated(),
+        flower_identity(),
+        _same_threads(),
+        limited_threads(algorithm(config.strategy.name), config.training.threads),
+        _own_parts(),
+        within_process(),
+    ):
+        run_server(grid, context)
+
+
+@contextlib.contextmanager
+def _own_parts() -> Iterator[None]:
+    """Let no run of this process find what another has built: all have one number."""
+    forget_runs()
+    try:
+        yield
+    finally:
+        forget_runs()
+
+
+@contextlib.contextmanager
+def _same_threads() -> Iterator[None]:
+    """Give torch its number of threads back, which every client sets."""
+    threads = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -1,1 +1,0 @@
-"""The only part of a server that is reached from outside."""

@@ -1,0 +1,253 @@
+"""What a command holds of a process that runs one run after another for it."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from fcl_flower.config.run_config import RunConfig
+from fcl_flower.core.errors import ConfigError, FclError, RoundError
+from fcl_flower.privacy.mechanism import SIMULATION
+from fcl_flower.results.run_folder import close_folder, prepared_folder
+from fcl_flower.runtime.processes import guarded, release
+from fcl_flower.runtime.submission import environment
+from fcl_flower.setup import resolve
+
+if TYPE_CHECKING:
+    from fcl_flower.runtime.kept_actors import KeptActors
+
+PROGRAM = "fcl_flower.runtime.runner"
+
+
+class Runner:
+    """Runs one configuration after another in a process of its own.
+
+    The process is started for the first run, and anew for the next one if it has died.
+    It ends with the context, or with this process, and all that it has started does.
+    """
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        """Prepare to run; nothing is started yet.
+
+        Args:
+            options: ``backend`` and ``workers``, of ``flower`` also
+                ``gpus_per_client``.
+        """
+        self._options = options
+        self._process: _Process | None = None
+        self._folder = Path()
+
+    def __enter__(self) -> "Runner":
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self._end()
+
+    def begin(
+        self, config: RunConfig, folder: Path, local_data: Sequence[Path] = ()
+    ) -> None:
+        """Begin a run; that before it is over.
+
+        Args:
+            config: with a number of clients.
+            folder: of the run; exists and can be written.
+            local_data: but in Flower's runtime, each client's folder of local data.
+        """
+        if self._process is None:
+            self._process = _Process(self._options)
+        self._folder = folder
+        self._process.send(
+            {
+                "config": config.flat(),
+                "folder": str(folder.absolute()),
+                "local_data": [str(data.absolute()) for data in local_data],
+            }
+        )
+
+    def fileno(self) -> int:
+        """Return what can be read when the run is over, for `select.select`."""
+        assert self._process is not None  # a run has begun
+        return self._process.channel.fileno()
+
+    def outcome(self) -> FclError | None:
+        """Wait until the run is over; return why it has failed, None if it has not."""
+        assert self._process is not None  # a run has begun
+        answer = self._process.receive()
+        if answer is None:
+            self._end()
+            log = self._folder / "flower.log"
+            return RoundError(f"the run did not finish; the reason stands in {log}")
+        if not answer:
+            return None
+        kind = ConfigError if answer["kind"] == "ConfigError" else RoundError
+        return kind(answer["error"])
+
+    def _end(self) -> None:
+        if self._process is not None:
+            self._process.end()
+            self._process = None
+
+
+class _Process:
+    """The process, under a guardian, and this end of the socket to it."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        home = Path(tempfile.mkdtemp(prefix="fcl-flower-"))
+        self.channel, its = socket.socketpair()
+        env = {
+            **environment(home),
+            SIMULATION: "1",
+            "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_worker_niceness": "0",  # clients are the work, not a background chore
+        }
+        with its:
+            command = [sys.executable, "-P", "-m", PROGRAM, str(its.fileno())]
+            self.guardian: subprocess.Popen[bytes] = guarded(
+                [*command, json.dumps(options)],
+                env,
+                keep_open=[its.fileno()],
+                scratch=home,
+            )
+        self._answers = self.channel.makefile("r")
+
+    def send(self, request: Mapping[str, Any]) -> None:
+        """Ask for a run; that the process has died is found when it is to answer."""
+        try:
+            self.channel.sendall(json.dumps(request).encode() + b"\n")
+        except BrokenPipeError:
+            return
+
+    def receive(self) -> dict[str, str] | None:
+        """Wait for an answer; return None if the process has died instead."""
+        try:
+            line = self._answers.readline()
+        except ConnectionResetError:
+            return None
+        found: dict[str, str] | None = json.loads(line) if line else None
+        return found
+
+    def end(self) -> None:
+        release(self.guardian)
+        self._answers.close()
+        self.channel.close()
+
+
+class FlowerRuns:
+    """Runs in Flower's simulation runtime, which is kept where that is sound."""
+
+    def __init__(self, workers: int, gpus_per_client: float) -> None:
+        """Prepare for runs; Ray is started for the first.
+
+        Args:
+            workers: clients that train at the same time, one CPU core each.
+            gpus_per_client: share of a GPU that a client is given, 0 for none.
+        """
+        self._workers, self._gpus_per_client = workers, gpus_per_client
+        self._actors: KeptActors | None = None
+
+    def __call__(
+        self, config: RunConfig, folder: Path, local_data: Sequence[Path] = ()
+    ) -> None:
+        """Run one configuration into its folder.
+
+        Args:
+            config: with a number of clients.
+            folder: of the run.
+            local_data: none.
+
+        Raises:
+            FclError: it is refused, or did not finish.
+        """
+        with prepared_folder(config, folder, resolve.data_root(config)) as prepared:
+            log_file = folder / "flower.log"
+            _speak_to(log_file)
+            # Imported here as it takes seconds, and may speak.
+            from fcl_flower.runtime.kept_actors import KeptActors
+
+            try:
+                self._actors = self._actors or KeptActors(
+                    self._workers, self._gpus_per_client
+                )
+                self._actors.run(prepared)
+            except Exception as error:
+                traceback.print_exc()
+                raise RoundError(
+                    f"the run did not finish; the reason stands in {log_file}"
+                ) from error
+            finally:
+                self._let_go()
+            close_folder(folder, keep_clients=config.run.keep_clients)
+
+    def _let_go(self) -> None:
+        """End the actors if one of them is dead or still at work."""
+        if self._actors is not None and not self._actors.can_go_on:
+            self._actors.close()
+            self._actors = None
+
+
+class InProcessRuns:
+    """Runs in this process, or in a pool of processes for each."""
+
+    def __init__(self, workers: int) -> None:
+        """Prepare for runs, each of whose clients are in so many processes."""
+        self._workers = workers
+
+    def __call__(
+        self, config: RunConfig, folder: Path, local_data: Sequence[Path]
+    ) -> None:
+        """Run one configuration into its folder; see `run_in_process`."""
+        from fcl_flower.runtime.in_process import run_in_process
+
+        run_in_process(config, folder, local_data=local_data, workers=self._workers)
+
+
+def _speak_to(path: Path) -> None:
+    """Let this process, and what it has started, write to a new file."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
+    for stream in (1, 2):
+        os.dup2(file, stream)
+    os.close(file)
+
+
+Run: TypeAlias = Callable[[RunConfig, Path, Sequence[Path]], None]
+
+
+def _answer(run: Run, line: str) -> dict[str, str]:
+    """Run what a line asks for; return the error, empty if there is none."""
+    asked = json.loads(line)
+    try:
+        local_data = [Path(data) for data in asked["local_data"]]
+        run(RunConfig.of(asked["config"]), Path(asked["folder"]), local_data)
+    except FclError as error:
+        kind = ConfigError if isinstance(error, ConfigError) else RoundError
+        return {"error": str(error), "kind": kind.__name__}
+    return {}
+
+
+RUNS: Mapping[str, Callable[..., Run]] = {
+    "flower": FlowerRuns,
+    "in-process": InProcessRuns,
+}
+
+
+def _serve(channel: socket.socket, options: dict[str, Any]) -> None:
+    run = RUNS[options.pop("backend")](**options)
+    with channel.makefile("rw") as lines:
+        for line in lines:
+            lines.write(json.dumps(_answer(run, line)) + "\n")
+            lines.flush()
+
+
+if __name__ == "__main__":
+    _channel = socket.socket(fileno=int(sys.argv[1]))
+    _channel.set_inheritable(False)
+    _serve(_channel, json.loads(sys.argv[2]))

@@ -1,0 +1,195 @@
+"""The server of a federation: a SuperLink behind a reverse proxy."""
+
+import re
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from fcl_flower.core.errors import RoundError, refuse
+from fcl_flower.federation.clients import VARIABLE, ClientNumbers
+from fcl_flower.flower.node_auth import NodeKeys, public_key
+from fcl_flower.runtime.certificates import Certificates
+from fcl_flower.runtime.http import Bounds, raise_descriptor_limit
+from fcl_flower.runtime.processes import (
+    await_port,
+    lasting_process,
+    lock_states,
+    make_folder,
+    program,
+    refuse_used_port,
+)
+from fcl_flower.runtime.proxy import ServerFiles, listening, run_proxy
+from fcl_flower.runtime.submission import SUPERLINK, environment, write_superlink
+
+LOOK_SECONDS = 1.0
+
+_REGISTERED = re.compile(r"SuperNode (\d+) registered")
+
+
+class Addresses(NamedTuple):
+    """Where a server listens."""
+
+    host: str
+    port: int
+    control_port: int
+
+    @property
+    def control(self) -> str:
+        """Where runs are started and keys registered, from this machine alone."""
+        return f"127.0.0.1:{self.control_port}"
+
+
+def run_superlink(
+    certificates: Certificates | None,
+    state: Path,
+    addresses: Addresses,
+    more: Sequence[str],
+    report: Callable[[str], None],
+) -> None:
+    """Run the server of a federation until it is stopped.
+
+    Args:
+        certificates: of the server, with the public keys of the clients; None for a
+            server without TLS, which any program may join as a client.
+        state: folder for what a restart needs.
+        addresses: where clients, and where runs come in.
+        more: arguments for flower-superlink.
+        report: called with each line for the user.
+
+    Raises:
+        ConfigError: a certificate is missing, the folder cannot be written, another
+            program works in it, or the address is taken.
+        RoundError: the SuperLink did not start, or ended by itself.
+    """
+    files = None if certificates is None else _server_files(certificates)
+    keys = NodeKeys() if certificates else None
+    bounds = Bounds.of_descriptors(raise_descriptor_limit(), keys=keys is not None)
+    home, path = state / "flower", (state / "client-numbers.json").absolute()
+    numbers = ClientNumbers(path)
+    make_folder(state, "state", private=True)
+    write_superlink(home, addresses.control, certificates and certificates.authority)
+    command = [
+        program("flower-superlink"),
+        *("--host", "127.0.0.1", "--port", str(addresses.control_port)),
+        *("--database", str((state / "superlink.db").absolute())),
+        *_security(files),
+        *more,
+    ]
+    env = {**environment(home), VARIABLE: str(path)}
+    with lock_states(state, report) as lock:
+        # What listens there already would be taken for our SuperLink.
+        refuse_used_port(addresses.control_port, "control-port")
+        with (
+            listening(addresses.host, addresses.port, files) as listener,
+            lasting_process(
+                "SuperLink", command, env, report, keep_open=[lock]
+            ) as superlink,
+        ):
+            await_port(superlink, addresses.control_port)
+            # Before the proxy runs: a client that is not let in goes for good.
+            folder = (
+                _KeyFolder(certificates.clients, keys, report)
+                if certificates and keys
+                else None
+            )
+            new = folder.look() if folder else []
+            # Within the context of the SuperLink: stopping that takes descriptors,
+            # which there are again once the proxy has closed its connections.
+            with run_proxy(listener, addresses.control, keys, bounds, report) as proxy:
+                report(
+                    f"clients reach this server at {addresses.host}:{addresses.port}, "
+                    f"fcl run at {addresses.control} from this machine"
+                )
+                while superlink.poll() is None:
+                    if not proxy.is_alive():
+                        raise RoundError("the reverse proxy ended by itself")
+                    try:
+                        while new:
+                            report(_register(new[0], home, numbers))
+                            del new[0]
+                        new = folder.look() if folder else []
+                    except OSError as error:
+                        report(f"could not read or register clients' keys: {error}")
+                    time.sleep(LOOK_SECONDS)
+
+
+def _security(files: ServerFiles | None) -> list[str]:
+    if files is None:
+        return ["--insecure"]
+    return [
+        *("--ssl-ca-certfile", str(files.authority)),
+        *("--ssl-certfile", str(files.certificate)),
+        *("--ssl-keyfile", str(files.key)),
+        "--enable-supernode-auth",
+    ]
+
+
+def _server_files(certificates: Certificates) -> ServerFiles:
+    files = ServerFiles(
+        certificates.authority, certificates.server, certificates.server_key
+    )
+    for path in files:
+        if not path.is_file():
+            expected = f"a folder with {path.name}, as fcl certs makes it"
+            raise refuse("certs", str(certificates.folder), expected)
+    return files
+
+
+class _KeyFolder:
+    """Clients' public keys in a folder: those that are in it now are let in."""
+
+    def __init__(
+        self, folder: Path, keys: NodeKeys, report: Callable[[str], None]
+    ) -> None:
+        self._folder = folder
+        self._keys = keys
+        self._report = report
+        self._seen: dict[Path, bytes] = {}
+
+    def look(self) -> list[Path]:
+        """Let in whose keys are there now, no others; return the files that are new.
+
+        Raises:
+            OSError: a file has gone meanwhile, or there are no descriptors left.
+        """
+        found = {p: p.read_bytes() for p in sorted(self._folder.glob("*.pub"))}
+        changed = [p for p, text in found.items() if self._seen.get(p) != text]
+        gone = sorted(self._seen.keys() - found.keys())
+        if not changed and not gone:
+            return []
+        known, broken = {}, dict[Path, ValueError]()
+        for path, text in found.items():
+            try:
+                known[path.stem] = public_key(text)
+            except ValueError as error:
+                broken[path] = error
+        self._keys.replace(known)
+        self._seen = found
+        for path in gone:
+            self._report(f"{path.name} is gone: its client is not let in any more")
+        for path in broken.keys() & set(changed):
+            self._report(f"could not register {path.name}: {broken[path]}")
+        return [path for path in changed if path not in broken]
+
+
+def _register(key: Path, home: Path, numbers: ClientNumbers) -> str:
+    """Register a client's public key, under its number; return what came of it."""
+    done = subprocess.run(
+        [program("flwr"), "supernode", "register", str(key), SUPERLINK],
+        env=environment(home),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    answer = " ".join((done.stdout + done.stderr).split())
+    if done.returncode == 0 and (found := _REGISTERED.search(answer)):
+        numbers.bind(int(found[1]), key)
+        before = ""
+    elif "already in use" in answer:
+        before = " before"
+    else:
+        return f"could not register {key.name}: {answer}"
+    bound = "" if numbers.has(key) else ", but for no client's number"
+    return f"registered {key.name}{before}{bound}"

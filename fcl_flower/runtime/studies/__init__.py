@@ -1,1 +1,0 @@
-"""Several runs on identical scenarios: what they are, and doing them."""

@@ -1,0 +1,285 @@
+"""The runs of a study, with tables of them all."""
+
+import json
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+
+from fcl_flower.config.parsing import Scalar, read_toml, toml
+from fcl_flower.config.run_config import RunConfig
+from fcl_flower.core.errors import ConfigError, FclError, RoundError, refuse
+from fcl_flower.data.derived import PREFIX
+from fcl_flower.results.report import write_comparison
+from fcl_flower.results.run_folder import check_local_data, resumable
+from fcl_flower.results.tables import Summary, rows, table
+from fcl_flower.runtime.local_runs import Job, Outcome
+from fcl_flower.runtime.study import Choice, Row, Study
+from fcl_flower.setup.resolve import resolve
+from fcl_flower.setup.resolved_run import ResolvedRun
+
+RunAll = Callable[[Sequence[Job]], Generator[tuple[Job, Outcome]]]
+"""Does runs, and yields each with its outcome when it is over."""
+
+
+def run_study(
+    study: Study,
+    folder: Path,
+    run_all: RunAll,
+    wanted: Callable[[RunConfig], bool] = lambda config: True,
+    local_data: Sequence[Path] = (),
+) -> list[Summary]:
+    """Run what is not there yet; return all summaries in the order of the runs.
+
+    A run whose folder holds a summary of the same configuration is kept, and one that
+    was interrupted goes on, so that a study can be stopped at any time. Tables and
+    comparison page are written after each run, of all that is finished.
+
+    Args:
+        study: what to run.
+        folder: one folder a run goes below it, and the tables.
+        run_all: does runs and yields each with its outcome when it is over.
+        wanted: says which of the runs to do if they are not there yet.
+        local_data: with local data, the folder of each client.
+
+    Raises:
+        ConfigError: a configuration is refused, or a finished run in ``folder`` was
+            made with other settings or of other local data.
+        RoundError: some runs failed; all others are finished.
+    """
+    runs = checked(study)
+    folders = {run_folder(folder, one.config): one for one in runs}
+    for place, one in folders.items():
+        if (place / "summary.json").exists() or resumable(place):
+            _check_same(place, one.config)
+            check_local_data(place, one.config, local_data)
+    kept = {place: _finished(place) for place in folders}
+    chosen = [place for place, one in folders.items() if wanted(one.config)]
+    jobs = []
+    for number, place in enumerate(chosen, 1):
+        if kept[place] is None:
+            one = folders[place]
+            begun = one.config.replace(resume=resumable(place))
+            jobs.append(Job(replace(one, config=begun), place, number, len(chosen)))
+    failed = {}
+    with closing(run_all(jobs)) as done:
+        for job, outcome in done:
+            if isinstance(outcome, FclError):
+                failed[job.name] = outcome
+            else:
+                kept[job.folder] = outcome
+                _write_tables(folder, kept)
+    if failed:
+        reasons = "; ".join(f"{name}: {error}" for name, error in failed.items())
+        raise RoundError(f"{len(failed)} of {len(jobs)} runs failed: {reasons}")
+    return _write_tables(folder, kept)
+
+
+def checked(study: Study) -> list[ResolvedRun]:
+    """Return all runs of a study, of which each can be started.
+
+    Raises:
+        ConfigError: a configuration is refused, or two rows have one title.
+    """
+    _check_titles(study.variants)
+    runs = [resolve(config) for config in study.runs()]
+    # After the names have been looked up, since it loads torch.
+    from fcl_flower.setup.build import validate
+
+    for one in runs:  # a scenario may fail for one seed alone
+        validate(one)
+    return runs
+
+
+def _check_titles(variants: Sequence[RunConfig]) -> None:
+    """Refuse two rows of one title, of which one folder could hold but one."""
+    folders = [run_folder(Path(), variant) for variant in variants]
+    for variant, folder in zip(variants, folders, strict=True):
+        if folders.count(folder) > 1:
+            expected = "another title for each row of a study"
+            raise refuse("run.title", variant.title, expected)
+
+
+def run_folder(folder: Path, config: RunConfig) -> Path:
+    """Return the folder of one run, directly below that of its study."""
+    title = config.title.replace(" ", "-").replace("/", "_")
+    return folder / f"{title}-seed{config.run.seed}"
+
+
+def _write_tables(folder: Path, kept: Mapping[Path, Summary | None]) -> list[Summary]:
+    """Write the tables and the page of all finished runs; return their summaries."""
+    summaries = [summary for summary in kept.values() if summary is not None]
+    if summaries:
+        write_comparison(folder, [p for p, found in kept.items() if found is not None])
+        (folder / "table.md").write_text(table(summaries))
+        (folder / "table.json").write_text(json.dumps(rows(summaries), indent=1) + "\n")
+    return summaries
+
+
+def _finished(place: Path) -> Summary | None:
+    if not (place / "summary.json").exists():
+        return None
+    found: Summary = json.loads((place / "summary.json").read_text())
+    return found
+
+
+def _check_same(place: Path, config: RunConfig) -> None:
+    """Refuse a folder with a run of other settings."""
+    made = RunConfig.of(read_toml(place / "config.toml", "output"))
+    # Where things lie, and what else is open, may differ by machine.
+    free = {
+        **{"output": "", "client_state": "context", "data_root": ""},
+        **{"resume": False, "metrics_port": 0},
+    }
+    if made.replace(**free) != config.replace(**free):
+        raise ConfigError(
+            f"output: got {str(place)!r} with a run of other settings, expected an "
+            "empty folder or one of the same study"
+        )
+
+
+FOLDER = "choice"
+"""Where the candidates' runs are, below the folder of the study."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """Values that a row may get.
+
+    Attributes:
+        row: the title of the row.
+        values: by ``section.key``.
+        config: a run with them on held-out samples, at seed 0.
+    """
+
+    row: str
+    values: Mapping[str, Scalar]
+    config: RunConfig
+
+
+def settle(
+    study: Study,
+    folder: Path,
+    run_all: RunAll,
+    wanted: Collection[str],
+) -> Study:
+    """Return the study with the best candidates of each row.
+
+    Every candidate runs once with each of the choice's seeds, on training samples
+    alone: the clients learn four fifths of each class and are tested on the rest
+    (`held_out`), so that neither a test sample nor a seed of the table has a part in
+    the choice. The best has the highest mean of the average accuracy after the last
+    round; of equals the first in the file. Runs are kept, so that a choice goes on
+    where it was stopped; ``chosen.json`` and ``chosen.md`` in ``folder`` tell of all.
+
+    Args:
+        study: with or without anything open.
+        folder: of the study.
+        run_all: does runs.
+        wanted: titles of the table's rows that are to be had: candidates of others are
+            not run, and rows whose candidates were not all run are left out.
+
+    Raises:
+        ConfigError: a configuration is refused, or asks for no accuracies, or a
+            finished run in ``folder`` was made with other settings.
+        RoundError: some runs failed, or had no accuracy at their end, so that nothing
+            can be chosen.
+    """
+    choice = study.choice
+    if choice is None:
+        return study
+    candidates = [found for row in choice.rows for found in _candidates(row)]
+    # Now, as nobody wants to hear of a wrong row when all candidates have run.
+    checked(study)
+    for found in candidates:
+        if not found.config.privacy.scores:
+            expected = "true, as candidates are compared by their accuracy"
+            raise refuse("privacy.scores", False, expected)
+    needed = {
+        found.config.title
+        for row in choice.rows
+        if any(one.title in wanted for one in choice.of(row))
+        for found in candidates
+        if found.row == row.config.title
+    }
+    summaries = run_study(
+        candidate_study(choice),
+        folder / FOLDER,
+        run_all,
+        lambda config: config.title in needed,
+    )
+    chosen = _chosen(choice, candidates, summaries, folder)
+    return replace(study, variants=choice.settled(chosen), choice=None)
+
+
+def candidate_study(choice: Choice) -> Study:
+    """Return the runs of all candidates."""
+    every = (found.config for row in choice.rows for found in _candidates(row))
+    return Study(tuple(every), choice.seeds)
+
+
+def _candidates(row: Row) -> list[_Candidate]:
+    """Return what a row may get, each with a run on samples of its own."""
+    found = []
+    for values in row.candidates:
+        # All that is left open is decided by the set that the table has.
+        config = resolve(row.config.replace(**values)).config
+        if not config.data.names:
+            expected = "data sets, of which training samples can be held out"
+            raise refuse("data.datasets", config.data.datasets, expected)
+        said = " ".join(f"{key.partition('.')[2]}={values[key]}" for key in values)
+        title = f"{row.config.run.title or row.config.strategy.name} {said}"
+        held_out = ",".join(f"{PREFIX}{name}" for name in config.data.names)
+        config = config.replace(**{"run.title": title, "data.datasets": held_out})
+        found.append(_Candidate(row.config.title, values, config))
+    return found
+
+
+def _chosen(
+    choice: Choice,
+    candidates: list[_Candidate],
+    summaries: list[Summary],
+    folder: Path,
+) -> dict[str, Mapping[str, Scalar]]:
+    """Return the best values of each row whose candidates all ran; write them down.
+
+    Where there is no such row nothing is written.
+    """
+    found: dict[str, list[float]] = {}
+    for summary in summaries:
+        label, accuracy = summary["label"], summary["average_accuracy"]
+        if accuracy is None:
+            raise RoundError(
+                f"{label} seed {summary['seed']} ended without an accuracy, so that "
+                "nothing can be chosen"
+            )
+        found.setdefault(label, []).append(accuracy)
+    chosen: dict[str, Mapping[str, Scalar]] = {}
+    told, lines = [], []
+    for row in choice.rows:
+        own = [one for one in candidates if one.row == row.config.title]
+        scores = [found.get(one.config.title, []) for one in own]
+        if not own or any(len(score) < len(choice.seeds) for score in scores):
+            continue
+        best = max(range(len(own)), key=lambda at: fmean(scores[at]))
+        chosen[row.config.title] = own[best].values
+        for at, one in enumerate(own):
+            said = {"row": one.row, "values": dict(one.values), "accuracy": scores[at]}
+            told.append({**said, "chosen": at == best})
+            values = ", ".join(f"`{k} = {toml(v)}`" for k, v in one.values.items())
+            mark = "chosen" if at == best else ""
+            mean = fmean(scores[at])
+            lines.append(f"| {one.row} | {values} | {mean:.3f} | {mark} |")
+    head = [
+        "Mean accuracy after the last round on training samples that were held out, "
+        f"seeds {', '.join(map(str, choice.seeds))}.",
+        "",
+        "| method | values | accuracy | |",
+        "| --- | --- | --- | --- |",
+    ]
+    if not chosen:
+        return {}
+    (folder / "chosen.md").write_text("\n".join([*head, *lines]) + "\n")
+    (folder / "chosen.json").write_text(json.dumps(told, indent=1) + "\n")
+    return chosen

@@ -1,0 +1,149 @@
+"""Settings that suit local data, read off the files."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fcl_flower.algorithms.registry import algorithm
+from fcl_flower.config.parsing import Scalar
+from fcl_flower.config.run_config import RunConfig
+from fcl_flower.core.errors import ConfigError, refuse
+from fcl_flower.data.arrays import (
+    ImageDataset,
+    TabularDataset,
+    TimeSeriesDataset,
+    read_arrays,
+)
+from fcl_flower.data.datasets import Dataset
+from fcl_flower.data.local.formats import (
+    FOLDER,
+    LABEL,
+    TEXT,
+    ending,
+    header_of,
+    read_samples,
+)
+from fcl_flower.data.local.layout import find_tasks
+from fcl_flower.data.texts import TextDataset
+from fcl_flower.models.registry import MODELS, model_entry
+
+_USUAL = {
+    ImageDataset: "lenet",
+    TimeSeriesDataset: "har-cnn",
+    TabularDataset: "mlp",
+    TextDataset: "transformer",
+}
+
+
+def with_local_data(config: RunConfig, folders: Sequence[Path]) -> RunConfig:
+    """Return a configuration for clients with these folders, with what is left open.
+
+    Args:
+        config: of the user, whose values stay.
+        folders: one for each client, as ``fcl client --data`` takes them.
+
+    Raises:
+        ConfigError: a folder is not as described, or its data suit no network.
+    """
+    for key, value, wanted in (
+        ("scenario.name", config.scenario.name, "local-data"),
+        ("scenario.clients", config.scenario.clients, len(folders)),
+    ):
+        if value not in ("", 0, wanted):
+            raise refuse(key, value, f"{wanted!r} with {len(folders)} folders of data")
+    proposed = propose(folders, config)
+    blank = RunConfig().flat()
+    open_keys = {
+        key: value
+        for key, value in proposed.items()
+        if config.flat()[key] == blank[key]
+    }
+    return config.replace(
+        **open_keys, **{"scenario.name": "local-data", "scenario.clients": len(folders)}
+    )
+
+
+def propose(
+    folders: Sequence[Path], config: RunConfig | None = None
+) -> dict[str, Scalar]:
+    """Return the settings by ``section.key`` that local data ask for.
+
+    Args:
+        folders: one for each client; at least one.
+        config: of the user; a model that it names is kept.
+
+    Raises:
+        ConfigError: a folder is not as described, or its data suit no network.
+    """
+    tasks = []
+    for folder in folders:
+        found = find_tasks(folder)
+        if not found:
+            raise refuse("data-path", str(folder), "at least one task")
+        tasks.append(found)
+    first = tasks[0][0].train
+    kind = _kind(first)
+    given = config.model.name if config is not None else ""
+    name = given or _of_strategy(kind, config) or _suitable(kind, first)
+    entry = model_entry(name)
+    columns = _columns(first) if kind is TabularDataset else 0
+    shape = (columns,) if columns else entry.input_shape
+    classes = max(
+        len(read_samples(task.train, kind, shape).names)
+        for of_client in tasks
+        for task in of_client
+    )
+    settings: dict[str, Scalar] = {
+        "scenario.tasks": min(map(len, tasks)),
+        "model.name": name,
+    }
+    if columns:
+        settings["model.num_features"] = columns
+    if config is None or config.model.head != "single":
+        settings["scenario.classes_per_task"] = max(2, classes)
+    return settings
+
+
+def _kind(path: Path) -> type[Dataset]:
+    """Return what kind of data set a task's training samples are of."""
+    end = ending(path)
+    if end == FOLDER:
+        return ImageDataset
+    if end == ".csv":
+        return TextDataset if TEXT in header_of(path) else TabularDataset
+    if end in (".jsonl", ".jsonl.gz"):
+        return TextDataset
+    if end != ".npz":
+        raise refuse("data-path", str(path), "a file or a folder of a known format")
+    x = read_arrays(path, ("x", "y"))[0]["x"]
+    if x.ndim == 2:
+        return TabularDataset
+    outside = x.dtype.kind == "f" and bool(((x < 0) | (x > 1)).any())
+    return TimeSeriesDataset if x.ndim == 3 and outside else ImageDataset
+
+
+def _suitable(kind: type[Dataset], path: Path) -> str:
+    """Return the network that a newcomer would take."""
+    if kind is TimeSeriesDataset:
+        shape = read_arrays(path, ("x", "y"))[0]["x"].shape[1:]
+        fitting = [name for name, entry in MODELS.items() if entry.input_shape == shape]
+        if not fitting:
+            raise ConfigError(
+                f"model.name: got '', expected a network of your own for series of "
+                f"shape {shape}, since none of ours takes them"
+            )
+        return fitting[0]
+    return _USUAL[kind]
+
+
+def _of_strategy(kind: type[Dataset], config: RunConfig | None) -> str:
+    """Return the network that the user's strategy is for, empty where any will do."""
+    wanted = () if config is None else algorithm(config.strategy.name).models
+    fitting = [n for n in wanted if model_entry(n).modality == kind.modality]
+    return fitting[0] if fitting else ""
+
+
+def _columns(path: Path) -> int:
+    """Return how many numbers a sample of a table has."""
+    if ending(path) == ".npz":
+        return int(read_arrays(path, ("x", "y"))[0]["x"].shape[1])
+    return len(set(header_of(path)) - {LABEL})
