@@ -28,6 +28,7 @@ from fcl_flower.federation.clients import ClientNumbers, check_claim
 from fcl_flower.results.run_folder import free_folder
 from fcl_flower.setup import build
 from fcl_flower.setup.resolve import resolve
+from strategies.fedavg import FedAvg
 
 
 def stage_of(message):
@@ -77,6 +78,21 @@ def test_node_ids_and_the_order_of_replies_change_nothing(tmp_path, strategy):
     usual = run("a", nodes=[1, 2, 3])
     assert run("b", nodes=[900, 2**63, 7], delay=lambda client: 2 - client) == usual
     assert run("c", nodes=[30, 20, 10], delay=lambda client: (1, 0, 2)[client]) == usual
+
+
+def test_updates_are_aggregated_by_ascending_client_whoever_is_first(
+    tmp_path, monkeypatch
+):
+    seen, aggregate = [], FedAvg.aggregate_train
+
+    def watched(self, state, stage, updates):
+        seen.append(list(updates))
+        return aggregate(self, state, stage, updates)
+
+    monkeypatch.setattr(FedAvg, "aggregate_train", watched)
+    config = tiny(tmp_path, strategy="fedavg", clients=3)
+    run_in_process(config, delay=lambda client: 2 - client)
+    assert seen == [[0, 1, 2]] * 2
 
 
 @pytest.mark.parametrize("strategy", ["fedavg", "fedweit"])
