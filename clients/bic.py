@@ -41,7 +41,6 @@ class Bic(LocalTraining[BicParams]):
     State beside that of `LocalTraining`: that of `Teacher`, and ``memory``.
     """
 
-    needs_single_head = True
     temporary = (*LocalTraining.temporary, MODEL)
 
     @override

@@ -48,8 +48,6 @@ class Der(LocalTraining[DerParams]):
     ``logits`` of each sample, float32.
     """
 
-    needs_single_head = True
-
     @override
     def train(
         self, state: Payload, received: Payload, stage: TaskStage, data: TaskData

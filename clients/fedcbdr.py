@@ -34,8 +34,6 @@ class FedCbdr(LocalTraining[FedCbdrParams], AnswersQueries):
     ``memory/classes`` (see `clients.lwf.teacher`).
     """
 
-    needs_single_head = True
-
     @override
     def answer_query(
         self, state: Payload, question: Payload, stage: TaskStage, data: TaskData

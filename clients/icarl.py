@@ -30,7 +30,6 @@ class Icarl(LocalTraining[IcarlParams]):
     task ends.
     """
 
-    needs_single_head = True
     temporary = (*LocalTraining.temporary, MODEL)
 
     @override

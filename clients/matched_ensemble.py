@@ -61,7 +61,6 @@ class MatchedEnsemble(LocalTraining[MatchedEnsembleParams], AnswersQueries):
     """
 
     update_is_model = False
-    returns_to_tasks = False
 
     @override
     def init(self) -> Payload:

@@ -42,7 +42,6 @@ class SsIl(LocalTraining[SsIlParams]):
     which task each class was first met, int64, shape (classes,), -1 for none.
     """
 
-    needs_single_head = True
     temporary = (*LocalTraining.temporary, MODEL)
 
     @override

@@ -48,7 +48,6 @@ class Distilling(LocalTraining[P]):
     State beside that of `LocalTraining`: ``memory/samples``, as they were received.
     """
 
-    needs_single_head = True
     temporary = (
         *LocalTraining.temporary,
         "memory",

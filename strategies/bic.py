@@ -41,6 +41,7 @@ ALGORITHM = Algorithm(
     defaults={"data.datasets": "stdlib-docs", "scenario.name": "class-incremental"},
     models=("transformer",),
     privacy_units=("client",),
+    needs_single_head=True,
 )
 
 

@@ -50,4 +50,5 @@ ALGORITHM = Algorithm(
     defaults={"data.datasets": "stdlib-docs", "scenario.name": "class-incremental"},
     models=("disentangled-transformer",),
     privacy_units=("client",),
+    needs_single_head=True,
 )

@@ -45,4 +45,5 @@ ALGORITHM = Algorithm(
     paper="Douillard et al., ECCV 2020",
     defaults={"scenario.name": "class-incremental"},
     privacy_units=("client",),
+    needs_single_head=True,
 )

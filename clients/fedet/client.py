@@ -58,8 +58,6 @@ class FedEt(ClientLearner[FedEtParams]):
     and ``memory`` (S).
     """
 
-    needs_single_head = True
-
     def __init__(
         self, params: FedEtParams, model: MultiHeadModel, context: ClientContext
     ) -> None:

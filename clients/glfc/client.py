@@ -43,8 +43,6 @@ class Glfc(LocalTraining[GlfcParams]):
     in the last round; ``old``, uint8, (classes,): what the old model knows).
     """
 
-    needs_single_head = True
-    returns_to_tasks = False  # by then the server has other old models and images
     temporary = (*LocalTraining.temporary, "memory/old")
     for_training = ("old", "meta/old", "prototypes")
 

@@ -44,7 +44,6 @@ class Idbr(LocalTraining[IdbrParams]):
     (see `clients.replay.buffer`).
     """
 
-    needs_single_head = True
     temporary = (*LocalTraining.temporary, MODEL)
 
     def __init__(

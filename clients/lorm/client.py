@@ -50,8 +50,6 @@ class Lorm(ClientLearner[LormParams]):
     State: adapters and grams of the finished tasks, as they were received.
     """
 
-    needs_single_head = True
-
     def __init__(
         self, params: LormParams, model: MultiHeadModel, context: ClientContext
     ) -> None:

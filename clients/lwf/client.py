@@ -27,7 +27,6 @@ class Lwf(LocalTraining[LwfParams]):
     State beside that of `LocalTraining`: that of `Teacher`.
     """
 
-    needs_single_head = True
     temporary = (*LocalTraining.temporary, MODEL)
 
     @override

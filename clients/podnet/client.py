@@ -55,7 +55,6 @@ class PodNet(LocalTraining[PodNetParams], ReplacesHeads):
     `clients.replay.memory`, to which a task's samples are added at its end.
     """
 
-    needs_single_head = True
     temporary = (*LocalTraining.temporary, MODEL)
 
     @override

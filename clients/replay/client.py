@@ -34,8 +34,6 @@ class Replay(LocalTraining[ReplayParams]):
     State beside that of `LocalTraining`: ``memory``, see `clients.replay.buffer`.
     """
 
-    needs_single_head = True
-
     @override
     def train(
         self, state: Payload, received: Payload, stage: TaskStage, data: TaskData

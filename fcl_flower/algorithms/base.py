@@ -150,17 +150,12 @@ class ClientLearner(ABC, Generic[P]):
         for_training: groups of what is received, and of an update, that no prediction
             needs; as they come anew with later rounds, they do not count either. In
             both a name also stands for all that begin with it and a slash.
-        needs_single_head: trains for several tasks together, on samples of old ones or
-            on what an old model says, so that these need one head, and an identity.
-        returns_to_tasks: a task may come again, as concepts do.
         update_is_model: `predict` takes the payload of the client's own update in the
             place of ``received``, and so can be tested before the aggregation.
     """
 
     temporary: Collection[str] = ("optimizer",)
     for_training: Collection[str] = ()
-    needs_single_head: ClassVar[bool] = False
-    returns_to_tasks: ClassVar[bool] = True
     update_is_model: ClassVar[bool] = False
 
     def __init__(

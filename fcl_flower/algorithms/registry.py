@@ -63,6 +63,9 @@ class Algorithm:
             is in its tensors, and their differences from what was received, or from
             zero, may be clipped and noised. ``example``: the learner's `fit` takes
             steps from gradients of single examples. Nothing, unless it says so.
+        needs_single_head: clients train for several tasks together, on samples of old
+            ones or on what an old model says; these need one head, and an identity.
+        returns_to_tasks: a task may come again, as concepts do.
     """
 
     name: str
@@ -77,6 +80,8 @@ class Algorithm:
     models: tuple[str, ...] = ()
     trainer: str = ""
     privacy_units: tuple[str, ...] = ()
+    needs_single_head: bool = False
+    returns_to_tasks: bool = True
 
     @property
     def dataset(self) -> str:

@@ -25,7 +25,6 @@ def check_choices(run: ResolvedRun) -> None:
     """
     config, scenario, name = run.config, run.scenario, run.config.scenario.name
     trains_on_server = bool(run.algorithm.trainer)
-    learner = run.algorithm.load_client()
     reveals = bool(run.config.scenario.params.get("reveal_ids", False))
     one_at_a_time = config.scenario.params.get("mean_duration", 1) != 0
     secure, clients = config.federation.secure_aggregation, config.scenario.clients
@@ -142,7 +141,7 @@ def check_choices(run: ResolvedRun) -> None:
             "it with hidden concepts of which a client has one at a time",
         ),
         (
-            scenario.hidden and not learner.returns_to_tasks,
+            scenario.hidden and not run.algorithm.returns_to_tasks,
             "scenario.name",
             name,
             f"one whose tasks do not come again, for {config.strategy.name}, to which "
@@ -180,7 +179,7 @@ def check_choices(run: ResolvedRun) -> None:
             "classes",
         ),
         (
-            config.model.mask_loss and learner.needs_single_head,
+            config.model.mask_loss and run.algorithm.needs_single_head,
             "model.mask_loss",
             True,
             f"false for {config.strategy.name}, whose losses are over classes of old "
@@ -323,7 +322,7 @@ def check_single_head(run: ResolvedRun, plan: Scenario) -> None:
             run does not allow it.
     """
     name, config = run.config.strategy.name, run.config
-    if not (config.scenario.joint or run.algorithm.load_client().needs_single_head):
+    if not (config.scenario.joint or run.algorithm.needs_single_head):
         return
     together = f"for {name}, which trains one head for several tasks together"
     if config.model.head != "single":

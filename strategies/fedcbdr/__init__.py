@@ -42,4 +42,5 @@ ALGORITHM = Algorithm(
     paper="Qi et al., 2025",
     defaults={"data.datasets": "stdlib-docs", "scenario.name": "class-incremental"},
     models=("transformer",),
+    needs_single_head=True,
 )

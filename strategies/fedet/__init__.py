@@ -82,4 +82,5 @@ ALGORITHM = Algorithm(
     defaults={"data.datasets": "stdlib-docs", "scenario.name": "class-incremental"},
     models=("enhanced-transformer", "enhanced-vit"),
     trainer="strategies.fedet.trainer:FedEtTrainer",
+    needs_single_head=True,
 )

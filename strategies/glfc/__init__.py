@@ -49,4 +49,7 @@ ALGORITHM = Algorithm(
     paper="Dong et al., CVPR 2022",
     defaults={"scenario.name": "class-incremental"},
     trainer="strategies.glfc.trainer:ProxyTrainer",
+    needs_single_head=True,
+    # By then the server has other old models and images.
+    returns_to_tasks=False,
 )

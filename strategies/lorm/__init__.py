@@ -26,4 +26,5 @@ ALGORITHM = Algorithm(
     paper="Salami et al., ICLR 2025",
     defaults={"data.datasets": "stdlib-docs", "scenario.name": "class-incremental"},
     models=("lora-transformer", "lora-vit"),
+    needs_single_head=True,
 )

@@ -44,4 +44,5 @@ ALGORITHM = Algorithm(
     params_type=MatchedEnsembleParams,
     summary="a network for each task, asked together with those of the same classes",
     paper="Guha et al., 2019",
+    returns_to_tasks=False,
 )

@@ -61,4 +61,5 @@ ALGORITHM = Algorithm(
     defaults={"scenario.name": "class-incremental"},
     trainer="strategies.target.trainer:SampleTrainer",
     privacy_units=("client",),
+    needs_single_head=True,
 )

@@ -59,7 +59,7 @@ QUICK = {}
 FEDERATED = [name for name in NAMES if algorithm(name).federated]
 HEADS = {
     name: ["single"]
-    if algorithm(name).load_client().needs_single_head
+    if algorithm(name).needs_single_head
     or algorithm(name).defaults.get("scenario.joint")
     else ["multi", "single"]
     for name in NAMES

@@ -27,8 +27,6 @@ class Prototypes(GrowingHead):
 
 
 class Nearest(LocalTraining, ReplacesHeads):
-    needs_single_head = True
-
     @classmethod
     def replace_heads(cls, model, params):
         made = [Prototypes(model.features, model.classes) for _ in model.heads]
@@ -37,7 +35,13 @@ class Nearest(LocalTraining, ReplacesHeads):
 
 @pytest.fixture(autouse=True)
 def nearest():
-    own = Algorithm(name="nearest", server=FedAvg, client=Nearest, summary="nearest")
+    own = Algorithm(
+        name="nearest",
+        server=FedAvg,
+        client=Nearest,
+        summary="nearest",
+        needs_single_head=True,
+    )
     with registered(own):
         yield
 

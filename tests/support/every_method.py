@@ -38,7 +38,7 @@ def smallest(name, folder):
     """
     found = {"strategy.name": name, **suited(name, folder)}
     entry = algorithm(name)
-    if entry.load_client().needs_single_head or "scenario.joint" in entry.defaults:
+    if entry.needs_single_head or "scenario.joint" in entry.defaults:
         found["head"] = "single"
     if name == "fedseit":
         found |= {"max_train_per_class": 12, "max_test_per_class": 8}

@@ -277,8 +277,7 @@ def test_data_that_are_no_images_are_refused():
         Glfc(GlfcParams(), rows, context)
 
 
-def test_it_is_a_learner_of_one_head_whose_update_is_a_model():
-    assert Glfc.needs_single_head
+def test_its_update_is_a_model():
     assert Glfc.update_is_model
     made = learner()
     state, update = made.train(made.init(), start(), FIRST, data(0))
