@@ -20,16 +20,10 @@ from fcl_flower.core.types import (
 def interpolate(
     before: Payload, after: Payload, weight: float, averaged_groups: Sequence[str]
 ) -> Payload:
-    """Interpolate the averaged groups between ``before`` and ``after``.
+    """Interpolate the averaged groups between two states.
 
-    x becomes x + w (x' - x); integers are rounded. All other groups, and those that
-    ``before`` does not have, are taken from ``after``.
-
-    Args:
-        before: a state whose averaged groups are dense.
-        after: the next state.
-        weight: w, in (0, 1].
-        averaged_groups: kinds of the averaged groups.
+    x becomes x + w (x' - x), with ``weight`` w in (0, 1]; integers are rounded. All
+    other groups, and those that ``before`` does not have, are taken from ``after``.
     """
     return {
         group: _interpolate_arrays(before[group], arrays, weight)
@@ -85,10 +79,9 @@ Weights: TypeAlias = Sequence[float] | npt.NDArray[np.float64]
 def weighted_mean(
     weights: Weights | None,
 ) -> Callable[[Tensors, Array], npt.NDArray[np.float64]]:
-    """Return a function that takes the mean of one tensor of each client.
+    """Make the function that averages one tensor over the clients.
 
-    Args:
-        weights: of each client, at least 0, not all 0; None: all count alike.
+    ``weights`` are one for each client, at least 0, not all 0; None weighs all alike.
     """
 
     def of(tensors: Tensors, old: Array) -> npt.NDArray[np.float64]:
@@ -111,7 +104,7 @@ def weighted_mean(
 def _over_senders(
     tensors: Tensors, weights: Weights | None, old: Array
 ) -> npt.NDArray[np.float64]:
-    """Return ``sum w x / sum w`` of each entry over the clients that sent it."""
+    """Average each entry, ``sum w x / sum w``, over the clients that sent it."""
     total, count = np.zeros(old.size), np.zeros(old.size)
     alike = [1] * len(tensors)
     shares = alike if weights is None else weights

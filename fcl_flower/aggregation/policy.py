@@ -31,12 +31,10 @@ from fcl_flower.core.types import Array, Arrays, Payload, SparseArray, Update
 def counted(
     updates: Mapping[int, Update], weighting: Weighting, limit: float
 ) -> dict[int, Update]:
-    """Return the updates with the numbers of examples by which they are to count.
+    """Set the numbers of examples by which updates are weighted.
 
-    Args:
-        updates: by client.
-        weighting: ``uniform`` lets all count alike that have examples.
-        limit: see `most_counted`.
+    ``uniform`` weights all clients with examples alike; `most_counted` explains
+    ``limit``.
     """
     counts = {client: update.num_examples for client, update in updates.items()}
     uniform = weighting == "uniform"
@@ -48,12 +46,7 @@ def counted(
 
 
 def shares_counted(counts: Sequence[float], limit: float) -> list[float]:
-    """Return which share of its examples each counts by, in (0, 1].
-
-    Args:
-        counts: the examples of each, above 0.
-        limit: see `most_counted`.
-    """
+    """Compute the share of its examples, in (0, 1], that each entry is weighted by."""
     most = most_counted(counts, limit)
     return [min(1.0, most / count) for count in counts]
 
@@ -76,12 +69,9 @@ Combine: TypeAlias = Callable[[Tensors, Array], npt.NDArray[np.float64]]
 
 
 def sent_by(needed: int, combine: Combine) -> Combine:
-    """Return ``combine`` for the entries that enough clients sent; the others stay.
+    """Restrict a rule to the entries that enough clients sent; the others stay.
 
-    Args:
-        needed: how many are enough: 2 f + 1, of which f hostile ones are fewer than
-            half.
-        combine: a rule.
+    ``needed`` is 2 f + 1, of which f hostile ones are fewer than half.
     """
 
     def of(tensors: Tensors, old: Array) -> npt.NDArray[np.float64]:
@@ -92,7 +82,6 @@ def sent_by(needed: int, combine: Combine) -> Combine:
 
 
 def _senders(tensors: Tensors, old: Array) -> npt.NDArray[np.int64]:
-    """Return by how many clients each entry was sent, of the shape of ``old``."""
     count = np.zeros(old.size, np.int64)
     for tensor in tensors:
         if isinstance(tensor, SparseArray):
@@ -127,20 +116,18 @@ class Aggregation:
 
     @property
     def compares(self) -> bool:
-        """Return whether updates are held against each other: one alone has none."""
+        """Whether updates are compared with each other, so that one alone has no meaning."""
         return self.rule != "mean" or self.clip_to_median > 0
 
     def count(self, updates: Mapping[int, Update]) -> dict[int, Update]:
-        """Return updates with the numbers of examples by which they are to count."""
+        """Set the numbers of examples by which updates are weighted."""
         return counted(updates, self.weighting, self.examples_limit)
 
     def combine_groups(self, updates: Mapping[int, Update], before: Payload) -> Payload:
-        """Return groups as clients have changed them, each by its number of examples.
+        """Combine whole groups, each client weighted by its number of examples.
 
-        Args:
-            updates: with all groups of ``before``.
-            before: what the clients started from, dense; returned where none of them
-                has any example.
+        ``before`` is what the clients started from, dense. It is returned where no
+        client has examples.
         """
         counts = [update.num_examples for update in updates.values()]
         if not any(counts):
@@ -158,22 +145,22 @@ class Aggregation:
         weights: Weights | None = None,
         start: Arrays | None = None,
     ) -> dict[str, Array]:
-        """Return one set of tensors for many.
+        """Combine the tensors of many clients into one set.
 
-        An entry of a `SparseArray` that a client did not send says nothing: only those
-        who sent it count there, and where nobody did the start stays. For what looks
-        at whole updates it is an entry that did not move. With a median or a trimmed
-        mean it also stays where hostile clients might be most of those who sent it.
+        An entry that a client did not send says nothing: only the senders count there,
+        and where nobody sent it the start stays. For rules that look at whole updates
+        it is an entry that did not move. With a median or a trimmed mean it also stays
+        where hostile clients might be most of its senders.
 
         Args:
             sent: tensors by name of each client, at least one; finite. Where some are
                 sparse or left out ``start`` is needed.
             weights: of each client, at least 0; only their ratios matter. None, or all
-                0: all count alike. The products of a mean are in the precision of the
-                tensors where weights are Python's numbers, in double precision where
-                they are NumPy's.
-            start: what the clients started from, dense. None where that is not one
-                for all: differences are then taken from the coordinate-wise median.
+            0,
+                weighs all alike. Products are in the precision of the tensors for
+                Python's numbers, in double precision for NumPy's.
+            start: what the clients started from, dense. None where each had its own:
+                differences are then taken from the coordinate-wise median.
 
         Returns:
             Dense tensors of the dtypes of ``start``, or else of the first client's;
@@ -204,7 +191,6 @@ class Aggregation:
 
 
 def _each(combine: Combine, sent: Sequence[Arrays], before: Arrays) -> dict[str, Array]:
-    """Return what the clients' tensors of each name become."""
     found = {}
     for name, old in before.items():
         dense = np.asarray(old)

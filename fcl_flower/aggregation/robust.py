@@ -17,12 +17,9 @@ _CELLS = 2**21
 
 
 def median(tensors: Tensors, old: Array) -> npt.NDArray[np.float64]:
-    """Return the coordinate-wise median (definition 1).
+    """Take the coordinate-wise median (definition 1) over the clients that sent an entry.
 
-    Args:
-        tensors: of each client; None, or an entry of a `SparseArray` that is absent,
-            was not sent.
-        old: dense, of the same shape: what stays where nobody sent anything.
+    Where nobody sent an entry, that of ``old`` (dense, the same shape) stays.
     """
     found = old.reshape(-1).astype(np.float64)
     for part, rows, count in _ordered(tensors, old.size):
@@ -37,13 +34,10 @@ def median(tensors: Tensors, old: Array) -> npt.NDArray[np.float64]:
 def trimmed_mean(
     fraction: float,
 ) -> Callable[[Tensors, Array], npt.NDArray[np.float64]]:
-    """Return a function that takes the coordinate-wise trimmed mean (definition 2).
+    """Make the function that takes the coordinate-wise trimmed mean (definition 2).
 
     Of the m values of a coordinate the largest and the smallest are left out, as many
-    of each as `count_hostile` says. The arguments are those of `median`.
-
-    Args:
-        fraction: the paper's beta, in (0, 0.5).
+    of each as `count_hostile` says; ``fraction`` is the paper's beta, in (0, 0.5).
     """
 
     def of(tensors: Tensors, old: Array) -> npt.NDArray[np.float64]:
@@ -60,14 +54,9 @@ def trimmed_mean(
 
 
 def count_hostile(count: int, fraction: float) -> int:
-    """Return how many of some updates are taken to be hostile.
+    """Count the updates taken to be hostile: a fraction in (0, 0.5), rounded up.
 
-    The fraction of them, rounded up: a few clients are not defended by none. Always
-    fewer than half, so that one or two are left.
-
-    Args:
-        count: how many updates there are, at least 0.
-        fraction: in (0, 0.5).
+    A few clients are not defended by none. The result is always fewer than half.
     """
     # 0.3 * 10 is a little more than 3.
     wanted = int(np.ceil(np.round(fraction * count, 9)))
@@ -77,7 +66,7 @@ def count_hostile(count: int, fraction: float) -> int:
 def _ordered(
     tensors: Tensors, size: int
 ) -> Iterator[tuple[slice, npt.NDArray[np.float64], npt.NDArray[np.int64]]]:
-    """Yield stretches: where, the values ascending in each column, and how many.
+    """Yield stretches: their place, values ascending by column, and counts of senders.
 
     Rows beyond the number of a column are NaN.
     """
@@ -105,15 +94,7 @@ _STEPS = 1000
 
 
 def gram(sent: Sequence[Arrays], start: Arrays) -> Matrix:
-    """Return the inner products of the clients' differences from ``start``.
-
-    Args:
-        sent: tensors by name of each client, dense or sparse.
-        start: dense.
-
-    Returns:
-        Shape (clients, clients).
-    """
+    """Compute inner products of the clients' differences from ``start``: (clients, clients)."""
     total = np.zeros((len(sent), len(sent)))
     for name, old in start.items():
         if old.dtype.kind == "f":
@@ -128,16 +109,10 @@ def gram(sent: Sequence[Arrays], start: Arrays) -> Matrix:
 
 
 def clipped(sent: Sequence[Arrays], start: Arrays, limit: float) -> list[Arrays]:
-    """Return updates none of which went much further than the others.
+    """Clip differences from ``start`` to ``limit`` times their median norm.
 
-    A difference longer than ``limit`` times the median length is brought to that. Of an
-    even number of lengths the median is the lower middle one, which no minority of
+    Of an even number of norms the median is the lower middle one, which no minority of
     clients can make long.
-
-    Args:
-        sent: tensors by name of each client, dense or sparse.
-        start: dense.
-        limit: above 0.
     """
     lengths = np.sqrt([gram([arrays], start)[0, 0] for arrays in sent])
     longest = limit * median_low(lengths.tolist())
@@ -153,7 +128,7 @@ def clipped(sent: Sequence[Arrays], start: Arrays, limit: float) -> list[Arrays]
 
 
 def krum_weights(products: Matrix, fraction: float) -> Matrix:
-    """Return 1 for the updates that multi-Krum selects, and 0 for the others.
+    """Select updates by multi-Krum: weight 1 for the selected, 0 for the others.
 
     Blanchard et al., NeurIPS 2017, https://arxiv.org/abs/1703.02757, section 4: the
     score of an update is the sum of its squared distances to the n - f - 2 nearest
@@ -164,9 +139,6 @@ def krum_weights(products: Matrix, fraction: float) -> Matrix:
     Args:
         products: inner products of n updates, shape (n, n).
         fraction: of the n, how many are hostile: f is `count_hostile`.
-
-    Returns:
-        Shape (n,).
     """
     count = len(products)
     hostile = count_hostile(count, fraction)
@@ -181,18 +153,12 @@ def krum_weights(products: Matrix, fraction: float) -> Matrix:
 
 
 def geometric_median_weights(products: Matrix) -> Matrix:
-    """Return weights, summing to 1, whose mean is the geometric median.
+    """Compute weights, summing to 1, whose mean of updates is their geometric median.
 
     It minimises the sum of the Euclidean distances to all updates. Pillutla, Kakade and
     Harchaoui, IEEE TSP 2022, https://arxiv.org/abs/1912.13445, algorithm 2 (smoothed
     Weiszfeld, nu = 1e-6), with equal alpha and until nothing changes. Its points are
-    means of the updates, so that distances to them follow from the inner products.
-
-    Args:
-        products: inner products of n updates, shape (n, n).
-
-    Returns:
-        Shape (n,).
+    means of updates, so that distances follow from their inner products (n, n).
     """
     # Any start will do; from the mean, an update far away takes many steps to leave.
     weights = krum_weights(products, 0.5)
@@ -209,7 +175,6 @@ def geometric_median_weights(products: Matrix) -> Matrix:
 
 
 def _moved(tensor: AnyArray | None, flat: Array, part: slice) -> Matrix:
-    """Return a stretch of a tensor's differences from what it was before."""
     moved = np.zeros(part.stop - part.start)
     with np.errstate(over="ignore"):
         if isinstance(tensor, SparseArray):
@@ -223,7 +188,6 @@ def _moved(tensor: AnyArray | None, flat: Array, part: slice) -> Matrix:
 
 
 def _towards(tensor: AnyArray, old: Array, scale: float) -> AnyArray:
-    """Return ``old + scale (tensor - old)`` of what was sent; integers as they are."""
     if tensor.dtype.kind != "f":
         return tensor
     flat = old.reshape(-1)

@@ -67,24 +67,18 @@ class PluginWarning(UserWarning):
 
 
 def refuse(key: str, value: object, expected: str) -> ConfigError:
-    """Return the error for a value that a setting must not have.
+    """Make the error for a value that a setting must not have.
 
     Args:
         key: the setting, such as ``scenario.clients``.
-        value: what was given.
-        expected: what would have been right, without a full stop.
+        value: the value that was given.
+        expected: the values that are right, without a full stop.
     """
     return ConfigError(f"{key}: got {value!r}, expected {expected}")
 
 
 def unknown(key: str, value: str, known: Iterable[str]) -> ConfigError:
-    """Make the error for a name that does not exist, with the nearest that do.
-
-    Args:
-        key: the setting, or what kind of thing is named.
-        value: the name that was given.
-        known: all names that there are.
-    """
+    """Make the error for a name that does not exist, with the nearest that do."""
     alike = {name: SequenceMatcher(None, name, value).ratio() for name in known}
     names = sorted(alike, key=lambda name: -alike[name])
     if not names:
@@ -98,14 +92,10 @@ def unknown(key: str, value: str, known: Iterable[str]) -> ConfigError:
 
 @contextmanager
 def extra(name: str, need: str) -> Iterator[None]:
-    """Say what to install where an import in this context fails.
-
-    Args:
-        name: the extra of this package that has what is imported.
-        need: what it is for, such as ``word vectors``.
+    """Say which extra of this package to install where an import in this context fails.
 
     Raises:
-        ConfigError: it is not installed.
+        ConfigError: the extra ``name``, needed for ``need``, is not installed.
     """
     try:
         yield
@@ -126,15 +116,15 @@ _PATH = re.compile(
 
 
 def without_paths(text: str) -> str:
-    """Return a sentence with ``(a path)`` for each absolute path in it."""
+    """Replace each absolute path in a sentence by ``(a path)``."""
     return _PATH.sub("(a path)", text)
 
 
 def unforeseen(error: BaseException) -> str:
-    """Return what may be told of an error that nobody has foreseen.
+    """Describe an unforeseen error without anything of local data.
 
-    Of one of the operating system that is its kind: its text names files, which may
-    lie anywhere and have blanks in their names.
+    An error of the operating system is told by its kind: its text names files, which
+    may lie anywhere and have blanks in their names.
     """
     text = error.strerror if isinstance(error, OSError) else str(error)
     return without_paths(f"{type(error).__name__}: {text or 'without a reason'}")

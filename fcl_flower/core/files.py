@@ -16,12 +16,9 @@ def opener(path: str, flags: int) -> int:
 
 
 def make_private_folder(folder: Path) -> None:
-    """Make a folder that nobody else can look into, with those above it.
+    """Make a folder, or turn one, so that only its owner can look into it.
 
-    One that is there becomes so. The folders above it are as the system makes them.
-
-    Raises:
-        OSError: it cannot be made, or is another user's.
+    The folders above it are as the system makes them.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.chmod(0o700)
@@ -35,14 +32,10 @@ COMMAND_LOCK = ".command-lock"
 
 @contextlib.contextmanager
 def lock_folder(folder: Path, key: str, name: str = LOCK) -> Iterator[None]:
-    """Keep others out of a folder for as long as the context lasts.
+    """Keep other processes out of a folder for as long as the context lasts.
 
-    The system takes the lock from a process that ends, whatever ends it.
-
-    Args:
-        folder: exists and can be written.
-        key: the setting that names it, for the message of an error.
-        name: of the file in it that is locked, and removed in the end.
+    The system takes the lock from a process that ends, whatever ends it. ``key`` is the
+    setting that names the folder, for the message of an error.
 
     Raises:
         ConfigError: another process works on the folder, or this one does already.
@@ -72,8 +65,8 @@ def take(descriptor: int) -> bool:
 
 
 def _is_at(path: Path, file: IO[str]) -> bool:
-    """Return whether an open file is still the one at a path.
+    """Tell whether an open file is still the one at a path.
 
-    Who had the lock before may have removed it between our opening and locking it.
+    The process that had the lock before may have removed it since we opened it.
     """
     return path.exists() and os.path.samestat(path.stat(), os.fstat(file.fileno()))

@@ -23,12 +23,12 @@ class Registry(Generic[T]):
     def __init__(
         self, key: str, group: str, kind: type[Any], built_in: Mapping[str, T]
     ) -> None:
-        """Begin with what is built in.
+        """Begin with the built-in things.
 
         Args:
             key: the setting whose values are the names, for errors.
             group: of the entry points, such as ``fcl_flower.models``.
-            kind: what an entry point has to give.
+            kind: the type that an entry point has to give.
             built_in: by name; read at each call.
         """
         self._key, self._group, self._kind = key, group, kind
@@ -36,10 +36,10 @@ class Registry(Generic[T]):
         self._registered: dict[str, T] = {}
 
     def __getitem__(self, name: str) -> T:
-        """Return the thing of a name.
+        """Load the thing of a name.
 
         Raises:
-            ConfigError: there is none of that name; the message lists all.
+            ConfigError: there is none of that name; the message lists the nearest.
             ContractError: an entry point cannot be loaded, or gives something else.
         """
         for known in (self._built_in, self._registered):
@@ -51,7 +51,7 @@ class Registry(Generic[T]):
         return self._load(points[name])
 
     def __contains__(self, name: object) -> bool:
-        """Return whether there is such a thing, without loading it."""
+        """Tell whether there is such a thing, without loading it."""
         return any(name == known for known in self)
 
     def __iter__(self) -> Iterator[str]:
@@ -80,7 +80,7 @@ class Registry(Generic[T]):
 
     @contextmanager
     def registered(self, name: str, thing: T) -> Iterator[None]:
-        """Let this process, and no other, know a thing by a name for a while.
+        """Register a thing in this process alone, for as long as the context lasts.
 
         Raises:
             ConfigError: the name is taken.
@@ -114,12 +114,12 @@ class Registry(Generic[T]):
 def lazy_names(
     package: str, names: Mapping[str, str], modules: Mapping[str, str] = {}
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return the ``__getattr__`` and the ``__dir__`` of a package.
+    """Make the ``__getattr__`` and ``__dir__`` of a package that loads names when used.
 
     Args:
         package: its ``__name__``.
         names: by module of the package the names that it has, separated by spaces.
-        modules: by name another module of the package that it stands for.
+        modules: by name the module of the package that it stands for.
     """
     homes = {name: home for home, of_one in names.items() for name in of_one.split()}
 

@@ -18,22 +18,17 @@ class SimulatedClock:
     """
 
     def __init__(self, pace: Sequence[float] = (), now: float = 0.0) -> None:
-        """Begin.
-
-        Args:
-            pace: how long each client's training takes, above 0; empty: as it comes.
-            now: the time at which a run goes on.
-        """
+        """Begin at ``now`` with each client's training time, above 0; without them it is off."""
         self._pace = tuple(pace)
         self.now = now
 
     @property
     def enabled(self) -> bool:
-        """Return whether the clock decides who answers first."""
+        """Whether the clock decides who answers first."""
         return bool(self._pace)
 
     def duration(self, client: int) -> float:
-        """Return how long a client trains, 0 where nothing is planted."""
+        """Look up a client's training time; 0 while the clock is off."""
         return self._pace[client] if self._pace else 0.0
 
     def round(self, clients: Iterable[int], most: float = math.inf) -> dict[str, float]:
@@ -43,15 +38,20 @@ class SimulatedClock:
 
 
 def derive(seed: int, purpose: str, *key: int) -> int:
-    """Return a 63-bit seed for one purpose.
+    """Derive a 63-bit seed for one purpose.
 
-    The same arguments give the same seed on every machine, whatever the node id,
-    the time, or the order in which messages arrive.
+    The same arguments give the same seed on every machine, whatever the node id, the
+    time, or the order in which messages arrive.
 
     Args:
         seed: the seed of the run, at least 0.
         purpose: such as ``"shuffle"``; two purposes never share a stream.
         key: what else the stream depends on, such as client and round.
+
+    >>> derive(1, "shuffle", 0, 3) == derive(1, "shuffle", 0, 3)
+    True
+    >>> derive(1, "shuffle", 0, 3) == derive(1, "dropout", 0, 3)
+    False
     """
     text = "/".join([str(seed), purpose, *map(str, key)])
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
@@ -90,11 +90,11 @@ class Schedule:
 
     @property
     def num_rounds(self) -> int:
-        """Return the length of the whole run in rounds."""
+        """Length of the whole run in rounds."""
         return self.tasks * self.rounds_per_task
 
     def task(self, server_round: int) -> int:
-        """Return the task of a round, both as Flower and the papers count them.
+        """Find the task of a round; rounds count from 1, as in Flower, tasks from 0.
 
         Raises:
             ValueError: the round lies outside 1..num_rounds.
@@ -104,22 +104,22 @@ class Schedule:
         return (server_round - 1) // self.rounds_per_task
 
     def participants(self, server_round: int) -> tuple[int, ...]:
-        """Return the clients of a round, ascending; at least one."""
+        """Draw the participants of a round, ascending; at least one."""
         return _sample(self.clients, self.fraction, self.seed, server_round)
 
     def evaluates(self, server_round: int) -> bool:
-        """Return whether the clients are evaluated after a round."""
+        """Tell whether clients are evaluated after a round."""
         every = self.evaluate_every
         ends_task = server_round % self.rounds_per_task == 0
         due = ends_task or (every > 0 and server_round % every == 0)
         return self.scores and due
 
     def evaluated(self, server_round: int) -> int:
-        """Return on how many tasks: those so far, or all concepts."""
+        """Count the tasks that clients are evaluated on: those so far, or all concepts."""
         return self.concepts or self.task(server_round) + 1
 
     def stage(self, server_round: int, client: int | None = None) -> TaskStage:
-        """Return where ``client`` stands, or where the round stands for None.
+        """Place a client in its stream of tasks; None places the round itself.
 
         ``starts_task`` and ``ends_task`` count the rounds of the task in which the
         client takes part, so that a client that sits out the task's last round still

@@ -34,29 +34,29 @@ class SparseArray:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Return the dtype of the values."""
+        """Dtype of the values."""
         return self.values.dtype
 
     @property
     def size(self) -> int:
-        """Return the number of entries of the dense tensor."""
+        """Number of entries of the dense tensor."""
         return math.prod(self.shape)
 
     @property
     def nnz(self) -> int:
-        """Return the number of entries present."""
+        """Number of entries present."""
         return len(self.indices)
 
     @property
     def density(self) -> float:
-        """Return the share of entries present, in [0, 1]; 0 for an empty tensor."""
+        """Share of entries present, in [0, 1]; 0 for an empty tensor."""
         return self.nnz / self.size if self.size else 0.0
 
     @classmethod
     def of_mask(
         cls, dense: npt.NDArray[Any], present: npt.NDArray[np.bool_]
     ) -> "SparseArray":
-        """Return the entries of ``dense`` where ``present`` (same shape) is true."""
+        """Keep the entries of ``dense`` where ``present`` (same shape) is true."""
         indices = np.flatnonzero(present)
         return cls(dense.shape, indices, dense.reshape(-1)[indices])
 
@@ -64,10 +64,13 @@ class SparseArray:
     def of_nonzero(
         cls, dense: npt.NDArray[Any], threshold: float = 0.0
     ) -> "SparseArray":
-        """Return the entries of ``dense`` with magnitude above ``threshold``.
+        """Keep the entries of ``dense`` with magnitude above ``threshold``.
 
         A NaN is an entry too: dropping it would hide a diverged client from the
         receiver's check for non-finite values.
+
+        >>> SparseArray.of_nonzero(np.array([[0.0, 2.0], [3.0, 0.0]])).indices.tolist()
+        [1, 2]
         """
         # Not np.abs: the smallest int8, -128, has no positive counterpart.
         return cls.of_mask(dense, ~((dense >= -threshold) & (dense <= threshold)))
@@ -76,28 +79,24 @@ class SparseArray:
     def of_channels(
         cls, dense: npt.NDArray[Any], channels: npt.NDArray[np.int64]
     ) -> "SparseArray":
-        """Return whole rows of ``dense`` along axis 0 (output channels).
-
-        Args:
-            dense: at least one axis.
-            channels: strictly increasing row numbers.
-        """
+        """Keep whole rows of ``dense`` along axis 0 (output channels), strictly increasing."""
         width = math.prod(dense.shape[1:])
         indices = (channels[:, None] * width + np.arange(width)).reshape(-1)
         return cls(dense.shape, indices, dense[channels].reshape(-1))
 
     def to_dense(self) -> npt.NDArray[Any]:
-        """Return a new dense tensor with zero where no entry is present."""
+        """Make a dense tensor with zero where no entry is present."""
         flat = np.zeros(self.size, self.values.dtype)
         flat[self.indices] = self.values
         return flat.reshape(self.shape)
 
     def overwrite(self, dense: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return a copy of ``dense`` with the present entries replaced.
+        """Copy ``dense`` with the present entries replaced.
 
         Raises:
-            WireError: ``dense`` has another shape, so that flat indices would land
-                on the wrong entries without a sound.
+            WireError: ``dense`` has another shape, so that flat indices would silently
+            land
+                on the wrong entries.
         """
         if dense.shape != self.shape:
             raise WireError(
@@ -172,12 +171,7 @@ class ReceivedArrays(Mapping[str, AnyArray]):
     def __init__(
         self, found: Mapping[str, TensorSpec], decode: Callable[[str], AnyArray]
     ) -> None:
-        """Decode nothing yet.
-
-        Args:
-            found: what the tensors say of themselves, by name.
-            decode: returns a tensor by its name, or raises `WireError`.
-        """
+        """Decode nothing yet; ``decode`` makes a tensor by its name, or raises `WireError`."""
         self.found = found
         self._decode = decode
         self._decoded: dict[str, AnyArray] = {}
@@ -202,7 +196,7 @@ class ReceivedArrays(Mapping[str, AnyArray]):
 
 
 def specs(arrays: Arrays) -> Mapping[str, TensorSpec]:
-    """Return what tensors are, without decoding any that is not decoded yet."""
+    """Describe tensors without decoding any."""
     if isinstance(arrays, ReceivedArrays):
         return arrays.found
     return {
@@ -285,7 +279,7 @@ class Evaluation:
 
 
 def group_kind(group: str) -> str:
-    """Return what a group carries: ``adapters`` for ``adapters/3/1``."""
+    """Name the kind of a group: ``adapters`` for ``adapters/3/1``."""
     return group.split("/", 1)[0]
 
 
@@ -297,22 +291,22 @@ class ClientTask(NamedTuple):
 
     @classmethod
     def of(cls, name: str) -> Self:
-        """Return the task that ``c/t`` names."""
+        """Parse ``c/t``."""
         client, task = name.split("/")
         return cls(int(client), int(task))
 
     @property
     def name(self) -> str:
-        """Return ``c/t``."""
+        """Text ``c/t``."""
         return f"{self.client}/{self.task}"
 
     def group(self, kind: str) -> str:
-        """Return the group of a payload that carries this kind of its tensors."""
+        """Name the group of a payload that carries this kind of its tensors."""
         return f"{kind}/{self.name}"
 
 
 def client_tasks(state: Payload, kind: str) -> list[ClientTask]:
-    """Return of whose tasks there are groups ``kind/c/t``, ascending."""
+    """List the tasks that have groups ``kind/c/t`` in a state, ascending."""
     start = f"{kind}/"
     names = (g.removeprefix(start) for g in state if g.startswith(start))
     return sorted(map(ClientTask.of, names))

@@ -44,10 +44,7 @@ def no_nan(payload: Payload) -> None:
 def norm(payload: Payload, base_norm: float, limit: float) -> None:
     """Refuse an update that is absurdly large as a whole.
 
-    Args:
-        payload: finite.
-        base_norm: of the server's state.
-        limit: how many times that the Euclidean norm of the payload may be.
+    ``payload`` is finite; its Euclidean norm may be ``limit`` times ``base_norm``.
 
     Raises:
         WireError: it is larger.
@@ -58,7 +55,7 @@ def norm(payload: Payload, base_norm: float, limit: float) -> None:
 
 
 def base_norm(state: Payload) -> float:
-    """Return the Euclidean norm of a state's groups of kind ``base``, 1 at least."""
+    """Compute the Euclidean norm of a state's groups of kind ``base``, at least 1."""
     own = {group: a for group, a in state.items() if group.split("/")[0] == "base"}
     return max(1.0, _norm(own))
 
@@ -98,11 +95,11 @@ def same_tensors(payload: Payload, expected: Payload) -> None:
 def fits(group: str, arrays: Arrays, expected: Arrays, *, sparse: bool) -> None:
     """Refuse tensors that are unknown or of another shape, dtype or storage.
 
-    Decodes none of `ReceivedArrays`: to be called before any of them is read.
+    Decodes none of `ReceivedArrays`: call it before any of them is read.
 
     Args:
         group: named in the message.
-        arrays: what came; may leave out some of ``expected``.
+        arrays: the received tensors; some of ``expected`` may be missing.
         expected: dense tensors by name.
         sparse: whether the tensors must be `SparseArray`, or must not be.
 

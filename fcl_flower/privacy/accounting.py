@@ -27,26 +27,23 @@ _NEED = "differential privacy"
 
 
 def client_release(noise_multiplier: float, answered: int = 1) -> float:
-    """Return mu^2 of one update, or of a mean of updates, for one client in it.
+    """Compute mu^2 of one update, or of a mean of updates, for one client in it.
 
     Neighbours differ in all data of one client, which are replaced by any other: two
     differences of norm C are up to 2 C apart.
 
     Args:
         noise_multiplier: z, above 0: each client's noise has the deviation z C.
-        answered: of how many clients the noise is in the mean, at least 1.
+        answered: number of clients whose noise is in the mean, at least 1.
     """
     return 4.0 / (noise_multiplier**2 * answered)
 
 
 def gaussian_epsilon(mu_squared: float, delta: float) -> float:
-    """Return the smallest epsilon of a sqrt(mu_squared)-GDP mechanism, at least 0.
+    """Compute the smallest epsilon, at least 0, of a sqrt(mu_squared)-GDP mechanism.
 
     Balle and Wang, ICML 2018, https://arxiv.org/abs/1805.06530, theorem 8; exact.
-
-    Args:
-        mu_squared: sum over the releases, at least 0.
-        delta: in (0, 1).
+    ``mu_squared`` is summed over the releases; ``delta`` lies in (0, 1).
 
     Raises:
         ConfigError: `dp-accounting` is not installed.
@@ -61,15 +58,11 @@ def gaussian_epsilon(mu_squared: float, delta: float) -> float:
 
 
 def sampled_epsilon(steps: Steps, delta: float) -> float:
-    """Return an epsilon of steps with Poisson-sampled examples, at least 0.
+    """Bound epsilon, at least 0, of steps with Poisson-sampled examples.
 
     Neighbours differ in the presence of one example. An upper bound, by Renyi
     differential privacy (Mironov, Talwar and Zhang, 2019,
-    https://arxiv.org/abs/1908.10530).
-
-    Args:
-        steps: all that used the examples.
-        delta: in (0, 1).
+    https://arxiv.org/abs/1908.10530); ``delta`` lies in (0, 1).
 
     Raises:
         ConfigError: `dp-accounting` is not installed.

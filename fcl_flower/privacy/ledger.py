@@ -50,7 +50,8 @@ class Ledger:
             section: noise and budget.
             folder: of the run, where the file will be.
             plain_mean: updates are averaged. A median, or a choice among updates, may
-                be one client's alone, whose noise is then all that there is.
+            be one
+                client's alone, so that its own noise is all there is.
         """
         self._plain_mean = plain_mean
         self.stopped = ""
@@ -59,7 +60,7 @@ class Ledger:
         self._spent: dict[Observer, Costs] = {observer: {} for observer in OBSERVERS}
 
     def restore(self) -> None:
-        """Continue with what the file says.
+        """Continue with the costs in the file.
 
         Raises:
             WireError: it is missing or damaged.
@@ -74,7 +75,7 @@ class Ledger:
             ) from error
 
     def ask(self, server_round: int, clients: Iterable[int]) -> None:
-        """Note that clients are about to be asked for their updates.
+        """Charge clients for the updates that they are about to be asked for.
 
         Raises:
             BudgetError: the round would exceed the budget, if all of them answer.
@@ -86,7 +87,7 @@ class Ledger:
         self._add("server", server_round, dict.fromkeys(asked, client_release(noise)))
 
     def aggregate(self, server_round: int, updates: Mapping[int, Update]) -> None:
-        """Note that what clients sent is about to be aggregated and given out.
+        """Charge clients for updates that are about to be aggregated and given out.
 
         Raises:
             BudgetError: it would exceed the budget, as too few answered.
@@ -103,7 +104,7 @@ class Ledger:
         self._add("clients", server_round, costs)
 
     def epsilons(self, observer: Observer) -> dict[int, float]:
-        """Return epsilon by client that has cost anything, ascending."""
+        """Compute epsilon by client that has cost anything, ascending."""
         return {
             int(client): gaussian_epsilon(sum(rounds.values()), self._section.delta)
             for client, rounds in sorted(
@@ -129,11 +130,6 @@ class Ledger:
     def _check(
         self, observer: Observer, server_round: int, costs: Mapping[int, float]
     ) -> None:
-        """Refuse what would exceed the budget.
-
-        Raises:
-            BudgetError: it would.
-        """
         budget, delta = self._section.epsilon, self._section.delta
         if not budget or observer != self._section.observer:
             return
@@ -151,11 +147,11 @@ class Ledger:
                 raise BudgetError(self.stopped)
 
     def _before(self, rounds: Mapping[str, float], server_round: int) -> float:
-        """Return what a client has spent in this round; nothing if that repeats."""
+        """A client's cost in this round; nothing in a simulation, where noise repeats."""
         return 0.0 if is_simulated() else rounds.get(str(server_round), 0.0)
 
     def _noises(self, clients: int) -> int:
-        """Return how many clients' noise an observer among them does not know."""
+        """Count the clients whose noise an observer among them does not know."""
         return max(1, clients - 1) if self._plain_mean else 1
 
 

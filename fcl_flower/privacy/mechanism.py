@@ -88,7 +88,6 @@ def _reference(received: Payload, group: str, name: str) -> AnyArray | None:
 
 
 def _start(tensor: AnyArray, reference: AnyArray | None) -> Array:
-    """Return from where a tensor's difference is measured, dense."""
     if reference is None:
         return np.zeros(tensor.shape, tensor.dtype)
     if isinstance(reference, SparseArray):
@@ -97,7 +96,6 @@ def _start(tensor: AnyArray, reference: AnyArray | None) -> Array:
 
 
 def _difference(tensor: AnyArray, reference: AnyArray | None) -> Values | None:
-    """Return how far a tensor went, float64; None for whole numbers."""
     if tensor.dtype.kind != "f":
         return None
     start = _start(tensor, reference)
@@ -106,10 +104,10 @@ def _difference(tensor: AnyArray, reference: AnyArray | None) -> Values | None:
 
 
 def _clipping(differences: Mapping[tuple[str, str], Values], clip: float) -> float:
-    """Return by what the differences are multiplied so that their norm is ``clip``.
+    """Scale differences so that their norm is at most ``clip``.
 
     Of a difference that is not finite nothing is kept. That it is not must not be told
-    either, so that what is sent is noise alone.
+    either, so that noise alone is sent.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         norm = math.sqrt(sum(float(np.square(d).sum()) for d in differences.values()))
@@ -122,7 +120,6 @@ def _clipping(differences: Mapping[tuple[str, str], Values], clip: float) -> flo
 
 
 def _like(tensor: AnyArray, whole: Values) -> AnyArray:
-    """Return values in the dtype and the storage of ``tensor``, all entries present."""
     found = whole.astype(tensor.dtype)
     if isinstance(tensor, SparseArray):
         return SparseArray.of_mask(found, np.ones(found.shape, np.bool_))
@@ -135,17 +132,14 @@ run would come from the server, which must not choose the noise of its clients."
 
 
 def is_simulated() -> bool:
-    """Return whether this process belongs to a simulation."""
+    """Tell whether this process belongs to a simulation."""
     return SIMULATION in os.environ
 
 
 def secret_generator(seed: int, purpose: str, *key: int) -> np.random.Generator:
-    """Return a generator that nobody else can repeat, outside of a simulation.
+    """Make a generator that nobody else can repeat, outside of a simulation.
 
-    Args:
-        seed: of the run; used in a simulation alone, as are the others.
-        purpose: see `core.seeds.derive`.
-        key: likewise.
+    In a simulation it follows from ``seed``, ``purpose`` and ``key`` (`derive`).
     """
     if is_simulated():
         return np.random.default_rng(derive(seed, purpose, *key))
