@@ -116,7 +116,7 @@ class Aggregation:
 
     @property
     def compares(self) -> bool:
-        """Whether updates are compared with each other, so that one alone has no meaning."""
+        """Whether updates are compared, so that one alone has no meaning."""
         return self.rule != "mean" or self.clip_to_median > 0
 
     def count(self, updates: Mapping[int, Update]) -> dict[int, Update]:

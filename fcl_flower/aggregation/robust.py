@@ -17,7 +17,7 @@ _CELLS = 2**21
 
 
 def median(tensors: Tensors, old: Array) -> npt.NDArray[np.float64]:
-    """Take the coordinate-wise median (definition 1) over the clients that sent an entry.
+    """Take the coordinate-wise median over the senders of an entry (definition 1).
 
     Where nobody sent an entry, that of ``old`` (dense, the same shape) stays.
     """
@@ -94,7 +94,7 @@ _STEPS = 1000
 
 
 def gram(sent: Sequence[Arrays], start: Arrays) -> Matrix:
-    """Compute inner products of the clients' differences from ``start``: (clients, clients)."""
+    """Compute the Gram matrix, (clients, clients), of differences from ``start``."""
     total = np.zeros((len(sent), len(sent)))
     for name, old in start.items():
         if old.dtype.kind == "f":

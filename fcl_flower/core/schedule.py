@@ -18,7 +18,7 @@ class SimulatedClock:
     """
 
     def __init__(self, pace: Sequence[float] = (), now: float = 0.0) -> None:
-        """Begin at ``now`` with each client's training time, above 0; without them it is off."""
+        """Begin at ``now`` with each client's training time, above 0; none: off."""
         self._pace = tuple(pace)
         self.now = now
 
@@ -115,7 +115,7 @@ class Schedule:
         return self.scores and due
 
     def evaluated(self, server_round: int) -> int:
-        """Count the tasks that clients are evaluated on: those so far, or all concepts."""
+        """Count the tasks that clients are tested on: those so far, or all concepts."""
         return self.concepts or self.task(server_round) + 1
 
     def stage(self, server_round: int, client: int | None = None) -> TaskStage:

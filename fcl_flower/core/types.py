@@ -79,7 +79,7 @@ class SparseArray:
     def of_channels(
         cls, dense: npt.NDArray[Any], channels: npt.NDArray[np.int64]
     ) -> "SparseArray":
-        """Keep whole rows of ``dense`` along axis 0 (output channels), strictly increasing."""
+        """Keep whole rows of ``dense``, by strictly increasing channels of axis 0."""
         width = math.prod(dense.shape[1:])
         indices = (channels[:, None] * width + np.arange(width)).reshape(-1)
         return cls(dense.shape, indices, dense[channels].reshape(-1))
@@ -171,7 +171,7 @@ class ReceivedArrays(Mapping[str, AnyArray]):
     def __init__(
         self, found: Mapping[str, TensorSpec], decode: Callable[[str], AnyArray]
     ) -> None:
-        """Decode nothing yet; ``decode`` makes a tensor by its name, or raises `WireError`."""
+        """Decode nothing yet; ``decode`` makes a tensor or raises `WireError`."""
         self.found = found
         self._decode = decode
         self._decoded: dict[str, AnyArray] = {}

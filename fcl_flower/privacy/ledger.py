@@ -147,7 +147,7 @@ class Ledger:
                 raise BudgetError(self.stopped)
 
     def _before(self, rounds: Mapping[str, float], server_round: int) -> float:
-        """A client's cost in this round; nothing in a simulation, where noise repeats."""
+        """A client's cost in this round; 0 in a simulation, where noise repeats."""
         return 0.0 if is_simulated() else rounds.get(str(server_round), 0.0)
 
     def _noises(self, clients: int) -> int:
