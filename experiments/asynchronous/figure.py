@@ -20,9 +20,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fcl_flower.results.report.charts.lines import Series, lines
-from fcl_flower.results.report.html.content import Section
-from fcl_flower.results.report.html.page import page, write_page
+from fcl_flower.results.report.charts import LineChart, Series, category_colour
+from fcl_flower.results.report.page import Section, page, write_page
 from fcl_flower.results.tables import format_mean_std, mean_and_std
 
 SLOW = 3
@@ -96,16 +95,10 @@ def write_figure(runs: Mapping[str, list[Run]], folder: Path) -> None:
         deviation = (
             known.std(0, ddof=1) if len(members) > 1 else np.full(end + 1, np.nan)
         )
-        colour = f"var(--c{number % 8})"
-        series.append(
-            Series(label, np.arange(end + 1), known.mean(0), colour, deviation)
-        )
-    picture = lines(
-        series,
-        "time",
-        "What clients know over time",
-        "mean accuracy over all tasks",
-    )
+        colour = category_colour(number)
+        series.append(Series(label, range(end + 1), known.mean(0), colour, deviation))
+    what, title = "What clients know over time", "mean accuracy over all tasks"
+    picture = LineChart(what, "time", series, title)
     text = page(
         "Asynchronous and synchronous rounds",
         "One client of four takes four times as long as the others",
@@ -115,7 +108,7 @@ def write_figure(runs: Mapping[str, list[Run]], folder: Path) -> None:
                 "Accuracy over all tasks of a stream; a task that is not learned yet "
                 "counts as 0. Time in rounds of a fast client. Mean over clients and "
                 "seeds, ± standard deviation over the seeds.",
-                picture,
+                [picture],
             )
         ],
         f"Made from accuracy.csv and rounds.jsonl in the folders of {folder.name}.",

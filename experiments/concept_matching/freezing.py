@@ -15,11 +15,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from fcl_flower.results.report.charts.lines import Series, lines
-from fcl_flower.results.report.html.content import Section
-from fcl_flower.results.report.html.page import page, write_page
-from fcl_flower.results.report.reader import Run, read_run
-from fcl_flower.results.report.schema import Clustering
+from fcl_flower.core.diagnostics import Clustering, Points
+from fcl_flower.results.record import Record, read
+from fcl_flower.results.report.charts import LineChart, Series, category_colour
+from fcl_flower.results.report.page import Section, page, write_page
 from fcl_flower.results.tables import format_mean_std, mean_and_std
 
 
@@ -28,28 +27,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     folder: Path = parser.parse_args().folder
-    runs: dict[str, list[Run]] = defaultdict(list)
-    for path in sorted(folder.glob("*/concepts.json")):
-        run = read_run(path.parent)
-        runs[run.summary.label].append(run)
+    runs: dict[str, list[Record]] = defaultdict(list)
+    for path in sorted(folder.glob("*/summary.json")):
+        record = read(path.parent)
+        if frames(record):
+            runs[record.about.label].append(record)
     print("| rule and start | seeds | frozen | accuracy |\n| --- | --- | --- | --- |")
     series = []
     for number, (label, members) in enumerate(runs.items()):
-        shares = np.array([frozen_so_far(run.clusterings or []) for run in members])
+        shares = np.array([frozen_so_far(frames(run)) for run in members])
         accuracy = [run.summary.average_accuracy or np.nan for run in members]
-        seeds = ", ".join(str(run.summary.seed) for run in members)
+        seeds = ", ".join(str(run.about.seed) for run in members)
         ends = [float(share) for share in shares[:, -1]]
         cells = [format_mean_std(mean_and_std(values)) for values in (ends, accuracy)]
         print("|", label, "|", seeds, "|", " | ".join(cells), "|")
-        rounds = np.arange(1, shares.shape[1] + 1)
-        colour = f"var(--c{number % 8})"
+        rounds = range(1, shares.shape[1] + 1)
+        colour = category_colour(number)
         series.append(Series(label, rounds, shares.mean(0), colour))
-    picture = lines(
-        series,
-        "round",
-        "Frozen concept models by rule",
-        "share frozen so far",
-    )
+    what = "Frozen concept models by rule"
+    picture = LineChart(what, "round", series, "share frozen so far")
     text = page(
         "How often concept models freeze",
         "Concept Matching: the paper's rule, a relaxed record, one-to-one assignment",
@@ -57,12 +53,18 @@ def main() -> None:
             Section(
                 "Concept models that clients started from and no cluster reached",
                 "Share of all such models up to a round, mean over seeds.",
-                picture,
+                [picture],
             )
         ],
-        f"Made from concepts.json in the folders of {folder.name}.",
+        f"Made from the clusterings in the folders of {folder.name}.",
     )
     write_page(folder / "freezing.html", text)
+
+
+def frames(run: Record) -> list[Clustering]:
+    """Look up the clusterings of a run, one a round."""
+    found = [one for one in run.diagnostics.values() if isinstance(one, Points)]
+    return found[0].frames if found else []
 
 
 def frozen_so_far(rounds: list[Clustering]) -> npt.NDArray[np.float64]:

@@ -105,11 +105,11 @@ def export(
     from fcl_flower.exports.latex import write_latex
     from fcl_flower.exports.methods import methods_sheet
     from fcl_flower.exports.sheets import finished_runs, run_sheets, write_csv
-    from fcl_flower.results.report import (
+    from fcl_flower.results.report.comparison import (
         comparison_charts,
         require_comparable,
-        run_charts,
     )
+    from fcl_flower.results.report.run_page import run_charts
     from fcl_flower.runtime.processes import make_folder
 
     wanted = listed(formats, "format")

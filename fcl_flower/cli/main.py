@@ -248,7 +248,8 @@ def scenario(save: Path | None, **given: Any) -> None:  # noqa: ANN401
 )
 def report(folders: tuple[Path, ...], output: Path | None) -> None:
     """Make the page of one run FOLDER again, or compare those of several or a study."""
-    from fcl_flower.results.report import write_comparison, write_report
+    from fcl_flower.results.report.comparison import write_comparison
+    from fcl_flower.results.report.run_page import write_report
     from fcl_flower.results.run_folder import begun, runs_in
 
     # Who makes a page says what a folder without a run lacks.

@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from fcl_flower.cli.tables import Estimate
 from fcl_flower.core.errors import ConfigError, FclError
-from fcl_flower.results.report.html.numbers import duration, size
+from fcl_flower.results.report.wording import duration, size
 from fcl_flower.results.run_folder import begun
 from fcl_flower.runtime.processes import Progress
 
@@ -208,7 +208,7 @@ def _bars(progress: Progress) -> Iterator[tuple[str, float, float]]:
 def live_run(port: int | None, folder: Path, console: Console) -> Iterator[None]:
     """Serve the page of a run on a port while it goes on; None: do not."""
     from fcl_flower.results.monitoring.live import LivePage, live
-    from fcl_flower.results.report import report_page
+    from fcl_flower.results.report.run_page import report_page
 
     page = LivePage(lambda goes_on: report_page(folder, live=goes_on), [folder])
     with live(port, page, Lines(console).write):
@@ -313,7 +313,7 @@ def live_study(
 ) -> Iterator[None]:
     """Serve the page of a study's runs so far while they go on; None: do not."""
     from fcl_flower.results.monitoring.live import LivePage, live
-    from fcl_flower.results.report import comparison_page
+    from fcl_flower.results.report.comparison import comparison_page
     from fcl_flower.runtime.study_runs import run_folder
 
     folders = [run_folder(folder, config) for config in study.runs()]

@@ -138,7 +138,7 @@ def print_untrained(
     console: Console, summary: Mapping[str, Any], name: str = ""
 ) -> None:
     """Say how many tasks of clients were tested without training, if there are any."""
-    from fcl_flower.results.report.html.numbers import untrained
+    from fcl_flower.results.report.wording import untrained
 
     if count := summary.get("untrained_client_tasks"):
         every = summary["clients"] * summary["tasks"]

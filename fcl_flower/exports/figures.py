@@ -1,28 +1,39 @@
 """The charts of a page as files for a paper: SVG and PDF, drawn by Matplotlib.
 
-A chart is described once, by the report, for Plotly; here the same description is drawn
-without a browser, in the page's light colours. Needs Matplotlib to be imported.
+The report describes each chart as plain data; here the same data are drawn without a
+browser, in the page's light colours. Needs Matplotlib to be imported.
 """
 
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from fcl_flower.core.errors import extra
-from fcl_flower.exports import traces
-from fcl_flower.exports.colours import css, flat
-from fcl_flower.results.report.html.content import Chart, Trace
+from fcl_flower.results.report import wording
+from fcl_flower.results.report.charts import (
+    BarChart,
+    Chart,
+    LineChart,
+    MatrixChart,
+    PointChart,
+    band,
+    category_colour,
+    task_spans,
+)
+from fcl_flower.results.report.page import STYLE
 
 with extra("figures", "format svg or pdf"):
     from matplotlib import rc_context
     from matplotlib.axes import Axes
+    from matplotlib.colors import LinearSegmentedColormap
     from matplotlib.figure import Figure
-    from matplotlib.ticker import EngFormatter, MaxNLocator, MultipleLocator
+    from matplotlib.ticker import EngFormatter, MaxNLocator
 
 WIDTH = 6.4
 """Of a figure, in inches: about that of a page's text."""
-PIXELS = 96
-"""Of a chart's height, in an inch."""
 LOOK = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -31,6 +42,10 @@ LOOK = {
     "svg.hashsalt": "fcl",  # the same figure, the same bytes
     "pdf.fonttype": 42,  # the fonts that publishers take
 }
+_LIGHT = dict(
+    re.findall(r"--([a-z0-9]+): (#[0-9a-f]{6})", STYLE.partition("@media")[0])
+)
+_INSIDE = {"ha": "center", "va": "center", "fontsize": "small"}
 
 
 def write_figures(charts: Sequence[Chart], folder: Path, ending: str) -> list[Path]:
@@ -54,63 +69,136 @@ def write_figures(charts: Sequence[Chart], folder: Path, ending: str) -> list[Pa
 
 
 def draw(chart: Chart) -> Figure:
-    """Return a chart as a figure of Matplotlib."""
-    height = max(chart.layout["height"] / PIXELS, 1.2)
-    figure = Figure(figsize=(WIDTH, height), layout="constrained")
-    axes = figure.add_subplot()
-    layout = chart.layout
-    stacked: dict[float, float] | None = (
-        {} if layout.get("barmode") == "stack" else None
-    )
-    for one in chart.traces:
-        if one["type"] == "bar":
-            traces.bar(axes, one, stacked)
-        elif one["type"] == "heatmap":
-            traces.heatmap(axes, one, layout.get("coloraxis", {}))
-        else:
-            traces.scatter(axes, one)
-    _bands(axes, layout)
-    _axis(axes, "x", layout.get("xaxis", {}))
-    _axis(axes, "y", layout.get("yaxis", {}))
-    if layout.get("yaxis", {}).get("scaleanchor"):
-        axes.set_aspect("equal", "datalim")
-    if layout.get("showlegend", True) and axes.get_legend_handles_labels()[1]:
-        axes.legend(
-            loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2, frameon=False
-        )
-    if chart.caption:
-        axes.set_title(flat(chart.caption), fontsize="small")
+    """Draw a chart of any kind."""
+    figure = Figure(layout="constrained")
+    axes, height = figure.add_subplot(), 3.3
+    match chart:
+        case LineChart():
+            _lines(axes, chart)
+        case BarChart():
+            _bars(axes, chart)
+        case MatrixChart():
+            _matrix(axes, chart)
+            height = max(1.2 + 0.3 * len(chart.rows), 2.0)
+        case PointChart():
+            _points(axes, chart)
+            height = 4.6
+    figure.set_size_inches(WIDTH, height)
+    if axes.get_legend_handles_labels()[1]:
+        place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.15)}
+        axes.legend(**place, ncols=2, frameon=False)
     return figure
 
 
-def _axis(axes: Axes, which: str, wanted: Trace) -> None:
-    """Give an axis its title, its range and its ticks."""
-    axis = axes.xaxis if which == "x" else axes.yaxis
-    axis.set_label_text(flat(wanted.get("title", {}).get("text", "")))
-    limit = axes.set_xlim if which == "x" else axes.set_ylim
-    rule = axes.axvline if which == "x" else axes.axhline
-    if "ticktext" in wanted:
-        axis.set_ticks(wanted["tickvals"], [flat(text) for text in wanted["ticktext"]])
-    elif "tickvals" in wanted:
-        axis.set_ticks(wanted["tickvals"])
-    elif "dtick" in wanted:
-        axis.set_major_locator(MultipleLocator(wanted["dtick"]))
-    elif wanted.get("title", {}).get("text") in {"round", "task"}:
-        axis.set_major_locator(MaxNLocator(integer=True))
-    if wanted.get("tickformat") == "~s":
-        axis.set_major_formatter(EngFormatter(wanted["ticksuffix"]))
-    if "range" in wanted:
-        limit(*wanted["range"])
-    if wanted.get("zeroline"):
-        rule(0, color=css("var(--muted)"), linewidth=0.8)
+def _lines(axes: Axes, chart: LineChart) -> None:
+    for one in chart.series:
+        colour = css(one.colour)
+        if one.spread is not None:
+            axes.fill(*band(one), color=colour, alpha=0.14, linewidth=0)
+        last = wording.fraction(float(one.values[~np.isnan(one.values)][-1]))
+        style = "--" if one.dashed else "-"
+        look = {"marker": "o" if len(one.at) <= 60 else None, "markersize": 4}
+        label = plain(f"{one.name}: {last}")
+        axes.plot(one.at, one.values, style, color=colour, label=label, **look)
+    if chart.marked:
+        marks = [chart.foot] * len(chart.marked)
+        look = {"color": css("var(--bad)"), "label": "a reply is missing"}
+        axes.plot([*chart.marked], marks, "^", **look)
+    axes.set_xlabel("task learned last" if chart.step == "task" else chart.step)
+    axes.set_ylabel(chart.title)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    _bands(axes, chart.tasks)
 
 
-def _bands(axes: Axes, layout: Trace) -> None:
-    """Draw what lies behind the lines: every other task, and its number above."""
-    for band in layout.get("shapes", ()):
-        colour = css(band["fillcolor"])
-        axes.axvspan(band["x0"], band["x1"], color=colour, linewidth=0, zorder=0)
-    for note in layout.get("annotations", ()):
-        place = axes.get_xaxis_transform()
-        look = {"ha": "center", "va": "bottom", "fontsize": "small"}
-        axes.text(note["x"], note["y"], flat(note["text"]), transform=place, **look)
+def _bars(axes: Axes, chart: BarChart) -> None:
+    feet = np.zeros(len(chart.series[0].at))
+    for one in chart.series:
+        colours = [one.colour] if isinstance(one.colour, str) else one.colour
+        columns = axes.bar(
+            one.at,
+            np.nan_to_num(one.values),
+            0.8 if chart.stacked else 0.5,
+            feet if chart.stacked else 0.0,
+            yerr=None if one.spread is None else np.nan_to_num(one.spread),
+            capsize=3,
+            color=[css(colour) for colour in colours],
+            label=plain(one.name) if chart.stacked else None,
+        )
+        feet = feet + np.nan_to_num(one.values)
+        if not chart.stacked and one.spread is None:
+            axes.bar_label(columns, [*map(wording.fraction, one.values)])
+    for one in chart.dots:
+        at = [place + 0.33 for place in one.at]
+        axes.plot(at, one.values, ".", color=css(str(one.colour)))
+    axes.set_xlabel(plain(chart.step))
+    axes.set_ylabel(plain(chart.title))
+    axes.set_ylim(*chart.span)
+    axes.axhline(0, color=css("var(--muted)"), linewidth=0.8)
+    if chart.names:
+        axes.set_xticks([*chart.series[0].at], [*map(plain, chart.names)])
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if chart.stacked:
+        axes.yaxis.set_major_formatter(EngFormatter("B"))
+    _bands(axes, chart.tasks)
+
+
+def _matrix(axes: Axes, chart: MatrixChart) -> None:
+    low, high = chart.colours
+    ends = [css("var(--cold)"), css("var(--hot)")]
+    colours = LinearSegmentedColormap.from_list("page", ends)
+    look = {"cmap": colours, "vmin": low, "vmax": high, "aspect": "auto"}
+    picture = axes.imshow(chart.cells, **look)
+    axes.spines[:].set_visible(False)
+    if chart.caption:
+        axes.set_title(plain(chart.caption), fontsize="small")
+    else:
+        axes.figure.colorbar(picture, ax=axes)
+    for (row, column), value in np.ndenumerate(chart.cells):
+        if chart.numbered and not np.isnan(value):
+            ink = css("var(--paper)" if value > (low + high) / 2 else "var(--ink)")
+            text = plain(chart.texts[row][column])
+            axes.text(column, row, text, color=ink, **_INSIDE)
+    places = [(column + 0.36, row - 0.3) for row, column in sorted(chart.marked)]
+    for x, y in places:
+        axes.plot(x, y, ".", color=css("var(--mark)"))
+    axes.set_ylabel(plain(chart.titles[0]))
+    axes.set_xlabel(plain(chart.titles[1]))
+    for axis, names in ((axes.yaxis, chart.rows), (axes.xaxis, chart.columns)):
+        every = -(-len(names) // 40)
+        axis.set_ticks([*range(0, len(names), every)], [*map(plain, names[::every])])
+
+
+def _points(axes: Axes, chart: PointChart) -> None:
+    for name, members in chart.categories.items():
+        number = members[0].category
+        x, y = zip(*(point.position for point in members), strict=True)
+        look = {"color": css(category_colour(number)), "label": plain(name)}
+        axes.plot(x, y, "o", markersize=13, **look)
+        ink = css("var(--ink)" if number < 0 else "var(--paper)")
+        for point in members:
+            axes.text(*point.position, plain(point.text), color=ink, **_INSIDE)
+    axes.set_aspect("equal", "datalim")
+    axes.set_title(plain(chart.caption), fontsize="small")
+
+
+def _bands(axes: Axes, tasks: Sequence[int]) -> None:
+    """Draw a band behind every other task, and its name above."""
+    place = axes.get_xaxis_transform()
+    look: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": "small"}
+    for number, (name, left, right) in enumerate(task_spans(tasks)):
+        if number % 2:
+            colour = css("var(--panel)")
+            axes.axvspan(left, right, color=colour, linewidth=0, zorder=0)
+        axes.text((left + right) / 2, 1, name, transform=place, **look)
+
+
+def css(colour: str | Sequence[str]) -> str:
+    """Look up a colour of a chart: ``var(--name)`` in its light form."""
+    name = re.fullmatch(r"var\(--([a-z0-9]+)\)", str(colour))
+    return str(colour) if name is None else _LIGHT[name[1]]
+
+
+def plain(text: str) -> str:
+    """Keep a text as it is: a dollar would start a formula, which a name is not."""
+    return text.replace("$", r"\$")

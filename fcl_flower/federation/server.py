@@ -31,7 +31,6 @@ from fcl_flower.federation.pacing import Streams
 from fcl_flower.federation.replies import QUERY, Asked, Received, ReplyReader, Spool
 from fcl_flower.federation.wire_format import EXACT, NOTHING, Known, WireFormat
 from fcl_flower.results.recorder import Recorder
-from fcl_flower.results.report import write_report
 from fcl_flower.results.traffic import Traffic
 
 
@@ -334,6 +333,9 @@ class Server:
     def finish(self) -> None:
         """Write the summary and the report; only then is the run shown as finished."""
         summary = self._recorder.finish(self.traffic)
+        # Here, since Plotly takes a while, and only the end needs it.
+        from fcl_flower.results.report.run_page import write_report
+
         self._recorder.hand_over(summary, write_report(self._recorder.folder))
         log(INFO, "results and report.html: %s", self._recorder.folder.absolute())
         for client, why in summary["left_out"].items():

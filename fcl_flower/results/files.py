@@ -37,10 +37,11 @@ def json_value(path: Path) -> object:
         raise ConfigError(f"{path}: got {error}, expected JSON") from error
 
 
-def json_lines(path: Path) -> list[object]:
-    """Read the whole lines of a file with a JSON value a line."""
+def json_lines(path: Path, *, growing: bool = True) -> list[object]:
+    """Read a file with a JSON value a line; of a growing one the whole lines."""
+    lines = _whole_lines(path) if growing else _text(path).split("\n")
     try:
-        return [json.loads(line) for line in _whole_lines(path) if line.strip()]
+        return [json.loads(line) for line in lines if line.strip()]
     except json.JSONDecodeError as error:
         raise ConfigError(f"{path}: got {error}, expected JSON lines") from error
 

@@ -165,6 +165,11 @@ class Record:
         return self.outcome or summarize(self, so_far=True)
 
     @property
+    def finished(self) -> bool:
+        """Whether the run has come to its end."""
+        return self.outcome is not None
+
+    @property
     def accuracy(self) -> Accuracy:
         """Test accuracies ``a``, shape (clients, tasks, tasks); NaN: not measured."""
         return self.tested.matrix
@@ -211,15 +216,18 @@ class Record:
             the fraction of its classes that the other has, too; None where a task or
             its classes are not known.
         """
-        known = {
-            f"{c}/{t}": task
-            for c, tasks in enumerate(self.tasks)
-            for t, task in enumerate(tasks)
-        }
-        if not (task in known and other in known and known[task].class_names):
+        mine, theirs = self._task(task), self._task(other)
+        if mine is None or theirs is None or not mine.class_names:
             return None
-        classes = set(known[task].class_names)
-        return len(classes.intersection(known[other].class_names)) / len(classes)
+        classes = set(mine.class_names)
+        return len(classes.intersection(theirs.class_names)) / len(classes)
+
+    def _task(self, label: str) -> TaskInfo | None:
+        client, _, task = label.partition("/")
+        if not (client.isdecimal() and task.isdecimal()):
+            return None
+        tasks = self.tasks[int(client)] if int(client) < len(self.tasks) else []
+        return tasks[int(task)] if int(task) < len(tasks) else None
 
     # ---- events
 

@@ -14,7 +14,7 @@ from fcl_flower.config.parsing import read_toml
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import extra, refuse
 from fcl_flower.core.types import Array
-from fcl_flower.results.report.run_files import json_lines, json_value
+from fcl_flower.results.files import json_lines, json_value
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -123,7 +123,7 @@ class Result:
         Raises:
             ConfigError: the file is missing or damaged; names it.
         """
-        lines = json_lines(self.folder / "rounds.jsonl")
+        lines = json_lines(self.folder / "rounds.jsonl", growing=False)
         return cast(list[dict[str, Any]], lines)
 
     def table(self) -> Table:

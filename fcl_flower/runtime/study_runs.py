@@ -11,7 +11,6 @@ from fcl_flower.config.parsing import Scalar, read_toml, toml
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError, FclError, RoundError, refuse
 from fcl_flower.data.derived import PREFIX
-from fcl_flower.results.report import write_comparison
 from fcl_flower.results.run_folder import check_local_data, resumable
 from fcl_flower.results.tables import Summary, rows, table
 from fcl_flower.runtime.local_runs import Job, Outcome
@@ -111,6 +110,8 @@ def _write_tables(folder: Path, kept: Mapping[Path, Summary | None]) -> list[Sum
     """Write the tables and the page of all finished runs; return their summaries."""
     summaries = [summary for summary in kept.values() if summary is not None]
     if summaries:
+        from fcl_flower.results.report.comparison import write_comparison
+
         write_comparison(folder, [p for p, found in kept.items() if found is not None])
         (folder / "table.md").write_text(table(summaries))
         (folder / "table.json").write_text(json.dumps(rows(summaries), indent=1) + "\n")

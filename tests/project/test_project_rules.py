@@ -22,7 +22,7 @@ from fcl_flower.algorithms.registry import algorithm, algorithms
 from fcl_flower.config.parsing import flatten
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.federation import messages
-from fcl_flower.results.report import write_report
+from fcl_flower.results.report.run_page import write_report
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -97,7 +97,7 @@ def test_a_server_in_flowers_bundle_writes_the_report(bundle, tmp_path):
 import sys
 from pathlib import Path
 import fcl_flower
-from fcl_flower.results.report import write_report
+from fcl_flower.results.report.run_page import write_report
 print(fcl_flower.__file__)
 write_report(Path(sys.argv[1]))
 """

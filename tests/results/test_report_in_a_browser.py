@@ -10,7 +10,8 @@ from browser import CHROMIUM, look
 from pages import numbers_of, parsed, pictures
 from run_folders import make_concept_run, make_run, synthetic_scenario, write
 
-from fcl_flower.results.report import write_comparison, write_report
+from fcl_flower.results.report.comparison import write_comparison
+from fcl_flower.results.report.run_page import write_report
 
 pytestmark = [
     pytest.mark.browser,

@@ -1,6 +1,5 @@
 """Reads what a page of a report shows."""
 
-import html
 import json
 import re
 import xml.etree.ElementTree as ET
@@ -41,50 +40,38 @@ def headings(page):
     return [words(heading) for heading in page.iter("h2")]
 
 
-def hints(picture):
-    """Return what is told of each point: text -> (trace, place).
-
-    The place of a point is (x, y), that of a cell of a heat map (row, column, value).
-    """
-    found = {}
-    for trace in picture["data"]:
-        for place, text in enumerate(trace.get("hovertext", ())):
-            if trace["type"] == "heatmap":
-                for column, one in enumerate(text):
-                    if one:
-                        value = trace["z"][place][column]
-                        found[html.unescape(one)] = trace, (place, column, value)
-            elif trace["y"][place] is not None:
-                point = trace["x"][place], trace["y"][place]
-                found[html.unescape(text)] = trace, point
-    return found
-
-
-def lines_of(picture):
-    """Return x and y of each line, by its name without its last value."""
+def tiles(page):
+    """Return the figure and the meaning of each tile by its name."""
     return {
-        trace["legendgroup"]: (trace["x"], trace["y"], trace)
-        for trace in picture["data"]
-        if "lines" in trace.get("mode", "") and trace.get("hoverinfo") != "skip"
+        tile.find("dt").text: [words(one) for one in tile.iter("dd")]
+        for tile in page.iter("div")
+        if tile.get("class") == "tile"
     }
 
 
-def band_of(picture, name):
-    """Return (x, y) of the corners of the band around a line."""
-    (band,) = (
-        trace
+def verdicts(page):
+    """Return the tone of each sentence that is set apart."""
+    return {
+        words(p): p.get("class").removeprefix("verdict").strip()
+        for p in page.iter("p")
+        if (p.get("class") or "").startswith("verdict")
+    }
+
+
+def lines_of(picture):
+    """Return x, y and the rest of each line, by its whole name."""
+    return {
+        trace["meta"][0]: (trace["x"], trace["y"], trace)
         for trace in picture["data"]
-        if trace.get("fill") and trace["legendgroup"] == name
-    )
-    return [*zip(band["x"], band["y"], strict=True)]
+        if "lines" in trace.get("mode", "") and "meta" in trace
+    }
 
 
 def marks_of(picture):
     """Return row and column of the cells that bear a dot."""
     return {
         (round(y), round(x))
-        for trace in picture["data"]
-        if trace.get("name") == "marked"
+        for trace in picture["data"][1:]
         for x, y in zip(trace["x"], trace["y"], strict=True)
     }
 
@@ -99,13 +86,8 @@ def require_layout(page):
     for figure, place in zip(drawn, places, strict=True):
         assert place.get("style") == f"height:{figure['layout']['height']}px"
         for trace in figure["data"]:
-            if trace["type"] == "heatmap":
-                assert len({*map(len, trace["z"])}) == 1
-                shape = [len(trace["z"]), len(trace["z"][0])]
-                assert shape == [len(trace["hovertext"]), len(trace["hovertext"][0])]
-            else:
+            if trace["type"] != "heatmap":
                 assert len(trace["x"]) == len(trace["y"])
-                assert len(trace.get("hovertext", trace["x"])) == len(trace["x"])
     for table in page.iter("table"):
         columns = len(table.findall("thead/tr/th"))
         assert {len(row) for row in table.findall("tbody/tr")} <= {columns}

@@ -1,52 +1,62 @@
-"""The page of one run."""
+"""The page of one run: a heading, a note and parts for each thing there is to see."""
 
-from collections.abc import Iterator
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from fcl_flower.core.errors import refuse
+from fcl_flower.results import metrics as measures
+from fcl_flower.results.events import Hidden, Progress, Round, Summary, TaskInfo
 from fcl_flower.results.metrics import Accuracy
-from fcl_flower.results.report.charts.lines import Series, lines
-from fcl_flower.results.report.html import numbers
-from fcl_flower.results.report.html.content import (
-    Block,
+from fcl_flower.results.record import Record, read
+from fcl_flower.results.report import charts, diagnostics, wording
+from fcl_flower.results.report.charts import (
+    BarChart,
     Chart,
+    LineChart,
+    MatrixChart,
+    Series,
+)
+from fcl_flower.results.report.page import (
+    Block,
+    Part,
+    Row,
     Section,
+    Text,
+    Tiles,
     Verdict,
     charts_of,
+    page,
+    write_page,
 )
-from fcl_flower.results.report.html.page import page, write_page
-from fcl_flower.results.report.reader import Run, read_run
-from fcl_flower.results.report.schema import Round
-from fcl_flower.results.report.sections.accuracy import (
-    accuracy_section,
-    classes_seen_section,
-    clients_section,
-    concepts_accuracy_section,
-    forgetting_section,
-    matrix_section,
-)
-from fcl_flower.results.report.sections.adapters.attention import attention_section
-from fcl_flower.results.report.sections.adapters.selection import overlap_section
-from fcl_flower.results.report.sections.classes import classes_section
-from fcl_flower.results.report.sections.clusters import clustering_sections
-from fcl_flower.results.report.sections.headline import headline
-from fcl_flower.results.report.sections.left_out import left_out_section
-from fcl_flower.results.report.sections.settings import (
-    concepts_section,
-    scenario_section,
-    settings_section,
-)
-from fcl_flower.results.report.sections.traffic import traffic_section
-from fcl_flower.results.report.sections.under_way import under_way
-from fcl_flower.results.report.so_far import read_so_far
+from fcl_flower.results.report.wording import LEGIBLE, OPEN, Cell, Table, Value
+
+MULTIPLES = 10
+"""Clients up to which each gets a small matrix of its own, and a dot in the bars."""
+NOTICEABLE = 0.0005
+"""A difference below this is 0.000 on the page and is not called one."""
+ELSEWHERE = {"head": "model", "client_fraction": "federation"}
+"""Sections of those keys of a summary's ``training`` that are of another one."""
+KINDS = {
+    "base": "var(--c0)",
+    "adapters": "var(--c1)",
+    "heads": "var(--c2)",
+    "masks": "var(--c3)",
+    "meta": "var(--c7)",
+}
+"""Colours of well-known kinds of payload, in the order in which they are shown."""
+SPLITS = ("train", "valid", "test")
+
+Tile = tuple[str, Value, Value]
 
 
 def write_report(folder: Path) -> Path:
     """Write ``report.html`` into a run folder and return its path.
-
-    Args:
-        folder: see `report_page`.
 
     Raises:
         ConfigError: a file is missing or not what it should be; names the file.
@@ -55,147 +65,609 @@ def write_report(folder: Path) -> Path:
 
 
 def report_page(folder: Path, *, live: bool = False) -> str:
-    """Return the page of a run; of one that is under way, what there is so far.
+    """Make the page of a run; of one that is under way, what there is so far.
 
     Args:
-        folder: holds ``summary.json``, ``accuracy.csv``, ``rounds.jsonl``,
-            ``scenario.json`` and, for a strategy with foreign adapters,
-            ``attention.json`` and, where it selects them, ``overlap.json``; for one
-            that tells hidden concepts apart ``concepts.json``. Of a run under way
-            ``begun.json`` and ``progress.json`` in place of the first.
+        folder: of the run.
         live: see `page`.
 
     Raises:
         ConfigError: see `write_report`.
     """
-    run = read_so_far(folder)
-    summary = run.summary
-    count = numbers.plural(summary.tasks, summary.full_noun)
-    local_only = ", local-only: no communication" if summary.local_only else ""
+    record = read(folder)
+    about = record.about
+    tasks = wording.plural(about.tasks, wording.full_noun(about))
+    alone = ", local-only: no communication" if about.local_only else ""
+    made = about.environment.describe()
     return page(
-        summary.label if summary.progress is None else f"{summary.label}, under way",
-        f"{summary.strategy} on {summary.data}, model "
-        f"{summary.model}, {numbers.plural(summary.clients, 'client')}, {count}, "
-        f"{summary.steps}, seed {summary.seed}{local_only}",
-        _body(run),
-        f"{_made(run)}Made from {_files(run)}.",
+        about.label if record.finished else f"{about.label}, under way",
+        f"{about.strategy} on {wording.data(about)}, model {about.model}, "
+        f"{wording.plural(about.clients, 'client')}, {tasks}, {wording.steps(about)}, "
+        f"seed {about.seed}{alone}",
+        _body(record),
+        (f"Run: {made}. " if made else "") + "Made from the files of the run's folder.",
         live=live,
     )
 
 
 def run_charts(folder: Path) -> list[Chart]:
-    """Return the charts of a run's page, in their order.
+    """List the charts of a finished run's page, in their order.
 
     Raises:
-        ConfigError: see `write_report`.
+        ConfigError: see `write_report`; the run has not finished.
     """
-    return charts_of(_body(read_run(folder)))
+    record = read(folder)
+    if not record.finished:
+        raise refuse("folder", str(folder), "that of a finished run")
+    return charts_of(_body(record))
 
 
-def _made(run: Run) -> str:
-    told = run.summary.environment.told
-    return f"Run: {told}. " if told else ""
+def _body(record: Record) -> Iterator[Block]:
+    hidden = record.about.hidden
+    yield from map(Verdict, _headlines(record))
+    progress = [] if record.progress is None else _progress(record, record.progress)
+    yield Tiles([*progress, *_tiles(record.summary)])
+    yield from _accuracy(record)
+    yield from _clients_and_classes(record)
+    yield from _rounds(record)
+    for one in record.diagnostics.values():
+        yield from diagnostics.sections(one, record)
+    yield _scenario(record) if hidden is None else _concepts(record, hidden)
+    yield _settings(record.summary)
 
 
-def _files(run: Run) -> str:
-    begun = ["begun.json", "progress.json"]
-    names = ["summary.json"] if run.summary.progress is None else begun
-    names += ["accuracy.csv", "rounds.jsonl", "scenario.json"]
-    names += [] if run.attention is None else ["attention.json"]
-    names += [] if run.overlap is None else ["overlap.json"]
-    names += [] if run.clusterings is None else ["concepts.json"]
-    return f"{', '.join(names[:-1])} and {names[-1]}"
+# ---- the head
 
 
-def _body(run: Run) -> Iterator[Block]:
-    summary = run.summary
-    if summary.progress is not None:
-        yield from under_way(summary, summary.progress, run.rounds)
-    else:
-        yield headline(summary)
-        if count := summary.untrained_client_tasks:
-            every = summary.clients * summary.tasks
-            yield Verdict(numbers.untrained(count, every))
-    yield from _accuracy(run)
-    if run.clusterings is not None:
-        yield from clustering_sections(run.clusterings, run)
-    yield from _by_client_and_class(run)
-    if run.rounds:
-        yield _rounds(run.rounds)
-        yield traffic_section(summary, run.rounds)
-    if any(one.failed for one in run.rounds):
-        yield left_out_section(run.rounds)
-    if run.attention is not None:
-        yield attention_section(run.attention)
-    if run.overlap is not None:
-        yield overlap_section(run.overlap)
-    if summary.hidden is None:
-        yield scenario_section(run.scenario)
-    else:
-        yield concepts_section(run.scenario, summary.hidden)
-    yield settings_section(summary)
+def _headlines(record: Record) -> Iterator[str]:
+    """Say what a reader should know first."""
+    if not record.finished:
+        yield (
+            f"This run has not finished: it is {where(record.progress)}. All numbers "
+            f"are those so far.{_last_heard(record.progress)}"
+        )
+    if np.isnan(record.latest).all():
+        yield "No accuracy was measured" + ("." if record.finished else " so far.")
+        return
+    ends = "ends" if record.finished else "is so far"
+    known = measures.mean_measured(record.latest, axis=1)
+    if (~np.isnan(known)).sum() > 1:
+        best, worst = int(np.nanargmax(known)), int(np.nanargmin(known))
+        yield (
+            f"Client {best} {ends} best ({known[best]:.3f}), client {worst} worst "
+            f"({known[worst]:.3f})."
+        )
+    if record.about.hidden is None and record.finished and record.about.tasks > 1:
+        yield from _forgotten(record)
+    if count := record.summary.untrained_client_tasks:
+        yield wording.untrained(count, record.about.clients * record.about.tasks)
 
 
-def _accuracy(run: Run) -> Iterator[Block]:
-    """Yield the sections on accuracy and catastrophic forgetting."""
-    summary, finished = run.summary, run.summary.progress is None
-    if np.isnan(run.accuracy).all():
-        so_far = "" if finished else " so far"
-        yield Section(f"No accuracy was measured{so_far}", "No client was evaluated.")
-    elif summary.hidden is not None:
-        yield concepts_accuracy_section(run)
-    elif summary.tasks > 1:
-        if finished and summary.scenario == "class-incremental":
-            yield classes_seen_section(summary)
-        yield accuracy_section(run)
-        if finished:
-            yield forgetting_section(run)
-        yield matrix_section(run)
+def _forgotten(record: Record) -> Iterator[str]:
+    """Say what was forgotten."""
+    lost = measures.mean_measured(measures.forgetting_per_task(record.accuracy), axis=0)
+    if np.isnan(lost).all():
+        return
+    worst, count = int(np.nanargmax(lost)), int((lost >= NOTICEABLE).sum())
+    if not count:
+        yield "Nothing was forgotten: no task lost accuracy as later ones were learned."
+        return
+    yield (
+        f"Task {worst} was forgotten most: it ends {lost[worst]:.3f} below its best; "
+        f"{count} of {wording.plural(len(lost), 'earlier task')} lost accuracy."
+    )
 
 
-def _by_client_and_class(run: Run) -> Iterator[Block]:
-    """Yield the sections on whose accuracy it is, and of which classes."""
-    if run.summary.clients > 1 and not np.isnan(run.accuracy).all():
-        yield clients_section(run)
-    if run.summary.per_class:
-        yield classes_section(run.summary)
+def where(progress: Progress | None) -> str:
+    """Say at which task and round a run is."""
+    if progress is None:
+        return wording.UNKNOWN
+    if not progress.round:
+        return "starting"
+    task = f"task {progress.task} of 0 to {progress.tasks - 1}, "
+    step = f"round {progress.round} of {progress.rounds}"
+    return f"at {task if progress.tasks > 1 else ''}{step}"
 
 
-def _rounds(rounds: list[Round]) -> Section:
-    """Return how validation accuracy and training loss went, round by round."""
-    at = np.array([r.round for r in rounds])
-    curves = [
-        Series(
-            "validation accuracy", at, _curve(rounds, "valid_accuracy"), "var(--c2)"
-        ),
-        Series("training loss", at, _curve(rounds, "loss"), "var(--c1)"),
+def time_left(progress: Progress | None) -> str:
+    """Say how long the rest will take."""
+    if progress is None or progress.left is None:
+        return wording.UNKNOWN
+    return f"about {wording.duration(progress.left)}"
+
+
+def _last_heard(progress: Progress | None) -> str:
+    """Say when the run was last heard of, by which one sees that it has died."""
+    if progress is None or not progress.at:
+        return ""
+    at = datetime.fromtimestamp(progress.at, UTC)
+    return f" It was last heard of on {at:%Y-%m-%d at %H:%M:%S} UTC."
+
+
+def _progress(record: Record, progress: Progress) -> Iterator[Tile]:
+    """List how far a run is."""
+    done = "of the rounds are finished"
+    if progress.clients:
+        count = wording.plural(progress.clients, "client")
+        done += f"; in this one {progress.clients_done} of {count} have answered"
+    yield "Progress", wording.share(len(record.rounds) / progress.rounds), done
+    yield "Time left", time_left(progress), "foretold from the rounds so far"
+    unused = sum(len(one.failed) for one in record.rounds)
+    what = "replies of clients that were refused, late or missing"
+    yield "Not used", str(unused), what
+
+
+def _tiles(summary: Summary) -> Iterator[Tile]:
+    """List the headline figures that are known."""
+    for one in wording.MEASURES:
+        value = one.of(summary)
+        if value is None or (
+            one.key == wording.BEFORE and value == summary.average_accuracy
+        ):
+            continue
+        meaning = one.meaning.format(noun=wording.noun(summary))
+        yield one.name, one.show(value), meaning
+    if (privacy := summary.privacy) is not None:
+        hidden = {
+            "client": "all data of a client",
+            "example": "one example of a client",
+        }
+        budget = f", of a budget of {privacy.budget:g}" if privacy.budget else ""
+        observer = "the server" if privacy.observer == "server" else "other clients"
+        yield (
+            "Differential privacy",
+            f"ε = {privacy.epsilon:.3g}",
+            f"at δ = {privacy.delta:g}{budget}; hides {hidden[privacy.unit]} from "
+            f"{observer}",
+        )
+
+
+# ---- accuracy
+
+
+def _accuracy(record: Record) -> Iterator[Section]:
+    """Show how accuracy went: over classes, tasks or concepts seen."""
+    about, mean = record.about, wording.mean_over(record.about.clients, "client")
+    if about.hidden is not None:
+        yield Section(
+            "Accuracy of every hidden concept",
+            f"One line per concept, {mean}, on test data. Each client is tested on all "
+            "concepts.",
+            _over_rounds(record),
+        )
+    if about.hidden is not None or about.tasks == 1 or np.isnan(record.accuracy).all():
+        return
+    if record.finished and about.scenario == "class-incremental":
+        yield Section(
+            "Accuracy over all classes seen",
+            "Fraction of right answers among the test samples of all classes so far, "
+            "each sample once; the task of a sample is not given to the model.",
+            _over_classes(record.summary),
+        )
+    by_task = measures.mean_measured(record.accuracy, axis=0)
+    yield Section(
+        "Accuracy of every task",
+        f"One line per task, {mean}, on test data. Every line starts where its task "
+        "was learned.",
+        [_over_tasks(by_task)],
+    )
+    if record.finished:
+        yield Section(
+            "Catastrophic forgetting",
+            "Best accuracy before the last task minus the final accuracy (Chaudhry et "
+            f"al., 2018). Bars: {mean}; dots: single clients where they are few. Below "
+            "zero a task is better than it ever was.",
+            _forgetting(record.accuracy),
+        )
+    matrix = "Accuracy on every task after every task"
+    yield Section(
+        matrix,
+        f"a[t, i]: accuracy on task i after learning task t, {mean}. The diagonal is "
+        "the accuracy of each task just after it was learned, the last row the end.",
+        [_triangle(by_task, _limits(by_task), f"{matrix}, {mean}")],
+    )
+
+
+def _over_rounds(record: Record) -> list[Part]:
+    rounds, accuracy = record.evaluations()
+    by_concept = measures.mean_measured(accuracy, axis=1)
+    series = [
+        Series(one.name, rounds.tolist(), column, charts.category_colour(k))
+        for k, (one, column) in enumerate(
+            zip(record.tasks[0], by_concept.T, strict=True)
+        )
+        if not np.isnan(column).all()
     ]
-    known = [one for one in curves if not np.isnan(one.values).all()]
-    troubled = [r.round for r in rounds if r.failed]
-    trouble = (
-        f"in {numbers.plural(len(troubled), 'round')} a reply is missing"
-        if troubled
-        else "every reply arrived"
+    what = "Accuracy per concept over rounds"
+    return [LineChart(what, "round", series)] if series else []
+
+
+def _over_classes(summary: Summary) -> list[Part]:
+    seen = np.array(summary.sample_accuracy, np.float64)
+    if np.isnan(seen).all():
+        return []
+    line = Series("all classes seen", range(len(seen)), seen, "var(--c1)")
+    what = "Accuracy over all classes seen, after each task"
+    return [LineChart(what, "task", [line])]
+
+
+def _over_tasks(by_task: Accuracy) -> LineChart:
+    tasks = len(by_task)
+    series = [
+        Series(f"task {i}", range(tasks), column, charts.task_colour(i, tasks))
+        for i, column in enumerate(by_task.T)
+        if not np.isnan(column).all()
+    ]
+    what = "Accuracy of every task over time"
+    return LineChart(what, "task", series)
+
+
+def _forgetting(accuracy: Accuracy) -> list[Part]:
+    per_client = measures.forgetting_per_task(accuracy)
+    means = measures.mean_measured(per_client, axis=0)
+    if np.isnan(means).all():
+        return []
+    tasks = range(len(means))
+    colours = ["var(--c4)" if mean > 0 else "var(--c2)" for mean in means]
+    # Above some ten clients the dots would merge into bars of their own.
+    clients = per_client if len(per_client) <= MULTIPLES else per_client[:0]
+    chart = BarChart(
+        "Forgetting of every task",
+        "task",
+        [Series("mean", tasks, means, colours)],
+        "forgetting",
+        [Series(f"client {c}", tasks, values) for c, values in enumerate(clients)],
     )
-    if not known:
-        return Section(f"Training: {trouble}", "Neither loss nor accuracy is known.")
-    note = "Mean over the clients that replied."
-    if len({r.task for r in rounds}) > 1:
-        note += " Bands: the task being learned."
-    if troubled:
-        note += " Triangles: rounds in which a client that was asked did not reply."
-    first, last = (known[0].values[~np.isnan(known[0].values)][i] for i in (0, -1))
-    tasks = [r.task for r in rounds]
+    return [chart]
+
+
+def _triangle(
+    cells: Accuracy, limits: tuple[float, float], what: str, caption: str = ""
+) -> MatrixChart:
+    """Chart ``a[t, i]``; with a caption it is a small one among others."""
+    tasks = [*map(str, range(len(cells)))]
+    titles = ("after task", "on task")
+    return MatrixChart(
+        what, titles, tasks, tasks, cells, limits=limits, caption=caption
+    )
+
+
+def _limits(accuracy: Accuracy) -> tuple[float, float]:
+    """Find multiples of 0.05 that enclose every accuracy, at least 0.05 apart."""
+    low = math.floor(float(np.nanmin(accuracy)) * 20 + 1e-9)
+    high = math.ceil(float(np.nanmax(accuracy)) * 20 - 1e-9)
+    return low / 20, max(high, low + 1) / 20
+
+
+# ---- clients and classes
+
+
+def _clients_and_classes(record: Record) -> Iterator[Section]:
+    """Show whose accuracy it is, and of which classes."""
+    last, noun = "final" if record.finished else "latest", wording.noun(record.about)
+    if record.about.clients > 1 and not np.isnan(record.accuracy).all():
+        note, picture = _each_client(record, noun, last)
+        yield Section("Accuracy of every client", note, [picture])
+    rows = sorted(record.summary.per_class, key=lambda one: (one.recall, one.name))
+    table = Table(
+        ["class", "tested", "recall", "precision", "F1"],
+        [
+            [
+                one.name,
+                f"{one.tested:,}",
+                *map(wording.fraction, (one.recall, one.precision, one.f1)),
+            ]
+            for one in rows
+        ],
+        "classes",
+        folded="Show every class" if len(rows) > OPEN else "",
+    )
+    yield Section(
+        "Accuracy of every class",
+        "After the last task, over the test samples of all clients, worst first. "
+        "Recall: fraction of a class's samples that were answered rightly; precision: "
+        "fraction of its answers that were right; F1: the harmonic mean of the two.",
+        [table] if rows else [],
+    )
+
+
+def _each_client(record: Record, noun: str, last: str) -> tuple[str, Part]:
+    limits = low, high = _limits(record.accuracy)
+    final = measures.mean_measured(record.latest, axis=1)
+    ends = "ends" if record.finished else "is so far"
+    in_order = record.about.tasks > 1 and record.about.hidden is None
+    if len(final) <= MULTIPLES and in_order:
+        triangles = [
+            _triangle(
+                cells,
+                limits,
+                f"Accuracies of client {client}",
+                f"client {client}: {ends} at {wording.fraction(final[client])}",
+            )
+            for client, cells in enumerate(record.accuracy)
+        ]
+        note = f"The matrix of each client; pale is {low:.2f}, strong is {high:.2f}."
+        return note, Row(triangles)
+    note = f"{last.capitalize()} accuracy of every client on each of its {noun}s."
+    shown = [*range(len(final))]
+    if len(final) > LEGIBLE:
+        half = LEGIBLE // 2
+        ranked = np.argsort(-final, kind="stable").tolist()
+        # Behind this one are those who were not measured.
+        end = max(int((~np.isnan(final)).sum()), LEGIBLE)
+        shown = ranked[:half] + ranked[end - half : end]
+        note += (
+            f" Shown are the best {half} and the worst {half} of {len(final):,} "
+            "clients."
+        )
+    chart = MatrixChart(
+        f"{last.capitalize()} accuracy of every client on every {noun}",
+        ("client", noun),
+        [*map(str, shown)],
+        [*map(str, range(record.about.tasks))],
+        record.latest[shown],
+        limits=limits,
+    )
+    return note, chart
+
+
+# ---- rounds and bytes
+
+
+def _rounds(record: Record) -> Iterator[Section]:
+    """Show how training went, what travelled, and who was left out."""
+    rounds = record.rounds
+    yield Section(
+        "Training, round by round",
+        "Mean over the clients that replied. Bands: the task being learned. Triangles: "
+        "rounds in which a client that was asked did not reply.",
+        _curves(rounds),
+    )
+    yield Section(
+        "Bytes that travelled",
+        "Bytes of the messages as they are sent, over all clients of a round: first up "
+        "(clients to server), then down, on the same scale. Nominal bytes are the "
+        "papers' count: 4 for each non-zero parameter, none for indices, masks and "
+        "headers.",
+        _traffic(record),
+    )
+    yield Section(
+        "Clients left out of a round",
+        "An update or an evaluation was refused, came late or did not come. The reason "
+        "is that of the last time, in the words of the server; it may quote what the "
+        "client sent.",
+        _left_out(rounds),
+    )
+
+
+def _curves(rounds: Sequence[Round]) -> list[Part]:
+    found: list[Part] = []
+    for name, key, colour in (
+        ("Validation accuracy", "valid_accuracy", "var(--c2)"),
+        ("Training loss", "loss", "var(--c1)"),
+    ):
+        values = np.array([getattr(one, key) for one in rounds], np.float64)
+        if np.isnan(values).all():
+            continue
+        line = Series(name.lower(), [one.round for one in rounds], values, colour)
+        chart = LineChart(
+            name,
+            "round",
+            [line],
+            name.lower(),
+            [one.task for one in rounds],
+            [one.round for one in rounds if one.failed],
+        )
+        found.append(chart)
+    return found
+
+
+def _traffic(record: Record) -> list[Part]:
+    up, down = record.summary.bytes_by_kind.up, record.summary.bytes_by_kind.down
+    ways = [
+        up,
+        down,
+        *(way for r in record.rounds for way in (r.bytes_up, r.bytes_down)),
+    ]
+    present = {kind for way in ways for kind, count in way.items() if count}
+    kinds = [kind for kind in KINDS if kind in present]
+    kinds += sorted(present.difference(kinds))
+    if not kinds or not record.rounds:
+        return []
+    further = (f"var(--c{4 + i % 3})" for i in range(len(kinds)))
+    colours = {kind: KINDS.get(kind) or next(further) for kind in kinds}
+    at = [one.round for one in record.rounds]
+    sizes = {
+        way: [
+            np.array(
+                [getattr(one, f"bytes_{way}").get(kind, 0) for one in record.rounds]
+            )
+            for kind in kinds
+        ]
+        for way in ("up", "down")
+    }
+    most = max(float(np.sum(values, axis=0).max()) for values in sizes.values())
+    pictures = [
+        BarChart(
+            f"Bytes {way} in each round",
+            "round",
+            [
+                Series(kind, at, values, colours[kind])
+                for kind, values in zip(kinds, counts, strict=True)
+            ],
+            "",
+            limits=(0.0, most),
+            tasks=[one.task for one in record.rounds],
+            stacked=True,
+        )
+        for way, counts in sizes.items()
+    ]
+    return [*pictures, _totals(record.summary, kinds)]
+
+
+def _totals(summary: Summary, kinds: Sequence[str]) -> Table:
+    up, down = summary.bytes_by_kind.up, summary.bytes_by_kind.down
+    sizes = [(kind, up.get(kind, 0), down.get(kind, 0)) for kind in kinds]
+    sizes += [
+        ("all", summary.bytes_up, summary.bytes_down),
+        ("nominal", summary.nominal_bytes_up, summary.nominal_bytes_down),
+    ]
+    return Table(
+        ["kind", "up", "down", "both"],
+        [
+            [kind, *map(wording.size_exact, (sent, received, sent + received))]
+            for kind, sent, received in sizes
+        ],
+        "traffic",
+    )
+
+
+def _left_out(rounds: Sequence[Round]) -> list[Part]:
+    times = Counter(client for one in rounds for client in one.failed)
+    last = {client: one for one in rounds for client in one.failed}
+    rows = [
+        [
+            str(client),
+            last[client].reasons.get(client, wording.UNKNOWN),
+            str(times[client]),
+            str(last[client].round),
+        ]
+        for client in sorted(times)
+    ]
+    folded = "Show the reasons" if len(rows) > OPEN else ""
+    head = ["client", "last reason", "times", "last in round"]
+    return [Table(head, rows, "left-out", 2, folded)] if rows else []
+
+
+# ---- what was run
+
+
+def _scenario(record: Record) -> Section:
+    """Show who learns which classes in which order, with counts of examples."""
+    scenario, streams = record.scenario, record.tasks
+    clients, longest = len(streams), max(map(len, streams))
+    tasks = f"{wording.plural(clients, 'client')}, {wording.plural(longest, 'task')}"
+    if not scenario.datasets:
+        most = wording.plural(scenario.classes_per_task or 0, "class")
+        note = (
+            f"A task has up to {most}. What is in the tasks, and how many examples, is "
+            "known to the client only."
+        )
+        return Section("Local data", note, [Text(f"{tasks} each.")])
+    rows: list[list[Value]] = [
+        [str(client), *map(_task, stream), *[""] * (longest - len(stream))]
+        for client, stream in enumerate(streams)
+    ]
+    folded = "Show every client's tasks" if clients > MULTIPLES else ""
+    head = ["client", *(f"task {t}" for t in range(longest))]
     return Section(
-        f"{known[0].name.capitalize()} starts at {first:.3f} and is {last:.3f} in the "
-        f"last round; {trouble}",
-        note,
-        *(
-            lines([one], "round", one.name.capitalize(), one.name, tasks, troubled)
-            for one in known
-        ),
+        "Tasks",
+        f"{tasks} at most, {_drawn(record)} Under each task: its class group, its "
+        "classes, and these three counts.",
+        [Table(head, rows, "scenario", longest + 1, folded)],
     )
 
 
-def _curve(rounds: list[Round], key: str) -> Accuracy:
-    return np.array([getattr(one, key) for one in rounds], np.float64)
+def _concepts(record: Record, hidden: Hidden) -> Section:
+    """Show what the hidden concepts are and when clients have their data."""
+    rows = []
+    for number, chunks in enumerate(zip(*record.tasks, strict=True)):
+        counts = [sum(getattr(t, split) for t in chunks) for split in SPLITS]
+        name, classes = chunks[0].name, ", ".join(chunks[0].class_names)
+        rows.append([str(number), name, classes, *(f"{count:,}" for count in counts)])
+    stream = "Each round a client has all concepts at once, with all its examples."
+    if hidden.mean_duration:
+        duration = f"every {hidden.mean_duration} rounds on average"
+        drawn = "each round" if hidden.mean_duration == 1 else duration
+        who = "Client and server know" if hidden.reveal_ids else "Nobody knows"
+        stream = (
+            f"Each round a client has one concept, drawn anew {drawn}, with up to "
+            f"{hidden.window:,} of its training examples of it. {who} which."
+        )
+    return Section(
+        "Hidden concepts",
+        f"{wording.plural(record.about.clients, 'client')}, {_drawn(record)} {stream} "
+        "The counts are totals over clients; no two clients have an example in common.",
+        [Table(["concept", "name", "classes", *SPLITS], rows, "concepts", 3)],
+    )
+
+
+def _drawn(record: Record) -> str:
+    scenario, tasks = (
+        record.scenario,
+        [one for stream in record.tasks for one in stream],
+    )
+    classes = len({name for task in tasks for name in task.class_names})
+    train, valid, test = (
+        sum(getattr(task, split) for task in tasks) for split in SPLITS
+    )
+    return (
+        f"{wording.plural(classes, 'different class')}; scenario {scenario.name}, "
+        f"drawn with seed {scenario.seed} from {', '.join(scenario.datasets)}: "
+        f"{train:,} training, {valid:,} validation and {test:,} test examples."
+    )
+
+
+def _task(task: TaskInfo) -> Cell:
+    group = "" if task.group is None else f"group {task.group}"
+    counts = f"{task.train:,} / {task.valid:,} / {task.test:,}"
+    lines = (group, ", ".join(task.class_names), counts)
+    return Cell(task.name, lines=tuple(line for line in lines if line))
+
+
+def _settings(summary: Summary) -> Section:
+    """Show every setting of the run, and the command that repeats it if known."""
+    command: list[Part] = []
+    if summary.command is not None:
+        command = [
+            Text("This command runs the same again:"),
+            Text(summary.command, verbatim=True),
+        ]
+    table = Table(["setting", "value"], [*_rows(summary)], "settings", words=2)
+    note = "How the run was made, by the names of the configuration."
+    return Section("Settings", note, [*command, table])
+
+
+def _rows(summary: Summary) -> Iterator[tuple[str, str]]:
+    extent: dict[str, Any] = {"tasks": summary.tasks}
+    if summary.hidden is not None:
+        extent = {"concepts": summary.tasks, **dict(summary.hidden)}
+    sections: dict[str, dict[str, Any]] = {
+        "strategy": {
+            "name": summary.strategy,
+            "local_only": summary.local_only,
+            **summary.params,
+        },
+        "scenario": {"name": summary.scenario, "clients": summary.clients, **extent},
+        "data": {"datasets": summary.dataset},
+        "model": {"name": summary.model},
+        "training": {},
+        "federation": {
+            "rounds_per_task": summary.rounds,
+            "rounds in all": summary.total_rounds,
+        },
+        "privacy": {} if summary.privacy is None else dict(summary.privacy),
+        "run": {"seed": summary.seed},
+    }
+    for key, value in summary.training.items():
+        sections[ELSEWHERE.get(key, "training")][key] = value
+    made = {key: value for key, value in summary.environment if value is not None}
+    yield from _flat(sections)
+    yield from _flat(summary.remarks)
+    yield from _flat(made)
+
+
+def _flat(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """List nested settings by dotted names, in the order of the file."""
+    for key, value in params.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", _shown(value)
+
+
+def _shown(value: object) -> str:
+    """Write a value as JSON and TOML do: ``true``, not ``True``."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "none" if value is None else str(value)

@@ -16,8 +16,9 @@ from fcl_flower.results import tables
 from fcl_flower.results.diagnostics.operations import OperationDiagnostics
 from fcl_flower.results.measures import memory
 from fcl_flower.results.measures.memory import PeakMemory
-from fcl_flower.results.report import write_comparison, write_report
-from fcl_flower.results.report.html import numbers
+from fcl_flower.results.report import wording
+from fcl_flower.results.report.comparison import write_comparison
+from fcl_flower.results.report.run_page import write_report
 from fcl_flower.results.result import Result
 
 MB = 1 << 20
@@ -109,7 +110,7 @@ def test_tables_sheets_and_pages_show_what_is_known(tmp_path):
     (known, unknown) = table_of(comparison, "methods")
     for title, value in (("peak memory", "500 MB"), ("multiply-adds", "2e+12")):
         assert known[head.index(title)] == value
-        assert unknown[head.index(title)] == numbers.UNKNOWN
+        assert unknown[head.index(title)] == wording.UNKNOWN
     assert (first["multiply_adds"], second["multiply_adds"]) == (2e12, None)
     column = methods.columns.index("peak_memory")
     assert [row[column] for row in methods.rows] == [5e8, None]

@@ -16,7 +16,7 @@ from fcl_flower.results.measures.forward_transfer import (
     forward_transfer,
     forward_transfers,
 )
-from fcl_flower.results.report import write_comparison
+from fcl_flower.results.report.comparison import write_comparison
 from fcl_flower.results.result import Result
 
 NAN = math.nan

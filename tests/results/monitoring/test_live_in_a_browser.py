@@ -8,7 +8,7 @@ from run_folders import make_run, make_under_way
 
 from fcl_flower.results.monitoring import live as live_module
 from fcl_flower.results.monitoring.live import LivePage, live
-from fcl_flower.results.report import report_page
+from fcl_flower.results.report.run_page import report_page
 
 pytestmark = [
     pytest.mark.browser,
@@ -23,7 +23,7 @@ Object.defineProperty(document, "hidden", { get: () => seen.length === 0 });
 addEventListener("securitypolicyviolation", e => refused.push(e.blockedURI));
 const chart = () => document.querySelector('[aria-label^="Accuracy of every task"]');
 const heading = () => [...document.querySelectorAll("h2")].find(
-  h => h.textContent.startsWith("Tasks are learned")).getBoundingClientRect().top;
+  h => h.textContent.startsWith("Accuracy on every task")).getBoundingClientRect().top;
 const look = () => ({
   title: document.title, range: chart().layout.xaxis.range, mine: chart().mine,
   lines: chart().data.filter(one => one.hoverinfo !== "skip").length,

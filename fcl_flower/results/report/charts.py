@@ -1,0 +1,576 @@
+"""The four kinds of charts: plain data drawn by Plotly, and their numbers as a table.
+
+Exports draw the same data with Matplotlib.
+"""
+
+import html
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, ClassVar, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import plotly.graph_objects as go
+
+from fcl_flower.results.report import wording
+from fcl_flower.results.report.wording import Table
+
+Values: TypeAlias = npt.NDArray[np.float64] | npt.NDArray[np.int64]
+Trace: TypeAlias = dict[str, Any]
+"""One of Plotly's, or a part of one; colours as ``var(--name)`` of the style sheet."""
+
+LONGEST = 30
+"""Characters of a name beside a picture."""
+NUMBERED = 18
+"""Columns of a matrix up to which a cell has its number in it."""
+_DOT = {"color": "var(--muted)", "size": 5}
+_TASKS = np.array([[217, 150, 43], [42, 145, 136], [91, 111, 200]])
+"""Red, green and blue of the first, the middle and the last task."""
+
+
+# ---- what is drawn
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Series:
+    """Numbers that belong together: a line, or the columns of one colour.
+
+    Attributes:
+        name: in the legend.
+        at: tasks, rounds or other places along the x axis, ascending.
+        values: one for each of ``at``, NaN where there is none.
+        colour: of CSS; of columns there may be one for each.
+        spread: half height of a band or a whisker, shape of ``values``; None for none.
+        dashed: for a run without communication.
+    """
+
+    name: str
+    at: Sequence[int]
+    values: Values
+    colour: str | Sequence[str] = "var(--muted)"
+    spread: Values | None = None
+    dashed: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class LineChart:
+    """Values (y) after each step (x); the legend has the last of each.
+
+    Attributes:
+        what: description of the picture.
+        step: what the lines go over, ``task`` or ``round``.
+        series: at least one, each with a value that is not NaN.
+        title: of the y axis.
+        tasks: of each round, as bands behind the lines; empty for none.
+        marked: rounds in which a reply is missing, as triangles at the bottom.
+    """
+
+    kind: ClassVar = "chart"
+    what: str
+    step: str
+    series: Sequence[Series]
+    title: str = "test accuracy"
+    tasks: Sequence[int] = ()
+    marked: Collection[int] = ()
+
+    @property
+    def foot(self) -> float:
+        """Least value, at which rounds are marked."""
+        return min(float(np.nanmin(one.values)) for one in self.series)
+
+
+@dataclass(frozen=True, eq=False)
+class BarChart:
+    """Columns from the zero line, with dots beside them.
+
+    Attributes:
+        what: description of the picture.
+        step: what the columns stand for.
+        series: at least one.
+        title: of the y axis.
+        dots: values of single clients or seeds, beside the columns.
+        names: of the places along the x axis, counted from 0; empty for their numbers.
+        limits: least and greatest value that the y axis must hold.
+        tasks: as of `LineChart`.
+        stacked: bytes by kind, on top of each other.
+    """
+
+    kind: ClassVar = "chart"
+    what: str
+    step: str
+    series: Sequence[Series]
+    title: str
+    dots: Sequence[Series] = ()
+    names: Sequence[str] = ()
+    limits: tuple[float, float] = (0.0, 0.0)
+    tasks: Sequence[int] = ()
+    stacked: bool = False
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """Ends of the y axis, with room for numbers beyond the columns."""
+        drawn: list[npt.NDArray[Any]]
+        drawn = [one.values for one in (*self.series, *self.dots)]
+        if self.stacked:
+            drawn = [np.sum(drawn, axis=0)]
+        for one in self.series:
+            half = np.nan_to_num(0.0 if one.spread is None else one.spread)
+            drawn += [one.values - half, one.values + half]
+        known = np.concatenate([*drawn, np.array([0.0, *self.limits])])
+        low, high = float(np.nanmin(known)), float(np.nanmax(known))
+        room = 0.12 * (high - low)
+        return (low - room if low else 0.0), (high + room if high else 0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class MatrixChart:
+    """A matrix as coloured cells, with numbers where there is room.
+
+    Attributes:
+        what: description of the picture.
+        titles: what rows and columns are.
+        rows: names from top to bottom.
+        columns: names from left to right.
+        cells: values, shape (rows, columns); NaN for an empty cell.
+        marked: row and column of each cell that bears a dot.
+        limits: values of the palest and of the strongest colour; None for the least
+            and the greatest.
+        caption: of one of several beside each other, none of which explains its
+            colours; empty for a picture by itself.
+        whole: values are whole numbers.
+    """
+
+    kind: ClassVar = "chart"
+    what: str
+    titles: tuple[str, str]
+    rows: Sequence[str]
+    columns: Sequence[str]
+    cells: Values
+    marked: Collection[tuple[int, int]] = ()
+    limits: tuple[float, float] | None = None
+    caption: str = ""
+    whole: bool = False
+
+    @property
+    def colours(self) -> tuple[float, float]:
+        """Values of the palest and of the strongest colour."""
+        low, high = self.limits or (np.nanmin(self.cells), np.nanmax(self.cells))
+        return float(low), float(high if high > low else low + 1)
+
+    @property
+    def numbered(self) -> bool:
+        """Whether cells have room for their numbers."""
+        return len(self.columns) <= (6 if self.caption else NUMBERED)
+
+    @property
+    def texts(self) -> list[list[str]]:
+        """What each cell holds, empty where there is nothing."""
+        show = "{:.0f}".format if self.whole else wording.fraction
+        return [["" if np.isnan(v) else show(v) for v in row] for row in self.cells]
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One point of a map.
+
+    Attributes:
+        position: its two coordinates.
+        text: written in it.
+        category: what its colour stands for; -1 is none.
+        hint: what it is.
+    """
+
+    position: tuple[float, float]
+    text: str
+    category: int
+    hint: str
+
+
+@dataclass(frozen=True, eq=False)
+class PointChart:
+    """A map of points, the same scale in both directions.
+
+    Attributes:
+        what: description of the picture.
+        categories: points by the name of their category.
+        caption: shown below.
+    """
+
+    kind: ClassVar = "chart"
+    what: str
+    categories: Mapping[str, Sequence[Point]]
+    caption: str = ""
+
+
+Chart: TypeAlias = LineChart | BarChart | MatrixChart | PointChart
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Figure:
+    """A picture, and the same numbers for those who do not see it.
+
+    Attributes:
+        what: description of the picture.
+        data: Plotly's ``data`` and ``layout``, with a ``height`` in pixels.
+        table: its numbers.
+        caption: shown below.
+        width: in pixels, where the page is not narrower; 0 for all of the page.
+    """
+
+    what: str
+    data: Mapping[str, Any]
+    table: Table
+    caption: str = ""
+    width: int = 0
+
+
+def draw(chart: Chart) -> Figure:
+    """Draw a chart of any kind."""
+    match chart:
+        case LineChart():
+            return lines(chart)
+        case BarChart():
+            return bars(chart)
+        case MatrixChart():
+            return matrix(chart)
+        case PointChart():
+            return points(chart)
+
+
+# ---- the four kinds
+
+
+def lines(chart: LineChart) -> Figure:
+    """Draw a line for each series."""
+    series = chart.series
+    at = sorted({place for one in series for place in one.at})
+    title = "task learned last" if chart.step == "task" else chart.step
+    layout = {
+        "height": 340 + 8 * len(series),
+        "showlegend": True,
+        "xaxis": {"title": {"text": title}, "tickvals": at if len(at) <= 25 else None},
+        "yaxis": {"title": {"text": chart.title}},
+        **_task_bands(chart.tasks),
+    }
+    if all(np.nanmax(one.values) <= 1 for one in series):
+        # An axis of fractions ends at 1: a lone point would have it at 2.
+        layout["yaxis"] |= {"autorangeoptions": {"clipmax": 1.05}}
+    bands = [_band(one) for one in series if one.spread is not None]
+    traces = [*bands, *(_line(one, chart.step) for one in series)]
+    traces += [_missing(chart)] if chart.marked else []
+    return _figure(chart.what, traces, layout, [chart.step])
+
+
+def bars(chart: BarChart) -> Figure:
+    """Draw columns, and dots beside them."""
+    at = chart.series[0].at
+    form = "%{y:,} bytes" if chart.stacked else "%{y:.3f}"
+    hover = f"%{{meta[0]}}, {chart.step} %{{x:.0f}}: {form}<extra></extra>"
+    spread = any(one.spread is not None for one in chart.series)
+    numbered = not (chart.stacked or spread) and len(at) <= 20
+    columns = [
+        go.Bar(
+            name=short(one.name),
+            meta=[escaped(one.name)],
+            x=[*at],
+            y=_known(one.values),
+            error_y=None if one.spread is None else {"array": _known(one.spread)},
+            width=None if chart.stacked else 0.5,
+            marker={"color": one.colour, "line": {"width": 0}},
+            text=[*map(wording.fraction, one.values)] if numbered else None,
+            textposition="outside",
+            cliponaxis=False,
+            hovertemplate=hover,
+        )
+        for one in chart.series
+    ]
+    dots = [
+        go.Scatter(
+            mode="markers",
+            meta=[escaped(one.name)],
+            x=[place + 0.33 for place in one.at],
+            y=_known(one.values),
+            marker=_DOT,
+            hovertemplate=hover,
+        )
+        for one in chart.dots
+    ]
+    xaxis: Trace = {"title": {"text": chart.step}}
+    if chart.names:
+        xaxis |= {"tickvals": [*at], "ticktext": [*map(short, chart.names)]}
+    elif len(at) <= 30:
+        xaxis |= {"dtick": 1}
+    yaxis: Trace = {"title": {"text": chart.title}, "range": [*chart.span]}
+    if chart.stacked:
+        yaxis |= {"tickformat": "~s", "ticksuffix": "B"}
+    layout = {
+        "height": 300,
+        "barmode": "stack",
+        "showlegend": chart.stacked,
+        "legend": {"traceorder": "normal"},
+        "xaxis": xaxis,
+        "yaxis": yaxis,
+        **_task_bands(chart.tasks),
+    }
+    width = 0 if chart.stacked else 160 + 110 * len(at)
+    traces, head = [*columns, *dots], [chart.step, *chart.names]
+    return _figure(chart.what, traces, layout, head, width=width)
+
+
+def matrix(chart: MatrixChart) -> Figure:
+    """Draw a cell for each value."""
+    (row_title, column_title), texts = chart.titles, chart.texts
+    low, high = chart.colours
+    cells = go.Heatmap(
+        z=[_known(row) for row in chart.cells],
+        coloraxis="coloraxis",
+        text=texts,
+        texttemplate="%{text}" if chart.numbered else "",
+        meta=[[*chart.rows], [*chart.columns]],
+        hovertext=[
+            [
+                escaped(f"{row_title} {row}, {column_title} {column}: {text}")
+                for column, text in zip(chart.columns, line, strict=True)
+            ]
+            for row, line in zip(chart.rows, texts, strict=True)
+        ],
+        hoverinfo="text",
+        hoverongaps=False,
+        xgap=1,
+        ygap=1,
+    )
+    marks = go.Scatter(
+        mode="markers",
+        x=[column + 0.36 for _, column in sorted(chart.marked)],
+        y=[row - 0.3 for row, _ in sorted(chart.marked)],
+        marker={"size": 6, "color": "var(--mark)"},
+        hoverinfo="skip",
+    )
+    rows, columns = len(chart.rows), len(chart.columns)
+    layout = {
+        "height": round(min(max(700 / rows, 9.0), 30.0) * rows) + 110,
+        "showlegend": False,
+        "coloraxis": {"cmin": low, "cmax": high, "showscale": not chart.caption},
+        "xaxis": _names(column_title, chart.columns) | {"range": [-0.5, columns - 0.5]},
+        "yaxis": _names(row_title, chart.rows) | {"range": [rows - 0.5, -0.5]},
+    }
+    traces = [cells, marks] if chart.marked else [cells]
+    width = 220 + 54 * columns
+    return _figure(chart.what, traces, layout, [row_title], chart.caption, width)
+
+
+def points(chart: PointChart) -> Figure:
+    """Draw the points; the axes mean nothing but their scale."""
+    traces = [
+        go.Scatter(
+            mode="markers+text",
+            name=name,
+            x=[point.position[0] for point in members],
+            y=[point.position[1] for point in members],
+            text=[point.text for point in members],
+            textfont={"color": "var(--paper)" if number >= 0 else "var(--ink)"},
+            marker={
+                "size": 18,
+                "color": category_colour(number),
+                "line": {"width": 1, "color": "var(--muted)"},
+            },
+            hovertext=[escaped(point.hint) for point in members],
+            hoverinfo="text",
+        )
+        for name, members in chart.categories.items()
+        for number in [members[0].category]
+    ]
+    axis = {"zeroline": False, "scaleanchor": "x"}
+    layout = {"height": 440, "showlegend": True, "yaxis": axis}
+    return _figure(chart.what, traces, layout, ["point", "x", "y"], chart.caption)
+
+
+def _figure(
+    what: str,
+    traces: Iterable[go.Scatter | go.Bar | go.Heatmap],
+    layout: Trace,
+    head: Sequence[str],
+    caption: str = "",
+    width: int = 0,
+) -> Figure:
+    data = [one.to_plotly_json() for one in traces]
+    drawn = {"data": data, "layout": go.Layout(**layout).to_plotly_json()}
+    return Figure(what, drawn, _table(data, head), caption, width)
+
+
+def _table(traces: Sequence[Trace], head: Sequence[str]) -> Table:
+    """Derive the numbers of a picture from its traces.
+
+    Of lines and bars a row is a place along the x axis, of a matrix a row, of a map a
+    point; ``head`` begins the table and may go on with names of the places.
+    """
+    first = traces[0]
+    if first["type"] == "heatmap":
+        names, columns = first["meta"]
+        rows = [[n, *row] for n, row in zip(names, first["text"], strict=True)]
+        return Table([head[0], *columns], rows)
+    if "text" in first.get("mode", ""):
+        found = (zip(t["hovertext"], t["x"], t["y"], strict=True) for t in traces)
+        return Table(
+            head,
+            [
+                [html.unescape(hint), f"{x:.3g}", f"{y:.3g}"]
+                for members in found
+                for hint, x, y in members
+            ],
+        )
+    shown = [one for one in traces if "meta" in one]
+    places = [{round(x): i for i, x in enumerate(one["x"])} for one in shown]
+    labels = dict(enumerate(head[1:]))
+    return Table(
+        [head[0], *(html.unescape(one["meta"][0]) for one in shown)],
+        [
+            [
+                labels.get(place, str(place)),
+                *(
+                    _number(one, where.get(place))
+                    for one, where in zip(shown, places, strict=True)
+                ),
+            ]
+            for place in sorted({place for where in places for place in where})
+        ],
+    )
+
+
+def _number(trace: Trace, place: int | None) -> str:
+    value = None if place is None else trace["y"][place]
+    if place is None or not isinstance(value, float):
+        return wording.UNKNOWN if value is None else str(value)
+    spread = trace.get("customdata", trace.get("error_y", {}).get("array"))
+    half = None if spread is None else spread[place]
+    return wording.with_spread(wording.fraction(value), half)
+
+
+# ---- parts of pictures
+
+
+def _line(one: Series, step: str) -> go.Scatter:
+    last = float(one.values[~np.isnan(one.values)][-1])
+    return go.Scatter(
+        mode="lines+markers" if len(one.at) <= 60 else "lines",
+        name=f"{short(one.name)}: {wording.fraction(last)}",
+        legendgroup=short(one.name),
+        meta=[escaped(one.name)],
+        x=[*one.at],
+        y=_known(one.values),
+        customdata=None if one.spread is None else _known(one.spread),
+        line={"color": one.colour, "dash": "dash" if one.dashed else "solid"},
+        hovertemplate=f"%{{meta[0]}}, after {step} %{{x}}: %{{y:.3f}}<extra></extra>",
+    )
+
+
+def band(one: Series) -> tuple[list[float], list[float]]:
+    """Trace the area within a line's spread; it ends where fractions do."""
+    there = ~np.isnan(one.values)
+    at, middle = np.array(one.at)[there], one.values[there]
+    half = np.nan_to_num(np.array(one.spread, np.float64))[there]
+    edges = np.clip([*(middle + half), *(middle - half)[::-1]], 0, 1)
+    return [*at.tolist(), *at[::-1].tolist()], edges.tolist()
+
+
+def _band(one: Series) -> go.Scatter:
+    """Draw a line's spread; it goes with the line in the legend."""
+    x, y = band(one)
+    return go.Scatter(
+        mode="lines",
+        x=x,
+        y=y,
+        fill="toself",
+        fillcolor=one.colour,
+        opacity=0.14,
+        line={"width": 0},
+        legendgroup=short(one.name),
+        showlegend=False,
+        hoverinfo="skip",
+    )
+
+
+def _missing(chart: LineChart) -> go.Scatter:
+    return go.Scatter(
+        mode="markers",
+        name="a reply is missing",
+        x=[*chart.marked],
+        y=[chart.foot] * len(chart.marked),
+        marker={"symbol": "triangle-up", "size": 10, "color": "var(--bad)"},
+        hovertemplate="round %{x}: a reply is missing<extra></extra>",
+    )
+
+
+def task_spans(tasks: Sequence[int]) -> list[tuple[str, float, float]]:
+    """Name each task among the rounds, with where it begins and ends.
+
+    A single task has no span: hidden concepts have no time of their own.
+    """
+    groups = [(task, len([*rounds])) for task, rounds in groupby(tasks)]
+    ends = np.cumsum([0, *(count for _, count in groups)]) + 0.5
+    word = "task " if len(groups) <= 12 else ""
+    spans = [
+        (f"{word}{task}", float(ends[i]), float(ends[i + 1]))
+        for i, (task, _) in enumerate(groups)
+    ]
+    return spans if len(spans) > 1 else []
+
+
+def _task_bands(tasks: Sequence[int]) -> Trace:
+    """Draw a band behind every other task, and its name where there is room."""
+    spans = task_spans(tasks)
+    look = {"fillcolor": "var(--panel)", "line": {"width": 0}, "layer": "below"}
+    edges = {"type": "rect", "y0": 0, "y1": 1, "yref": "paper"}
+    place = {"y": 1, "yref": "paper", "yanchor": "bottom", "showarrow": False}
+    return {
+        "shapes": [{**edges, **look, "x0": x, "x1": end} for _, x, end in spans[1::2]],
+        "annotations": [
+            {**place, "x": (left + right) / 2, "text": name}
+            for name, left, right in spans
+            if len(spans) <= 40
+        ],
+    }
+
+
+def _names(title: str, labels: Sequence[str]) -> Trace:
+    """Name rows or columns; of many every second or third."""
+    every = -(-len(labels) // 40)
+    return {
+        "title": {"text": escaped(title)},
+        "tickvals": [*range(0, len(labels), every)],
+        "ticktext": [*map(short, labels[::every])],
+        "showgrid": False,
+        "zeroline": False,
+    }
+
+
+# ---- names, colours and numbers as Plotly wants them
+
+
+def escaped(text: str) -> str:
+    """Escape a text for Plotly: ``<b>`` is bold to it, and ``%{x}`` a place holder."""
+    return html.escape(text, quote=False).replace("{", "&#123;")
+
+
+def short(name: str) -> str:
+    """Cut and escape a name so that it fits beside a picture."""
+    whole = len(name) <= LONGEST
+    return escaped(name if whole else f"{name[: LONGEST - 1]}\N{HORIZONTAL ELLIPSIS}")
+
+
+def category_colour(category: int) -> str:
+    """Pick one of eight colours for things without an order; the palest below 0."""
+    return "var(--cold)" if category < 0 else f"var(--c{category % 8})"
+
+
+def task_colour(task: int, tasks: int) -> str:
+    """Mix a colour between the first and the last task's, through a third one."""
+    place = 2 * task / (tasks - 1) if tasks > 1 else 1.0
+    mixed = [np.interp(place, [0, 1, 2], part) for part in _TASKS.T]
+    return "#" + "".join(f"{round(part):02x}" for part in mixed)
+
+
+def _known(values: Iterable[float]) -> list[float | None]:
+    """List values as JSON knows them: None for NaN, which leaves a gap."""
+    return [None if np.isnan(value) else value for value in np.array(values).tolist()]

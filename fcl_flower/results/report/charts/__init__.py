@@ -1,1 +1,0 @@
-"""Data turned into charts of Plotly: one kind of chart a file."""

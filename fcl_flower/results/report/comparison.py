@@ -1,0 +1,545 @@
+"""The page of several runs of the identical scenario, side by side."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+import numpy as np
+
+from fcl_flower.core.errors import ConfigError, refuse
+from fcl_flower.results import metrics as measures
+from fcl_flower.results import tables
+from fcl_flower.results.metrics import Accuracy, TransferGain
+from fcl_flower.results.record import Record, read
+from fcl_flower.results.report import charts, wording
+from fcl_flower.results.report.charts import BarChart, Chart, LineChart, Series
+from fcl_flower.results.report.page import (
+    Block,
+    Part,
+    Section,
+    Verdict,
+    charts_of,
+    page,
+    write_page,
+)
+from fcl_flower.results.report.run_page import time_left, where
+from fcl_flower.results.report.wording import MEASURES, Cell, Measure, Table, Value
+
+DOTS = 20
+"""Clients or seeds up to which each is a dot beside the bars."""
+GAINS = {
+    "transfer gain": "average accuracy minus that of the local-only counterpart with "
+    "the same seed",
+    "forward transfer": "accuracy on a task just after it was learned, minus that of a "
+    "fresh model that learned nothing else; over all tasks but the first",
+}
+"""Columns that ask for other runs beside, and what they mean."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """A run and where it is."""
+
+    folder: Path
+    record: Record
+
+    @property
+    def seed(self) -> int:
+        """Seed of the run."""
+        return self.record.about.seed
+
+    def page_from(self, folder: Path | None) -> str:
+        """Find the address of its page from a folder; empty where it has none."""
+        page = self.folder / "report.html"
+        return quote(os.path.relpath(page, folder)) if folder and page.exists() else ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Group:
+    """The runs of one label, one per seed, and the colour of its lines.
+
+    A run that is ``under_way`` is a group of its own.
+    """
+
+    label: str
+    runs: tuple[Run, ...]
+    colour: str
+    under_way: bool = False
+
+    @property
+    def first(self) -> Record:
+        """Record of the first run, for what all have in common."""
+        return self.runs[0].record
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pair:
+    """A federated method beside its local-only counterpart, seed by seed.
+
+    Attributes:
+        federated: the runs with federation.
+        alone: label of the same without communication.
+        accuracies: for each seed, ``a`` with federation and without, each of shape
+            (clients, tasks, tasks).
+    """
+
+    federated: Group
+    alone: str
+    accuracies: Sequence[tuple[Accuracy, Accuracy]]
+
+    @property
+    def unit(self) -> str:
+        """What the spread is over: seeds where there are several."""
+        return "seed" if len(self.accuracies) > 1 else "client"
+
+    @property
+    def sides(self) -> tuple[Accuracy, Accuracy]:
+        """``a`` with federation and without, shape (units, tasks, tasks).
+
+        A client that is missing in one run must not sway the other run's mean.
+        """
+        if self.unit == "client":
+            return self.accuracies[0]
+        both = np.array(self.accuracies)  # (seeds, 2, clients, tasks, tasks)
+        unknown = np.isnan(both).any(axis=1, keepdims=True)
+        means = measures.mean_measured(np.where(unknown, np.nan, both), axis=2)
+        return means[:, 0], means[:, 1]
+
+    @property
+    def gain(self) -> TransferGain:
+        """Gain per seed, or per client where there is one seed."""
+        return measures.transfer_gain(*self.sides)
+
+    @property
+    def dots(self) -> list[Series]:
+        """Gain of each unit on each task; none where they are too many."""
+        with_it, without = self.sides
+        gains = with_it[:, -1] - without[:, -1]
+        tasks = range(gains.shape[1])
+        return [
+            Series(f"{self.unit} {number}", tasks, values)
+            for number, values in enumerate(gains if len(gains) <= DOTS else ())
+        ]
+
+
+def write_comparison(folder: Path, runs: Sequence[Path]) -> Path:
+    """Write ``comparison.html`` into ``folder`` and return its path.
+
+    Args:
+        folder: where the page is put; made if it does not exist.
+        runs: see `comparison_page`.
+
+    Raises:
+        ConfigError: see `comparison_page`.
+    """
+    return write_page(folder / "comparison.html", comparison_page(folder, runs))
+
+
+def comparison_page(folder: Path, runs: Sequence[Path], *, live: bool = False) -> str:
+    """Make the page of some runs.
+
+    Runs with the same label are one row, mean and standard deviation over their
+    seeds. A federated run is paired with the run of the same seed that its summary
+    names as its local-only counterpart; their difference is the transfer gain. A run
+    that is under way has a row of its own and is in no mean.
+
+    Args:
+        folder: where the page is put, from which links to the runs start.
+        runs: run folders, at least one.
+        live: see `page`; then there are no links.
+
+    Raises:
+        ConfigError: a file is missing or wrong, a label has two runs of one seed, or
+            the runs are not of the identical scenario.
+    """
+    found = _read(runs)
+    about = [run.record.about for run in found]
+    first, seeds = about[0], sorted({one.seed for one in about})
+    labels = {one.label for one in about}
+    models = dict.fromkeys(one.model for one in about)
+    steps = dict.fromkeys(map(wording.steps, about))
+    return page(
+        f"{wording.plural(len(labels), 'method')} on {first.scenario}",
+        f"{first.dataset or wording.data(first)}, model {' or '.join(models)}, "
+        f"{wording.plural(first.clients, 'client')}, "
+        f"{wording.plural(first.tasks, wording.full_noun(first))}, "
+        f"{' or '.join(steps)}, {'seed' if len(seeds) == 1 else 'seeds'} "
+        f"{', '.join(map(str, seeds))}",
+        _body(_groups(found), None if live else folder),
+        f"Made from the files in {', '.join(path.name for path in runs)}.",
+        live=live,
+    )
+
+
+def comparison_charts(runs: Sequence[Path]) -> list[Chart]:
+    """List the charts of the page that compares some finished runs, in their order.
+
+    Raises:
+        ConfigError: see `comparison_page`; one of the runs has not finished.
+    """
+    return charts_of(_body(require_comparable(runs), None))
+
+
+def require_comparable(runs: Sequence[Path]) -> list[Group]:
+    """Group finished runs; refuse those whose numbers cannot be set side by side.
+
+    Raises:
+        ConfigError: see `comparison_page`; one of the runs has not finished.
+    """
+    groups = _groups(_read(runs))
+    for group in groups:
+        if group.under_way:
+            path = group.runs[0].folder
+            raise refuse("folder", str(path), "that of a finished run")
+    return groups
+
+
+# ---- which runs belong together
+
+
+def _read(paths: Sequence[Path]) -> list[Run]:
+    """Read runs of the identical scenario.
+
+    Tasks are compared where the scenarios' seeds agree: another seed draws other
+    tasks of the same scenario on purpose.
+    """
+    if not paths:
+        raise ConfigError("runs is empty, expected at least one run folder to compare")
+    runs = [Run(path, read(path)) for path in paths]
+    first = runs[0]
+    drawn = {first.record.scenario.seed: first}
+    for run in runs[1:]:
+        for key in ("scenario", "dataset", "clients", "tasks"):
+            expected = getattr(first.record.about, key)
+            found = getattr(run.record.about, key)
+            if expected != found:
+                raise ConfigError(
+                    f"{run.folder}: {key} is {found!r}, expected {expected!r} as in "
+                    f"{first.folder}"
+                )
+        scenario = run.record.scenario
+        same = drawn.setdefault(scenario.seed, run)
+        if same.record.tasks != run.record.tasks:
+            raise ConfigError(
+                f"{run.folder}: the tasks of {scenario.name!r} differ from those "
+                f"in {same.folder}, expected the identical scenario"
+            )
+    return runs
+
+
+def _groups(runs: Sequence[Run]) -> list[Group]:
+    """Group runs by label, those under way for themselves.
+
+    A local-only one has the colour of its counterpart.
+    """
+    grouped: dict[str, list[Run]] = {}
+    for run in runs:
+        grouped.setdefault(run.record.about.label, []).append(run)
+    owners = {
+        members[0].record.about.counterpart: label
+        for label, members in reversed(grouped.items())
+    }
+    colours: dict[str, str] = {}
+    found = []
+    for label, members in grouped.items():
+        if len({run.seed for run in members}) < len(members):
+            raise ConfigError(
+                f"label {label!r} is used by two runs with the same seed "
+                f"({', '.join(str(run.folder) for run in members)}), expected distinct "
+                "labels or seeds"
+            )
+        alone = members[0].record.about.local_only
+        owner = owners.get(label, label) if alone else label
+        colour = colours.setdefault(owner, charts.category_colour(len(colours)))
+        finished = tuple(run for run in members if run.record.finished)
+        found += [Group(label, finished, colour)] if finished else []
+        found += [
+            Group(f"{label} seed {run.seed}, under way", (run,), colour, True)
+            for run in members
+            if not run.record.finished
+        ]
+    return found
+
+
+def _pairs(groups: Sequence[Group]) -> list[Pair]:
+    """Pair each federated group with its local-only counterpart, by their seeds.
+
+    Both must get hidden concepts in the same way: a client that has all at once gains
+    by that, not by the federation.
+    """
+    found = []
+    for group in groups:
+        ours = group.first.about
+        for other in groups:
+            theirs = other.first.about
+            if ours.counterpart != theirs.label or ours.hidden != theirs.hidden:
+                continue
+            alone = {run.seed: run.record.accuracy for run in other.runs}
+            accuracies = [
+                (run.record.accuracy, alone[run.seed])
+                for run in sorted(group.runs, key=lambda run: run.seed)
+                if run.seed in alone
+            ]
+            found += [Pair(group, other.label, accuracies)] if accuracies else []
+    return found
+
+
+# ---- the page
+
+
+def _body(groups: Sequence[Group], folder: Path | None) -> Iterator[Block]:
+    finished = [group for group in groups if not group.under_way]
+    pairs, hidden = _pairs(finished), groups[0].first.about.hidden is not None
+    noun = wording.noun(groups[0].first.about)
+    yield from map(_effect, pairs)
+    yield from map(Verdict, _headlines(finished))
+    yield Section(
+        "Methods side by side",
+        "At the end of the run; mean ± standard deviation over seeds where there are "
+        "several. A run under way is in no mean and no gain. Rest the pointer on the "
+        "head of a column for what it is." + _given_ids(groups),
+        [_side_by_side(groups, folder)],
+    )
+    note = ". Dashed: local-only, without communication."
+    if any(len(group.runs) > 1 for group in groups):
+        note += " Bands: standard deviation over seeds."
+    curve, step = (_over_rounds, "round") if hidden else (_over_tasks, "task")
+    over = "all concepts" if hidden else "the tasks learned so far"
+    yield Section(
+        f"Accuracy as {step}s go by",
+        f"Average accuracy over {over}, mean over clients{note}",
+        _curves(groups, curve, step, "Average accuracy of every method"),
+    )
+    yield Section(
+        "Training, round by round",
+        "Accuracy on validation data of the task that is learned, mean over the "
+        f"clients that replied{note}",
+        _curves(groups, _validation, "round", "Validation accuracy of every method"),
+    )
+    yield Section(
+        "What federation gained",
+        "Final accuracy with federation minus that of its local-only run: mean and "
+        "standard deviation over clients, or over seeds where there are several; then "
+        f"for each {noun}, with dots for single ones where they are few, on the same "
+        "scale for all methods.",
+        [*_gains(pairs, noun)],
+    )
+    yield Section(
+        "Runs",
+        "How each run was made. A command runs the same again in the folder of its "
+        "run.",
+        [_runs(groups, folder)],
+    )
+
+
+def _effect(pair: Pair) -> Verdict:
+    """Say whether federation helped.
+
+    It is said to help or to hurt only if the 95 % interval leaves out zero.
+    """
+    gain, subject = pair.gain, pair.federated.label
+    known = gain.per_unit[~np.isnan(gain.per_unit)]
+    if not len(known):
+        return Verdict(
+            f"{subject}: nothing was measured at the end of both runs, so nothing "
+            "can be said about federation."
+        )
+    amount = f"{wording.signed(gain.overall)} final accuracy over {pair.alone}"
+    if len(known) == 1:
+        return Verdict(
+            f"{subject}: {amount}; with a single {pair.unit} there is no telling "
+            "whether federation did it."
+        )
+    better = int((known > 0).sum())
+    low, high = gain.overall - gain.margin, gain.overall + gain.margin
+    evidence = (
+        f"{amount}, 95 % interval {wording.signed(low)} to {wording.signed(high)}, "
+        f"better for {better} of {wording.plural(len(known), pair.unit)}"
+    )
+    if pair.unit == "client":
+        evidence += "; one seed, so another may differ"
+    if low <= 0 <= high:
+        return Verdict(f"No clear effect of federation on {subject}: {evidence}.")
+    if gain.overall > 0:
+        return Verdict(f"Federation helped {subject}: {evidence}.", "good")
+    return Verdict(f"Federation hurt {subject}: {evidence}.", "bad")
+
+
+def _headlines(groups: Sequence[Group]) -> Iterator[str]:
+    """Say who ends best, and who forgets most."""
+    if len(groups) < 2:
+        return
+    for key, said in (
+        ("average_accuracy", "{} ends with the highest accuracy: {}."),
+        ("forgetting", "{} forgets most: {} of its accuracy on earlier {}s."),
+    ):
+        means = []
+        for group in groups:
+            values = [getattr(run.record.summary, key) for run in group.runs]
+            mean = tables.mean_and_std(values)
+            means += [(mean["mean"] or 0.0, group.label)] if mean else []
+        most, label = max(means, default=(0.0, ""), key=lambda one: one[0])
+        if most > 0:
+            noun = wording.noun(groups[0].first.about)
+            yield said.format(label, wording.fraction(most), noun)
+
+
+def _given_ids(groups: Sequence[Group]) -> str:
+    hidden = {group.label: group.first.about.hidden for group in groups}
+    given = [label for label, how in hidden.items() if how and how.reveal_ids]
+    ids = f" Concept ids given to clients and server: {', '.join(given)}."
+    return ids if given else ""
+
+
+def _side_by_side(groups: Sequence[Group], folder: Path | None) -> Table:
+    """Set the figures of all methods side by side, those that any of them knows."""
+    finished = [group for group in groups if not group.under_way]
+    runs = [one.record.summary.content() for group in finished for one in group.runs]
+    beside = {row["label"]: row for row in tables.rows(runs)}
+    columns: list[tuple[Cell, list[Value]]] = []
+    for spread in (True, False):
+        for one in MEASURES:
+            values = [_mean(one, group) for group in groups]
+            if one.spread is spread and any(values):
+                noun = wording.noun(groups[0].first.about)
+                name = one.name[0].lower() + one.name[1:]
+                head = Cell(name, one.meaning.format(noun=noun))
+                columns.append((head, [value or wording.UNKNOWN for value in values]))
+        for name, meaning in GAINS.items() if spread else ():
+            key = name.replace(" ", "_")
+            gains = [beside.get(group.label, {}).get(key) for group in groups]
+            if any(gains):
+                told = [tables.format_mean_std(gain, "+.3f") for gain in gains]
+                columns.append((Cell(name, meaning), [*told]))
+    names = [_method(group, folder) for group in groups]
+    rows = zip(names, *(values for _, values in columns), strict=True)
+    return Table(["method", *(head for head, _ in columns)], [*rows], "methods")
+
+
+def _method(group: Group, folder: Path | None) -> Cell:
+    """Name a method, and how far it is where it is under way."""
+    progress, link = group.first.progress, group.runs[0].page_from(folder)
+    lines = (where(progress), f"{time_left(progress)} left") if group.under_way else ()
+    return Cell(group.label, lines=lines, colour=group.colour, link=link)
+
+
+def _mean(measure: Measure, group: Group) -> Value:
+    """Format the mean over a group's seeds; empty where it was not measured."""
+    found = tables.mean_and_std(measure.of(run.record.summary) for run in group.runs)
+    if found is None:
+        return ""
+    text = measure.show(found["mean"] or 0.0)
+    if not measure.spread or isinstance(text, Cell):
+        return text
+    return wording.with_spread(text, found["deviation"])
+
+
+def _curves(
+    groups: Sequence[Group],
+    curve: Callable[[Record], dict[int, float]],
+    step: str,
+    what: str,
+) -> list[Part]:
+    """Draw the mean of each group's curves where all its runs have a value."""
+    series = []
+    for group in groups:
+        found = [curve(run.record) for run in group.runs]
+        at = sorted(set.intersection(*map(set, found)))
+        values = np.array([[one[place] for place in at] for one in found])
+        if np.isnan(values).all():
+            continue
+        several = len(group.runs) > 1
+        series.append(
+            Series(
+                group.label,
+                at,
+                measures.mean_measured(values, axis=0),
+                group.colour,
+                measures.spread_measured(values, axis=0) if several else None,
+                group.first.about.local_only,
+            )
+        )
+    title = "validation accuracy" if curve is _validation else "test accuracy"
+    return [LineChart(what, step, series, title)] if series else []
+
+
+def _over_tasks(record: Record) -> dict[int, float]:
+    """Average the accuracy after each task."""
+    accuracy = record.accuracy
+    return {
+        t: measures.average_accuracy(accuracy[:, : t + 1, : t + 1])
+        for t in range(record.about.tasks)
+    }
+
+
+def _over_rounds(record: Record) -> dict[int, float]:
+    """Average the accuracy after each round with an evaluation."""
+    rounds, accuracy = record.evaluations()
+    by_client = measures.mean_measured(accuracy, axis=2)
+    average = measures.mean_measured(by_client, axis=1)
+    return dict(zip(rounds.tolist(), average.tolist(), strict=True))
+
+
+def _validation(record: Record) -> dict[int, float]:
+    """Give the validation accuracy of each round that has one."""
+    found = ((one.round, one.valid_accuracy) for one in record.rounds)
+    return {number: value for number, value in found if value is not None}
+
+
+def _gains(pairs: Sequence[Pair], noun: str) -> Iterator[Part]:
+    """Draw the gain of every pair, then that on each task."""
+    known = [pair for pair in pairs if not np.isnan(pair.gain.overall)]
+    if not known:
+        return
+    gains = [pair.gain for pair in known]
+    at = range(len(known))
+    units = np.full((max(len(gain.per_unit) for gain in gains), len(known)), np.nan)
+    for place, gain in enumerate(gains):
+        units[: len(gain.per_unit), place] = gain.per_unit
+    dots = [
+        Series(f"{known[0].unit} {k}", at, values) for k, values in enumerate(units)
+    ]
+    mean = Series(
+        "mean",
+        at,
+        np.array([gain.overall for gain in gains]),
+        [pair.federated.colour for pair in known],
+        np.array([gain.spread for gain in gains]),
+    )
+    yield BarChart(
+        "Transfer gain of every federated method",
+        "method",
+        [mean],
+        "transfer gain",
+        dots if len(dots) <= DOTS else (),
+        names=[pair.federated.label for pair in known],
+    )
+    drawn = [dot.values for pair in known for dot in pair.dots]
+    shown = np.concatenate([*drawn, *(gain.per_task for gain in gains)])
+    limits = float(np.nanmin(shown)), float(np.nanmax(shown))
+    for pair, gain in zip(known, gains, strict=True):
+        colours = ["var(--c2)" if g > 0 else "var(--c4)" for g in gain.per_task]
+        mean = Series("mean", range(len(gain.per_task)), gain.per_task, colours)
+        what = f"Transfer gain of {pair.federated.label} per {noun}"
+        yield BarChart(what, noun, [mean], "transfer gain", pair.dots, limits=limits)
+
+
+def _runs(groups: Sequence[Group], folder: Path | None) -> Table:
+    rows: list[list[Value]] = []
+    for run in (run for group in groups for run in group.runs):
+        about = run.record.about
+        name = Cell(about.label, link=run.page_from(folder), hint=run.folder.name)
+        rows.append(
+            [
+                name,
+                str(about.seed),
+                about.model,
+                wording.steps(about),
+                about.command or wording.UNKNOWN,
+                about.environment.describe() or wording.UNKNOWN,
+            ]
+        )
+    head = ["run", "seed", "model", "length", "command", "made"]
+    return Table(head, rows, "runs", words=6)

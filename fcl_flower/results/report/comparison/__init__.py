@@ -1,1 +1,0 @@
-"""The sections of a comparison, one file each."""

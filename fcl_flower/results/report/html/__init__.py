@@ -1,1 +1,0 @@
-"""The page that a report is: its content as data, templates, numbers as text."""

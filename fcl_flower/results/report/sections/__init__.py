@@ -1,1 +1,0 @@
-"""The sections of a run's page, one file each."""

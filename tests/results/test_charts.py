@@ -1,0 +1,191 @@
+"""Charts, the tables of their numbers, and how numbers are said."""
+
+import math
+
+import numpy as np
+import pytest
+
+from fcl_flower.results.report import wording
+from fcl_flower.results.report.charts import (
+    BarChart,
+    LineChart,
+    MatrixChart,
+    Point,
+    PointChart,
+    Series,
+    draw,
+    short,
+    task_colour,
+    task_spans,
+)
+from fcl_flower.results.report.page import Section, page
+
+EVIL = "</b><b>&#60;%{x}"
+NAN = math.nan
+
+
+def numbers(chart):
+    table = draw(chart).table
+    return [[*table.head], *table.rows]
+
+
+def test_the_table_of_lines_has_a_row_a_place_and_a_column_a_line():
+    spread = np.array([0.125, NAN])
+    series = [
+        Series("a", [1, 3], np.array([0.5, 1.0]), "red", spread),
+        Series(EVIL, [1, 2], np.array([NAN, -0.25]), "red"),
+    ]
+    assert numbers(LineChart("what", "round", series, marked=[2])) == [
+        ["round", "a", EVIL],
+        ["1", "0.500 ± 0.125", wording.UNKNOWN],
+        ["2", wording.UNKNOWN, f"{wording.MINUS}0.250"],
+        ["3", "1.000", wording.UNKNOWN],
+    ]
+
+
+def test_the_table_of_bars_has_the_dots_too():
+    bars = [Series("mean", range(2), np.array([0.1, NAN]), ["red", "blue"])]
+    dots = [Series("client 7", [0], np.array([0.2]))]
+    assert numbers(BarChart("what", "method", bars, "gain", dots, ["a", EVIL])) == [
+        ["method", "mean", "client 7"],
+        ["a", "0.100", "0.200"],
+        [EVIL, wording.UNKNOWN, wording.UNKNOWN],
+    ]
+
+
+def test_stacked_bars_count_bytes_and_share_a_scale():
+    kinds = [Series(k, [1, 2], np.array([1, 20]), "red") for k in ("base", "meta")]
+    chart = BarChart(
+        "what", "round", kinds, "", limits=(0, 100), tasks=[0, 1], stacked=True
+    )
+    layout = draw(chart).data["layout"]
+    assert numbers(chart)[1:] == [["1", "1", "1"], ["2", "20", "20"]]
+    assert layout["barmode"] == "stack"
+    assert layout["yaxis"]["range"] == [0, pytest.approx(112)]
+
+
+@pytest.mark.parametrize("limits", [(-0.01, 0.14), (-0.2, 0.01), (0.0, 0.5)])
+def test_heights_have_room_for_their_figures_on_both_sides_of_zero(limits):
+    series = [Series("mean", range(2), np.array(limits))]
+    low, high = BarChart("", "task", series, "").span
+    room = 0.1 * (limits[1] - limits[0])
+    assert low <= limits[0] - room if limits[0] else low == 0
+    assert high >= limits[1] + room
+
+
+def test_a_matrix_has_its_numbers_its_marks_and_gaps():
+    cells = np.array([[0.5, NAN], [0.0, 1.0]])
+    chart = MatrixChart("what", ("row", "column"), ["a", EVIL], "xy", cells, [(1, 0)])
+    heat, marks = draw(chart).data["data"]
+    assert numbers(chart) == [
+        ["row", "x", "y"],
+        ["a", "0.500", ""],
+        [EVIL, "0.000", "1.000"],
+    ]
+    assert heat["z"] == [[0.5, None], [0.0, 1.0]]
+    assert "<b>" not in heat["hovertext"][1][0]
+    assert (round(marks["y"][0]), round(marks["x"][0])) == (1, 0)
+    assert chart.colours == (0.0, 1.0)
+    assert MatrixChart("", ("", ""), "a", "b", np.array([[0.5]])).colours == (0.5, 1.5)
+
+
+def test_of_many_columns_some_are_named_and_cells_have_no_numbers():
+    names = [*map(str, range(200))]
+    chart = MatrixChart("", ("", ""), ["a"], names, np.ones((1, 200)), whole=True)
+    axis = draw(chart).data["layout"]["xaxis"]
+    assert axis["ticktext"] == names[::5]
+    assert not chart.numbered
+    assert chart.texts[0][0] == "1"
+
+
+def test_points_have_one_scale_for_both_directions():
+    found = {"none": [Point((0.25, -1.0), "3", -1, EVIL)]}
+    figure = draw(PointChart("what", found, "caption"))
+    assert figure.table.rows == [[EVIL, "0.25", "-1"]]
+    assert figure.data["layout"]["yaxis"]["scaleanchor"] == "x"
+    assert figure.data["data"][0]["marker"]["color"] == "var(--cold)"
+
+
+def test_a_band_ends_where_fractions_do():
+    line = Series("a", [0, 1], np.array([0.9, 0.5]), "red", np.array([0.3, 0.1]))
+    band, _ = draw(LineChart("what", "task", [line])).data["data"]
+    assert band["x"] == [0, 1, 1, 0]
+    assert band["y"] == pytest.approx([1.0, 0.6, 0.4, 0.6])
+
+
+def test_an_axis_of_fractions_ends_at_one_and_another_where_it_likes():
+    at = [0, 1]
+    one = Series("a", at, np.array([1.0, NAN]), "red")
+    other = Series("b", at, np.array([NAN, 1.4]), "red")
+    axis = draw(LineChart("what", "task", [one])).data["layout"]["yaxis"]
+    assert axis["autorangeoptions"] == {"clipmax": 1.05}
+    axis = draw(LineChart("what", "task", [one, other])).data["layout"]["yaxis"]
+    assert "autorangeoptions" not in axis
+
+
+def test_bands_are_the_tasks_and_bear_their_number_alone_where_they_are_many():
+    assert task_spans([0, 0, 1, 1, 1]) == [("task 0", 0.5, 2.5), ("task 1", 2.5, 5.5)]
+    assert [name for name, *_ in task_spans(range(30))] == [*map(str, range(30))]
+    assert task_spans([0, 0]) == []
+
+
+def test_names_are_cut_and_shown_as_text():
+    assert short("a<b>&c{") == "a&lt;b&gt;&amp;c&#123;"
+    assert short("x" * 30) == "x" * 30
+    assert short("x" * 31) == "x" * 29 + "\N{HORIZONTAL ELLIPSIS}"
+
+
+def test_colours_of_tasks_go_from_the_first_to_the_last():
+    assert [task_colour(i, 3) for i in range(3)] == ["#d9962b", "#2a9188", "#5b6fc8"]
+    assert task_colour(0, 1) == "#2a9188"
+
+
+def test_a_number_that_json_does_not_know_is_refused():
+    chart = PointChart("what", {"none": [Point((NAN, 0.0), "", 0, "")]})
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        page("", "", [Section("", "", [chart])], "")
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (999, "999 B"),
+        (1_000, "1.00 kB"),
+        (12_340, "12.3 kB"),
+        (999_600, "1.00 MB"),
+        (99_970_000, "100 MB"),
+        (5_600_000_000_000, "5.60 TB"),
+    ],
+)
+def test_sizes_have_three_digits(count, text):
+    assert wording.size(count) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(4.21, "4.2 s"), (59.96, "1 min 00 s"), (3599.6, "1 h 00 min")],
+)
+def test_durations_have_two_units(seconds, text):
+    assert wording.duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "plain", "signed"),
+    [
+        (0.5124, "0.512", "+0.512"),
+        (-0.0104, f"{wording.MINUS}0.010", f"{wording.MINUS}0.010"),
+        (-0.0001, "0.000", "0.000"),
+        (None, wording.UNKNOWN, wording.UNKNOWN),
+        (NAN, wording.UNKNOWN, wording.UNKNOWN),
+    ],
+)
+def test_fractions_have_three_decimals(value, plain, signed):
+    assert wording.fraction(value) == plain
+    assert wording.signed(value) == signed
+
+
+def test_nouns_agree_with_their_count_and_a_mean_of_one_is_not_called_one():
+    assert wording.plural(1, "class") == "1 class"
+    assert wording.plural(1_200, "different class") == "1,200 different classes"
+    assert wording.mean_over(1, "seed") == "of the only seed"
+    assert wording.mean_over(2_000, "client") == "mean over 2,000 clients"
