@@ -6,17 +6,12 @@ import subprocess
 import sys
 from contextlib import suppress
 from dataclasses import replace
-from types import new_class
+from functools import partial
 
-import pretended_device
 import pytest
-import torch
 from every_method import suited
-from fakes import exact, failure, rounds_of, run_in_process, summary_of, tiny
-from torch import nn
-from torch.optim.adam import adam
-from torch.optim.optimizer import register_optimizer_step_post_hook
-from torch.optim.sgd import sgd
+from fakes import failure, rounds_of, run_in_process, summary_of, tiny
+from watched import Seen, build_by, note_learner
 
 import strategies
 from clients.fedseit.client import FedSeit
@@ -24,9 +19,6 @@ from fcl_flower.algorithms.base import Params
 from fcl_flower.algorithms.hooks import (
     AnswersQueries,
     AsksClients,
-    Explains,
-    RestoresClients,
-    SelectsModel,
     TrainsOnServer,
 )
 from fcl_flower.algorithms.local_only import LocalOnlyLearner
@@ -45,215 +37,20 @@ from fcl_flower.core.errors import (
     RoundError,
 )
 from fcl_flower.data.examples import TaskData
-from fcl_flower.federation import messages
-from fcl_flower.models.registry import MODELS, from_module
 from fcl_flower.setup import build
 from fcl_flower.setup.resolve import resolve
-from fcl_flower.training import optimizers
 from fcl_flower.training.server_trainer import ServerTrainer
 from strategies.fedavg import FedAvg
 from strategies.fedweit import FedWeitParams
 
 NAMES = sorted(algorithms())
-QUICK = {}
-FEDERATED = [name for name in NAMES if algorithm(name).federated]
-HEADS = {
-    name: ["single"]
-    if algorithm(name).needs_single_head
-    or algorithm(name).defaults.get("scenario.joint")
-    else ["multi", "single"]
-    for name in NAMES
-}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick(tmp_path_factory):
-    """Find out what suits each method, once for all tests."""
-    QUICK.update({name: suited(name, tmp_path_factory.mktemp(name)) for name in NAMES})
-
-
-def after_travel(payload):
-    return exact(messages.decode_payload(messages.MessageEncoder().payload(payload)))
-
-
-HOOKS = (AsksClients, RestoresClients, Explains, AnswersQueries, SelectsModel)
-
-
-def watched(kind, inner, problems):
-    """Return a watched side with the optional parts that ``inner`` has."""
-    hooks = tuple(hook for hook in HOOKS if isinstance(inner, hook))
-    return new_class(kind.__name__, (kind, *hooks))(inner, problems)
-
-
-class WatchedStrategy:
-    """Notes where a server side changes what it was given, or cannot travel."""
-
-    def __init__(self, inner, problems):
-        self.inner, self.problems = inner, problems
-
-    def __getattr__(self, name):
-        return getattr(self.inner, name)
-
-    def init(self, model):
-        return self.travels(self.inner.init(model), "init")
-
-    def configure_query(self, state, stage, client):
-        return self.inner.configure_query(state, stage, client)
-
-    def check_query_reply(self, state, answer):
-        self.inner.check_query_reply(state, answer)
-
-    def aggregate_query(self, state, stage, answers):
-        before = exact(state)
-        new = self.inner.aggregate_query(state, stage, answers)
-        self.unchanged(before, state, "aggregate_query changed the state")
-        return self.travels(new, "aggregate_query")
-
-    def on_state_lost(self, state, client):
-        return self.inner.on_state_lost(state, client)
-
-    def diagnostics(self, state, stage):
-        return self.inner.diagnostics(state, stage)
-
-    def remarks(self):
-        return self.inner.remarks()
-
-    def configure_train(self, state, stage, client):
-        before = exact(state)
-        payload = self.inner.configure_train(state, stage, client)
-        self.unchanged(before, state, "broadcast changed the state")
-        return self.travels(payload, "broadcast")
-
-    def check_update(self, state, update):
-        self.inner.check_update(state, update)
-
-    def aggregate_train(self, state, stage, updates):
-        before = exact(state), {c: exact(u.payload) for c, u in updates.items()}
-        new = self.inner.aggregate_train(state, stage, updates)
-        self.unchanged(before[0], state, "aggregate changed the state")
-        for client, update in updates.items():
-            self.unchanged(before[1][client], update.payload, "aggregate: an update")
-        again = self.inner.aggregate_train(state, stage, updates)
-        self.unchanged(exact(new), again, "aggregate gives two results")
-        return self.travels(new, "aggregate")
-
-    def travels(self, payload, where):
-        if after_travel(payload) != exact(payload):
-            self.problems.append(f"{where}: not the same after it travelled")
-        return payload
-
-    def unchanged(self, before, now, what):
-        if before != exact(now):
-            self.problems.append(what)
-
-
-class WatchedLearner(WatchedStrategy):
-    def __init__(self, inner, problems):
-        self.inner, self.problems = inner, problems
-        self.model, self.context = inner.model, inner.context
-        self.update_is_model = inner.update_is_model
-
-    def init(self):
-        return self.travels(self.inner.init(), "learner's init")
-
-    def answer_query(self, state, question, stage, data):
-        before = exact(state)
-        answer = self.inner.answer_query(state, question, stage, data)
-        self.unchanged(before, state, "answer changed the state")
-        return self.travels(answer, "answer")
-
-    def select_model(self, state, received, recent):
-        return self.inner.select_model(state, received, recent)
-
-    def train(self, state, received, stage, data):
-        before = exact(state), exact(received), data.train.x.clone()
-        new, update = self.inner.train(state, received, stage, data)
-        self.unchanged(before[0], state, "train changed the state")
-        self.unchanged(before[1], received, "train changed what it received")
-        if not torch.equal(before[2], data.train.x):
-            self.problems.append("train changed the examples")
-        self.travels(update.payload, "update")
-        return self.travels(new, "the learner's state"), update
-
-    def predict(self, state, received, task, x):
-        before = exact(state), exact(received)
-        logits = self.inner.predict(state, received, task, x)
-        self.unchanged(before[0], state, "predict changed the state")
-        self.unchanged(before[1], received, "predict changed what it received")
-        if not torch.isfinite(logits).all():
-            self.problems.append("predictions are not finite")
-        if len(logits) != len(x) or logits.dim() != 2:
-            self.problems.append(f"predictions of shape {tuple(logits.shape)}")
-        return logits
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_chosen_optimizer_is_the_only_one_and_mixed_precision_is_used(
-    tmp_path, monkeypatch, name
-):
-    used, lowered, plain = set(), [], torch.autocast
-    watch = register_optimizer_step_post_hook(lambda one, *_: used.add(type(one)))
-
-    def noted(*given, **named):
-        lowered.append(given)
-        return plain(*given, **named)
-
-    def steps_by(arithmetic):
-        def step(*given, **named):
-            used.add(arithmetic)
-            return arithmetic(*given, **named)
-
-        return step
-
-    monkeypatch.setattr(torch, "autocast", noted)
-    monkeypatch.setattr(optimizers, "adam", steps_by(adam))
-    monkeypatch.setattr(optimizers, "sgd", steps_by(sgd))
-    settings = {"optimizer": "sgd", "momentum": 0.9, "learning_rate": 0.01}
-    settings["precision"] = "bfloat16"
-    if name == "concept-matching":
-        settings["classes_per_task"] = 0
-    try:
-        run_in_process(tiny(tmp_path, strategy=name, **QUICK[name], **settings))
-    finally:
-        watch.remove()
-
-    assert used == (set() if name == "analytic" else {sgd})
-    assert (("cpu", torch.bfloat16) in lowered) == bool(used)
-    assert summary_of(tmp_path)["average_accuracy"] >= 0
-
-
-@pytest.mark.parametrize(
-    "name",
-    [n for n in NAMES if not algorithm(n).models and n not in ("analytic", "fedseit")],
-)
-def test_the_first_batch_trains_parts_that_were_loaded_for_evaluation(tmp_path, name):
-    modes = []
-
-    class Loaded(nn.Sequential):
-        def __init__(self):
-            super().__init__(nn.Flatten(), nn.Dropout(0.1), nn.Linear(64, 8))
-            self[1].eval()
-
-        def forward(self, x):
-            if torch.is_grad_enabled():
-                modes.append(self[1].training)
-            return super().forward(x)
-
-    settings = {**QUICK[name], "model": "loaded"}
-    if name == "concept-matching":
-        settings["classes_per_task"] = 0
-    with MODELS.registered("loaded", from_module(Loaded, (1, 8, 8))):
-        modes.clear()
-        run_in_process(tiny(tmp_path, strategy=name, **settings))
-
-    assert modes[0]
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedweit", "fedet", "analytic", "lorm"])
 def test_without_validation_samples_all_is_trained_on_and_nothing_decided(
     tmp_path, name
 ):
-    given = {"strategy": name, **QUICK[name], "lr_patience": 0}
+    given = {"strategy": name, **suited(name, tmp_path), "lr_patience": 0}
     usual = {"name": algorithm(name).scenario or "overlapped"}
     run_in_process(tiny(tmp_path / "held", **given, scenario=usual))
     none = {**usual, "valid_fraction": 0.0}
@@ -269,129 +66,7 @@ def test_without_validation_samples_all_is_trained_on_and_nothing_decided(
     assert {row["valid_loss"] for row in rounds_of(tmp_path / "none")} == {None}
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_on_another_device_all_is_as_on_the_cpu(tmp_path, monkeypatch, name):
-    settings = {**QUICK[name], "max_train_per_class": 24, "max_test_per_class": 12}
-    if name == "concept-matching":
-        settings |= {"classes_per_task": 0}
-    if name == "glfc":
-        settings |= {"strategy.search_steps": 20}
-    run_in_process(tiny(tmp_path / "cpu", strategy=name, rounds=2, **settings))
-    settings = {**settings, "device": pretended_device.NAME}
-    with pretended_device.available(monkeypatch) as used:
-        run_in_process(tiny(tmp_path / "there", strategy=name, rounds=2, **settings))
-
-    assert used
-    assert not any(row["failed"] for row in rounds_of(tmp_path / "there"))
-    same = {"client_accuracy", "bytes_up", "bytes_down"}
-    # An encoder, as it is loaded, draws on `meta` for nothing.
-    if name in ("lorm", "idbr"):
-        same -= {"client_accuracy"}
-    cpu, there = (summary_of(tmp_path / place) for place in ("cpu", "there"))
-    assert {key: cpu[key] for key in same} == {key: there[key] for key in same}
-
-
-@pytest.mark.parametrize(
-    ("name", "head"), [(name, head) for name in NAMES for head in HEADS[name]]
-)
-def test_two_tasks_are_learned_and_nothing_is_changed_in_place(
-    tmp_path, monkeypatch, name, head
-):
-    problems = []
-    strategy, learner = build.build_strategy, build.build_learner
-    monkeypatch.setattr(
-        build,
-        "build_strategy",
-        lambda config: watched(WatchedStrategy, strategy(config), problems),
-    )
-    monkeypatch.setattr(
-        build,
-        "build_learner",
-        lambda *given: watched(WatchedLearner, learner(*given), problems),
-    )
-    given = {"strategy": name, "scenario": "overlapped", "head": head}
-    given |= QUICK[name]
-    run_in_process(tiny(tmp_path, **given, rounds=2))
-    assert problems == []
-    assert [row["failed"] for row in rounds_of(tmp_path)] == [[]] * 4
-    for matrix in summary_of(tmp_path)["client_accuracy"]:
-        assert None not in matrix[1]
-        assert matrix[0][0] > 0.5 if head == "multi" else matrix[0][0] >= 0
-    assert (tmp_path / "report.html").stat().st_size > 1000
-
-
 # ---- test data
-
-
-class Sealed:
-    """Test examples; notes who looks at them, and shows them to none."""
-
-    def __init__(self, looks):
-        object.__setattr__(self, "looks", looks)
-
-    def __getattribute__(self, name):
-        object.__getattribute__(self, "looks").append(name)
-        raise AssertionError(f"test data: {name} was looked at")
-
-    def __iter__(self):
-        return self.x
-
-    def __len__(self):
-        return self.y
-
-    def __getitem__(self, key):
-        return self.x
-
-
-class Sealing:
-    """Passes all on to a learner but the test data."""
-
-    def __init__(self, inner, looks):
-        self.inner, self.looks = inner, looks
-        self.model, self.context = inner.model, inner.context
-        self.update_is_model = inner.update_is_model
-        self.temporary, self.for_training = inner.temporary, inner.for_training
-
-    def init(self):
-        return self.inner.init()
-
-    def sealed(self, data):
-        return TaskData(data.train, data.valid, Sealed(self.looks), data.classes)
-
-    def answer_query(self, state, question, stage, data):
-        return self.inner.answer_query(state, question, stage, self.sealed(data))
-
-    def train(self, state, received, stage, data):
-        return self.inner.train(state, received, stage, self.sealed(data))
-
-    def select_model(self, state, received, recent):
-        return self.inner.select_model(state, received, recent)
-
-    def predict(self, state, received, task, x):
-        return self.inner.predict(state, received, task, x)
-
-
-def run_sealed(folder, monkeypatch, looks, **given):
-    """Run with test data that note in ``looks`` what a learner looks at."""
-    learner = build.build_learner
-    monkeypatch.setattr(
-        build,
-        "build_learner",
-        lambda *args: watched(Sealing, learner(*args), looks),
-    )
-    run_in_process(tiny(folder, **given))
-
-
-@pytest.mark.parametrize("name", [*NAMES, "fedseit with queries"])
-def test_no_learner_looks_at_test_data(tmp_path, monkeypatch, name):
-    name, _, queries = name.partition(" ")
-    given = {"strategy.name": name, "scenario": "overlapped", "head": HEADS[name][0]}
-    given |= QUICK[name]
-    given |= {"strategy.knowledge": "sit:1"} if queries else {}
-    looks = []
-    run_sealed(tmp_path, monkeypatch, looks, **given)
-    assert looks == []
-    assert [row["failed"] for row in rounds_of(tmp_path)] == [[], []]
 
 
 class TrainsOnTestData(LocalTraining):
@@ -429,10 +104,11 @@ def test_a_learner_that_looks_at_test_data_is_found(tmp_path, monkeypatch, cheat
     )
     given = {"strategy.name": "cheat", "scenario": "overlapped"}
     given |= {"strategy.knowledge": "sit:1"} if honest.name == "fedseit" else {}
-    looks = []
+    seen = Seen(tmp_path)
+    build_by(monkeypatch, "build_learner", partial(note_learner, seen, seal=True))
     with suppress(RoundError):
-        run_sealed(tmp_path, monkeypatch, looks, **given)
-    assert looks
+        run_in_process(tiny(tmp_path, **given))
+    assert seen.looks
 
 
 # ---- local-only
@@ -473,19 +149,6 @@ def test_local_only_clients_do_not_know_of_each_other(tmp_path, name):
     assert first["a"] == first["b"]
     # The same measure sees cross-talk where there is some.
     assert first["c"] != first["d"]
-
-
-@pytest.mark.parametrize("name", FEDERATED)
-def test_local_only_clients_send_and_receive_no_tensor(tmp_path, name):
-    given = {"strategy": name, "scenario": "overlapped", "head": HEADS[name][0]}
-    given |= QUICK[name]
-    grid = run_in_process(tiny(tmp_path, **given, local_only=True))
-    found = summary_of(tmp_path)
-    assert found["bytes_by_kind"]["up"].keys() == {"meta"}
-    assert found["bytes_by_kind"]["down"].keys() == {"meta"}
-    assert found["nominal_bytes_up"] == found["nominal_bytes_down"] == 0
-    assert not any(message.content.array_records for _, message in grid.asked)
-    assert [row["failed"] for row in rounds_of(tmp_path)] == [[], []]
 
 
 def test_a_local_only_learner_keeps_the_state_of_both_sides_apart(tmp_path):

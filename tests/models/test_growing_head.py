@@ -5,22 +5,11 @@ import torch
 from fakes import rounds_of, run_in_process, tiny
 from text_sets import encoded_topics
 
-from fcl_flower.algorithms.hooks import KnowsClasses
-from fcl_flower.algorithms.registry import algorithm, algorithms
-from fcl_flower.core.types import TaskStage
-from fcl_flower.data.examples import InputSpec, task_data
 from fcl_flower.models.heads import CLOSED, Head, MultiHeadModel
 from fcl_flower.setup import build
 from fcl_flower.setup.resolve import resolve
 
-ACCEPTED = [
-    name
-    for name, method in sorted(algorithms().items())
-    if not method.defaults.get("scenario.joint")
-    and not (method.trainer and not issubclass(method.load_server(), KnowsClasses))
-]
 # Closed forms know no class that nobody has sent anything of, grown or not.
-GROWN_ANYHOW = {"analytic", "lorm"}
 CLASS_INCREMENTAL = {"name": "class-incremental", "split": "iid"}
 
 
@@ -117,32 +106,6 @@ def test_the_classes_until_a_task_are_those_of_all_clients(tmp_path):
     assert plan.labels_until(2) == tuple(range(9))
 
 
-@pytest.mark.parametrize("name", sorted({*ACCEPTED} - GROWN_ANYHOW))
-def test_no_learner_answers_with_a_class_of_a_later_task(tmp_path, name):
-    run = resolve(small(tmp_path, name))
-    plan = build.build_scenario(run)
-    strategy = build.build_strategy(run)
-    learner = build.build_learner(run, plan, client=0)
-    model = learner.model
-    model.restrict_head(plan.labels_until(0))
-    words = build.build_tokenizer(run) or build.build_word_vectors(run)
-    form = InputSpec(run.data_root, run.input_shape, True, words)
-    data = task_data(plan, 0, 0, form)
-    stage = TaskStage(1, 0, starts_task=True, ends_task=True)
-    shared = build.snapshot(model, model.shared_names())
-    server = strategy.init(shared)
-    received = strategy.configure_train(server, stage, 0)
-    state, update = learner.train(learner.init(), received, stage, data)
-    server = strategy.aggregate_train(server, stage, {0: update})
-    closed = sorted({*range(plan.num_labels)} - {*plan.labels_until(0)})
-    known = {} if strategy.evaluates_locally else received
-    with torch.no_grad():
-        logits = learner.predict(state, known, 0, data.test.x)
-    assert len(closed) == 2
-    assert (logits[:, closed] == CLOSED).all()
-    assert (logits.argmax(1) != CLOSED).all()
-
-
 def test_each_task_opens_its_classes_and_a_run_without_the_setting_none(
     tmp_path, monkeypatch
 ):
@@ -164,10 +127,3 @@ def test_each_task_opens_its_classes_and_a_run_without_the_setting_none(
     usual, grown = (rounds_of(tmp_path / kind) for kind in ("usual", "grown"))
     # Untrained, the loss is the logarithm of the number of classes: four, or two.
     assert usual[0]["loss"] > 1.2 > 0.8 > grown[0]["loss"]
-
-
-def test_every_algorithm_that_is_left_out_says_why():
-    left = {*algorithms()} - {*ACCEPTED}
-    assert left == {"fedet", "glfc", "mtl"}
-    assert algorithm("fedet").trainer
-    assert algorithm("glfc").trainer

@@ -1,0 +1,245 @@
+"""What holds for each method, whatever it does inside: read off its smallest runs."""
+
+import pytest
+import torch
+import watched
+from fakes import exact, rounds_of, summary_of
+from torch.optim.sgd import sgd
+
+from fcl_flower.algorithms.base import ClientLearner, ServerStrategy
+from fcl_flower.algorithms.registry import algorithm
+from fcl_flower.federation.client import model_bytes
+from fcl_flower.federation.codec import encode
+from fcl_flower.flower.identity import flower_identity
+from fcl_flower.models.heads import CLOSED
+
+AFRESH = {
+    "fedet": "the released code makes an optimizer each round",
+    "lorm": "turns between two factors, each with an optimizer of its own",
+}
+# Closed forms know no class that nobody has sent anything of.
+GROWN_ANYHOW = {"analytic", "lorm"}
+SENDS_NOTHING = {"local", "stl", "apd"}
+OLD_MODEL = {"memory/teacher"}
+# By method, of a client within its second task: what it stores, and what is the task's;
+# of what it receives, what predictions need, and what only training does.
+JUDGED = {
+    "fedavg": ({"heads"}, set(), {"base"}, set()),
+    "ewc": ({"heads", "fisher", "anchor"}, set(), {"base"}, set()),
+    "fedcurv": (
+        {"heads"},
+        set(),
+        {"base"},
+        {"curvature/fisher", "curvature/weighted"},
+    ),
+    "scaffold": ({"heads", "control"}, set(), {"base"}, {"control"}),
+    "fot": ({"heads"}, set(), {"base"}, set()),
+    "replay": ({"heads", "memory"}, set(), {"base"}, set()),
+    "der": ({"heads", "memory"}, set(), {"base"}, set()),
+    "fedcbdr": ({"heads", "memory", "memory/classes"}, set(), {"base"}, set()),
+    "lwf": ({"heads", "memory/classes"}, OLD_MODEL, {"base"}, set()),
+    "icarl": ({"heads", "exemplars", "memory/classes"}, OLD_MODEL, {"base"}, set()),
+    "dde-icarl": (
+        {"heads", "exemplars", "momentum", "memory/classes"},
+        OLD_MODEL,
+        {"base"},
+        set(),
+    ),
+    "bic": ({"heads", "memory", "memory/classes"}, OLD_MODEL, {"base", "bias"}, set()),
+    "ss-il": (
+        {"heads", "memory", "memory/tasks", "memory/classes"},
+        OLD_MODEL,
+        {"base"},
+        set(),
+    ),
+    "podnet": ({"heads", "memory", "memory/classes"}, OLD_MODEL, {"base"}, set()),
+    "idbr": ({"heads", "memory", "memory/classes"}, OLD_MODEL, {"base"}, set()),
+}
+
+
+def run_of(kind, name, factory):
+    with flower_identity():
+        return getattr(watched, kind)(name, factory.mktemp(kind))
+
+
+# One after another, so that each run is made once and let go of.
+@pytest.fixture(scope="module", params=[*watched.NAMES, *watched.VARIANTS])
+def method(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def seen(method, tmp_path_factory):
+    return run_of("watched", method, tmp_path_factory)
+
+
+@pytest.fixture(scope="module", params=watched.NAMES)
+def name(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def plain(name, tmp_path_factory):
+    return run_of("plain", name, tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def alone(name, tmp_path_factory):
+    return run_of("alone", name, tmp_path_factory)
+
+
+# ---- both sides, watched
+
+
+def test_the_chosen_optimizer_is_the_only_one(method, seen):
+    assert seen.steps == (set() if method == "analytic" else {sgd})
+
+
+def test_all_that_trains_does_so_in_the_chosen_precision(method, seen):
+    expected = {("cpu", torch.bfloat16)}
+
+    assert seen.lowered == (set() if method == "analytic" else expected)
+
+
+def test_the_first_batch_trains_what_was_loaded_for_evaluation(method, seen):
+    if method in ("analytic", "lorm"):
+        pytest.skip("trains nothing of the body as a whole")
+
+    assert seen.modes[0]
+
+
+def test_nothing_is_changed_in_place_and_all_can_travel(seen):
+    assert seen.problems == []
+
+
+def test_both_sides_have_the_parameters_of_the_run(method, seen):
+    entry = algorithm(method.partition(" ")[0])
+    for strategy in seen.strategies:
+        assert isinstance(strategy, ServerStrategy)
+        assert type(strategy) is entry.load_server()
+    for learner in seen.learners:
+        assert isinstance(learner, ClientLearner)
+        assert type(learner) is entry.load_client()
+        assert learner.params == seen.strategies[0].params
+    assert {learner.context.client for learner in seen.learners} == {0, 1}
+
+
+def test_no_learner_looks_at_test_data(seen):
+    assert seen.trainings
+    assert seen.looks == []
+
+
+def test_a_round_begins_with_the_moments_that_the_last_one_left(method, seen):
+    nothing, last = exact({"moments": {}}), {}
+    starts = {(t.stage.round, t.learner.context.client): t for t in seen.trainings}
+
+    assert len(seen.moments) == (0 if method == "analytic" else len(seen.trainings))
+    for number, client, before, after in seen.moments:
+        goes_on = not starts[number, client].stage.starts_task
+        goes_on = goes_on and method not in AFRESH
+        assert before == (last[client] if goes_on else nothing)
+        assert after != nothing
+        last[client] = after
+
+
+def size(payload, groups):
+    return sum(len(encode(t).data) for g in groups for t in payload[g].values())
+
+
+def test_what_a_client_stores(method, seen):
+    if method not in JUDGED:
+        pytest.skip("its bytes are not in the table")
+    stored, of_the_task, predicting, training = JUDGED[method]
+    for one in (t for t in seen.trainings if t.stage.round == 3):
+        assert one.state.keys() == stored | of_the_task | {"optimizer"}
+        assert one.received.keys() == predicting | training
+        for payload, left_out in ((one.state, of_the_task), (one.received, training)):
+            assert all(size(payload, [group]) for group in left_out)
+        expected = size(one.state, stored) + size(one.received, predicting)
+        assert model_bytes(one.learner, one.state, one.received) == expected
+
+
+def test_a_tensor_that_claims_much_memory_is_refused_and_takes_none(method, seen):
+    assert seen.peaks or method in SENDS_NOTHING
+    assert max(seen.peaks.values(), default=0) < 8, seen.peaks
+
+
+def test_no_client_fails_and_a_report_is_written(seen):
+    assert all(row["failed"] == [] for row in rounds_of(seen.folder))
+    assert (seen.folder / "report.html").stat().st_size > 1000
+
+
+def test_test_samples_and_what_a_process_keeps_change_nothing_that_is_learned(
+    method, seen, tmp_path_factory
+):
+    other = run_of("spoilt", method, tmp_path_factory)
+
+    assert sum(kind == "trained" for kind, *_ in seen.notes) >= 4
+    assert seen.notes == other.notes
+    # The samples were indeed others.
+    tested, spoilt = ((s.folder / "accuracy.csv").read_text() for s in (seen, other))
+    assert tested != spoilt
+
+
+# ---- two tasks, other devices
+
+
+def test_two_tasks_are_learned(plain):
+    for matrix in summary_of(plain.folder)["client_accuracy"]:
+        assert None not in matrix[1]
+    single = '"single"' in (plain.folder / "config.toml").read_text()
+    assert single or matrix[1][1] > 0.5
+
+
+def test_on_another_device_with_nothing_kept_all_is_the_same(
+    name, plain, tmp_path_factory
+):
+    there = run_of("elsewhere", name, tmp_path_factory)
+
+    assert all(row["failed"] == [] for row in rounds_of(there.folder))
+    same = {"client_accuracy", "bytes_up", "bytes_down"}
+    # An encoder, as it is loaded, draws on `meta` for nothing.
+    if name in ("lorm", "idbr"):
+        same -= {"client_accuracy"}
+    here, found = summary_of(plain.folder), summary_of(there.folder)
+    assert {key: here[key] for key in same} == {key: found[key] for key in same}
+
+
+# ---- without communication
+
+
+def test_without_communication_no_tensor_travels(name, alone):
+    found = summary_of(alone.folder)
+
+    assert all(row["failed"] == [] for row in rounds_of(alone.folder))
+    if algorithm(name).federated:
+        assert found["bytes_by_kind"]["up"].keys() == {"meta"}
+        assert found["bytes_by_kind"]["down"].keys() == {"meta"}
+        assert found["nominal_bytes_up"] == found["nominal_bytes_down"] == 0
+        assert not any(m.content.array_records for _, m in alone.grid.asked)
+
+
+def test_without_communication_nothing_is_changed_in_place(alone):
+    assert alone.trainings
+    assert alone.problems == []
+    assert alone.looks == []
+
+
+def test_no_learner_answers_with_a_class_of_a_later_task(name, alone):
+    if not watched.grows(name) or name in GROWN_ANYHOW:
+        pytest.skip("knows no class that nobody has sent anything of, grown or not")
+    found = set()
+    for labels, logits in alone.answers:
+        closed = sorted({*range(logits.shape[1])} - {*labels})
+        found.add(len(closed))
+        assert (logits[:, closed] == CLOSED).all()
+        assert (logits.argmax(1) != CLOSED).all()
+    assert found == {0, 2}
+
+
+def test_every_method_that_takes_no_growing_head_says_why():
+    left = {name for name in watched.NAMES if not watched.grows(name)}
+
+    assert left == {"fedet", "glfc", "mtl"}
+    assert algorithm("fedet").trainer
+    assert algorithm("glfc").trainer
