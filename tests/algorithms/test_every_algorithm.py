@@ -201,7 +201,7 @@ def test_an_algorithm_says_what_it_is(name):
     assert entry.paper
     assert entry.name == name
     assert re.fullmatch(r"strategies\.[\w.]+:\w+", entry.server)
-    assert re.fullmatch(r"clients\.[\w.]+:\w+", entry.client)
+    assert re.fullmatch(r"(clients|fcl_flower)\.[\w.]+:\w+", entry.client)
     assert entry.counterpart in {"", *NAMES}
 
 
@@ -349,9 +349,7 @@ def test_a_side_that_is_none_is_named():
         server="fcl_flower.algorithms.local_training:LocalTraining",
         client="strategies.fedavg:FedAvg",
     )
-    with pytest.raises(
-        ContractError, match=r"swapped: got server clients\.fedavg:LocalTraining"
-    ):
+    with pytest.raises(ContractError, match=r"swapped: got server \S+:LocalTraining"):
         swapped.load_server()
     with pytest.raises(ContractError, match=r"got client strategies\.fedavg:FedAvg, e"):
         swapped.load_client()
