@@ -46,14 +46,14 @@ class Enhancer(nn.Module):
 
     @override
     def forward(self, x: Tensor) -> Tensor:
-        """Return the enhanced ``x``, of the same shape (..., n)."""
+        """Enhance ``x``, shape (..., n)."""
         delta: Tensor = self.up(nn.functional.gelu(self.down(x)))
         return x + delta
 
     def behind(
         self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor
     ) -> Tensor:
-        """Return the enhanced output of the module that it stands behind."""
+        """Enhance the output of the module that it stands behind (a forward hook)."""
         return output if self.idle else cast(Tensor, self(output))
 
 
@@ -68,11 +68,12 @@ class EnhancedTransformer(Transformer):
     def __init__(self, params: EncoderParams) -> None:
         """Load an encoder, freeze it and add fresh Enhancers.
 
-        What the blocks before the first Enhancer return is computed once a sample.
+        The output of the blocks before the first Enhancer is computed once a sample.
 
         Raises:
             ConfigError: there is no such encoder, or it is built unlike those known
-                here, or has fewer blocks.
+            here, or
+                has fewer blocks.
         """
         super().__init__(params)
         self.freeze("model.num_blocks", params.num_blocks, params.encoder)
@@ -96,10 +97,7 @@ class EnhancedTransformer(Transformer):
 
     @override
     def embed(self, x: Tensor) -> Tensor:
-        """Return what the encoder alone makes of inputs, shape (N, D).
-
-        It is the same whatever the Enhancers have learned.
-        """
+        """Embed inputs by the encoder alone, shape (N, D), without Enhancers."""
         enhancers = cast(list[Enhancer], list(self.enhancers))
         for enhancer in enhancers:
             enhancer.idle = True
@@ -111,7 +109,7 @@ class EnhancedTransformer(Transformer):
 
 
 def _projection(block: nn.Module, names: tuple[str, ...], encoder: str) -> nn.Linear:
-    """Return the linear layer of a block behind which an Enhancer acts."""
+    """Find the linear layer of a block behind which an Enhancer acts."""
     for name, module in block.named_modules():
         if name in names and isinstance(module, nn.Linear):
             return module
@@ -150,20 +148,20 @@ class Lora(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """Return dW itself, shape (outputs, inputs)."""
+        """The change dW itself, shape (outputs, inputs)."""
         down, up = self.merged or (self.down, self.up)
         return up @ down
 
     @override
     def forward(self, x: Tensor) -> Tensor:
-        """Return ``dW x``, shape (..., outputs), of ``x`` (..., inputs)."""
+        """Compute ``dW x``, shape (..., outputs), of ``x`` (..., inputs)."""
         down, up = self.merged or (self.down, self.up)
         return nn.functional.linear(nn.functional.linear(x, down), up)
 
     def behind(
         self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor
     ) -> Tensor:
-        """Return the changed output of the layer."""
+        """Add the change to the output of the layer (a forward hook)."""
         return output if self.idle else output + cast(Tensor, self(inputs[0]))
 
 
@@ -203,11 +201,13 @@ class LoraTransformer(Transformer):
     def __init__(self, params: LoraParams) -> None:
         """Load an encoder, freeze it and add changes that are still 0.
 
-        What the blocks before the first changed layer return is computed once a sample.
+        The output of the blocks before the first changed layer is computed once a
+        sample.
 
         Raises:
             ConfigError: there is no such encoder, or it is built unlike those known
-                here, or has fewer blocks.
+            here, or
+                has fewer blocks.
         """
         super().__init__(params)
         self.freeze("model.num_blocks", params.num_blocks, params.encoder)
@@ -235,12 +235,12 @@ class LoraTransformer(Transformer):
 
     @property
     def changes(self) -> list[Lora]:
-        """Return the changes, in the order of their layers."""
+        """The changes, in the order of their layers."""
         return cast(list[Lora], list(self.adapters))
 
     @override
     def encoder_state(self) -> dict[str, Tensor]:
-        """Return the encoder's weights, the changes added to those of its layers."""
+        """Merge the changes into the encoder's weights."""
         state = super().encoder_state()
         names = {module: name for name, module in self.encoder.named_modules()}
         for layer, change in zip(self._layers, self.changes, strict=True):
@@ -269,10 +269,7 @@ class LoraTransformer(Transformer):
 
     @override
     def embed(self, x: Tensor) -> Tensor:
-        """Return what the encoder alone makes of inputs, shape (N, D).
-
-        It is the same whatever has been learned.
-        """
+        """Embed inputs by the encoder alone, shape (N, D), without what was learned."""
         for adapter in self.changes:
             adapter.idle = True
         try:

@@ -65,17 +65,17 @@ def create_model(
     columns: int = 0,
     params: Params | None = None,
 ) -> MultiHeadModel:
-    """Return a freshly initialised model; the same arguments give the same weights.
+    """Make a freshly initialised model; the same arguments give the same weights.
 
-    The body's weights depend on ``params`` and ``seed`` only, so that every client
-    starts from the same body however many heads it has. Torch's global generator
-    is left as it was.
+    The body's weights depend on ``params`` and ``seed`` alone, so that every client
+    starts from the same body however many heads it has. Torch's global generator stays
+    as it was.
 
     Args:
         name: one of `MODELS`.
         tasks: number of tasks, at least 1.
-        classes: logits per head: the classes of one task, or all labels of the
-            scenario with a single head.
+        classes: logits per head: the classes of one task, or all labels of the scenario
+            with a single head.
         single_head: one head serves every task.
         seed: the run's seed.
         table: word vectors, shape (words + 1, D), where the data are text.
@@ -84,9 +84,10 @@ def create_model(
 
     Raises:
         ConfigError: the name is unknown, the model does not suit the data, or there is
-            no such encoder.
-        ContractError: ``params`` are those of another model, or a network of a user's
-            own cannot be trained (`try_body`).
+        no
+            such encoder.
+        ContractError: ``params`` are those of another model, or a user's own network
+            cannot be trained (`try_body`).
     """
     entry = model_entry(name)
     params = entry.params() if params is None else params

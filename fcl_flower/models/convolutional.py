@@ -31,7 +31,7 @@ class ResponseNorm(nn.Module):
 
     @override
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the normalised ``x``, shape (batch, channels, height, width)."""
+        """Normalise ``x``, shape (batch, channels, height, width)."""
         # The sum over a window of channels is a 1x1 convolution with a banded
         # matrix. It is made here, not kept as a buffer, so that nothing of it
         # can travel or be averaged.
@@ -88,13 +88,7 @@ class LeNet(nn.Module):
     """Body from (batch, 3, 32, 32) to (batch, 500 * width)."""
 
     def __init__(self, width: float = 1.0, dropout: float = 0.0) -> None:
-        """Initialise with torch's defaults.
-
-        Args:
-            width: factor of the number of channels and of neurons, such as 0.8.
-            dropout: fraction of the neurons of each fully connected layer that a
-                training step leaves out, in [0, 1).
-        """
+        """Scale the layers by ``width``; ``dropout`` is that of fully connected ones."""
         super().__init__()
         self.dropout = dropout
         first, second, hidden, self.features = (
@@ -111,7 +105,7 @@ class LeNet(nn.Module):
 
     @override
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return features, shape (batch, 500 * width)."""
+        """Compute features, shape (batch, 500 * width)."""
         # Channels last makes convolution, normalisation and pooling faster on a CPU.
         x = x.contiguous(memory_format=torch.channels_last)
         x = self.pool(self.norm(torch.relu(self.conv1(x))))
@@ -120,12 +114,12 @@ class LeNet(nn.Module):
         return self._thinned(torch.relu(self.fc2(x)))
 
     def _thinned(self, x: torch.Tensor) -> torch.Tensor:
-        """Return neurons of which dropout has left some out; none draw no numbers."""
+        """Leave out neurons by dropout; a rate of 0 draws no numbers."""
         return dropout(x, self.dropout, self.training) if self.dropout else x
 
 
 def lenet(params: LeNetParams) -> LeNet:
-    """Return the network of the given width and dropout."""
+    """Make the network of the given width and dropout."""
     return LeNet(params.width, params.dropout)
 
 
@@ -142,7 +136,7 @@ class SmallNet(nn.Module):
 
     @override
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return features, shape (batch, 64)."""
+        """Compute features, shape (batch, 64)."""
         x = torch.relu(self.conv1(x))
         x = self.pool(torch.relu(self.conv2(x)))
         return torch.relu(self.fc1(x.flatten(1)))
@@ -161,7 +155,7 @@ class GreyCnn(nn.Module):
 
     @override
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return features, shape (batch, 64)."""
+        """Compute features, shape (batch, 64)."""
         x = self.pool(torch.relu(self.conv1(x)))
         x = self.pool(torch.relu(self.conv2(x)))
         return torch.relu(self.fc1(x.flatten(1)))
@@ -186,14 +180,14 @@ class HarCnn(nn.Module):
 
     @override
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return features, shape (batch, 64)."""
+        """Compute features, shape (batch, 64)."""
         x = max_pool1d(torch.relu(self.norm1(self.conv1(x))), 2)
         x = max_pool1d(torch.relu(self.norm2(self.conv2(x))), 4)
         return torch.relu(self.fc1(x.flatten(1)))
 
 
 def _conv3x3(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:
-    """Return a 3x3 convolution; batch normalisation follows, so it has no bias."""
+    """Make a 3x3 convolution; batch normalisation follows, so it has no bias."""
     return nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
 
 
@@ -216,7 +210,7 @@ class BasicBlock(nn.Module):
 
     @override
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return shape (batch, outputs, height / stride, width / stride)."""
+        """Compute features, shape (batch, outputs, height / stride, width / stride)."""
         residual = torch.relu(self.norm1(self.conv1(x)))
         residual = self.norm2(self.conv2(residual))
         return torch.relu(residual + self.shortcut(x))
@@ -237,7 +231,7 @@ class ResNet18(nn.Module):
 
     @override
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return features, shape (batch, 512)."""
+        """Compute features, shape (batch, 512)."""
         x = x.contiguous(memory_format=torch.channels_last)
         x = self.blocks(torch.relu(self.norm(self.stem(x))))
         return x.mean((2, 3))
@@ -270,7 +264,7 @@ class Block(nn.Module):
 
     @override
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return shape (batch, outputs, height / stride, width / stride)."""
+        """Compute features, shape (batch, outputs, height / stride, width / stride)."""
         wide = silu(self.norm1(self.expand(x)))
         wide = silu(self.norm2(self.depthwise(wide)))
         gate = torch.sigmoid(self.excite(silu(self.squeeze(wide.mean((2, 3))))))
@@ -298,7 +292,7 @@ class EfficientNet(nn.Module):
 
     @override
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return features, shape (batch, 256)."""
+        """Compute features, shape (batch, 256)."""
         x = self.blocks(silu(self.norm1(self.stem(x))))
         return silu(self.norm2(self.top(x))).mean((2, 3))
 
@@ -315,11 +309,7 @@ class Mlp(nn.Module):
     """
 
     def __init__(self, columns: int) -> None:
-        """Initialise with torch's defaults.
-
-        Args:
-            columns: of the table, at least 1.
-        """
+        """Initialise for ``columns`` inputs with torch's defaults."""
         super().__init__()
         self.fc1 = nn.Linear(columns, HIDDEN)
         self.norm1 = nn.LayerNorm(HIDDEN)
@@ -328,6 +318,6 @@ class Mlp(nn.Module):
 
     @override
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return features, shape (batch, 128)."""
+        """Compute features, shape (batch, 128)."""
         x = torch.relu(self.norm1(self.fc1(x)))
         return torch.relu(self.norm2(self.fc2(x)))

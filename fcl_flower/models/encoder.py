@@ -50,7 +50,7 @@ class Transformer(nn.Module):
     """
 
     def __init__(self, params: EncoderParams) -> None:
-        """Load an encoder; what is said of Enhancers does not matter here.
+        """Load an encoder; settings of Enhancers are not read here.
 
         Raises:
             ConfigError: there is none, or its blocks cannot be run one by one.
@@ -69,19 +69,14 @@ class Transformer(nn.Module):
 
     @property
     def blocks(self) -> nn.ModuleList:
-        """Return the encoder's blocks, in order."""
+        """The encoder's blocks, in order."""
         return cast(nn.ModuleList, _first(self.encoder, _LISTS))
 
     def freeze(self, key: str, last: int, encoder: str) -> None:
-        """Train none of the encoder; only its last blocks are ever computed again.
+        """Freeze the encoder; only its ``last`` blocks (0: all) are computed again.
 
-        It stays in evaluation mode, so that what enters the first of these blocks is a
-        fixed function of the input.
-
-        Args:
-            key: the setting that says how many these are.
-            last: how many; 0 for all.
-            encoder: its name.
+        It stays in evaluation mode, so that the input of the first of these blocks is a
+        fixed function of the sample. ``key`` is the setting that ``last`` comes from.
 
         Raises:
             ConfigError: the encoder has fewer blocks.
@@ -102,7 +97,7 @@ class Transformer(nn.Module):
 
     @override
     def forward(self, x: Tensor) -> Tensor:
-        """Return features, shape (batch, D), of inputs or of frozen features."""
+        """Compute features, shape (batch, D), of inputs or of frozen features."""
         are_features = x.is_floating_point() and x.ndim == 3
         hidden = (
             _unpacked(x) if are_features else self.run(self.enter(x), 0, self.first)
@@ -111,7 +106,7 @@ class Transformer(nn.Module):
 
     @torch.no_grad()
     def frozen_features(self, x: Tensor) -> Tensor:
-        """Return what enters the first trained block, so that it is computed once.
+        """Compute the input of the first trained block once.
 
         Returns:
             shape (N, tokens, D + 1): hidden states, and behind them the mask; of an
@@ -131,30 +126,30 @@ class Transformer(nn.Module):
 
     @torch.no_grad()
     def embed(self, x: Tensor) -> Tensor:
-        """Return the mean of the last hidden states as they are, shape (N, D)."""
+        """Average the last hidden states as they are, shape (N, D)."""
         return torch.cat([self(x[at : at + _CHUNK]) for at in range(0, len(x), _CHUNK)])
 
     def words(self, x: Tensor) -> Tensor:
-        """Return the encoder's vector of each token number, (batch, tokens, D)."""
+        """Look up the encoder's vector of each token number, (batch, tokens, D)."""
         table = self.encoder.get_input_embeddings()
         vectors: Tensor = table(self._numbers(x))
         return vectors
 
     def encoder_inputs(self, x: Tensor) -> dict[str, Tensor]:
-        """Return inputs by the names under which the library's model takes them."""
+        """Name inputs as the library's model takes them."""
         if not self.text:
             return {"pixel_values": x}
         return {"input_ids": self._numbers(x), "attention_mask": (x > 0).long()}
 
     def encoder_state(self) -> dict[str, Tensor]:
-        """Return weights with which the library's model alone does what this one does.
+        """Collect weights with which the library's model alone computes the same.
 
-        Subclasses that put anything behind the encoder, or into it, have to say how.
+        A subclass that puts anything behind the encoder, or into it, overrides this.
         """
         return dict(self.encoder.state_dict())
 
     def enter(self, x: Tensor) -> Hidden:
-        """Return what enters the first block; padding behind the longest is cut."""
+        """Compute the input of the first block; common padding is cut."""
         embeddings = cast(nn.Module, self.encoder.embeddings)
         if not self.text:
             values = cast(Tensor, embeddings(x))
@@ -164,7 +159,7 @@ class Transformer(nn.Module):
         return Hidden(cast(Tensor, embeddings(self._numbers(x))), (x > 0).float())
 
     def run(self, hidden: Hidden, start: int, stop: int) -> Hidden:
-        """Return what the blocks from ``start`` up to ``stop`` make of it."""
+        """Run the blocks from ``start`` up to ``stop``."""
         values = hidden.values
         least = torch.finfo(values.dtype).min
         mask = ((1 - hidden.mask) * least)[:, None, None] if self.text else None
@@ -175,14 +170,13 @@ class Transformer(nn.Module):
         return Hidden(values.float(), hidden.mask)
 
     def pool(self, hidden: Hidden) -> Tensor:
-        """Return the mean over tokens, behind the last norm where there is one."""
+        """Average over tokens, behind the last norm where there is one."""
         norm = _first(self.encoder, _NORMS)
         values = hidden.values if norm is None else cast(Tensor, norm(hidden.values))
         weights = hidden.mask / hidden.mask.sum(1, keepdim=True).clamp(min=1)
         return (values * weights[..., None]).sum(1)
 
     def _numbers(self, x: Tensor) -> Tensor:
-        """Return the encoder's own token numbers."""
         return torch.where(x > 0, x - 1, self._padding)
 
     @torch.no_grad()
@@ -219,14 +213,13 @@ class Transformer(nn.Module):
 
 
 def _unpacked(x: Tensor) -> Hidden:
-    """Return frozen features as hidden states, without common padding."""
+    """Unpack frozen features into hidden states, without common padding."""
     mask = x[..., -1]
     longest = int(mask.sum(1).max()) if len(x) else 0
     return Hidden(x[:, :longest, :-1], mask[:, :longest])
 
 
 def _first(module: nn.Module, names: tuple[str, ...]) -> nn.Module | None:
-    """Return the first submodule of these dotted names that is there."""
     for name in names:
         found: Any = module
         for part in name.split("."):
@@ -249,7 +242,8 @@ class FrozenTransformer(Transformer):
 
         Raises:
             ConfigError: there is no such encoder, its blocks cannot be run one by one,
-                or it has fewer.
+            or it
+                has fewer.
         """
         super().__init__(params)
         self.freeze("model.pooled_blocks", params.pooled_blocks, params.encoder)
@@ -258,7 +252,7 @@ class FrozenTransformer(Transformer):
     @override
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
-        """Return features, shape (batch, K D), of inputs or of such features."""
+        """Compute features, shape (batch, K D), of inputs or of such features."""
         if x.is_floating_point() and x.ndim == 2:
             return x
         hidden = self.run(self.enter(x), 0, self.first)
@@ -271,7 +265,7 @@ class FrozenTransformer(Transformer):
 
     @override
     def frozen_features(self, x: Tensor) -> Tensor:
-        """Return what `forward` does: nothing behind it is ever trained."""
+        """Compute the features once: nothing behind them is ever trained."""
         return self.embed(x)
 
 
@@ -290,7 +284,7 @@ class DisentangledTransformer(Transformer):
     """
 
     def __init__(self, params: DisentangledParams) -> None:
-        """Load an encoder, and draw what lies on top.
+        """Load an encoder, and draw the layers on top.
 
         Raises:
             ConfigError: there is no such encoder, or it is not one of texts.
@@ -307,11 +301,11 @@ class DisentangledTransformer(Transformer):
 
     @override
     def forward(self, x: Tensor) -> Tensor:
-        """Return both spaces, shape (batch, D), of texts as token numbers."""
+        """Compute both spaces, shape (batch, D), of texts as token numbers."""
         pooled = super().forward(x)
         spaces = [torch.tanh(self.generic(pooled)), torch.tanh(self.specific(pooled))]
         return torch.cat(spaces, 1)
 
     def pooled(self, x: Tensor) -> Tensor:
-        """Return what the encoder alone makes of texts, shape (batch, D)."""
+        """Embed texts by the encoder alone, shape (batch, D)."""
         return super().forward(x)

@@ -86,16 +86,11 @@ class Layer(nn.Module):
     def fold(
         self, weight: Tensor, scale: Tensor, shift: Tensor, mean: Tensor, var: Tensor
     ) -> None:
-        """Take a convolution without bias, and the normalisation behind it.
+        """Fold the normalisation behind a convolution without bias into it.
 
         ``scale (w x - mean) / sqrt(var + EPSILON) + shift`` is one convolution.
-
-        Args:
-            weight: shape (outputs, inputs / groups, kernel, kernel).
-            scale: shape (outputs,), as the others.
-            shift: likewise.
-            mean: running mean.
-            var: running variance.
+        ``weight`` has the shape (outputs, inputs / groups, kernel, kernel), the others
+        (outputs,).
         """
         factor = scale.double() / (var.double() + EPSILON).sqrt()
         folded = {
@@ -106,7 +101,7 @@ class Layer(nn.Module):
 
     @override
     def forward(self, x: Tensor) -> Tensor:
-        """Return (batch, outputs, ceil(height / stride), ceil(width / stride))."""
+        """Compute (batch, outputs, ceil(height / stride), ceil(width / stride))."""
         stride, kernel = self.conv.stride[0], self.conv.kernel_size[0]
         sides: list[int] = []
         for length in (x.shape[3], x.shape[2]):
@@ -134,7 +129,7 @@ class LiteBlock(nn.Module):
 
     @override
     def forward(self, x: Tensor) -> Tensor:
-        """Return (batch, outputs, ceil(height / stride), ceil(width / stride))."""
+        """Compute (batch, outputs, ceil(height / stride), ceil(width / stride))."""
         y: Tensor = self.layers(x)
         return x + y if self.shortcut else y
 
@@ -147,7 +142,7 @@ class EfficientNetLite(nn.Module):
     """
 
     def __init__(self, params: EfficientNetLiteParams) -> None:
-        """Load the weights that the package holds.
+        """Load the weights of the installed package.
 
         Raises:
             ConfigError: the package is not installed.
@@ -170,7 +165,7 @@ class EfficientNetLite(nn.Module):
 
     @override
     def forward(self, x: Tensor) -> Tensor:
-        """Return features, shape (batch, 1280), of images or of frozen features."""
+        """Compute features, shape (batch, 1280), of images or of frozen features."""
         if x.ndim == 2:
             return x
         # Ours are (x - 0.5) / 0.25 of values in [0, 1]; it was trained on half of that.
@@ -181,19 +176,16 @@ class EfficientNetLite(nn.Module):
 
     @torch.no_grad()
     def frozen_features(self, x: Tensor) -> Tensor:
-        """Return features, shape (N, 1280), so that they are computed once."""
+        """Compute features once, shape (N, 1280)."""
         parts = [self(x[at : at + _CHUNK]) for at in range(0, len(x), _CHUNK)]
         return torch.cat(parts) if parts else x.new_zeros(0, FEATURES)
 
     def embed(self, x: Tensor) -> Tensor:
-        """Return features, shape (N, 1280): all is known before any training."""
+        """Compute features, shape (N, 1280): they are known before any training."""
         return self.frozen_features(x)
 
     def _take(self, weights: Mapping[str, Tensor]) -> None:
-        """Fill the layers, which are in the order in which the package has them.
-
-        Its classifier, for ImageNet's 1000 classes, is left out.
-        """
+        """Fill the layers in the package's order; its classifier is left out."""
         names = [name for name in weights if not name.startswith("_fc.")]
         groups = [
             names[start : start + _PER_LAYER]
@@ -212,7 +204,7 @@ class EfficientNetLite(nn.Module):
 
 
 def pretrained_weights() -> dict[str, Tensor]:
-    """Return the tensors that the package holds, in the order of the layers.
+    """Load the tensors of the installed package, in the order of the layers.
 
     Raises:
         ConfigError: the package is not installed.
@@ -267,7 +259,7 @@ class PatchFilters(nn.Module):
 
     @override
     def forward(self, x: Tensor) -> Tensor:
-        """Return features, shape (batch, features), of images or of such features."""
+        """Compute features, shape (batch, features), of images or of such features."""
         if x.ndim == 2:
             return x
         # Filter and normalisation of each patch in one: w (p - mean) / deviation - b,
@@ -284,7 +276,7 @@ class PatchFilters(nn.Module):
 
     @torch.no_grad()
     def frozen_features(self, x: Tensor) -> Tensor:
-        """Return features, shape (N, features), so that they are computed once."""
+        """Compute features once, shape (N, features)."""
         starts = range(0, len(x), _PATCH_CHUNK)
         parts = [self(x[at : at + _PATCH_CHUNK]) for at in starts]
         return torch.cat(parts) if parts else x.new_zeros(0, self.features)
@@ -292,13 +284,9 @@ class PatchFilters(nn.Module):
 
 @lru_cache(maxsize=4)
 def photo_filters(count: int, side: int) -> tuple[Tensor, Tensor]:
-    """Return filters for normalised patches and what is taken from their answers.
+    """Compute ``count`` filters of ``side`` pixels for normalised patches, and offsets.
 
-    Always the same for the same arguments.
-
-    Args:
-        count: of filters.
-        side: pixels a side of a patch.
+    They follow from the arguments alone; offsets are taken from the filters' answers.
 
     Returns:
         Shapes (count, 3, side, side) and (count,).
@@ -330,7 +318,7 @@ def photo_filters(count: int, side: int) -> tuple[Tensor, Tensor]:
 
 
 def _patches(side: int) -> Tensor:
-    """Return all patches of the photographs, shape (N, 3 * side^2)."""
+    """Cut all patches of the photographs, shape (N, 3 * side^2)."""
     from sklearn.datasets import load_sample_images  # a second, which others do without
 
     try:

@@ -17,12 +17,7 @@ gradients are 0. Finite, since an infinite one would make 0 times infinity of th
 
 
 def mask_logits(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Return logits, shape (batch, classes), with `CLOSED` for all but some labels.
-
-    Args:
-        logits: shape (batch, classes).
-        labels: those that are possible, int64, of any number and order.
-    """
+    """Set the logits, shape (batch, classes), of all but some labels to `CLOSED`."""
     closed = torch.ones(logits.shape[1], dtype=torch.bool, device=logits.device)
     closed[labels] = False
     return logits.masked_fill(closed, CLOSED)
@@ -38,7 +33,7 @@ class GrowingHead(nn.Module):
     closed: torch.Tensor | None = None
 
     def hide(self, logits: torch.Tensor) -> torch.Tensor:
-        """Return logits, shape (batch, classes), with `CLOSED` where they are."""
+        """Set the logits, shape (batch, classes), of closed classes to `CLOSED`."""
         return (
             logits if self.closed is None else logits.masked_fill(self.closed, CLOSED)
         )
@@ -49,7 +44,7 @@ class Head(GrowingHead, nn.Linear):
 
     @override
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return logits, shape (batch, classes)."""
+        """Compute logits, shape (batch, classes)."""
         return self.hide(super().forward(x))
 
 
@@ -79,18 +74,7 @@ class MultiHeadModel(nn.Module):
         single_head: bool,
         smallest_batch: int = 1,
     ) -> None:
-        """Attach freshly initialised heads to ``body``.
-
-        Args:
-            body: maps ``(batch, *input_shape)`` to (batch, features).
-            features: width of what the body returns.
-            input_shape: shape of one input.
-            tasks: number of tasks, at least 1.
-            classes: logits per head: the classes of one task, or all labels of the
-                scenario with a single head.
-            single_head: one head serves every task.
-            smallest_batch: fewest inputs that ``body`` takes in training.
-        """
+        """Attach freshly initialised heads to ``body``; see the class's attributes."""
         super().__init__()
         self.body = body
         self.input_shape = input_shape
@@ -114,11 +98,9 @@ class MultiHeadModel(nn.Module):
         return self
 
     def body_of(self, kind: type[Body], expected: str) -> Body:
-        """Return the body, for a method that trains networks of one kind alone.
+        """Check that the body is of the kind that a method trains.
 
-        Args:
-            kind: the class of the body.
-            expected: the model's name, and why it has to be that.
+        ``expected`` is the model's name, and the reason why it has to be that.
 
         Raises:
             ConfigError: the body is of another kind.
@@ -128,17 +110,14 @@ class MultiHeadModel(nn.Module):
         return self.body
 
     def head_index(self, task: int) -> int:
-        """Return the index in ``heads`` that answers for ``task``."""
+        """Find the index in ``heads`` that answers for ``task``."""
         return 0 if self.single_head else task
 
     def restrict_head(self, labels: Sequence[int]) -> None:
-        """Let the single head know nothing but some of its classes.
+        """Open only some classes of the single head, by their indices.
 
         The rows of the others have no gradient and stay as they are: a head to which
         rows are added as classes come, or a softmax restricted to a client's labels.
-
-        Args:
-            labels: indices of the classes, of any number and order.
         """
         head = cast(GrowingHead, self.heads[0])
         device = next(head.parameters()).device
@@ -147,7 +126,7 @@ class MultiHeadModel(nn.Module):
         head.closed = closed
 
     def shared_names(self) -> tuple[str, ...]:
-        """Return the names of the parameters and buffers that clients share.
+        """List the parameters and buffers that clients share.
 
         Frozen parameters are not among them: they are the same everywhere. A parameter
         that has several names, as tied weights have, goes by its first.
@@ -163,16 +142,16 @@ class MultiHeadModel(nn.Module):
         )
 
     def head_names(self, task: int) -> tuple[str, ...]:
-        """Return the names of the private parameters that answer for ``task``."""
+        """List the private parameters that answer for ``task``."""
         if self.single_head:
             return ()
         return (f"heads.{task}.weight", f"heads.{task}.bias")
 
     def embed(self, x: torch.Tensor) -> torch.Tensor:
-        """Return what is known of inputs before any training, shape (batch, D).
+        """Embed inputs before any training, shape (batch, D).
 
         Raises:
-            ContractError: the body has no such thing; word vectors have.
+            ContractError: the body has no embedding; word vectors have.
         """
         known = getattr(self.body, "embed", None)
         if known is None:
@@ -181,10 +160,10 @@ class MultiHeadModel(nn.Module):
         return found
 
     def frozen_features(self, x: torch.Tensor) -> torch.Tensor:
-        """Return inputs as far as frozen parts of the body bring them.
+        """Bring inputs as far as frozen parts of the body do.
 
-        `forward` takes them in place of ``x`` and returns the same; they do not change
-        in training. Of a body without frozen parts in front, ``x`` itself.
+        `forward` takes the result in place of ``x``; it does not change in training. Of
+        a body without frozen parts in front it is ``x`` itself.
         """
         known = getattr(self.body, "frozen_features", None)
         found: torch.Tensor = x if known is None else known(x)
@@ -192,6 +171,6 @@ class MultiHeadModel(nn.Module):
 
     @override
     def forward(self, x: torch.Tensor, task: int) -> torch.Tensor:
-        """Return logits, shape (batch, classes), of ``x`` ``(batch, *input_shape)``."""
+        """Compute logits, shape (batch, classes), of ``(batch, *input_shape)``."""
         logits: torch.Tensor = self.heads[self.head_index(task)](self.body(x))
         return logits

@@ -46,10 +46,9 @@ class EncoderParams(Params):
 
 
 def load_encoder(name: str) -> "PreTrainedModel":
-    """Return a fresh copy of a pre-trained encoder, without a pooler, evaluating.
+    """Load a fresh copy of a pre-trained encoder, without a pooler, evaluating.
 
-    Args:
-        name: `MINILM`, a folder that ``save_pretrained`` wrote, or a name of the Hub.
+    ``name`` is `MINILM`, a folder that ``save_pretrained`` wrote, or a name of the Hub.
 
     Raises:
         ConfigError: the extra is not installed, or there is no such encoder.
@@ -63,7 +62,7 @@ def load_encoder(name: str) -> "PreTrainedModel":
 
 
 def load_tokenizer(name: str) -> Any:  # noqa: ANN401 - Hugging Face's, of many types
-    """Return the tokenizer that belongs to a text encoder.
+    """Load the tokenizer of a text encoder.
 
     Raises:
         ConfigError: as `load_encoder`.
@@ -73,7 +72,7 @@ def load_tokenizer(name: str) -> Any:  # noqa: ANN401 - Hugging Face's, of many 
 
 @lru_cache(maxsize=8)
 def image_shape(name: str) -> tuple[int, int, int]:
-    """Return the shape (channels, height, width) of an image encoder's input.
+    """Look up the shape (channels, height, width) of an image encoder's input.
 
     Raises:
         ConfigError: as `load_encoder`, or it is no encoder of images.
@@ -121,7 +120,6 @@ def _loaded(name: str, kind: Any) -> Any:  # noqa: ANN401 - one of the Auto clas
 
 
 def _place(name: str) -> str:
-    """Return what the library is given for a name."""
     if name != MINILM:
         folder = Path(name).expanduser()
         return os.fspath(folder) if folder.is_dir() else name

@@ -55,7 +55,7 @@ class ModelEntry:
 
     @property
     def modality(self) -> str:
-        """Return ``images``, ``time-series``, ``tabular`` or ``text``."""
+        """One of ``images``, ``time-series``, ``tabular`` and ``text``."""
         if self.input_shape == TEXT:
             return "text"
         return ("tabular", "time-series", "images")[len(self.input_shape) - 1]
@@ -73,21 +73,20 @@ def from_module(
     batch_size: int = 32,
     learning_rate: float = 1e-3,
 ) -> ModelEntry:
-    """Return a model whose body is a module of the user's own.
-
-    How many features the body returns is found by running it on zeros.
+    """Make an entry of a user's own module; its features are counted by a run on zeros.
 
     Args:
         module: from ``(batch, *input_shape)`` to (batch, features); or a callable
-            without arguments that makes one, whose initial weights then follow from
-            the run's seed. Of a module itself every client starts from a copy.
+        without
+            arguments that makes one, whose initial weights then follow from the run's
+            seed. Of a module itself every client starts from a copy.
         input_shape: (C, H, W) of images, (C, T) of series, (columns,) of tables.
         batch_size: examples in a training step, where the user gives none.
         learning_rate: Adam's rate at the start of a task, likewise.
 
     Raises:
         ConfigError: the shape is no such shape.
-        ContractError: what was made is no module, cannot take such inputs, or does not
+        ContractError: ``module`` made no module, cannot take such inputs, or does not
             return features.
     """
     import torch  # here alone, since it takes seconds
@@ -355,7 +354,7 @@ MODELS = Registry("model", "fcl_flower.models", ModelEntry, _MODELS)
 
 
 def model_entry(name: str) -> ModelEntry:
-    """Return what is known of a model.
+    """Look up the entry of a model.
 
     Raises:
         ConfigError: the name is unknown.
@@ -364,11 +363,7 @@ def model_entry(name: str) -> ModelEntry:
 
 
 def check_modality(name: str, modality: str) -> None:
-    """Refuse a model that does not take the data.
-
-    Args:
-        name: of the model.
-        modality: of the data: ``images``, ``time-series``, ``tabular`` or ``text``.
+    """Refuse a model that does not take data of a modality.
 
     Raises:
         ConfigError: the name is unknown, or the model takes something else.

@@ -84,10 +84,10 @@ def _backward(body: nn.Module, found: Tensor) -> None:
 
 
 def _features(body: nn.Module, count: int, input_shape: tuple[int, ...]) -> Tensor:
-    """Return what a body makes of inputs of zeros.
+    """Run a body on zeros.
 
     Raises:
-        ContractError: it fails, or this is not (count, features) of float32.
+        ContractError: it fails, or the result is not (count, features) of float32.
     """
     name, expected = type(body).__name__, f"expected ({count}, features)"
     asked = f"for {count} inputs of shape {input_shape}"
@@ -114,7 +114,7 @@ def _features(body: nn.Module, count: int, input_shape: tuple[int, ...]) -> Tens
 
 
 def _check_parameters(body: nn.Module) -> None:
-    """Refuse what is not trained in, or sent as, NumPy's float32.
+    """Refuse parameters that cannot be trained in, or sent as, NumPy's float32.
 
     Raises:
         ContractError: a parameter or buffer has another type or no shape.

@@ -19,13 +19,10 @@ class Windows:
     """
 
     def __init__(self, x: Tensor, table: Tensor, widest: int) -> None:
-        """Look up the words.
+        """Look up the words of documents (batch, words), padded with 0 at the end.
 
-        Args:
-            x: word numbers, shape (batch, words), padded with 0 at the end. A
-                document shorter than ``widest`` is padded to that length.
-            table: the vector of each word number, row 0 zeros.
-            widest: words of the widest filter.
+        A document shorter than ``widest``, the words of the widest filter, is padded to
+        that. ``table`` has the vector of each word number; its row 0 is zeros.
         """
         self.counts = (x != 0).sum(1).clamp(min=widest)
         x = pad(x, (0, max(0, widest - x.shape[1])))
@@ -37,32 +34,32 @@ class Windows:
         self.vectors = table[words]
 
     def taps(self, width: int) -> Tensor:
-        """Return, for each window, the rows of (word, tap) that it sums, (N, width)."""
+        """Find, for each window, the rows of (word, tap) that it sums, (N, width)."""
         starts = torch.nonzero(self._left >= width)
         offsets = torch.arange(width, device=starts.device)
         rows: Tensor = self._words[starts + offsets] * width + offsets
         return rows
 
     def lengths(self, width: int) -> Tensor:
-        """Return the number of windows of each document, shape (batch,)."""
+        """Count the windows of each document, shape (batch,)."""
         lengths: Tensor = self.counts - width + 1
         return lengths
 
     def responses(self, weight: Tensor) -> Tensor:
-        """Return the responses of filters (F, D, width) to all windows, (N, F)."""
+        """Compute the responses of filters (F, D, width) to all windows, (N, F)."""
         filters, _, width = weight.shape
         products = self.vectors @ weight.permute(1, 2, 0).flatten(1)
         rows = products.view(-1, filters)
         return embedding_bag(self.taps(width), rows, mode="sum")
 
     def largest(self, weight: Tensor) -> Tensor:
-        """Return the maximum over time, (batch, F); differentiable in ``weight``."""
+        """Take the maximum over time, (batch, F); differentiable in ``weight``."""
         # Mixed precision would round what is summed, and make windows tie.
         with torch.autocast(weight.device.type, enabled=False):
             return cast(Tensor, _Largest.apply(weight, self))  # type: ignore[no-untyped-call]
 
     def extremes(self, weight: Tensor) -> Tensor:
-        """Return maximum and minimum over time, (2, batch, F), without gradient."""
+        """Take maximum and minimum over time, (2, batch, F), without gradient."""
         with torch.no_grad():
             responses = self.responses(weight)
             lengths = self.lengths(weight.shape[2])
@@ -72,7 +69,7 @@ class Windows:
 
 
 def over_time(responses: Tensor, lengths: Tensor, kind: str) -> Tensor:
-    """Return "max", "min" or "sum" over the windows of each document, (batch, F)."""
+    """Reduce by "max", "min" or "sum" over the windows of each document, (batch, F)."""
     if not len(lengths):  # no documents, which segment_reduce refuses
         return responses
     return torch.segment_reduce(responses, kind, lengths=lengths, axis=0)
@@ -122,12 +119,7 @@ class KimCnn(nn.Module):
     """
 
     def __init__(self, table: npt.NDArray[Any]) -> None:
-        """Initialise with torch's defaults.
-
-        Args:
-            table: float32, shape (words + 1, D): the vector of each word number; row
-                0 is padding, all zeros.
-        """
+        """Take word vectors: float32, (words + 1, D); row 0 is padding, zeros."""
         super().__init__()
         self.register_buffer("table", torch.tensor(table), persistent=False)
         self.table: torch.Tensor
@@ -138,7 +130,7 @@ class KimCnn(nn.Module):
 
     @override
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return features, shape (batch, 384), of word numbers (batch, words)."""
+        """Compute features, shape (batch, 384), of word numbers (batch, words)."""
         windows = Windows(x, self.table, max(WIDTHS))
         tensors = dict(self.convs.named_parameters())
         pooled = [
@@ -151,21 +143,16 @@ class KimCnn(nn.Module):
     def extremes(
         self, x: torch.Tensor, weights: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
-        """Return the largest and smallest response of filters without bias.
+        """Compute the largest and smallest response of filters without bias.
 
-        Args:
-            x: word numbers, shape (batch, words), padded with 0.
-            weights: filters, each of shape (F, D, width).
-
-        Returns:
-            for each of ``weights`` the maximum and the minimum over time, shape
-            (2, batch, F).
+        ``x`` is (batch, words), padded with 0; each of ``weights`` is (F, D, width) and
+        gets its maximum and minimum over time, shape (2, batch, F).
         """
         windows = Windows(x, self.table, max(WIDTHS))
         return [windows.extremes(weight) for weight in weights]
 
     def embed(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the mean word vector of each document, shape (batch, D).
+        """Average the word vectors of each document, shape (batch, D).
 
         Equation 6 of Chaudhary et al., Findings of EMNLP 2022.
         """
