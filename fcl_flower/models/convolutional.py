@@ -88,7 +88,7 @@ class LeNet(nn.Module):
     """Body from (batch, 3, 32, 32) to (batch, 500 * width)."""
 
     def __init__(self, width: float = 1.0, dropout: float = 0.0) -> None:
-        """Scale the layers by ``width``; ``dropout`` is that of fully connected ones."""
+        """Scale the layers by ``width``; ``dropout`` is of fully connected ones."""
         super().__init__()
         self.dropout = dropout
         first, second, hidden, self.features = (
