@@ -1,4 +1,4 @@
-"""The command ``fcl export-model``: the network of one client and task."""
+"""The commands that write what others take from a run: its numbers, its networks."""
 
 from importlib import import_module
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from fcl_flower.cli.options import listed
-from fcl_flower.core.errors import unknown
+from fcl_flower.core.errors import extra, unknown
 
 NETWORK_FORMATS = ("pt", "safetensors", "onnx", "transformers")
 
@@ -40,9 +40,13 @@ def export_model(
     for name in wanted:
         if name not in NETWORK_FORMATS:
             raise unknown("format", name, NETWORK_FORMATS)
-    from fcl_flower.exports.hugging_face.folder import write_transformers
-    from fcl_flower.exports.networks import write_onnx, write_pt, write_safetensors
-    from fcl_flower.exports.trained import trained
+    from fcl_flower.exports.hugging_face import write_transformers
+    from fcl_flower.exports.networks import (
+        trained,
+        write_onnx,
+        write_pt,
+        write_safetensors,
+    )
     from fcl_flower.runtime.processes import make_folder
 
     found = trained(folder, client, task)
@@ -63,12 +67,12 @@ def export_model(
 
 
 TABLE_FORMATS = ("csv", "parquet", "latex", "svg", "pdf")
-WRITERS = {
-    "parquet": "fcl_flower.exports.parquet",
-    "svg": "fcl_flower.exports.figures",
-    "pdf": "fcl_flower.exports.figures",
+NEEDS = {
+    "parquet": ("frames", "pyarrow"),
+    "svg": ("figures", "matplotlib"),
+    "pdf": ("figures", "matplotlib"),
 }
-"""Modules that need an extra, by format."""
+"""Extra and package that a format needs."""
 
 
 @click.command()
@@ -103,8 +107,13 @@ def export(
     latex: the methods as a table. svg and pdf: the charts of the page.
     """
     from fcl_flower.exports.latex import write_latex
-    from fcl_flower.exports.methods import methods_sheet
-    from fcl_flower.exports.sheets import finished_runs, run_sheets, write_csv
+    from fcl_flower.exports.sheets import (
+        finished_runs,
+        methods_sheet,
+        run_sheets,
+        write_csv,
+        write_parquet,
+    )
     from fcl_flower.results.report.comparison import (
         comparison_charts,
         require_comparable,
@@ -116,8 +125,9 @@ def export(
     for name in wanted:
         if name not in TABLE_FORMATS:
             raise unknown("format", name, TABLE_FORMATS)
-        if name in WRITERS:
-            import_module(WRITERS[name])  # or says what to install, before all else
+        for needed, package in [NEEDS[name]] if name in NEEDS else []:
+            with extra(needed, f"format {name}"):
+                import_module(package)  # or says what to install, before all else
     runs = finished_runs(folders)
     places = [run.folder for run in runs]
     require_comparable(places)  # a row of the methods is a mean over its runs
@@ -129,8 +139,6 @@ def export(
         if name == "csv":
             paths = [write_csv(sheet, folder) for sheet in sheets]
         elif name == "parquet":
-            from fcl_flower.exports.parquet import write_parquet
-
             paths = [write_parquet(sheet, folder) for sheet in sheets]
         elif name == "latex":
             paths = [write_latex(methods, folder)]

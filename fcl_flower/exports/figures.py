@@ -10,8 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from fcl_flower.core.errors import extra
 from fcl_flower.results.report import wording
 from fcl_flower.results.report.charts import (
     BarChart,
@@ -24,13 +28,6 @@ from fcl_flower.results.report.charts import (
     task_spans,
 )
 from fcl_flower.results.report.page import STYLE
-
-with extra("figures", "format svg or pdf"):
-    from matplotlib import rc_context
-    from matplotlib.axes import Axes
-    from matplotlib.colors import LinearSegmentedColormap
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import EngFormatter, MaxNLocator
 
 WIDTH = 6.4
 """Of a figure, in inches: about that of a page's text."""

@@ -41,7 +41,7 @@ def write_latex(methods: Sheet, folder: Path) -> Path:
 
 
 def latex(methods: Sheet) -> str:
-    """Return the sheet of `methods_sheet` as a ``tabular``."""
+    """Write the sheet of `methods_sheet` as a ``tabular``."""
     rows = [dict(zip(methods.columns, row, strict=True)) for row in methods.rows]
     known = [
         key for key in MEASURES if any(row[f"{key}_mean"] is not None for row in rows)

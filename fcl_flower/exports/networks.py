@@ -1,15 +1,232 @@
-"""A trained network as files that need none of this project to be opened."""
+"""The network of one client and task, as files that need none of this project."""
 
+import copy
 import logging
+import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor, nn
+from typing_extensions import override
 
-from fcl_flower.core.errors import extra
-from fcl_flower.exports.trained import Trained
+from fcl_flower.algorithms.base import ClientLearner
+from fcl_flower.config.node_config import NodeConfig
+from fcl_flower.config.parsing import Params, flatten, read_toml
+from fcl_flower.config.run_config import RunConfig
+from fcl_flower.core.errors import extra, refuse
+from fcl_flower.core.types import Payload, TaskStage
+from fcl_flower.data.examples import Examples
+from fcl_flower.data.scenarios.plan import Scenario
+from fcl_flower.federation.checkpoint import FolderStateStore
+from fcl_flower.federation.client import client_data
+from fcl_flower.federation.copies import Replica
+from fcl_flower.federation.in_flight import CheckpointStore
+from fcl_flower.models.heads import MultiHeadModel
+from fcl_flower.results.run_folder import CHECKPOINT, CLIENTS
+from fcl_flower.setup import build
+from fcl_flower.setup.resolve import resolve
+from fcl_flower.setup.resolved_run import ResolvedRun
+
+_TOLERANCE = 1e-4
+
+
+class Network(nn.Module):
+    """A body and the head of one task: all that it takes to predict.
+
+    Attributes:
+        body: maps (batch, *input_shape) to (batch, features).
+        head: maps these to logits, shape (batch, classes).
+    """
+
+    def __init__(self, body: nn.Module, head: nn.Module) -> None:
+        """Keep copies of both, in the form in which they predict."""
+        super().__init__()
+        self.body, self.head = copy.deepcopy(body), copy.deepcopy(head)
+        self.eval().requires_grad_(False)
+
+    @override
+    def forward(self, x: Tensor) -> Tensor:
+        """Compute logits, shape (batch, classes)."""
+        logits: Tensor = self.head(self.body(x))
+        return logits
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trained:
+    """What a client has in the end for one of its tasks.
+
+    Attributes:
+        network: on the CPU.
+        test: the task's test samples.
+        logits: the learner's, of these samples.
+        class_names: name of each logit; of a task with fewer classes than others that
+            of its own, which come first.
+        params: settings of the model.
+        about: what it is, as text by topic.
+    """
+
+    network: Network
+    test: Examples
+    logits: Tensor
+    class_names: tuple[str, ...]
+    params: Params
+    about: dict[str, str]
+
+    @property
+    def accuracy(self) -> float:
+        """Fraction of the test samples whose largest logit is right."""
+        right = self.logits.argmax(1) == self.test.y
+        return float(right.double().mean())
+
+
+def trained(folder: Path, client: int, task: int) -> Trained:
+    """Rebuild what a client of a finished simulation predicts one of its tasks with.
+
+    Args:
+        folder: of a run with ``run.keep_clients``.
+        client: its number, counted from 0.
+        task: which of its tasks, counted from 0.
+
+    Raises:
+        ConfigError: there is no such run, client or task; the run kept no clients'
+            states; its clients have local data, or hidden concepts, or models rounded
+            on their way; or its strategy predicts with more than a network.
+    """
+    run = _run(folder)
+    config = run.config
+    for key, value, count in (
+        ("client", client, config.scenario.clients),
+        ("task", task, config.scenario.tasks),
+    ):
+        if not 0 <= value < count:
+            raise refuse(key, value, f"0 to {count - 1}")
+    plan = build.build_scenario(run)
+    last = plan.num_tasks - 1
+    learner = build.build_learner(run, plan, client)
+    node = NodeConfig(partition_id=client)
+    test = client_data(run, plan, node, last + 1).examples(task, "test")
+    state = _state(folder / CLIENTS / f"client-{client}")
+    received = _received(run, folder, client, last)
+    logits, weights = _prediction(learner, state, received, task, test.x)
+    network = _network(learner.model, task, weights)
+    if network is None or not _close(network(test.x), logits):
+        expected = "one that predicts with a network alone, such as fedavg or fedweit"
+        raise refuse("strategy", config.title, expected)
+    about = {
+        "strategy": config.title,
+        "seed": str(config.run.seed),
+        "client": str(client),
+        "task": str(task),
+        "model": config.model.name,
+        "input_shape": str(list(test.x.shape[1:])),
+        "classes": ", ".join(plan.clients[client][task].class_names),
+    }
+    names = _class_names(plan, client, task, learner.model.single_head)
+    return Trained(network, test, logits, names, run.model_params, about)
+
+
+def _run(folder: Path) -> ResolvedRun:
+    if not (folder / "summary.json").is_file():
+        raise refuse("folder", str(folder), "one with a finished run")
+    config = RunConfig.of(flatten(read_toml(folder / "config.toml", "folder")))
+    if not (config.run.keep_clients and (folder / CLIENTS).is_dir()):
+        expected = "true for the simulation, as clients' states are removed otherwise"
+        raise refuse("run.keep_clients", config.run.keep_clients, expected)
+    run = resolve(config.replace(device="cpu"))
+    if run.scenario.hidden or run.scenario.local_data:
+        expected = "one whose tasks and samples are known here"
+        raise refuse("scenario.name", config.scenario.name, expected)
+    if config.federation.wire_dtype != "float32":
+        expected = "float32, as clients have other models than the server"
+        raise refuse("federation.wire_dtype", config.federation.wire_dtype, expected)
+    return run
+
+
+def _class_names(
+    plan: Scenario, client: int, task: int, single_head: bool
+) -> tuple[str, ...]:
+    if not single_head:
+        return plan.clients[client][task].class_names
+    names = {}
+    for one in (one for tasks in plan.clients for one in tasks):
+        for label, name in zip(one.classes, one.class_names, strict=True):
+            names[plan.label_index(one.dataset, label)] = name
+    return tuple(names[index] for index in range(plan.num_labels))
+
+
+def _state(folder: Path) -> Payload:
+    """Load the private state of a learner; empty for a client that never trained."""
+    saved = FolderStateStore(folder).load(before=sys.maxsize)
+    return {} if saved is None else Replica.without(saved.payload)
+
+
+def _received(run: ResolvedRun, folder: Path, client: int, last: int) -> Payload:
+    """Build what the server sends for an evaluation at the end of a run."""
+    strategy = build.build_strategy(run)
+    saved = CheckpointStore(FolderStateStore(folder / CHECKPOINT)).load(sys.maxsize)
+    if strategy.evaluates_locally or saved is None:
+        return {}
+    stage = TaskStage(round=saved.round, task=last, starts_task=False, ends_task=True)
+    return strategy.configure_evaluate(saved.payload, stage, client)
+
+
+def _prediction(
+    learner: ClientLearner[Any], state: Payload, received: Payload, task: int, x: Tensor
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Predict, and note the weights with which the learner called its network.
+
+    They are taken in the moment of the call: some learners compose weights that are
+    nowhere else. Empty where the network was not called as a whole.
+    """
+    weights: dict[str, Tensor] = {}
+
+    def note(model: nn.Module, _: object) -> None:
+        weights.update({n: t.clone() for n, t in model.state_dict().items()})
+
+    handle = learner.model.register_forward_pre_hook(note)
+    try:
+        with torch.no_grad():
+            return learner.predict(state, received, task, x), weights
+    finally:
+        handle.remove()
+
+
+def _close(logits: Tensor, expected: Tensor) -> bool:
+    """Compare logits up to what arithmetic does.
+
+    A learner may have brought its samples through the frozen part of an encoder apart
+    from the rest, and some processors then round the last bit otherwise.
+    """
+    return logits.shape == expected.shape and torch.allclose(
+        logits, expected, _TOLERANCE, _TOLERANCE
+    )
+
+
+def _network(
+    model: MultiHeadModel, task: int, weights: Mapping[str, Tensor]
+) -> Network | None:
+    """Load the body and the head of a task with weights; None without any."""
+    if not weights:
+        return None
+    index = model.head_index(task)
+    network = Network(model.body, model.heads[index])
+    head = f"heads.{index}."
+    network.load_state_dict(
+        {
+            name.replace(head, "head."): tensor
+            for name, tensor in weights.items()
+            if name.startswith(("body.", head))
+        }
+    )
+    return network
+
+
+# ---- files
 
 
 def write_pt(found: Trained, path: Path) -> None:
@@ -58,7 +275,7 @@ def write_onnx(found: Trained, path: Path) -> None:
 
 @contextmanager
 def _quiet(logger: logging.Logger) -> Iterator[None]:
-    """Let a logger and those below it tell of errors alone while the context lasts."""
+    """Let a logger and those below it tell of errors alone."""
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:

@@ -1,12 +1,23 @@
-"""Finished runs as sheets: columns and rows for other programs."""
+"""Finished runs as sheets for other programs: runs, rounds, and methods compared.
+
+A method's row has mean and deviation over seeds, and a paired test of its accuracy
+against a reference: does it differ by more than chance does?
+"""
 
 import csv
+import math
+import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
-from fcl_flower.core.errors import refuse
+import numpy as np
+from scipy import stats
+
+from fcl_flower.core.errors import extra, refuse, unknown
+from fcl_flower.results import tables
+from fcl_flower.results.metrics import confidence_margin, mean_measured
 from fcl_flower.results.result import Result
 from fcl_flower.results.run_folder import runs_in
 
@@ -30,6 +41,23 @@ RUN_COLUMNS = (
     *("label", "seed", "strategy", "local_only", "scenario", "dataset", "model"),
     *("clients", "tasks", "rounds", *MEASURES, *COSTS),
 )
+SPREAD = (
+    *("average_accuracy", "forgetting", "backward_transfer", "forward_transfer"),
+    *("transfer_gain", "balanced_accuracy", "macro_f1"),
+)
+"""Keys of `tables.rows` that have a mean and a standard deviation."""
+
+METHOD_COLUMNS = (
+    "label",
+    "seeds",
+    *(f"{key}_{what}" for key in SPREAD for what in ("mean", "deviation")),
+    *COSTS,
+    *("reference", "difference", "difference_deviation", "difference_margin", "pairs"),
+    *("p", "p_adjusted", "client_difference", "client_margin", "client_pairs"),
+)
+
+Unit = TypeVar("Unit", bound=int | tuple[int, int])
+"""What is measured once with each method: a seed, or a seed's client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +76,13 @@ class Sheet:
 
     @classmethod
     def of(cls, name: str, columns: Sequence[str], rows: Iterable[Row]) -> "Sheet":
-        """Return the sheet of some rows by column; what a row lacks is None."""
+        """Arrange rows by column; what a row lacks is None."""
         values = (tuple(row.get(column) for column in columns) for row in rows)
         return cls(name, tuple(columns), tuple(values))
 
 
 def finished_runs(folders: Sequence[Path]) -> list[Result]:
-    """Return the runs in some folders, each of a run or of a study, in their order.
+    """Load the runs in folders, each of a run or of a study, in their order.
 
     Raises:
         ConfigError: in one of them is no run, or one that has not finished: numbers of
@@ -75,7 +103,7 @@ def finished_runs(folders: Sequence[Path]) -> list[Result]:
 
 
 def run_sheets(results: Sequence[Result]) -> list[Sheet]:
-    """Return what was measured: each accuracy, each round, each run.
+    """List what was measured: each accuracy, each round, each run.
 
     Each class, too, where clients have counted by class.
     """
@@ -101,10 +129,23 @@ def write_csv(sheet: Sheet, folder: Path) -> Path:
     return path
 
 
+def write_parquet(sheet: Sheet, folder: Path) -> Path:
+    """Write a sheet as Parquet; what is unknown is null."""
+    with extra("frames", "format parquet"):
+        import pyarrow as pa
+        from pyarrow import parquet
+    path = folder / f"{sheet.name}.parquet"
+    columns = {
+        name: [row[place] for row in sheet.rows]
+        for place, name in enumerate(sheet.columns)
+    }
+    parquet.write_table(pa.table(columns), path)
+    return path
+
+
 def _each(
     results: Iterable[Result], rows: Callable[[Result], Iterable[Row]]
 ) -> Iterable[Row]:
-    """Yield the rows of each run, which say whose they are."""
     for result in results:
         whose = {key: result.summary[key] for key in ("label", "seed")}
         yield from (whose | dict(row) for row in rows(result))
@@ -116,8 +157,182 @@ def _classes(result: Result) -> Iterable[Row]:
 
 
 def _rounds(result: Result) -> Iterable[Row]:
-    """Yield each round; of those who took part or failed, and of bytes, how many."""
     for line in result.rounds:
         people = {key: len(line[key]) for key in ("clients", "failed")}
         sizes = {key: sum(line[key].values()) for key in ("bytes_up", "bytes_down")}
         yield line | people | sizes
+
+
+# ---- significance
+
+
+@dataclass(frozen=True, slots=True)
+class Paired:
+    """One method held against a reference, unit by unit.
+
+    Attributes:
+        difference: mean over the units of the method's value minus the reference's.
+        deviation: standard deviation of these differences (n - 1); None of one.
+        pairs: units that both have.
+        p: two-sided p-value of the paired t-test; None where it says nothing: below two
+            units, or where all differences are the same.
+        margin: from ``difference`` to the ends of its 95 % interval; None below two.
+    """
+
+    difference: float
+    deviation: float | None
+    pairs: int
+    p: float | None
+    margin: float | None
+
+
+def paired(method: Mapping[Unit, float], reference: Mapping[Unit, float]) -> Paired:
+    """Do Student's paired t-test of two methods over the units of both.
+
+    ``t = mean(d) sqrt(n) / s(d)`` with n - 1 degrees of freedom, d the differences
+    (Student, Biometrika 1908). It takes them as drawn, each by itself, from one normal
+    distribution; of three seeds only a large difference is told from none.
+
+    Args:
+        method: value by unit.
+        reference: likewise; at least one unit is in both.
+    """
+    units = sorted(method.keys() & reference.keys())
+    differences = [method[unit] - reference[unit] for unit in units]
+    mean, count = statistics.fmean(differences), len(units)
+    if count < 2:
+        return Paired(mean, None, count, None, None)
+    deviation = statistics.stdev(differences)
+    if deviation == 0:
+        return Paired(mean, deviation, count, None, 0.0)
+    error = deviation / math.sqrt(count)
+    p = 2 * float(stats.t.sf(abs(mean) / error, count - 1))
+    return Paired(mean, deviation, count, p, confidence_margin(deviation, count))
+
+
+def adjusted(values: Sequence[float | None]) -> list[float | None]:
+    """Adjust p-values for how many there are, in the same order.
+
+    Holm (Scandinavian Journal of Statistics 1979): of m values the k-th smallest, from
+    0, is multiplied by m - k, and none is smaller than the one before; at most 1. To
+    call those below 0.05 different errs in one of twenty tables, not of twenty rows.
+
+    Args:
+        values: None for a test that says nothing, which does not count.
+    """
+    known = sorted((p, place) for place, p in enumerate(values) if p is not None)
+    found: list[float | None] = [None] * len(values)
+    least = 0.0
+    for rank, (p, place) in enumerate(known):
+        least = max(least, min(1.0, (len(known) - rank) * p))
+        found[place] = least
+    return found
+
+
+# ---- methods compared
+
+
+def methods_sheet(results: Sequence[Result], reference: str | None = None) -> Sheet:
+    """Compare methods, a row for each in the order in which they first occur.
+
+    The test is over the seeds, whose runs are independent. ``client_margin`` is that of
+    a mean over all clients of all seeds, which is narrower than the truth as far as
+    clients of a run gain or lose together.
+
+    Args:
+        results: at least one.
+        reference: label of the method against whose accuracy the others are tested;
+            None for the one with the highest mean.
+
+    Raises:
+        ConfigError: no method has that label.
+    """
+    rows = tables.rows([result.summary for result in results])
+    labels = [row["label"] for row in rows]
+    if reference is not None and reference not in labels:
+        raise unknown("reference", reference, labels)
+    against = reference or _best(rows)
+    tests = _tests({one: _by_seed(results, one) for one in labels}, against)
+    clients = _tests({one: _by_client(results, one) for one in labels}, against)
+    corrected = adjusted([None if test is None else test.p for test in tests])
+    told = (
+        _values(row) | _tested(test, against, p) | _held(of_clients)
+        for row, test, p, of_clients in zip(
+            rows, tests, corrected, clients, strict=True
+        )
+    )
+    return Sheet.of("methods", METHOD_COLUMNS, told)
+
+
+def _best(rows: Sequence[Mapping[str, Any]]) -> str:
+
+    def accuracy(row: Mapping[str, Any]) -> float:
+        known = row["average_accuracy"]
+        return -1.0 if known is None else float(known["mean"])
+
+    return str(max(rows, key=accuracy)["label"])
+
+
+def _by_seed(results: Sequence[Result], label: str) -> dict[int, float]:
+    found = (one.summary for one in results if one.summary["label"] == label)
+    return {
+        summary["seed"]: summary["average_accuracy"]
+        for summary in found
+        if summary["average_accuracy"] is not None
+    }
+
+
+def _by_client(results: Sequence[Result], label: str) -> dict[tuple[int, int], float]:
+    """Average the final accuracy of each seed's clients over tasks, if known."""
+    return {
+        (one.summary["seed"], client): float(value)
+        for one in results
+        if one.summary["label"] == label
+        for client, value in enumerate(mean_measured(one.accuracy[:, -1], axis=1))
+        if not np.isnan(value)
+    }
+
+
+def _tests(
+    values: Mapping[str, Mapping[Unit, float]], against: str
+) -> list[Paired | None]:
+    """Test each method; None where there is nothing to pair."""
+    other = values[against]
+    return [
+        paired(own, other) if label != against and own.keys() & other.keys() else None
+        for label, own in values.items()
+    ]
+
+
+def _values(row: Mapping[str, Any]) -> dict[str, Any]:
+    spread = {
+        f"{key}_{what}": (row.get(key) or {}).get(what)
+        for key in SPREAD
+        for what in ("mean", "deviation")
+    }
+    costs = {key: row[key] for key in COSTS}
+    return {"label": row["label"], "seeds": len(row["seeds"]), **spread, **costs}
+
+
+def _tested(test: Paired | None, reference: str, p: float | None) -> dict[str, Any]:
+    if test is None:
+        return {}
+    return {
+        "reference": reference,
+        "difference": test.difference,
+        "difference_deviation": test.deviation,
+        "difference_margin": test.margin,
+        "pairs": test.pairs,
+        "p": test.p,
+        "p_adjusted": p,
+    }
+
+
+def _held(test: Paired | None) -> dict[str, Any]:
+    if test is None:
+        return {}
+    return {
+        "client_difference": test.difference,
+        "client_margin": test.margin,
+        "client_pairs": test.pairs,
+    }

@@ -68,17 +68,16 @@ def test_a_format_or_a_folder_that_is_none_is_refused_before_anything_is_written
 
 
 @pytest.mark.parametrize(
-    ("formats", "writer", "package", "extra"),
+    ("formats", "package", "extra"),
     [
-        ("csv,parquet", "parquet", "pyarrow", "frames"),
-        ("csv,svg", "figures", "matplotlib", "figures"),
-        ("csv,pdf", "figures", "matplotlib", "figures"),
+        ("csv,parquet", "pyarrow", "frames"),
+        ("csv,svg", "matplotlib", "figures"),
+        ("csv,pdf", "matplotlib", "figures"),
     ],
 )
 def test_a_format_whose_package_is_missing_is_refused_before_anything_is_written(
-    study, fcl, monkeypatch, formats, writer, package, extra
+    study, fcl, monkeypatch, formats, package, extra
 ):
-    monkeypatch.delitem(sys.modules, f"fcl_flower.exports.{writer}", raising=False)
     monkeypatch.setitem(sys.modules, package, None)
 
     answer = fcl("export", "study", "--format", formats)

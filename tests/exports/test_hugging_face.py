@@ -27,9 +27,9 @@ from transformers import AutoImageProcessor, AutoTokenizer
 import fcl_flower as fcl
 from fcl_flower.data.examples import Examples
 from fcl_flower.data.images import to_tensor
-from fcl_flower.exports.hugging_face import mean_pooled
-from fcl_flower.exports.hugging_face.folder import write_transformers
-from fcl_flower.exports.trained import Network, Trained, trained
+from fcl_flower.exports import mean_pooled
+from fcl_flower.exports.hugging_face import write_transformers
+from fcl_flower.exports.networks import Network, Trained, trained
 from fcl_flower.models.heads import Head
 from fcl_flower.models.registry import LoraParams
 

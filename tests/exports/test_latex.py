@@ -3,7 +3,7 @@
 import re
 
 from fcl_flower.exports.latex import latex, write_latex
-from fcl_flower.exports.methods import COLUMNS
+from fcl_flower.exports.sheets import METHOD_COLUMNS as COLUMNS
 from fcl_flower.exports.sheets import Sheet
 
 

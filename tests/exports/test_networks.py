@@ -10,8 +10,7 @@ from torch import nn
 
 import fcl_flower as fcl
 from fcl_flower.algorithms.local_training import LocalTraining
-from fcl_flower.exports.networks import write_onnx, write_pt, write_safetensors
-from fcl_flower.exports.trained import trained
+from fcl_flower.exports.networks import trained, write_onnx, write_pt, write_safetensors
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SMALL = {"dataset": "digits", "clients": 2, "tasks": 2, "rounds": 1, "progress": False}

@@ -10,8 +10,13 @@ from run_folders import edit, make_run
 from scipy import stats
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.exports.methods import methods_sheet
-from fcl_flower.exports.sheets import Sheet, finished_runs, run_sheets, write_csv
+from fcl_flower.exports.sheets import (
+    Sheet,
+    finished_runs,
+    methods_sheet,
+    run_sheets,
+    write_csv,
+)
 
 
 @pytest.fixture
@@ -176,7 +181,7 @@ def test_a_csv_is_read_as_it_was(study, tmp_path):
 
 def test_parquet_keeps_numbers_words_and_what_is_unknown(study, tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet", reason="of the extra frames")
-    from fcl_flower.exports.parquet import write_parquet
+    from fcl_flower.exports.sheets import write_parquet
 
     for sheet in [*run_sheets(finished_runs([study])), Sheet("none", ("a",), ())]:
         table = parquet.read_table(write_parquet(sheet, tmp_path))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fcl_flower.exports.significance import Paired, adjusted, paired
+from fcl_flower.exports.sheets import Paired, adjusted, paired
 
 
 @pytest.mark.parametrize("seeds", [2, 3, 10])

@@ -10,8 +10,7 @@ from run_folders import edit, make_run, summary_of
 
 import fcl_flower as fcl
 from fcl_flower.core.errors import WireError
-from fcl_flower.exports.methods import methods_sheet
-from fcl_flower.exports.sheets import run_sheets
+from fcl_flower.exports.sheets import methods_sheet, run_sheets
 from fcl_flower.results import tables
 from fcl_flower.results.diagnostics.operations import OperationDiagnostics
 from fcl_flower.results.measures import memory

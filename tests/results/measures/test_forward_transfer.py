@@ -9,7 +9,7 @@ from run_folders import edit, make_run, summary_of
 
 import fcl_flower as fcl
 from fcl_flower.exports.latex import latex
-from fcl_flower.exports.methods import methods_sheet
+from fcl_flower.exports.sheets import methods_sheet
 from fcl_flower.results import tables
 from fcl_flower.results.measures.forward_transfer import (
     Learned,

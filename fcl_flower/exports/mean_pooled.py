@@ -56,7 +56,7 @@ class MeanPooledClassifier(PreTrainedModel):  # type: ignore[no-untyped-call]
         pixel_values: Tensor | None = None,
         labels: Tensor | None = None,
     ) -> SequenceClassifierOutput:
-        """Return logits, shape (batch, classes), and the loss where labels are given.
+        """Compute logits, shape (batch, classes), and the loss where labels are given.
 
         Args:
             input_ids: texts as the tokenizer numbers them, shape (batch, tokens).

@@ -8,7 +8,7 @@ import torch
 
 from fcl_flower.core.errors import extra, refuse
 from fcl_flower.data.images import PIXEL_DEVIATION, PIXEL_MEAN
-from fcl_flower.exports.trained import Trained
+from fcl_flower.exports.networks import Trained
 from fcl_flower.models.adapters import LoraTransformer
 from fcl_flower.models.encoder import Transformer
 from fcl_flower.models.heads import Head
@@ -39,7 +39,7 @@ def write_transformers(found: Trained, folder: Path) -> None:
             not give the learner's logits in the library's form, as in bfloat16.
     """
     with extra("transformers", "format transformers"):
-        from fcl_flower.exports.hugging_face import mean_pooled
+        from fcl_flower.exports import mean_pooled
     body, head, params = found.network.body, found.network.head, found.params
     if not (
         isinstance(body, Transformer)
@@ -86,7 +86,7 @@ def write_transformers(found: Trained, folder: Path) -> None:
 
 
 def _image_processor(shape: tuple[int, ...]) -> dict[str, object]:
-    """Return the library's settings that bring images to (C, H, W), as `to_tensor`."""
+    """Describe how images are brought to (C, H, W), as `to_tensor` does."""
     channels, height, width = shape
     return {
         "image_processor_type": "ViTImageProcessor",

@@ -1,1 +1,0 @@
-"""Networks as folders that Hugging Face's library opens."""
