@@ -25,10 +25,13 @@ import numpy as np
 from clients.concept_matching.client import ConceptMatching as ConceptMatchingLearner
 from fcl_flower.config.node_config import NodeConfig
 from fcl_flower.config.run_config import RunConfig
+from fcl_flower.core.diagnostics import Clustering, Points
 from fcl_flower.core.types import Payload, TaskStage
 from fcl_flower.data.examples import ClientData
+from fcl_flower.data.scenarios.plan import ConceptStream
 from fcl_flower.federation.client import client_data
-from fcl_flower.results.diagnostics.concepts import ConceptDiagnostics
+from fcl_flower.results.record import discovery
+from fcl_flower.results.recorder import with_truth
 from fcl_flower.results.tables import format_mean_std, mean_and_std
 from fcl_flower.runtime.study import read_study
 from fcl_flower.setup import build
@@ -62,7 +65,8 @@ class Server:
 
     strategy: ConceptMatching
     state: Payload
-    record: ConceptDiagnostics
+    stream: ConceptStream
+    frames: list[Clustering]
 
 
 @dataclass
@@ -114,8 +118,8 @@ def one_seed(rows: list[RunConfig]) -> dict[str, dict[str, float]]:
     for number, branch in enumerate(run_rounds(runs, clients)):
         accuracy = mean_accuracy(runs[0], clients, branch)
         for label, server in branch.servers.items():
-            measures = {"accuracy": accuracy, "run": number, **server.record.measures()}
-            found[label] = measures
+            measures = discovery(server.frames).model_dump()
+            found[label] = {"accuracy": accuracy, "run": number, **measures}
     return {row.run.title: found[row.run.title] for row in rows}
 
 
@@ -128,8 +132,9 @@ def run_rounds(runs: list[ResolvedRun], clients: dict[int, Client]) -> list[Bran
     servers = {}
     for run in runs:
         strategy = cast(ConceptMatching, build.build_strategy(run))
-        record = ConceptDiagnostics(plan.stream)
-        servers[run.config.title] = Server(strategy, strategy.init(start), record)
+        assert plan.stream is not None  # concepts are hidden
+        state = strategy.init(start)
+        servers[run.config.title] = Server(strategy, state, plan.stream, [])
     states = {number: one.learner.init() for number, one in clients.items()}
     branches = split(Branch(servers, states), schedule.stage(1))
     for number in range(1, schedule.num_rounds + 1):
@@ -177,8 +182,9 @@ def train_round(
         for update in updates.values():
             server.strategy.check_update(server.state, update)
         server.state = server.strategy.aggregate_train(server.state, stage, updates)
-        told = server.strategy.diagnostics(server.state, stage)
-        server.record.add_round(stage.round, {}, told)
+        found = server.strategy.diagnostics(server.state, stage, {})["map"]
+        assert isinstance(found, Points)
+        server.frames += [with_truth(frame, server.stream) for frame in found.frames]
 
 
 def split(branch: Branch, stage: TaskStage) -> list[Branch]:

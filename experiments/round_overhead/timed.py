@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing_extensions import override
 
 from fcl_flower.algorithms.base import Params
-from fcl_flower.algorithms.hooks import Explains
+from fcl_flower.algorithms.hooks import Explains, Metrics
 from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.algorithms.registry import Algorithm
 from fcl_flower.core.types import Payload, TaskStage, Update
@@ -41,7 +41,9 @@ class TimedStrategy(FedAvg, Explains):
         return super().aggregate_train(state, stage, updates)
 
     @override
-    def diagnostics(self, state: Payload, stage: TaskStage) -> Mapping[str, float]:
+    def diagnostics(
+        self, state: Payload, stage: TaskStage, metrics: Metrics
+    ) -> Mapping[str, float]:
         return self._moments
 
 

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.results import recorder
-from fcl_flower.results.monitoring.pace import Pace
+from fcl_flower.results.recorder import time_left
 from fcl_flower.runtime.in_process import run_in_process
 from fcl_flower.setup.resolve import resolve
 
@@ -65,10 +65,8 @@ def durations(strategy: str, folder: Path) -> list[float]:
 
 def cell(seconds: list[float], finished: int) -> str:
     """Return what is foretold after some rounds, and the truth."""
-    pace = Pace(len(seconds), TASKS, lambda number: number % ROUNDS == 0)
-    for number, took in enumerate(seconds[:finished], start=1):
-        pace.add(number, took)
-    return f"{pace.left():.1f}, truth {sum(seconds[finished:]):.1f}"
+    left = time_left(seconds[:finished], len(seconds))
+    return f"{left:.1f}, truth {sum(seconds[finished:]):.1f}"
 
 
 if __name__ == "__main__":

@@ -7,9 +7,10 @@ a `ClientLearner`: `AnswersQueries`, `SelectsModel` and `ReplacesHeads`.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
-from fcl_flower.core.types import Payload, TaskStage, Update
+from fcl_flower.core.diagnostics import Diagnostic
+from fcl_flower.core.types import ClientTask, Payload, TaskStage, Update
 
 if TYPE_CHECKING:
     from fcl_flower.config.parsing import Params
@@ -122,15 +123,24 @@ class SumsUpdates(ABC):
         """
 
 
+Metrics: TypeAlias = Mapping[ClientTask, Mapping[str, float]]
+"""Scalars of clients' updates, by client and the task that it trained on."""
+
+
 class Explains:
     """A strategy with something to report beside the accuracies."""
 
-    def diagnostics(self, state: Payload, stage: TaskStage) -> Mapping[str, float]:
-        """Return measurements of the round by name, for the record and the report.
+    def diagnostics(
+        self, state: Payload, stage: TaskStage, metrics: Metrics
+    ) -> Mapping[str, float | Diagnostic]:
+        """Report on a round, by name: finite numbers, tables, matrices and points.
 
-        By convention ``overlap/C/T/c/t`` is how much task T of client C, which starts
-        in this round, overlaps with task t of client c, and ``cluster/C`` the cluster
-        of client C.
+        A diagnostic of a later round adds to the earlier ones of its name.
+
+        Args:
+            state: after the round.
+            stage: of the round.
+            metrics: of the updates that were used, by client and its task.
         """
         return {}
 

@@ -248,9 +248,9 @@ def scenario(save: Path | None, **given: Any) -> None:  # noqa: ANN401
 )
 def report(folders: tuple[Path, ...], output: Path | None) -> None:
     """Make the page of one run FOLDER again, or compare those of several or a study."""
+    from fcl_flower.results.record import is_run, runs_in
     from fcl_flower.results.report.comparison import write_comparison
     from fcl_flower.results.report.run_page import write_report
-    from fcl_flower.results.run_folder import begun, runs_in
 
     # Who makes a page says what a folder without a run lacks.
     runs = [run for folder in folders for run in runs_in(folder) or [folder]]
@@ -258,7 +258,7 @@ def report(folders: tuple[Path, ...], output: Path | None) -> None:
     if runs == [first]:
         click.echo(write_report(first))
     else:
-        here = Path() if others or begun(first) else first
+        here = Path() if others or is_run(first) else first
         click.echo(write_comparison(output or here, runs))
 
 

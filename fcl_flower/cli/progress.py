@@ -15,8 +15,8 @@ from typing_extensions import override
 
 from fcl_flower.cli.tables import Estimate
 from fcl_flower.core.errors import ConfigError, FclError
+from fcl_flower.results.record import is_run
 from fcl_flower.results.report.wording import duration, size
-from fcl_flower.results.run_folder import begun
 from fcl_flower.runtime.processes import Progress
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ def _bars(progress: Progress) -> Iterator[tuple[str, float, float]]:
 @contextmanager
 def live_run(port: int | None, folder: Path, console: Console) -> Iterator[None]:
     """Serve the page of a run on a port while it goes on; None: do not."""
-    from fcl_flower.results.monitoring.live import LivePage, live
+    from fcl_flower.results.monitors import LivePage, live
     from fcl_flower.results.report.run_page import report_page
 
     page = LivePage(lambda goes_on: report_page(folder, live=goes_on), [folder])
@@ -312,14 +312,14 @@ def live_study(
     port: int | None, study: "Study", folder: Path, console: Console
 ) -> Iterator[None]:
     """Serve the page of a study's runs so far while they go on; None: do not."""
-    from fcl_flower.results.monitoring.live import LivePage, live
+    from fcl_flower.results.monitors import LivePage, live
     from fcl_flower.results.report.comparison import comparison_page
     from fcl_flower.runtime.study_runs import run_folder
 
     folders = [run_folder(folder, config) for config in study.runs()]
 
     def draw(goes_on: bool) -> str:
-        known = [*filter(begun, folders)]
+        known = [*filter(is_run, folders)]
         if not known:
             raise ConfigError(f"{folder}: no run has begun")
         return comparison_page(folder, known, live=goes_on)

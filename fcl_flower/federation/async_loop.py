@@ -88,7 +88,6 @@ class AsynchronousStrategy(FederatedStrategy):
         self._clients: dict[int, ClientProgress] = {}
         self._num_rounds = 0
         self._timeout = 0.0
-        self._diagnostics: dict[str, float] = {}
         self._failures: dict[int, str] = {}
         self._questions: dict[int, Question] = {}
 
@@ -295,13 +294,11 @@ class AsynchronousStrategy(FederatedStrategy):
                 self._evaluate(server.done, evaluate_fn)
 
     def _aggregate_query(self, client: int, reply: Message) -> None:
-        server, schedule = self.run.server, self.run.schedule
+        server = self.run.server
         received = server.receive([reply])
         server.aggregate_query(received.query_replies)
         for failed, why in received.failures.items():
             self._failures[failed] = f"query: {why}"
-        stage = schedule.stage(self._clients[client].done + 1)
-        self._diagnostics |= server.diagnostics(replace(stage, round=server.done + 1))
 
     def _aggregate(self, client: int, update: Update) -> None:
         """Move the state towards what the algorithm makes of one update."""
@@ -319,11 +316,9 @@ class AsynchronousStrategy(FederatedStrategy):
         if clock.enabled:
             timing["clock"] = clock.now
         self.run.checkpoint.in_flight = self._in_flight()
-        server.close_round(
-            stage, {client: update}, self._failures, timing, self._diagnostics
-        )
+        server.close_round(stage, {client: update}, self._failures, timing)
         log(INFO, "update %d: client %d, task %d", number, client, asked.task)
-        self._failures, self._diagnostics = {}, {}
+        self._failures = {}
         server.report_progress(number, 0, self._questions)
 
     def _fail(self, client: int, why: str, *, excused: bool = False) -> None:

@@ -50,7 +50,7 @@ from fcl_flower.federation.wire_format import WireFormat
 from fcl_flower.models.heads import MultiHeadModel, mask_logits
 from fcl_flower.privacy.accounting import SPENT
 from fcl_flower.privacy.mechanism import is_simulated, privatize, secret_generator
-from fcl_flower.results.diagnostics.privacy import EPSILON
+from fcl_flower.results.costs import EPSILON
 from fcl_flower.setup import build
 from fcl_flower.setup.build import limited_threads
 from fcl_flower.setup.on_node import resolve_on_node

@@ -28,7 +28,7 @@ from fcl_flower.federation.copies import KEPT, CopyError
 from fcl_flower.federation.messages import encode_evaluation
 from fcl_flower.federation.secure import client as exchange
 from fcl_flower.federation.secure.client import ClientSide
-from fcl_flower.results.diagnostics.operations import MULTIPLY_ADDS
+from fcl_flower.results.costs import MULTIPLY_ADDS
 
 # The server is trusted with more than a peer: it sends the adapters of all clients.
 MAX_RECEIVED = 2**36

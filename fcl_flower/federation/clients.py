@@ -16,10 +16,10 @@ from flwr.serverapp import Grid
 
 from fcl_flower import __version__
 from fcl_flower.core.errors import RoundError, WireError
+from fcl_flower.core.failures import NOT_CONNECTED
 from fcl_flower.core.files import opener
 from fcl_flower.federation import mailbox
 from fcl_flower.flower.transport import at_once, in_thread, is_remote
-from fcl_flower.results.monitoring.causes import NOT_CONNECTED
 
 PROTOCOL = 3
 """Raised with every change of the messages that the other side would not understand."""

@@ -90,4 +90,5 @@ def _described(strategy: object, state: Payload) -> Mapping[str, float]:
     if not isinstance(strategy, Explains):
         return {}
     stage = TaskStage(0, 0, starts_task=False, ends_task=False)
-    return strategy.diagnostics(state, stage)
+    found = strategy.diagnostics(state, stage, {})
+    return {name: value for name, value in found.items() if isinstance(value, float)}

@@ -11,9 +11,9 @@ from typing import TypeAlias
 from flwr.app import Error, Message, RecordDict
 from flwr.serverapp import Grid
 
+from fcl_flower.core import failures
 from fcl_flower.core.errors import WireError
 from fcl_flower.flower.transport import at_once, in_thread, is_engine, is_remote
-from fcl_flower.results.monitoring import causes
 
 SOONEST = 0.02
 LATEST = 1.0
@@ -120,7 +120,7 @@ class Mailbox:
         """
         self._note_sent()
         unsent, self._unsent = self._unsent, []
-        yield from (_problem(message, causes.NOT_REACHED) for message in unsent)
+        yield from (_problem(message, failures.NOT_REACHED) for message in unsent)
         if self._remote:
             self._look(self._waiting)
         for _ in range(len(self._waiting)):
@@ -129,7 +129,7 @@ class Mailbox:
                 self._look([question])
             answer = question.answer()
             if answer is None and time.monotonic() > question.until:
-                answer = _problem(question.message, causes.NO_REPLY, LATE)
+                answer = _problem(question.message, failures.NO_REPLY, LATE)
             if answer is None:
                 self._waiting.append(question)
             else:
@@ -237,7 +237,7 @@ def ask(
 
 def late_answer(message: Message) -> Message:
     """Return the answer for a client that is not waited for any longer."""
-    return _problem(message, f"{causes.WAS_LATE}: the round had its quorum", LATE)
+    return _problem(message, f"{failures.WAS_LATE}: the round had its quorum", LATE)
 
 
 def is_late(reply: Message) -> bool:
@@ -287,7 +287,7 @@ def _pull(grid: Grid, message: Message) -> Message | None:
     try:
         for reply in grid.pull_messages([message.metadata.message_id]):
             if reply.has_error():
-                reason = f"{causes.FAILED}: {reply.error.reason}"
+                reason = f"{failures.FAILED}: {reply.error.reason}"
                 return _problem(message, reason, reply.error.code)
             return Message(reply.content, reply_to=message)
     # Flower unpacks the peer's bytes here, and lets out whatever that raises.

@@ -11,9 +11,9 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from fcl_flower.core.failures import WAS_LATE
 from fcl_flower.core.types import TaskStage
-from fcl_flower.results.history import Lateness
-from fcl_flower.results.monitoring.causes import WAS_LATE
+from fcl_flower.results.record import Lateness
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,10 +29,8 @@ from fcl_flower.federation.server import Server
 from fcl_flower.federation.wire_format import WireFormat
 from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.privacy.ledger import Ledger
-from fcl_flower.results.diagnostics import build_diagnostics
-from fcl_flower.results.history import Lateness
-from fcl_flower.results.measures.by_class import ClassMeasures
-from fcl_flower.results.monitoring.listener import Listener
+from fcl_flower.results.monitors import RunListener
+from fcl_flower.results.record import Lateness
 from fcl_flower.results.recorder import Recorder
 from fcl_flower.results.run_folder import CHECKPOINT, free_folder
 from fcl_flower.setup import build
@@ -130,14 +128,13 @@ def prepare(
         folder,
         config,
         scenario,
-        build_diagnostics(
-            scenario, config.privacy, ledger, config.training.count_multiply_adds
-        ),
-        remarks,
-        None if counterpart is None else counterpart.title,
-        [*exporters, *_trackers(config, folder, stack)],
+        remarks=remarks,
+        counterpart=None if counterpart is None else counterpart.title,
         single_task=resolved.algorithm.single_task,
-        by_class=_class_measures(config, scenario, network),
+        ledger=ledger,
+        listeners=[*exporters, *_trackers(config, folder, stack)],
+        classes=network.classes if config.federation.per_class else 0,
+        class_names=_class_names(config, scenario, network),
     )
     checkpoint = CheckpointStore(FolderStateStore(folder / CHECKPOINT))
     server = Server(
@@ -161,10 +158,10 @@ def prepare(
                 f"{len(initial_arrays)} tensors",
                 f"none, as {config.title} shares no model",
             )
-    clock = SimulatedClock(config.asynchronous.durations, recorder.clock)
+    clock = SimulatedClock(config.asynchronous.durations, recorder.record.clock)
     schedule = build.build_schedule(resolved, scenario)
     run = FederatedRun(
-        server, schedule, clock, recorder.lateness, checkpoint, registry, ledger
+        server, schedule, clock, recorder.record.lateness, checkpoint, registry, ledger
     )
     if secure is None:
         return run
@@ -174,36 +171,34 @@ def prepare(
     return replace(run, agree_on_masks=partial(secure.begin, channel))
 
 
-def _class_measures(
+def _class_names(
     config: RunConfig, scenario: Scenario, network: MultiHeadModel
-) -> ClassMeasures | None:
-    """Return what collects clients' counts by class; None where none are asked for."""
-    if not config.federation.per_class:
-        return None
-    return ClassMeasures(
-        scenario,
-        network.classes,
-        single_head=network.single_head,
-        names=config.data.classes,
-    )
+) -> Sequence[str]:
+    """Name the classes of a single head; nothing where each task has one."""
+    if not (config.federation.per_class and network.single_head):
+        return ()
+    known = dict(enumerate(config.data.classes)) or scenario.class_names
+    return [known.get(place, f"class {place}") for place in range(network.classes)]
 
 
 def _exporters(
     port: int, registry: ClientRegistry, stack: ExitStack
-) -> Sequence[Listener]:
+) -> Sequence[RunListener]:
     """Return the open metrics of a run, nothing where no port is set."""
     if not port:
         return ()
-    from fcl_flower.results.monitoring.exporter import exporting
+    from fcl_flower.results.monitors import exporting
 
     return [stack.enter_context(exporting(port, lambda: len(registry.clients)))]
 
 
-def _trackers(config: RunConfig, folder: Path, stack: ExitStack) -> Sequence[Listener]:
+def _trackers(
+    config: RunConfig, folder: Path, stack: ExitStack
+) -> Sequence[RunListener]:
     """Return what tracks a run, nothing where no tracker is named."""
     if not config.run.trackers:
         return ()
-    from fcl_flower.results.monitoring.tracking import tracking
+    from fcl_flower.results.monitors import tracking
 
     return [stack.enter_context(tracking(config.run.trackers, config, folder))]
 

@@ -19,6 +19,7 @@ from fcl_flower.algorithms.base import ServerStrategy
 from fcl_flower.algorithms.hooks import AsksClients
 from fcl_flower.core import update_checks
 from fcl_flower.core.errors import WireError
+from fcl_flower.core.failures import STATE_LOST
 from fcl_flower.core.types import (
     AnyArray,
     Arrays,
@@ -36,7 +37,6 @@ from fcl_flower.federation.clients import ClientRegistry
 from fcl_flower.federation.codec import decode, encode
 from fcl_flower.federation.messages import decode_evaluation
 from fcl_flower.federation.wire_format import NOTHING, Known, restored
-from fcl_flower.results.monitoring import causes
 
 QUERY = f"{MessageType.QUERY}.survey"
 """The message type of a query before training."""
@@ -181,7 +181,7 @@ class ReplyReader:
                     found.query_replies[client] = self._query_reply(records, state)
                 elif messages.reports_state_lost(records):
                     lost.add(client)
-                    raise WireError(causes.STATE_LOST)
+                    raise WireError(STATE_LOST)
                 else:
                     found.updates[client] = self._update(
                         client, records, state, base_norm

@@ -13,9 +13,11 @@ from flwr.common.logger import log
 from fcl_flower.aggregation.mean import interpolate
 from fcl_flower.algorithms.base import ServerStrategy
 from fcl_flower.algorithms.hooks import AsksClients, Explains, RestoresClients
+from fcl_flower.core.diagnostics import Diagnostic
 from fcl_flower.core.errors import RoundError
 from fcl_flower.core.types import (
     Arrays,
+    ClientTask,
     Evaluation,
     Payload,
     Request,
@@ -30,8 +32,8 @@ from fcl_flower.federation.in_flight import Question
 from fcl_flower.federation.pacing import Streams
 from fcl_flower.federation.replies import QUERY, Asked, Received, ReplyReader, Spool
 from fcl_flower.federation.wire_format import EXACT, NOTHING, Known, WireFormat
+from fcl_flower.results.events import Traffic
 from fcl_flower.results.recorder import Recorder
-from fcl_flower.results.traffic import Traffic
 
 
 class Server:
@@ -139,12 +141,6 @@ class Server:
     def stage_for(self, client: int, stage: TaskStage) -> TaskStage:
         """Return a stage that starts its task if no update of it was aggregated yet."""
         return self._streams.stage_for(client, stage)
-
-    def diagnostics(self, stage: TaskStage) -> dict[str, float]:
-        """Return the algorithm's diagnostics of a round."""
-        if isinstance(self._strategy, Explains):
-            return dict(self._strategy.diagnostics(self._state, stage))
-        return {}
 
     def client(self, reply: Message) -> int:
         """Return the client that a message was sent to, from the reply to it."""
@@ -293,7 +289,6 @@ class Server:
         updates: Mapping[int, Update],
         failures: Mapping[int, str],
         timing: Mapping[str, float],
-        diagnostics: Mapping[str, float] = {},
         late: Mapping[int, float] = {},
     ) -> None:
         """Record a round whose updates are aggregated, and save a checkpoint.
@@ -303,8 +298,7 @@ class Server:
             updates: by client.
             failures: why an update or an evaluation is missing, by client.
             timing: see `Recorder.record_round`.
-            diagnostics: more of them than `diagnostics` returns now.
-            late: see `RoundRecord`.
+            late: see `Trained`.
         """
         self._done = stage.round
         stages = {client: self._reader.asked(client).client_stage for client in updates}
@@ -314,7 +308,7 @@ class Server:
             {client: update.metrics for client, update in updates.items()},
             dict(sorted(failures.items())),
             self.traffic,
-            {**diagnostics, **self.diagnostics(stage)},
+            self._diagnostics(stage, stages, updates),
             stages=stages,
             timing=timing,
             late=late,
@@ -338,7 +332,7 @@ class Server:
 
         self._recorder.hand_over(summary, write_report(self._recorder.folder))
         log(INFO, "results and report.html: %s", self._recorder.folder.absolute())
-        for client, why in summary["left_out"].items():
+        for client, why in summary.left_out.items():
             log(WARNING, "client %s took part in no round: %s", client, why)
         self._recorder.progress(self._done, 0, 0, "finished")
 
@@ -348,9 +342,24 @@ class Server:
         Raises:
             RoundError: it is; the message says why, as far as that is known.
         """
-        if np.isnan(self._recorder.accuracy).all():
-            why = self._recorder.failures
-            raise RoundError(f"no client was evaluated; why: {dict(why) or 'unknown'}")
+        record = self._recorder.record
+        if np.isnan(record.accuracy).all():
+            why = record.failures or "unknown"
+            raise RoundError(f"no client was evaluated; why: {why}")
+
+    def _diagnostics(
+        self,
+        stage: TaskStage,
+        stages: Mapping[int, TaskStage],
+        updates: Mapping[int, Update],
+    ) -> Mapping[str, float | Diagnostic]:
+        if not isinstance(self._strategy, Explains):
+            return {}
+        metrics = {
+            ClientTask(client, stages[client].task): update.metrics
+            for client, update in updates.items()
+        }
+        return self._strategy.diagnostics(self._state, stage, metrics)
 
     def _message(
         self, client: int, message_type: str, payload: Payload, request: Request

@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import BudgetError, RoundError
+from fcl_flower.core.failures import BUSY
 from fcl_flower.core.types import Evaluation, TaskStage, Update
 from fcl_flower.federation import mailbox, pacing
 from fcl_flower.federation.loop import EvaluateFn, FederatedStrategy
@@ -21,7 +22,6 @@ from fcl_flower.federation.messages import (
     train_metrics,
 )
 from fcl_flower.federation.pacing import Quorum
-from fcl_flower.results.monitoring.causes import BUSY
 
 POLL_SECONDS = 0.1
 

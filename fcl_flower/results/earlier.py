@@ -15,13 +15,13 @@ from fcl_flower.core.types import Evaluation
 from fcl_flower.results.events import (
     About,
     Begun,
+    Evaluated,
     Event,
     Finished,
     Fraction,
     Round,
     ScenarioInfo,
     Summary,
-    Tested,
     Traffic,
     Trained,
 )
@@ -35,6 +35,7 @@ from fcl_flower.results.files import (
 )
 
 FINISHED, UNDER_WAY = "summary.json", "begun.json"
+NAMES = (FINISHED, UNDER_WAY, "attention.json", "overlap.json", "concepts.json")
 
 
 class _Measurement(BaseModel):
@@ -125,7 +126,7 @@ def _trained(one: Round, diagnostics: Diagnostics) -> Trained:
     )
 
 
-def _tests(path: Path, about: About) -> Iterator[Tested]:
+def _tests(path: Path, about: About) -> Iterator[Evaluated]:
     rows = read_as(list[_Measurement], path, csv_rows)
     found: dict[tuple[int, int], dict[int, list[float]]] = {}
     for line, m in enumerate(rows):
@@ -139,7 +140,7 @@ def _tests(path: Path, about: About) -> Iterator[Tested]:
         values[m.task] = m.accuracy
     for (number, task), of_client in found.items():
         scores = {c: Evaluation(values, 0) for c, values in of_client.items()}
-        yield Tested(round=number, task=task, scores=scores)
+        yield Evaluated(round=number, task=task, scores=scores)
 
 
 # ---- what methods had files for
@@ -172,7 +173,7 @@ def _diagnostics(folder: Path, about: About) -> Diagnostics:
         )
     if about.hidden is not None and concepts.exists():
         frames = _clusterings(concepts, about)
-        found["clusters"] = Points(title="Map of the client models", frames=frames)
+        found["map"] = Points(title="Map of the client models", frames=frames)
     return found
 
 

@@ -1,36 +1,40 @@
-"""Under which versions, when and on what a run was made: what its numbers hang on."""
+"""Under which versions, when and on what a run was made, and the memory it took."""
 
 import os
 import platform
 import subprocess
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+
+import psutil
 
 import fcl_flower
+from fcl_flower.results.events import Environment
+
+_RESET = "5"
+"""What, written to ``clear_refs``, makes Linux forget a process's peak (man 5 proc)."""
 
 
-def environment() -> dict[str, Any]:
-    """Return versions by name, commit and machine, and the time now.
+def current_environment() -> Environment:
+    """Note versions by name, commit and machine, and the time now.
 
     The time is in UTC (ISO 8601, to the second). A version is None where the package's
     metadata is not installed, the commit where the program is no clone of its
     repository. The machine is its kind and its cores, not its name.
     """
-    return {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": {
+    return Environment(
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        versions={
             "fcl-flower": fcl_flower.__version__,
             "flwr": _version("flwr"),
             "torch": _version("torch"),
             "python": platform.python_version(),
         },
-        "commit": commit_of(Path(fcl_flower.__file__).parents[1]),
-        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
-    }
+        commit=commit_of(Path(fcl_flower.__file__).parents[1]),
+        machine=f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+    )
 
 
 def _version(package: str) -> str | None:
@@ -42,7 +46,7 @@ def _version(package: str) -> str | None:
 
 @cache
 def commit_of(root: Path) -> str | None:
-    """Return the commit of a clone, with ``-dirty`` where files differ from it.
+    """Name the commit of a clone, with ``-dirty`` where files differ from it.
 
     None where the folder is no clone, or git is not there.
     """
@@ -58,9 +62,45 @@ def commit_of(root: Path) -> str | None:
     return done.stdout.strip()
 
 
-def told(found: Mapping[str, Any]) -> str:
-    """Return what is known of an `environment` in one line; empty if nothing is."""
-    versions = [f"{name} {v}" for name, v in found["versions"].items() if v]
-    commit = found["commit"] and f"commit {found['commit']}"
-    known = [found["date"], *versions, commit, found["machine"]]
-    return ", ".join(" ".join(one.split()) for one in known if one)
+class PeakMemory:
+    """Resident memory since this object was made, as Linux knows it.
+
+    A process may do one run after another, so that its peak of before is forgotten;
+    where that is not allowed, as on other systems, nothing is known.
+    """
+
+    def __init__(self) -> None:
+        """Begin to look, at the processes of now and at later ones."""
+        self._known = _forget(os.getpid())
+        for process in psutil.Process().children(recursive=True):
+            _forget(process.pid)
+
+    def bytes(self) -> int | None:
+        """Add up the peaks of this process and of those below it that run.
+
+        They need not have been at one time, and what processes share counts in each:
+        it was no more. None if it is not known.
+        """
+        if not self._known:
+            return None
+        children = psutil.Process().children(recursive=True)
+        return _peak(os.getpid()) + sum(_peak(process.pid) for process in children)
+
+
+def _forget(pid: int) -> bool:
+    """Make the system forget the peak of a process, if it lets us."""
+    try:
+        Path(f"/proc/{pid}/clear_refs").write_text(_RESET)
+    except OSError:  # no Linux, not allowed, or the process is gone
+        return False
+    return True
+
+
+def _peak(pid: int) -> int:
+    """Read the peak of a process in bytes; 0 if it has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    found = (line.split() for line in lines if line.startswith("VmHWM:"))
+    return sum(int(kilobytes) * 1024 for _, kilobytes, _ in found)

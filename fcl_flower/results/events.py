@@ -263,7 +263,7 @@ class Round(_Noted):
     diagnostics: Scalars = {}
 
 
-class Test(_Noted):
+class Measured(_Noted):
     """An evaluation after learning a task: accuracies of a client's tasks so far."""
 
     round: int
@@ -385,7 +385,7 @@ class Trained(_Noted):
         return sum(values) / len(values) if values else None
 
 
-class Tested(_Noted):
+class Evaluated(_Noted):
     """An evaluation of clients after learning a task.
 
     Attributes:
@@ -399,7 +399,7 @@ class Tested(_Noted):
     scores: dict[int, Evaluation]
 
 
-class TestedBefore(Tested):
+class EvaluatedBefore(Evaluated):
     """The same of what each client has trained itself, before the aggregation."""
 
 
@@ -409,13 +409,13 @@ class Finished(_Noted):
     summary: Summary
 
 
-Event: TypeAlias = Begun | Trained | Tested | Finished
+Event: TypeAlias = Begun | Trained | Evaluated | Finished
 
 EVENTS: dict[str, type[Event]] = {
     "begun": Begun,
     "trained": Trained,
-    "evaluated": Tested,
-    "evaluated before aggregation": TestedBefore,
+    "evaluated": Evaluated,
+    "evaluated before aggregation": EvaluatedBefore,
     "finished": Finished,
 }
 """By their names in the journal."""

@@ -28,8 +28,12 @@ class Journal:
         """Write to ``path``."""
         self._path = path
 
+    def clear(self) -> None:
+        """Forget all events."""
+        self._path.unlink(missing_ok=True)
+
     def begin(self, event: Begun) -> None:
-        """Forget all events and begin with this one."""
+        """Begin with an event."""
         self._replace(_line(event))
 
     def add(self, event: Event) -> None:

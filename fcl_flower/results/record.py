@@ -1,7 +1,7 @@
 """One run as its events add up: what is written, resumed and read alike."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,41 +9,34 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fcl_flower.core.diagnostics import Diagnostics, Points
+from fcl_flower.core.diagnostics import NONE, Clustering, Diagnostics, Points
 from fcl_flower.core.errors import ConfigError, refuse
 from fcl_flower.core.types import Array, Evaluation
 from fcl_flower.results import earlier, journal
 from fcl_flower.results import metrics as measures
+from fcl_flower.results.costs import EPSILON, LABEL_EPSILON, MULTIPLY_ADDS
 from fcl_flower.results.events import (
     About,
     Begun,
     BytesByKind,
     ClassResult,
     Discovery,
+    Evaluated,
+    EvaluatedBefore,
     Event,
     Finished,
+    Measured,
     Measures,
     Progress,
     Round,
     ScenarioInfo,
     Summary,
     TaskInfo,
-    Test,
-    Tested,
-    TestedBefore,
     Traffic,
     Trained,
 )
 from fcl_flower.results.files import json_value, read_as
 from fcl_flower.results.metrics import Accuracy
-
-EPSILON = "epsilon"
-"""Metric of an update: what the client's examples have cost so far, where they are the
-privacy unit."""
-LABEL_EPSILON = "label_epsilon"
-"""The same of statistics of the client's labels that it has noised."""
-MULTIPLY_ADDS = "multiply_adds"
-"""Metric: what the client has computed in the round's training, where it counts."""
 
 MEASURES = {
     "average_accuracy": measures.average_accuracy,
@@ -115,7 +108,7 @@ class Record:
         """Begin without a round."""
         self.scenario, self.begun = scenario, begun
         self.rounds: list[Round] = []
-        self.tests: list[Test] = []
+        self.tests: list[Measured] = []
         self.diagnostics: Diagnostics = {}
         self.progress: Progress | None = None
         self.outcome: Summary | None = None
@@ -138,9 +131,9 @@ class Record:
         match event:
             case Trained():
                 self._add_round(event)
-            case TestedBefore():
+            case EvaluatedBefore():
                 self.tested_before.add(self._row(event.task), event.scores)
-            case Tested():
+            case Evaluated():
                 self._add_test(event)
             case Finished():
                 self.outcome = event.summary
@@ -257,12 +250,14 @@ class Record:
                     found if known is found else known.merge(found)  # type: ignore[arg-type]
                 )
 
-    def _add_test(self, event: Tested) -> None:
+    def _add_test(self, event: Evaluated) -> None:
         row, scores = self._row(event.task), event.scores
         self.tested.add(row, scores)
         self._model_bytes.update((c, found.model_bytes) for c, found in scores.items())
         accuracy = {client: list(found.accuracy) for client, found in scores.items()}
-        self.tests.append(Test(round=event.round, task=event.task, accuracy=accuracy))
+        self.tests.append(
+            Measured(round=event.round, task=event.task, accuracy=accuracy)
+        )
         if self.begun.counts_classes:
             for client, found in scores.items():
                 counts = np.array(found.by_class, np.int64)  # (tasks, 3, classes)
@@ -317,7 +312,14 @@ def summarize(record: Record, *, so_far: bool = False) -> Summary:
             down=dict(sorted(traffic.down.items())),
         ),
         "model_bytes": round(sum(sizes) / len(sizes)) if sizes else 0,
-        "concepts": _discovery(record.diagnostics),
+        "concepts": discovery(
+            [
+                frame
+                for found in record.diagnostics.values()
+                if isinstance(found, Points)
+                for frame in found.frames
+            ]
+        ),
         "remarks": begun.remarks,
         "seconds": sum(one.seconds for one in record.rounds),
     }
@@ -391,27 +393,21 @@ def _untrained(record: Record) -> int | None:
     return every - len(record._trained)
 
 
-def _discovery(diagnostics: Diagnostics) -> Discovery:
-    """Compare all clusterings with the hidden concepts; empty without any."""
-    frames = [
-        frame
-        for found in diagnostics.values()
-        if isinstance(found, Points)
-        for frame in found.frames
-    ]
-    indices = [frame.ari for frame in frames if frame.ari is not None]
-    shares = [f.effectiveness or 0.0 for f in frames if f.ari is not None]
-    updates = [len(frame.clients) for frame in frames if frame.ari is not None]
-    if not indices:
+def discovery(frames: Sequence[Clustering]) -> Discovery:
+    """Sum up how clusterings go together with the hidden concepts; empty without."""
+    judged = [frame for frame in frames if frame.ari is not None]
+    if not judged:
         return Discovery()
-    reached = {model for f in frames if f.ari is not None for model in f.reached}
-    returned = sum(share * n for share, n in zip(shares, updates, strict=True))
+    indices = [frame.ari or 0.0 for frame in judged]
+    updates = [len(frame.clients) for frame in judged]
+    returned = sum(len(f.clients) * (f.effectiveness or 0.0) for f in judged)
+    reached = {model for frame in judged for model in frame.reached}
     return Discovery(
         ari=sum(indices) / len(indices),
         ari_least=min(indices),
         perfect_rounds=sum(value == 1 for value in indices) / len(indices),
         effectiveness=returned / sum(updates),
-        models=len(reached - {-1}),
+        models=len(reached - {NONE}),
     )
 
 

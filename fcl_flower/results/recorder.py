@@ -1,50 +1,65 @@
-"""Writes the files of a run folder while the run goes on.
-
-``config.toml`` (runs it again), ``scenario.json`` (the tasks of every client),
-``rounds.jsonl``, ``accuracy.csv``, the files of diagnostics, ``summary.json``,
-``journal.jsonl`` (the events that the others follow from, so that an interrupted run
-can be resumed) and, while it runs, ``progress.json`` and ``begun.json`` (the summary
-of a run before its first round, without accuracies).
-"""
+"""Writes the files of a run folder while the run goes on."""
 
 import csv
 import json
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.core.errors import DIVERGED
-from fcl_flower.core.types import Array, Evaluation, TaskStage
+from fcl_flower.core.diagnostics import Clustering, Diagnostic, Points
+from fcl_flower.core.errors import DIVERGED, WireError
+from fcl_flower.core.types import Evaluation, TaskStage
+from fcl_flower.data.scenarios.plan import ConceptStream
 from fcl_flower.data.scenarios.registry import Scenario
-from fcl_flower.results.diagnostics.base import Diagnostics
-from fcl_flower.results.environment import environment, told
-from fcl_flower.results.event_log import (
-    BEFORE_AGGREGATION,
-    EVALUATION,
-    ROUND,
-    EventLog,
+from fcl_flower.privacy.ledger import Ledger
+from fcl_flower.results import costs, journal
+from fcl_flower.results.environment import PeakMemory, current_environment
+from fcl_flower.results.events import (
+    About,
+    Begun,
+    Evaluated,
+    EvaluatedBefore,
+    Event,
+    Finished,
+    Hidden,
+    ScenarioInfo,
+    Summary,
+    Traffic,
+    Trained,
 )
-from fcl_flower.results.history import Lateness, RoundRecord, RunHistory
-from fcl_flower.results.measures.by_class import ClassMeasures
-from fcl_flower.results.measures.memory import PeakMemory
-from fcl_flower.results.monitoring.listener import Listener
-from fcl_flower.results.monitoring.progress_file import ProgressFile
-from fcl_flower.results.run_folder import BEGUN, write_json
-from fcl_flower.results.summary import summarize, total_rounds
-from fcl_flower.results.traffic import Traffic
+from fcl_flower.results.files import write_json
+from fcl_flower.results.monitors import RunListener
+from fcl_flower.results.record import Record, summarize
 
 COLUMNS = ("round", "task_learned", "client", "task", "task_name", "accuracy")
 """Of ``accuracy.csv``."""
+PROGRESS_SECONDS = 0.2
+"""Between two writings of ``progress.json`` in the midst of a round."""
+RECENT = 10
+"""Rounds whose mean duration foretells that of the others."""
+
+HARDWARE = ("training.device", "training.threads")
+"""Keys of the configuration that say where training runs, not what it does."""
+OF_OTHER_SECTIONS = ("federation.client_fraction", "model.head")
+"""Keys of the configuration that a summary has under ``training`` all the same."""
 
 
 class Recorder:
-    """Keeps the history of one run, and its files up to date; used by the server.
+    """Records what happens in one run; used by the server.
+
+    Every event is a line of ``journal.jsonl`` first. Then it is added to the record,
+    and what it changes is written: ``rounds.jsonl``, ``accuracy.csv``, at the end
+    ``diagnostics.json`` and ``summary.json``. All of them follow from the journal, so
+    that an interrupted run can be resumed. ``config.toml`` runs it again,
+    ``scenario.json`` has the tasks of every client, and ``progress.json`` says how far
+    it is.
 
     Attributes:
         folder: where the files are.
+        record: of the run so far.
+        classes: by how many classes clients count their answers; 0 for not at all.
     """
 
     def __init__(
@@ -52,12 +67,14 @@ class Recorder:
         folder: Path,
         config: RunConfig,
         scenario: Scenario,
-        diagnostics: Sequence[Diagnostics],
+        *,
         remarks: Mapping[str, str] = {},
         counterpart: str | None = None,
-        listeners: Sequence[Listener] = (),
         single_task: bool = False,
-        by_class: ClassMeasures | None = None,
+        ledger: Ledger | None = None,
+        listeners: Sequence[RunListener] = (),
+        classes: int = 0,
+        class_names: Sequence[str] = (),
     ) -> None:
         """Create a record without rounds; call `begin` or `restore` next.
 
@@ -67,52 +84,184 @@ class Recorder:
             folder: may exist, but must be writable.
             config: of the run.
             scenario: the tasks of every client.
-            diagnostics: collectors of scalars (`build_diagnostics`).
             remarks: what else a reader should know, by topic; for the summary.
             counterpart: title of the same run without communication; None where
                 there is none.
-            listeners: hear of what is recorded, that before a resumption too.
             single_task: each task is learned alone, by a fresh model.
-            by_class: collects counts by class; None where clients send none.
+            ledger: what clients' data have cost; None where the server counts nothing.
+            listeners: hear of what is recorded, that before a resumption too.
+            classes: by how many classes clients count their answers; 0 for not at all.
+            class_names: of a single head; empty where each task has one.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        self.folder, self._config, self._scenario = folder, config, scenario
-        self._diagnostics = diagnostics
-        self._remarks = dict(remarks)
-        self._counterpart, self._single_task = counterpart, single_task
+        self.folder, self.classes = folder, classes
+        self._config, self._scenario, self._ledger = config, scenario, ledger
+        self._listeners = listeners
+        self._begun = Begun(
+            about=_about(config, scenario, counterpart, single_task),
+            attackers=config.federation.attackers,
+            joint=config.scenario.joint,
+            remarks=dict(remarks),
+            counts_classes=classes > 0,
+            class_names=list(class_names),
+        )
+        described = ScenarioInfo.model_validate(scenario.to_dict())
+        self.record = Record(described, self._begun)
         self._memory = PeakMemory()
-        self._listeners, self._by_class = listeners, by_class
-        for listener in listeners:
-            listener.begin(total_rounds(config, scenario))
-        self._history = RunHistory.empty(config.scenario.clients, config.scenario.tasks)
         self._started = self._round_started = time.monotonic()
-        self._progress = ProgressFile(folder / "progress.json", config, scenario)
-        self._event_log = EventLog(folder / "journal.jsonl")
+        self._progress_written = self._started
+        self._journal = journal.Journal(folder / journal.FILE)
 
-    @property
-    def accuracy(self) -> Array:
-        """Return the accuracies by client, task learned last and task; NaN if none."""
-        return self._history.accuracy.matrix
-
-    @property
-    def failures(self) -> Mapping[int, str]:
-        """The last reason by client why an update or an evaluation was not used."""
-        return self._history.failures
-
-    @property
-    def clock(self) -> float:
-        """Return the simulated time at the end of the last round; 0 without any."""
-        return self._history.clock
-
-    @property
-    def lateness(self) -> Mapping[int, Lateness]:
-        """Return that of the clients whose last update was late, kept up to date."""
-        return self._history.lateness
+    # ---- the beginning
 
     def begin(self) -> None:
         """Write the files of a run without rounds, and forget an earlier one's."""
-        self._event_log.clear()
+        self._journal.clear()
         self._write_files()
+        self._journal.begin(self._begun)
+        self._tell(self._begun)
+        self.progress(0, 0, 0, "starting")
+
+    def restore(self, last: int) -> list[Trained]:
+        """Continue an earlier record of the run, up to the end of round ``last``.
+
+        Returns:
+            the rounds.
+
+        Raises:
+            WireError: the journal in the folder is damaged or too short.
+        """
+        events = self._journal.resume(self._begun, last)
+        self._write_files()
+        self._tell(self._begun)
+        for event in events:
+            self._apply(event)
+        self.progress(0, 0, 0, "starting")
+        rounds = [event for event in events if isinstance(event, Trained)]
+        self._started -= sum(event.seconds for event in rounds)
+        return rounds
+
+    def _write_files(self) -> None:
+        config, folder = self._config, self.folder
+        settings = config.replace(resume=False).to_toml()
+        made = f"# Run: {self._begun.about.environment.describe()}\n"
+        (folder / "config.toml").write_text(made + settings)
+        self._scenario.save(folder / "scenario.json")
+        (folder / "rounds.jsonl").write_text("")
+        with (folder / "accuracy.csv").open("w", newline="") as file:
+            csv.writer(file).writerow(COLUMNS)
+
+    # ---- what is refused
+
+    def check_metrics(self, metrics: Mapping[str, float]) -> None:
+        """Refuse metrics of a client's update that cannot be recorded.
+
+        Raises:
+            WireError: a cost is missing or negative.
+        """
+        costs.check_metrics(metrics, counted=self._config.training.count_multiply_adds)
+
+    def check_scores(self, client: int, found: Evaluation) -> None:
+        """Refuse scores of a client that cannot be recorded.
+
+        Raises:
+            WireError: they are counts of other samples than the client's.
+        """
+        if not self.classes or self._scenario.local_data:
+            return
+        samples = [sum(tested) for _, tested, _ in found.by_class]
+        tasks = self._scenario.clients[client][: len(samples)]
+        expected = [len(task.test) for task in tasks]
+        if samples != expected:
+            raise WireError(f"tested: expected {expected} samples, got {samples}")
+
+    # ---- what happens
+
+    def add(self, event: Event) -> None:
+        """Record an event."""
+        self._journal.add(event)
+        self._apply(event)
+
+    def record_evaluation(
+        self, server_round: int, task: int, scores: Mapping[int, Evaluation]
+    ) -> None:
+        """Record every client's scores after learning ``task``."""
+        self.add(Evaluated(round=server_round, task=task, scores=dict(scores)))
+
+    def record_before_aggregation(
+        self, server_round: int, task: int, scores: Mapping[int, Evaluation]
+    ) -> None:
+        """Record the scores of what each client has trained itself in a round."""
+        self.add(EvaluatedBefore(round=server_round, task=task, scores=dict(scores)))
+
+    def record_round(
+        self,
+        server_round: int,
+        task: int,
+        replies: Mapping[int, Mapping[str, float]],
+        failed: Mapping[int, str],
+        traffic: Traffic,
+        diagnostics: Mapping[str, float | Diagnostic] = {},
+        stages: Mapping[int, TaskStage] = {},
+        timing: Mapping[str, float] = {},
+        late: Mapping[int, float] = {},
+        state_lost: Collection[int] = (),
+    ) -> None:
+        """Record a finished round; the arguments are those of `Trained`."""
+        now = time.monotonic()
+        seconds, self._round_started = now - self._round_started, now
+        self.add(
+            Trained(
+                round=server_round,
+                task=task,
+                replies={client: dict(found) for client, found in replies.items()},
+                failed=dict(failed),
+                traffic=traffic,
+                diagnostics={n: self._with_truth(d) for n, d in diagnostics.items()},
+                stages=dict(stages),
+                timing=dict(timing),
+                seconds=seconds,
+                late=dict(late),
+                state_lost=sorted(state_lost),
+            )
+        )
+
+    def note_failures(self, reasons: Mapping[int, str]) -> None:
+        """Note why clients failed since the last round, for the summary."""
+        self.record.failures.update(reasons)
+
+    def _apply(self, event: Event) -> None:
+        """Add an event to the record, and what it changes to the files."""
+        self.record.add(event)
+        if isinstance(event, Trained):
+            line = self.record.rounds[-1].model_dump(exclude_unset=True)
+            with (self.folder / "rounds.jsonl").open("a") as file:
+                file.write(json.dumps(line) + "\n")
+        elif type(event) is Evaluated:
+            self._write_accuracies(event)
+        self._tell(event)
+
+    def _write_accuracies(self, event: Evaluated) -> None:
+        with (self.folder / "accuracy.csv").open("a", newline="") as file:
+            lines = csv.writer(file)
+            for client, found in event.scores.items():
+                for i, value in enumerate(found.accuracy):
+                    name = self._scenario.clients[client][i].name
+                    lines.writerow([event.round, event.task, client, i, name, value])
+
+    def _tell(self, event: Event) -> None:
+        for listener in self._listeners:
+            listener.add(event)
+
+    def _with_truth(self, found: float | Diagnostic) -> float | Diagnostic:
+        """Hold clusters against hidden concepts, of which only the record knows."""
+        stream = self._scenario.stream
+        if not isinstance(found, Points) or stream is None:
+            return found
+        frames = [with_truth(frame, stream) for frame in found.frames]
+        return found.model_copy(update={"frames": frames})
+
+    # ---- how far it is
 
     def progress(
         self,
@@ -122,121 +271,51 @@ class Recorder:
         state: str = "training",
         working: Collection[int] = (),
     ) -> None:
-        """Write ``progress.json``; the arguments are those of `ProgressFile.write`."""
-        now = time.monotonic()
-        taken = now - self._started, now - self._round_started
-        self._progress.write(
-            self._history, taken, server_round, done, expected, state, working
+        """Write ``progress.json``.
+
+        Not for every client that answers in the midst of a round: of a thousand, most
+        are done before anybody could have read of the one before.
+
+        Args:
+            server_round: that is running, counted from 1; 0 before the first.
+            done: clients that have answered in it.
+            expected: clients that were asked.
+            state: ``starting``, ``training`` or ``finished``.
+            working: clients that have been asked and have not answered.
+        """
+        now, record = time.monotonic(), self.record
+        if 0 < done < expected and now - self._progress_written < PROGRESS_SECONDS:
+            return
+        self._progress_written = now
+        about = record.about
+        tasks = about.tasks if about.hidden is None else 1
+        write_json(
+            self.folder / "progress.json",
+            {
+                "state": state,
+                "round": server_round,
+                "rounds": about.total_rounds,
+                "task": max(0, server_round - 1) * tasks // about.total_rounds,
+                "tasks": tasks,
+                "clients_done": done,
+                "clients": expected,
+                "working": sorted(working),
+                "accuracy": record.average_accuracy,
+                "bytes_up": record.traffic.up.total(),
+                "bytes_down": record.traffic.down.total(),
+                "seconds": now - self._started,
+                "left": time_left(
+                    [one.seconds for one in record.rounds],
+                    about.total_rounds,
+                    now - self._round_started,
+                ),
+            },
         )
 
-    def check_metrics(self, client_metrics: Mapping[str, float]) -> None:
-        """Refuse metrics of a client's update that cannot be recorded.
+    # ---- the end
 
-        Raises:
-            WireError: some diagnostics cannot take them.
-        """
-        for diagnostics in self._diagnostics:
-            diagnostics.check(client_metrics)
-
-    @property
-    def classes(self) -> int:
-        """Return by how many classes clients count samples; 0 for not at all."""
-        return 0 if self._by_class is None else self._by_class.classes
-
-    def check_scores(self, client: int, found: Evaluation) -> None:
-        """Refuse scores of a client that cannot be recorded.
-
-        Raises:
-            WireError: they are counts of other samples than the client's.
-        """
-        if self._by_class is not None:
-            self._by_class.check(client, found)
-
-    def record_evaluation(
-        self, server_round: int, task: int, scores: Mapping[int, Evaluation]
-    ) -> None:
-        """Add every client's scores after learning ``task``.
-
-        Where concepts are hidden there is no order of learning: each evaluation takes
-        the place of the one before, in the last row, and ``accuracy.csv`` has all.
-        """
-        self._event_log.add(EVALUATION, server_round, _evaluation_event(task, scores))
-        self._add_evaluation(server_round, task, scores)
-
-    def record_before_aggregation(
-        self, server_round: int, task: int, scores: Mapping[int, Evaluation]
-    ) -> None:
-        """Add the scores of what each client has trained itself in a round."""
-        content = _evaluation_event(task, scores)
-        self._event_log.add(BEFORE_AGGREGATION, server_round, content)
-        self._history.before_aggregation.add(self._row(task), scores)
-
-    def record_round(
-        self,
-        server_round: int,
-        task: int,
-        client_metrics: Mapping[int, Mapping[str, float]],
-        failed: Mapping[int, str],
-        traffic: Traffic,
-        diagnostics: Mapping[str, float] = {},
-        stages: Mapping[int, TaskStage] = {},
-        timing: Mapping[str, float] = {},
-        late: Mapping[int, float] = {},
-        state_lost: Collection[int] = (),
-    ) -> None:
-        """Add a finished round; the arguments are those of `RoundRecord`."""
-        now = time.monotonic()
-        seconds, self._round_started = now - self._round_started, now
-        record = RoundRecord(
-            server_round,
-            task,
-            client_metrics,
-            failed,
-            traffic,
-            diagnostics,
-            stages,
-            timing,
-            seconds,
-            late,
-            state_lost,
-        )
-        self._event_log.add(ROUND, server_round, record.to_dict())
-        self._add_round(record)
-
-    def restore(self, last: int) -> list[RoundRecord]:
-        """Continue an earlier record of the run, up to the end of round ``last``.
-
-        Returns:
-            the rounds.
-
-        Raises:
-            WireError: the event log in the folder is damaged or too short.
-        """
-        rounds: list[RoundRecord] = []
-        events = self._event_log.until(last)
-        self._write_files()
-        for event in events:
-            if event.name == ROUND:
-                record = RoundRecord.from_dict(event.round, event.content)
-                rounds.append(record)
-                self._started -= record.seconds
-                self._add_round(record)
-            else:
-                kept = event.content["scores"].items()
-                scores = {client: Evaluation(**found) for client, found in kept}
-                task = event.content["task"]
-                if event.name == EVALUATION:
-                    self._add_evaluation(event.round, task, scores)
-                else:
-                    self._history.before_aggregation.add(self._row(task), scores)
-        return rounds
-
-    def note_failures(self, reasons: Mapping[int, str]) -> None:
-        """Note why clients failed since the last round, for the summary."""
-        self._history.failures.update(reasons)
-
-    def finish(self, traffic: Traffic | None = None) -> dict[str, Any]:
-        """Write the files of diagnostics and the summary, and return the summary.
+    def finish(self, traffic: Traffic | None = None) -> Summary:
+        """Write ``diagnostics.json`` and the summary, and return the summary.
 
         The same seed gives the same, but for ``seconds``, ``peak_memory``
         and ``environment``.
@@ -244,87 +323,136 @@ class Recorder:
         Args:
             traffic: after the last round, as of the last tests of an asynchronous run.
         """
+        record, section = self.record, self._config.privacy
         if traffic is not None:
-            self._history.traffic.add(traffic)
-        summary = summarize(self._config, self._scenario, self._history)
-        summary["counterpart"] = self._counterpart
-        summary["single_task"] = self._single_task
-        if self._by_class is not None:
-            summary |= self._by_class.summary()
-        remarks = dict(self._remarks)
-        for diagnostics in self._diagnostics:
-            for name, content in diagnostics.files().items():
-                write_json(self.folder / name, content)
-            summary |= diagnostics.summary()
-            remarks |= diagnostics.remarks()
-        diverged = [str(c) for c, why in self.failures.items() if DIVERGED in why]
+            record.traffic.add(traffic)
+        of_labels = record.reported[costs.LABEL_EPSILON]
+        remarks = costs.privacy_remarks(section, self._ledger, of_labels)
+        diverged = [str(c) for c, why in record.failures.items() if DIVERGED in why]
         if diverged:
             rate = self._config.training.learning_rate
             remarks["divergence"] = (
                 f"the training of client {', '.join(sorted(diverged))} has diverged in "
                 f"at least one round; training.learning_rate was {rate:g}"
             )
-        summary["remarks"] = remarks
-        summary["peak_memory"] = self._memory.bytes()
-        summary["seconds"] = time.monotonic() - self._started
-        summary["environment"] = environment()
-        write_json(self.folder / "summary.json", summary)
-        (self.folder / BEGUN).unlink()
+        found: dict[str, Any] = {
+            "remarks": self._begun.remarks | remarks,
+            "peak_memory": self._memory.bytes(),
+            "seconds": time.monotonic() - self._started,
+            "environment": current_environment(),
+        }
+        if self._config.training.count_multiply_adds:
+            found["multiply_adds"] = int(record.multiply_adds)
+        if section.unit != "none":
+            reported = record.reported[costs.EPSILON]
+            privacy = costs.privacy_costs(section, self._ledger, reported)
+            found["privacy"] = privacy
+        summary = summarize(record).model_copy(update=found)
+        self._journal.add(Finished(summary=summary))
+        record.outcome = summary
+        if record.diagnostics:
+            content = {n: d.model_dump() for n, d in record.diagnostics.items()}
+            write_json(self.folder / "diagnostics.json", content)
+        write_json(self.folder / "summary.json", summary.content())
         return summary
 
-    def hand_over(self, summary: Mapping[str, Any], report: Path) -> None:
+    def hand_over(self, summary: Summary, report: Path) -> None:
         """Tell all listeners that the run is over, and where its page is."""
         for listener in self._listeners:
             listener.finish(summary, report)
 
-    def _write_files(self) -> None:
-        """Write the files of a run without rounds, those of a record as empty ones."""
-        config, folder = self._config, self.folder
-        settings = config.replace(resume=False).to_toml()
-        made = f"# Run: {told(environment())}\n"
-        (folder / "config.toml").write_text(made + settings)
-        self._scenario.save(folder / "scenario.json")
-        (folder / "rounds.jsonl").write_text("")
-        with (folder / "accuracy.csv").open("w", newline="") as file:
-            csv.writer(file).writerow(COLUMNS)
-        begun = summarize(config, self._scenario, self._history)
-        begun |= {"client_accuracy": [], "accuracy_matrix": [], "seconds": 0.0}
-        begun |= {"counterpart": self._counterpart, "environment": environment()}
-        write_json(folder / BEGUN, begun)
-        self.progress(0, 0, 0, "starting")
 
-    def _add_evaluation(
-        self, server_round: int, task: int, scores: Mapping[int, Evaluation]
-    ) -> None:
-        self._history.add_evaluation(self._row(task), scores)
-        if self._by_class is not None:
-            self._by_class.add(self._row(task), scores)
-        with (self.folder / "accuracy.csv").open("a", newline="") as file:
-            lines = csv.writer(file)
-            for client, found in scores.items():
-                for i, value in enumerate(found.accuracy):
-                    name = self._scenario.clients[client][i].name
-                    lines.writerow([server_round, task, client, i, name, value])
-        for listener in self._listeners:
-            listener.add_evaluation(server_round, scores)
+def time_left(took: Sequence[float], total: int, running: float = 0.0) -> float | None:
+    """Foretell the seconds that are left of a run by the mean of its last rounds.
 
-    def _row(self, task: int) -> int:
-        """Return in which row of the matrices an evaluation after a task is."""
-        hidden = self._scenario.stream is not None
-        return self._config.scenario.tasks - 1 if hidden else task
+    The first one does not count if there are others: it loads what they find loaded.
 
-    def _add_round(self, record: RoundRecord) -> None:
-        self._history.add_round(record)
-        self._progress.add_round(record.round, record.seconds)
-        by_task = record.metrics_by_task()
-        for diagnostics in self._diagnostics:
-            diagnostics.add_round(record.round, by_task, record.diagnostics)
-        with (self.folder / "rounds.jsonl").open("a") as file:
-            file.write(json.dumps(record.line()) + "\n")
-        for listener in self._listeners:
-            listener.add_round(record)
+    >>> time_left([9.0, 1.0, 2.0], 10, running=0.5)
+    10.0
+
+    Args:
+        took: seconds of each finished round.
+        total: how many there will be.
+        running: seconds since the last one.
+    """
+    if not took:
+        return None
+    recent = took[1:][-RECENT:] or took
+    mean = sum(recent) / len(recent)
+    return max(0.0, (total - len(took)) * mean - min(running, mean))
 
 
-def _evaluation_event(task: int, scores: Mapping[int, Evaluation]) -> dict[str, object]:
-    kept = {client: asdict(found) for client, found in scores.items()}
-    return {"task": task, "scores": kept}
+def with_truth(frame: Clustering, stream: ConceptStream) -> Clustering:
+    """Hold the clusters of a round against the hidden concepts of its clients.
+
+    The measures are those of Concept Matching (Jiang et al., 2025, tables II and III).
+    Where a client has all concepts at once there is nothing to separate.
+    """
+    # Imported here since it takes a second, and most runs have no clusters.
+    from sklearn.metrics import adjusted_rand_score
+
+    concepts = [stream.concepts_at(client, frame.round) for client in frame.clients]
+    if any(len(at_once) > 1 for at_once in concepts):
+        return frame
+    truth = [concept for (concept,) in concepts]
+    pairs = zip(frame.origin, frame.reached, strict=True)
+    returned = [origin == reached for origin, reached in pairs]
+    return frame.model_copy(
+        update={
+            "concept": truth,
+            "ari": float(adjusted_rand_score(truth, frame.cluster)),
+            "effectiveness": sum(returned) / len(returned),
+        }
+    )
+
+
+def _about(
+    config: RunConfig, scenario: Scenario, counterpart: str | None, single_task: bool
+) -> About:
+    stream = scenario.stream
+    reveal = bool(config.scenario.params.get("reveal_ids"))
+    return About(
+        label=config.title,
+        strategy=config.strategy.name,
+        local_only=config.strategy.local_only,
+        params=dict(config.strategy.params),
+        training=_training(config),
+        scenario=config.scenario.name,
+        dataset=config.data.datasets,
+        model=config.model.name,
+        seed=config.run.seed,
+        clients=config.scenario.clients,
+        tasks=config.scenario.tasks,
+        rounds=config.federation.rounds_per_task,
+        total_rounds=_total_rounds(config, scenario),
+        mode="asynchronous" if config.asynchronous.enabled else "synchronous",
+        hidden=None
+        if stream is None
+        else Hidden(**stream.to_dict(), reveal_ids=reveal),
+        command="fcl simulate --config config.toml",
+        counterpart=counterpart,
+        single_task=single_task,
+        environment=current_environment(),
+    )
+
+
+def _training(config: RunConfig) -> dict[str, Any]:
+    """Give how clients train, by the settings' names without their sections.
+
+    Every setting of ``training`` is in it, so that none is forgotten that comes later.
+    """
+    flat = config.flat()
+    own = [key for key in flat if key.startswith("training.") and key not in HARDWARE]
+    return {key.partition(".")[2]: flat[key] for key in (*own, *OF_OTHER_SECTIONS)}
+
+
+def _total_rounds(config: RunConfig, scenario: Scenario) -> int:
+    """Count the rounds of a run, or the updates of an asynchronous one.
+
+    Hidden concepts share all rounds; otherwise each task has its own.
+    """
+    hidden = scenario.stream is not None
+    rounds = config.federation.rounds_per_task * (
+        1 if hidden else config.scenario.tasks
+    )
+    return rounds * config.scenario.clients if config.asynchronous.enabled else rounds

@@ -11,10 +11,10 @@ from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError, RoundError
 from fcl_flower.core.files import COMMAND_LOCK, lock_folder, make_private_folder
 from fcl_flower.data.local.layout import checksum
+from fcl_flower.results import earlier, journal
+from fcl_flower.results.files import write_json
 
 RUNS = Path("runs")
-BEGUN = "begun.json"
-"""Stands for the summary as long as there is none."""
 CHECKPOINT = "checkpoint"
 """The server's state after the last finished round."""
 WORK = ".flower"
@@ -29,20 +29,11 @@ def resumable(folder: Path) -> bool:
     return (folder / CHECKPOINT).is_dir() and (folder / CLIENTS).is_dir()
 
 
-def begun(folder: Path) -> bool:
-    """Return whether ``folder`` holds a run, finished or not."""
-    return any((folder / name).is_file() for name in ("summary.json", BEGUN))
-
-
 def lost_first_round(folder: Path) -> bool:
     """Tell whether a run has begun in a folder and has not finished a round."""
-    begun_alone = (folder / BEGUN).is_file() and (folder / "config.toml").is_file()
-    return begun_alone and not (folder / CHECKPOINT).is_dir()
-
-
-def runs_in(folder: Path) -> list[Path]:
-    """Return the folders of runs, finished or not: this one, or those in a study's."""
-    return [folder] if begun(folder) else sorted(filter(begun, folder.glob("*")))
+    begun = journal.has_beginning(folder / journal.FILE)
+    left = (folder / earlier.FINISHED, folder / CHECKPOINT)
+    return begun and not any(path.exists() for path in left)
 
 
 def free_folder(config: RunConfig) -> Path:
@@ -92,7 +83,7 @@ def _prepare(config: RunConfig, folder: Path, data_root: Path) -> RunConfig:
     for part in [work / "app", work / "home"] if config.run.resume else [work]:
         shutil.rmtree(part, ignore_errors=True)
     make_private_folder(work)
-    for name in ("summary.json", BEGUN, "progress.json", LOCAL_DATA):
+    for name in (*earlier.NAMES, "diagnostics.json", "progress.json", LOCAL_DATA):
         (folder / name).unlink(missing_ok=True)
     return config.replace(
         output=str(folder.absolute()),
@@ -151,10 +142,3 @@ def close_folder(folder: Path, *, keep_clients: bool) -> dict[str, Any]:
         shutil.rmtree(folder / WORK, ignore_errors=True)
     found: dict[str, Any] = json.loads(summary.read_text())
     return found
-
-
-def write_json(path: Path, content: object) -> None:
-    """Replace a file in one step: a reader sees the old content or the new."""
-    temporary = path.with_suffix(".new")
-    temporary.write_text(json.dumps(content, indent=1) + "\n")
-    temporary.replace(path)

@@ -32,7 +32,7 @@ from fcl_flower.data.word_vectors import WordVectors, word_vectors
 from fcl_flower.models.build import create_model, seeded
 from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.models.pretrained import EncoderParams
-from fcl_flower.results.trackers.registry import TRACKERS
+from fcl_flower.results.trackers import TRACKERS
 from fcl_flower.setup.checks import check_classes_known, check_single_head
 from fcl_flower.setup.policy import build_aggregation, check_attack
 from fcl_flower.setup.privacy import check_examples_apart, check_privacy

@@ -14,7 +14,13 @@ from typing_extensions import override
 
 from fcl_flower.aggregation.policy import shares_counted
 from fcl_flower.algorithms.base import ServerStrategy
-from fcl_flower.algorithms.hooks import Explains, Forgets, KnowsModel, SumsUpdates
+from fcl_flower.algorithms.hooks import (
+    Explains,
+    Forgets,
+    KnowsModel,
+    Metrics,
+    SumsUpdates,
+)
 from fcl_flower.core.errors import WireError, refuse
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 from fcl_flower.core.update_checks import fits
@@ -156,7 +162,9 @@ class Analytic(
         return self._solved(left)
 
     @override
-    def diagnostics(self, state: Payload, stage: TaskStage) -> Mapping[str, float]:
+    def diagnostics(
+        self, state: Payload, stage: TaskStage, metrics: Metrics
+    ) -> Mapping[str, float]:
         solved = state.get(SOLVED, {})
         return {name: float(np.asarray(value)) for name, value in solved.items()}
 

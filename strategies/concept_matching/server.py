@@ -13,7 +13,8 @@ from typing_extensions import override
 
 from fcl_flower.aggregation.policy import Aggregation
 from fcl_flower.algorithms.base import ServerStrategy
-from fcl_flower.algorithms.hooks import Explains
+from fcl_flower.algorithms.hooks import Explains, Metrics
+from fcl_flower.core.diagnostics import Clustering, Diagnostic, Points
 from fcl_flower.core.errors import WireError, refuse
 from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
@@ -135,21 +136,33 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams], Explains):
         }
 
     @override
-    def diagnostics(self, state: Payload, stage: TaskStage) -> Mapping[str, float]:
+    def diagnostics(
+        self, state: Payload, stage: TaskStage, metrics: Metrics
+    ) -> Mapping[str, float | Diagnostic]:
         """Return who went where in the last round, and how well that worked.
 
-        By client C: ``cluster/C``, ``origin/C``, ``reached/C``, ``map/C/x`` and
-        ``map/C/y``. Of the round: ``clusters``, ``silhouette`` (if there is one),
+        Of the clients: ``map``. Of the round: ``clusters``, ``silhouette`` (if any),
         ``updated`` (concept models), ``refused`` (clusters that updated none) and
         ``kept``, the share of clustered clients whose cluster reached their origin.
         """
         last = {name: np.asarray(values) for name, values in state[ROUND].items()}
-        found: dict[str, float] = {}
-        for row, client in enumerate(last["client"].tolist()):
-            for name in ("cluster", "origin", "reached"):
-                found[f"{name}/{client}"] = float(last[name][row])
-            for axis, name in enumerate("xy"):
-                found[f"map/{client}/{name}"] = float(last["map"][row, axis])
+        found: dict[str, float | Diagnostic] = {}
+        if len(last["client"]):
+            found["map"] = Points(
+                title="Map of the client models",
+                note="Each point is the model of a client after its training: near "
+                "points have similar weights.",
+                frames=[
+                    Clustering(
+                        round=stage.round,
+                        clients=last["client"].tolist(),
+                        cluster=last["cluster"].tolist(),
+                        origin=last["origin"].tolist(),
+                        reached=last["reached"].tolist(),
+                        map=last["map"].tolist(),
+                    )
+                ],
+            )
         grouped = last["cluster"] != NOISE
         clusters = len(np.unique(last["cluster"][grouped]))
         updated = len(np.unique(last["reached"][last["reached"] != NONE]))

@@ -46,7 +46,7 @@ class FedSeit(FedWeit[FedSeitParams]):
     def check_update(self, state: Payload, update: Update) -> None:
         dense = [group for group in update.payload if group.startswith("dense/")]
         rest = {g: a for g, a in update.payload.items() if g not in dense}
-        super().check_update(state, Update(rest, update.num_examples))
+        super().check_update(state, Update(rest, update.num_examples, update.metrics))
         if dense and not (self.params.dls and len(dense) == 1):
             raise WireError(f"groups {dense}: expected one with dls, none without")
         for group in dense:

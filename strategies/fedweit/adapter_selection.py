@@ -12,6 +12,7 @@ from typing import Annotated, Literal, NamedTuple, TypeAlias
 import numpy as np
 from pydantic import AfterValidator
 
+from fcl_flower.core.diagnostics import Diagnostic
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import (
@@ -23,6 +24,7 @@ from fcl_flower.core.types import (
     client_tasks,
     specs,
 )
+from strategies.fedweit.diagnostics import of_overlaps
 
 Overlap = Literal["centred-cosine", "mean-cosine", "thresholded"]
 SUMMARY = {
@@ -113,18 +115,25 @@ class AdapterSelection(NamedTuple):
         begun = {t.name: np.asarray(stage.round) for t in tasks}
         return {**state, **scores, BEGUN: {**state.get(BEGUN, {}), **begun}}
 
-    def diagnostics(self, state: Payload, stage: TaskStage) -> dict[str, float]:
-        """Return the scores of the tasks that began in this round."""
+    def overlaps(self, state: Payload, stage: TaskStage) -> dict[str, Diagnostic]:
+        """Report the scores of the tasks that began in this round, and the chosen."""
         begun = [
-            Adapter.of(name).group(OVERLAP)
+            Adapter.of(name)
             for name, number in state.get(BEGUN, {}).items()
             if int(np.asarray(number)) == stage.round
         ]
-        return {
-            f"{group.removeprefix('meta/')}/{name}": float(np.asarray(score))
-            for group in sorted(begun)
-            for name, score in state[group].items()
+        scores = {
+            task.name: {
+                name: float(np.asarray(score))
+                for name, score in state[task.group(OVERLAP)].items()
+            }
+            for task in sorted(begun)
         }
+        chosen = {
+            task.name: [one.name for one in self.chosen(state, task, [])]
+            for task in sorted(begun)
+        }
+        return of_overlaps(scores, chosen)
 
     def _overlaps(self, state: Payload, new: Adapter) -> Arrays:
         """Return the score of every candidate that has a summary, by ``c/t``."""

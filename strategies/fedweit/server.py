@@ -12,11 +12,12 @@ import numpy as np
 from typing_extensions import override
 
 from fcl_flower.algorithms.base import ServerStrategy
-from fcl_flower.algorithms.hooks import AsksClients, Explains, RestoresClients
+from fcl_flower.algorithms.hooks import AsksClients, Explains, Metrics, RestoresClients
 from fcl_flower.core import update_checks
+from fcl_flower.core.diagnostics import Diagnostic
 from fcl_flower.core.errors import ConfigError, WireError, refuse
 from fcl_flower.core.types import Array, Arrays, Payload, SparseArray, TaskStage, Update
-from strategies.fedweit import FedWeitParams
+from strategies.fedweit import FedWeitParams, diagnostics
 from strategies.fedweit.adapter_selection import (
     Adapter,
     AdapterSelection,
@@ -101,8 +102,11 @@ class FedWeit(ServerStrategy[P], AsksClients, RestoresClients, Explains):
         return self._knowledge.aggregate_query(state, stage, answers)
 
     @override
-    def diagnostics(self, state: Payload, stage: TaskStage) -> Mapping[str, float]:
-        return self._knowledge.diagnostics(state, stage)
+    def diagnostics(
+        self, state: Payload, stage: TaskStage, metrics: Metrics
+    ) -> Mapping[str, float | Diagnostic]:
+        overlaps = self._knowledge.overlaps(state, stage)
+        return diagnostics.of_adapters(metrics) | overlaps
 
     @override
     def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
@@ -117,6 +121,8 @@ class FedWeit(ServerStrategy[P], AsksClients, RestoresClients, Explains):
 
     @override
     def check_update(self, state: Payload, update: Update) -> None:
+        known = {adapter.name for adapter in self.broadcast(state).adapters}
+        diagnostics.check_metrics(update.metrics, known)
         odd = update.payload.keys() - {"base", "adapters"}
         if odd:
             raise WireError(f"groups {sorted(odd)}: expected base and adapters")

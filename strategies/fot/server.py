@@ -10,7 +10,7 @@ import numpy as np
 from typing_extensions import override
 
 from fcl_flower.algorithms.base import ServerStrategy
-from fcl_flower.algorithms.hooks import Explains
+from fcl_flower.algorithms.hooks import Explains, Metrics
 from fcl_flower.core.errors import ConfigError, WireError
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
 from fcl_flower.core.update_checks import same_tensors
@@ -98,7 +98,9 @@ class Fot(ServerStrategy[FotParams], Explains):
         return self._with_task(new) if stage.ends_task else new
 
     @override
-    def diagnostics(self, state: Payload, stage: TaskStage) -> Mapping[str, float]:
+    def diagnostics(
+        self, state: Payload, stage: TaskStage, metrics: Metrics
+    ) -> Mapping[str, float]:
         """Return for each layer which share of its inputs' directions is taken."""
         return {
             f"subspace/{layer}": basis.shape[1] / basis.shape[0]

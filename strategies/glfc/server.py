@@ -13,7 +13,7 @@ import numpy as np
 from typing_extensions import override
 
 from fcl_flower.algorithms.base import ServerStrategy
-from fcl_flower.algorithms.hooks import Explains, TrainsOnServer
+from fcl_flower.algorithms.hooks import Explains, Metrics, TrainsOnServer
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update, specs
@@ -97,7 +97,9 @@ class Glfc(ServerStrategy[GlfcParams], TrainsOnServer, Explains):
         return self._with_the_best(state) if IMAGES in state else state
 
     @override
-    def diagnostics(self, state: Payload, stage: TaskStage) -> Mapping[str, float]:
+    def diagnostics(
+        self, state: Payload, stage: TaskStage, metrics: Metrics
+    ) -> Mapping[str, float]:
         if IMAGES not in state:
             return {}
         return {

@@ -16,6 +16,7 @@ from fcl_flower.algorithms.hooks import (
     AsksClients,
     Explains,
     KnowsModel,
+    Metrics,
     RestoresClients,
 )
 from fcl_flower.core.errors import WireError
@@ -179,7 +180,9 @@ class MatchedEnsemble(
         return {g: arrays for g, arrays in state.items() if g != f"held/{client}"}
 
     @override
-    def diagnostics(self, state: Payload, stage: TaskStage) -> Mapping[str, float]:
+    def diagnostics(
+        self, state: Payload, stage: TaskStage, metrics: Metrics
+    ) -> Mapping[str, float]:
         pairs = sum(
             len(np.asarray(pairs))
             for group, found in state.items()

@@ -8,7 +8,7 @@ import pytest
 from run_folders import make_run, make_under_way
 
 from fcl_flower.core.errors import RoundError
-from fcl_flower.results.monitoring import live
+from fcl_flower.results import monitors as live
 from fcl_flower.runtime import client, local_runs
 from fcl_flower.runtime.local_runs import Job
 from fcl_flower.runtime.processes import free_port

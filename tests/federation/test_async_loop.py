@@ -1,12 +1,12 @@
 """The loop without rounds: who is asked when, and how much an update counts."""
 
-import json
 from collections import Counter
 
 import numpy as np
 import pytest
 from fakes import (
     InProcessGrid,
+    diagnostics_of,
     failure,
     rounds_of,
     run_in_process,
@@ -276,9 +276,8 @@ def test_each_client_is_queried_when_it_starts_a_task(tmp_path):
             },
         )
     )
-    scored = json.loads((tmp_path / "run" / "overlap.json").read_text())
-    begun = [(one["client"], one["task"]) for one in scored]
-    assert (2, 1) in begun, "the slow one finds finished tasks of both others"
+    scored = diagnostics_of(tmp_path / "run")["overlap"]["values"]
+    assert scored["2/1"], "the slow one finds finished tasks of both others"
 
 
 @pytest.mark.parametrize("strategy", ["fedavg", "fedweit"])

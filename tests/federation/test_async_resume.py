@@ -18,7 +18,7 @@ from fcl_flower.federation.in_flight import (
     InFlight,
     Question,
 )
-from fcl_flower.results.event_log import EventLog
+from fcl_flower.results.journal import Journal
 from fcl_flower.results.run_folder import CHECKPOINT
 from fcl_flower.runtime.in_process import run_apps
 
@@ -49,7 +49,7 @@ def plug(monkeypatch):
     """At every line of the journal, every part of a checkpoint, every message."""
     plug = Plug()
     for owner, name in (
-        (EventLog, "add"),
+        (Journal, "add"),
         (FolderStateStore, "save"),
         (InProcessGrid, "push_messages"),
     ):
@@ -73,7 +73,8 @@ def whole(folder):
     for line in (folder / "journal.jsonl").read_text().splitlines():
         event = json.loads(line)
         event["told"].pop("seconds", None)
-        journal.append((event["what"], event["round"], event["told"]))
+        if event["what"] not in ("begun", "finished"):  # with the time of the day
+            journal.append((event["what"], event["round"], event["told"]))
     state = FolderStateStore(folder / CHECKPOINT).load(before=sys.maxsize)
     return (
         summary_of(folder),

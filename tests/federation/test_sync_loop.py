@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fakes import (
+    diagnostics_of,
     failure,
     rounds_of,
     run_in_process,
@@ -492,12 +493,11 @@ def test_the_record_adds_up(tmp_path):
 
 def test_the_attention_of_each_task_is_recorded(tmp_path):
     run_in_process(tiny(tmp_path, clients=3))
-    rows = json.loads((tmp_path / "attention.json").read_text())
-    assert [(row["client"], row["task"]) for row in rows] == [(0, 1), (1, 1), (2, 1)]
-    for row in rows:
-        others = [(f["client"], f["task"]) for f in row["foreign"]]
-        assert others == [(c, 0) for c in range(3) if c != row["client"]]
-        assert all(f["weight"] >= 0 for f in row["foreign"])
+    rows = diagnostics_of(tmp_path)["attention"]["values"]
+    assert list(rows) == ["0/1", "1/1", "2/1"]
+    for task, weights in rows.items():
+        assert list(weights) == [f"{c}/0" for c in range(3) if f"{c}/1" != task]
+        assert all(weight >= 0 for weight in weights.values())
 
 
 def test_who_has_not_answered_is_at_work(tmp_path, monkeypatch):
@@ -586,8 +586,7 @@ def test_a_query_is_a_message_before_a_clients_first_round_of_a_task(tmp_path):
 def test_nothing_is_asked_without_selective_transfer(tmp_path):
     grid = query_run(tmp_path, **{"strategy.knowledge": "previous"})
     assert queries(grid) == []
-    assert not (tmp_path / "run" / "overlap.json").exists()
-    assert "diagnostics" not in rounds_of(tmp_path / "run")[1]
+    assert "overlap" not in diagnostics_of(tmp_path / "run")
 
 
 def test_a_query_counts_in_the_bytes_both_ways(tmp_path):
@@ -652,8 +651,8 @@ def test_a_client_whose_query_fails_is_named_and_trains_all_the_same(
     }
     assert received[1] == []
     assert len(received[0]) == len(received[2]) == 1
-    begun = {name.split("/")[1] for name in rows[1]["diagnostics"]}
-    assert begun == {"0", "2"}
+    begun = diagnostics_of(tmp_path / "run")["overlap"]["values"]
+    assert {task for task, scores in begun.items() if scores} == {"0/1", "2/1"}
     assert None not in summary_of(tmp_path / "run")["client_accuracy"][1][1]
 
 
@@ -672,22 +671,12 @@ def test_a_learner_that_raises_in_a_query_is_left_out_of_it(tmp_path, monkeypatc
 
 def test_scores_arrive_in_the_record_with_what_was_chosen(tmp_path):
     query_run(tmp_path)
-    first, second = rounds_of(tmp_path / "run")
-    assert "diagnostics" not in first
-    found = second["diagnostics"]
-    pairs = [(c, o) for c in range(3) for o in range(3) if c != o]
-    assert found.keys() == {f"overlap/{c}/1/{o}/0" for c, o in pairs}
-    assert all(-1 <= score <= 1 for score in found.values())
-    entries = json.loads((tmp_path / "run" / "overlap.json").read_text())
-    assert [(entry["client"], entry["task"]) for entry in entries] == [
-        (client, 1) for client in range(3)
-    ]
-    for entry in entries:
-        scores = {c["client"]: c["overlap"] for c in entry["candidates"]}
-        for other, score in scores.items():
-            assert score == found[f"overlap/{entry['client']}/1/{other}/0"]
-        chosen = [c["client"] for c in entry["candidates"] if c["chosen"]]
-        assert chosen == [max(scores, key=scores.get)]
+    overlap = diagnostics_of(tmp_path / "run")["overlap"]
+    for client in range(3):
+        scores = overlap["values"][f"{client}/1"]
+        assert scores.keys() == {f"{other}/0" for other in range(3) if other != client}
+        assert all(-1 <= score <= 1 for score in scores.values())
+        assert overlap["marked"][f"{client}/1"] == [max(scores, key=scores.get)]
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedweit", "stl"])

@@ -12,13 +12,12 @@ from fcl_flower.algorithms import local_training
 from fcl_flower.algorithms.base import ClientLearner
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.config.sections import PrivacySection
-from fcl_flower.core.errors import ConfigError, RoundError, WireError
+from fcl_flower.core.errors import ConfigError, RoundError
 from fcl_flower.federation import messages
 from fcl_flower.federation.client import model_bytes
 from fcl_flower.models.registry import MODELS, from_module
 from fcl_flower.privacy.accounting import sampled_epsilon
 from fcl_flower.privacy.mechanism import secret_generator
-from fcl_flower.results.diagnostics.privacy import PrivacyDiagnostics
 from fcl_flower.runtime import in_process
 from fcl_flower.setup.build import build_scenario, validate
 from fcl_flower.setup.resolve import resolve
@@ -164,22 +163,6 @@ def test_sampling_and_noise_are_secret_and_of_one_client_and_round(
     assert sorted(asked) == sorted(
         (0, "examples", client, number) for client in (0, 1) for number in (1, 2)
     )
-
-
-def test_the_most_that_a_client_told_stays():
-    told = PrivacyDiagnostics(PrivacySection(**SECTION), None)
-    for number, epsilon in enumerate([1.0, 3.0, 2.0], 1):
-        told.add_round(number, {(4, 0): {"epsilon": epsilon}, (5, 0): {}}, {})
-    found = told.summary()["privacy"]
-    assert found["by_client"] == {4: 3.0}
-    assert found["epsilon"] == found["epsilon_server"] == found["epsilon_clients"] == 3
-
-
-def test_an_epsilon_below_zero_is_refused():
-    told = PrivacyDiagnostics(PrivacySection(**SECTION), None)
-    told.check({"epsilon": 0.0})
-    with pytest.raises(WireError, match="metrics/epsilon: expected at least 0, got -1"):
-        told.check({"epsilon": -1.0})
 
 
 def test_what_examples_have_cost_is_no_part_of_what_a_method_stores():

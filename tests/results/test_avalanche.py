@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from fcl_flower.results import metrics
-from fcl_flower.results.measures.by_class import recall
+from fcl_flower.results.metrics import recall
 from fcl_flower.training.loop import ClassCounts
 
 with warnings.catch_warnings():

@@ -1,13 +1,15 @@
-"""What a run's numbers hang on must be recorded as it is."""
+"""What a run's numbers hang on, and the memory it took."""
 
 import subprocess
-from datetime import UTC, datetime
-from importlib.metadata import version
+import sys
 
+import numpy as np
 import pytest
 
+import fcl_flower as fcl
 from fcl_flower.results import environment as recorded
-from fcl_flower.results.environment import environment
+from fcl_flower.results.environment import PeakMemory
+from fcl_flower.results.events import Environment
 
 
 def git(folder, *arguments):
@@ -24,15 +26,6 @@ def clone(tmp_path):
     git(tmp_path, "commit", "-q", "-m", "one")
     git(tmp_path, "tag", "v1")
     return tmp_path
-
-
-def test_versions_and_the_time_are_those_of_now():
-    found = environment()
-    assert found["versions"]["torch"] == version("torch")
-    assert found["versions"]["flwr"] == version("flwr")
-    age = datetime.now(UTC) - datetime.fromisoformat(found["date"])
-    assert 0 <= age.total_seconds() < 60
-    assert found["machine"].endswith(" cores")
 
 
 def test_the_commit_is_that_of_the_clone_and_says_what_differs(clone):
@@ -59,12 +52,65 @@ def test_without_git_there_is_no_commit(clone, monkeypatch):
 
 
 def test_all_that_is_known_is_told_in_one_line():
-    line = recorded.told(
-        {
-            "date": "2026-01-02",
-            "versions": {"torch": "2.6", "flwr": None},
-            "commit": None,
-            "machine": "Linux x86_64,\n2 cores",
-        }
+    known = Environment(
+        date="2026-01-02",
+        versions={"torch": "2.6", "flwr": None},
+        machine="Linux x86_64,\n2 cores",
     )
-    assert line == "2026-01-02, torch 2.6, Linux x86_64, 2 cores"
+    assert known.describe() == "2026-01-02, torch 2.6, Linux x86_64, 2 cores"
+    assert Environment().describe() == ""
+
+
+# ---- memory
+
+MB = 1 << 20
+
+
+def take(megabytes):
+    """Touch memory and give it back to the system."""
+    return float(np.ones(megabytes * MB // 8).sum())
+
+
+def test_the_peak_is_that_of_the_run_alone():
+    take(250)  # an earlier run of the process
+    peak = PeakMemory()
+    before = peak.bytes()
+    take(100)
+    after = peak.bytes()
+
+    assert 99 * MB < after - before < 110 * MB
+    assert before < after
+    take(50)
+    assert peak.bytes() - after < 5 * MB
+
+
+@pytest.mark.process
+def test_processes_that_were_started_count_while_they_run():
+    peak = PeakMemory()
+    before = peak.bytes()
+    program = "b = b'x' * (80 << 20); del b; print(1, flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as child:
+        assert child.stdout.readline() == "1\n"
+        assert peak.bytes() - before > 80 * MB
+        # The next run of a process that is kept begins anew.
+        assert PeakMemory().bytes() < peak.bytes() + 5 * MB
+        assert recorded._peak(child.pid) < 60 * MB
+        child.communicate("\n")
+    assert recorded._peak(child.pid) == 0
+    assert peak.bytes() - before < 40 * MB
+
+
+def test_where_the_system_forgets_no_peak_nothing_is_known(monkeypatch):
+    monkeypatch.setattr(recorded, "_RESET", "no number")
+    assert PeakMemory().bytes() is None
+
+
+def test_a_run_says_what_it_took(tmp_path):
+    size = {"dataset": "digits", "clients": 1, "tasks": 1, "rounds": 1}
+    result = fcl.simulate("local", **size, progress=False, output=tmp_path / "run")
+    assert result.summary["peak_memory"] > 50 * MB

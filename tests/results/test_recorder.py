@@ -1,4 +1,4 @@
-"""What is recorded of adapters and remarks, on a scenario worked out by hand."""
+"""What is written while a run goes on, on a scenario worked out by hand."""
 
 import json
 import platform
@@ -11,48 +11,38 @@ import flwr
 import numpy as np
 import pytest
 import torch
-from fakes import rounds_of, summary_of
+from fakes import diagnostics_of, rounds_of, summary_of
+from records import ABOUT
 
 import fcl_flower
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.core.errors import ContractError, WireError
-from fcl_flower.core.types import TaskStage
+from fcl_flower.core.diagnostics import Clustering, Matrix, Points
+from fcl_flower.core.errors import WireError
+from fcl_flower.core.types import Evaluation
+from fcl_flower.data.scenarios.plan import ConceptStream
 from fcl_flower.data.scenarios.registry import Scenario, Task
 from fcl_flower.results import recorder as recorder_module
-from fcl_flower.results.diagnostics import build_diagnostics
-from fcl_flower.results.monitoring import progress_file
-from fcl_flower.results.recorder import Recorder
-from fcl_flower.results.traffic import Traffic
+from fcl_flower.results.events import Traffic
+from fcl_flower.results.record import read
+from fcl_flower.results.recorder import Recorder, time_left
 
 NONE = np.array([], np.int64)
 
 
-def task(name, group, *class_names):
-    labels = tuple(range(len(class_names)))
-    return Task(name, "zoo", labels, class_names, NONE, NONE, NONE, group)
+def task(name, classes=2, tested=3):
+    names = tuple("abcd"[:classes])
+    labels = tuple(range(classes))
+    return Task(name, "zoo", labels, names, NONE, NONE, np.arange(tested), 0)
 
 
-PLAN = Scenario(
-    "overlapped",
-    0,
-    ("zoo",),
-    4,
-    (
-        (
-            task("fish", 0, "eel", "cod", "ray", "tuna"),
-            task("a", 1, "b", "c", "d", "e"),
-        ),
-        (task("wet", 2, "cod", "ray", "b", "newt"), task("dry", 3, "ape", "fox")),
-        (task("fish", 0, "eel", "cod", "ray", "tuna"), task("more", 4, "cod", "e")),
-    ),
-)
+TASKS = ((task("fish"), task("wet")),) * 3
+PLAN = Scenario("overlapped", 0, ("zoo",), 2, TASKS)
+SIZE = {"clients": 3, "tasks": 2, "rounds": 5}
 
 
-def made(folder, **remarks):
-    config = RunConfig.from_settings(clients=3, tasks=2, rounds=5)
-    recorder = Recorder(
-        folder, config, PLAN, build_diagnostics(PLAN, config.privacy, None), remarks
-    )
+def made(folder, plan=PLAN, settings=SIZE, **values):
+    config = RunConfig.from_settings(**settings)
+    recorder = Recorder(folder, config, plan, **values)
     recorder.begin()
     return recorder
 
@@ -66,238 +56,196 @@ def found(folder, name):
     return json.loads((folder / name).read_text())
 
 
-def test_what_the_server_says_of_a_round_is_kept_in_its_line(recorder, tmp_path):
+def test_what_the_server_says_of_a_round_is_kept(recorder, tmp_path):
+    matrix = Matrix(title="m", rows="r", columns="c", values={"0/0": {"1/0": 0.5}})
     recorder.record_round(1, 0, {}, {}, Traffic())
-    recorder.record_round(2, 0, {}, {}, Traffic(), diagnostics={"spread": 0.5})
-    recorder.record_round(3, 0, {}, {}, Traffic())
-
+    recorder.record_round(2, 0, {}, {}, Traffic(), {"spread": 0.5, "m": matrix})
+    recorder.finish()
     lines = rounds_of(tmp_path)
+    assert [line.get("diagnostics") for line in lines] == [None, {"spread": 0.5}]
+    assert diagnostics_of(tmp_path) == {"m": matrix.model_dump()}
+    assert summary_of(tmp_path)["remarks"] == {}
 
-    assert [line.get("diagnostics") for line in lines] == [None, {"spread": 0.5}, None]
 
-
-def test_overlaps_are_listed_with_what_was_chosen_and_which_classes_are_shared(
-    recorder, tmp_path
-):
-    diagnostics = {
-        "spread": 0.5,
-        "overlap/1/1/2/0/layer": 0.9,
-        "overlap/1/1/2/0": 0.25,
-        "overlap/1/1/0/0": -0.5,
-        "overlap/0/1/2/0": 0.1,
-        "overlap/0/1/1/0": 0.83,
-        "overlap/0/1/1/0/layer": 0.9,
-    }
-    # Client 1 uses what client 0 has as a candidate, too: it is not client 0's choice.
-    replies = {0: {"loss": 1.0, "attention/1/0": 0.0}, 1: {"attention/2/0": 0.4}}
-    recorder.record_round(2, 1, replies, {}, Traffic(), diagnostics)
-    recorder.record_round(3, 1, {1: {"attention/2/0": 0.3}}, {}, Traffic())
+def test_without_diagnostics_no_file_speaks_of_them(recorder, tmp_path):
+    recorder.record_round(1, 0, {}, {}, Traffic(), {"spread": 0.5})
     recorder.finish()
-
-    wet = {"client": 1, "task": 0, "task_name": "wet"}
-    fish = {"client": 2, "task": 0, "task_name": "fish"}
-    assert found(tmp_path, "overlap.json") == [
-        {
-            "client": 0,
-            "task": 1,
-            "task_name": "a",
-            "candidates": [
-                # "b" of the four classes b, c, d and e
-                {**wet, "overlap": 0.83, "chosen": True, "same_classes": 0.25},
-                {**fish, "overlap": 0.1, "chosen": False, "same_classes": 0.0},
-            ],
-        },
-        {
-            "client": 1,
-            "task": 1,
-            "task_name": "dry",
-            "candidates": [
-                {
-                    **{"client": 0, "task": 0, "task_name": "fish"},
-                    **{"overlap": -0.5, "chosen": False, "same_classes": 0.0},
-                },
-                {**fish, "overlap": 0.25, "chosen": True, "same_classes": 0.0},
-            ],
-        },
-    ]
+    assert not (tmp_path / "diagnostics.json").exists()
 
 
-def test_clients_may_stand_at_different_tasks(recorder, tmp_path):
-    replies = {c: {"attention/2/0": 0.1 * c, "adapter_density": 0.5} for c in (0, 1)}
-    for number, told in enumerate([replies, {1: {"adapter_density": 0.0}}], start=1):
-        stages = {
-            c: TaskStage(number, c, starts_task=True, ends_task=True) for c in told
-        }
-        recorder.record_round(number, 0, told, {}, Traffic(), stages=stages)
-    remarks = recorder.finish()["remarks"]
-    told = [(e["client"], e["task"]) for e in found(tmp_path, "attention.json")]
-    assert told == [(0, 0), (1, 1)]
-    # The second visit to a task takes the place of the first.
-    assert remarks["adapters"].startswith("25 % ")
-    assert remarks["adapters"].endswith("1 of 2 adapters are empty")
+def test_only_the_record_knows_the_hidden_concepts(tmp_path):
+    stream = ConceptStream(concepts=2, window=3, mean_duration=1, seed=5)
+    plan = Scenario("concepts", 0, ("zoo",), 2, TASKS, stream)
+    frame = {"round": 1, "clients": [0, 2], "cluster": [0, 0], "origin": [0, 1]}
+    frame |= {"reached": [0, 0], "map": [(0, 0), (1, 1)]}
+    points = Points(title="p", frames=[Clustering(**frame)])
+    for folder, scenario in (("hidden", plan), ("known", PLAN)):
+        recorder = made(tmp_path / folder, scenario)
+        recorder.record_round(1, 0, {}, {}, Traffic(), {"p": points})
+        recorder.finish()
+    truth = [stream.concept_at(client, 1) for client in (0, 2)]
+    (told,) = diagnostics_of(tmp_path / "hidden")["p"]["frames"]
+    assert (told["concept"], told["effectiveness"]) == (truth, 0.5)
+    (told,) = diagnostics_of(tmp_path / "known")["p"]["frames"]
+    assert (told["concept"], told["ari"]) == ([], None)
 
 
-def test_shared_classes_are_a_fraction_of_the_new_tasks_classes(recorder, tmp_path):
-    recorder.record_round(2, 1, {}, {}, Traffic(), {"overlap/2/1/0/0": 0.5})
+def test_remarks_and_what_a_run_is_are_in_the_summary(tmp_path):
+    recorder = made(tmp_path, remarks={"vectors": "trained"}, counterpart="alone")
+    about = read(tmp_path).about
+    recorder.record_round(1, 0, {}, {}, Traffic())
     recorder.finish()
-
-    (entry,) = found(tmp_path, "overlap.json")
-
-    # "cod" is one of two new classes, and one of four old ones.
-    assert entry["candidates"][0]["same_classes"] == 0.5
-
-
-def test_the_last_weights_and_their_groups_are_listed(recorder, tmp_path):
-    weights = {"loss": 1.0, "attention/2/0": 0.4, "attention/1/0": 0.1}
-    recorder.record_round(1, 0, {0: weights}, {}, Traffic())
-    recorder.record_round(2, 0, {0: weights | {"attention/1/0": 0.2}}, {}, Traffic())
-    recorder.finish()
-
-    assert found(tmp_path, "attention.json") == [
-        {
-            "client": 0,
-            "task": 0,
-            "task_name": "fish",
-            "foreign": [
-                {
-                    **{"client": 1, "task": 0, "task_name": "wet"},
-                    **{"weight": 0.2, "same_group": False},
-                },
-                {
-                    **{"client": 2, "task": 0, "task_name": "fish"},
-                    **{"weight": 0.4, "same_group": True},
-                },
-            ],
-        }
-    ]
+    summary = found(tmp_path, "summary.json")
+    assert summary["remarks"] == {"vectors": "trained"}
+    assert summary["counterpart"] == about.counterpart == "alone"
+    assert (about.total_rounds, about.mode) == (10, "synchronous")
+    kept = about.model_dump(exclude={"environment"})
+    assert {key: summary[key] for key in kept} == kept
+    assert ABOUT.keys() <= kept.keys()
+    assert "training.device" not in about.training
+    assert about.training["learning_rate"] == 0.0
 
 
-def test_without_foreign_adapters_no_file_speaks_of_them(recorder, tmp_path):
-    recorder.record_round(1, 0, {0: {"loss": 1.0}}, {}, Traffic(), {"spread": 0.5})
-    recorder.finish()
-
-    assert not (tmp_path / "attention.json").exists()
-    assert not (tmp_path / "overlap.json").exists()
+# ---- what is refused
 
 
-def test_remarks_are_kept_in_the_summary(tmp_path):
-    made(tmp_path, vectors="trained here on 11,314 texts").finish()
-
-    assert summary_of(tmp_path)["remarks"] == {
-        "vectors": "trained here on 11,314 texts"
-    }
-
-
-def test_how_sparse_the_adapters_are_is_a_remark(recorder, tmp_path):
-    recorder.record_round(1, 0, {0: {"loss": 1.0}}, {}, Traffic())
-    kept = {0: {"adapter_density": 0.0}, 1: {"adapter_density": 0.06}}
-    recorder.record_round(2, 0, kept, {}, Traffic())
-    recorder.finish()
-    assert summary_of(tmp_path)["remarks"] == {
-        "adapters": "3 % of the entries are kept when a task ends; 1 of 2 adapters "
-        "are empty"
-    }
+@pytest.mark.parametrize(
+    ("metrics", "message"),
+    [
+        ({"epsilon": -1.0}, "metrics/epsilon: expected at least 0, got -1"),
+        ({"label_epsilon": -1.0}, "metrics/label_epsilon: expected at least 0"),
+        ({}, "metrics/multiply_adds: expected a count, got None"),
+        ({"multiply_adds": -1.0}, "metrics/multiply_adds: expected a count, got -1"),
+    ],
+)
+def test_costs_that_cannot_be_recorded_are_refused(tmp_path, metrics, message):
+    counts = made(tmp_path, settings={**SIZE, "count_multiply_adds": True})
+    counts.check_metrics({"epsilon": 0.0, "multiply_adds": 0.0})
+    made(tmp_path).check_metrics({})
+    with pytest.raises(WireError, match=message):
+        counts.check_metrics(metrics)
 
 
-@pytest.mark.parametrize("density", [-0.1, 1.5, float("nan")])
-def test_a_density_that_is_no_fraction_is_refused(recorder, density):
-    recorder.check_metrics({"adapter_density": 1.0})
-    with pytest.raises(WireError, match=r"adapter_density: got .*, expected a value"):
-        recorder.check_metrics({"adapter_density": density})
+def test_counts_of_other_samples_than_the_clients_are_refused(tmp_path):
+    recorder = made(tmp_path, classes=2)
+    honest = [[[3, 0], [3, 0], [3, 0]]] * 2
+    recorder.check_scores(1, Evaluation([1.0, 1.0], 9, honest))
+    recorder.check_scores(1, Evaluation([1.0], 9, honest[:1]))
+    more = [honest[0], [[4, 0]] * 3]
+    message = r"tested: expected \[3, 3\] samples, got \[3, 4\]"
+    with pytest.raises(WireError, match=message):
+        recorder.check_scores(1, Evaluation([1.0, 1.0], 9, more))
+    local = Scenario("given", 0, (), 2, TASKS)
+    made(tmp_path, local, classes=2).check_scores(1, Evaluation([1.0, 1.0], 9, more))
 
 
-@pytest.mark.parametrize("name", ["overlap/3/1/0/0", "overlap/0/1/2/2"])
-def test_an_overlap_of_a_task_that_does_not_exist_is_the_servers_fault(recorder, name):
-    recorder.record_round(1, 1, {}, {}, Traffic(), {"overlap/0/1/2/1": 0.5})
-    with pytest.raises(ContractError, match=name):
-        recorder.record_round(2, 1, {}, {}, Traffic(), {name: 0.5})
+# ---- privacy and costs
 
 
-class Counting:
-    """Diagnostics of an algorithm that this project does not know."""
-
-    def __init__(self):
-        self.rounds = []
-
-    def check(self, client_metrics):
-        if client_metrics.get("count", 0) < 0:
-            raise WireError("count: got less than 0, expected at least 0")
-
-    def add_round(self, server_round, client_metrics, server_metrics):
-        self.rounds.append((server_round, client_metrics, server_metrics))
-
-    def files(self):
-        return {"counts.json": [number for number, *_ in self.rounds]}
-
-    def summary(self):
-        return {"rounds_counted": len(self.rounds)}
-
-    def remarks(self):
-        return {"counting": "from 1"}
-
-
-def test_the_recorder_serves_any_diagnostics_alike(tmp_path):
-    counting = Counting()
-    config = RunConfig.from_settings(clients=3, tasks=2, rounds=5)
-    recorder = Recorder(tmp_path, config, PLAN, [counting], {"word vectors": "none"})
-    recorder.begin()
-    with pytest.raises(WireError, match="count"):
-        recorder.check_metrics({"count": -1.0})
-    told = {2: {"count": 4.0}}
-    recorder.record_round(1, 0, told, {}, Traffic(), {"share": 0.5})
-    recorder.record_round(2, 1, {}, {}, Traffic())
+def test_the_most_that_a_client_reported_is_what_its_examples_have_cost(tmp_path):
+    private = {"unit": "example", "noise_multiplier": 1.0, "clip": 1.0}
+    recorder = made(tmp_path, settings={**SIZE, "privacy": private})
+    for number, epsilon in enumerate([1.0, 3.0, 2.0], 1):
+        told = {"epsilon": epsilon, "label_epsilon": epsilon / 2}
+        recorder.record_round(number, 0, {2: told, 1: {}}, {}, Traffic())
     summary = recorder.finish()
+    assert summary.privacy.by_client == {2: 3.0}
+    assert summary.privacy.epsilon == summary.privacy.epsilon_clients == 3
+    assert summary.label_epsilon == {2: 1.5}
+    assert summary.remarks["privacy of labels"] == (
+        "noised statistics, at most epsilon 1.5 at delta 1e-05 for a client"
+    )
+    assert "privacy of scores" in summary.remarks
 
-    assert counting.rounds == [
-        (1, {(2, 0): {"count": 4.0}}, {"share": 0.5}),
-        (2, {}, {}),
-    ]
-    assert found(tmp_path, "counts.json") == [1, 2]
-    assert summary["rounds_counted"] == 2
-    assert summary["remarks"] == {"word vectors": "none", "counting": "from 1"}
+
+def test_multiply_adds_of_all_clients_and_rounds_are_added_up(tmp_path):
+    recorder = made(tmp_path, settings={**SIZE, "count_multiply_adds": True})
+    for number in (1, 2):
+        told = {c: {"multiply_adds": 10.0**c} for c in range(3)}
+        recorder.record_round(number, 0, told, {}, Traffic())
+    assert recorder.finish().multiply_adds == 222
+    assert summary_of(tmp_path)["multiply_adds"] == 222
+
+
+# ---- the environment
 
 
 def test_the_environment_is_apart_from_what_the_seed_decides(recorder, tmp_path):
     before = datetime.now(UTC).replace(microsecond=0)
-    environment = recorder.finish()["environment"]
-
-    assert before <= datetime.fromisoformat(environment["date"]) <= datetime.now(UTC)
+    environment = recorder.finish().environment
+    assert before <= datetime.fromisoformat(environment.date) <= datetime.now(UTC)
     # The builds on PyPI name CUDA in the module's version, but not in the package's.
-    found = environment["versions"]
-    installed, told = (v.partition("+")[0] for v in (torch.__version__, found["torch"]))
+    torches = (torch.__version__, environment.versions["torch"])
+    installed, told = (version.partition("+")[0] for version in torches)
     assert installed == told
-    assert found == {
+    assert environment.versions == {
         "fcl-flower": fcl_flower.__version__,
         "flwr": flwr.__version__,
-        "torch": found["torch"],
+        "torch": environment.versions["torch"],
         "python": platform.python_version(),
     }
     assert "environment" not in summary_of(tmp_path)
 
 
 def test_the_configuration_says_on_what_it_was_run_and_is_still_one(recorder, tmp_path):
-    ran = recorder.finish()["environment"]
+    ran = recorder.finish().environment
     first, *rest = (tmp_path / "config.toml").read_text().splitlines()
-
     assert re.fullmatch(r"# Run: \d{4}-\d\d-\d\dT[\d:+]+, fcl-flower .*", first)
-    for value in (*ran["versions"].values(), ran["machine"]):
+    for value in (*ran.versions.values(), ran.machine):
         assert value in first
     assert RunConfig.of(tomllib.loads("\n".join([first, *rest]))).run.seed == 0
     assert not any(line.startswith("#") for line in rest)
 
 
+# ---- a run that is resumed
+
+
+def files_of(folder):
+    names = ("rounds.jsonl", "accuracy.csv", "scenario.json")
+    return [(folder / name).read_bytes() for name in names]
+
+
+def test_every_file_follows_from_the_journal(recorder, tmp_path, monkeypatch):
+    matrix = Matrix(title="m", rows="r", columns="c", values={"0/0": {"1/0": 0.5}})
+    for number in (1, 2, 3):
+        scores = {c: Evaluation([0.1 * number], 9) for c in range(3)}
+        recorder.record_evaluation(number, 0, scores)
+        told = {"m": matrix} if number == 1 else {}
+        recorder.record_round(number, 0, {0: {"loss": 1.0}}, {}, Traffic(), told)
+        if number == 2:
+            expected = files_of(tmp_path)
+    # Ended between the journal and the other files; damaged ones, too, are made anew.
+    monkeypatch.setattr(Recorder, "_apply", lambda self, event: None)
+    recorder.record_round(4, 0, {}, {}, Traffic())
+    (tmp_path / "rounds.jsonl").write_text('{"round": 1, "ta')
+    (tmp_path / "accuracy.csv").unlink()
+    monkeypatch.undo()
+
+    again = Recorder(tmp_path, RunConfig.from_settings(**SIZE), PLAN)
+    rounds = again.restore(2)
+
+    assert [event.round for event in rounds] == [1, 2]
+    assert files_of(tmp_path) == expected
+    assert again.record.diagnostics == {"m": matrix}
+    again.finish()
+    assert read(tmp_path).diagnostics == {"m": matrix}
+    assert len(read(tmp_path).rounds) == 2
+
+
+# ---- how far a run is
+
+
 def test_progress_is_not_written_for_every_client_of_a_large_round(
     recorder, tmp_path, monkeypatch
 ):
-    now = [100.0]
+    now = [recorder._started + 100.0]
     clock = SimpleNamespace(monotonic=lambda: now[0])
-    for module in (recorder_module, progress_file):
-        monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(recorder_module, "time", clock)
 
     def told(done, seconds):
         now[0] += seconds
         recorder.progress(1, done, 1000)
-        return json.loads((tmp_path / "progress.json").read_text())["clients_done"]
+        return found(tmp_path, "progress.json")["clients_done"]
 
     assert told(0, 0.0) == 0, "the beginning at once"
     assert [told(1, 0.1), told(2, 0.09), told(3, 0.02)] == [0, 0, 3]
@@ -305,55 +253,33 @@ def test_progress_is_not_written_for_every_client_of_a_large_round(
     assert told(0, 0.0) == 0
 
 
-def test_until_there_is_a_summary_a_file_says_what_has_begun(recorder, tmp_path):
-    begun = found(tmp_path, "begun.json")
-    recorder.record_round(1, 0, {}, {}, Traffic())
-    recorder.finish()
-    finished = found(tmp_path, "summary.json")
-
-    assert not (tmp_path / "begun.json").exists()
-    assert begun["average_accuracy"] is None
-    assert begun["client_accuracy"] == begun["accuracy_matrix"] == []
-    assert begun["seconds"] == begun["bytes_up"] == 0
-    for key in ("label", "params", "training", "clients", "total_rounds", "command"):
-        assert begun[key] == finished[key]
-    assert begun["environment"].keys() == finished["environment"].keys()
-    assert begun["counterpart"] is finished["counterpart"] is None
-
-
 def test_progress_names_who_works_and_what_is_left(tmp_path, monkeypatch):
     now = [100.0]
     clock = SimpleNamespace(monotonic=lambda: now[0])
     monkeypatch.setattr(recorder_module, "time", clock)
-    recorder, told = made(tmp_path), {}
-    for number in range(1, 11):
-        # Ten rounds of 20 s; after each of two tasks a test of 2 s on each so far, of
-        # which half may have been loading.
-        now[0] += 20 + {5: 2, 10: 4}.get(number, 0)
-        recorder.record_round(number, (number - 1) // 5, {}, {}, Traffic())
-        now[0] += 1
-        recorder.progress(number + 1, 0, 3, working={2, 0})
-        now[0] -= 1
-        told[number] = found(tmp_path, "progress.json")
-
-    assert told[1]["left"] == pytest.approx(9 * 20 - 1)
-    assert told[5]["left"] == pytest.approx(5 * 20 + 2 - 1)
-    assert told[10]["left"] == 0
-    assert told[10]["working"] == [0, 2]
-
-
-def test_what_is_left_of_an_asynchronous_run_is_counted_in_updates(
-    tmp_path, monkeypatch
-):
-    now = [0.0]
-    clock = SimpleNamespace(monotonic=lambda: now[0])
-    monkeypatch.setattr(recorder_module, "time", clock)
-    config = RunConfig.from_settings(clients=3, tasks=2, rounds=5, asynchronous=True)
-    recorder = Recorder(tmp_path, config, PLAN, [])
-    recorder.begin()
+    asynchronous = made(tmp_path, settings={**SIZE, "asynchronous": True})
     for number in (1, 2):
         now[0] += 3
-        recorder.record_round(number, 0, {}, {}, Traffic())
-    recorder.progress(2, 0, 0)
+        asynchronous.record_round(number, 0, {}, {}, Traffic())
+    now[0] += 1
+    asynchronous.progress(3, 0, 3, working={2, 0})
+    progress = found(tmp_path, "progress.json")
+    assert progress["left"] == pytest.approx(28 * 3 - 1), "counted in updates"
+    assert (progress["seconds"], progress["working"]) == (7, [0, 2])
+    assert (progress["rounds"], progress["task"]) == (30, 0)
 
-    assert found(tmp_path, "progress.json")["left"] == pytest.approx(28 * 3)
+
+@pytest.mark.parametrize(
+    ("seconds", "running", "left"),
+    [
+        ((), 0.0, None),
+        ((4.0,), 0.0, 19 * 4.0),  # nothing else is known
+        ((40.0, 2.0), 0.0, 18 * 2.0),  # the first one loads what others find loaded
+        ((40.0, 2.0, 4.0), 1.0, 17 * 3.0 - 1.0),
+        ((40.0, 2.0, 4.0), 9.0, 16 * 3.0),  # no longer than a round at most
+        ((9.0, *[1.0] * 5, *[2.0] * 10), 0.0, 4 * 2.0),  # the last ten
+        ((1.0,) * 20, 0.5, 0.0),
+    ],
+)
+def test_the_mean_of_the_last_rounds_foretells_the_others(seconds, running, left):
+    assert time_left(seconds, 20, running) == left

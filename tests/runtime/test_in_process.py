@@ -39,7 +39,7 @@ def run(tmp_path):
 def test_it_leaves_a_complete_folder_and_returns_its_summary(run):
     folder, summary = run("run")
     assert {path.name for path in folder.iterdir()} == {
-        *("accuracy.csv", "attention.json", "config.toml", "flower.log"),
+        *("accuracy.csv", "config.toml", "diagnostics.json", "flower.log"),
         *("progress.json", "report.html", "rounds.jsonl", "scenario.json"),
         *("summary.json", "checkpoint", "journal.jsonl"),
     }

@@ -45,7 +45,7 @@ def fcl(mark, *arguments):
 
 
 def numbers(folder):
-    files = ("accuracy.csv", "scenario.json", "attention.json")
+    files = ("accuracy.csv", "scenario.json", "diagnostics.json")
     texts = [(folder / name).read_text() for name in files]
     return summary_of(folder), rounds_of(folder), texts
 
@@ -104,7 +104,7 @@ def test_a_real_run_leaves_a_complete_folder_and_nothing_else(real_runs):
     assert "run 2 of 2: fedweit seed 8: task 1 of 0 to 1" in python
     for folder in folders:
         assert {path.name for path in folder.iterdir()} == {
-            *("accuracy.csv", "attention.json", "config.toml", "flower.log"),
+            *("accuracy.csv", "config.toml", "diagnostics.json", "flower.log"),
             *("progress.json", "report.html", "rounds.jsonl", "scenario.json"),
             *("summary.json", "checkpoint", "journal.jsonl"),
         }

@@ -98,6 +98,12 @@ def summary_of(folder):
     return found
 
 
+def diagnostics_of(folder):
+    """Read what the strategy of a run has reported; nothing without a file."""
+    path = folder / "diagnostics.json"
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
 def rounds_of(folder):
     """Return the lines of a run's rounds.jsonl without their duration."""
     lines = (folder / "rounds.jsonl").read_text().splitlines()

@@ -213,14 +213,15 @@ def broken_scalars(records):
         )
     for loss in (float("nan"), float("inf"), 1e300, [1.0, 2.0]):
         yield f"loss {loss}", with_scalars(records, loss=loss)
-    for name, weight in (
-        ("attention/9/0", 0.5),
-        ("attention/0/9", 0.5),
-        ("attention/0/0", -0.5),
-        ("attention/999999999/999999999", 0.5),
-        ("adapter_density", 1.5),
-        ("x" * 2**21, 0.5),
-    ):
+    of_adapters = {
+        "attention/9/0": 0.5,
+        "attention/0/9": 0.5,
+        "attention/0/0": -0.5,
+        "attention/999999999/999999999": 0.5,
+        "adapter_density": 1.5,
+    }
+    known = of_adapters if "adapters" in records else {}
+    for name, weight in {**known, "x" * 2**21: 0.5}.items():
         yield name[:40], with_scalars(records, **{name: weight})
 
 

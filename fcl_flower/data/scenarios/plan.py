@@ -292,6 +292,22 @@ class Scenario:
         return tuple(sorted(found))
 
     @property
+    def class_names(self) -> dict[int, str]:
+        """Names of the classes of a single head by their place in it.
+
+        With their data set if there are several.
+        """
+        several = len(self.datasets) > 1
+        return {
+            self.label_index(task.dataset, label): f"{task.dataset}/{name}"
+            if several
+            else name
+            for tasks in self.clients
+            for task in tasks
+            for label, name in zip(task.classes, task.class_names, strict=True)
+        }
+
+    @property
     def local_data(self) -> bool:
         """Return whether the clients have local data, unknown to all others."""
         return not self.datasets

@@ -18,11 +18,13 @@ from fcl_flower.algorithms.base import ServerStrategy
 from fcl_flower.algorithms.hooks import (
     AsksClients,
     Explains,
+    Metrics,
     RestoresClients,
     SumsUpdates,
 )
 from fcl_flower.config.sections import FederationSection
 from fcl_flower.core import update_checks
+from fcl_flower.core.diagnostics import Diagnostic
 from fcl_flower.core.errors import ContractError, RoundError, WireError
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 from fcl_flower.federation import byte_counts, mailbox
@@ -50,7 +52,7 @@ from fcl_flower.federation.secure.crypto import (
     own_mask,
     pair_masks,
 )
-from fcl_flower.results.traffic import Traffic
+from fcl_flower.results.events import Traffic
 
 
 class Channel:
@@ -356,9 +358,12 @@ class SecureSum(ServerStrategy[Any], Explains):
             ) from error
 
     @override
-    def diagnostics(self, state: Payload, stage: TaskStage) -> Mapping[str, float]:
-        inner = self._inner
-        return inner.diagnostics(state, stage) if isinstance(inner, Explains) else {}
+    def diagnostics(
+        self, state: Payload, stage: TaskStage, metrics: Metrics
+    ) -> Mapping[str, float | Diagnostic]:
+        if not isinstance(self._inner, Explains):
+            return {}
+        return self._inner.diagnostics(state, stage, metrics)
 
     @override
     def remarks(self) -> Mapping[str, str]:

@@ -214,9 +214,9 @@ def test_with_a_head_for_each_task_a_client_gets_its_own():
 
 def test_the_record_says_what_was_solved():
     made = server(**TRAIN)
-    assert made.diagnostics({}, stage()) == {}
+    assert made.diagnostics({}, stage(), {}) == {}
     state = state_of(made, [(0, 0, update(*samples(12)))])
-    assert made.diagnostics(state, stage()) == {
+    assert made.diagnostics(state, stage(), {}) == {
         "penalty": 0.1,
         "samples": 12,
         "same_classes": 0,
@@ -231,7 +231,7 @@ def test_of_several_penalties_the_record_has_the_median(monkeypatch):
         sent = update(*samples(12, client), valid=samples(12, client + 9))
         updates[client] = sent
     state = made.aggregate_train({}, stage(), updates)
-    assert made.diagnostics(state, stage())["penalty"] == 0.2
+    assert made.diagnostics(state, stage(), {})["penalty"] == 0.2
 
 
 # ---------------------------------------------------------------- forgetting

@@ -313,7 +313,7 @@ def test_where_all_is_noise_nothing_is_updated():
 
     assert exact({**after, ROUND: {}}) == exact({**before, ROUND: {}})
     assert told(after, "cluster") == told(after, "reached") == [-1] * 5
-    assert "kept" not in strategy.diagnostics(after, stage(1))
+    assert "kept" not in strategy.diagnostics(after, stage(1), {})
 
 
 def test_noise_is_left_out_of_the_mean():
@@ -325,7 +325,9 @@ def test_noise_is_left_out_of_the_mean():
     assert told(after, "cluster") == [0, 0, -1, 1, 1]
     assert told(after, "reached") == [0, 0, -1, 1, 1]
     assert concepts_of(after) == [[1.5, 0, 0], [500.5, 0, 0]]
-    assert strategy.diagnostics(after, stage(1))["kept"] == 1, "noise is not counted"
+    assert strategy.diagnostics(after, stage(1), {})["kept"] == 1, (
+        "noise is not counted"
+    )
 
 
 # ---- what the server looks at
@@ -485,8 +487,8 @@ def test_one_model_far_off_does_not_hide_the_concepts_of_the_others():
     assert told(after, "cluster") == [*told(honest, "cluster"), -1]
     assert told(after, "reached") == [*told(honest, "reached"), -1]
     assert after[ROUND]["map"][-1].tolist() == [0, 0]
-    found = server(concepts=3).diagnostics(after, stage(1))
-    assert found["kept"] == server(concepts=3).diagnostics(honest, stage(1))["kept"]
+    found = server(concepts=3).diagnostics(after, stage(1), {})
+    assert found["kept"] == server(concepts=3).diagnostics(honest, stage(1), {})["kept"]
     # With room enough it counts like any other.
     patient = server(concepts=3, outlier=1e31).aggregate_train(state, stage(1), sent)
     assert told(patient, "cluster")[-1] != -1
@@ -553,7 +555,7 @@ def test_insights_say_who_went_where():
     strategy = server(concepts=3, slack=2.0)
     before = state_of((9, 9, 9), (0, 0, 0), (5, 5, 5), record=[1.0, 9.0, 0.1])
     after = strategy.aggregate_train(before, stage(1), five_clients())
-    found = strategy.diagnostics(travelled(after), stage(1))
+    found = strategy.diagnostics(travelled(after), stage(1), {})
 
     # Concept 0 may move by 2, but the cluster of 4 and 17 is 3 away: it is refused.
     assert {name: found[name] for name in ("clusters", "updated", "refused")} == {
@@ -563,25 +565,32 @@ def test_insights_say_who_went_where():
     }
     assert found["kept"] == pytest.approx(3 / 5)
     assert found["silhouette"] == after[ROUND]["silhouette"]
-    assert (found["cluster/17"], found["origin/17"], found["reached/17"]) == (1, 0, -1)
-    assert (found["cluster/40"], found["origin/40"], found["reached/40"]) == (0, 1, 1)
-    assert found["map/4/x"] == after[ROUND]["map"][1, 0]
-    assert found["map/4/y"] == after[ROUND]["map"][1, 1]
+    (frame,) = found.pop("map").frames
+    where = dict(
+        zip(
+            frame.clients,
+            zip(frame.cluster, frame.origin, frame.reached, strict=True),
+            strict=True,
+        )
+    )
+    assert where[17] == (1, 0, -1)
+    assert where[40] == (0, 1, 1)
+    assert np.array_equal(frame.map, after[ROUND]["map"])
+    assert len(where) == len(found) == 5
     assert all(type(value) is float for value in found.values())
     assert np.isfinite(list(found.values())).all()
-    assert len(found) == 5 + 5 * 5
 
 
 def test_insights_without_a_silhouette_leave_it_out():
     strategy = server(concepts=2)
     state = state_of((0, 0, 0), (9, 9, 9))
     found = strategy.diagnostics(
-        strategy.aggregate_train(state, stage(1), {8: update(8, 9, 9)}), stage(1)
+        strategy.aggregate_train(state, stage(1), {8: update(8, 9, 9)}), stage(1), {}
     )
 
     assert "silhouette" not in found
     assert (found["clusters"], found["kept"]) == (1, 1)
-    assert strategy.diagnostics(state, stage(1)) == {
+    assert strategy.diagnostics(state, stage(1), {}) == {
         "clusters": 0,
         "updated": 0,
         "refused": 0,

@@ -5,8 +5,6 @@ import contextlib
 import pytest
 from fakes import asked_in, failure, run_in_process, summary_of, tiny
 
-from fcl_flower.core.errors import WireError
-from fcl_flower.results.diagnostics.labels import LabelDiagnostics
 from fcl_flower.runtime import in_process
 
 TOLD = {"groups": 1, "distribution": "noised", "entropy": "noised", "noise": 5.0}
@@ -45,22 +43,3 @@ def test_noise_that_is_drawn_anew_is_paid_for(tmp_path, monkeypatch):
 
     monkeypatch.setattr(in_process, "simulated", contextlib.nullcontext)
     assert label_epsilon(tmp_path / "real", repeated=True) > 1.1 * once
-
-
-def test_the_most_that_a_client_told_stays():
-    told = LabelDiagnostics(1e-5)
-    assert told.summary() == told.remarks() == {}
-    for number, epsilon in enumerate([1.0, 3.0, 2.0], 1):
-        told.add_round(number, {(4, 0): {"label_epsilon": epsilon}, (5, 0): {}}, {})
-    assert told.summary() == {"label_epsilon": {4: 3.0}}
-    assert told.remarks() == {
-        "privacy of labels": "noised statistics, at most epsilon 3 at delta 1e-05 "
-        "for a client"
-    }
-
-
-def test_an_epsilon_below_zero_is_refused():
-    told = LabelDiagnostics(1e-5)
-    told.check({"label_epsilon": 0.0})
-    with pytest.raises(WireError, match="expected at least 0, got -1"):
-        told.check({"label_epsilon": -1.0})

@@ -110,9 +110,9 @@ def test_the_relevant_adapter_of_a_task_long_past_beats_the_last_one(seed):
         state, own, _ = trained(sit, state, other, own, stage, data)
     begins = TaskStage(3, 2, starts_task=True, ends_task=False)
     begun = aggregate_query(sit, state, new, new.init(), begins, task)
-    scores = sit.diagnostics(begun, begins)
-    assert scores["overlap/1/2/0/0"] > 0.8
-    assert scores["overlap/1/2/0/1"] < 0.5
+    scores = sit.diagnostics(begun, begins, {})["overlap"].values["1/2"]
+    assert scores["0/0"] > 0.8
+    assert scores["0/1"] < 0.5
 
     def accuracy(knowledge):
         """Return who was chosen, and the accuracy after two rounds."""

@@ -185,9 +185,9 @@ def test_the_subspace_travels_with_the_last_round_of_a_task_alone():
 
 def test_what_is_taken_of_each_layer_is_reported():
     made = strategy(energy=0.9)
-    assert made.diagnostics(made.init(model()), FIRST) == {f"subspace/{LAYER}": 0}
+    assert made.diagnostics(made.init(model()), FIRST, {}) == {f"subspace/{LAYER}": 0}
     state = after_task(made, update(1, 1, along(2, 2)))
-    assert made.diagnostics(state, LAST) == {f"subspace/{LAYER}": 0.4}
+    assert made.diagnostics(state, LAST, {}) == {f"subspace/{LAYER}": 0.4}
 
 
 # ---- what is refused

@@ -83,7 +83,7 @@ def test_models_are_averaged_by_their_examples():
     )
     assert state["base"]["w"].tolist() == [3.25, 3.25]
     assert state["base"]["w"].dtype == np.float32
-    assert server.diagnostics(state, stage(1, 0)) == {}
+    assert server.diagnostics(state, stage(1, 0), {}) == {}
 
 
 def test_the_chosen_aggregation_combines_them():
@@ -146,7 +146,7 @@ def test_images_that_come_later_join_those_of_other_clients():
     assert state["images"]["y"].tolist() == [2, 3]
     assert state["best"]["w"][0] == np.float32(0.3)
     assert [asked[1] for asked in server.trainer.asked[-2:]] == [[2, 3], [2, 3]]
-    found = server.diagnostics(state, stage(2, 0))
+    found = server.diagnostics(state, stage(2, 0), {})
     assert found == {"proxy/accuracy": pytest.approx(0.3), "proxy/images": 2}
 
 

@@ -214,10 +214,16 @@ def test_a_network_of_a_task_without_sums_is_not_kept():
 
 def test_what_is_reported():
     made = strategy()
-    assert made.diagnostics(start(made), FIRST) == {"networks": 0, "same_classes": 0}
+    assert made.diagnostics(start(made), FIRST, {}) == {
+        "networks": 0,
+        "same_classes": 0,
+    }
     state = asked(made, [{0: (0, 1, 2), 1: (2, 7, 1), 2: (2, 1, 0)}])
     state = finished(made, state, FIRST, {1: 1.0})
-    assert made.diagnostics(state, FIRST) == {"networks": 1, "same_classes": 2 + 3 + 2}
+    assert made.diagnostics(state, FIRST, {}) == {
+        "networks": 1,
+        "same_classes": 2 + 3 + 2,
+    }
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,7 @@
 """Hidden concepts of which clients are told: what baselines with task ids need."""
 
-import json
-
 import pytest
-from fakes import rounds_of, run_in_process, summary_of, tiny
+from fakes import diagnostics_of, rounds_of, run_in_process, summary_of, tiny
 from text_sets import write_topics
 
 from clients.concept_matching.client import ConceptMatching
@@ -125,10 +123,11 @@ def test_a_client_is_told_of_its_concept_and_of_no_other(tmp_path):
             others = {place for place in uploaded_groups if place[0] != client}
             assert foreign == (others if stage.starts_task else set())
         uploaded_groups.update(now)
-    attention = json.loads((tmp_path / "attention.json").read_text())
-    assert attention
-    assert all(entry["task"] in met[entry["client"]] for entry in attention)
-    assert len({entry["task"] for entry in attention}) > 1
+    attention = diagnostics_of(tmp_path)["attention"]["values"]
+    users = [tuple(map(int, name.split("/"))) for name in attention]
+    assert users
+    assert all(task in met[client] for client, task in users)
+    assert len({task for _, task in users}) > 1
 
 
 def test_who_is_told_its_concept_need_not_recognise_it(tmp_path, monkeypatch):
@@ -223,17 +222,9 @@ def test_selective_transfer_knows_tasks_that_begin_at_once(tmp_path):
     ]
     asked = stages(grid, "query.survey")
     assert [(stage.round, c, stage.task) for c, stage in asked] == first
-    scored = {
-        (row["round"], *map(int, name.split("/")[1:3]))
-        for row in rows
-        for name in row.get("diagnostics", {})
-    }
+    overlap = diagnostics_of(tmp_path / "run")["overlap"]
+    scored = {task for task, scores in overlap["values"].items() if scores}
     # Nobody has anything in round 1; later the others do.
-    assert scored == {place for place in first if place[0] > 1}
-    assert {task for _, _, task in scored} == {0, 1}
-    entries = json.loads((tmp_path / "run" / "overlap.json").read_text())
-    assert sorted((e["client"], e["task"]) for e in entries) == sorted(
-        place[1:] for place in scored
-    )
-    chosen = [sum(c["chosen"] for c in entry["candidates"]) for entry in entries]
-    assert chosen == [1] * len(entries)
+    assert scored == {f"{c}/{task}" for number, c, task in first if number > 1}
+    assert {task.split("/")[1] for task in scored} == {"0", "1"}
+    assert {len(overlap["marked"][task]) for task in scored} == {1}

@@ -1,16 +1,14 @@
 """Hidden concepts: how they are cut, dealt, and met round by round."""
 
-import json
 from collections import Counter
 
 import numpy as np
 import pytest
 import torch
-from fakes import rounds_of, run_in_process, summary_of, tiny
-from sklearn.metrics import adjusted_rand_score
+from fakes import diagnostics_of, rounds_of, run_in_process, summary_of, tiny
 
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.core.errors import ConfigError, ContractError
+from fcl_flower.core.errors import ConfigError
 from fcl_flower.data.arrays import Split
 from fcl_flower.data.examples import InputSpec, concept_data
 from fcl_flower.data.registry import load_dataset
@@ -22,7 +20,6 @@ from fcl_flower.data.scenarios.concepts import (
 from fcl_flower.data.scenarios.plan import ConceptStream, ScenarioSpec
 from fcl_flower.data.scenarios.registry import draw_scenario
 from fcl_flower.federation import messages
-from fcl_flower.results.diagnostics.concepts import ConceptDiagnostics
 from fcl_flower.setup import build
 from fcl_flower.setup.resolve import resolve
 
@@ -329,7 +326,7 @@ def test_a_run_is_evaluated_on_every_concept_all_along(tmp_path):
     assert found["forgetting"] == pytest.approx(lost)
     assert found["hidden"] == {"window": 320, "mean_duration": 1, "reveal_ids": False}
     assert found["concepts"] == {}
-    assert not (tmp_path / "concepts.json").exists()
+    assert not (tmp_path / "diagnostics.json").exists()
 
 
 def test_nobody_who_learns_is_told_the_concept(tmp_path):
@@ -350,72 +347,6 @@ def test_other_methods_run_on_hidden_concepts(tmp_path, strategy):
     run_in_process(hidden(tmp_path, strategy=strategy))
     assert [row["failed"] for row in rounds_of(tmp_path)] == [[]] * 3
     assert summary_of(tmp_path)["average_accuracy"] > 0
-
-
-# ---- clusters against the truth
-
-
-def said(clients, cluster, origin, reached):
-    names = {"cluster": cluster, "origin": origin, "reached": reached}
-    told = {
-        f"{name}/{client}": float(values[place])
-        for name, values in names.items()
-        for place, client in enumerate(clients)
-    }
-    places = {f"map/{c}/{axis}": c + 0.5 for c in clients for axis in "xy"}
-    return told | places | {"clusters": 2.0}
-
-
-def test_clusters_are_judged_by_what_the_clients_had():
-    stream = ConceptStream(concepts=3, window=10, mean_duration=1, seed=5)
-    clients = [1, 3, 10]
-    truth = [stream.concepts_at(c, 4)[0] for c in clients]
-    record = ConceptDiagnostics(stream)
-    record.add_round(4, {}, said(clients, [0, 0, 1], [2, 2, 1], [2, 0, -1]))
-    record.add_round(5, {}, said([3], [0], [1], [1]))
-    first, second = record.files()["concepts.json"]
-    assert first["clients"] == clients
-    assert first["concept"] == truth
-    assert first["cluster"] == [0, 0, 1]
-    assert first["map"] == [[c + 0.5, c + 0.5] for c in clients]
-    assert first["ari"] == pytest.approx(adjusted_rand_score(truth, [0, 0, 1]))
-    assert first["effectiveness"] == pytest.approx(1 / 3)
-    assert second["effectiveness"] == 1
-    found = record.summary()["concepts"]
-    assert found["effectiveness"] == pytest.approx(2 / 4)
-    assert found["ari"] == pytest.approx((first["ari"] + 1) / 2)
-    assert found["ari_least"] == min(first["ari"], 1)
-    assert found["models"] == 3
-    json.dumps(record.files())
-
-
-def test_without_clusters_or_hidden_concepts_there_is_nothing_to_judge():
-    record = ConceptDiagnostics(None)
-    record.add_round(1, {}, said([1], [0], [0], [0]))
-    assert record.files() == {}
-    static = ConceptDiagnostics(
-        ConceptStream(concepts=3, window=10, mean_duration=0, seed=5)
-    )
-    static.add_round(1, {}, said([1], [0], [0], [0]))
-    assert static.files() == {}
-    plain = ConceptDiagnostics(
-        ConceptStream(concepts=3, window=10, mean_duration=1, seed=5)
-    )
-    plain.add_round(1, {}, {"overlap/0/1/2/3": 0.5})
-    assert plain.files() == {}
-    assert plain.summary() == {"concepts": {}}
-
-
-def test_a_cluster_without_its_companions_is_the_servers_fault():
-    record = ConceptDiagnostics(
-        ConceptStream(concepts=3, window=10, mean_duration=1, seed=5)
-    )
-    whole = said([1, 4], [0, 0], [1, 1], [1, 1])
-    for name in ("origin/4", "reached/1", "map/4/y"):
-        with pytest.raises(ContractError, match=name):
-            record.add_round(1, {}, {k: v for k, v in whole.items() if k != name})
-    record.add_round(1, {}, whole)
-    assert len(record.files()["concepts.json"]) == 1
 
 
 # ---- Concept Matching from end to end
@@ -444,7 +375,7 @@ def test_clients_may_be_absent_come_late_or_leave(tmp_path):
     rows = rounds_of(tmp_path)
     assert [len(row["clients"]) + len(row["failed"]) for row in rows] == [4] * 6
     assert any(row["failed"] for row in rows)
-    told = json.loads((tmp_path / "concepts.json").read_text())
+    told = diagnostics_of(tmp_path)["map"]["frames"]
     assert [one["clients"] for one in told] == [row["clients"] for row in rows]
     assert summary_of(tmp_path)["concepts"]["models"] > 1
 

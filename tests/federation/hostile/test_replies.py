@@ -32,7 +32,6 @@ from fcl_flower.federation.in_flight import CheckpointStore
 from fcl_flower.federation.prepare import FederatedRun
 from fcl_flower.federation.server import Server
 from fcl_flower.federation.sync_loop import SynchronousStrategy
-from fcl_flower.results.diagnostics import build_diagnostics
 from fcl_flower.results.recorder import Recorder
 from fcl_flower.setup import build
 from fcl_flower.setup.resolve import resolve
@@ -99,7 +98,6 @@ class OneRound:
             self.folder,
             self.config,
             self.plan,
-            build_diagnostics(self.plan, self.config.privacy, None),
         )
         registry = ClientRegistry(grid, len(NODES))
         registry.wait_for_clients(len(NODES), timeout=5)
@@ -116,7 +114,7 @@ class OneRound:
         run = FederatedRun(server, schedule, SimulatedClock(), {}, checkpoint, registry)
         loop = SynchronousStrategy(self.config)
         loop.run_rounds(run, grid, num_rounds=1, timeout=5)
-        return exact(server.state), rounds_of(self.folder)[0], recorder.accuracy
+        return exact(server.state), rounds_of(self.folder)[0], recorder.record.accuracy
 
     def play(self, answers):
         usual = {key: answering(content) for key, content in self.honest.items()}

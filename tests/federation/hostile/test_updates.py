@@ -23,7 +23,6 @@ from fcl_flower.federation.mailbox import send_and_wait
 from fcl_flower.federation.prepare import FederatedRun
 from fcl_flower.federation.server import Server
 from fcl_flower.federation.sync_loop import SynchronousStrategy
-from fcl_flower.results.diagnostics import build_diagnostics
 from fcl_flower.results.recorder import Recorder
 from fcl_flower.setup import build
 from fcl_flower.setup.resolve import resolve
@@ -77,9 +76,7 @@ class Waiting:
         self.server = Server(
             self.strategy,
             registry,
-            Recorder(
-                folder, config, plan, build_diagnostics(plan, config.privacy, None)
-            ),
+            Recorder(folder, config, plan),
             checkpoint,
             max_update_norm=config.federation.max_update_norm,
         )

@@ -1,7 +1,7 @@
 """When a client that was late is asked again, by hand."""
 
 from fcl_flower.federation import pacing
-from fcl_flower.results.history import Lateness
+from fcl_flower.results.record import Lateness
 
 
 def late(server_round, times=1, busy_until=0.0):

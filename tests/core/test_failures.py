@@ -2,7 +2,7 @@
 
 import pytest
 
-from fcl_flower.results.monitoring.causes import cause_of
+from fcl_flower.core.failures import Failure
 
 
 @pytest.mark.parametrize(
@@ -26,4 +26,4 @@ from fcl_flower.results.monitoring.causes import cause_of
     ],
 )
 def test_a_reason_has_the_class_of_its_sentence(why, cause):
-    assert cause_of(why) == cause
+    assert Failure.of(why) == cause

@@ -197,9 +197,6 @@ def test_nobody_else_reaches_it(tmp_path):
 
 
 def test_without_its_package_it_says_what_to_install(tmp_path, monkeypatch):
-    monkeypatch.delitem(
-        sys.modules, "fcl_flower.results.monitoring.exporter", raising=False
-    )
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     message = r"^run.metrics_port: got no package prometheus_client.*\[deploy\]'$"
     with pytest.raises(ConfigError, match=message):

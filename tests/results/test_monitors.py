@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import pytest
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.results.monitoring import live as live_module
-from fcl_flower.results.monitoring.live import LivePage, live
+from fcl_flower.results import monitors
+from fcl_flower.results.monitors import LivePage, live
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_nothing_is_drawn_before_somebody_looks_nor_twice_of_the_same_files(draw
     assert drawn.calls == [True]
 
 
-@pytest.mark.parametrize("name", ["progress.json", "rounds.jsonl", "summary.json"])
+@pytest.mark.parametrize("name", ["progress.json", "journal.jsonl", "summary.json"])
 def test_a_file_that_changes_makes_another_page_with_another_tag(drawn, name):
     _, tag = drawn.page.get()
     change(drawn.folder, name)
@@ -182,9 +182,9 @@ def test_a_name_that_leads_here_from_elsewhere_is_told_nothing(drawn):
 
 def test_it_listens_on_this_machine_alone(drawn, monkeypatch):
     places = []
-    bind = live_module._Server.server_bind
+    bind = monitors._Server.server_bind
     monkeypatch.setattr(
-        live_module._Server,
+        monitors._Server,
         "server_bind",
         lambda server: (places.append(server.server_address[0]), bind(server)),
     )

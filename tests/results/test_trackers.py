@@ -6,17 +6,15 @@ from collections import defaultdict
 import numpy as np
 import pytest
 from fakes import run_in_process
+from records import trained
 
 import fcl_flower as fcl
 from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import PluginWarning
 from fcl_flower.core.types import Evaluation
-from fcl_flower.results.history import RoundRecord
-from fcl_flower.results.monitoring.tracking import accuracy_scalars, round_scalars
-from fcl_flower.results.trackers.base import Tracker
-from fcl_flower.results.trackers.registry import TRACKERS
-from fcl_flower.results.traffic import Traffic
+from fcl_flower.results.monitors import accuracy_scalars, round_scalars
+from fcl_flower.results.trackers import TRACKERS, Tracker
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SMALL = {"dataset": "digits", "clients": 2, "tasks": 2, "rounds": 2, "progress": False}
@@ -153,9 +151,7 @@ def test_a_tracker_that_is_none_is_refused_before_anything_runs(tmp_path):
 
 def test_only_finite_numbers_of_known_names_are_told():
     said = {"loss": 0.5, "valid_loss": float("inf"), "$(evil)": 1.0}
-    record = RoundRecord(3, 1, {7: said}, {8: "late"}, Traffic(), {}, {}, {}, 2.0)
-
-    found = round_scalars(record)
+    found = round_scalars(trained(3, 1, replies={7: said}, failed={8: "late"}))
 
     assert found["client/7/loss"] == 0.5
     assert "client/7/valid_loss" not in found

@@ -6,8 +6,8 @@ import pytest
 from browser import CHROMIUM, opened
 from run_folders import make_run, make_under_way
 
-from fcl_flower.results.monitoring import live as live_module
-from fcl_flower.results.monitoring.live import LivePage, live
+from fcl_flower.results import monitors
+from fcl_flower.results.monitors import LivePage, live
 from fcl_flower.results.report.run_page import report_page
 
 pytestmark = [
@@ -54,7 +54,7 @@ new MutationObserver((_, observer) => {
 
 
 def test_a_page_changes_under_a_reader_who_stays_where_he_is(tmp_path, monkeypatch):
-    monkeypatch.setattr(live_module, "SHARE", 1e9)
+    monkeypatch.setattr(monitors, "SHARE", 1e9)
     states = [
         make_under_way(tmp_path / "a", finished=5),
         make_under_way(tmp_path / "b", finished=9, label=EVIL),

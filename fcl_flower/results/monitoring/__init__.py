@@ -1,1 +1,0 @@
-"""A run as a monitoring system sees it while it goes on."""

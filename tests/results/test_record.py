@@ -1,0 +1,501 @@
+"""What the events of a run add up to, and how the folder of a run is read."""
+
+import json
+import math
+import shutil
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from records import begun, evaluated, record, stage, trained
+from run_folders import edit, make_concept_run, make_run, make_under_way
+from sklearn.metrics import (
+    adjusted_rand_score,
+    balanced_accuracy_score,
+    f1_score,
+    precision_recall_fscore_support,
+)
+
+import fcl_flower as fcl
+from fcl_flower.core.diagnostics import Clustering, Matrix, Points, Table
+from fcl_flower.core.errors import ConfigError
+from fcl_flower.data.scenarios.plan import ConceptStream
+from fcl_flower.results import metrics as measures
+from fcl_flower.results.events import EvaluatedBefore, Finished, Traffic
+from fcl_flower.results.journal import Journal
+from fcl_flower.results.record import is_run, read, runs_in, summarize
+from fcl_flower.results.recorder import with_truth
+from fcl_flower.training.loop import ClassCounts
+
+# ---- measures
+
+
+def test_measures_are_those_of_all_evaluations():
+    found = record(
+        evaluated(1, 0, {0: [0.9], 1: [0.5]}),
+        evaluated(2, 1, {0: [0.7, 0.8]}),  # the other client is gone
+        evaluated(2, 1, {0: [0.6, 0.4]}, EvaluatedBefore),
+        begin := begun(attackers=1),
+    )
+    summary = summarize(found)
+    assert begin.attackers == 1
+    assert summary.average_accuracy == summary.honest_accuracy == (0.7 + 0.8) / 2
+    assert summary.forgetting == pytest.approx(0.2)
+    assert summary.learning_accuracy == pytest.approx(((0.9 + 0.8) / 2 + 0.5) / 2)
+    share = (30 * 0.9 + 30 * 0.5) / 60, (30 * 0.7 + 10 * 0.8) / 40
+    assert summary.sample_accuracy == pytest.approx(share)
+    assert summary.client_accuracy[1] == [[0.5, None], [None, None]]
+    assert summary.accuracy_matrix[0] == [0.7, None]
+    assert summary.before_aggregation.average_accuracy == 0.5
+    assert summary.before_aggregation.client_accuracy[0][0] == [None, None]
+    assert summary.model_bytes == 9
+
+
+@pytest.mark.parametrize("so_far", [False, True])
+def test_of_a_run_without_evaluations_nothing_is_known(so_far):
+    summary = summarize(record(trained(1)), so_far=so_far)
+    names = ("average_accuracy", "forgetting", "backward_transfer", "learning_accuracy")
+    assert [getattr(summary, name) for name in names] == [None] * 4
+    assert summary.sample_accuracy == [None, None]
+    assert record(scenario={"datasets": []}).summary.sample_accuracy == [None, None]
+
+
+def test_so_far_only_what_asks_for_no_end_is_known():
+    under_way = record(evaluated(1, 0, {0: [0.9], 1: [0.5]}))
+    summary = under_way.summary
+    assert summary.average_accuracy == summary.learning_accuracy == 0.7
+    assert summary.forgetting is summary.backward_transfer is None
+    assert summary.untrained_client_tasks is None
+    assert under_way.average_accuracy == 0.7
+    np.testing.assert_array_equal(under_way.latest, [[0.9, np.nan], [0.5, np.nan]])
+
+
+def test_each_evaluation_of_hidden_concepts_takes_the_place_of_the_one_before():
+    hidden = {"hidden": {"window": 5, "mean_duration": 1}}
+    found = record(
+        evaluated(1, 0, {0: [0.9, 0.2], 1: [0.5, 0.2]}),
+        evaluated(2, 0, {0: [0.5, 0.6], 1: [0.5, 0.2]}),
+        about=hidden,
+    )
+    summary = summarize(found)
+    assert summary.client_accuracy[0] == [[None, None], [0.5, 0.6]]
+    assert summary.average_accuracy == pytest.approx(0.45)
+    # The means were 0.7 and 0.2, and are 0.5 and 0.4 now.
+    assert summary.forgetting == pytest.approx((0.2 - 0.2) / 2)
+    assert summary.learning_accuracy is summary.untrained_client_tasks is None
+    rounds, accuracy = found.evaluations()
+    assert rounds.tolist() == [1, 2]
+    assert accuracy[:, 0].tolist() == [[0.9, 0.2], [0.5, 0.6]]
+
+
+def test_who_trained_failed_and_was_late_is_counted():
+    found = record(
+        trained(1, stages={0: stage(0)}, failed={1: "gone"}, late={1: 4.0}),
+        trained(2, 1, stages={0: stage(1)}, failed={1: "late"}, late={1: 6.0}),
+    )
+    summary = summarize(found)
+    assert summary.untrained_client_tasks == 2
+    assert summary.left_out == {1: "late"}
+    assert summary.late_replies == {1: 2}
+    late = found.lateness[1]
+    assert (late.round, late.times, late.busy_until) == (2, 2, 6.0)
+    found.add(trained(3, stages={1: stage(0)}))
+    assert found.lateness == {}
+    assert summarize(found).left_out == {}
+    found.add(begun(joint=True))
+    assert summarize(found).untrained_client_tasks == 0
+
+
+def test_traffic_metrics_and_time_add_up():
+    traffic = Traffic({"b": 3, "a": 1}, {"a": 2}, 8, 9)  # type: ignore[arg-type]
+    epsilons = ({"label_epsilon": 1.0}, {"label_epsilon": 3.0}, {"label_epsilon": 2.0})
+    found = record(
+        *(
+            trained(n, replies={0: {"multiply_adds": 5.0, **told}}, traffic=traffic)
+            for n, told in enumerate(epsilons, start=1)
+        )
+    )
+    summary = found.summary
+    assert summary.bytes_by_kind.up == {"a": 3, "b": 9}
+    assert (summary.bytes_up, summary.bytes_down) == (12, 6)
+    assert (summary.nominal_bytes_up, summary.nominal_bytes_down) == (24, 27)
+    assert summary.label_epsilon == {0: 3.0}, "the most that the client reported"
+    assert found.multiply_adds == 15
+    assert summary.seconds == 4.5
+
+
+def test_a_line_of_rounds_has_means_over_who_has_a_value():
+    line = trained(
+        4,
+        replies={2: {"loss": 1.0}, 0: {"loss": 2.0, "valid_accuracy": 0.5}},
+        failed={1: "gone"},
+        timing={"staleness": 2.0, "weight": 0.5, "clock": 3.0},
+        diagnostics={"spread": 0.5, "t": Table(title="", rows="", columns=())},
+    ).line()
+    assert (line.loss, line.valid_loss, line.valid_accuracy) == (1.5, None, 0.5)
+    assert (line.clients, line.failed) == ([0, 2], [1])
+    assert line.diagnostics == {"spread": 0.5}
+    assert list(line.model_dump(exclude_unset=True))[-4:] == [
+        *("staleness", "weight", "clock", "diagnostics")
+    ]
+
+
+# ---- diagnostics
+
+
+def matrix(**values):
+    return Matrix(title="m", rows="new", columns="old", **values)
+
+
+def test_a_later_row_takes_the_place_of_an_earlier_one():
+    first = matrix(values={"0/1": {"1/0": 0.5}, "1/1": {"0/0": 0.1}})
+    first = first.model_copy(update={"marked": {"0/1": ["1/0"], "1/1": ["0/0"]}})
+    second = matrix(values={"0/1": {"2/0": 0.25}})
+    rows = Table(title="t", rows="task", columns=("density",), values={"0/0": (0.5,)})
+    other = rows.model_copy(update={"values": {"0/1": (0.0,), "0/0": (0.25,)}})
+    found = record(
+        trained(1, diagnostics={"m": first, "t": rows, "n": 1.0}),
+        trained(2, diagnostics={"m": second, "t": other}),
+    ).diagnostics
+    assert found["m"].values == {"0/1": {"2/0": 0.25}, "1/1": {"0/0": 0.1}}
+    assert found["m"].marked == {"1/1": ["0/0"]}
+    assert found["t"].values == {"0/0": (0.25,), "0/1": (0.0,)}
+    assert found.keys() == {"m", "t"}
+
+
+def clustering(number, clients, cluster, origin, reached):
+    return Clustering(
+        round=number,
+        clients=clients,
+        cluster=cluster,
+        origin=origin,
+        reached=reached,
+        map=[(c, c + 0.5) for c in clients],
+    )
+
+
+def test_clusters_are_judged_by_what_the_clients_had():
+    stream = ConceptStream(concepts=3, window=10, mean_duration=1, seed=5)
+    clients = [1, 3, 10]
+    truth = [stream.concepts_at(c, 4)[0] for c in clients]
+    first = with_truth(clustering(4, clients, [0, 0, 1], [2, 2, 1], [2, 0, -1]), stream)
+    second = with_truth(clustering(5, [3], [0], [1], [1]), stream)
+    assert first.concept == truth
+    assert first.ari == pytest.approx(adjusted_rand_score(truth, [0, 0, 1]))
+    assert first.effectiveness == pytest.approx(1 / 3)
+    assert second.effectiveness == 1
+    points = [Points(title="p", frames=[frame]) for frame in (first, second)]
+    events = (trained(n, diagnostics={"p": p}) for n, p in enumerate(points, start=4))
+    found = record(*events)
+    assert found.diagnostics["p"].frames == [first, second]
+    judged = found.summary.concepts
+    assert judged.effectiveness == pytest.approx(2 / 4)
+    assert judged.ari == pytest.approx((first.ari + 1) / 2)
+    assert judged.ari_least == min(first.ari, 1)
+    assert judged.perfect_rounds == (1 + (first.ari == 1)) / 2
+    assert judged.models == 3
+
+
+def test_without_hidden_concepts_there_is_nothing_to_judge_clusters_by():
+    static = ConceptStream(concepts=3, window=10, mean_duration=0, seed=5)
+    frame = clustering(1, [1], [0], [0], [0])
+    assert with_truth(frame, static) == frame, "all concepts at once"
+    points = Points(title="p", frames=[frame])
+    summary = record(trained(1, diagnostics={"p": points})).summary
+    assert summary.content()["concepts"] == {}
+
+
+def test_a_clustering_has_one_of_each_for_every_client():
+    with pytest.raises(ValueError, match="origin has not one entry for each"):
+        clustering(1, [1, 4], [0, 0], [1], [1, 1])
+
+
+def test_shared_classes_are_a_fraction_of_the_tasks_classes():
+    tasks = [
+        [{"name": "dry", "class_names": ["cod", "e"]}, {"name": "unknown"}],
+        [{"name": "wet", "class_names": ["eel", "cod", "ray", "tuna"]}],
+    ]
+    found = record(scenario={"clients": tasks})
+    assert found.shared_classes("0/0", "1/0") == 0.5
+    assert found.shared_classes("1/0", "0/0") == 0.25
+    assert found.shared_classes("0/1", "0/0") is None
+    assert found.shared_classes("0/0", "7/0") is None
+
+
+# ---- classes
+
+CLASSES = 4
+# Class 2 has no samples, class 3 is never answered, class 0 is common.
+LABELS = np.array([0] * 12 + [1] * 4 + [3] * 2)
+GIVEN = np.array([0] * 9 + [1, 2, 2] + [1, 1, 0, 0] + [0, 1])
+
+
+def counted(labels, given):
+    """Count by `ClassCounts` what a network answers that answers as given."""
+    answers = ClassCounts(lambda x: torch.nn.functional.one_hot(x, CLASSES).float())
+    for at in range(0, len(given), 5):
+        answers(torch.tensor(given[at : at + 5]))
+    return answers.by_class(torch.tensor(labels), CLASSES)
+
+
+def test_each_class_is_measured_as_scikit_learn_does():
+    assert counted(LABELS, GIVEN) == [[9, 2, 0, 0], [12, 4, 0, 2], [12, 4, 2, 0]]
+    assert counted(LABELS[:0], GIVEN[:0]) == [[0] * CLASSES] * 3
+    theirs = precision_recall_fscore_support(
+        LABELS, GIVEN, labels=range(CLASSES), zero_division=np.nan
+    )
+    counts = np.array(counted(LABELS, GIVEN))
+    np.testing.assert_allclose(measures.precision(counts), theirs[0])
+    np.testing.assert_allclose(measures.recall(counts), theirs[1])
+    there = theirs[3] > 0  # they call F1 of a class without samples 0
+    np.testing.assert_allclose(measures.f1(counts)[there], theirs[2][there])
+    assert np.isnan(measures.f1(counts)[~there]).all()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of answers that are no label there
+        balanced = balanced_accuracy_score(LABELS, GIVEN)
+    labels = np.flatnonzero(there)
+    macro = f1_score(LABELS, GIVEN, labels=labels, average="macro", zero_division=0)
+    assert np.nanmean(measures.recall(counts)) == pytest.approx(balanced)
+    assert np.nanmean(measures.f1(counts)) == pytest.approx(macro)
+
+
+PETS = [{"name": "t", "dataset": "pets", "class_names": ["cat", "dog"]}] * 2
+HALF = [[3, 3], [3, 3], [3, 3]]
+
+
+def by_class(*events, sets=("pets",), **values):
+    scenario = {"clients": [PETS, PETS], "datasets": sets}
+    found = record(*events, scenario=scenario, counts_classes=True, **values)
+    return summarize(found)
+
+
+def test_measures_are_means_over_classes_then_tasks_then_clients():
+    first = [[[8, 1], [10, 2], [9, 3]], HALF]
+    second = [[[0, 4], [4, 4], [0, 8]], [[1, 0], [1, 0], [1, 0]]]
+    found = by_class(
+        evaluated(1, 1, {0: [0.5, 0.5]}, counts=first),
+        evaluated(2, 1, {1: [0.5, 0.5]}, counts=second),
+    )
+    by_client = [((0.8 + 0.5) / 2 + 1) / 2, ((0 + 1) / 2 + 1) / 2]
+    assert found.balanced_accuracy == pytest.approx(sum(by_client) / 2)
+    f1 = [((16 / 19 + 2 / 5) / 2 + 1) / 2, ((0 + 8 / 12) / 2 + 1) / 2]
+    assert found.macro_f1 == pytest.approx(sum(f1) / 2)
+    cat, dog = found.per_class
+    assert (cat.name, cat.tested, cat.recall) == ("cat", 18, pytest.approx(12 / 18))
+    assert dog.precision == pytest.approx((1 + 3 + 4) / (3 + 3 + 8))
+    assert dog.f1 == pytest.approx(2 * 8 / (9 + 14))
+
+
+def test_who_was_gone_after_the_last_task_counts_for_nothing():
+    gone = evaluated(1, 0, {0: [1.0]}, counts=[[[4, 4], [4, 4], [4, 4]]])
+    found = by_class(gone)
+    assert (found.balanced_accuracy, found.per_class) == (None, [])
+    half = evaluated(2, 1, {1: [0.5, 0.5]}, counts=[[[1, 0], [1, 1], [2, 0]]] * 2)
+    assert by_class(gone, half).balanced_accuracy == 0.5
+    never = by_class(gone, half).per_class[1]
+    assert (never.tested, never.precision, never.f1) == (2, None, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("sets", "single", "names"),
+    [
+        (("pets",), (), ["cat", "dog"]),
+        (("pets", "cars"), (), ["pets/cat", "pets/dog"]),
+        (("pets",), ("ape", "bee"), ["ape", "bee"]),
+    ],
+)
+def test_classes_are_called_as_the_server_knows_them(sets, single, names):
+    event = evaluated(1, 1, {0: [0.5, 0.5]}, counts=[HALF, HALF])
+    found = by_class(event, sets=sets, class_names=list(single))
+    assert [one.name for one in found.per_class] == names
+
+
+def test_of_local_data_classes_have_numbers():
+    unknown = {"clients": [[{"name": "t"}] * 2] * 2, "datasets": []}
+    event = evaluated(1, 1, {0: [0.5, 0.5]}, counts=[HALF, HALF])
+    found = summarize(record(event, scenario=unknown, counts_classes=True))
+    assert [one.name for one in found.per_class][:2] == [
+        *("task 0, class 0", "task 0, class 1")
+    ]
+
+
+# ---- folders
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A recorded run with matrices and counts by class."""
+    folder = tmp_path_factory.mktemp("recorded") / "run"
+    size = {"dataset": "digits", "clients": 2, "tasks": 2, "rounds": 1, "seed": 3}
+    size |= {"max_train_per_class": 20, "per_class": True}
+    fcl.simulate("fedweit", **size, progress=False, output=folder)
+    return folder
+
+
+def test_the_journal_alone_says_all_that_the_other_files_say(run, tmp_path):
+    found = read(run)
+    lines = (run / "rounds.jsonl").read_text().splitlines()
+    rounds = [json.loads(line) for line in lines]
+    kept = [one.model_dump(exclude_unset=True) for one in found.rounds]
+    assert json.loads(json.dumps(kept)) == rounds
+    summary = json.loads((run / "summary.json").read_text())
+    assert json.loads(json.dumps(found.summary.content())) == summary
+    diagnostics = json.loads((run / "diagnostics.json").read_text())
+    kept = {name: one.model_dump() for name, one in found.diagnostics.items()}
+    assert json.loads(json.dumps(kept)) == diagnostics
+    assert found.diagnostics.keys() == {"attention", "adapters"}
+    expected = np.array(summary["client_accuracy"], float)
+    np.testing.assert_array_equal(found.accuracy, expected)
+    assert len((run / "accuracy.csv").read_text().splitlines()) == 1 + sum(
+        len(values) for test in found.tests for values in test.accuracy.values()
+    )
+    assert found.progress is None
+
+    for name in ("journal.jsonl", "scenario.json"):
+        shutil.copy(run / name, tmp_path)
+    again = read(tmp_path)
+    assert again.outcome == found.outcome
+    assert again.diagnostics == found.diagnostics
+
+
+def test_an_unfinished_run_is_read_up_to_its_last_whole_line(run, tmp_path):
+    for name in ("journal.jsonl", "scenario.json", "progress.json"):
+        shutil.copy(run / name, tmp_path)
+    whole = (run / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    (tmp_path / "journal.jsonl").write_bytes(b"".join(whole[:4]) + whole[4][:-5])
+    found = read(tmp_path)
+    assert found.outcome is None
+    assert len(found.rounds) == 1
+    assert found.progress.rounds == 2
+    assert found.progress.at > 1e9
+    assert found.summary.average_accuracy is not None
+
+
+def test_damage_is_told_with_the_name_of_the_file(run, tmp_path):
+    for name in ("journal.jsonl", "scenario.json"):
+        shutil.copy(run / name, tmp_path)
+    path = tmp_path / "journal.jsonl"
+    good = path.read_bytes()
+    path.write_bytes(good.replace(b'"task": 0', b'"task": 1', 1))
+    with pytest.raises(ConfigError, match=r"journal\.jsonl: got .*wrong checksum"):
+        read(tmp_path)
+    path.write_bytes(good)
+    (tmp_path / "scenario.json").write_text('{"name": 3}')
+    with pytest.raises(ConfigError, match=r"scenario\.json: name: got 3"):
+        read(tmp_path)
+
+
+def test_a_folder_without_a_run_is_refused(run, tmp_path):
+    assert not is_run(tmp_path)
+    (tmp_path / "journal.jsonl").write_text("what another program has left\n")
+    assert not is_run(tmp_path)
+    with pytest.raises(ConfigError, match="expected that of a run"):
+        read(tmp_path)
+    assert is_run(run)
+    assert runs_in(run) == runs_in(run.parent) == [run]
+
+
+def test_a_resumed_journal_hides_the_end_that_was_there(run, tmp_path):
+    shutil.copy(run / "journal.jsonl", tmp_path)
+    journal = Journal(tmp_path / "journal.jsonl")
+    events = journal.resume(read(run).begun, 2)
+    assert not [event for event in events if isinstance(event, Finished)]
+
+
+# ---- folders of earlier versions
+
+
+def test_a_finished_run_of_an_earlier_version_is_read(tmp_path):
+    folder = make_run(tmp_path / "old", overlap=True, gone=(1,))
+    summary = json.loads((folder / "summary.json").read_text())
+    found = read(folder)
+    expected = np.array(summary["client_accuracy"], float)
+    np.testing.assert_array_equal(found.accuracy, expected)
+    assert found.outcome.average_accuracy == summary["average_accuracy"]
+    assert found.outcome.params == summary["params"]
+    lines = (folder / "rounds.jsonl").read_text().splitlines()
+    for one, line in zip(found.rounds, map(json.loads, lines), strict=True):
+        assert one.loss == pytest.approx(line["loss"])
+        assert (one.clients, one.failed) == (line["clients"], line["failed"])
+        assert one.bytes_up == line["bytes_up"]
+    overlap = json.loads((folder / "overlap.json").read_text())[0]
+    task = f"{overlap['client']}/{overlap['task']}"
+    chosen = [
+        f"{c['client']}/{c['task']}" for c in overlap["candidates"] if c["chosen"]
+    ]
+    assert found.diagnostics["overlap"].marked[task] == chosen
+    attention = json.loads((folder / "attention.json").read_text())[0]
+    weights = found.diagnostics["attention"].values["0/1"]
+    assert [*weights.values()] == [f["weight"] for f in attention["foreign"]]
+    assert found.tasks[0][0].test == 100, "the sum of what was counted by class"
+
+
+def test_hidden_concepts_of_an_earlier_version_are_read(tmp_path):
+    found = read(make_concept_run(tmp_path / "old", mistakes=0.3))
+    frames = found.diagnostics["map"].frames
+    assert [frame.round for frame in frames] == [*range(1, 9)]
+    assert found.outcome.concepts.ari == pytest.approx(
+        np.mean([frame.ari for frame in frames])
+    )
+    rounds, accuracy = found.evaluations()
+    assert rounds.tolist() == [2, 4, 6, 8]
+    assert accuracy.shape == (4, 6, 3)
+
+
+def test_a_run_of_an_earlier_version_that_did_not_finish_is_read(tmp_path):
+    found = read(make_under_way(tmp_path / "old", finished=5))
+    assert found.outcome is None
+    assert len(found.rounds) == 5
+    assert found.progress.left == 83.0
+    assert found.summary.forgetting is None
+    assert 0 < found.summary.average_accuracy < 1
+    assert found.summary.bytes_up == sum(sum(r.bytes_up.values()) for r in found.rounds)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("summary.json", {"clients": 0}, r"summary\.json: clients: got 0"),
+        ("summary.json", {"seed": "x"}, r"summary\.json: seed: got 'x'"),
+        ("scenario.json", {"clients": 3}, r"scenario\.json: clients: got 3"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_told(tmp_path, name, changes, message):
+    folder = make_run(tmp_path / "old")
+    edit(folder, name, **changes)
+    with pytest.raises(ConfigError, match=message):
+        read(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "message"),
+    [
+        ("accuracy.csv", "\n4,0,0,0,", "\n4,0,7,0,", r"0\.client: got 7"),
+        ("accuracy.csv", "\n4,0,0,0,", "\n4,0,0,2,", r"0\.task: got 2"),
+        ("accuracy.csv", "\n4,0,0,0,", "\n4,5,0,0,", r"0\.task_learned: got 5"),
+        ("rounds.jsonl", '"round": 2,', '"round": 3,', "expected 1, 2, 3 and so on"),
+        ("rounds.jsonl", '{"round": 1', '{"round": ', "expected JSON lines"),
+    ],
+)
+def test_numbers_of_an_earlier_version_that_do_not_fit_are_told(
+    tmp_path, name, old, new, message
+):
+    path = make_run(tmp_path / "old") / name
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    with pytest.raises(ConfigError, match=rf"{name}: .*{message}"):
+        read(path.parent)
+
+
+def test_a_file_that_is_missing_is_told(tmp_path):
+    folder = make_run(tmp_path / "old")
+    (folder / "accuracy.csv").unlink()
+    with pytest.raises(ConfigError, match=r"accuracy\.csv: got .*No such file"):
+        read(folder)
+
+
+def test_nan_is_unknown():
+    found = record(evaluated(1, 0, {0: [math.nan], 1: [0.5]}))
+    assert found.summary.average_accuracy == 0.5
