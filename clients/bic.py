@@ -20,14 +20,13 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
-from clients.lwf.teacher import MODEL, Teacher, distillation, outputs
-from clients.replay.buffer import replay_samples
-from clients.replay.memory import remember_task
-from fcl_flower.algorithms.local_training import LocalTraining
+from fcl_flower.algorithms.local_training import Turn
+from fcl_flower.algorithms.rehearsal import Rehearsal
 from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
-from fcl_flower.data.examples import Examples, TaskData, concat
+from fcl_flower.data.examples import Examples, concat
 from fcl_flower.models.heads import mask_logits
+from fcl_flower.training.distillation import distillation_loss, outputs
 from fcl_flower.training.loop import Fit, fit
 from fcl_flower.training.tensors import dense, to_numpy, to_torch
 from strategies.bic import BicParams
@@ -35,69 +34,64 @@ from strategies.bic import BicParams
 WEIGHT, OFFSET = "heads.0.weight", "heads.0.bias"
 
 
-class Bic(LocalTraining[BicParams]):
-    """Train the network, and then what corrects its head.
-
-    State beside that of `LocalTraining`: that of `Teacher`, and ``memory``.
-    """
-
-    temporary = (*LocalTraining.temporary, MODEL)
+class Bic(Rehearsal[BicParams]):
+    """Train the network, and then what corrects its head."""
 
     @override
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
-    ) -> tuple[Payload, Update]:
-        context, memory = self.context, state.get("memory", {})
-        device, labels = context.device, data.train.y
-        corrected = {"base": folded(received["base"], received["bias"])}
-        teacher = Teacher.of_task(state, corrected, stage, self.model, labels)
-        old = replay_samples(memory, device, without=stage.task)
-        count = self._held_out(old)
-        seed = derive(context.seed, "bic-held-out", context.client, stage.task)
+    def begin(self, turn: Turn) -> Examples:
+        examples = super().begin(turn)
+        self._taught = self.ask_teacher(examples)
+        return examples
+
+    @override
+    def teaching(self, turn: Turn) -> Arrays:
+        return fold_bias(turn.received["base"], turn.received["bias"])
+
+    @override
+    def mixed(self, turn: Turn) -> Examples:
+        context = self.context
+        seed = derive(context.seed, "bic-held-out", context.client, turn.stage.task)
         rng = np.random.default_rng(seed)
-        (kept_old, held_old), (kept_new, held_new) = (
-            split(part, count, rng) for part in (old, data.train)
-        )
-        train, self._held = concat([kept_new, kept_old]), concat([held_new, held_old])
-        self._old = to_torch(teacher.old, device)
-        self._known = to_torch(teacher.known, device)
-        if teacher.teaches and len(train.y):
-            self._taught = teacher.outputs(self.model, train).logits
-        seen = TaskData(train, data.valid, data.test, data.classes)
-        after, update = super().train(state, received, stage, seen)
-        new = np.setdiff1d(teacher.new, teacher.old)
-        payload = {**update.payload, "bias": self.correction(new, stage)}
-        params, model = self.params, self.model
-        memory = remember_task(memory, data.train, params, model, context, stage)
-        after = {**after, **teacher.kept(stage), "memory": memory}
-        return after, replace(update, payload=payload)
+        count = self._held_out(self.replayed)
+        kept_old, held_old = hold_out(self.replayed, count, rng)
+        kept_new, held_new = hold_out(turn.data.train, count, rng)
+        self._held = concat([held_new, held_old])
+        return concat([kept_new, kept_old])
 
     @override
     def loss(
         self, logits: Tensor, labels: Tensor, rows: Tensor, hidden: Tensor
     ) -> Tensor:
-        """Return ``lambda L_d + (1 - lambda) L_c``, with lambda = n / (n + m).
+        """Compute ``lambda L_d + (1 - lambda) L_c``, with lambda = n / (n + m).
 
         n and m are the numbers of old and of new classes; L_d is over old classes
         alone and without the factor T^2, L_c over all so far.
         """
-        entropy = cross_entropy(mask_logits(logits, self._known), labels)
-        if not len(self._old):
+        entropy = cross_entropy(mask_logits(logits, self.known), labels)
+        if self._taught is None:
             return entropy
-        share, temperature = len(self._old) / len(self._known), self.params.temperature
-        targets = self._taught[rows][:, self._old]
-        taught = distillation(logits[:, self._old], targets, temperature)
+        share, temperature = len(self.old) / len(self.known), self.params.temperature
+        targets = self._taught.logits[rows][:, self.old]
+        taught = distillation_loss(logits[:, self.old], targets, temperature)
         return share * taught / temperature**2 + (1 - share) * entropy
+
+    @override
+    def finish(
+        self, turn: Turn, state: Payload, update: Update
+    ) -> tuple[Payload, Update]:
+        new = np.setdiff1d(self.teacher.new, self.teacher.old)
+        payload = {**update.payload, "bias": self.correction(new, turn.stage)}
+        return super().finish(turn, state, replace(update, payload=payload))
 
     @override
     def predict(
         self, state: Payload, received: Payload, task: int, x: Tensor
     ) -> Tensor:
-        base = folded(received["base"], received["bias"])
+        base = fold_bias(received["base"], received["bias"])
         return super().predict(state, {"base": base}, task, x)
 
     def correction(self, new: Array, stage: TaskStage) -> Mapping[str, Array]:
-        """Return the second stage's scale and shift of each class, shape (classes,).
+        """Learn the second stage's scale and shift of each class, shape (classes,).
 
         Those that minimise the cross-entropy of ``alpha z + beta`` for new classes and
         z for old ones, as far as `BicParams` says; 1 and 0 for old classes.
@@ -110,9 +104,9 @@ class Bic(LocalTraining[BicParams]):
         scale, shift = (
             np.full(self.model.classes, value, np.float32) for value in (1.0, 0.0)
         )
-        if not (len(self._old) and len(held.y) and params.bias_epochs):
+        if not (self.teacher.teaches and len(held.y) and params.bias_epochs):
             return {"scale": scale, "shift": shift}
-        logits = mask_logits(outputs(self.model, held).logits, self._known)
+        logits = mask_logits(outputs(self.model, held).logits, self.known)
         alpha, beta = (
             nn.Parameter(torch.full((1,), value, device=context.device))
             for value in (1.0, 0.0)
@@ -124,19 +118,17 @@ class Bic(LocalTraining[BicParams]):
             corrected = z.index_copy(1, columns, alpha * z[:, columns] + beta)
             return cross_entropy(corrected, y)
 
-        training = replace(
-            context.training,
-            epochs=params.bias_epochs,
-            learning_rate=params.bias_rate,
-        )
-        numbered = Examples(torch.arange(len(held.y), device=held.y.device), held.y)
-        seed = derive(context.seed, "bic-bias", context.client, stage.round)
+        rows = torch.arange(len(held.y), device=held.y.device)
         job = Fit(
             parameters={"alpha": alpha, "beta": beta},
             objective=objective,
-            examples=numbered,
-            training=training,
-            seed=seed,
+            examples=Examples(rows, held.y),
+            training=replace(
+                context.training,
+                epochs=params.bias_epochs,
+                learning_rate=params.bias_rate,
+            ),
+            seed=derive(context.seed, "bic-bias", context.client, stage.round),
         )
         fit(job)
         scale[new], shift[new] = to_numpy(alpha), to_numpy(beta)
@@ -150,10 +142,10 @@ class Bic(LocalTraining[BicParams]):
         return max(1, round(self.params.held_out * a_class))
 
 
-def split(
+def hold_out(
     examples: Examples, count: int, rng: np.random.Generator
 ) -> tuple[Examples, Examples]:
-    """Return the samples to train on, and ``count`` of each class that are held out.
+    """Split samples into those to train on, and ``count`` of each class held out.
 
     Of each class one stays to be trained on.
     """
@@ -171,8 +163,8 @@ def split(
     )
 
 
-def folded(base: Arrays, bias: Arrays) -> Arrays:
-    """Return a network whose head answers as one that is corrected afterwards.
+def fold_bias(base: Arrays, bias: Arrays) -> Arrays:
+    """Make a network whose head answers as one that is corrected afterwards.
 
     Args:
         base: its tensors.

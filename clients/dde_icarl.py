@@ -10,8 +10,6 @@ The paper has softmaxes; iCaRL has sigmoids. Weights, neighbours and sums are th
 the authors' code. A client keeps its direction to itself, as iCaRL's exemplars.
 """
 
-from typing import cast
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -19,10 +17,10 @@ from torch.nn.functional import normalize
 from typing_extensions import override
 
 from clients.icarl import Icarl
-from clients.lwf.teacher import begins
 from fcl_flower.algorithms.local_training import Turn
-from fcl_flower.core.types import Payload, TaskStage, Update
-from fcl_flower.data.examples import Examples, TaskData
+from fcl_flower.algorithms.rehearsal import begins_task
+from fcl_flower.core.types import Payload, Update
+from fcl_flower.data.examples import Examples
 from fcl_flower.training.tensors import to_numpy, to_torch
 from strategies.dde_icarl import DdeIcarlParams
 
@@ -33,7 +31,7 @@ SMALLEST = 1e-6
 """Probabilities are not taken for less, so that their logits are finite."""
 
 
-class DdeIcarl(Icarl):
+class DdeIcarl(Icarl[DdeIcarlParams]):
     """Learn as iCaRL, labels with neighbours, and predict without the direction.
 
     In a client's first task, which has no old model, it is iCaRL.
@@ -42,52 +40,47 @@ class DdeIcarl(Icarl):
     running sum of the task's mean features, and ``before``, that of the task before.
     """
 
-    @property
-    def dde(self) -> DdeIcarlParams:
-        """Return the hyper-parameters."""
-        return cast(DdeIcarlParams, self.params)
-
-    @override
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
-    ) -> tuple[Payload, Update]:
-        none = np.zeros(self.model.features, np.float32)
-        kept = state.get("momentum", {"before": none, "now": none})
-        if begins(state, stage):
-            kept = {"before": kept["now"], "now": none}
-        elif stage.starts_task:  # what it has sent of the task was not used
-            kept = {"before": kept["before"], "now": none}
-        self._now = to_torch(kept["now"], self.context.device)
-        after, update = super().train(state, received, stage, data)
-        momentum = {"before": kept["before"], "now": to_numpy(self._now)}
-        return {**after, "momentum": momentum}, update
-
     @override
     def begin(self, turn: Turn) -> Examples:
         examples = super().begin(turn)
+        none = np.zeros(self.model.features, np.float32)
+        kept = turn.state.get("momentum", {"before": none, "now": none})
+        if begins_task(turn.state, turn.stage):
+            kept = {"before": kept["now"], "now": none}
+        elif turn.stage.starts_task:  # what it has sent of the task was not used
+            kept = {"before": kept["before"], "now": none}
+        self._before = kept["before"]
+        self._now = to_torch(kept["now"], self.context.device)
         self._near: Tensor | None = None
         if self._taught is not None:
             self._x = self.inputs(examples.x)
             new = ~torch.isin(examples.y, self._distilled)
-            self._near = neighbours(self._taught.hidden, new, self.dde.neighbours)
+            self._near = neighbours(self._taught.hidden, new, self.params.neighbours)
         return examples
+
+    @override
+    def finish(
+        self, turn: Turn, state: Payload, update: Update
+    ) -> tuple[Payload, Update]:
+        momentum = {"before": self._before, "now": to_numpy(self._now)}
+        return super().finish(turn, {**state, "momentum": momentum}, update)
 
     @override
     def loss(
         self, logits: Tensor, labels: Tensor, rows: Tensor, hidden: Tensor
     ) -> Tensor:
-        """Return iCaRL's loss where labels are told by a sample and its neighbours.
+        """Compute iCaRL's loss where labels are told by a sample and its neighbours.
 
         Of a class that is not distilled the probability is ``(p(x) + mean_j p(x_j)) /
         2`` with the neighbours x_j, which have no gradient.
         """
-        if self._teaches:
+        if self.teacher.teaches:
             mean = hidden.detach().float().mean(0)
-            self._now = self.dde.momentum * self._now + mean
+            self._now = self.params.momentum * self._now + mean
         if self._taught is None:
             return super().loss(logits, labels, rows, hidden)
         if self._near is not None:
-            labelled = self._known[~torch.isin(self._known, self._distilled)]
+            labelled = self.known[~torch.isin(self.known, self._distilled)]
             own = torch.sigmoid(logits.float())[:, labelled]
             both = (own + self._answers(self._near[rows])[:, labelled]) / 2
             told = torch.logit(both, eps=SMALLEST)
@@ -95,31 +88,31 @@ class DdeIcarl(Icarl):
         return super().loss(logits, labels, rows, hidden)
 
     @override
-    def classified(self, state: Payload, hidden: Tensor) -> Tensor:
-        """Return features without a share of what lies along the momentum.
+    def project_features(self, state: Payload, hidden: Tensor) -> Tensor:
+        """Take a share of what lies along the momentum out of features.
 
         ``h - alpha beta (<h, u'> u' + <h, u> u)`` with the sums u of the task and u' of
-        the one before, of length 1. This is linear, so that of the head
-        it takes what the paper subtracts from the logits; for the nearest mean, which
-        compares angles, too.
+        the one before, of length 1. This is linear, so that of the head it takes what
+        the paper subtracts from the logits; for the nearest mean, which compares
+        angles, too.
         """
         left = hidden
         for total in state.get("momentum", {}).values():
             unit = normalize(to_torch(total, str(hidden.device)), dim=0)
             along = (hidden @ unit)[:, None] * unit
-            left = left - self.dde.removal * BETA * along
+            left = left - self.params.removal * BETA * along
         return left
 
     @torch.no_grad()
     def _answers(self, near: Tensor) -> Tensor:
-        """Return the mean probabilities of samples by row, (batch, classes)."""
+        """Compute the mean probabilities of samples by row, (batch, classes)."""
         logits = self.model.heads[0](self.model.body(self._x[near.flatten()]))
         each = torch.sigmoid(logits.float()).reshape(*near.shape, -1)
         return each.mean(1)
 
 
 def neighbours(features: Tensor, among: Tensor, count: int) -> Tensor | None:
-    """Return which samples are nearest to each, without itself; None for no sample.
+    """Find which samples are nearest to each, without itself; None for no sample.
 
     Args:
         features: of the old model, shape (N, D); only their directions count.

@@ -9,30 +9,39 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
-from clients.lwf.teacher import CLASSES, Teacher, outputs
-from clients.replay.buffer import joined, replay_samples, rows_at, rows_of, without_task
-from clients.replay.policies import drawn_order, leverage_scores, ranks_by_class
+from fcl_flower.algorithms.exemplars import (
+    drawn_order,
+    joined,
+    leverage_scores,
+    memory_seed,
+    ranks_by_class,
+    rows_at,
+    rows_of,
+    turns_by_class,
+    without_task,
+)
 from fcl_flower.algorithms.hooks import AnswersQueries
-from fcl_flower.algorithms.local_training import LocalTraining
-from fcl_flower.core.schedule import derive
+from fcl_flower.algorithms.local_training import Turn
+from fcl_flower.algorithms.rehearsal import CLASSES, Rehearsal, Teacher
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
-from fcl_flower.data.examples import Examples, TaskData, concat
+from fcl_flower.data.examples import Examples, TaskData
+from fcl_flower.training.distillation import hidden_features
 from fcl_flower.training.tensors import dense, load, to_numpy, to_torch
-from strategies.fedcbdr import FedCbdrParams
-from strategies.fedcbdr.server import BASE, GRAMS, SELECTION
+from strategies.fedcbdr import BASE, GRAMS, SELECTION, FedCbdrParams
 from strategies.lorm.merging import symmetric, upper_half
 
 OLD_TEMPERATURE, NEW_TEMPERATURE = 0.9, 1.1
 """What logits of old and of new classes are divided by."""
 
 
-class FedCbdr(LocalTraining[FedCbdrParams], AnswersQueries):
+class FedCbdr(Rehearsal[FedCbdrParams], AnswersQueries):
     """Minimise the losses of new and of stored samples, with temperatures by class.
 
-    State besides: ``memory``, a buffer of `clients.replay.buffer` with the
-    ``rank`` of each sample in the order in which those of its class were drawn, and
-    ``memory/classes`` (see `clients.lwf.teacher`).
+    State: of each sample in the memory the ``rank`` in the order in which those of its
+    class were drawn; of `Teacher` the classes alone.
     """
+
+    has_teacher = False
 
     @override
     def answer_query(
@@ -44,30 +53,23 @@ class FedCbdr(LocalTraining[FedCbdrParams], AnswersQueries):
         return {GRAMS: {"half": half, "counts": counts.astype(np.int64)}}
 
     @override
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
-    ) -> tuple[Payload, Update]:
-        memory = state.get("memory", {})
-        device = self.context.device
-        labels = data.train.y
-        classes = Teacher.of_task(state, received, stage, self.model, labels)
-        kept = self._kept(memory, received, stage, data.train)
-        self._temperatures = torch.full(
-            (self.model.classes,), NEW_TEMPERATURE, device=device
-        )
+    def begin(self, turn: Turn) -> Examples:
+        examples, labels = super().begin(turn), turn.data.train.y
+        classes = Teacher.of_task(turn.state, {}, turn.stage, self.model, labels)
+        self._classes = classes.kept(turn.stage)[CLASSES]
+        # Before training, of whose model no sample shall be drawn.
+        self._kept = self._select(turn)
+        device, count = self.context.device, self.model.classes
+        self._temperatures = torch.full((count,), NEW_TEMPERATURE, device=device)
         self._temperatures[to_torch(classes.old, device)] = OLD_TEMPERATURE
         self._new = len(labels)
-        old = replay_samples(memory, device, without=stage.task)
-        train = concat([data.train, old])
-        seen = TaskData(train, data.valid, data.test, data.classes)
-        after, update = super().train(state, received, stage, seen)
-        return {**after, CLASSES: classes.kept(stage)[CLASSES], "memory": kept}, update
+        return examples
 
     @override
     def loss(
         self, logits: Tensor, labels: Tensor, rows: Tensor, hidden: Tensor
     ) -> Tensor:
-        """Return task-aware temperature scaling's loss of a batch.
+        """Compute task-aware temperature scaling's loss of a batch.
 
         ``w_new mean_new CE(z / tau) + w_old mean_old CE(z / tau)``, where a class's tau
         is that of old or of new ones, and old samples are the stored ones. A batch
@@ -81,43 +83,43 @@ class FedCbdr(LocalTraining[FedCbdrParams], AnswersQueries):
         params = self.params
         return params.new_weight * new_term + params.old_weight * old_term
 
+    @override
+    def finish(
+        self, turn: Turn, state: Payload, update: Update
+    ) -> tuple[Payload, Update]:
+        return super().finish(turn, {**state, CLASSES: self._classes}, update)
+
+    @override
+    def remember(self, turn: Turn) -> Arrays:
+        return self._kept
+
     def _features(self, received: Payload, examples: Examples) -> Array:
         """Return what the received model makes of samples, float64, shape (N, d)."""
-        if not len(examples.y):
-            return np.zeros((0, self.model.features))
         load(self.model, received[BASE])
-        return to_numpy(outputs(self.model, examples).hidden).astype(np.float64)
+        return to_numpy(hidden_features(self.model, examples)).astype(np.float64)
 
-    def _kept(
-        self, memory: Arrays, received: Payload, stage: TaskStage, examples: Examples
-    ) -> Arrays:
-        """Return the memory after a task's last round, as the server says.
+    def _select(self, turn: Turn) -> Arrays:
+        """Choose the memory after a task's last round, as the server says.
 
         Of each class the first that were drawn stay, as many as the quota says: when
         old classes make room, those that were drawn last go.
         """
-        if SELECTION not in received:
+        memory, examples, task = self.memory(turn), turn.data.train, turn.stage.task
+        if SELECTION not in turn.received:
             return memory
-        selection = {n: dense(tensor) for n, tensor in received[SELECTION].items()}
+        selection = {n: dense(tensor) for n, tensor in turn.received[SELECTION].items()}
         both = memory
         if len(examples.y):
-            context = self.context
-            scores = leverage_scores(
-                self._features(received, examples), symmetric(selection["gram"])
-            )
-            seed = derive(context.seed, "sample-memory", context.client, stage.task)
-            rng = np.random.default_rng(seed)
+            features = self._features(turn.received, examples)
+            scores = leverage_scores(features, symmetric(selection["gram"]))
+            rng = np.random.default_rng(memory_seed(self.context, task))
             ranks = ranks_by_class(
                 to_numpy(examples.y), lambda rows: drawn_order(scores[rows], rng)
             )
             everything = np.arange(len(ranks))
-            new = {**rows_of(examples, everything, stage.task), "rank": ranks}
-            both = joined(without_task(memory, stage.task), new)
-        return _within(both, selection["quotas"]) if both else memory
-
-
-def _within(buffer: Arrays, quotas: Array) -> Arrays:
-    """Return of each class as many rows as its quota says, those of least rank."""
-    labels, ranks = dense(buffer["y"]), dense(buffer["rank"])
-    turns = ranks_by_class(labels, lambda rows: np.argsort(ranks[rows], kind="stable"))
-    return rows_at(buffer, turns < quotas[labels])
+            new = {**rows_of(examples, everything, task), "rank": ranks}
+            both = joined(without_task(memory, task), new)
+        if not both:
+            return memory
+        quotas = selection["quotas"][dense(both["y"])]
+        return rows_at(both, turns_by_class(both) < quotas)

@@ -8,9 +8,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, mse_loss
 from typing_extensions import override
 
-from clients.target import Distilling
-from fcl_flower.core.types import Payload, TaskStage, Update
-from fcl_flower.data.examples import TaskData
+from clients.target import kept_samples, old_samples
+from fcl_flower.algorithms.local_training import LocalTraining, Turn
+from fcl_flower.core.types import Payload, Update
+from fcl_flower.data.examples import Examples
 from fcl_flower.models.heads import CLOSED
 from fcl_flower.training.distillation import softened_kl
 from fcl_flower.training.tensors import to_torch
@@ -20,7 +21,7 @@ from strategies.lander.trainer import bounding_loss, projection
 from strategies.target.server import SAMPLES
 
 
-class Lander(Distilling[LanderParams]):
+class Lander(LocalTraining[LanderParams]):
     """Minimise CE + ``anchor_weight`` * B, where B is the bounding loss.
 
     From the second task on it is the sum of ``current`` * (CE of the new classes +
@@ -31,20 +32,31 @@ class Lander(Distilling[LanderParams]):
     The authors' code shifts and mirrors images, lowers the rate over the rounds and
     goes on from the round with the least loss; none of it is done here.
 
-    State beside that of `Distilling`: ``memory/anchors``.
+    State besides: ``memory/samples`` and ``memory/anchors``, as they were received.
     """
 
+    temporary = (*LocalTraining.temporary, "memory")  # sent anew for each task
+    for_training = ("memory",)
+
     @override
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
+    def begin(self, turn: Turn) -> Examples:
+        context, size = self.context, self.context.training.batch_size
+        known = {**turn.state, **turn.received}
+        self._project = projection(self.model, turn.received["base"])
+        self._anchors = to_torch(known[ANCHORS]["anchors"], context.device)
+        if SAMPLES in known:
+            self._features = to_torch(known[SAMPLES]["features"], context.device)
+        self._old = old_samples(
+            turn, self.model.classes, context, lambda count: min(count, size)
+        )
+        return super().begin(turn)
+
+    @override
+    def finish(
+        self, turn: Turn, state: Payload, update: Update
     ) -> tuple[Payload, Update]:
-        known, device = {**state, **received}, self.context.device
-        self._project = projection(self.model, received["base"])
-        self._anchors = to_torch(known[ANCHORS]["anchors"], device)
-        if SAMPLES in known and "features" in known[SAMPLES]:
-            self._features = to_torch(known[SAMPLES]["features"], device)
-        after, update = super().train(state, received, stage, data)
-        return {**after, ANCHORS: known[ANCHORS]}, update
+        anchors = {**turn.state, **turn.received}[ANCHORS]
+        return {**state, **kept_samples(turn), ANCHORS: anchors}, update
 
     @override
     def predict(
@@ -54,14 +66,10 @@ class Lander(Distilling[LanderParams]):
         return super().predict(state, received, task, x)
 
     @override
-    def batch_size(self, count: int, examples: int) -> int:
-        return min(count, self.context.training.batch_size)
-
-    @override
     def loss(
         self, logits: Tensor, labels: Tensor, rows: Tensor, hidden: Tensor
     ) -> Tensor:
-        old, params = self.old, self.params
+        old, params = self._old, self.params
         near = bounding_loss(
             params.radius, self._project(hidden), self._anchors[labels]
         )

@@ -16,96 +16,89 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
-from clients.lwf.teacher import MODEL, Teacher, distillation
-from clients.replay.buffer import replay_samples
-from clients.replay.memory import remember_task
-from fcl_flower.algorithms.local_training import LocalTraining
+from fcl_flower.algorithms.local_training import Turn
+from fcl_flower.algorithms.rehearsal import Rehearsal, Teacher
 from fcl_flower.core.schedule import derive
-from fcl_flower.core.types import Array, Payload, TaskStage, Update
-from fcl_flower.data.examples import Examples, TaskData
+from fcl_flower.core.types import Array, Payload, Update
+from fcl_flower.data.examples import Examples
 from fcl_flower.models.heads import mask_logits
-from fcl_flower.training.feature_cache import frozen_features
+from fcl_flower.training.distillation import distillation_loss
 from fcl_flower.training.tensors import dense, to_torch
 from strategies.ss_il import SsIlParams
 
 TASKS = "memory/tasks"
 
 
-class SsIl(LocalTraining[SsIlParams]):
+class SsIl(Rehearsal[SsIlParams]):
     """Minimise ``CE_new + CE_old + strength * sum_s distillation_s``.
 
     The first two are over new samples among new classes and over samples of the memory
     among old classes, the mean over both; the third is over the classes of each old
     task s by themselves, for all samples.
 
-    State besides: that of `Teacher`, ``memory``, and ``memory/tasks``: in
-    which task each class was first met, int64, shape (classes,), -1 for none.
+    State besides: ``memory/tasks``: in which task each class was first met, int64,
+    shape (classes,), -1 for none.
     """
 
-    temporary = (*LocalTraining.temporary, MODEL)
+    @override
+    def mixed(self, turn: Turn) -> Examples:
+        return turn.data.train
 
     @override
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
-    ) -> tuple[Payload, Update]:
-        context, memory, model = self.context, state.get("memory", {}), self.model
-        device, labels = context.device, data.train.y
-        teacher = Teacher.of_task(state, received, stage, model, labels)
-        met = first_met(state, teacher, stage.task, model.classes)
-        old = replay_samples(memory, device, without=stage.task)
-        self._new = to_torch(teacher.new, device)
-        self._old = to_torch(teacher.old, device)
+    def begin(self, turn: Turn) -> Examples:
+        examples, context = super().begin(turn), self.context
+        old, task = self.teacher.old, turn.stage.task
+        self._met = first_met(turn.state, self.teacher, task, self.model.classes)
         self._tasks = [
-            to_torch(teacher.old[met[teacher.old] == task], device)
-            for task in np.unique(met[teacher.old])
+            to_torch(old[self._met[old] == before], context.device)
+            for before in np.unique(self._met[old])
         ]
-        if teacher.teaches and len(labels):
-            self._taught = teacher.outputs(model, data.train).logits
-        self._replayed = Examples(old.x[:0], old.y[:0])
-        if teacher.teaches and len(old.y):
-            self._taught_again = teacher.outputs(model, old).logits
-            self._replayed = Examples(frozen_features(model, old.x), old.y)
-        seed = derive(context.seed, "ss-il", context.client, stage.round)
+        self._taught = self.ask_teacher(examples)
+        self._again: tuple[Tensor, Tensor, Tensor] | None = None
+        (x, y), answers = self.replayed, self.ask_teacher(self.replayed)
+        if answers is not None and len(y) >= context.training.smallest_batch:
+            self._again = self.inputs(x), y, answers.logits
+        seed = derive(context.seed, "ss-il", context.client, turn.stage.round)
         self._draw = torch.Generator().manual_seed(seed)
-        after, update = super().train(state, received, stage, data)
-        params = self.params
-        memory = remember_task(memory, data.train, params, model, context, stage)
-        kept = {"memory": memory, TASKS: {"first": met}}
-        return {**after, **teacher.kept(stage), **kept}, update
+        return examples
 
     @override
     def loss(
         self, logits: Tensor, labels: Tensor, rows: Tensor, hidden: Tensor
     ) -> Tensor:
-        """Return the loss of a batch and of samples that are drawn from the memory."""
-        new = mask_logits(logits, self._new)
+        """Compute the loss of a batch and of samples that are drawn from the memory."""
+        new = mask_logits(logits, self.new)
         total, count = cross_entropy(new, labels, reduction="sum"), len(labels)
-        if not len(self._old):
+        if self._taught is None:
             return total / count
-        every, taught = logits, self._taught[rows]
-        smallest = self.context.training.smallest_batch
-        if len(self._replayed.y) >= smallest:
+        every, taught = logits, self._taught.logits[rows]
+        if self._again is not None:
+            x, y, answers = self._again
+            smallest = self.context.training.smallest_batch
             wanted = max(smallest, round(self.params.replay_ratio * count))
-            order = torch.randperm(len(self._replayed.y), generator=self._draw)
+            order = torch.randperm(len(y), generator=self._draw)
             chosen = order[:wanted].to(labels.device)
-            again = self.model.heads[0](self.model.body(self._replayed.x[chosen]))
-            total = total + cross_entropy(
-                mask_logits(again, self._old),
-                self._replayed.y[chosen],
-                reduction="sum",
-            )
+            again = self.model.heads[0](self.model.body(x[chosen]))
+            old = mask_logits(again, self.old)
+            total = total + cross_entropy(old, y[chosen], reduction="sum")
             every = torch.cat([logits, again])
-            taught = torch.cat([taught, self._taught_again[chosen]])
+            taught = torch.cat([taught, answers[chosen]])
         params = self.params
         terms = [
-            distillation(every[:, task], taught[:, task], params.temperature)
+            distillation_loss(every[:, task], taught[:, task], params.temperature)
             for task in self._tasks
         ]
         return total / len(every) + params.strength * torch.stack(terms).sum()
 
+    @override
+    def finish(
+        self, turn: Turn, state: Payload, update: Update
+    ) -> tuple[Payload, Update]:
+        return super().finish(turn, {**state, TASKS: {"first": self._met}}, update)
+
 
 def first_met(state: Payload, teacher: Teacher, task: int, classes: int) -> Array:
-    """Return in which task each class was first met, shape (classes,); -1 for none.
+    """Find in which task each class was first met, shape (classes,); -1 for none.
 
     Args:
         state: of the client.

@@ -8,10 +8,10 @@ from pydantic import Field
 from typing_extensions import override
 
 from fcl_flower.algorithms.hooks import KnowsModel
+from fcl_flower.algorithms.params import MemoryParams
 from fcl_flower.algorithms.registry import Algorithm
 from fcl_flower.core.types import Arrays, Payload
 from strategies.fedavg import FedAvg
-from strategies.replay import MemoryParams
 
 
 class BicParams(MemoryParams):

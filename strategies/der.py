@@ -5,8 +5,8 @@ Buzzega et al., NeurIPS 2020, https://arxiv.org/abs/2004.07211.
 
 from pydantic import Field
 
+from fcl_flower.algorithms.params import MemoryParams, MemoryPolicy
 from fcl_flower.algorithms.registry import Algorithm
-from strategies.replay import MemoryParams, MemoryPolicy
 
 
 class DerParams(MemoryParams):

@@ -28,7 +28,7 @@ ALGORITHM = Algorithm(
 class FedAvg(ServerStrategy[Params], SumsUpdates):
     """Keep one global model; every client receives it whole.
 
-    Other groups that a state holds are averaged as ``base`` is.
+    What is sent and averaged is what `summands` says: all groups of the state.
     """
 
     combines = True
@@ -39,22 +39,23 @@ class FedAvg(ServerStrategy[Params], SumsUpdates):
         return {"base": model}
 
     @override
-    def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
+    def summands(self, state: Payload) -> Payload:
         return state
 
     @override
+    def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
+        return self.summands(state)
+
+    @override
     def check_update(self, state: Payload, update: Update) -> None:
-        same_tensors(update.payload, state)
+        same_tensors(update.payload, self.summands(state))
 
     @override
     def aggregate_train(
         self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
     ) -> Payload:
-        return self.aggregation.combine_groups(updates, state)
-
-    @override
-    def summands(self, state: Payload) -> Payload:
-        return state
+        mean = self.aggregation.combine_groups(updates, self.summands(state))
+        return {**state, **mean}
 
     @override
     def aggregate_sum(self, state: Payload, stage: TaskStage, total: Update) -> Payload:

@@ -7,8 +7,8 @@ from typing import Literal
 
 from pydantic import Field
 
+from fcl_flower.algorithms.params import MemoryParams, MemoryPolicy
 from fcl_flower.algorithms.registry import Algorithm
-from strategies.replay import MemoryParams, MemoryPolicy
 
 
 class IcarlParams(MemoryParams):

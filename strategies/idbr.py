@@ -9,8 +9,8 @@ from typing import Literal
 from pydantic import Field
 from typing_extensions import override
 
+from fcl_flower.algorithms.params import MemoryParams
 from fcl_flower.algorithms.registry import Algorithm
-from strategies.replay import MemoryParams
 
 
 class IdbrParams(MemoryParams):
@@ -43,7 +43,7 @@ class IdbrParams(MemoryParams):
 ALGORITHM = Algorithm(
     name="idbr",
     server="strategies.fedavg:FedAvg",
-    client="clients.idbr.client:Idbr",
+    client="clients.idbr:Idbr",
     params_type=IdbrParams,
     summary="replay of texts with a space for all tasks and one that tells them apart",
     paper="Huang et al., NAACL 2021",

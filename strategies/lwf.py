@@ -5,19 +5,8 @@ Li and Hoiem, ECCV 2016, https://arxiv.org/abs/1606.09282.
 
 from typing import Literal
 
-from pydantic import Field
-
-from fcl_flower.algorithms.base import Params
+from fcl_flower.algorithms.params import DistillationParams
 from fcl_flower.algorithms.registry import Algorithm
-
-
-class DistillationParams(Params):
-    """How much the old model's answers count, and how soft they are made."""
-
-    strength: float = Field(1.0, ge=0)
-    """Weight of the distillation, at least 0 (the paper's lambda)."""
-    temperature: float = Field(2.0, gt=0)
-    """What logits are divided by in the distillation, above 0 (T)."""
 
 
 class LwfParams(DistillationParams):
@@ -31,7 +20,7 @@ class LwfParams(DistillationParams):
 ALGORITHM = Algorithm(
     name="lwf",
     server="strategies.fedavg:FedAvg",
-    client="clients.lwf.client:Lwf",
+    client="clients.lwf:Lwf",
     params_type=LwfParams,
     summary="FedAvg whose clients answer for old classes as the old global model does",
     paper="Li and Hoiem, ECCV 2016",

@@ -5,8 +5,8 @@ Douillard et al., ECCV 2020, https://arxiv.org/abs/2004.13513.
 
 from pydantic import Field
 
+from fcl_flower.algorithms.params import MemoryParams, MemoryPolicy
 from fcl_flower.algorithms.registry import Algorithm
-from strategies.replay import MemoryParams, MemoryPolicy
 
 
 class PodNetParams(MemoryParams):
@@ -39,7 +39,7 @@ class PodNetParams(MemoryParams):
 ALGORITHM = Algorithm(
     name="podnet",
     server="strategies.fedavg:FedAvg",
-    client="clients.podnet.client:PodNet",
+    client="clients.podnet:PodNet",
     params_type=PodNetParams,
     summary="FedAvg with distillation of pooled maps and several proxies a class",
     paper="Douillard et al., ECCV 2020",

@@ -1,52 +1,13 @@
 """Replay: declaration and hyper-parameters; its server side is that of FedAvg."""
 
 from collections.abc import Mapping
-from typing import Literal, TypeAlias
+from typing import Literal
 
 from pydantic import Field
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import Params
+from fcl_flower.algorithms.params import MemoryParams
 from fcl_flower.algorithms.registry import Algorithm
-
-MemoryPolicy: TypeAlias = Literal["balanced", "herding", "reservoir", "leverage"]
-
-
-class MemoryParams(Params):
-    """What a client keeps of old tasks; the same for all methods of a comparison.
-
-    The number of samples that is the default is ours: iCaRL has 2000, for all that is
-    learned in one place.
-    """
-
-    memory_samples: int = Field(200, ge=0)
-    """Samples that a client keeps of all its tasks together, at most; 0 for none."""
-    memory_bytes: int = Field(0, ge=0)
-    """Bytes that these samples take as they are stored, at most, with all that is kept
-    of each; 0 for any number."""
-    memory_policy: MemoryPolicy = "balanced"
-    """Which samples stay: as many of each class, drawn at random (balanced), by herding
-    or with the probability of their leverage scores; or any of all, each with the same
-    probability (reservoir)."""
-
-    @property
-    def looks_at_features(self) -> bool:
-        """Return whether the policy needs features of the samples."""
-        return self.memory_policy in ("herding", "leverage")
-
-    @override
-    def remarks(self, classes: int, clients: int) -> Mapping[str, str]:
-        return small_memory(self.memory_samples, classes)
-
-
-def small_memory(samples: int, classes: int) -> Mapping[str, str]:
-    """Say that a memory has fewer samples than there are classes."""
-    if not 0 < samples < classes:
-        return {}
-    return {
-        "memory": f"{samples} samples for {classes} classes (memory_samples): at least "
-        f"{classes - samples} classes have none, and the seed draws which"
-    }
 
 
 class ReplayParams(MemoryParams):
@@ -70,7 +31,7 @@ class ReplayParams(MemoryParams):
 ALGORITHM = Algorithm(
     name="replay",
     server="strategies.fedavg:FedAvg",
-    client="clients.replay.client:Replay",
+    client="clients.replay:Replay",
     params_type=ReplayParams,
     summary="FedAvg whose clients train on a few samples of old tasks again",
     paper="de Masson d'Autume et al., NeurIPS 2019",

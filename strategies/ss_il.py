@@ -5,9 +5,8 @@ Ahn et al., ICCV 2021, https://arxiv.org/abs/2003.13947.
 
 from pydantic import Field
 
+from fcl_flower.algorithms.params import DistillationParams, MemoryParams
 from fcl_flower.algorithms.registry import Algorithm
-from strategies.lwf import DistillationParams
-from strategies.replay import MemoryParams
 
 
 class SsIlParams(MemoryParams, DistillationParams):

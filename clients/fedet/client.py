@@ -17,8 +17,8 @@ from typing_extensions import override
 
 from clients.fedet.augmentation import augmented
 from clients.fedet.label_statistics import label_loss, label_statistics
-from clients.replay.buffer import add_to_buffer, replay_samples
 from fcl_flower.algorithms.base import ClientContext, ClientLearner
+from fcl_flower.algorithms.exemplars import remember_fraction, replay_samples
 from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData, concat
@@ -73,7 +73,7 @@ class FedEt(ClientLearner[FedEtParams]):
         pool = self._pool(kept)
         seed = derive(self.context.seed, "fedet", self.context.client, stage.round)
         share = self.params.buffer_fraction
-        memory = add_to_buffer(
+        memory = remember_fraction(
             kept.get("memory", {}), data.train, share, seed, task=stage.task
         )
         old = replay_samples(memory, self.context.device, without=stage.task)

@@ -15,6 +15,8 @@ from fcl_flower.data.examples import Examples, batches
 from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.loop import Fit, Training, fit
 
+_CHUNK = 512
+
 
 class DistillationSet(NamedTuple):
     """Samples with the logits that a model is trained to give.
@@ -52,6 +54,21 @@ def softened_kl(logits: Tensor, targets: Tensor, temperature: float) -> Tensor:
     learned = torch.log_softmax(logits / temperature, 1)
     taught = torch.log_softmax(targets / temperature, 1)
     return kl_div(learned, taught, reduction="none", log_target=True).sum(1)
+
+
+def distillation_loss(logits: Tensor, targets: Tensor, temperature: float) -> Tensor:
+    """Compute ``T^2 KL(softmax(targets / T) || softmax(logits / T))``, a batch's mean.
+
+    Hinton et al., section 2: with T^2 the gradient keeps its size whatever T is. The
+    cross-entropy of both, which others print, differs from it by the entropy of the
+    targets, which has no gradient.
+
+    Args:
+        logits: shape (batch, classes).
+        targets: the teacher's, the same shape.
+        temperature: T, above 0.
+    """
+    return temperature**2 * softened_kl(logits, targets, temperature).mean()
 
 
 def distill(
@@ -101,3 +118,31 @@ def predict_logits(model: MultiHeadModel, x: Tensor, batch_size: int = 64) -> Te
     numbers = torch.arange(len(x))
     found = [model(part.x, 0) for part in batches(Examples(x, numbers), batch_size)]
     return torch.cat(found) if found else model(x, 0)
+
+
+class Outputs(NamedTuple):
+    """What a model makes of N samples, in evaluation mode and without a graph.
+
+    Attributes:
+        logits: shape (N, classes); `CLOSED` where a growing head is.
+        hidden: of the body, shape (N, features).
+    """
+
+    logits: Tensor
+    hidden: Tensor
+
+
+@torch.no_grad()
+def outputs(model: MultiHeadModel, examples: Examples) -> Outputs:
+    """Compute what the single head and the body make of samples, chunk by chunk."""
+    hidden = hidden_features(model, examples)
+    return Outputs(model.heads[0](hidden), hidden)
+
+
+@torch.no_grad()
+def hidden_features(model: MultiHeadModel, examples: Examples) -> Tensor:
+    """Compute the body's output for samples, (N, features), in evaluation mode."""
+    model.eval()
+    found = [model.body(x) for x, _ in batches(examples, _CHUNK)]
+    nothing = torch.zeros(0, model.features, device=examples.x.device)
+    return torch.cat(found) if found else nothing

@@ -7,8 +7,8 @@ from typing import Literal
 
 from pydantic import Field
 
+from fcl_flower.algorithms.params import MemoryParams, MemoryPolicy
 from fcl_flower.algorithms.registry import Algorithm
-from strategies.replay import MemoryParams, MemoryPolicy
 
 
 class GlfcParams(MemoryParams):
@@ -43,7 +43,7 @@ class GlfcParams(MemoryParams):
 ALGORITHM = Algorithm(
     name="glfc",
     server="strategies.glfc.server:Glfc",
-    client="clients.glfc.client:Glfc",
+    client="clients.glfc:Glfc",
     params_type=GlfcParams,
     summary="replay with balanced gradients, taught by the best old model of a proxy",
     paper="Dong et al., CVPR 2022",

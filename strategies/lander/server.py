@@ -4,16 +4,18 @@ Tran et al., CVPR 2024, https://arxiv.org/abs/2403.14101. The anchors are made o
 the classes' names, so that only the server needs the text encoder.
 """
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 from typing_extensions import override
 
-from fcl_flower.algorithms.hooks import KnowsModel
+from fcl_flower.algorithms.hooks import KnowsClasses, KnowsModel, TrainsOnServer
 from fcl_flower.core.schedule import derive
-from fcl_flower.core.types import Array, Arrays, Payload, TaskStage
+from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
+from strategies.fedavg import FedAvg
 from strategies.lander import LanderParams
-from strategies.target.server import Target
+from strategies.target.server import new_samples, with_samples
 
 if TYPE_CHECKING:
     from strategies.lander.trainer import AnchoredTrainer
@@ -21,14 +23,15 @@ if TYPE_CHECKING:
 ANCHORS = "memory/anchors"
 
 
-class Lander(Target, KnowsModel):
+class Lander(FedAvg, TrainsOnServer, KnowsClasses, KnowsModel):
     """Keep what TARGET keeps; a client gets the anchors when it starts a task.
 
-    State beside that of `Target`: in ``base`` also the projection
+    State beside that of TARGET: in ``base`` also the projection
     (``projection.weight`` and ``.bias``); ``memory/anchors``
     (``anchors``, float32, shape (classes, D)).
     """
 
+    averaged_groups = ()  # samples are made of the model after whole rounds
     params: LanderParams
     trainer: "AnchoredTrainer"
 
@@ -45,12 +48,24 @@ class Lander(Target, KnowsModel):
         return {"base": {**model, **layer}, ANCHORS: {"anchors": anchors}}
 
     @override
+    def summands(self, state: Payload) -> Payload:
+        return {"base": state["base"]}
+
+    @override
     def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
-        sent = super().configure_train(state, stage, client)
+        sent = {**self.summands(state), **new_samples(state, stage)}
         return {**sent, ANCHORS: state[ANCHORS]} if stage.starts_task else sent
 
     @override
-    def synthesize(self, state: Payload, labels: Array, number: int) -> Arrays:
+    def aggregate_train(
+        self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
+    ) -> Payload:
+        state = super().aggregate_train(state, stage, updates)
         anchors = np.asarray(state[ANCHORS]["anchors"])
-        base, params = state["base"], self.params
-        return self.trainer.synthesize_near(base, labels, params, number, anchors)
+
+        def make(labels: Array) -> Arrays:
+            base, number = state["base"], stage.round
+            trainer, params = self.trainer, self.params
+            return trainer.synthesize_near(base, labels, params, number, anchors)
+
+        return with_samples(state, stage, self.classes_until, make)

@@ -6,7 +6,7 @@ those before; a client gets them once, in its first round of a later task. What 
 model says of them travels with them, so that no client has to keep that model.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +14,6 @@ from typing_extensions import override
 
 from fcl_flower.algorithms.hooks import KnowsClasses, TrainsOnServer
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
-from fcl_flower.core.update_checks import same_tensors
 from strategies.fedavg import FedAvg
 from strategies.target import SynthesisParams
 
@@ -38,42 +37,51 @@ class Target(FedAvg, TrainsOnServer, KnowsClasses):
     trainer: "SampleTrainer"
 
     @override
-    def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
-        made = np.asarray(state[MADE]["round"]) if MADE in state else np.inf
-        # An evaluation after a task is in the round in which its samples are made.
-        if not stage.starts_task or stage.round <= made:
-            return self.summands(state)
-        return {"base": state["base"], SAMPLES: state[SAMPLES]}
+    def summands(self, state: Payload) -> Payload:
+        return {"base": state["base"]}
 
     @override
-    def check_update(self, state: Payload, update: Update) -> None:
-        same_tensors(update.payload, self.summands(state))
+    def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
+        return {**self.summands(state), **new_samples(state, stage)}
 
     @override
     def aggregate_train(
         self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
     ) -> Payload:
-        base = super().aggregate_train(self.summands(state), stage, updates)["base"]
-        if not stage.ends_task or stage.task + 1 == len(self.classes_until):
-            return {**state, "base": base}
-        labels = np.array(self.classes_until[stage.task], np.int64)
-        made = {
-            SAMPLES: self.synthesize({**state, "base": base}, labels, stage.round),
-            MADE: {"round": np.array(stage.round)},
-        }
-        return {**state, "base": base, **made}
+        state = super().aggregate_train(state, stage, updates)
 
-    def synthesize(self, state: Payload, labels: Array, number: int) -> Arrays:
-        """Return samples of classes made of the model in ``state``.
+        def make(labels: Array) -> Arrays:
+            base, number = state["base"], stage.round
+            return self.trainer.synthesize(base, labels, self.params, number)
 
-        Args:
-            state: with the model of which they are made.
-            labels: int64, shape (C,): places in the head.
-            number: of the round.
-        """
-        base, params = state["base"], self.params
-        return self.trainer.synthesize(base, labels, params, number)
+        return with_samples(state, stage, self.classes_until, make)
 
-    @override
-    def summands(self, state: Payload) -> Payload:
-        return {"base": state["base"]}
+
+def new_samples(state: Payload, stage: TaskStage) -> Payload:
+    """Choose the samples that a client has not got yet: where it starts a task."""
+    made = np.asarray(state[MADE]["round"]) if MADE in state else np.inf
+    # An evaluation after a task is in the round in which its samples are made.
+    if not stage.starts_task or stage.round <= made:
+        return {}
+    return {SAMPLES: state[SAMPLES]}
+
+
+def with_samples(
+    state: Payload,
+    stage: TaskStage,
+    classes_until: tuple[tuple[int, ...], ...],
+    make: Callable[[Array], Arrays],
+) -> Payload:
+    """Make samples of all classes so far when a task ends that others follow.
+
+    Args:
+        state: with the model of which they are made.
+        stage: of the round.
+        classes_until: see `KnowsClasses`.
+        make: from places in the head, int64, shape (C,), to samples.
+    """
+    if not stage.ends_task or stage.task + 1 == len(classes_until):
+        return state
+    labels = np.array(classes_until[stage.task], np.int64)
+    made = {SAMPLES: make(labels), MADE: {"round": np.array(stage.round)}}
+    return {**state, **made}

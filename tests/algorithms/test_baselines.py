@@ -8,7 +8,7 @@ from torch import nn
 from clients.ewc import Ewc
 from clients.fedprox import FedProx
 from clients.local import Local
-from clients.replay.client import Replay
+from clients.replay import Replay
 from clients.stl import SingleTask
 from fcl_flower.algorithms.base import ClientContext, Params
 from fcl_flower.algorithms.local_training import LocalTraining

@@ -90,7 +90,7 @@ def test_a_class_that_comes_again_is_told_by_its_labels():
     mixed = Examples(task.train.x, task.train.y - 1)  # classes 1 and 2
     one.train(state, start(), SECOND, TaskData(mixed, task.valid, task.test, 6))
     assert one._distilled.tolist() == [0]
-    assert one._known.tolist() == [0, 1, 2]
+    assert one.known.tolist() == [0, 1, 2]
 
 
 # ---------------------------------------------------------------- exemplars

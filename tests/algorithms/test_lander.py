@@ -11,6 +11,7 @@ from torch import nn
 
 from clients.lander import Lander as Client
 from fcl_flower.algorithms.base import ClientContext
+from fcl_flower.algorithms.local_training import Turn
 from fcl_flower.algorithms.registry import algorithm
 from fcl_flower.core.errors import ConfigError, WireError
 from fcl_flower.core.types import TaskStage, Update
@@ -179,9 +180,11 @@ def test_anchors_and_samples_are_kept_for_later_rounds():
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_beside_a_batch_there_are_as_many_samples():
-    assert learner(batch=8).batch_size(count=20, examples=30) == 8
-    assert learner(batch=8).batch_size(count=5, examples=30) == 5
+@pytest.mark.parametrize(("count", "expected"), [(20, 8), (5, 5)])
+def test_beside_a_batch_there_are_as_many_samples(count, expected):
+    made, more = learner(batch=8), {SAMPLES: samples(count)}
+    made.begin(Turn({}, received(**more), SECOND, data(count=30)))
+    assert len(next(made._old.batches)) == expected
 
 
 # ---- server

@@ -23,12 +23,13 @@ from class_streams import (
     start,
 )
 
-from clients.lwf.client import Lwf
-from clients.lwf.teacher import Teacher, distillation
+from clients.lwf import Lwf
 from fcl_flower.algorithms.base import Params
 from fcl_flower.algorithms.local_training import LocalTraining
+from fcl_flower.algorithms.rehearsal import Teacher
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.federation.client import model_bytes
+from fcl_flower.training.distillation import distillation_loss
 from fcl_flower.training.tensors import load
 from strategies.lwf import LwfParams
 
@@ -41,10 +42,10 @@ def test_the_distillation_is_the_scaled_divergence_of_softened_answers():
     q, p = softmax(z / 3.0), softmax(targets / 3.0)
     expected = 9 * (p * (np.log(p) - np.log(q))).sum(1).mean()
 
-    found = distillation(torch.from_numpy(z), torch.from_numpy(targets), 3.0)
+    found = distillation_loss(torch.from_numpy(z), torch.from_numpy(targets), 3.0)
 
     assert float(found) == pytest.approx(expected)
-    alike = distillation(torch.from_numpy(z), torch.from_numpy(z), 3.0)
+    alike = distillation_loss(torch.from_numpy(z), torch.from_numpy(z), 3.0)
     assert float(alike) == pytest.approx(0, abs=1e-12)
 
 
@@ -122,7 +123,7 @@ def test_the_teacher_is_the_model_of_the_tasks_first_round():
     taught = learner._taught.logits.double().numpy()
     x = data(1).train.x.double().numpy()
     np.testing.assert_allclose(taught, logits_of(first["base"], x), atol=1e-5)
-    assert learner._old.tolist() == [0, 1]
+    assert learner.old.tolist() == [0, 1]
     # After a task no model is kept.
     assert after["memory/teacher"] == {}
     assert after["memory/classes"].keys() == during["memory/classes"].keys()
@@ -133,7 +134,7 @@ def test_a_task_that_a_client_never_ended_leaves_no_teacher_to_the_next_one():
     state, _ = learner.train({}, start(), FIRST, data(0))
     during, _ = learner.train(state, moved(start()), SECOND, data(1))
     learner.train(during, moved(start(), 0.3), FOURTH, data(2))
-    assert learner._old.tolist() == [0, 1, 2, 3]
+    assert learner.old.tolist() == [0, 1, 2, 3]
     x = data(2).train.x.double().numpy()
     expected = logits_of(moved(start(), 0.3)["base"], x)
     np.testing.assert_allclose(learner._taught.logits, expected, atol=1e-5)
@@ -175,8 +176,8 @@ def test_a_class_that_comes_again_is_learned_from_labels_and_from_the_teacher():
     task = data(1)
     both = Examples(task.train.x, task.train.y - 1)  # classes 1 and 2
     learner.train(state, start(), SECOND, TaskData(both, task.valid, task.test, 6))
-    assert learner._old.tolist() == [0, 1]
-    assert learner._new.tolist() == [1, 2]
+    assert learner.old.tolist() == [0, 1]
+    assert learner.new.tolist() == [1, 2]
 
 
 def test_a_task_without_samples_is_no_reason_to_fail():
@@ -208,23 +209,23 @@ def test_what_was_learned_of_a_task_is_not_old_when_a_reply_is_lost():
     # The server has no update of the task and takes the next round for the first.
     retried = replace(THIRD, starts_task=True)
     after, _ = learner.train(lost, second, retried, data(1))
-    assert learner._old.tolist() == [0, 1]
-    assert learner._new.tolist() == [2, 3]
+    assert learner.old.tolist() == [0, 1]
+    assert learner.new.tolist() == [2, 3]
     taught = learner._taught.logits.double().numpy()
     x = data(1).train.x.double().numpy()
     np.testing.assert_allclose(taught, logits_of(first["base"], x), atol=1e-5)
     # A last round that is repeated for all begins where the first attempt ended.
     learner.train(after, second, THIRD, data(1))
-    assert learner._old.tolist() == [0, 1]
+    assert learner.old.tolist() == [0, 1]
 
 
 def test_hidden_concepts_make_each_round_a_task():
     learner = Lwf(LwfParams(), model(), place())
     state, _ = learner.train({}, start(), FIRST, data(0))
     state, _ = learner.train(state, start(), replace(FIRST, round=2), data(1))
-    assert learner._old.tolist() == [0, 1]
+    assert learner.old.tolist() == [0, 1]
     learner.train(state, start(), replace(FIRST, round=3), data(0))
-    assert learner._old.tolist() == [0, 1, 2, 3]
+    assert learner.old.tolist() == [0, 1, 2, 3]
 
 
 # ---------------------------------------------------------------- runs

@@ -6,7 +6,7 @@ import torch
 from fakes import run_in_process, summary_of, tiny
 from torch import nn
 
-from clients.replay.client import Replay
+from clients.replay import Replay
 from fcl_flower.algorithms.base import ClientContext, Params
 from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.algorithms.registry import algorithm
@@ -18,6 +18,7 @@ from fcl_flower.federation.codec import encode
 from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.setup import build
 from fcl_flower.setup.resolve import resolve
+from fcl_flower.training.distillation import hidden_features
 from fcl_flower.training.loop import Training
 from fcl_flower.training.tensors import load, snapshot
 from strategies.replay import ReplayParams
@@ -209,9 +210,11 @@ def test_the_penalty_takes_part_in_training():
         state, _ = learner.train({}, start(), FIRST, data(0))
         received = moved(start())
         learner.train(state, received, SECOND, data(1))
-        after = learner.hidden(data(1).train)
+        after = hidden_features(learner.model, data(1).train)
         load(learner.model, received["base"])
-        return float((after - learner.hidden(data(1).train)).square().mean())
+        return float(
+            (after - hidden_features(learner.model, data(1).train)).square().mean()
+        )
 
     assert distance(100.0) < 0.2 * distance(0.0)
 
@@ -237,7 +240,7 @@ def test_replay_reg_is_replay_with_a_strength_above_0():
     assert algorithm("replay").params({}).strength == 0
     assert algorithm("replay-reg").params({}).strength == 1
     sides = {algorithm(name).client for name in ("replay", "replay-reg")}
-    assert sides == {"clients.replay.client:Replay"}
+    assert sides == {"clients.replay:Replay"}
 
 
 def test_nothing_is_held_back_in_the_first_task():

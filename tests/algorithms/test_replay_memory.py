@@ -6,13 +6,19 @@ import numpy as np
 import pytest
 import torch
 
-from clients.replay.buffer import replay_samples, without_task
-from clients.replay.memory import remember
-from clients.replay.policies import drawn_order, herding_order, leverage_scores
+from fcl_flower.algorithms.exemplars import (
+    drawn_order,
+    herding_order,
+    leverage_scores,
+    remember,
+    replay_samples,
+    without_task,
+)
+from fcl_flower.algorithms.params import MemoryParams
 from fcl_flower.core.errors import ContractError
 from fcl_flower.data.examples import Examples
 from strategies.fedcbdr import FedCbdrParams
-from strategies.replay import MemoryParams, ReplayParams
+from strategies.replay import ReplayParams
 
 
 def examples(counts, start=0):

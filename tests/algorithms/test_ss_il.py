@@ -149,7 +149,7 @@ def test_a_class_belongs_to_the_task_in_which_it_was_first_met():
     after, _ = one.train(state, start(), FOURTH, TaskData(mixed, *task_rest(task)))
     assert after["memory/tasks"]["first"].tolist() == [0, 0, 1, 1, 2, -1]
     assert [classes.tolist() for classes in one._tasks] == [[0, 1], [2, 3]]
-    assert one._new.tolist() == [3, 4]
+    assert one.new.tolist() == [3, 4]
 
 
 def task_rest(task):
@@ -167,7 +167,7 @@ def test_a_task_that_comes_back_is_not_joined_with_its_own_samples():
     one = learner(8)
     state, _ = one.train({}, start(), FIRST, data(0))
     one.train(state, start(), AGAIN, data(0))
-    assert len(one._replayed.y) == 0
+    assert len(one.replayed.y) == 0
 
 
 def test_old_classes_make_room_when_a_task_ends():

@@ -10,7 +10,7 @@ from torch import nn
 
 from clients.target import Target as Client
 from fcl_flower.algorithms.base import ClientContext, Params
-from fcl_flower.algorithms.local_training import LocalTraining
+from fcl_flower.algorithms.local_training import LocalTraining, Turn
 from fcl_flower.algorithms.registry import algorithm
 from fcl_flower.core.errors import ConfigError, WireError
 from fcl_flower.core.types import TaskStage, Update
@@ -154,13 +154,19 @@ def test_samples_come_for_each_task_and_are_not_needed_for_a_prediction():
     assert torch.equal(client.predict(state, received, 1, x), expected)
 
 
+def batches_of(client, count):
+    received = start(**{SAMPLES: samples(count)})
+    client.begin(Turn({}, received, SECOND, data()))
+    return client._old.batches
+
+
 @pytest.mark.parametrize(("count", "batch", "parts"), [(7, 2, [3, 3, 1]), (2, 2, [1])])
 def test_an_epoch_takes_each_sample_once(count, batch, parts):
-    drawn = learner(batch=batch)._batches(count, 6, number=1)
+    drawn = batches_of(learner(batch=batch), count)
     taken = [next(drawn) for _ in range(math.ceil(count / parts[0]))]
     assert [len(rows) for rows in taken][: len(parts)] == parts
     assert sorted(torch.cat(taken).tolist()) == list(range(count))
-    again = learner(batch=batch)._batches(count, 6, number=1)
+    again = batches_of(learner(batch=batch), count)
     assert next(again).tolist() == taken[0].tolist()
 
 

@@ -22,8 +22,8 @@ from class_streams import (
 
 from clients import fedcbdr
 from clients.fedcbdr import FedCbdr
-from clients.replay.policies import leverage_scores
 from fcl_flower.algorithms.base import Params
+from fcl_flower.algorithms.exemplars import leverage_scores
 from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.training.tensors import load

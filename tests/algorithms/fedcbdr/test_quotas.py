@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from strategies.fedcbdr.quotas import evenly, in_proportion, quotas
+from strategies.fedcbdr import evenly, in_proportion, quotas
 
 
 @pytest.mark.parametrize(

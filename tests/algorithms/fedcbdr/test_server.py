@@ -7,8 +7,7 @@ from fcl_flower.algorithms.base import Params
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import TaskStage, Update
 from strategies.fedavg import FedAvg
-from strategies.fedcbdr import FedCbdrParams
-from strategies.fedcbdr.server import FedCbdr
+from strategies.fedcbdr import FedCbdr, FedCbdrParams
 
 DURING = TaskStage(round=1, task=0, starts_task=True, ends_task=False)
 LAST = TaskStage(round=2, task=0, starts_task=False, ends_task=True)

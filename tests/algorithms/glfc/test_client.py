@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from clients.glfc.client import Glfc
+from clients.glfc import Glfc
 from fcl_flower.algorithms.base import ClientContext, Params
 from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.errors import ConfigError
@@ -13,6 +13,7 @@ from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.federation.client import model_bytes
 from fcl_flower.models.heads import MultiHeadModel
+from fcl_flower.training.distillation import hidden_features
 from fcl_flower.training.loop import Training
 from fcl_flower.training.tensors import load, snapshot
 from strategies.glfc import GlfcParams
@@ -242,7 +243,7 @@ def test_what_is_shown_are_gradients_of_a_sample_of_each_class():
     made = learner(perturbation_steps=0)
     _, update = made.train(made.init(), start(), FIRST, data(0))
     examples = data(0).train
-    features = made.features(examples)
+    features = hidden_features(made.model, examples)
     unit = features / features.norm(dim=1, keepdim=True)
     places = []
     for label in (0, 1):

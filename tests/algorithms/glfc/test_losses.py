@@ -5,8 +5,14 @@ import pytest
 import torch
 from torch import nn
 
-from clients.glfc.losses import compensated, compensation_weights, relation_distilled
-from clients.glfc.prototypes import feature_spread, perturbed, prototypes
+from clients.glfc import (
+    compensated,
+    compensation_weights,
+    feature_spread,
+    perturbed,
+    prototypes,
+    relation_distilled,
+)
 from fcl_flower.data.examples import Examples
 from fcl_flower.models.heads import CLOSED, MultiHeadModel
 

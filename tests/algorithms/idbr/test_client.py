@@ -7,9 +7,7 @@ from encoders import saved
 from torch import nn
 from torch.nn.functional import one_hot
 
-from clients.idbr.client import Idbr
-from clients.idbr.exemplars import nearest_to_centres
-from clients.idbr.halves import swapped_halves
+from clients.idbr import Idbr, nearest_to_centres, swap_halves
 from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.core.schedule import derive
@@ -97,12 +95,12 @@ CUT = 2
 def always_two(monkeypatch):
     """Cut every text behind its second word."""
     cuts = lambda x: torch.full((len(x),), CUT)  # noqa: E731
-    monkeypatch.setattr("clients.idbr.client.drawn_cuts", cuts)
+    monkeypatch.setattr("clients.idbr.draw_cuts", cuts)
 
 
 def by_hand(network, x, y, tasks, old, weights, params, last):
     """Return the loss over texts in both orders, without the learner's parts."""
-    both = torch.cat([x, swapped_halves(x, torch.full((len(x),), CUT))])
+    both = torch.cat([x, swap_halves(x, torch.full((len(x),), CUT))])
     hidden, body = network.body(both), network.body
     generic, specific = hidden[:, :4], hidden[:, 4:]
     orders = torch.cat([torch.zeros(len(x)), torch.ones(len(x))]).long()
@@ -191,7 +189,7 @@ def test_the_old_model_is_that_of_the_start_of_the_task(encoder):
     again, _ = made.train(state, start(encoder, 0.2), THIRD, data(1))
     name = "heads.0.bias"
     expected = start(encoder, 0.1)["base"][name]
-    np.testing.assert_array_equal(made._teacher.base[name], expected)
+    np.testing.assert_array_equal(made.teacher.base[name], expected)
     assert again["memory/teacher"] == {}
 
 
@@ -220,14 +218,14 @@ def test_a_task_that_comes_again_is_held_near_what_is_received_then(encoder):
     made.train(state, start(encoder, 0.2), RETURN, data(0))
     name = "heads.0.bias"
     np.testing.assert_array_equal(
-        made._teacher.base[name], start(encoder, 0.2)["base"][name]
+        made.teacher.base[name], start(encoder, 0.2)["base"][name]
     )
 
 
 def test_a_client_that_lost_its_state_goes_on_from_what_it_receives(encoder):
     made = learner(encoder)
     state, update = made.train(made.init(), start(encoder, 0.1), THIRD, data(1))
-    assert not made._teacher.teaches
+    assert not made.teacher.teaches
     assert state["memory/classes"]["known"].tolist() == [2, 3]
     assert update.num_examples == 12
 

@@ -5,8 +5,7 @@ import pytest
 import torch
 from encoders import inputs, plain, saved
 
-from clients.idbr.exemplars import nearest_to_centres
-from clients.idbr.halves import drawn_cuts, swapped_halves
+from clients.idbr import draw_cuts, nearest_to_centres, swap_halves
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.models.encoder import DisentangledTransformer
 from fcl_flower.models.registry import DisentangledParams
@@ -24,21 +23,19 @@ TEXTS = torch.tensor(
 
 
 def test_halves_are_swapped_between_the_tokenizers_own_tokens():
-    found = swapped_halves(TEXTS, torch.tensor([1, 1, 1, 1]))
+    found = swap_halves(TEXTS, torch.tensor([1, 1, 1, 1]))
     assert found.tolist() == [
         [1, 6, 7, 8, 5, 2, 0],
         [1, 6, 5, 2, 0, 0, 0],
         [1, 5, 2, 0, 0, 0, 0],
         [1, 2, 0, 0, 0, 0, 0],
     ]
-    assert swapped_halves(TEXTS[:1], torch.tensor([3])).tolist() == [
-        [1, 8, 5, 6, 7, 2, 0]
-    ]
+    assert swap_halves(TEXTS[:1], torch.tensor([3])).tolist() == [[1, 8, 5, 6, 7, 2, 0]]
 
 
 def test_a_text_is_cut_anywhere_between_its_words():
     torch.manual_seed(0)
-    cuts = torch.stack([drawn_cuts(TEXTS) for _ in range(200)])
+    cuts = torch.stack([draw_cuts(TEXTS) for _ in range(200)])
     assert set(cuts[:, 0].tolist()) == {1, 2, 3}
     assert set(cuts[:, 1:].ravel().tolist()) == {1}
     assert abs((cuts[:, 0] == 2).float().mean() - 1 / 3) < 0.1

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from clients.podnet.client import PodNet
+from clients.podnet import PodNet
 from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from clients.podnet.local_similarity import LocalSimilarity, margin_loss
+from clients.podnet import LocalSimilarity, margin_loss
 from fcl_flower.models.heads import CLOSED, MultiHeadModel
 
 

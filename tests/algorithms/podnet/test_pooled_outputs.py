@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from clients.podnet.pooled_outputs import (
+from clients.podnet import (
     flat_distance,
     spatial_distance,
     stage_outputs,

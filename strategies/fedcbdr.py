@@ -1,4 +1,4 @@
-"""FedCBDR, server side: FedAvg, and what clients have to know to choose samples.
+"""FedCBDR: FedAvg, and what clients have to know to choose the samples that they keep.
 
 Qi et al., 2025, https://arxiv.org/abs/2507.07712. There clients send their features,
 each sample's turned by a random matrix, the server computes the singular value
@@ -10,16 +10,17 @@ samples: so here clients send their matrices of products, and no features at all
 from collections.abc import Mapping
 
 import numpy as np
+from pydantic import Field
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import ServerStrategy
+from fcl_flower.algorithms.base import Params, ServerStrategy
 from fcl_flower.algorithms.hooks import AsksClients, KnowsModel, RestoresClients
+from fcl_flower.algorithms.params import small_memory
+from fcl_flower.algorithms.registry import Algorithm
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
 from fcl_flower.core.update_checks import finite, same_tensors
-from strategies.fedcbdr import FedCbdrParams
-from strategies.fedcbdr.quotas import quotas
 from strategies.lorm.merging import symmetric
 
 BASE, GRAMS = "base", "grams"
@@ -30,6 +31,39 @@ SELECTION = "selection"
 
 MOST_EXAMPLES = 2**31
 _TOLERANCE = 1e-9
+
+
+class FedCbdrParams(Params):
+    """Hyper-parameters of class-wise balancing data replay.
+
+    The paper chooses temperatures from 0.8 to 0.9 and 1.1 to 1.2, weights from 1.1 to
+    1.4 and 0.7 to 0.9, by data set; of these the defaults, ours, are the mildest.
+    """
+
+    memory_samples: int = Field(200, ge=0)
+    """Samples of all tasks that a client keeps, in the mean over clients: one with more
+    samples of a class keeps more of it; 0 for none. The default is ours."""
+    old_weight: float = Field(1.1, ge=0)
+    """Weight of the loss of stored samples, at least 0."""
+    new_weight: float = Field(0.9, ge=0)
+    """Weight of the loss of new samples, at least 0."""
+
+    @override
+    def remarks(self, classes: int, clients: int) -> Mapping[str, str]:
+        return small_memory(self.memory_samples * clients, classes)
+
+
+ALGORITHM = Algorithm(
+    name="fedcbdr",
+    server="strategies.fedcbdr:FedCbdr",
+    client="clients.fedcbdr:FedCbdr",
+    params_type=FedCbdrParams,
+    summary="FedAvg with replay whose samples are balanced and chosen over all clients",
+    paper="Qi et al., 2025",
+    defaults={"data.datasets": "stdlib-docs", "scenario.name": "class-incremental"},
+    models=("transformer",),
+    needs_single_head=True,
+)
 
 
 class FedCbdr(ServerStrategy[FedCbdrParams], AsksClients, RestoresClients, KnowsModel):
@@ -123,10 +157,84 @@ class FedCbdr(ServerStrategy[FedCbdrParams], AsksClients, RestoresClients, Knows
 
 
 def _counts(state: Payload) -> dict[int, Array]:
-    """Return how many samples of each class clients have had, over all tasks."""
+    """Sum how many samples of each class clients have had, over all tasks."""
     found: dict[int, Array] = {}
     for group, arrays in state.items():
         if group.startswith(_COUNTS):
             for client, counts in arrays.items():
                 found[int(client)] = found.get(int(client), 0) + np.asarray(counts)
+    return found
+
+
+def quotas(counts: Mapping[int, Array], samples: int, seed: int) -> dict[int, Array]:
+    """Divide the room: how many samples of each class each client keeps.
+
+    The paper (section 3) draws a class's samples from those of all clients together.
+    Here each client draws its own, in proportion to how many it has, so that the server
+    knows of numbers alone.
+
+    Args:
+        counts: how many samples of each class a client has had, int64, shape
+            (classes,), by client.
+        samples: that a client keeps in the mean, at least 0.
+        seed: of the draw of those that keep one, where there are more classes than
+            samples.
+
+    Returns:
+        int64, shape (classes,), by client; no more than it has had. Two classes differ
+        by at most one in their sums, unless one of them has no more.
+    """
+    clients = sorted(counts)
+    held = np.array([counts[client] for client in clients], np.int64)
+    total, limits = samples * len(clients), held.sum(0)
+    order = np.random.default_rng(seed).permutation(len(limits))
+    present = order[limits[order] > 0]
+    wanted = np.zeros_like(limits)
+    if total < len(present):
+        wanted[present[:total]] = 1
+    else:
+        wanted = evenly(total, limits)
+    shares = [
+        in_proportion(int(number), held[:, label])
+        for label, number in enumerate(wanted)
+    ]
+    return dict(zip(clients, np.stack(shares, axis=1), strict=True))
+
+
+def evenly(total: int, limits: Array) -> Array:
+    """Divide a number as equally as limits allow; less if all limits are reached.
+
+    What does not divide goes to those with the highest limits; of equal ones to the
+    last.
+
+    Args:
+        total: at least 0.
+        limits: the largest values, int64, at least 0, shape (N,).
+    """
+    found = np.zeros_like(limits)
+    order = np.argsort(limits, kind="stable")
+    for place, index in enumerate(order):
+        share = (total - int(found.sum())) // (len(limits) - place)
+        found[index] = min(int(limits[index]), share)
+    return found
+
+
+def in_proportion(total: int, sizes: Array) -> Array:
+    """Divide a number nearly in proportion to sizes: by largest remainders.
+
+    Of equal remainders the first come first.
+
+    Args:
+        total: their sum, from 0 to that of ``sizes``.
+        sizes: int64, at least 0, shape (N,).
+    """
+    # Python's integers: sums and products of claimed numbers may be beyond 64 bits.
+    everything = sum(map(int, sizes))
+    if not everything:
+        return np.zeros_like(sizes)
+    products = [total * int(size) for size in sizes]
+    found = np.array([product // everything for product in products], np.int64)
+    left = np.array([product % everything for product in products], np.int64)
+    missing = total - int(found.sum())
+    found[np.argsort(-left, kind="stable")[:missing]] += 1
     return found

@@ -1,0 +1,310 @@
+"""GLFC, client side: old and new classes learn at one pace, taught by an old model.
+
+Dong et al., CVPR 2022, https://arxiv.org/abs/2203.11473, sections 3.2 and 3.3. The
+paper writes the losses with softmax probabilities and the divergence of the old model's
+from the new one's; the released code, whose form this is, has a sigmoid for each class
+and binary cross-entropies. Then the target of the second loss need not sum to 1, and
+its gradient is that of the divergence of each class.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits, normalize, one_hot
+from typing_extensions import override
+
+from fcl_flower.algorithms.base import ClientContext
+from fcl_flower.algorithms.exemplars import memory_seed, remember, replay_samples
+from fcl_flower.algorithms.local_training import Turn
+from fcl_flower.algorithms.rehearsal import Rehearsal
+from fcl_flower.core.schedule import derive
+from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
+from fcl_flower.data.examples import Examples
+from fcl_flower.models.heads import MultiHeadModel
+from fcl_flower.training.distillation import hidden_features, outputs
+from fcl_flower.training.tensors import arrays_of, dense, load, to_numpy, to_torch
+from strategies.glfc import GlfcParams
+from strategies.glfc.trainer import EncodingNetwork, sample_gradients
+
+PERTURBATION_RATE = 200.0
+"""Length of a perturbation step in gradients; ours. The released code has 0.2, by which
+nothing is hidden."""
+_LEAST = 1e-12
+
+
+class Glfc(Rehearsal[GlfcParams]):
+    """Minimise the compensated and the distilled loss over the task and the memory.
+
+    In the first task, and wherever there is no old model, only the compensated loss.
+
+    State besides: ``memory/old`` (the old model, which the server has chosen),
+    ``progress`` (``task``, how many the client has begun, by which the memory counts
+    where nobody tells; ``entropy`` of its predictions in the last round; ``old``,
+    uint8, (classes,): what the old model knows).
+    """
+
+    has_teacher = False
+    temporary = (*Rehearsal.temporary, "memory/old")
+    for_training = ("old", "meta/old", "prototypes")
+
+    def __init__(
+        self, params: GlfcParams, model: MultiHeadModel, context: ClientContext
+    ) -> None:
+        """Draw the encoding network, which is that of the server.
+
+        Raises:
+            ConfigError: samples are no images.
+        """
+        super().__init__(params, model, context)
+        network = EncodingNetwork(model.input_shape, model.classes, context.seed)
+        self._encoder = network.to(context.device)
+
+    @override
+    def init(self) -> Payload:
+        return {
+            "progress": {
+                "task": np.asarray(0),
+                "entropy": np.asarray(0.0),
+                "old": np.zeros(self.model.classes, np.uint8),
+            }
+        }
+
+    @override
+    def begin(self, turn: Turn) -> Examples:
+        stage, device = turn.stage, self.context.device
+        load(self.model, turn.received["base"])
+        self._progress, self._begins = self._advance(turn)
+        self._old_model = turn.state.get("memory/old", {})
+        if self._begins:
+            self._old_model = turn.received.get("old", {})
+        known = self.params.transition == "known"
+        self._task = stage.task if known else int(np.asarray(self._progress["task"]))
+        memory = self.memory(turn)
+        self.replayed = replay_samples(memory, device, without=self._task)
+        examples = self.mixed(turn)
+        self._new = torch.isin(examples.y, turn.data.train.y)
+        self._compensates = len(self.replayed.y) > 0
+        self._old = to_torch(self._progress["old"], device).bool()
+        self._taught: Tensor | None = None
+        if self._old_model:
+            load(self.model, self._old_model)
+            self._taught = outputs(self.model, examples).logits.sigmoid()
+        return examples
+
+    @override
+    def loss(
+        self, logits: Tensor, labels: Tensor, rows: Tensor, hidden: Tensor
+    ) -> Tensor:
+        logits = logits.float()
+        weights = torch.ones_like(logits[:, 0])
+        if self._compensates:
+            weights = compensation_weights(logits, labels, self._new[rows])
+        balanced = compensated(logits, labels, weights)
+        if self._taught is None:
+            return balanced
+        params, taught = self.params, self._taught[rows]
+        distilled = relation_distilled(logits, labels, taught, self._old)
+        return params.compensation * balanced + params.distillation * distilled
+
+    @override
+    def finish(
+        self, turn: Turn, state: Payload, update: Update
+    ) -> tuple[Payload, Update]:
+        examples = turn.data.train
+        self._features = hidden_features(self.model, examples)
+        state, update = super().finish(turn, state, update)
+        if self._begins and len(examples.y):
+            shown = self._prototypes(examples, turn.stage)
+            payload = {**update.payload, "prototypes": shown}
+            update = replace(update, payload=payload)
+        kept = {"progress": self._progress, "memory/old": self._old_model}
+        return {**state, **kept}, update
+
+    @override
+    def remember(self, turn: Turn) -> Arrays:
+        """Add samples of the task to the memory in each of its rounds."""
+        seed, features = memory_seed(self.context, self._task), self._features
+        return remember(
+            self.memory(turn),
+            turn.data.train,
+            self.params,
+            seed,
+            task=self._task,
+            features=to_numpy(features),
+        )
+
+    def entropy(self, examples: Examples) -> float:
+        """Compute the mean entropy of the predictions in nats."""
+        logits = outputs(self.model, examples).logits
+        return float(torch.special.entr(logits.softmax(1)).sum(1).mean())
+
+    def _advance(self, turn: Turn) -> tuple[dict[str, Array], bool]:
+        """Return where the client stands now, and whether a task begins."""
+        progress, examples = turn.state["progress"], turn.data.train
+        found = {name: np.asarray(dense(value)) for name, value in progress.items()}
+        begins = turn.stage.starts_task
+        if self.params.transition == "entropy" and len(examples.y):
+            entropy = self.entropy(examples)
+            begins = entropy - float(found["entropy"]) >= self.params.entropy_rise
+            found["entropy"] = np.asarray(entropy)
+        if begins:
+            found["task"] = np.asarray(int(found["task"]) + 1)
+            found["old"] = np.zeros(self.model.classes, np.uint8)
+            if "old" in turn.received:
+                found["old"] = np.array(dense(turn.received["meta/old"]["classes"]))
+        return found, begins
+
+    def _prototypes(self, examples: Examples, stage: TaskStage) -> Arrays:
+        """Return the gradients of a task's prototypes, one of each class."""
+        context, features = self.context, self._features
+        places = prototypes(features, examples.y)
+        chosen = Examples(examples.x[places], examples.y[places])
+        shown = perturbed(
+            self.model,
+            chosen,
+            feature_spread(features, examples.y),
+            noise=self.params.noise,
+            steps=self.params.perturbation_steps,
+            rate=PERTURBATION_RATE,
+            seed=derive(context.seed, "perturbation", context.client, stage.round),
+        )
+        return arrays_of(sample_gradients(self._encoder, shown, chosen.y))
+
+
+# ---- the two losses, on logits alone (equations 2 to 5)
+
+
+def compensation_weights(logits: Tensor, labels: Tensor, new: Tensor) -> Tensor:
+    """Weigh each sample of a batch, shape (batch,), without a gradient (2 to 4).
+
+    That is |G| / mean |G|, with the mean over the new or the old classes, whichever the
+    sample is of, so that both together weigh by their numbers; G is the gradient by the
+    logit of the label, its probability less 1.
+
+    Args:
+        logits: shape (batch, classes).
+        labels: int64, shape (batch,).
+        new: bool, shape (batch,): the sample is of a class of the present task.
+    """
+    own = logits.detach().gather(1, labels[:, None])[:, 0]
+    sizes = 1 - own.sigmoid()
+    means = torch.zeros_like(sizes)
+    for group in (new, ~new):
+        if group.any():
+            means[group] = sizes[group].mean()
+    return sizes / means.clamp(min=_LEAST)
+
+
+def compensated(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+    """Compute the mean weighted binary cross-entropy over samples and classes.
+
+    Args:
+        logits: shape (batch, classes).
+        labels: int64, shape (batch,).
+        weights: shape (batch,).
+    """
+    wanted = one_hot(labels, logits.shape[1]).to(logits.dtype)
+    entries = binary_cross_entropy_with_logits(logits, wanted, reduction="none")
+    return (weights[:, None] * entries).mean()
+
+
+def relation_distilled(
+    logits: Tensor, labels: Tensor, taught: Tensor, old: Tensor
+) -> Tensor:
+    """Compute the binary cross-entropy of what an old model says (equation 5).
+
+    Args:
+        logits: shape (batch, classes).
+        labels: int64, shape (batch,).
+        taught: probabilities of the old model, shape (batch, classes).
+        old: bool, shape (classes,): that model knows the class. Of the others the
+            target is the label.
+    """
+    wanted = one_hot(labels, logits.shape[1]).to(logits.dtype)
+    wanted = torch.where(old, taught, wanted)
+    return binary_cross_entropy_with_logits(logits, wanted)
+
+
+# ---- what a client shows of a task's classes (section 3.3)
+
+
+def prototypes(features: Tensor, labels: Tensor) -> Tensor:
+    """Find the sample of each class that is nearest to the mean of its class.
+
+    Features are divided by their length, as in the released code.
+
+    Args:
+        features: shape (N, d).
+        labels: int64, shape (N,).
+
+    Returns:
+        places, int64, ascending by class.
+    """
+    unit = normalize(features)
+    places = []
+    for label in torch.unique(labels):
+        of_class = (labels == label).nonzero()[:, 0]
+        own = unit[of_class]
+        places.append(of_class[(own - own.mean(0)).norm(dim=1).argmin()])
+    return torch.stack(places)
+
+
+def feature_spread(features: Tensor, labels: Tensor) -> Tensor:
+    """Compute the standard deviation of each feature within each class.
+
+    Args:
+        features: shape (N, d).
+        labels: int64, shape (N,).
+
+    Returns:
+        shape (classes that occur, d), ascending by class; 0 for a class of one sample.
+    """
+    return torch.stack(
+        [
+            features[labels == label].std(0, correction=0)
+            for label in torch.unique(labels)
+        ]
+    )
+
+
+def perturbed(
+    model: MultiHeadModel,
+    samples: Examples,
+    spread: Tensor,
+    *,
+    noise: float,
+    steps: int,
+    rate: float,
+    seed: int,
+) -> Tensor:
+    """Move images by steps down the loss, whose features have noise added.
+
+    x <- x - rate * grad_x L(h(phi(x) + noise * N(0, spread^2)), y) with the body phi,
+    the head h, and the binary cross-entropy L. So the paper; the released code leaves
+    the noise out.
+
+    Args:
+        model: evaluated, with a single head.
+        samples: N images and their labels.
+        spread: of the features of each sample's class, shape (N, d).
+        noise: the paper's gamma.
+        steps: how many; 0 returns the images themselves.
+        rate: of a step.
+        seed: of the noise.
+    """
+    model.eval()
+    draw = torch.Generator().manual_seed(seed)
+    head, x = model.heads[0], samples.x
+    wanted = one_hot(samples.y, model.classes).to(x.dtype)
+    for _ in range(steps):
+        x = x.detach().requires_grad_()
+        found = model.body(x)
+        drawn = torch.randn(found.shape, generator=draw).to(found.device)
+        logits = head(found + noise * spread * drawn)
+        # Each image has a loss of its own: their number shall not matter.
+        loss = binary_cross_entropy_with_logits(logits, wanted) * len(x)
+        (slope,) = torch.autograd.grad(loss, x)
+        x = x - rate * slope
+    return x.detach()

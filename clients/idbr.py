@@ -1,0 +1,205 @@
+"""IDBR: what is common to all tasks and what is not are held apart.
+
+Huang et al., NAACL 2021, https://arxiv.org/abs/2104.05489, sections 3.2 to 3.4, as
+FedET (Liu et al., IJCAI 2023) federates it: by averaging. The paper replays in every
+tenth batch; here the memory is trained on together with the task, as in `replay`.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from typing_extensions import override
+
+from fcl_flower.algorithms.base import ClientContext
+from fcl_flower.algorithms.exemplars import (
+    contains,
+    joined,
+    memory_seed,
+    remember,
+    rows_of,
+)
+from fcl_flower.algorithms.local_training import Turn
+from fcl_flower.algorithms.rehearsal import Rehearsal
+from fcl_flower.core.errors import refuse
+from fcl_flower.core.types import Array, Arrays
+from fcl_flower.data.examples import Examples, batches
+from fcl_flower.models.encoder import DisentangledTransformer
+from fcl_flower.models.heads import MultiHeadModel
+from fcl_flower.training.tensors import dense, load, to_numpy
+from strategies.idbr import IdbrParams
+
+_CHUNK = 64
+
+
+class Idbr(Rehearsal[IdbrParams]):
+    """Minimise four losses over the task's samples and those of the memory.
+
+    The cross-entropies of the label and of the order of a text's halves, over texts in
+    both orders; and from a client's second task on that of the task, over both orders
+    as well, and the squared distance of both spaces from those of the teacher, over
+    texts as they are.
+    """
+
+    def __init__(
+        self, params: IdbrParams, model: MultiHeadModel, context: ClientContext
+    ) -> None:
+        """Find the two spaces.
+
+        Raises:
+            ConfigError: the model has none.
+        """
+        super().__init__(params, model, context)
+        expected = "disentangled-transformer, whose two spaces IDBR trains"
+        self._body = model.body_of(DisentangledTransformer, expected)
+
+    @override
+    def begin(self, turn: Turn) -> Examples:
+        if turn.stage.task >= self._body.task.out_features:
+            raise refuse(
+                "model.max_tasks",
+                self._body.task.out_features,
+                f"at least {turn.stage.task + 1}, the tasks so far",
+            )
+        examples = super().begin(turn)
+        params, count = self.params, len(turn.data.train.y)
+        self._texts = examples.x
+        self._tasks = self._tasks_of(self.memory(turn), count, turn.stage.task)
+        weights = torch.full((len(examples.y),), params.new_weight)
+        weights[count:] = params.replayed_weight
+        self._weights = weights.to(self.context.device)
+        if self.teacher.teaches and len(examples.y):
+            load(self.model, self.teacher.base)
+            self._anchors = self._spaces(examples, self._body)
+        return examples
+
+    @override
+    def loss(
+        self, logits: Tensor, labels: Tensor, rows: Tensor, hidden: Tensor
+    ) -> Tensor:
+        params, width = self.params, self._body.width
+        texts = self._texts[rows]
+        other = self._body(swap_halves(texts, draw_cuts(texts)))
+        both = torch.cat([hidden, other])
+        said = torch.cat([logits, self.model.heads[0](other)])
+        swapped = torch.zeros(len(both), dtype=torch.int64, device=both.device)
+        swapped[len(rows) :] = 1
+        loss = cross_entropy(said, labels.repeat(2)) + params.order * cross_entropy(
+            self._body.order(both[:, :width]), swapped
+        )
+        if not self.teacher.teaches:
+            return loss
+        # Of its own order of concepts a client may have met later ones before.
+        so_far = int(self._tasks.max()) + 1
+        tasks = self._body.task(both[:, width:])[:, :so_far]
+        loss = loss + params.task * cross_entropy(tasks, self._tasks[rows].repeat(2))
+        return loss + self._distance(rows, hidden)
+
+    @override
+    def remember(self, turn: Turn) -> Arrays:
+        """Add samples of a task to the memory; a task counts once."""
+        memory, examples, task = self.memory(turn), turn.data.train, turn.stage.task
+        params, count = self.params, len(examples.y)
+        if not count or contains(memory, task):
+            return memory
+        fixed = params.budget == "fixed"
+        room = params.memory_samples if fixed else round(params.buffer_fraction * count)
+        if fixed and not room:
+            return memory
+        seed = memory_seed(self.context, task)
+        features = to_numpy(self._spaces(examples, self._body.pooled))
+        chosen = nearest_to_centres(features, max(1, room), seed)
+        if not fixed:
+            return joined(memory, rows_of(examples, chosen, task))
+        places = torch.from_numpy(chosen).to(examples.y.device)
+        best = Examples(examples.x[places], examples.y[places])
+        seen = features[chosen]
+        return remember(memory, best, params, seed, task=task, features=seen)
+
+    def _distance(self, rows: Tensor, hidden: Tensor) -> Tensor:
+        """Return how far both spaces are from those of the teacher, by weight."""
+        params, width = self.params, self._body.width
+        squares = (hidden - self._anchors[rows]).square() * self._weights[rows, None]
+        generic, specific = squares[:, :width].mean(), squares[:, width:].mean()
+        return params.generic * generic + params.specific * specific
+
+    def _tasks_of(self, memory: Arrays, new: int, task: int) -> Tensor:
+        """Return the task of each training sample, those of the memory last."""
+        of_memory = dense(memory["task"]).astype(np.int64) if memory else np.zeros(0)
+        tasks = np.concatenate([np.full(new, task), of_memory[of_memory != task]])
+        return torch.tensor(tasks, dtype=torch.int64, device=self.context.device)
+
+    def _spaces(
+        self, examples: Examples, seen_by: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        """Return what a part of the body makes of all examples, (N, D), evaluating."""
+        self.model.eval()
+        with torch.no_grad():
+            return torch.cat([seen_by(x) for x, _ in batches(examples, _CHUNK)])
+
+
+def nearest_to_centres(features: Array, count: int, seed: int) -> Array:
+    """Find the place of the sample nearest to each centre of k-means (section 3.4).
+
+    Args:
+        features: shape (N, d).
+        count: of clusters, at least 1; at most N count.
+        seed: of k-means.
+
+    Returns:
+        int64, ascending, one for each cluster.
+    """
+    # Imported here since it takes a second.
+    from sklearn.cluster import KMeans
+
+    points = np.asarray(features, np.float64)
+    # There are no more clusters than different points.
+    count = min(count, len(np.unique(points, axis=0)))
+    fitted = KMeans(count, n_init=10, random_state=seed % 2**32).fit(points)
+    places = []
+    for cluster, centre in enumerate(fitted.cluster_centers_):
+        members = np.flatnonzero(fitted.labels_ == cluster)
+        distances = np.square(points[members] - centre).sum(1)
+        places.append(members[distances.argmin()])
+    return np.sort(np.array(places, np.int64))
+
+
+# Section 3.2 has next sentence prediction within a text that is cut anywhere. There a
+# separator marks the cut in both orders; here neither has one, so that texts stay as
+# long as they are.
+
+
+def draw_cuts(x: Tensor) -> Tensor:
+    """Draw after how many words each text is cut: any number with words behind it.
+
+    From torch's own generator, which training has seeded. A text of one word is cut
+    behind it.
+
+    Args:
+        x: token numbers, shape (batch, tokens); see `swap_halves`.
+
+    Returns:
+        int64, shape (batch,), at least 1.
+    """
+    words = (x > 0).sum(1) - 2
+    places = torch.rand(len(x)).to(x.device) * (words - 1).clamp(min=1)
+    return 1 + places.long()
+
+
+def swap_halves(x: Tensor, cuts: Tensor) -> Tensor:
+    """Let texts begin with the words behind the cut.
+
+    The first and the last token, which are the tokenizer's own, stay where they are.
+
+    Args:
+        x: token numbers, shape (batch, tokens), 0 behind the end of a text.
+        cuts: int64, shape (batch,), at least 1.
+    """
+    lengths = (x > 0).sum(1)[:, None]
+    places = torch.arange(x.shape[1], device=x.device)[None]
+    words = (lengths - 2).clamp(min=1)
+    moved = 1 + (places - 1 + cuts[:, None]) % words
+    inside = (places >= 1) & (places < lengths - 1)
+    return x.gather(1, torch.where(inside, moved, places))

@@ -1,1 +1,0 @@
-"""IDBR, client side: what is common to all tasks and what is not are held apart."""

@@ -1,1 +1,0 @@
-"""Learning without forgetting, client side: the old model as a teacher."""

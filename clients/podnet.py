@@ -1,0 +1,297 @@
+"""PODNet: what a network sees of a sample may not move far, at any of its stages.
+
+Douillard et al., ECCV 2020, https://arxiv.org/abs/2004.13513, federated by averaging as
+FedET's tables have it (Liu et al., IJCAI 2023, section 4.1): the old model is the
+global one that came with the task. What follows the authors' code, where the paper
+leaves it open: proxies of old classes rest while a task is trained, and the balanced
+fine-tuning after it trains the proxies alone. They draw the proxies of a new class from
+the k-means of its features; here they are random and the same for all clients, since
+the centres of two clients have no common order in which they could be averaged.
+"""
+
+import copy
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cosine_similarity, normalize
+from typing_extensions import override
+
+from fcl_flower.algorithms.exemplars import replay_samples
+from fcl_flower.algorithms.hooks import ReplacesHeads
+from fcl_flower.algorithms.local_training import Fitted, Turn
+from fcl_flower.algorithms.rehearsal import Rehearsal, Teacher
+from fcl_flower.config.parsing import Params
+from fcl_flower.core.schedule import derive
+from fcl_flower.core.types import Arrays, Payload, Update
+from fcl_flower.data.examples import Examples
+from fcl_flower.models.heads import CLOSED, GrowingHead, MultiHeadModel
+from fcl_flower.training.distillation import hidden_features
+from fcl_flower.training.loop import Fit, fit
+from fcl_flower.training.tensors import load, snapshot, to_torch
+from strategies.podnet import PodNetParams
+
+BODY = "body."
+FINETUNE_RATE = 0.5
+"""Learning rate of the tuning as a multiple of the usual one."""
+
+
+class PodNet(Rehearsal[PodNetParams], ReplacesHeads):
+    """Minimise ``margin_loss + sqrt(seen / new) * (lambda_c spatial + lambda_f flat)``.
+
+    Seen and new are numbers of classes; there is no distillation in a client's first
+    task. Trained on are the task's samples and those of the memory together.
+    """
+
+    @override
+    @classmethod
+    def replace_heads(cls, model: MultiHeadModel, params: Params) -> None:
+        given = cast(PodNetParams, params)
+        model.heads = nn.ModuleList(
+            LocalSimilarity(model.features, model.classes, given.proxies, given.scale)
+            for _ in model.heads
+        )
+
+    @property
+    def head(self) -> "LocalSimilarity":
+        """The classifier."""
+        return cast(LocalSimilarity, self.model.heads[0])
+
+    @override
+    def begin(self, turn: Turn) -> Examples:
+        examples = super().begin(turn)
+        self._prepare(self.teacher)
+        self._x = self.inputs(examples.x)
+        return examples
+
+    @override
+    def fit(self, turn: Turn, examples: Examples) -> Fitted:
+        with stage_outputs(self.model.body) as self._maps:
+            return super().fit(turn, examples)
+
+    @override
+    def loss(
+        self, logits: Tensor, labels: Tensor, rows: Tensor, hidden: Tensor
+    ) -> Tensor:
+        margin = self.params.margin * self.head.scale
+        return margin_loss(logits, labels, margin) + self.penalty(rows, hidden)
+
+    @override
+    def penalty(self, rows: Tensor, hidden: Tensor) -> Tensor | float:
+        if self._old_body is None:
+            return 0.0
+        with torch.no_grad(), stage_outputs(self._old_body) as old_maps:
+            old_hidden = self._old_body(self._x[rows])
+        spatial = spatial_distance(self._maps, old_maps)
+        flat = flat_distance(hidden, old_hidden)
+        params = self.params
+        total = params.spatial_strength * spatial + params.flat_strength * flat
+        return self._weight * total
+
+    @override
+    def finish(
+        self, turn: Turn, state: Payload, update: Update
+    ) -> tuple[Payload, Update]:
+        state, update = super().finish(turn, state, update)
+        if turn.stage.ends_task and self.teacher.teaches:
+            update = self._finetune(state["memory"], update, turn.stage.task)
+        return state, update
+
+    def _prepare(self, teacher: Teacher) -> None:
+        """Take from a teacher what a round needs: body, weight and what rests."""
+        self._old_body: nn.Module | None = None
+        self.head.resting = None
+        if not teacher.teaches:
+            return
+        # A class that comes again is learned again.
+        resting = np.setdiff1d(teacher.old, teacher.new)
+        self.head.resting = to_torch(
+            np.isin(np.arange(self.model.classes), resting), self.context.device
+        )
+        self._weight = math.sqrt(len(teacher.known) / max(1, len(teacher.new)))
+        self._old_body = copy.deepcopy(self.model.body).eval()
+        load(self._old_body, _of_body(teacher.base))
+
+    def _finetune(self, memory: Arrays, update: Update, task: int) -> Update:
+        """Train the proxies on the kept samples, and send them."""
+        context, params, head = self.context, self.params, self.head
+        kept = replay_samples(memory, context.device)
+        if not len(kept.y) or not params.finetune_epochs:
+            return update
+        head.resting = None
+        margin = params.margin * head.scale.detach()
+        training = replace(
+            context.training,
+            epochs=params.finetune_epochs,
+            learning_rate=FINETUNE_RATE * context.training.learning_rate,
+        )
+        job = Fit(
+            parameters={"proxies": head.proxies},
+            objective=lambda hidden, y: margin_loss(head(hidden), y, margin),
+            examples=Examples(hidden_features(self.model, kept), kept.y),
+            training=training,
+            seed=derive(context.seed, "finetune", context.client, task),
+        )
+        fit(job)
+        learned = snapshot(self.model, self.model.shared_names())
+        return replace(update, payload={"base": learned})
+
+
+def _of_body(base: Arrays) -> Arrays:
+    """Return the tensors of the body alone, by their names in it."""
+    return {
+        name.removeprefix(BODY): tensor
+        for name, tensor in base.items()
+        if name.startswith(BODY)
+    }
+
+
+# ---- the local similarity classifier (equations 7 to 9)
+
+
+class LocalSimilarity(GrowingHead):
+    """Logits ``eta * y_c``, where y_c is the similarity of a feature h and class c.
+
+    A class is a few proxies, and a feature is compared with the nearest of them most.
+    With the cosines ``a_k = <theta_ck, h>`` of h and the K proxies of a class, ``y_c =
+    sum_k softmax(a)_k a_k``. The authors' code has ``2 a - 2``, minus the squared
+    distance of unit vectors, in the place of a; a sharper softmax is the difference.
+
+    Attributes:
+        proxies: theta, shape (classes, K, features).
+        scale: eta, shape (1,); learned.
+        resting: which classes have proxies that are not trained, bool, shape
+            (classes,); None for none.
+    """
+
+    resting: Tensor | None = None
+
+    def __init__(self, features: int, classes: int, proxies: int, scale: float) -> None:
+        """Draw the proxies from torch's generator, of length 1 in the mean square.
+
+        Args:
+            features: of what is classified.
+            classes: at least 1.
+            proxies: K of each class, at least 1.
+            scale: eta at the start, above 0.
+        """
+        super().__init__()
+        drawn = torch.randn(classes, proxies, features) / features**0.5
+        self.proxies = nn.Parameter(drawn)
+        self.scale = nn.Parameter(torch.tensor([scale]))
+
+    @override
+    def forward(self, x: Tensor) -> Tensor:
+        """Compute logits, shape (batch, classes), of features (batch, features)."""
+        theta: Tensor = self.proxies
+        if self.resting is not None:
+            theta = torch.where(self.resting[:, None, None], theta.detach(), theta)
+        cosines = torch.einsum(
+            "bd,ckd->bck", normalize(x, dim=1), normalize(theta, dim=2)
+        )
+        similarity = (cosines.softmax(2) * cosines).sum(2)
+        return self.hide(self.scale * similarity)
+
+
+def margin_loss(logits: Tensor, labels: Tensor, margin: Tensor | float) -> Tensor:
+    """Compute the mean of equation 9, the NCA loss with a margin and hinge.
+
+    ``max(0, log sum_{c != y} exp(z_c) - (z_y - margin))``: the right class is compared
+    with all others and not with itself. In the authors' code the margin is subtracted
+    from every class, and so from none, and nothing is cut off at 0; here it is as
+    printed.
+
+    Args:
+        logits: z, shape (batch, classes); those of closed classes count nothing.
+        labels: y, shape (batch,).
+        margin: delta in units of the logits.
+    """
+    own = labels[:, None]
+    others = logits.scatter(1, own, CLOSED).logsumexp(1)
+    return (others - logits.gather(1, own)[:, 0] + margin).relu().mean()
+
+
+# ---- pooled outputs distillation (equations 3 to 6)
+
+
+def stages(body: nn.Module) -> list[nn.Module]:
+    """List the parts of a body, one after the other, that have a 2-D convolution.
+
+    A part is a block or a layer; sequences are looked into. None of a body without
+    images.
+    """
+    found = []
+    for part in body.children():
+        if isinstance(part, nn.Sequential):
+            found += stages(part)
+        elif any(isinstance(module, nn.Conv2d) for module in part.modules()):
+            found.append(part)
+    return found
+
+
+@contextmanager
+def stage_outputs(body: nn.Module) -> Iterator[list[Tensor]]:
+    """Yield a list in which are, after each call of ``body``, the maps of that call.
+
+    These are what its `stages` return, of shape (batch, channels, height, width); what
+    has another shape is none. A body without maps leaves the list empty.
+    """
+    maps: list[Tensor] = []
+
+    def begin(module: nn.Module, given: object) -> None:
+        maps.clear()
+
+    def note(module: nn.Module, given: object, output: Tensor) -> None:
+        if output.ndim == 4:
+            maps.append(output)
+
+    handles = [body.register_forward_pre_hook(begin)]
+    handles += [stage.register_forward_hook(note) for stage in stages(body)]
+    try:
+        yield maps
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def spatial_distance(maps: Sequence[Tensor], old: Sequence[Tensor]) -> Tensor | float:
+    """Compute POD-spatial: the mean over stages and samples; 0 without any stage.
+
+    A map is summed over its width, and over its height; both sums together are one
+    vector. As in the authors' code, and not in equations 3 to 5, the values of a map
+    are squared before, the vector has length 1, and the distance is not squared.
+
+    Args:
+        maps: each of shape (batch, channels, height, width).
+        old: those of the old network, of the same shapes.
+    """
+    distances = [
+        torch.linalg.vector_norm(_pooled(new) - _pooled(before), dim=1).mean()
+        for new, before in zip(maps, old, strict=True)
+    ]
+    return torch.stack(distances).mean() if distances else 0.0
+
+
+def flat_distance(features: Tensor, old: Tensor) -> Tensor:
+    """Compute POD-flat, the mean over samples of 1 - cos(h, h_old).
+
+    This is half the squared distance of equation 6 between features of length 1, and
+    what the authors' code has.
+
+    Args:
+        features: shape (batch, features).
+        old: those of the old network.
+    """
+    return (1 - cosine_similarity(features, old, dim=1)).mean()
+
+
+def _pooled(maps: Tensor) -> Tensor:
+    """Return what is compared of maps, shape (batch, channels * (height + width))."""
+    energy = maps.square()
+    sums = [energy.sum(3).flatten(1), energy.sum(2).flatten(1)]
+    return normalize(torch.cat(sums, 1), dim=1)

@@ -1,1 +1,0 @@
-"""PODNet, client side."""

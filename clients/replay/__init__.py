@@ -1,1 +1,0 @@
-"""Replay of samples of old tasks, client side."""

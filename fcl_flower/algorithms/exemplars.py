@@ -1,0 +1,416 @@
+"""Exemplars: the samples that a client keeps of old tasks, and which of them stay.
+
+A memory is a group of a client's state. Its arrays have one length:
+
+- ``x``: the samples; documents are padded with 0 to the width of the widest.
+- ``y``: their labels.
+- ``task``: the number of each sample's task.
+- ``rank``, in a memory of a fixed size: the less, the longer a sample stays.
+- whatever else a method keeps of each sample.
+
+Integers are kept in the smallest type that holds them. `remember_fraction` keeps a
+fraction of each task, `remember` a number of samples or bytes in all. Nothing here
+depends on rounds: a task counts once.
+"""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+import numpy as np
+import torch
+
+from fcl_flower.algorithms.base import ClientContext
+from fcl_flower.algorithms.params import MemoryParams
+from fcl_flower.core.errors import ContractError
+from fcl_flower.core.schedule import derive
+from fcl_flower.core.types import Array, Arrays, TaskStage
+from fcl_flower.data.examples import Examples
+from fcl_flower.models.heads import MultiHeadModel
+from fcl_flower.training.distillation import hidden_features
+from fcl_flower.training.tensors import dense, to_numpy
+
+NOTHING: Final[Mapping[str, Array]] = MappingProxyType({})
+
+# ---- what is kept
+
+
+def remember_fraction(
+    memory: Arrays, examples: Examples, fraction: float, seed: int, *, task: int
+) -> Arrays:
+    """Add a task's share of samples to a memory; the rest stays as it is.
+
+    FedET's Sample Memory Module S (Liu et al., IJCAI 2023, sections 2 and 4.1): a
+    fraction gamma of the training samples, the same number for every class.
+
+    The share is ``fraction`` of the examples to the nearest integer, but at least
+    one of each of their classes. Within it, two classes differ by at most one sample,
+    unless one of them has no more. A task that is in the memory is not added again:
+    then, and where there are no examples, the memory is returned itself.
+
+    Args:
+        memory: of earlier tasks; empty at the start.
+        examples: N training samples of the task.
+        fraction: gamma, in (0, 1].
+        seed: of the draw.
+        task: its number.
+    """
+    if contains(memory, task) or not len(examples.y):
+        return memory
+    y = to_numpy(examples.y)
+    chosen = _balanced(y, dense(memory["y"]) if memory else y[:0], fraction, seed)
+    return joined(memory, rows_of(examples, chosen, task))
+
+
+def remember_task(
+    memory: Arrays,
+    examples: Examples,
+    params: MemoryParams,
+    model: MultiHeadModel,
+    context: ClientContext,
+    stage: TaskStage,
+    extras: Mapping[str, Array] = NOTHING,
+) -> Arrays:
+    """Add samples of a task to a memory of a fixed size when the task ends.
+
+    Until then old tasks have all the room. Methods with the same settings keep the same
+    samples, unless the policy looks at features.
+
+    Args:
+        memory: of earlier tasks; empty at the start.
+        examples: N training samples of the task.
+        params: budget and policy.
+        model: what the client has learned in the round.
+        context: of the client.
+        stage: of the round.
+        extras: see `remember`.
+    """
+    if not stage.ends_task or not len(examples.y):
+        return memory
+    features = None
+    if params.looks_at_features:
+        features = to_numpy(hidden_features(model, examples))
+    seed = memory_seed(context, stage.task)
+    return remember(
+        memory,
+        examples,
+        params,
+        seed,
+        task=stage.task,
+        features=features,
+        extras=extras,
+    )
+
+
+def memory_seed(context: ClientContext, task: int) -> int:
+    """Derive the seed of the samples that a client keeps of a task."""
+    return derive(context.seed, "sample-memory", context.client, task)
+
+
+def remember(
+    memory: Arrays,
+    examples: Examples,
+    params: MemoryParams,
+    seed: int,
+    *,
+    task: int,
+    features: Array | None = None,
+    gram: Array | None = None,
+    extras: Mapping[str, Array] = NOTHING,
+) -> Arrays:
+    """Add samples of a task to a memory, within its budget.
+
+    By the policy ``reservoir`` a sample's rank is a random number, and of all samples
+    so far those with the least stay: each has the same probability, as in Vitter's
+    reservoir sampling (ACM TOMS 1985), whatever comes in which order. By the others it
+    is the place of a sample in the order of its class, best first; of K samples for C
+    classes each class keeps its first K/C, as in iCaRL (Rebuffi et al., CVPR 2017,
+    algorithm 5). What does not divide evenly, or what a class with too few samples
+    leaves, goes to the others, so that the memory is full; iCaRL rounds K/C. Of more
+    classes than K the seed draws those that keep a sample, anew with each task.
+
+    Of a task that is in the memory already the samples are chosen anew where the
+    policy looks at features, which have changed since; otherwise the memory itself is
+    returned, as it is where there are no examples.
+
+    Args:
+        memory: of earlier tasks; empty at the start.
+        examples: N training samples of the task.
+        params: budget and policy.
+        seed: of the draw; the same in all rounds of a task.
+        task: its number.
+        features: of the examples, shape (N, d), for ``herding`` and ``leverage``.
+        gram: sum of the outer products of features for ``leverage``, shape (d, d), of
+            whatever samples are to be told apart; that of ``features`` itself if None.
+        extras: what else is kept of each example, by name: arrays of length N. The same
+            names for all tasks.
+
+    Raises:
+        ContractError: the policy needs features and there are none, or the names of
+            ``extras`` have changed.
+    """
+    if not len(examples.y):
+        return memory
+    if contains(memory, task) and not params.looks_at_features:
+        return memory
+    everything = np.arange(len(examples.y))
+    new = {
+        **rows_of(examples, everything, task),
+        **extras,
+        "rank": _ranks(to_numpy(examples.y), params, seed, features, gram),
+    }
+    both = joined(without_task(memory, task), new)
+    return rows_at(both, _staying(both, params, seed))
+
+
+def replay_samples(
+    memory: Arrays, device: str, *, without: int | None = None
+) -> Examples:
+    """Make a memory examples again: labels and words are int64.
+
+    Of an empty memory ``x`` has shape (0, 0), since the shape of samples is not known;
+    `fcl_flower.data.examples.concat` joins it with anything.
+
+    Args:
+        memory: of `remember` or `remember_fraction`.
+        device: torch device name.
+        without: a task whose samples are left out.
+    """
+    if not memory:
+        return Examples(torch.empty(0, 0), torch.empty(0, dtype=torch.int64))
+    if without is not None:
+        memory = without_task(memory, without)
+    x, y = dense(memory["x"]), dense(memory["y"])
+    if x.dtype.kind in "iu":
+        x = x.astype(np.int64)
+    return Examples(
+        torch.tensor(x, device=device),
+        torch.tensor(y.astype(np.int64), device=device),
+    )
+
+
+# ---- rows of a memory
+
+
+def rows_of(examples: Examples, chosen: Array, task: int) -> dict[str, Array]:
+    """Give some samples of a task the form of a memory.
+
+    Args:
+        examples: of the task.
+        chosen: their places, int64, in the order in which they are kept.
+        task: its number.
+    """
+    places = torch.from_numpy(chosen).to(examples.y.device)
+    return {
+        "x": to_numpy(examples.x[places]),
+        "y": to_numpy(examples.y[places]),
+        "task": np.full(len(chosen), task),
+    }
+
+
+def joined(memory: Arrays, new: Mapping[str, Array]) -> Arrays:
+    """Append rows to a memory, which may be empty.
+
+    Raises:
+        ContractError: the new arrays have other names.
+    """
+    if not memory:
+        return {name: _small(values) for name, values in new.items()}
+    if memory.keys() != new.keys():
+        raise ContractError(
+            f"replay buffer: got arrays {sorted(new)}, expected {sorted(memory)}"
+        )
+    old = {name: dense(values) for name, values in memory.items()}
+    widest = max(old["x"].shape[-1], new["x"].shape[-1])
+    both = {name: (old[name], _small(new[name])) for name in new}
+    both["x"] = (_padded(both["x"][0], widest), _padded(both["x"][1], widest))
+    # Of two types of integers NumPy takes the smallest that holds both.
+    return {name: np.concatenate(parts) for name, parts in both.items()}
+
+
+def rows_at(memory: Arrays, chosen: Array) -> Arrays:
+    """Select rows of a memory, by their places or by a mask."""
+    return {name: dense(values)[chosen] for name, values in memory.items()}
+
+
+def without_task(memory: Arrays, task: int) -> Arrays:
+    """Select the rows of a memory that are not of ``task``."""
+    return rows_at(memory, dense(memory["task"]) != task) if memory else memory
+
+
+def contains(memory: Arrays, task: int) -> bool:
+    """Tell whether there are samples of ``task`` in a memory."""
+    return bool(memory) and task in dense(memory["task"])
+
+
+def _small(values: Array) -> Array:
+    """Return integers in the smallest type that holds them; others as they are."""
+    if values.dtype.kind not in "iu":
+        return values
+    ends = (np.min_scalar_type(end) for end in (values.min(), values.max()))
+    return values.astype(np.result_type(*ends))
+
+
+def _padded(x: Array, width: int) -> Array:
+    missing = width - x.shape[-1]
+    return np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, missing)]) if missing else x
+
+
+# ---- which samples stay
+
+
+def herding_order(features: Array, count: int) -> Array:
+    """Choose ``count`` samples whose mean is nearest to that of all, greedily.
+
+    Rebuffi et al., CVPR 2017, https://arxiv.org/abs/1611.07725, algorithm 4: the k-th
+    is ``argmin_x |mu - (phi(x) + sum_{j<k} phi(p_j)) / k|``. Features are divided by
+    their length first, as in section 2.1 there, and their mean is not, as in the
+    authors' code. That may draw a sample again, which then moves the mean twice; here
+    each comes once.
+
+    Args:
+        features: of one class, shape (n, d).
+        count: how many are asked for.
+
+    Returns:
+        int64, shape (min(count, n),): places, best first.
+    """
+    unit = _normalized(np.asarray(features, np.float64))
+    mean = unit.mean(0) if len(unit) else unit.sum(0)
+    total, left = np.zeros_like(mean), np.ones(len(unit), bool)
+    chosen = []
+    for k in range(1, min(count, len(unit)) + 1):
+        distance = np.linalg.norm(mean - (unit + total) / k, axis=1)
+        best = int(np.where(left, distance, np.inf).argmin())
+        left[best] = False
+        total += unit[best]
+        chosen.append(best)
+    return np.array(chosen, np.int64)
+
+
+def leverage_scores(features: Array, gram: Array) -> Array:
+    """Compute ``tau_j = x_j^T G^+ x_j`` of each sample, shape (n,), at least 0.
+
+    The squared length of a sample's row in U of the singular value decomposition X =
+    U S V^T, if G = X^T X is over all samples: FedCBDR (2025),
+    https://arxiv.org/abs/2507.07712, takes it from U; that G is enough is our remark.
+
+    Args:
+        features: shape (n, d).
+        gram: G, shape (d, d), symmetric.
+    """
+    x = np.asarray(features, np.float64)
+    inverse = np.linalg.pinv(np.asarray(gram, np.float64), hermitian=True)
+    found: Array = np.einsum("nd,de,ne->n", x, inverse, x)
+    return np.maximum(found, 0.0)
+
+
+def drawn_order(weights: Array, rng: np.random.Generator) -> Array:
+    """Draw samples without replacement, int64, shape (n,): their places in that order.
+
+    At each draw a sample's probability is its weight over that of all that are left
+    (Efraimidis and Spirakis, Information Processing Letters 2006: the order of
+    ``-log(u) / w``). Those without weight come last.
+
+    Args:
+        weights: at least 0, shape (n,).
+        rng: from which one number is drawn for each sample.
+    """
+    waits = -np.log1p(-rng.random(len(weights)))
+    keys = np.full(len(weights), np.inf)
+    np.divide(waits, weights, out=keys, where=np.asarray(weights) > 0)
+    order: Array = np.argsort(keys, kind="stable")
+    return order
+
+
+def ranks_by_class(labels: Array, order: Callable[[Array], Array]) -> Array:
+    """Number the samples of each class in some order.
+
+    Args:
+        labels: shape (N,).
+        order: from the places of a class's samples, ascending, to which of them come,
+            first to last; who does not comes after all who do.
+
+    Returns:
+        int64, shape (N,): from 0 in each class, N for those who do not come.
+    """
+    ranks = np.full(len(labels), len(labels))
+    for label in np.unique(labels):
+        of_class = np.flatnonzero(labels == label)
+        chosen = order(of_class)
+        ranks[of_class[chosen]] = np.arange(len(chosen))
+    return ranks
+
+
+def turns_by_class(memory: Arrays) -> Array:
+    """Number the rows of each class of a memory by their ranks, shape (N,)."""
+    labels, ranks = dense(memory["y"]), dense(memory["rank"])
+    return ranks_by_class(labels, lambda rows: np.argsort(ranks[rows], kind="stable"))
+
+
+def _normalized(features: Array) -> Array:
+    length = np.linalg.norm(features, axis=1, keepdims=True)
+    unit: Array = features / np.where(length > 0, length, 1.0)
+    return unit
+
+
+def _balanced(y: Array, present: Array, fraction: float, seed: int) -> Array:
+    """Return positions of the samples to keep, ascending.
+
+    What does not divide evenly goes to the classes of which the memory has least.
+    """
+    rng = np.random.default_rng(seed)
+    labels = rng.permutation(np.unique(y))
+    held = np.array([np.count_nonzero(present == label) for label in labels])
+    labels = labels[np.argsort(held, kind="stable")]
+    places = [rng.permutation(np.flatnonzero(y == label)) for label in labels]
+    wanted = max(round(fraction * len(y)), len(labels))
+    # One sample of each class after the other, until there are enough.
+    ranks = np.concatenate([np.arange(len(place)) for place in places])
+    dealt = np.argsort(ranks, kind="stable")[:wanted]
+    return np.sort(np.concatenate(places)[dealt])
+
+
+def _ranks(
+    y: Array,
+    params: MemoryParams,
+    seed: int,
+    features: Array | None,
+    gram: Array | None,
+) -> Array:
+    rng = np.random.default_rng(seed)
+    if params.memory_policy == "reservoir":
+        return rng.random(len(y))
+    weights = np.ones(len(y))
+    if params.looks_at_features:
+        if features is None:
+            raise ContractError(
+                f"replay memory: got no features, expected some for "
+                f"{params.memory_policy}"
+            )
+        if params.memory_policy == "herding":
+            room = params.memory_samples
+            return ranks_by_class(y, lambda rows: herding_order(features[rows], room))
+        seen = np.asarray(features, np.float64)
+        weights = leverage_scores(seen, seen.T @ seen if gram is None else gram)
+    return ranks_by_class(y, lambda rows: drawn_order(weights[rows], rng))
+
+
+def _staying(memory: Arrays, params: MemoryParams, seed: int) -> Array:
+    """Return the places of the rows that the budget allows, ascending."""
+    labels = dense(memory["y"])
+    room = min(params.memory_samples, len(labels))
+    if params.memory_bytes:
+        a_row = sum(dense(values)[0].nbytes for values in memory.values())
+        room = min(room, params.memory_bytes // a_row)
+    if params.memory_policy == "reservoir":
+        order = np.argsort(dense(memory["rank"]), kind="stable")
+        return np.sort(order[:room])
+    # One sample of each class after the other, until there are enough.
+    turns = turns_by_class(memory)
+    classes, places = np.unique(labels, return_inverse=True)
+    if room < len(classes):
+        # By a number of each class: a task that is remembered again draws the same.
+        keys = [derive(seed, "kept-classes", label) for label in classes.tolist()]
+        places = np.argsort(np.argsort(keys))[places]
+    return np.sort(np.lexsort((places, turns))[:room])

@@ -1,0 +1,201 @@
+"""Rehearsal: local training beside old samples, taught by an old model.
+
+What class-incremental methods have in common. A memory of old samples is trained on
+together with the task (`fcl_flower.algorithms.exemplars`); the teacher says what was
+known before the task. It is the global model as a client received it in its first round
+of a task, and the classes that it has learned by then. A client that trains on a task
+later than others meets in it what these have learned.
+"""
+
+from typing import ClassVar, NamedTuple, Self, cast
+
+import numpy as np
+from torch import Tensor
+from typing_extensions import override
+
+from fcl_flower.algorithms.base import P
+from fcl_flower.algorithms.exemplars import remember_task, replay_samples
+from fcl_flower.algorithms.local_training import LocalTraining, Turn
+from fcl_flower.algorithms.params import MemoryParams
+from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
+from fcl_flower.data.examples import Examples, concat
+from fcl_flower.models.heads import Head, MultiHeadModel
+from fcl_flower.training.distillation import Outputs, outputs
+from fcl_flower.training.tensors import dense, load, to_numpy, to_torch
+
+MODEL, CLASSES = "memory/teacher", "memory/classes"
+_GOES_ON = -1
+"""In place of the round in which a client's task has ended."""
+
+
+class Rehearsal(LocalTraining[P]):
+    """Train on a task's samples and those of a memory, beside a teacher.
+
+    `begin` sets what a loss needs; a method adds to it what the teacher shall be asked.
+    `remember` says what is kept.
+
+    State beside that of `LocalTraining`: the memory, and that of `Teacher`, which the
+    client keeps over the rounds of a task.
+
+    Class attributes:
+        memory_group: the group of the state with the memory; None for no memory.
+        has_teacher: a teacher is kept.
+
+    Attributes:
+        replayed: samples of the memory that are not of the task.
+        teacher: of the round.
+        old: int64, the teacher's classes.
+        new: int64, the classes that labels teach.
+        known: int64, all classes so far.
+    """
+
+    temporary = (*LocalTraining.temporary, MODEL)
+    memory_group: ClassVar[str | None] = "memory"
+    has_teacher: ClassVar[bool] = True
+
+    replayed: Examples
+    teacher: "Teacher"
+    old: Tensor
+    new: Tensor
+    known: Tensor
+
+    @override
+    def begin(self, turn: Turn) -> Examples:
+        device, stage, train = self.context.device, turn.stage, turn.data.train
+        self.replayed = replay_samples(self.memory(turn), device, without=stage.task)
+        if self.has_teacher:
+            received = self.teaching(turn)
+            teacher = Teacher.of_task(turn.state, received, stage, self.model, train.y)
+            self.teacher = teacher
+            self.old, self.new, self.known = (
+                to_torch(classes, device)
+                for classes in (teacher.old, teacher.new, teacher.known)
+            )
+        return self.mixed(turn)
+
+    @override
+    def finish(
+        self, turn: Turn, state: Payload, update: Update
+    ) -> tuple[Payload, Update]:
+        if self.has_teacher:
+            state = {**state, **self.teacher.kept(turn.stage)}
+        if self.memory_group is not None:
+            state = {**state, self.memory_group: self.remember(turn)}
+        return state, update
+
+    # ---- what a method may change
+
+    def mixed(self, turn: Turn) -> Examples:
+        """Join a task's samples with those that are replayed, which come last."""
+        return concat([turn.data.train, self.replayed])
+
+    def teaching(self, turn: Turn) -> Arrays:
+        """Choose what teaches if a task begins: the model that was received."""
+        return turn.received["base"]
+
+    def remember(self, turn: Turn) -> Arrays:
+        """Choose what is kept after a round, by the policy of `MemoryParams`."""
+        params, examples = cast(MemoryParams, self.params), turn.data.train
+        memory, model, context = self.memory(turn), self.model, self.context
+        return remember_task(memory, examples, params, model, context, turn.stage)
+
+    # ---- what a method may ask
+
+    def memory(self, turn: Turn) -> Arrays:
+        """Take the memory out of the state before the round."""
+        return turn.state.get(self.memory_group or "", {})
+
+    def ask_teacher(self, examples: Examples) -> Outputs | None:
+        """Let the teacher answer samples; None where it knows no class, or for none."""
+        if not (self.teacher.teaches and len(examples.y)):
+            return None
+        load(self.model, self.teacher.base)
+        return outputs(self.model, examples)
+
+
+class Teacher(NamedTuple):
+    """The model before a task; all labels are places in the single head, ascending.
+
+    Attributes:
+        base: its tensors; none where there is no old class.
+        old: int64, the classes of earlier tasks. Of a growing head those that it had;
+            of another one those that the client itself has met.
+        new: int64, the classes that labels teach: those of the task. A class that comes
+            again is an old one too; those of a task that the client was left out of
+            are new ones to it.
+    """
+
+    base: Arrays
+    old: Array
+    new: Array
+
+    @classmethod
+    def of_task(
+        cls,
+        state: Payload,
+        received: Arrays,
+        stage: TaskStage,
+        model: MultiHeadModel,
+        labels: Tensor,
+    ) -> Self:
+        """Find the teacher of a round: a new one where a task begins.
+
+        That is for the client to say: if its first reply was lost, the server takes the
+        next round for the first, but what this client has learned of the task since is
+        nothing old.
+
+        Args:
+            state: of the client, with what `kept` returned in earlier rounds.
+            received: tensors of the global model of the round.
+            stage: of the round.
+            model: whose single head may grow.
+            labels: of the task's training samples, shape (N,).
+        """
+        kept = {name: dense(a) for name, a in state.get(CLASSES, {}).items()}
+        known = kept.get("known", np.empty(0, np.int64))
+        starts = begins_task(state, stage)
+        old = known if starts else kept["old"]
+        # A last round that is repeated has the model no more.
+        model_before = {} if starts else state.get(MODEL, {})
+        base = model_before or received
+        since = np.setdiff1d(np.union1d(known, open_classes(model)), old)
+        new = np.union1d(since, to_numpy(labels)).astype(np.int64)
+        return cls(base if len(old) else {}, old, new)
+
+    @property
+    def known(self) -> Array:
+        """All classes so far, int64, ascending."""
+        return np.union1d(self.old, self.new)
+
+    @property
+    def teaches(self) -> bool:
+        """That there is anything that it knows."""
+        return len(self.old) > 0
+
+    def kept(self, stage: TaskStage) -> Payload:
+        """Give what the client keeps of it: after a task, all but the model."""
+        ended = stage.round if stage.ends_task else _GOES_ON
+        task, end = (np.asarray(number, np.int32) for number in (stage.task, ended))
+        classes = {"known": self.known, "old": self.old, "task": task, "ended": end}
+        return {MODEL: {} if stage.ends_task else self.base, CLASSES: classes}
+
+
+def begins_task(state: Payload, stage: TaskStage) -> bool:
+    """Tell whether a client that has kept a teacher begins a task, or comes back.
+
+    Args:
+        state: of the client, with what `Teacher.kept` returned in earlier rounds.
+        stage: of the round; one that is repeated has its number again.
+    """
+    kept = state.get(CLASSES, {})
+    if "task" not in kept or int(dense(kept["task"])) != stage.task:
+        return True
+    return int(dense(kept["ended"])) not in (_GOES_ON, stage.round)
+
+
+def open_classes(model: MultiHeadModel) -> Array:
+    """List the classes that a growing head has so far; none of another head."""
+    closed = cast(Head, model.heads[0]).closed
+    if closed is None:
+        return np.empty(0, np.int64)
+    return np.flatnonzero(~to_numpy(closed))
