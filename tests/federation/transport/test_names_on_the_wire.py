@@ -54,7 +54,7 @@ def seen(folder, **values):
             *(METRICS | ADAPTERS, SCORES),
         ),
     ],
-    ids=str,
+    ids=["fedavg", "per class", "example privacy", "scaffold", "fedweit"],
 )
 def test_training_has_these_names(tmp_path, settings, down, up, metrics, scores):
     found = seen(tmp_path, **settings)
