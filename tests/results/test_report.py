@@ -346,9 +346,12 @@ def test_settings_have_the_names_of_the_configuration(run):
         "machine": "Linux",
     }
     remarks = {"word vectors": "trained here on 11,314 texts"}
+    privacy = {"unit": "client", "observer": "server", "budget": 8.0, "epsilon": 1.5}
+    privacy |= {"noise_multiplier": 1.0, "clip": 1.0, "delta": 1e-5}
     edit(
         run,
         "summary.json",
+        privacy=privacy,
         training=training,
         environment=found,
         remarks=remarks,
@@ -373,8 +376,13 @@ def test_settings_have_the_names_of_the_configuration(run):
     assert wanted.items() <= rows.items()
     assert wanted.keys() <= RunConfig().flat().keys()
     further = {"strategy.kappa": "0.3", "strategy.nested.deep": "true", **remarks}
+    further |= {"privacy.unit": "client", "privacy.epsilon": "8.0"}
     assert further.items() <= rows.items()
     assert {"date": "2026-01-02", "versions.torch": "none"}.items() <= rows.items()
+    assert tiles(page)["Differential privacy"] == [
+        "ε = 1.5",
+        "at δ = 1e-05, of a budget of 8; hides all data of a client from the server",
+    ]
     assert words(page.find(".//pre")) == "fcl run studies/overlapped.toml --seed 1"
     foot = words(page.find("body/footer"))
     assert "Run: 2026-01-02, commit abc, Linux. Made from" in foot

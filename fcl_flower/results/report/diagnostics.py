@@ -108,7 +108,7 @@ def _clusterings(one: Points, record: Record) -> Iterator[Section]:
     The measures are those of Concept Matching (Jiang et al., 2025, tables II and III).
     """
     frames = one.frames
-    names = [task.name for task in record.tasks[0]]
+    names = record.scenario.concepts
     last = next((f for f in reversed(frames) if f.clusters > 1), frames[-1])
     known = [frame for frame in frames if frame.concept]
     yield Section(

@@ -212,8 +212,6 @@ td.n { white-space: nowrap; }
 .scenario td:first-child { min-width: 0; }
 td small { display: block; line-height: 1.35; color: var(--muted); }
 .settings td { overflow-wrap: anywhere; }
-.under-way td { white-space: nowrap; }
-.choices { margin-top: 1.25rem; }
 pre { padding: .8rem 1rem; background: var(--panel); border-radius: 6px;
   overflow-x: auto; font-size: .87rem; }
 a { color: var(--accent); }

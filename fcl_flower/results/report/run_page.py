@@ -42,6 +42,11 @@ NOTICEABLE = 0.0005
 """A difference below this is 0.000 on the page and is not called one."""
 ELSEWHERE = {"head": "model", "client_fraction": "federation"}
 """Sections of those keys of a summary's ``training`` that are of another one."""
+PRIVACY = {
+    **{key: key for key in ("unit", "noise_multiplier", "clip", "delta", "observer")},
+    "budget": "epsilon",
+}
+"""Settings of differential privacy, by their key in a summary."""
 KINDS = {
     "base": "var(--c0)",
     "adapters": "var(--c1)",
@@ -106,7 +111,7 @@ def _body(record: Record) -> Iterator[Block]:
     hidden = record.about.hidden
     yield from map(Verdict, _headlines(record))
     progress = [] if record.progress is None else _progress(record, record.progress)
-    yield Tiles([*progress, *_tiles(record.summary)])
+    yield Tiles([*progress, *_tiles(record.summary, record.finished)])
     yield from _accuracy(record)
     yield from _clients_and_classes(record)
     yield from _rounds(record)
@@ -197,28 +202,24 @@ def _progress(record: Record, progress: Progress) -> Iterator[Tile]:
     yield "Not used", str(unused), what
 
 
-def _tiles(summary: Summary) -> Iterator[Tile]:
+def _tiles(summary: Summary, finished: bool) -> Iterator[Tile]:
     """List the headline figures that are known."""
     for one in wording.MEASURES:
         value = one.of(summary)
-        if value is None or (
-            one.key == wording.BEFORE and value == summary.average_accuracy
-        ):
+        repeated = one.key == wording.BEFORE and value == summary.average_accuracy
+        if value is None or repeated or not (value or finished):
             continue
         meaning = one.meaning.format(noun=wording.noun(summary))
         yield one.name, one.show(value), meaning
     if (privacy := summary.privacy) is not None:
-        hidden = {
-            "client": "all data of a client",
-            "example": "one example of a client",
-        }
+        hidden = "all data" if privacy.unit == "client" else "one example"
         budget = f", of a budget of {privacy.budget:g}" if privacy.budget else ""
         observer = "the server" if privacy.observer == "server" else "other clients"
         yield (
             "Differential privacy",
             f"ε = {privacy.epsilon:.3g}",
-            f"at δ = {privacy.delta:g}{budget}; hides {hidden[privacy.unit]} from "
-            f"{observer}",
+            f"at δ = {privacy.delta:g}{budget}; hides {hidden} of a client "
+            f"from {observer}",
         )
 
 
@@ -271,11 +272,10 @@ def _accuracy(record: Record) -> Iterator[Section]:
 def _over_rounds(record: Record) -> list[Part]:
     rounds, accuracy = record.evaluations()
     by_concept = measures.mean_measured(accuracy, axis=1)
+    names = record.scenario.concepts
     series = [
-        Series(one.name, rounds.tolist(), column, charts.category_colour(k))
-        for k, (one, column) in enumerate(
-            zip(record.tasks[0], by_concept.T, strict=True)
-        )
+        Series(names[k], rounds.tolist(), column, charts.category_colour(k))
+        for k, column in enumerate(by_concept.T)
         if not np.isnan(column).all()
     ]
     what = "Accuracy per concept over rounds"
@@ -311,14 +311,9 @@ def _forgetting(accuracy: Accuracy) -> list[Part]:
     colours = ["var(--c4)" if mean > 0 else "var(--c2)" for mean in means]
     # Above some ten clients the dots would merge into bars of their own.
     clients = per_client if len(per_client) <= MULTIPLES else per_client[:0]
-    chart = BarChart(
-        "Forgetting of every task",
-        "task",
-        [Series("mean", tasks, means, colours)],
-        "forgetting",
-        [Series(f"client {c}", tasks, values) for c, values in enumerate(clients)],
-    )
-    return [chart]
+    bars = [Series("mean", tasks, means, colours)]
+    dots = [Series(f"client {c}", tasks, values) for c, values in enumerate(clients)]
+    return [BarChart("Forgetting of every task", "task", bars, "forgetting", dots)]
 
 
 def _triangle(
@@ -441,35 +436,26 @@ def _rounds(record: Record) -> Iterator[Section]:
 
 
 def _curves(rounds: Sequence[Round]) -> list[Part]:
+    at, tasks = [one.round for one in rounds], [one.task for one in rounds]
+    failed = [one.round for one in rounds if one.failed]
+    curves = {
+        "Validation accuracy": ([one.valid_accuracy for one in rounds], "var(--c2)"),
+        "Training loss": ([one.loss for one in rounds], "var(--c1)"),
+    }
     found: list[Part] = []
-    for name, key, colour in (
-        ("Validation accuracy", "valid_accuracy", "var(--c2)"),
-        ("Training loss", "loss", "var(--c1)"),
-    ):
-        values = np.array([getattr(one, key) for one in rounds], np.float64)
-        if np.isnan(values).all():
-            continue
-        line = Series(name.lower(), [one.round for one in rounds], values, colour)
-        chart = LineChart(
-            name,
-            "round",
-            [line],
-            name.lower(),
-            [one.task for one in rounds],
-            [one.round for one in rounds if one.failed],
-        )
-        found.append(chart)
+    for what, (values, colour) in curves.items():
+        name, line = what.lower(), np.array(values, np.float64)
+        if not np.isnan(line).all():
+            series = [Series(name, at, line, colour)]
+            found.append(LineChart(what, "round", series, name, tasks, failed))
     return found
 
 
 def _traffic(record: Record) -> list[Part]:
-    up, down = record.summary.bytes_by_kind.up, record.summary.bytes_by_kind.down
-    ways = [
-        up,
-        down,
-        *(way for r in record.rounds for way in (r.bytes_up, r.bytes_down)),
-    ]
-    present = {kind for way in ways for kind, count in way.items() if count}
+    whole = record.summary.bytes_by_kind
+    counts = [whole.up, whole.down]
+    counts += [way for one in record.rounds for way in (one.bytes_up, one.bytes_down)]
+    present = {kind for count in counts for kind, n in count.items() if n}
     kinds = [kind for kind in KINDS if kind in present]
     kinds += sorted(present.difference(kinds))
     if not kinds or not record.rounds:
@@ -477,14 +463,13 @@ def _traffic(record: Record) -> list[Part]:
     further = (f"var(--c{4 + i % 3})" for i in range(len(kinds)))
     colours = {kind: KINDS.get(kind) or next(further) for kind in kinds}
     at = [one.round for one in record.rounds]
+    rounds = {
+        "up": [one.bytes_up for one in record.rounds],
+        "down": [one.bytes_down for one in record.rounds],
+    }
     sizes = {
-        way: [
-            np.array(
-                [getattr(one, f"bytes_{way}").get(kind, 0) for one in record.rounds]
-            )
-            for kind in kinds
-        ]
-        for way in ("up", "down")
+        way: [np.array([one.get(kind, 0) for one in each]) for kind in kinds]
+        for way, each in rounds.items()
     }
     most = max(float(np.sum(values, axis=0).max()) for values in sizes.values())
     pictures = [
@@ -493,14 +478,14 @@ def _traffic(record: Record) -> list[Part]:
             "round",
             [
                 Series(kind, at, values, colours[kind])
-                for kind, values in zip(kinds, counts, strict=True)
+                for kind, values in zip(kinds, found, strict=True)
             ],
             "",
             limits=(0.0, most),
             tasks=[one.task for one in record.rounds],
             stacked=True,
         )
-        for way, counts in sizes.items()
+        for way, found in sizes.items()
     ]
     return [*pictures, _totals(record.summary, kinds)]
 
@@ -593,10 +578,8 @@ def _concepts(record: Record, hidden: Hidden) -> Section:
 
 
 def _drawn(record: Record) -> str:
-    scenario, tasks = (
-        record.scenario,
-        [one for stream in record.tasks for one in stream],
-    )
+    scenario = record.scenario
+    tasks = [one for stream in record.tasks for one in stream]
     classes = len({name for task in tasks for name in task.class_names})
     train, valid, test = (
         sum(getattr(task, split) for task in tasks) for split in SPLITS
@@ -629,30 +612,31 @@ def _settings(summary: Summary) -> Section:
 
 
 def _rows(summary: Summary) -> Iterator[tuple[str, str]]:
-    extent: dict[str, Any] = {"tasks": summary.tasks}
-    if summary.hidden is not None:
-        extent = {"concepts": summary.tasks, **dict(summary.hidden)}
+    privacy = {} if summary.privacy is None else dict(summary.privacy)
     sections: dict[str, dict[str, Any]] = {
         "strategy": {
             "name": summary.strategy,
             "local_only": summary.local_only,
             **summary.params,
         },
-        "scenario": {"name": summary.scenario, "clients": summary.clients, **extent},
+        "scenario": {
+            "name": summary.scenario,
+            "clients": summary.clients,
+            "tasks": summary.tasks,
+            **({} if summary.hidden is None else dict(summary.hidden)),
+        },
         "data": {"datasets": summary.dataset},
         "model": {"name": summary.model},
         "training": {},
-        "federation": {
-            "rounds_per_task": summary.rounds,
-            "rounds in all": summary.total_rounds,
-        },
-        "privacy": {} if summary.privacy is None else dict(summary.privacy),
+        "federation": {"rounds_per_task": summary.rounds},
+        "privacy": {name: privacy[key] for key, name in PRIVACY.items() if privacy},
         "run": {"seed": summary.seed},
     }
     for key, value in summary.training.items():
         sections[ELSEWHERE.get(key, "training")][key] = value
     made = {key: value for key, value in summary.environment if value is not None}
     yield from _flat(sections)
+    yield "rounds in all", str(summary.total_rounds)
     yield from _flat(summary.remarks)
     yield from _flat(made)
 

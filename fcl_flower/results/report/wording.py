@@ -141,14 +141,17 @@ class Measure(NamedTuple):
         key: where the summary has it.
         show: formats it.
         meaning: explains it; may speak of a ``{noun}``, that is, a task or concept.
-        spread: seeds have a standard deviation.
     """
 
     name: str
     key: str
     show: Callable[[float], Value]
     meaning: str
-    spread: bool = True
+
+    @property
+    def spread(self) -> bool:
+        """Whether a standard deviation over seeds says something: not of costs."""
+        return self.show in (fraction, signed)
 
     def of(self, summary: Summary) -> float | None:
         """Look it up; None where it was not measured."""
@@ -166,17 +169,9 @@ MEASURES = (
         fraction,
         "over all {noun}s at the last test, mean over clients",
     ),
+    Measure("Before aggregation", BEFORE, fraction, "of what clients have trained"),
     Measure(
-        "Before aggregation",
-        BEFORE,
-        fraction,
-        "average accuracy of what each client has trained itself",
-    ),
-    Measure(
-        "Learning accuracy",
-        "learning_accuracy",
-        fraction,
-        "of each task just after it was learned",
+        "Learning accuracy", "learning_accuracy", fraction, "of tasks when learned"
     ),
     Measure(
         "Catastrophic forgetting",
@@ -190,30 +185,19 @@ MEASURES = (
         signed,
         "final accuracy minus that when learned; more is better",
     ),
-    Measure(
-        "Balanced accuracy",
-        "balanced_accuracy",
-        fraction,
-        "each class of a task counts alike",
-    ),
-    Measure(
-        "Macro F1",
-        "macro_f1",
-        fraction,
-        "mean over a task's classes of the harmonic mean of precision and recall",
-    ),
+    Measure("Balanced accuracy", "balanced_accuracy", fraction, "classes count alike"),
+    Measure("Macro F1", "macro_f1", fraction, "mean over a task's classes of F1"),
     Measure(
         "Clustering",
         "concepts.ari",
         fraction,
-        "adjusted Rand index of the server's clusters against the hidden concepts, "
-        "mean over rounds",
+        "adjusted Rand index of the server's clusters, mean over rounds",
     ),
     Measure(
         "Perfect rounds",
         "concepts.perfect_rounds",
         share,
-        "part of the rounds whose clusters are just the hidden concepts",
+        "of the rounds have just the hidden concepts as clusters",
     ),
     Measure(
         "Matching effectiveness",
@@ -221,31 +205,13 @@ MEASURES = (
         fraction,
         "fraction of updates that went into the concept model they started from",
     ),
-    Measure("Sent up", "bytes_up", size_exact, "in messages of clients", False),
-    Measure("Sent down", "bytes_down", size_exact, "in messages to clients", False),
-    Measure(
-        "Model size",
-        "model_bytes",
-        size_exact,
-        "what one client must keep, mean over clients",
-        False,
-    ),
-    Measure(
-        "Peak memory",
-        "peak_memory",
-        size_exact,
-        "at most, of the server's process and those that it started",
-        False,
-    ),
-    Measure(
-        "Multiply-adds",
-        "multiply_adds",
-        operations,
-        "of all clients' training",
-        False,
-    ),
-    Measure("Time", "seconds", duration, "from the first round on", False),
-    Measure("Simulated time", "clock", "{:g}".format, "at the end of the run", False),
+    Measure("Sent up", "bytes_up", size_exact, "in messages of clients"),
+    Measure("Sent down", "bytes_down", size_exact, "in messages to clients"),
+    Measure("Model size", "model_bytes", size_exact, "what one client must keep"),
+    Measure("Peak memory", "peak_memory", size_exact, "of all processes of the server"),
+    Measure("Multiply-adds", "multiply_adds", operations, "of clients' training"),
+    Measure("Time", "seconds", duration, "from the first round on"),
+    Measure("Simulated time", "clock", "{:g}".format, "at the end of the run"),
 )
 """What tiles and the columns of a comparison show, as far as it is known."""
 
