@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 import torch
 from class_streams import (
-    AGAIN,
     FIRST,
     FOURTH,
-    NOTHING,
     SECOND,
     THIRD,
     check_loss,
@@ -51,7 +49,7 @@ def correction(scale, shift, classes):
     return found
 
 
-# ---------------------------------------------------------------- first stage
+# ---- first stage
 
 
 @pytest.mark.parametrize("growing", [True, False])
@@ -126,7 +124,7 @@ def test_the_first_task_is_plain_training_among_the_classes_so_far():
     assert sorted(state["memory"]["y"].tolist()) == [0] * 6 + [1] * 6
 
 
-# ---------------------------------------------------------------- held out
+# ---- held out
 
 
 def test_some_of_each_class_are_held_out_and_one_stays():
@@ -159,14 +157,7 @@ def test_as_many_of_a_new_class_are_held_out_as_of_an_old_one(fraction, count):
     assert torch.equal(one._held.x, held.x)
 
 
-def test_a_task_that_comes_back_is_not_joined_with_its_own_samples():
-    one = learner(8)
-    state, _ = one.train({}, plain(), FIRST, data(0))
-    _, update = one.train(state, plain(), AGAIN, data(0))
-    assert update.num_examples == 20
-
-
-# ---------------------------------------------------------------- second stage
+# ---- second stage
 
 
 def test_the_correction_minimises_the_entropy_of_what_was_held_out():
@@ -214,7 +205,7 @@ def test_a_prediction_is_corrected():
     assert same({"base": fold_bias(start()["base"], plain()["bias"])}, start())
 
 
-# ---------------------------------------------------------------- server
+# ---- server
 
 
 def server():
@@ -260,15 +251,7 @@ def test_a_correction_of_another_form_is_refused(bias):
         one.check_update(state, Update(start(), 5))
 
 
-# ---------------------------------------------------------------- runs
-
-
-def test_a_task_without_samples_is_no_reason_to_fail():
-    one = learner()
-    state, update = one.train({}, plain(), FIRST, NOTHING)
-    assert update.num_examples == 0
-    assert state["memory"] == {}
-    assert same(update.payload, start())
+# ---- runs
 
 
 def test_new_digits_are_no_longer_preferred(tmp_path):

@@ -23,15 +23,12 @@ from class_streams import (
     unit,
 )
 from fakes import rounds_of
-from resuming import check_resumed, small
 
 from clients.dde_icarl import DdeIcarl, neighbours
 from clients.icarl import Icarl
 from fcl_flower.algorithms.registry import algorithm
-from fcl_flower.core.errors import ConfigError, WireError
-from fcl_flower.core.types import Update
+from fcl_flower.core.errors import ConfigError
 from fcl_flower.data.examples import Examples, TaskData
-from fcl_flower.federation.client import model_bytes
 from fcl_flower.training.tensors import load
 from strategies.dde_icarl import DdeIcarlParams
 from strategies.icarl import IcarlParams
@@ -44,7 +41,7 @@ def learner(where=None, **given):
     return DdeIcarl(params, model(), where or place())
 
 
-# ---------------------------------------------------------------- neighbours
+# ---- neighbours
 
 
 def nearest_by_hand(features, among, count):
@@ -81,7 +78,7 @@ def test_there_are_no_more_neighbours_than_other_samples(among, count, expected)
         assert len({*row}) == expected
 
 
-# ---------------------------------------------------------------- the loss
+# ---- the loss
 
 
 @pytest.mark.parametrize("growing", [True, False])
@@ -132,19 +129,7 @@ def test_without_neighbours_and_removal_it_is_icarl():
     assert torch.equal(kept[0][1], kept[1][1])
 
 
-def test_neighbours_change_what_is_learned_from_the_second_task_on():
-    ends = []
-    for count in (0, 3):
-        # Adam's first step hardly tells gradients apart.
-        one = learner(where=place(epochs=3), neighbours=count)
-        state, first = one.train({}, start(), FIRST, data(0))
-        _, second = one.train(state, moved(start()), SECOND, data(1))
-        ends.append([u.payload["base"]["heads.0.weight"] for u in (first, second)])
-    np.testing.assert_array_equal(ends[0][0], ends[1][0])
-    assert np.abs(ends[0][1] - ends[1][1]).max() > 1e-4
-
-
-# ---------------------------------------------------------------- momentum
+# ---- momentum
 
 
 def test_the_sum_of_mean_features_fades_from_step_to_step():
@@ -261,14 +246,7 @@ def test_the_momentum_is_summed_without_distillation_too():
     np.testing.assert_allclose(*sums, atol=1e-5)
 
 
-def test_the_momentum_is_needed_to_predict_and_counted():
-    one, state, received = after_a_task()
-    without = {group: a for group, a in state.items() if group != "momentum"}
-    more = model_bytes(one, state, received) - model_bytes(one, without, received)
-    assert more >= 6 * 4  # six of the numbers are not 0
-
-
-# ---------------------------------------------------------------- runs
+# ---- runs
 
 
 def test_neighbours_without_an_old_model_are_refused():
@@ -277,18 +255,6 @@ def test_neighbours_without_an_old_model_are_refused():
         algorithm("dde-icarl").params({"distillation": False})
     found = algorithm("dde-icarl").params({"distillation": False, "neighbours": 0})
     assert not found.distillation
-
-
-def test_a_model_of_another_form_is_refused_and_never_averaged():
-    method = algorithm("dde-icarl")
-    strategy = method.load_server()(method.params({}), 0)
-    state = strategy.init(start()["base"])
-    strategy.check_update(state, Update(state, 1))
-    forged = {"base": {**state["base"], "heads.0.bias": np.zeros(7, np.float32)}}
-    with pytest.raises(WireError, match=r"heads\.0\.bias"):
-        strategy.check_update(state, Update(forged, 1))
-    with pytest.raises(WireError, match="momentum"):
-        strategy.check_update(state, Update({**state, "momentum": {"now": NOW}}, 1))
 
 
 def test_a_run_on_digits_is_that_of_icarl_until_an_effect_is_distilled(tmp_path):
@@ -310,13 +276,3 @@ def test_a_run_on_digits_is_that_of_icarl_until_an_effect_is_distilled(tmp_path)
     assert last["neighbours"][2] > last["icarl"][2]  # others answer less surely
     assert found["removal"].tolist() != found["icarl"].tolist()
     assert min(one.mean() for one in found.values()) > 0.6
-
-
-def test_alone_a_client_learns_old_and_new(tmp_path):
-    found = five_and_five(tmp_path, "dde-icarl", local_only=True)
-    assert found.min() > 0.6
-
-
-def test_a_run_that_was_ended_and_resumed_ends_as_if_it_had_not_been(tmp_path):
-    given = {"strategy": "dde-icarl", "dataset": "digits", "model": "small"}
-    check_resumed(tmp_path, small(**given, rounds=2), 4)

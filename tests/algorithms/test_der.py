@@ -5,8 +5,6 @@ import pytest
 import torch
 from class_streams import (
     FIRST,
-    FOURTH,
-    NOTHING,
     SECOND,
     THIRD,
     check_loss,
@@ -19,19 +17,15 @@ from class_streams import (
     softmax,
     start,
 )
-from resuming import check_resumed, small
 
 from clients.der import Der, logit_error
 from fcl_flower.algorithms.base import Params
 from fcl_flower.algorithms.local_training import LocalTraining
-from fcl_flower.core.errors import WireError
-from fcl_flower.core.types import Update
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.models.heads import CLOSED
 from fcl_flower.privacy.mechanism import simulated
 from fcl_flower.training.tensors import load
 from strategies.der import DerParams
-from strategies.fedavg import FedAvg
 
 
 def learner(samples=8, where=None, **more):
@@ -43,7 +37,7 @@ def entropy(z, y):
     return -np.log(softmax(z)[np.arange(len(y)), y]).mean()
 
 
-# ---------------------------------------------------------------- the loss
+# ---- the loss
 
 
 @pytest.mark.parametrize("growing", [True, False])
@@ -114,7 +108,7 @@ def test_without_stored_samples_it_is_fedavg(samples, stage):
             np.testing.assert_array_equal(found.payload["base"][name], values)
 
 
-# ---------------------------------------------------------------- draws
+# ---- draws
 
 
 def drawn(client=0, stage=SECOND, times=3):
@@ -155,7 +149,7 @@ def test_a_step_has_no_more_samples_than_it_may(monkeypatch):
     assert sizes == [5, 5, 5, 5, 20]
 
 
-# ---------------------------------------------------------------- what is stored
+# ---- what is stored
 
 
 def test_a_task_is_stored_when_it_ends_with_the_logits_of_then():
@@ -179,28 +173,6 @@ def test_a_task_is_stored_when_it_ends_with_the_logits_of_then():
     assert memory["logits"].dtype == np.float32
 
 
-def test_all_samples_so_far_are_as_likely_to_stay():
-    counts = np.zeros(3)
-    for client in range(30):
-        one = learner(9, place(client=client))
-        state = {}
-        for stage in (FIRST, THIRD, FOURTH):
-            state, _ = one.train(state, start(), stage, data(stage.task))
-        counts += np.bincount(state["memory"]["task"], minlength=3)
-    # Of 270 places each of three tasks has 90, with a deviation of about 7.
-    np.testing.assert_allclose(counts, 90, atol=28)
-
-
-def test_logits_count_among_the_bytes_of_a_memory():
-    one = learner(1000, memory_bytes=500)
-    state, _ = one.train({}, start(), FIRST, data(0))
-    memory = state["memory"]
-    assert memory["logits"].shape[1] == 6
-    a_row = sum(values[0].nbytes for values in memory.values())
-    assert a_row >= 6 * 4 + 3 * 4
-    assert len(memory["y"]) == 500 // a_row < 20
-
-
 def test_samples_chosen_by_their_features_have_their_own_logits():
     one = learner(4, memory_policy="herding")
     state, update = one.train({}, start(), FIRST, data(0))
@@ -209,13 +181,7 @@ def test_samples_chosen_by_their_features_have_their_own_logits():
     np.testing.assert_allclose(memory["logits"], expected, atol=1e-5)
 
 
-def test_a_client_without_examples_stores_nothing():
-    one = learner()
-    state, update = one.train({}, start(), FIRST, NOTHING)
-    assert (state["memory"], update.num_examples) == ({}, 0)
-
-
-# ---------------------------------------------------------------- runs
+# ---- runs
 
 
 @pytest.mark.usefixtures("one_thread")
@@ -230,20 +196,3 @@ def test_stored_samples_and_their_logits_save_old_classes(tmp_path):
     assert found["nothing"][0] < 0.1
     assert found["der"][0] > 0.4
     assert all(new > 0.7 for _, new in found.values())
-
-
-def test_a_run_that_was_ended_and_resumed_ends_as_if_it_had_not_been(tmp_path):
-    given = {"strategy": "der", "dataset": "digits", "model": "small", "rounds": 2}
-    given |= {"scenario": "classes", "head": "single"}
-    check_resumed(tmp_path, small(**given), 3)
-
-
-def test_a_memory_is_never_sent_and_an_update_that_holds_one_is_refused():
-    one = learner()
-    state, update = one.train({}, start(), FIRST, data(0))
-    assert update.payload.keys() == {"base"}
-    server = FedAvg(Params(), 0)
-    with pytest.raises(WireError, match="groups"):
-        server.check_update(
-            start(), Update({**update.payload, "memory": state["memory"]}, 1)
-        )

@@ -140,7 +140,7 @@ def test_the_loss_that_is_told_is_without_penalty_for_the_received_model():
     assert found == pytest.approx(float((after - before).detach()), rel=1e-4)
 
 
-# ---------------------------------------------------------------- the server
+# ---- the server
 
 
 def server_and_state():
@@ -243,7 +243,7 @@ def test_a_client_without_examples_sends_zeros():
     assert not any(values.any() for values in update.payload[FISHER].values())
 
 
-# ---------------------------------------------------------------- runs
+# ---- runs
 
 
 def test_a_run_carries_curvatures_and_they_change_what_is_learned(tmp_path):

@@ -4,12 +4,9 @@ import numpy as np
 import pytest
 import torch
 from class_streams import (
-    AGAIN,
     FIRST,
     FOURTH,
-    NOTHING,
     SECOND,
-    THIRD,
     check_loss,
     data,
     features_of,
@@ -18,7 +15,6 @@ from class_streams import (
     model,
     moved,
     place,
-    same,
     sigmoid,
     start,
     unit,
@@ -26,7 +22,6 @@ from class_streams import (
 
 from clients.icarl import Icarl
 from fcl_flower.data.examples import Examples, TaskData
-from fcl_flower.federation.client import model_bytes
 from fcl_flower.training.tensors import load
 from strategies.icarl import IcarlParams
 
@@ -36,7 +31,7 @@ def learner(samples=8, where=None, **more):
     return Icarl(params, model(), where or place())
 
 
-# ---------------------------------------------------------------- the loss
+# ---- the loss
 
 
 @pytest.mark.parametrize("distillation", [True, False])
@@ -93,7 +88,7 @@ def test_a_class_that_comes_again_is_told_by_its_labels():
     assert one.known.tolist() == [0, 1, 2]
 
 
-# ---------------------------------------------------------------- exemplars
+# ---- exemplars
 
 
 def herded(features, count):
@@ -123,35 +118,7 @@ def test_exemplars_are_herded_by_the_features_that_the_client_has_learned():
     np.testing.assert_array_equal(kept["y"], y[sorted(expected)])
 
 
-def test_exemplars_are_chosen_when_a_task_ends_and_old_classes_make_room():
-    one = learner(8)
-    state, _ = one.train({}, start(), FIRST, data(0))
-    during, update = one.train(state, start(), SECOND, data(1))
-    assert update.num_examples == 28
-    assert during["exemplars"] is state["exemplars"]
-    after, update = one.train(during, start(), THIRD, data(1))
-    assert update.num_examples == 28
-    assert sorted(after["exemplars"]["y"].tolist()) == [0, 0, 1, 1, 2, 2, 3, 3]
-    _, update = one.train(after, start(), FOURTH, data(2))
-    assert update.num_examples == 28
-
-
-def test_a_task_that_comes_back_is_not_joined_with_its_own_exemplars():
-    one = learner(8)
-    state, _ = one.train({}, start(), FIRST, data(0))
-    _, update = one.train(state, start(), AGAIN, data(0))
-    assert update.num_examples == 20
-
-
-def test_exemplars_are_what_a_client_needs_to_predict():
-    one = learner(6)
-    state, _ = one.train({}, start(), FIRST, data(0))
-    stored = sum(values.nbytes for values in state["exemplars"].values())
-    before = model_bytes(one, {}, start())
-    assert model_bytes(one, state, start()) >= before + 0.9 * stored
-
-
-# ---------------------------------------------------------------- predictions
+# ---- predictions
 
 
 def test_the_nearest_mean_of_exemplars_is_that_of_the_received_model():
@@ -197,17 +164,7 @@ def test_the_head_may_predict_in_the_place_of_the_means():
     np.testing.assert_allclose(logits, logits_of(start()["base"], x), atol=1e-5)
 
 
-# ---------------------------------------------------------------- runs
-
-
-def test_a_task_without_samples_is_no_reason_to_fail():
-    one = learner()
-    state, _ = one.train({}, start(), FIRST, data(0))
-    after, _ = one.train(state, start(), FOURTH, NOTHING)
-    assert after["exemplars"] is state["exemplars"]
-    nothing, update = one.train({}, start(), FIRST, NOTHING)
-    assert nothing["exemplars"] == {}
-    assert same(update.payload, start())
+# ---- runs
 
 
 def test_exemplars_and_the_old_model_keep_old_digits(tmp_path):

@@ -1,16 +1,11 @@
 """Learning without forgetting, and the old model as a teacher."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 from class_streams import (
     FIRST,
-    FOURTH,
-    NOTHING,
     SECOND,
-    THIRD,
     check_loss,
     data,
     five_and_five,
@@ -18,22 +13,16 @@ from class_streams import (
     model,
     moved,
     place,
-    same,
     softmax,
     start,
 )
 
 from clients.lwf import Lwf
-from fcl_flower.algorithms.base import Params
-from fcl_flower.algorithms.local_training import LocalTraining
-from fcl_flower.algorithms.rehearsal import Teacher
-from fcl_flower.data.examples import Examples, TaskData
-from fcl_flower.federation.client import model_bytes
 from fcl_flower.training.distillation import distillation_loss
 from fcl_flower.training.tensors import load
 from strategies.lwf import LwfParams
 
-# ---------------------------------------------------------------- equations
+# ---- equations
 
 
 def test_the_distillation_is_the_scaled_divergence_of_softened_answers():
@@ -89,146 +78,10 @@ def test_the_loss_of_a_second_task_and_its_gradient_by_numpy(contrast, growing):
     check_loss(learner, x, y, rows, by_hand)
 
 
-# ---------------------------------------------------------------- the teacher
+# ---- the teacher
 
 
-def test_the_first_task_has_no_teacher():
-    learner = Lwf(LwfParams(strength=1e3, contrast="all"), model(), place(epochs=3))
-    plain = LocalTraining(Params(), model(), place(epochs=3))
-    state, found = learner.train({}, start(), FIRST, data(0))
-    _, expected = plain.train({}, start(), FIRST, data(0))
-    assert same(found.payload, expected.payload)
-    assert state["memory/teacher"] == {}
-    assert state["memory/classes"]["known"].tolist() == [0, 1]
-
-
-def test_without_strength_it_is_training_on_the_task_alone():
-    learner = Lwf(LwfParams(strength=0.0, contrast="all"), model(), place(epochs=3))
-    plain = LocalTraining(Params(), model(), place(epochs=3))
-    state, _ = learner.train({}, start(), FIRST, data(0))
-    _, found = learner.train(state, start(), SECOND, data(1))
-    _, expected = plain.train({}, start(), SECOND, data(1))
-    assert same(found.payload, expected.payload)
-
-
-def test_the_teacher_is_the_model_of_the_tasks_first_round():
-    learner = Lwf(LwfParams(), model(), place())
-    state, _ = learner.train({}, start(), FIRST, data(0))
-    first, second = moved(start()), moved(start(), 0.3)
-    during, _ = learner.train(state, first, SECOND, data(1))
-    assert same({"base": during["memory/teacher"]}, first)
-    assert during["memory/classes"]["old"].tolist() == [0, 1]
-    assert during["memory/classes"]["known"].tolist() == [0, 1, 2, 3]
-    after, _ = learner.train(during, second, THIRD, data(1))
-    taught = learner._taught.logits.double().numpy()
-    x = data(1).train.x.double().numpy()
-    np.testing.assert_allclose(taught, logits_of(first["base"], x), atol=1e-5)
-    assert learner.old.tolist() == [0, 1]
-    # After a task no model is kept.
-    assert after["memory/teacher"] == {}
-    assert after["memory/classes"].keys() == during["memory/classes"].keys()
-
-
-def test_a_task_that_a_client_never_ended_leaves_no_teacher_to_the_next_one():
-    learner = Lwf(LwfParams(), model(), place())
-    state, _ = learner.train({}, start(), FIRST, data(0))
-    during, _ = learner.train(state, moved(start()), SECOND, data(1))
-    learner.train(during, moved(start(), 0.3), FOURTH, data(2))
-    assert learner.old.tolist() == [0, 1, 2, 3]
-    x = data(2).train.x.double().numpy()
-    expected = logits_of(moved(start(), 0.3)["base"], x)
-    np.testing.assert_allclose(learner._taught.logits, expected, atol=1e-5)
-
-
-def test_the_teacher_drops_nothing_out():
-    learner = Lwf(LwfParams(), model(dropout=0.5), place())
-    state, _ = learner.train({}, start(), FIRST, data(0))
-    learner.model.train()
-    learner.train(state, moved(start()), SECOND, data(1))
-    x = data(1).train.x.double().numpy()
-    expected = logits_of(moved(start())["base"], x)
-    np.testing.assert_allclose(learner._taught.logits, expected, atol=1e-5)
-
-
-def test_a_client_that_lost_its_state_starts_with_the_model_that_it_gets():
-    learner = Lwf(LwfParams(), model(), place())
-    state, _ = learner.train({}, start(), THIRD, data(1))
-    assert state["memory/classes"]["known"].tolist() == [2, 3]
-    assert learner._taught is None
-
-
-def test_a_growing_head_tells_which_classes_others_have_met():
-    network = model()
-    network.restrict_head([0, 1, 2])
-    labels = torch.tensor([1, 1, 0])
-    teacher = Teacher.of_task({}, start(), FIRST, network, labels)
-    assert teacher.known.tolist() == [0, 1, 2]
-    assert not teacher.teaches
-    network.restrict_head([0, 1, 2, 3, 4])
-    later = Teacher.of_task(teacher.kept(FIRST), start(), SECOND, network, labels + 3)
-    assert later.old.tolist() == [0, 1, 2]
-    assert later.known.tolist() == [0, 1, 2, 3, 4]
-
-
-def test_a_class_that_comes_again_is_learned_from_labels_and_from_the_teacher():
-    learner = Lwf(LwfParams(), model(), place())
-    state, _ = learner.train({}, start(), FIRST, data(0))
-    task = data(1)
-    both = Examples(task.train.x, task.train.y - 1)  # classes 1 and 2
-    learner.train(state, start(), SECOND, TaskData(both, task.valid, task.test, 6))
-    assert learner.old.tolist() == [0, 1]
-    assert learner.new.tolist() == [1, 2]
-
-
-def test_a_task_without_samples_is_no_reason_to_fail():
-    learner = Lwf(LwfParams(), model(), place())
-    state, _ = learner.train({}, start(), FIRST, data(0))
-    after, update = learner.train(state, start(), SECOND, NOTHING)
-    assert update.num_examples == 0
-    assert same(update.payload, start())
-    assert after["memory/classes"]["old"].tolist() == [0, 1]
-
-
-def test_the_teacher_is_of_a_task_alone():
-    learner = Lwf(LwfParams(), model(), place())
-    state, _ = learner.train({}, start(), FIRST, data(0))
-    during, _ = learner.train(state, start(), SECOND, data(1))
-    assert during["memory/teacher"]
-    without = {**during, "memory/teacher": {}}
-    size = model_bytes(learner, during, start())
-    assert size == model_bytes(learner, without, start())
-    # Eight bytes for each of the old classes, once more while the task lasts.
-    assert size <= model_bytes(learner, {}, start()) + 8 * (4 + 2)
-
-
-def test_what_was_learned_of_a_task_is_not_old_when_a_reply_is_lost():
-    learner = Lwf(LwfParams(), model(), place())
-    state, _ = learner.train({}, start(), FIRST, data(0))
-    first, second = moved(start()), moved(start(), 0.3)
-    lost, _ = learner.train(state, first, SECOND, data(1))
-    # The server has no update of the task and takes the next round for the first.
-    retried = replace(THIRD, starts_task=True)
-    after, _ = learner.train(lost, second, retried, data(1))
-    assert learner.old.tolist() == [0, 1]
-    assert learner.new.tolist() == [2, 3]
-    taught = learner._taught.logits.double().numpy()
-    x = data(1).train.x.double().numpy()
-    np.testing.assert_allclose(taught, logits_of(first["base"], x), atol=1e-5)
-    # A last round that is repeated for all begins where the first attempt ended.
-    learner.train(after, second, THIRD, data(1))
-    assert learner.old.tolist() == [0, 1]
-
-
-def test_hidden_concepts_make_each_round_a_task():
-    learner = Lwf(LwfParams(), model(), place())
-    state, _ = learner.train({}, start(), FIRST, data(0))
-    state, _ = learner.train(state, start(), replace(FIRST, round=2), data(1))
-    assert learner.old.tolist() == [0, 1]
-    learner.train(state, start(), replace(FIRST, round=3), data(0))
-    assert learner.old.tolist() == [0, 1, 2, 3]
-
-
-# ---------------------------------------------------------------- runs
+# ---- runs
 
 
 def test_the_teacher_keeps_old_classes_that_are_forgotten_without_it(tmp_path):

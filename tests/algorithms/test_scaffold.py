@@ -195,7 +195,7 @@ def test_one_client_alone_has_no_drift():
     near(state["base"], received["base"])
 
 
-# ---------------------------------------------------------------- the server
+# ---- the server
 
 
 def server_and_state(**control):
@@ -305,7 +305,7 @@ def test_who_sends_no_variate_moves_none():
     assert server.aggregate_train(start, NOW, {1: silent})["control"] == {}
 
 
-# ---------------------------------------------------------------- runs
+# ---- runs
 
 
 def test_an_option_that_there_is_not_is_refused():

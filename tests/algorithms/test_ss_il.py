@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 import torch
 from class_streams import (
-    AGAIN,
     FIRST,
     FOURTH,
-    NOTHING,
     SECOND,
     THIRD,
     check_loss,
@@ -17,7 +15,6 @@ from class_streams import (
     model,
     moved,
     place,
-    same,
     softmax,
     start,
 )
@@ -25,7 +22,6 @@ from class_streams import (
 from clients.ss_il import SsIl
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData
-from fcl_flower.federation.client import model_bytes
 from fcl_flower.training.tensors import load
 from strategies.ss_il import SsIlParams
 
@@ -49,7 +45,7 @@ def divergence(logits, targets, temperature):
     return temperature**2 * (p * (np.log(p) - np.log(q))).sum(1).mean()
 
 
-# ---------------------------------------------------------------- the loss
+# ---- the loss
 
 
 @pytest.mark.parametrize("growing", [True, False])
@@ -137,7 +133,7 @@ def test_without_a_memory_only_the_old_model_speaks_for_old_classes():
     assert float(found.detach()) == pytest.approx(expected, rel=1e-5)
 
 
-# ---------------------------------------------------------------- tasks
+# ---- tasks
 
 
 def test_a_class_belongs_to_the_task_in_which_it_was_first_met():
@@ -163,31 +159,7 @@ def test_a_growing_head_tells_of_classes_that_others_have_met():
     assert state["memory/tasks"]["first"].tolist() == [0, 0, 0, -1, -1, -1]
 
 
-def test_a_task_that_comes_back_is_not_joined_with_its_own_samples():
-    one = learner(8)
-    state, _ = one.train({}, start(), FIRST, data(0))
-    one.train(state, start(), AGAIN, data(0))
-    assert len(one.replayed.y) == 0
-
-
-def test_old_classes_make_room_when_a_task_ends():
-    one = learner(8)
-    state = after_two_tasks(one)
-    assert sorted(state["memory"]["y"].tolist()) == [0, 0, 1, 1, 2, 2, 3, 3]
-    small = {"memory": state["memory"], "memory/tasks": state["memory/tasks"]}
-    more = model_bytes(one, small, start()) - model_bytes(one, {}, start())
-    assert more > 8 * 3 * 4, "eight samples of three numbers"
-
-
-def test_a_task_without_samples_is_no_reason_to_fail():
-    one = learner()
-    state, _ = one.train({}, start(), FIRST, data(0))
-    after, update = one.train(state, start(), FOURTH, NOTHING)
-    assert after["memory"] is state["memory"]
-    assert same(update.payload, start())
-
-
-# ---------------------------------------------------------------- runs
+# ---- runs
 
 
 def test_the_old_model_keeps_old_digits(tmp_path):

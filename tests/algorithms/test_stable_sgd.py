@@ -84,7 +84,7 @@ def test_steps_that_hide_examples_have_the_rate_of_their_task():
     np.testing.assert_allclose(change(0.25), change(1.0) / 4, rtol=1e-4)
 
 
-# ---------------------------------------------------------------- settings
+# ---- settings
 
 
 def images(folder, **values):
@@ -125,7 +125,7 @@ def test_mu_of_fedprox_ssgd_is_that_of_fedprox():
         algorithm("fedprox-ssgd").params({"mu": -0.1})
 
 
-# ---------------------------------------------------------------- runs
+# ---- runs
 
 
 def accuracies(folder, **values):

@@ -85,7 +85,7 @@ def test_the_answer_is_of_the_features_of_the_model_that_is_asked_about():
     assert found["counts"].dtype == np.int64
 
 
-# ---------------------------------------------------------------- the memory
+# ---- the memory
 
 
 def test_samples_are_stored_in_the_last_round_by_the_quotas():
@@ -170,7 +170,7 @@ def test_a_client_without_samples_of_a_task_makes_room_all_the_same():
     assert alone["memory"] == {}
 
 
-# ---------------------------------------------------------------- the loss
+# ---- the loss
 
 
 WEIGHTS = {"old_weight": 1.4, "new_weight": 0.6}

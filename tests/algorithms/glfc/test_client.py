@@ -79,7 +79,7 @@ def remembered(state, task=0):
     )
 
 
-# ---------------------------------------------------------------- training
+# ---- training
 
 
 def test_the_first_task_is_learned_by_plain_binary_entropies():
@@ -163,7 +163,7 @@ def test_without_memory_and_old_model_samples_weigh_the_same():
         np.testing.assert_allclose(values, plain.state_dict()[name], atol=1e-6)
 
 
-# ---------------------------------------------------------------- memory
+# ---- memory
 
 
 def test_exemplars_are_chosen_anew_with_each_rounds_features():
@@ -187,7 +187,7 @@ def test_exemplars_are_stored_and_the_old_model_is_of_a_task_alone():
     assert model_bytes(made, state, update.payload) == stored
 
 
-# ---------------------------------------------------------------- transitions
+# ---- transitions
 
 
 def trained(made, state, stage, task, received=None):
@@ -236,7 +236,7 @@ def test_a_client_without_samples_waits(transition):
     assert np.isfinite(float(state["progress"]["entropy"]))
 
 
-# ---------------------------------------------------------------- prototypes
+# ---- prototypes
 
 
 def test_what_is_shown_are_gradients_of_a_sample_of_each_class():

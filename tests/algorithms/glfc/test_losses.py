@@ -33,7 +33,7 @@ def entropies(logits, targets):
     return -(targets * np.log(p) + (1 - targets) * np.log(1 - p))
 
 
-# ---------------------------------------------------------------- compensation
+# ---- compensation
 
 
 def test_a_sample_weighs_by_its_gradient_over_the_mean_of_old_or_new_classes():
@@ -74,7 +74,7 @@ def test_the_compensated_loss_is_the_weighted_mean_of_binary_entropies():
     assert float(found) == pytest.approx(expected.mean(), rel=1e-5)
 
 
-# ---------------------------------------------------------------- distillation
+# ---- distillation
 
 
 def test_old_classes_are_taught_by_the_old_model_and_others_by_the_label():
@@ -114,7 +114,7 @@ def test_a_class_that_the_head_has_not_yet_gives_no_gradient():
     assert logits.grad[:, 2].tolist() == [0] * 4
 
 
-# ---------------------------------------------------------------- prototypes
+# ---- prototypes
 
 
 def test_the_prototype_is_the_sample_whose_direction_is_nearest_to_the_mean():

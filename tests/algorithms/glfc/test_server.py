@@ -180,7 +180,7 @@ def test_searches_are_as_long_as_set_and_each_has_a_seed_of_its_own():
     assert len(set(seeds)) == 2
 
 
-# ---------------------------------------------------------------- what is refused
+# ---- what is refused
 
 
 def prototypes(**changes):

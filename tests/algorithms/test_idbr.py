@@ -1,26 +1,30 @@
-"""IDBR, client side: its losses against plain autograd, and what is kept."""
+"""IDBR's learner against plain autograd, its parts, and a run on a few texts."""
 
 import numpy as np
 import pytest
 import torch
-from encoders import saved
+from encoders import inputs, plain, saved
+from fakes import run_in_process, summary_of, tiny
+from text_sets import encoded_topics
 from torch import nn
 from torch.nn.functional import one_hot
 
-from clients.idbr import Idbr, nearest_to_centres, swap_halves
+from clients.idbr import Idbr, draw_cuts, nearest_to_centres, swap_halves
 from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData
-from fcl_flower.federation.client import model_bytes
 from fcl_flower.models.build import create_model
+from fcl_flower.models.encoder import DisentangledTransformer
 from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.models.registry import DisentangledParams
 from fcl_flower.training.loop import Training
 from fcl_flower.training.optimizers import OptimizerChoice
 from fcl_flower.training.tensors import load, snapshot
 from strategies.idbr import IdbrParams
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 FIRST = TaskStage(round=1, task=0, starts_task=True, ends_task=True)
 SECOND = TaskStage(round=2, task=1, starts_task=True, ends_task=False)
@@ -167,21 +171,6 @@ def test_a_later_task_has_the_task_and_the_distance_too(encoder):
     assert update.num_examples == 15
 
 
-def test_spaces_are_held_near_those_with_which_the_task_began(encoder):
-    def moved(weight):
-        made = learner(
-            encoder, {"epochs": 8}, new_weight=weight, replayed_weight=weight
-        )
-        state = after_first(made, encoder)
-        _, update = made.train(state, start(encoder), SECOND, data(1))
-        old, new = model(encoder).eval(), model(encoder).eval()
-        load(new, update.payload["base"])
-        x = data(1).train.x
-        return float((new.body(x) - old.body(x)).square().mean().detach())
-
-    assert moved(20.0) < 0.3 * moved(0.0)
-
-
 def test_the_old_model_is_that_of_the_start_of_the_task(encoder):
     made = learner(encoder)
     state = after_first(made, encoder)
@@ -222,15 +211,7 @@ def test_a_task_that_comes_again_is_held_near_what_is_received_then(encoder):
     )
 
 
-def test_a_client_that_lost_its_state_goes_on_from_what_it_receives(encoder):
-    made = learner(encoder)
-    state, update = made.train(made.init(), start(encoder, 0.1), THIRD, data(1))
-    assert not made.teacher.teaches
-    assert state["memory/classes"]["known"].tolist() == [2, 3]
-    assert update.num_examples == 12
-
-
-# ---------------------------------------------------------------- memory
+# ---- memory
 
 
 def test_a_task_is_remembered_once_by_the_encoders_own_features(encoder):
@@ -269,17 +250,7 @@ def test_nothing_is_kept_where_nothing_may_be_or_is_there(encoder):
     assert update.num_examples == 0
 
 
-def test_samples_are_stored_and_the_old_model_is_of_a_task_alone(encoder):
-    made = learner(encoder)
-    state, _ = made.train(after_first(made, encoder), start(encoder), SECOND, data(1))
-    assert state["memory/teacher"]
-    kept = {group: state[group] for group in ("memory", "memory/classes")}
-    stored = model_bytes(made, kept, start(encoder))
-    assert stored > model_bytes(made, {}, start(encoder))
-    assert model_bytes(made, state, start(encoder)) == stored
-
-
-# ---------------------------------------------------------------- refused
+# ---- refused
 
 
 def test_more_tasks_than_the_model_tells_apart_are_refused(encoder):
@@ -302,3 +273,135 @@ def test_a_model_without_the_two_spaces_is_refused():
     context = ClientContext(client=0, seed=0, training=Training(1, 8, 0.1))
     with pytest.raises(ConfigError, match="expected disentangled-transformer"):
         Idbr(IdbrParams(), flat, context)
+
+
+# ---- halves
+
+TEXTS = torch.tensor(
+    [
+        [1, 5, 6, 7, 8, 2, 0],
+        [1, 5, 6, 2, 0, 0, 0],
+        [1, 5, 2, 0, 0, 0, 0],
+        [1, 2, 0, 0, 0, 0, 0],
+    ]
+)
+
+
+def test_halves_are_swapped_between_the_tokenizers_own_tokens():
+    found = swap_halves(TEXTS, torch.tensor([1, 1, 1, 1]))
+    assert found.tolist() == [
+        [1, 6, 7, 8, 5, 2, 0],
+        [1, 6, 5, 2, 0, 0, 0],
+        [1, 5, 2, 0, 0, 0, 0],
+        [1, 2, 0, 0, 0, 0, 0],
+    ]
+    assert swap_halves(TEXTS[:1], torch.tensor([3])).tolist() == [[1, 8, 5, 6, 7, 2, 0]]
+
+
+def test_a_text_is_cut_anywhere_between_its_words():
+    torch.manual_seed(0)
+    cuts = torch.stack([draw_cuts(TEXTS) for _ in range(200)])
+    assert set(cuts[:, 0].tolist()) == {1, 2, 3}
+    assert set(cuts[:, 1:].ravel().tolist()) == {1}
+    assert abs((cuts[:, 0] == 2).float().mean() - 1 / 3) < 0.1
+
+
+# ---- exemplars
+
+
+def test_the_sample_nearest_to_each_clusters_mean_is_kept():
+    rng = np.random.default_rng(3)
+    centres = np.array([[0, 0, 0], [50, 0, 0], [0, 70, 0], [0, 0, 90.0]])
+    which = rng.permutation(np.repeat(np.arange(4), [3, 5, 7, 9]))
+    points = centres[which] + rng.normal(size=(24, 3))
+    expected = []
+    for cluster in range(4):
+        members = np.flatnonzero(which == cluster)
+        distance = np.linalg.norm(points[members] - points[members].mean(0), axis=1)
+        expected.append(int(members[distance.argmin()]))
+
+    found = nearest_to_centres(points, 4, seed=1)
+
+    assert found.tolist() == sorted(expected)
+    assert found.dtype == np.int64
+
+
+@pytest.mark.parametrize("count", [3, 9])
+def test_there_are_no_more_than_different_samples(count):
+    points = np.array([[0.0], [1.0], [1.0], [5.0]])
+    found = nearest_to_centres(points, count, seed=2**40)
+    assert points[found].ravel().tolist() == [0, 1, 5]
+
+
+# ---- spaces
+
+
+@pytest.fixture(scope="module")
+def wide_encoder(tmp_path_factory):
+    return saved(tmp_path_factory.mktemp("bert"), "bert", hidden_size=10)
+
+
+def test_features_are_two_spaces_of_the_pooled_encoder(wide_encoder):
+    torch.manual_seed(1)
+    body = DisentangledTransformer(
+        DisentangledParams(encoder=wide_encoder, max_tasks=7)
+    )
+    body.eval()
+    x = inputs("bert")
+    pooled = plain(wide_encoder)(x).detach().double().numpy()
+
+    found = body(x).detach()
+
+    torch.testing.assert_close(body.pooled(x), plain(wide_encoder)(x))
+    for layer, part in ((body.generic, found[:, :5]), (body.specific, found[:, 5:])):
+        weight = layer.weight.detach().double().numpy()
+        expected = np.tanh(pooled @ weight.T + layer.bias.detach().double().numpy())
+        np.testing.assert_allclose(part, expected, atol=1e-5)
+    assert found.shape == (2, body.features) == (2, 10)
+    assert body.order.weight.shape == (2, 5)
+    assert body.task.weight.shape == (7, 5)
+    assert all(parameter.requires_grad for parameter in body.parameters())
+
+
+def test_an_odd_width_gives_the_rest_to_the_specific_space(tmp_path):
+    odd = saved(tmp_path, "bert", hidden_size=9, num_attention_heads=3)
+    body = DisentangledTransformer(DisentangledParams(encoder=odd))
+    assert (body.width, body.specific.out_features) == (4, 5)
+    assert body(inputs("bert")).shape == (2, 9)
+
+
+def test_an_encoder_of_images_has_no_halves(tmp_path):
+    images = saved(tmp_path, "vit")
+    with pytest.raises(
+        ConfigError, match=r"model\.encoder: got .*, expected an encoder"
+    ):
+        DisentangledTransformer(DisentangledParams(encoder=images))
+
+
+# ---- runs
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    found = encoded_topics(tmp_path_factory.mktemp("topics"), per_label=60)
+    return {"strategy": "idbr", "scenario": "class-incremental", **found}
+
+
+def first_task(folder, texts, **params):
+    """Return how much of the first task is left at the end."""
+    given = {"scenario.class_fraction": 1.0, "rounds": 2, "epochs": 12, "seed": 1}
+    given |= {"learning_rate": 5e-3, "batch_size": 16}
+    values = {f"strategy.{key}": value for key, value in params.items()}
+    run_in_process(tiny(folder, **{**texts, **given, **values}))
+    matrices = summary_of(folder)["client_accuracy"]
+    assert all(matrix[0][0] == 1 for matrix in matrices), "it was learned"
+    return np.mean([matrix[1][0] for matrix in matrices])
+
+
+def test_the_memory_holds_the_first_task(tmp_path, texts):
+    nothing = {"budget": "fixed", "memory_samples": 0}
+    blank = first_task(tmp_path / "blank", texts, **nothing)
+    whole = first_task(tmp_path / "whole", texts, buffer_fraction=0.5)
+
+    assert blank == 0
+    assert whole >= 0.5

@@ -1,4 +1,4 @@
-"""A memory of a fixed size: who stays, and how much that is."""
+"""Exemplars: how many stay, which, and in which form."""
 
 from collections import Counter
 
@@ -7,26 +7,36 @@ import pytest
 import torch
 
 from fcl_flower.algorithms.exemplars import (
+    contains,
     drawn_order,
     herding_order,
     leverage_scores,
     remember,
+    remember_fraction,
     replay_samples,
     without_task,
 )
 from fcl_flower.algorithms.params import MemoryParams
 from fcl_flower.core.errors import ContractError
-from fcl_flower.data.examples import Examples
+from fcl_flower.data.examples import Examples, concat
 from strategies.fedcbdr import FedCbdrParams
 from strategies.replay import ReplayParams
 
 
-def examples(counts, start=0):
+def examples(counts, width=3, start=0):
     """Return ``counts[label]`` samples of each label; the first number tells them."""
     y = torch.tensor([label for label, n in counts.items() for _ in range(n)])
-    x = torch.zeros(len(y), 3)
+    x = torch.zeros(len(y), width)
     x[:, 0] = torch.arange(start, start + len(y))
     return Examples(x, y)
+
+
+def words(rows):
+    return Examples(torch.tensor(rows), torch.arange(len(rows)))
+
+
+def classes(memory):
+    return Counter(memory["y"].tolist())
 
 
 def params(samples=6, policy="balanced", **more):
@@ -37,11 +47,7 @@ def drawn(memory):
     return memory["x"][:, 0].astype(int).tolist()
 
 
-def classes(memory):
-    return Counter(memory["y"].tolist())
-
-
-# ---------------------------------------------------------------- budget
+# ---- budget
 
 
 def test_old_classes_shrink_and_those_that_stay_were_there_before():
@@ -64,12 +70,6 @@ def test_the_budget_is_used_up_where_classes_do_not_divide_it():
     assert classes(memory) == {4: 3, 6: 3, 8: 2}
     memory = remember({}, examples({4: 1, 6: 9, 8: 9}), params(7), 1, task=0)
     assert classes(memory) == {4: 1, 6: 3, 8: 3}
-
-
-def test_all_samples_stay_where_there_is_room():
-    memory = remember({}, examples({0: 2, 1: 3}), params(50), 1, task=0)
-    assert drawn(memory) == [0, 1, 2, 3, 4]
-    assert memory["task"].tolist() == [0] * 5
 
 
 @pytest.mark.parametrize("policy", ["balanced", "reservoir"])
@@ -121,12 +121,6 @@ def test_a_budget_in_bytes_is_what_is_stored():
     assert len(wider["y"]) == 1000 // 31
 
 
-def test_both_budgets_hold():
-    given = examples({0: 90, 1: 90})
-    few = remember({}, given, params(4, memory_bytes=10_000), 1, task=0)
-    assert len(few["y"]) == 4
-
-
 def test_what_is_kept_of_a_sample_stays_with_it():
     given = examples({0: 9, 1: 9})
     numbers = given.x[:, 0].numpy()
@@ -157,7 +151,7 @@ def test_a_memory_is_not_changed_in_place():
         np.testing.assert_array_equal(memory[name], values)
 
 
-# ---------------------------------------------------------------- policies
+# ---- policies
 
 
 def test_the_draw_of_a_balanced_memory_depends_on_the_seed_alone():
@@ -255,16 +249,6 @@ def test_a_herded_memory_keeps_the_first_of_each_class():
     assert sorted(drawn(later)) == sorted(kept)
 
 
-def test_features_that_have_changed_change_the_choice_within_a_task():
-    given, chosen = examples({0: 20}), params(5, "herding")
-    rng = np.random.default_rng(1)
-    one, two = rng.normal(size=(2, 20, 4)) + 1
-    first = remember({}, given, chosen, 0, task=0, features=one)
-    again = remember(first, given, chosen, 0, task=0, features=two)
-    assert sorted(drawn(again)) == sorted(herded(two, 5)) != sorted(drawn(first))
-    assert len(again["y"]) == 5
-
-
 @pytest.mark.parametrize("policy", ["herding", "leverage"])
 def test_a_policy_that_looks_at_features_needs_some(policy):
     assert params(5, policy).looks_at_features
@@ -330,3 +314,102 @@ def test_a_memory_by_leverage_prefers_samples_that_others_do_not_have():
         for seed in range(60)
     ]
     assert sum(rare) < 10
+
+
+# ---- a fraction of each task
+
+
+def test_a_share_of_the_samples_stays_and_classes_are_balanced():
+    memory = remember_fraction({}, examples({0: 90, 1: 10, 2: 20}), 0.1, 1, task=0)
+    assert classes(memory) == {0: 4, 1: 4, 2: 4}
+    # 0.1 * 110 = 11: one class has one sample less.
+    memory = remember_fraction({}, examples({0: 90, 1: 10, 2: 10}), 0.1, 1, task=0)
+    assert sorted(classes(memory).values()) == [3, 4, 4]
+
+
+def test_every_class_leaves_at_least_one_sample():
+    memory = remember_fraction({}, examples({3: 2, 5: 4, 8: 1}), 0.03, 0, task=0)
+    assert classes(memory) == {3: 1, 5: 1, 8: 1}
+
+
+def test_a_class_with_too_few_samples_leaves_its_room_to_the_others():
+    memory = remember_fraction({}, examples({0: 2, 1: 9, 2: 9}), 0.5, 0, task=0)
+    assert classes(memory) == {0: 2, 1: 4, 2: 4}
+
+
+def test_everything_stays_with_a_share_of_one():
+    given = examples({0: 2, 1: 5})
+    memory = remember_fraction({}, given, 1.0, 0, task=0)
+    assert memory["x"][:, 0].tolist() == list(range(7))
+    np.testing.assert_array_equal(memory["y"], given.y)
+
+
+def test_a_class_that_comes_again_gets_a_further_share():
+    memory = remember_fraction({}, examples({0: 20, 1: 20}), 0.1, 0, task=0)
+    memory = remember_fraction(
+        memory, examples({1: 20, 2: 20}, start=40), 0.1, 0, task=1
+    )
+    assert classes(memory) == {0: 2, 1: 4, 2: 2}
+    assert memory["task"].tolist() == [0] * 4 + [1] * 4
+
+
+def test_what_does_not_divide_evenly_goes_to_the_class_that_has_least():
+    first = remember_fraction({}, examples({0: 10, 1: 11}), 0.15, 0, task=0)
+    assert sorted(classes(first).values()) == [1, 2]
+    for seed in range(5):
+        both = remember_fraction(first, examples({0: 10, 1: 11}), 0.15, seed, task=1)
+        assert classes(both) == {0: 3, 1: 3}
+
+
+def test_a_task_is_remembered_once():
+    first = remember_fraction({}, examples({0: 20, 1: 20}), 0.1, 0, task=0)
+    assert remember_fraction(first, examples({0: 20, 1: 20}), 0.1, 9, task=0) is first
+    assert contains(first, 0)
+    assert not contains(first, 1)
+    assert not contains({}, 0)
+
+
+# ---- form
+
+
+def test_documents_are_padded_to_the_widest():
+    memory = remember_fraction({}, words([[5, 6]]), 1.0, 0, task=0)
+    memory = remember_fraction(memory, words([[1, 2, 3]]), 1.0, 0, task=1)
+    memory = remember_fraction(memory, words([[7]]), 1.0, 0, task=2)
+    x, _ = replay_samples(memory, "cpu")
+    assert x.tolist() == [[5, 6, 0], [1, 2, 3], [7, 0, 0]]
+    assert x.dtype == torch.int64
+
+
+@pytest.mark.parametrize(
+    ("largest", "dtype"), [(255, "uint8"), (256, "uint16"), (70000, "uint32")]
+)
+def test_word_numbers_take_the_smallest_type_that_is_exact(largest, dtype):
+    memory = remember_fraction({}, words([[1, largest]]), 1.0, 0, task=0)
+    assert memory["x"].dtype == dtype
+    assert memory["y"].dtype == memory["task"].dtype == "uint8"
+    assert replay_samples(memory, "cpu").x.tolist() == [[1, largest]]
+
+
+def test_the_type_grows_with_what_is_added():
+    memory = remember_fraction({}, words([[1, 255]]), 1.0, 0, task=0)
+    memory = remember_fraction(memory, words([[30000, 1]]), 1.0, 0, task=300)
+    assert memory["x"].dtype == memory["task"].dtype == "uint16"
+    assert replay_samples(memory, "cpu").x.tolist() == [[1, 255], [30000, 1]]
+    assert memory["task"].tolist() == [0, 300]
+
+
+def test_one_task_can_be_left_out():
+    memory = remember_fraction({}, words([[5, 6]]), 1.0, 0, task=0)
+    memory = remember_fraction(memory, words([[1, 2]]), 1.0, 0, task=1)
+    assert replay_samples(memory, "cpu", without=0).x.tolist() == [[1, 2]]
+    assert replay_samples(memory, "cpu", without=1).x.tolist() == [[5, 6]]
+
+
+def test_no_memory_joins_with_anything():
+    for x in (torch.rand(2, 1, 8, 8), torch.tensor([[1, 2], [3, 4]])):
+        given = Examples(x, torch.tensor([0, 1]))
+        found = concat([given, replay_samples({}, "cpu")])
+        assert torch.equal(found.x, x)
+        assert found.x.dtype == x.dtype
+        assert found.y.tolist() == [0, 1]
