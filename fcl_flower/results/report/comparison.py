@@ -294,6 +294,11 @@ def _body(groups: Sequence[Group], folder: Path | None) -> Iterator[Block]:
     pairs, hidden = _pairs(finished), groups[0].first.about.hidden is not None
     noun = wording.noun(groups[0].first.about)
     yield from map(_effect, pairs)
+    if finished and not pairs:
+        yield Verdict(
+            "No run here has its local-only counterpart of the same seed beside it, so "
+            "nothing can be said about federation."
+        )
     yield from map(Verdict, _headlines(finished))
     yield Section(
         "Methods side by side",
