@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fcl_flower.data import scenarios
     from fcl_flower.data.examples import TaskData
     from fcl_flower.federation.server_app import flower_strategy
-    from fcl_flower.results import metrics
+    from fcl_flower.results import measures as metrics
     from fcl_flower.results.result import Comparison, Result
 
 __version__ = "0.2.0"
@@ -76,7 +76,7 @@ __getattr__, __dir__ = lazy_names(
         "algorithms": "algorithms",
         "datasets": "data",
         "models": "models",
-        "metrics": "results.metrics",
+        "metrics": "results.measures",
         "scenarios": "data.scenarios",
     },
 )

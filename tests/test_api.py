@@ -18,7 +18,7 @@ import fcl_flower as fcl
 from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.algorithms.registry import algorithms
 from fcl_flower.models.registry import MODELS
-from fcl_flower.results import metrics
+from fcl_flower.results import measures as metrics
 from fcl_flower.runtime import in_process
 from strategies.fedavg import FedAvg
 

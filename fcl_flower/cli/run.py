@@ -260,7 +260,7 @@ def _study(
     """Run a study, or some rows and seeds of it, and show its table."""
     from fcl_flower.cli.progress import live_study, shown
     from fcl_flower.cli.tables import print_sheet
-    from fcl_flower.results.tables import sheet
+    from fcl_flower.results.tables import text_table
     from fcl_flower.runtime.study_runs import FOLDER, candidate_study, run_study, settle
 
     console = Console()
@@ -289,7 +289,7 @@ def _study(
         again = f"the same command with --output {folder} goes on with it"
         click.echo(f"interrupted; {again}", err=True)
         raise
-    print_sheet(console, sheet(summaries))
+    print_sheet(console, text_table(summaries))
     for summary in summaries:
         name = f"{summary['label']} seed {summary['seed']}: "
         print_untrained(console, summary, name)

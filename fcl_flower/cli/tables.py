@@ -10,13 +10,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fcl_flower.results.tables import Sheet
+from fcl_flower.results.tables import TextTable
 
 GAP = 3
 """Characters between two columns: a space on both sides of what may be a line."""
 
 
-def print_sheet(console: Console, sheet: Sheet) -> None:
+def print_sheet(console: Console, sheet: TextTable) -> None:
     """Print a table, cut between columns where it is too wide, and its note.
 
     Each part begins with the first column, which names the rows. No number is cut: a
@@ -37,7 +37,7 @@ def print_sheet(console: Console, sheet: Sheet) -> None:
     console.print(sheet.note, markup=False, highlight=False)
 
 
-def _parts(sheet: Sheet, most: int) -> Iterator[Sequence[int]]:
+def _parts(sheet: TextTable, most: int) -> Iterator[Sequence[int]]:
     """Yield which columns go into each part, the first into all."""
     first = _width(sheet, 0) + GAP
     part, taken = [0], first
@@ -51,7 +51,7 @@ def _parts(sheet: Sheet, most: int) -> Iterator[Sequence[int]]:
     yield part
 
 
-def _width(sheet: Sheet, column: int) -> int:
+def _width(sheet: TextTable, column: int) -> int:
     """Return how wide a column has to be; some characters are as wide as two."""
     cells = (line[column] for line in sheet.lines)
     return max(map(cell_len, (*sheet.head[column].split(), *cells)))

@@ -17,7 +17,7 @@ from scipy import stats
 
 from fcl_flower.core.errors import extra, refuse, unknown
 from fcl_flower.results import tables
-from fcl_flower.results.metrics import confidence_margin, mean_measured
+from fcl_flower.results.measures import confidence_margin, mean_measured
 from fcl_flower.results.record import runs_in
 from fcl_flower.results.result import Result
 

@@ -12,8 +12,7 @@ import numpy.typing as npt
 from fcl_flower.core.diagnostics import NONE, Clustering, Diagnostics, Points
 from fcl_flower.core.errors import ConfigError, refuse
 from fcl_flower.core.types import Array, Evaluation
-from fcl_flower.results import earlier, journal
-from fcl_flower.results import metrics as measures
+from fcl_flower.results import earlier, journal, measures
 from fcl_flower.results.costs import EPSILON, LABEL_EPSILON, MULTIPLY_ADDS
 from fcl_flower.results.events import (
     About,
@@ -36,7 +35,7 @@ from fcl_flower.results.events import (
     Trained,
 )
 from fcl_flower.results.files import json_value, read_as
-from fcl_flower.results.metrics import Accuracy
+from fcl_flower.results.measures import Accuracy
 
 MEASURES = {
     "average_accuracy": measures.average_accuracy,
@@ -172,7 +171,7 @@ class Record:
         """Row of ``a`` after the last task, or the last so far: (clients, tasks)."""
         if self.outcome is not None or np.isnan(self.accuracy).all():
             return self.accuracy[:, -1]
-        learned = measures.so_far(self.accuracy).shape[1]
+        learned = measures.trim_unlearned(self.accuracy).shape[1]
         return self.accuracy[:, learned - 1]
 
     @property
@@ -180,7 +179,7 @@ class Record:
         """Average accuracy over the tasks learned so far; None before any test."""
         if np.isnan(self.accuracy).all():
             return None
-        return measures.average_accuracy(measures.so_far(self.accuracy))
+        return measures.average_accuracy(measures.trim_unlearned(self.accuracy))
 
     def evaluations(self) -> tuple[npt.NDArray[np.int64], Accuracy]:
         """Collect every evaluation, in place of a matrix where concepts are hidden.
@@ -348,7 +347,7 @@ def _measures(record: Record, tested: Accuracies, so_far: bool) -> dict[str, Any
     hidden = record.about.hidden is not None
     names: Collection[str] = MEASURES
     if so_far:
-        accuracy = measures.so_far(accuracy)
+        accuracy = measures.trim_unlearned(accuracy)
         names = ("average_accuracy", "learning_accuracy")
     if hidden:
         names = ("average_accuracy",)

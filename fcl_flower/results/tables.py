@@ -11,48 +11,21 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from fcl_flower.results import metrics
-from fcl_flower.results.measures.forward_transfer import (
-    ALIKE,
-    Learned,
-    forward_transfers,
-)
+from fcl_flower.results import measures
+from fcl_flower.results.measures import LearningCurve, forward_transfers
 
 Summary: TypeAlias = Mapping[str, Any]
 MeanAndStd: TypeAlias = Mapping[str, float | None]
 """``mean`` and ``deviation`` over seeds; no deviation of a single seed."""
+
+ALIKE = ("seed", "scenario", "dataset", "model", "clients", "tasks")
+"""Keys of a summary that two runs must have in common for forward transfer."""
 
 COLUMNS = (
     *("method", "seeds", "accuracy", "forgetting", "transfer gain", "up", "down"),
     *("nominal up", "model"),
 )
 """Of every table."""
-
-BEFORE_COLUMNS = {"before_aggregation": "before aggregation"}
-"""Of runs that were evaluated so: key of a row, and its head."""
-
-FORWARD_COLUMNS = {"forward_transfer": "forward transfer"}
-"""Of runs beside such that learned each task alone."""
-
-CLASS_COLUMNS = {"balanced_accuracy": "balanced accuracy", "macro_f1": "macro F1"}
-"""Of runs whose clients count by class."""
-
-HONEST_COLUMNS = {"honest_accuracy": "honest clients"}
-"""Of runs with hostile clients."""
-
-CONCEPT_COLUMNS = {
-    "ari": "ARI",
-    "ari_least": "least ARI",
-    "perfect_rounds": "perfect rounds",
-    "effectiveness": "matching effectiveness",
-}
-"""Of runs with clusters: keys of a summary's ``concepts``, and their heads."""
-
-CLASS_INCREMENTAL_COLUMNS = {
-    "sample_accuracy": "accuracy over samples",
-    "mean_sample_accuracy": "mean over tasks",
-}
-"""Of class-incremental runs: keys of a row, and their heads."""
 
 NOTE = (
     "Last round, mean over clients and tasks, ± standard deviation over the seeds. "
@@ -62,47 +35,65 @@ NOTE = (
     "end. The transfer gain is the accuracy minus that of the local-only run with the "
     "same seed."
 )
-BEFORE_NOTE = (
-    " Before aggregation: the accuracy of what each client has trained itself in the "
-    "last round; strategies that predict with what clients keep have no other."
-)
-FORWARD_NOTE = (
-    " Forward transfer: accuracy on a task just after it was learned, minus that of a "
-    "fresh model that learned nothing else, with the same seed; mean over all tasks "
-    "but the first."
-)
-CLASS_NOTE = (
-    " Balanced accuracy: mean over a task's classes of the fraction of their samples "
-    "that were answered rightly; macro F1: mean over them of F1."
-)
-HONEST_NOTE = (
-    " Honest clients: the accuracy without the clients that were made hostile."
-)
-CONCEPT_NOTE = (
-    " Hidden concepts: adjusted Rand index of the server's clusters against the "
-    "concepts, mean and least over the rounds; fraction of the rounds in which it is "
-    "1; fraction of the updates that went into the concept model which their client "
-    "had started from."
-)
-CLASS_INCREMENTAL_NOTE = (
-    " Class-incremental: accuracy over the test samples of all classes so far; after "
-    "the last task, and mean over the tasks learned."
+
+
+class Further(NamedTuple):
+    """Columns of the runs that have something for them.
+
+    Attributes:
+        heads: of the columns, by the key of a row.
+        note: what they mean.
+    """
+
+    heads: Mapping[str, str]
+    note: str
+
+
+FURTHER = (
+    Further(
+        {"before_aggregation": "before aggregation"},
+        "Before aggregation: the accuracy of what each client has trained itself in "
+        "the last round; strategies that predict with what clients keep have no other.",
+    ),
+    Further(
+        {"forward_transfer": "forward transfer"},
+        "Forward transfer: accuracy on a task just after it was learned, minus that of "
+        "a fresh model that learned nothing else, with the same seed; mean over all "
+        "tasks but the first.",
+    ),
+    Further(
+        {"balanced_accuracy": "balanced accuracy", "macro_f1": "macro F1"},
+        "Balanced accuracy: mean over a task's classes of the fraction of their "
+        "samples that were answered rightly; macro F1: mean over them of F1.",
+    ),
+    Further(
+        {"honest_accuracy": "honest clients"},
+        "Honest clients: the accuracy without the clients that were made hostile.",
+    ),
+    Further(
+        {
+            "ari": "ARI",
+            "ari_least": "least ARI",
+            "perfect_rounds": "perfect rounds",
+            "effectiveness": "matching effectiveness",
+        },
+        "Hidden concepts: adjusted Rand index of the server's clusters against the "
+        "concepts, mean and least over the rounds; fraction of the rounds in which it "
+        "is 1; fraction of the updates that went into the concept model which their "
+        "client had started from.",
+    ),
+    Further(
+        {
+            "sample_accuracy": "accuracy over samples",
+            "mean_sample_accuracy": "mean over tasks",
+        },
+        "Class-incremental: accuracy over the test samples of all classes so far; "
+        "after the last task, and mean over the tasks learned.",
+    ),
 )
 
 
-def rows(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
-    """Return a row for each title, in the order in which titles first occur."""
-    by_title: dict[str, dict[int, Summary]] = {}
-    for summary in summaries:
-        by_title.setdefault(summary["label"], {})[summary["seed"]] = summary
-    forward = _forward_transfers(by_title)
-    return [
-        _row(title, by_title) | {"forward_transfer": mean_and_std(forward[title])}
-        for title in by_title
-    ]
-
-
-class Sheet(NamedTuple):
+class TextTable(NamedTuple):
     """`rows` as text.
 
     Attributes:
@@ -117,35 +108,37 @@ class Sheet(NamedTuple):
 
 
 def table(summaries: Sequence[Summary]) -> str:
-    """Return `rows` as a Markdown table, with a note below that explains it."""
-    head, cells, note = sheet(summaries)
+    """Write `rows` as a Markdown table, with a note below that explains it."""
+    head, cells, note = text_table(summaries)
     lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
     lines += [f"| {' | '.join(row)} |" for row in cells]
     return "\n".join([*lines, "", note]) + "\n"
 
 
-def sheet(summaries: Sequence[Summary]) -> Sheet:
-    """Return `rows` with the columns that they have something for."""
+def text_table(summaries: Sequence[Summary]) -> TextTable:
+    """Write `rows` with the columns that they have something for."""
     found = rows(summaries)
-    further: dict[str, str] = {}
-    note = NOTE
-    for columns, explanation in (
-        (BEFORE_COLUMNS, BEFORE_NOTE),
-        (FORWARD_COLUMNS, FORWARD_NOTE),
-        (CLASS_COLUMNS, CLASS_NOTE),
-        (HONEST_COLUMNS, HONEST_NOTE),
-        (CONCEPT_COLUMNS, CONCEPT_NOTE),
-        (CLASS_INCREMENTAL_COLUMNS, CLASS_INCREMENTAL_NOTE),
-    ):
-        if any(row[key] for row in found for key in columns):
-            further |= columns
-            note += explanation
+    known = [one for one in FURTHER if any(row[k] for row in found for k in one.heads)]
+    further = {key: head for one in known for key, head in one.heads.items()}
     cells = [_cells(row, further) for row in found]
-    return Sheet([*COLUMNS, *further.values()], cells, note)
+    note = " ".join([NOTE, *(one.note for one in known)])
+    return TextTable([*COLUMNS, *further.values()], cells, note)
+
+
+def rows(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
+    """Make a row for each title, in the order in which titles first occur."""
+    by_title: dict[str, dict[int, Summary]] = {}
+    for summary in summaries:
+        by_title.setdefault(summary["label"], {})[summary["seed"]] = summary
+    forward = _forward_transfers(by_title)
+    return [
+        _row(title, by_title) | {"forward_transfer": mean_and_std(forward[title])}
+        for title in by_title
+    ]
 
 
 def mean_and_std(values: Iterable[float | None]) -> MeanAndStd | None:
-    """Return mean and standard deviation (n - 1) of what is known; None if nothing is.
+    """Compute mean and standard deviation (n - 1) of what is known; None if nothing is.
 
     A single value has no deviation: that is None, not 0.
     """
@@ -157,7 +150,7 @@ def mean_and_std(values: Iterable[float | None]) -> MeanAndStd | None:
 
 
 def format_mean_std(value: MeanAndStd | None, form: str = ".3f") -> str:
-    """Return ``mean ± deviation`` as text; empty for None."""
+    """Write ``mean ± deviation``; nothing for None."""
     if value is None:
         return ""
     mean, deviation = f"{value['mean']:{form}}", value["deviation"]
@@ -165,17 +158,18 @@ def format_mean_std(value: MeanAndStd | None, form: str = ".3f") -> str:
 
 
 def _row(title: str, by_title: Mapping[str, Mapping[int, Summary]]) -> dict[str, Any]:
-    """Return the row of one title, whose pair may be among the others."""
+    """Make the row of one title, whose pair may be among the others."""
     runs = by_title[title]
     row: dict[str, Any] = {"label": title, "seeds": sorted(runs)}
-    for key in ("average_accuracy", "forgetting", "backward_transfer"):
-        row[key] = mean_and_std(run[key] for run in runs.values())
-    before = (run.get("before_aggregation", {}) for run in runs.values())
-    row["before_aggregation"] = mean_and_std(
-        found.get("average_accuracy") for found in before
-    )
-    for key in (*HONEST_COLUMNS, *CLASS_COLUMNS):
+    for key in (
+        *("average_accuracy", "forgetting", "backward_transfer", "honest_accuracy"),
+        *("balanced_accuracy", "macro_f1"),
+    ):
         row[key] = mean_and_std(run.get(key) for run in runs.values())
+    row["before_aggregation"] = mean_and_std(
+        (run.get("before_aggregation") or {}).get("average_accuracy")
+        for run in runs.values()
+    )
     for key in (
         *("bytes_up", "bytes_down", "nominal_bytes_up", "nominal_bytes_down"),
         *("model_bytes", "seconds"),
@@ -184,13 +178,12 @@ def _row(title: str, by_title: Mapping[str, Mapping[int, Summary]]) -> dict[str,
     for key in ("peak_memory", "multiply_adds"):
         known = mean_and_std(run.get(key) for run in runs.values())
         row[key] = None if known is None else known["mean"]
-    for key in CONCEPT_COLUMNS:
-        row[key] = mean_and_std(
-            run.get("concepts", {}).get(key) for run in runs.values()
-        )
+    for key in ("ari", "ari_least", "perfect_rounds", "effectiveness"):
+        found = (run.get("concepts", {}).get(key) for run in runs.values())
+        row[key] = mean_and_std(found)
     seen = [_accuracy_over_classes_seen(run) for run in runs.values()]
-    for key in CLASS_INCREMENTAL_COLUMNS:
-        row[key] = mean_and_std(of_run[key] for of_run in seen)
+    for place, key in enumerate(("sample_accuracy", "mean_sample_accuracy")):
+        row[key] = mean_and_std(of_run[place] for of_run in seen)
     counterparts = by_title.get(next(iter(runs.values()))["counterpart"] or "", {})
     pairs = [
         (run, counterparts[seed])
@@ -205,7 +198,6 @@ def _row(title: str, by_title: Mapping[str, Mapping[int, Summary]]) -> dict[str,
 
 
 def _cells(row: Mapping[str, Any], further: Iterable[str]) -> list[str]:
-    """Return the cells of a row: those of `COLUMNS`, and of ``further`` keys."""
     return [
         row["label"],
         ", ".join(map(str, row["seeds"])),
@@ -217,7 +209,7 @@ def _cells(row: Mapping[str, Any], further: Iterable[str]) -> list[str]:
             for key in ("bytes_up", "bytes_down", "nominal_bytes_up", "model_bytes")
         ),
         *(
-            format_mean_std(row[key], "+.3f" if key in FORWARD_COLUMNS else ".3f")
+            format_mean_std(row[key], "+.3f" if key == "forward_transfer" else ".3f")
             for key in further
         ),
     ]
@@ -226,31 +218,30 @@ def _cells(row: Mapping[str, Any], further: Iterable[str]) -> list[str]:
 def _forward_transfers(
     by_title: Mapping[str, Mapping[int, Summary]],
 ) -> Mapping[str, Sequence[float | None]]:
-    """Return the forward transfer of each run of each title; None if not known."""
+    """Compute the forward transfer of each run of each title; None if not known."""
     runs = [run for of_title in by_title.values() for run in of_title.values()]
     found: dict[str, list[float | None]] = {title: [] for title in by_title}
-    transfers = forward_transfers([_learned(run) for run in runs])
+    transfers = forward_transfers([_learning_curve(run) for run in runs])
     for run, transfer in zip(runs, transfers, strict=True):
         found[run["label"]].append(None if np.isnan(transfer) else transfer)
     return found
 
 
-def _learned(summary: Summary) -> Learned:
-    """Return what a run has learned; nothing of hidden concepts, at no known time."""
-    return Learned(
+def _learning_curve(summary: Summary) -> LearningCurve:
+    """Take what a run has learned; hidden concepts are learned at no known time."""
+    return LearningCurve(
         tuple(summary.get(key) for key in ALIKE),
         bool(summary.get("single_task")) and summary.get("hidden") is None,
         np.array(summary["client_accuracy"], np.float64),
     )
 
 
-def _accuracy_over_classes_seen(summary: Summary) -> dict[str, float | None]:
-    """Return that of a class-incremental run: the last, and the mean over tasks."""
+def _accuracy_over_classes_seen(summary: Summary) -> tuple[float | None, float | None]:
+    """Take that of a class-incremental run: the last, and the mean over tasks."""
     seen = summary.get("sample_accuracy", [])
     if summary.get("scenario") != "class-incremental" or None in seen or not seen:
-        return dict.fromkeys(CLASS_INCREMENTAL_COLUMNS)
-    found = (seen[-1], statistics.fmean(seen))
-    return dict(zip(CLASS_INCREMENTAL_COLUMNS, found, strict=True))
+        return None, None
+    return seen[-1], statistics.fmean(seen)
 
 
 def _gain(federated: Summary, local_only: Summary) -> float | None:
@@ -259,13 +250,13 @@ def _gain(federated: Summary, local_only: Summary) -> float | None:
 
 
 def _gain_per_task(pairs: Sequence[tuple[Summary, Summary]]) -> list[float | None]:
-    """Return the mean over the pairs (federated, local-only); None if not known."""
+    """Average over the pairs (federated, local-only); None if not known."""
     gains = [
-        metrics.transfer_gain(
+        measures.transfer_gain(
             np.array(federated["client_accuracy"], float),
             np.array(local_only["client_accuracy"], float),
         ).per_task
         for federated, local_only in pairs
     ]
-    mean = metrics.mean_measured(np.array(gains), axis=0)
+    mean = measures.mean_measured(np.array(gains), axis=0)
     return [None if np.isnan(value) else float(value) for value in mean]

@@ -5,7 +5,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from fcl_flower.cli.tables import print_sheet
-from fcl_flower.results.tables import Sheet
+from fcl_flower.results.tables import TextTable
 
 HEAD = ("method", "seeds", "accuracy", "before aggregation", "up")
 LINES = (
@@ -17,7 +17,7 @@ LINES = (
 def printed(width, head=HEAD, lines=LINES):
     console = Console(width=width, color_system=None)
     with console.capture() as shown:
-        print_sheet(console, Sheet(head, lines, "What [b]columns[/b] say."))
+        print_sheet(console, TextTable(head, lines, "What [b]columns[/b] say."))
     return [line.rstrip() for line in shown.get().splitlines() if line.strip()]
 
 

@@ -50,7 +50,7 @@ def test_each_name_is_there_and_no_other(package):
 def test_submodules_are_modules_and_the_rest_is_none():
     modules = {n for n in fcl.__all__ if isinstance(getattr(fcl, n), ModuleType)}
     assert modules == {"algorithms", "datasets", "models", "metrics", "scenarios"}
-    assert fcl.metrics.__name__ == "fcl_flower.results.metrics"
+    assert fcl.metrics.__name__ == "fcl_flower.results.measures"
 
 
 @pytest.mark.process

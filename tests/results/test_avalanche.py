@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from fcl_flower.results import metrics
-from fcl_flower.results.metrics import recall
+from fcl_flower.results import measures
+from fcl_flower.results.measures import recall
 from fcl_flower.training.loop import ClassCounts
 
 with warnings.catch_warnings():
@@ -77,7 +77,7 @@ def at(experience, accuracy=0.0):
 def test_backward_transfer_is_that_of_avalanche(rows):
     theirs = shown(avalanche.StreamBWT(), rows)
 
-    assert metrics.backward_transfer(square(rows)) == pytest.approx(theirs)
+    assert measures.backward_transfer(square(rows)) == pytest.approx(theirs)
 
 
 @pytest.mark.parametrize("rows", MATRICES)
@@ -87,7 +87,7 @@ def test_forgetting_is_that_of_avalanche_plus_what_later_tasks_had_brought(rows)
         max(row[i] for row in rows[i:-1]) - rows[i][i] for i in range(len(rows) - 1)
     ]
 
-    ours = metrics.forgetting(square(rows))
+    ours = measures.forgetting(square(rows))
 
     assert ours == pytest.approx(theirs + np.mean(risen))
     assert ours >= theirs - 1e-12
@@ -100,7 +100,7 @@ def test_average_accuracy_is_that_over_the_stream_of_avalanche(rows):
         seen = at(i, accuracy)
         stream.update(seen.mb_output, seen.mb_y)
 
-    assert metrics.average_accuracy(square(rows)) == pytest.approx(stream.result())
+    assert measures.average_accuracy(square(rows)) == pytest.approx(stream.result())
 
 
 def test_accuracy_over_samples_is_that_over_a_stream_of_unequal_test_sets():
@@ -111,7 +111,7 @@ def test_accuracy_over_samples_is_that_over_a_stream_of_unequal_test_sets():
         stream.update(answers, labels)
     accuracy, counts = square([[1.0], [0.75, 0.25]]), np.array([[4, 40]])
 
-    assert metrics.sample_accuracy(accuracy, counts)[-1] == stream.result()
+    assert measures.sample_accuracy(accuracy, counts)[-1] == stream.result()
 
 
 def test_balanced_accuracy_is_the_mean_over_the_classes_of_avalanche():

@@ -21,7 +21,7 @@ import fcl_flower as fcl
 from fcl_flower.core.diagnostics import Clustering, Matrix, Points, Table
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.data.scenarios.plan import ConceptStream
-from fcl_flower.results import metrics as measures
+from fcl_flower.results import measures
 from fcl_flower.results.events import EvaluatedBefore, Finished, Traffic
 from fcl_flower.results.journal import Journal
 from fcl_flower.results.record import is_run, read, runs_in, summarize

@@ -8,7 +8,7 @@ import os
 import numpy as np
 from sklearn.metrics import adjusted_rand_score
 
-from fcl_flower.results import metrics
+from fcl_flower.results import measures
 
 KINDS = ("base", "adapters", "heads", "masks", "meta")
 
@@ -248,11 +248,11 @@ def make_run(
     accuracy = synthetic_accuracy(seed, local_only, clients, tasks, lost, gain)
     accuracy[list(gone), -1] = np.nan
     rounds = [*synthetic_rounds(rng, clients, tasks, rounds_per_task, local_only)]
-    measures = {
-        "average_accuracy": metrics.average_accuracy(accuracy),
-        "forgetting": metrics.forgetting(accuracy),
-        "backward_transfer": metrics.backward_transfer(accuracy),
-        "learning_accuracy": metrics.learning_accuracy(accuracy),
+    found = {
+        "average_accuracy": measures.average_accuracy(accuracy),
+        "forgetting": measures.forgetting(accuracy),
+        "backward_transfer": measures.backward_transfer(accuracy),
+        "learning_accuracy": measures.learning_accuracy(accuracy),
     }
     summary = {
         **named(label, strategy, local_only),
@@ -263,8 +263,8 @@ def make_run(
         "clients": clients,
         "tasks": tasks,
         "rounds": rounds_per_task,
-        **{name: nulled(value) for name, value in measures.items()},
-        "accuracy_matrix": nulled(metrics.mean_measured(accuracy, axis=0).tolist()),
+        **{name: nulled(value) for name, value in found.items()},
+        "accuracy_matrix": nulled(measures.mean_measured(accuracy, axis=0).tolist()),
         "client_accuracy": nulled(accuracy.tolist()),
         **costs(rounds),
         "params": {
@@ -335,11 +335,11 @@ def make_concept_run(
         "clients": clients,
         "tasks": concepts,
         "rounds": rounds,
-        "average_accuracy": metrics.average_accuracy(final),
-        "forgetting": metrics.forgetting_of_concepts(accuracy.mean(axis=1)),
+        "average_accuracy": measures.average_accuracy(final),
+        "forgetting": measures.forgetting_of_concepts(accuracy.mean(axis=1)),
         "backward_transfer": None,
         "learning_accuracy": None,
-        "accuracy_matrix": nulled(metrics.mean_measured(final, axis=0).tolist()),
+        "accuracy_matrix": nulled(measures.mean_measured(final, axis=0).tolist()),
         "client_accuracy": nulled(final.tolist()),
         **costs(trained),
         "params": {},

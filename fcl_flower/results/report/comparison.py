@@ -9,9 +9,8 @@ from urllib.parse import quote
 import numpy as np
 
 from fcl_flower.core.errors import ConfigError, refuse
-from fcl_flower.results import metrics as measures
-from fcl_flower.results import tables
-from fcl_flower.results.metrics import Accuracy, TransferGain
+from fcl_flower.results import measures, tables
+from fcl_flower.results.measures import Accuracy, TransferGain
 from fcl_flower.results.record import Record, read
 from fcl_flower.results.report import charts, wording
 from fcl_flower.results.report.charts import BarChart, Chart, LineChart, Series

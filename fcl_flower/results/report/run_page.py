@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from fcl_flower.core.errors import refuse
-from fcl_flower.results import metrics as measures
+from fcl_flower.results import measures
 from fcl_flower.results.events import Hidden, Progress, Round, Summary, TaskInfo
-from fcl_flower.results.metrics import Accuracy
+from fcl_flower.results.measures import Accuracy
 from fcl_flower.results.record import Record, read
 from fcl_flower.results.report import charts, diagnostics, wording
 from fcl_flower.results.report.charts import (

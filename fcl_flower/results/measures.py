@@ -4,14 +4,20 @@ Every function reads ``a[c, t, i]``: the accuracy, a fraction in [0, 1], of clie
 the test data of its task i after learning task t, with the model that the client
 would use then. It has shape (clients, tasks, tasks) and is NaN where ``i > t`` and
 where nothing was measured. T below is the last task, so the last row is always the
-last round's, never the best round's.
+last round's, never the best round's. What is no such array is a `ValueError`.
 
 What was not measured is left out: first each client's mean is taken over its measured
 tasks, then the mean over the clients that have one. A client that vanished before the
 end thus counts neither as zero nor at all. Where nothing is left the result is NaN.
+
+>>> nan = np.nan
+>>> a = np.array([[[0.8, nan], [0.6, 0.9]]])
+>>> average_accuracy(a), round(forgetting(a), 3), round(backward_transfer(a), 3)
+(0.75, 0.2, -0.2)
 """
 
 import math
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -20,26 +26,19 @@ import numpy.typing as npt
 
 Accuracy: TypeAlias = npt.NDArray[np.float64]
 Counts: TypeAlias = npt.NDArray[np.int64]
-"""Right, tested and answered, by class."""
+"""Samples answered rightly, tested and given as an answer, by class: shape (3, ...)."""
 
 
 def average_accuracy(accuracy: Accuracy) -> float:
-    """Return ``A_T = mean_i a[T, i]``, the mean over clients, in [0, 1].
+    """Compute ``A_T = mean_i a[T, i]``, the mean over clients, in [0, 1].
 
     The final accuracy of FedWeIT (Yoon et al., ICML 2021, appendix, measure 1).
-
-    Args:
-        accuracy: ``a``, shape (clients, tasks, tasks).
-
-    Raises:
-        ValueError: ``a`` has another shape, a value outside [0, 1], or a value above
-            the diagonal.
     """
     return mean_over_clients(_checked(accuracy)[:, -1])
 
 
 def sample_accuracy(accuracy: Accuracy, counts: npt.NDArray[np.int64]) -> Accuracy:
-    """Return the accuracy over all test samples of the tasks so far.
+    """Compute the accuracy over all test samples of the tasks so far, by task learned.
 
     ``sum_ci n[c, i] a[c, t, i] / sum_ci n[c, i]`` over what was measured after task t:
     in class-incremental learning the accuracy over all classes seen (Rebuffi et al.,
@@ -51,9 +50,6 @@ def sample_accuracy(accuracy: Accuracy, counts: npt.NDArray[np.int64]) -> Accura
 
     Returns:
         shape (tasks,), in [0, 1]; NaN where no sample was tested.
-
-    Raises:
-        ValueError: as `average_accuracy`, or ``counts`` has another shape.
     """
     checked = _checked(accuracy)
     if counts.shape != checked.shape[:2]:
@@ -62,65 +58,36 @@ def sample_accuracy(accuracy: Accuracy, counts: npt.NDArray[np.int64]) -> Accura
         )
     weights = np.where(np.isnan(checked), 0, counts[:, None])
     right = (weights * np.nan_to_num(checked)).sum((0, 2))
-    tested = weights.sum((0, 2))
-    share = np.full(len(tested), np.nan)
-    np.divide(right, tested, out=share, where=tested > 0)
-    return share
+    return _ratio(right, weights.sum((0, 2)))
 
 
 def learning_accuracy(accuracy: Accuracy) -> float:
-    """Return ``mean_i a[i, i]``, the mean over clients, in [0, 1].
+    """Compute ``mean_i a[i, i]``, the mean over clients, in [0, 1].
 
     How well each task was known just after it was learned, before anything could be
     forgotten.
-
-    Args:
-        accuracy: ``a``, shape (clients, tasks, tasks).
-
-    Raises:
-        ValueError: as `average_accuracy`.
     """
     return mean_over_clients(when_learned(accuracy))
 
 
 def when_learned(accuracy: Accuracy) -> Accuracy:
-    """Return ``a[i, i]`` of each client and task, shape (clients, tasks).
-
-    Args:
-        accuracy: ``a``, shape (clients, tasks, tasks).
-
-    Raises:
-        ValueError: as `average_accuracy`.
-    """
+    """Take ``a[i, i]`` of each client and task, shape (clients, tasks)."""
     return np.diagonal(_checked(accuracy), axis1=1, axis2=2)
 
 
 def forgetting(accuracy: Accuracy) -> float:
-    """Return ``F = mean_{i<T} max_{t<T} (a[t, i] - a[T, i])``, the mean over clients.
+    """Compute ``F = mean_{i<T} max_{t<T} (a[t, i] - a[T, i])``, the mean over clients.
 
     Catastrophic forgetting (Chaudhry et al., ECCV 2018, equation 3). In [-1, 1]; above
-    zero accuracy was lost, below
-    zero the old tasks became better than they ever were; 0.0 with a single task.
-
-    Args:
-        accuracy: ``a``, shape (clients, tasks, tasks).
-
-    Raises:
-        ValueError: as `average_accuracy`.
+    zero accuracy was lost, below zero the old tasks became better than they ever were;
+    0.0 with a single task.
     """
     per_task = forgetting_per_task(accuracy)
     return mean_over_clients(per_task) if per_task.shape[1] else 0.0
 
 
 def forgetting_per_task(accuracy: Accuracy) -> Accuracy:
-    """Return the terms of `forgetting`, shape (clients, tasks - 1), NaN if unknown.
-
-    Args:
-        accuracy: ``a``, shape (clients, tasks, tasks).
-
-    Raises:
-        ValueError: as `average_accuracy`.
-    """
+    """Compute the terms of `forgetting`, shape (clients, tasks - 1), NaN if unknown."""
     checked = _checked(accuracy)
     if checked.shape[1] == 1:
         return np.empty((len(checked), 0))
@@ -129,16 +96,10 @@ def forgetting_per_task(accuracy: Accuracy) -> Accuracy:
 
 
 def backward_transfer(accuracy: Accuracy) -> float:
-    """Return ``BWT = mean_{i<T} (a[T, i] - a[i, i])``, the mean over clients.
+    """Compute ``BWT = mean_{i<T} (a[T, i] - a[i, i])``, the mean over clients.
 
     Lopez-Paz & Ranzato, NeurIPS 2017, equation 3. In [-1, 1]; positive when later
     tasks helped earlier ones; 0.0 with a single task.
-
-    Args:
-        accuracy: ``a``, shape (clients, tasks, tasks).
-
-    Raises:
-        ValueError: as `average_accuracy`.
     """
     checked = _checked(accuracy)
     if checked.shape[1] == 1:
@@ -147,7 +108,7 @@ def backward_transfer(accuracy: Accuracy) -> float:
 
 
 def forgetting_of_concepts(accuracy: Accuracy) -> float:
-    """Return ``mean_i max_{e<E} (a[e, i] - a[E, i])`` over evaluations, in [-1, 1].
+    """Compute ``mean_i max_{e<E} (a[e, i] - a[E, i])`` over evaluations, in [-1, 1].
 
     For concepts whose data come again and again, so that none is learned at a known
     time: how much of each was lost since its best evaluation before the last, E. The
@@ -162,8 +123,11 @@ def forgetting_of_concepts(accuracy: Accuracy) -> float:
     return float(mean_measured(best - accuracy[-1], axis=0))
 
 
+# ---- runs held against each other
+
+
 def confidence_margin(deviation: float, count: int) -> float:
-    """Return the distance from a mean to the ends of its 95 % interval.
+    """Compute the distance from a mean to the ends of its 95 % interval.
 
     ``t(n - 1) s / sqrt(n)``, as if the n values had been drawn independently from one
     normal distribution (Student, Biometrika 1908).
@@ -200,7 +164,7 @@ class TransferGain:
 
     @property
     def margin(self) -> float:
-        """Return the `confidence_margin` of ``overall``; NaN below two units."""
+        """`confidence_margin` of ``overall``; NaN below two units."""
         measured = int(np.count_nonzero(~np.isnan(self.per_unit)))
         if measured < 2:
             return math.nan
@@ -208,7 +172,7 @@ class TransferGain:
 
 
 def transfer_gain(federated: Accuracy, local_only: Accuracy) -> TransferGain:
-    """Return the final accuracy with federation minus that without it, pair by pair.
+    """Compute the final accuracy with federation minus that without, pair by pair.
 
     ``g[u, i] = a_federated[u, T, i] - a_local_only[u, T, i]`` for unit u and task i. A
     pair of which one run was not measured is left out. Pairing matters: the clients
@@ -218,15 +182,8 @@ def transfer_gain(federated: Accuracy, local_only: Accuracy) -> TransferGain:
         federated: shape (units, tasks, tasks). A unit is a client of one run, or a
             seed, for which the clients' mean is given.
         local_only: the same units and tasks without any communication.
-
-    Raises:
-        ValueError: the shapes differ, or as `average_accuracy`.
     """
-    if federated.shape != local_only.shape:
-        raise ValueError(
-            f"federated has shape {federated.shape} and local_only {local_only.shape}, "
-            "expected the same units and tasks"
-        )
+    _same_shape(federated=federated, local_only=local_only)
     gain = _checked(federated)[:, -1] - _checked(local_only)[:, -1]
     per_unit = mean_measured(gain, axis=1)
     return TransferGain(
@@ -238,18 +195,96 @@ def transfer_gain(federated: Accuracy, local_only: Accuracy) -> TransferGain:
     )
 
 
+def forward_transfer(accuracy: Accuracy, single_task: Accuracy) -> float:
+    """Compute ``FWT = mean_{i>0} (a[i, i] - b[i, i])``, the mean over clients.
+
+    How much better a task was known just after it was learned than by a model that
+    learned nothing else (Wang et al., TPAMI 2024, https://arxiv.org/abs/2302.00487,
+    where it is FWT). In [-1, 1]; NaN with a single task, as nothing came before it.
+
+    Args:
+        accuracy: ``a``, shape (clients, tasks, tasks).
+        single_task: ``b``, the same of a fresh model for each task.
+    """
+    _same_shape(accuracy=accuracy, single_task=single_task)
+    learned, alone = map(when_learned, (accuracy, single_task))
+    return mean_over_clients((learned - alone)[:, 1:])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LearningCurve:
+    """How a run has learned.
+
+    Attributes:
+        of: what two runs must have in common to be compared.
+        single_task: each task was learned alone, by a fresh model.
+        accuracy: ``a``, shape (clients, tasks, tasks).
+    """
+
+    of: Hashable
+    single_task: bool
+    accuracy: Accuracy
+
+
+def forward_transfers(runs: Sequence[LearningCurve]) -> list[float]:
+    """Compute `forward_transfer` of each run against that of single tasks among them.
+
+    NaN for single tasks themselves, and where not exactly one such run is of the same
+    seed, data and network.
+    """
+    found = []
+    for run in runs:
+        alone = [one for one in runs if one.single_task and one.of == run.of]
+        compared = len(alone) == 1 and not run.single_task
+        found.append(
+            forward_transfer(run.accuracy, alone[0].accuracy) if compared else np.nan
+        )
+    return found
+
+
+# ---- classes
+
+
+def recall(counts: Counts) -> Accuracy:
+    """Compute the fraction of a class' samples that were answered rightly.
+
+    NaN for a class without samples.
+    """
+    right, tested, _ = counts
+    return _ratio(right, tested)
+
+
+def precision(counts: Counts) -> Accuracy:
+    """Compute the fraction of the answers of a class that were right.
+
+    NaN for a class that was never answered.
+    """
+    right, _, answered = counts
+    return _ratio(right, answered)
+
+
+def f1(counts: Counts) -> Accuracy:
+    """Compute ``2 right / (tested + answered)``: the harmonic mean of the two.
+
+    0 for a class that has samples and was never answered, NaN for one without samples:
+    it is not among those that a mean over classes is taken of.
+    """
+    right, tested, answered = counts
+    return _ratio(2 * right, np.where(tested > 0, tested + answered, 0))
+
+
+# ---- what is measured of an array
+
+
 def mean_measured(values: Accuracy, axis: int) -> Accuracy:
-    """Return the mean over ``axis`` of what is not NaN; NaN where nothing is."""
+    """Average over ``axis`` what is not NaN; NaN where nothing is."""
     measured = ~np.isnan(values)
     count = np.asarray(measured.sum(axis))
-    total = np.where(measured, values, 0.0).sum(axis)
-    mean = np.full(count.shape, np.nan)
-    np.divide(total, count, out=mean, where=count > 0)
-    return mean
+    return _ratio(np.asarray(np.where(measured, values, 0.0).sum(axis)), count)
 
 
 def spread_measured(values: Accuracy, axis: int) -> Accuracy:
-    """Return the standard deviation (n - 1) over ``axis``; NaN below two values."""
+    """Compute the standard deviation (n - 1) over ``axis``; NaN below two values."""
     count = np.asarray((~np.isnan(values)).sum(axis))
     mean = np.expand_dims(mean_measured(values, axis), axis)
     variance = mean_measured((values - mean) ** 2, axis)
@@ -260,64 +295,25 @@ def spread_measured(values: Accuracy, axis: int) -> Accuracy:
 
 
 def mean_over_clients(values: Accuracy) -> float:
-    """Return the mean over clients of each client's mean, NaN if nothing is measured.
-
-    Args:
-        values: shape (clients, n), NaN where nothing was measured.
-    """
+    """Average each client's mean over the clients, of an array (clients, n)."""
     return float(mean_measured(mean_measured(values, axis=1), axis=0))
 
 
-def recall(counts: Counts) -> Accuracy:
-    """Return the fraction of a class' samples that were answered rightly.
-
-    Args:
-        counts: right, tested and answered, shape (3, ...).
-
-    Returns:
-        shape (...), in [0, 1]; NaN for a class without samples.
-    """
-    right, tested, _ = counts
-    return _ratio(right, tested)
+def trim_unlearned(accuracy: Accuracy) -> Accuracy:
+    """Cut ``a``, which is not NaN everywhere, after the last task that was learned."""
+    learned = ~np.isnan(accuracy).all(axis=(0, 2))
+    stop = int(np.flatnonzero(learned)[-1]) + 1
+    return accuracy[:, :stop, :stop]
 
 
-def precision(counts: Counts) -> Accuracy:
-    """Return the fraction of the answers of a class that were right.
-
-    Args:
-        counts: as in `recall`.
-
-    Returns:
-        shape (...), in [0, 1]; NaN for a class that was never answered.
-    """
-    right, _, answered = counts
-    return _ratio(right, answered)
-
-
-def f1(counts: Counts) -> Accuracy:
-    """Return ``2 right / (tested + answered)``: the harmonic mean of the two.
-
-    0 for a class that has samples and was never answered, NaN for one without samples:
-    it is not among those that a mean over classes is taken of.
-
-    Args:
-        counts: as in `recall`.
-
-    Returns:
-        shape (...), in [0, 1].
-    """
-    right, tested, answered = counts
-    return _ratio(2 * right, np.where(tested > 0, tested + answered, 0))
-
-
-def _ratio(part: Counts, whole: Counts) -> Accuracy:
+def _ratio(part: npt.NDArray[np.number], whole: npt.NDArray[np.number]) -> Accuracy:
     found = np.full(whole.shape, np.nan)
     np.divide(part, whole, out=found, where=whole > 0)
     return found
 
 
 def _checked(accuracy: Accuracy) -> Accuracy:
-    """Return ``accuracy`` if it is what this module's docstring says."""
+    """Refuse what is no array as this module's docstring says."""
     shape = accuracy.shape
     if len(shape) != 3 or shape[1] != shape[2] or 0 in shape:
         raise ValueError(
@@ -334,13 +330,10 @@ def _checked(accuracy: Accuracy) -> Accuracy:
     return accuracy
 
 
-def so_far(accuracy: Accuracy) -> Accuracy:
-    """Return the array, cut after the last task that any client has learned.
-
-    Args:
-        accuracy: shape (clients, tasks, tasks), NaN where nothing is measured, but
-            not everywhere.
-    """
-    learned = ~np.isnan(accuracy).all(axis=(0, 2))
-    stop = int(np.flatnonzero(learned)[-1]) + 1
-    return accuracy[:, :stop, :stop]
+def _same_shape(**arrays: Accuracy) -> None:
+    (name, first), (other, second) = arrays.items()
+    if first.shape != second.shape:
+        raise ValueError(
+            f"{name} has shape {first.shape} and {other} {second.shape}, expected the "
+            "same units and tasks"
+        )

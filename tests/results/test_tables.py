@@ -1,73 +1,59 @@
-"""Forward transfer by hand, in every place that shows it."""
-
-import math
+"""What tables, sheets and pages say of several runs."""
 
 import numpy as np
 import pytest
-from pages import head_of, parsed, table_of
+from pages import head_of, parsed, table_of, words
 from run_folders import edit, make_run, summary_of
 
 import fcl_flower as fcl
 from fcl_flower.exports.latex import latex
-from fcl_flower.exports.sheets import methods_sheet
+from fcl_flower.exports.sheets import methods_sheet, run_sheets
 from fcl_flower.results import tables
-from fcl_flower.results.measures.forward_transfer import (
-    Learned,
-    forward_transfer,
-    forward_transfers,
-)
+from fcl_flower.results.report import wording
 from fcl_flower.results.report.comparison import write_comparison
+from fcl_flower.results.report.run_page import write_report
 from fcl_flower.results.result import Result
 
-NAN = math.nan
-
-# Client 0 knows tasks 1 and 2 by 0.2 and 0.1 better than alone; client 1 task 1 by 0.4
-# worse, and vanished then. The first task has nothing before it.
-A = np.array(
-    [
-        [[0.9, NAN, NAN], [0.1, 0.7, NAN], [0.1, 0.1, 0.6]],
-        [[0.9, NAN, NAN], [0.1, 0.2, NAN], [NAN, NAN, NAN]],
-    ]
-)
-B = np.array(
-    [
-        [[0.4, NAN, NAN], [0.4, 0.5, NAN], [0.4, 0.5, 0.5]],
-        [[0.4, NAN, NAN], [0.4, 0.6, NAN], [0.4, 0.6, 0.3]],
-    ]
-)
+# ---- costs
 
 
-def test_forward_transfer_by_hand():
-    expected = ((0.2 + 0.1) / 2 - 0.4) / 2
-    assert forward_transfer(A, B) == pytest.approx(expected)
-    assert forward_transfer(B, A) == pytest.approx(-expected)
+def test_tables_sheets_and_pages_show_what_is_known(tmp_path):
+    runs = [make_run(tmp_path / str(seed), seed=seed) for seed in (1, 2)]
+    other = make_run(tmp_path / "other", label="other")
+    for run, count in zip(runs, (1e12, 3e12), strict=True):
+        edit(run, "summary.json", peak_memory=5 * 10**8, multiply_adds=int(count))
+    folders = [*runs, other]
+    summaries = [summary_of(run) for run in folders]
+    results = [Result(run, None, summary_of(run)) for run in folders]
+
+    page = words(parsed(write_report(runs[0])))
+    comparison = parsed(write_comparison(tmp_path / "out", folders))
+    first, second = tables.rows(summaries)
+    methods = methods_sheet(results)
+    sheets = {one.name: one for one in run_sheets(results)}
+
+    for shown in ("Peak memory", "500 MB", "Multiply-adds", "1e+12"):
+        assert shown in page
+    head = head_of(comparison, "methods")
+    (known, unknown) = table_of(comparison, "methods")
+    for title, value in (("peak memory", "500 MB"), ("multiply-adds", "2e+12")):
+        assert known[head.index(title)] == value
+        assert unknown[head.index(title)] == wording.UNKNOWN
+    assert (first["multiply_adds"], second["multiply_adds"]) == (2e12, None)
+    column = methods.columns.index("peak_memory")
+    assert [row[column] for row in methods.rows] == [5e8, None]
+    column = sheets["runs"].columns.index("multiply_adds")
+    assert [row[column] for row in sheets["runs"].rows] == [10**12, 3 * 10**12, None]
 
 
-def test_nothing_came_before_a_single_task():
-    assert math.isnan(forward_transfer(A[:, :1, :1], B[:, :1, :1]))
+def test_of_earlier_runs_nothing_is_said(tmp_path):
+    run = make_run(tmp_path / "run")
+    head = head_of(parsed(write_comparison(tmp_path / "out", [run])), "methods")
+    assert not {"peak memory", "multiply-adds"} & {*head}
+    assert "Peak memory" not in words(parsed(write_report(run)))
 
 
-def test_other_tasks_cannot_be_compared():
-    with pytest.raises(ValueError, match=r"accuracy has shape \(2, 3, 3\) and single"):
-        forward_transfer(A, B[:, :2, :2])
-
-
-@pytest.mark.parametrize(
-    ("alone", "known"),
-    [
-        ([Learned("x", True, B)], True),
-        ([Learned("y", True, B)], False),  # other data
-        ([Learned("x", False, B)], False),
-        ([Learned("x", True, B), Learned("x", True, B)], False),  # which of the two?
-        ([Learned("x", True, B), Learned("y", True, A)], True),
-        ([], False),
-    ],
-)
-def test_a_run_is_held_against_the_one_run_of_its_single_tasks(alone, known):
-    found, *others = forward_transfers([Learned("x", False, A), *alone])
-
-    assert found == pytest.approx(forward_transfer(A, B) if known else NAN, nan_ok=True)
-    assert all(map(math.isnan, others[: len(alone)]))
+# ---- forward transfer
 
 
 def three_runs(folder, **single):
@@ -85,7 +71,9 @@ def worked_out(run, alone):
     return sum(gains) / len(gains)
 
 
-def test_tables_sheets_and_pages_tell_it_of_the_seed_that_both_have(tmp_path):
+def test_forward_transfer_is_told_of_the_seed_that_both_have(
+    tmp_path,
+):
     runs = three_runs(tmp_path)
     expected = worked_out(runs[0], runs[-1])
     summaries = [summary_of(run) for run in runs]

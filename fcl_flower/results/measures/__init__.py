@@ -1,1 +1,0 @@
-"""Measures of a run beside accuracy and bytes: transfer, classes, and what it took."""
