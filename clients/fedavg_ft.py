@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
-from fcl_flower.algorithms.hooks import SelectsModel
 from fcl_flower.algorithms.local_training import LocalTraining, Turn
 from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Payload, Update
@@ -20,7 +19,7 @@ from fcl_flower.training.tensors import load, snapshot
 from strategies.fedavg_ft import FedAvgFtParams
 
 
-class FedAvgFineTuned(LocalTraining[FedAvgFtParams], SelectsModel):
+class FedAvgFineTuned(LocalTraining[FedAvgFtParams]):
     """Train as FedAvg does; predict with a model of the client's own.
 
     Where tasks are known, that is the one which its last training of the task ended
@@ -39,12 +38,12 @@ class FedAvgFineTuned(LocalTraining[FedAvgFtParams], SelectsModel):
 
     @override
     def select_model(
-        self, state: Payload, received: Payload, recent: Examples
+        self, state: Payload, received: Payload, samples: Examples
     ) -> Payload:
         model = self.model
         load(model, received["base"])
         seed = derive(self.context.seed, "fine-tuning", self.context.client)
-        x, y = next(batches(recent, self.params.subset, seed), recent)
+        x, y = next(batches(samples, self.params.subset, seed), samples)
         shared = set(model.shared_names())
 
         def objective(x: Tensor, y: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
+from fcl_flower.algorithms.base import ClientQueries
 from fcl_flower.algorithms.exemplars import (
     drawn_order,
     joined,
@@ -20,7 +21,6 @@ from fcl_flower.algorithms.exemplars import (
     turns_by_class,
     without_task,
 )
-from fcl_flower.algorithms.hooks import AnswersQueries
 from fcl_flower.algorithms.local_training import Turn
 from fcl_flower.algorithms.rehearsal import CLASSES, Rehearsal, Teacher
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
@@ -34,7 +34,7 @@ OLD_TEMPERATURE, NEW_TEMPERATURE = 0.9, 1.1
 """What logits of old and of new classes are divided by."""
 
 
-class FedCbdr(Rehearsal[FedCbdrParams], AnswersQueries):
+class FedCbdr(Rehearsal[FedCbdrParams], ClientQueries):
     """Minimise the losses of new and of stored samples, with temperatures by class.
 
     State: of each sample in the memory the ``rank`` in the order in which those of its

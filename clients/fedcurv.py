@@ -25,7 +25,7 @@ class FedCurv(LocalTraining[FedCurvParams]):
     out of the sums.
     """
 
-    for_training = ("curvature",)
+    training_only = ("curvature",)
 
     @override
     def train(

@@ -46,8 +46,8 @@ class Glfc(Rehearsal[GlfcParams]):
     """
 
     has_teacher = False
-    temporary = (*Rehearsal.temporary, "memory/old")
-    for_training = ("old", "meta/old", "prototypes")
+    temporary_state = (*Rehearsal.temporary_state, "memory/old")
+    training_only = ("old", "meta/old", "prototypes")
 
     def __init__(
         self, params: GlfcParams, model: MultiHeadModel, context: ClientContext

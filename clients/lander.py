@@ -35,8 +35,11 @@ class Lander(LocalTraining[LanderParams]):
     State besides: ``memory/samples`` and ``memory/anchors``, as they were received.
     """
 
-    temporary = (*LocalTraining.temporary, "memory")  # sent anew for each task
-    for_training = ("memory",)
+    temporary_state = (
+        *LocalTraining.temporary_state,
+        "memory",
+    )  # sent anew for each task
+    training_only = ("memory",)
 
     @override
     def begin(self, turn: Turn) -> Examples:

@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from clients.analytic import unit_features
 from clients.stl import mean_answer
-from fcl_flower.algorithms.hooks import AnswersQueries
+from fcl_flower.algorithms.base import ClientQueries
 from fcl_flower.algorithms.local_training import LocalTraining, Turn
 from fcl_flower.core.types import (
     Array,
@@ -41,7 +41,7 @@ _HEAD = "head."
 """Before the names of a head's tensors, whatever task it is of."""
 
 
-class MatchedEnsemble(LocalTraining[MatchedEnsembleParams], AnswersQueries):
+class MatchedEnsemble(LocalTraining[MatchedEnsembleParams], ClientQueries):
     """Learn each task with a network of its own; ask those of the same classes, too.
 
     A network is sent as its task ends, or later, if the server says that it is missing.

@@ -23,7 +23,6 @@ from torch.nn.functional import cosine_similarity, normalize
 from typing_extensions import override
 
 from fcl_flower.algorithms.exemplars import replay_samples
-from fcl_flower.algorithms.hooks import ReplacesHeads
 from fcl_flower.algorithms.local_training import Fitted, Turn
 from fcl_flower.algorithms.rehearsal import Rehearsal, Teacher
 from fcl_flower.config.parsing import Params
@@ -41,7 +40,7 @@ FINETUNE_RATE = 0.5
 """Learning rate of the tuning as a multiple of the usual one."""
 
 
-class PodNet(Rehearsal[PodNetParams], ReplacesHeads):
+class PodNet(Rehearsal[PodNetParams]):
     """Minimise ``margin_loss + sqrt(seen / new) * (lambda_c spatial + lambda_f flat)``.
 
     Seen and new are numbers of classes; there is no distillation in a client's first

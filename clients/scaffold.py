@@ -32,7 +32,7 @@ class Scaffold(LocalTraining[ScaffoldParams]):
     State besides: ``control``, c_i by shared parameter, kept over tasks.
     """
 
-    for_training = ("control",)
+    training_only = ("control",)
 
     @override
     def train(

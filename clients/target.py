@@ -34,8 +34,11 @@ class Target(LocalTraining[TargetParams]):
     State besides: ``memory/samples``, as they were received.
     """
 
-    temporary = (*LocalTraining.temporary, "memory")  # sent anew for each task
-    for_training = ("memory",)
+    temporary_state = (
+        *LocalTraining.temporary_state,
+        "memory",
+    )  # sent anew for each task
+    training_only = ("memory",)
 
     @override
     def begin(self, turn: Turn) -> Examples:

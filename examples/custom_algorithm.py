@@ -58,7 +58,7 @@ class ServerMomentum(fcl.ServerStrategy[FedAvgMParams]):
         As d is the clients' mean minus w, the new model w + v is that mean plus
         beta * v: in this order no rounding parts beta = 0 from FedAvg.
         """
-        fedavg = FedAvg(fcl.Params(), self.seed)
+        fedavg = FedAvg(fcl.Params(), self.context)
         mean = fedavg.aggregate_train({"base": state["base"]}, stage, updates)["base"]
         base, velocity = {}, {}
         for name, old in state["base"].items():

@@ -182,16 +182,16 @@ class HostileTraining:
     """
 
     def __init__(
-        self, learner: ClientLearner[Any], attack: Attack, handed_on: tuple[str, ...]
+        self, learner: ClientLearner[Any], attack: Attack, shared: tuple[str, ...]
     ) -> None:
         """Prepare to train in the place of an honest client.
 
         Args:
             learner: the honest one; freshly made, so that its model is the initial one.
             attack: not empty.
-            handed_on: see `ServerStrategy`.
+            shared: the kinds of groups that other clients receive as they were sent.
         """
-        self._learner, self._attack, self._handed_on = learner, attack, handed_on
+        self._learner, self._attack, self._shared = learner, attack, shared
         model = learner.model
         self._initial = snapshot(model, model.shared_names())
 
@@ -207,8 +207,8 @@ class HostileTraining:
             )
         after, update = self._learner.train(state, received, stage, data)
         payload = update.payload
-        handed_on = {g for g in payload if group_kind(g) in self._handed_on}
-        starts = self._starts(payload, overlaid(state, received), handed_on)
+        shared = {g for g in payload if group_kind(g) in self._shared}
+        starts = self._starts(payload, overlaid(state, received), shared)
         client, seed = self._learner.context.client, self._learner.context.seed
         rng = np.random.default_rng(derive(seed, "attack", client, stage.round))
         match self._attack:
@@ -219,19 +219,17 @@ class HostileTraining:
             case "noise":
                 payload = noisy(payload, starts, rng)
             case "adapters":
-                payload = noisy(
-                    payload, {g: _zeros(payload[g]) for g in handed_on}, rng
-                )
+                payload = noisy(payload, {g: _zeros(payload[g]) for g in shared}, rng)
         claims = self._attack in ("sign-flip", "counts")
         examples = MAX_EXAMPLES if claims else update.num_examples
         return after, replace(update, payload=payload, num_examples=examples)
 
-    def _starts(self, payload: Payload, known: Payload, handed_on: set[str]) -> Payload:
+    def _starts(self, payload: Payload, known: Payload, shared: set[str]) -> Payload:
         """Return what the groups of a model started from."""
         found = {
             group: start_of(group, arrays, [known, {group_kind(group): self._initial}])
             for group, arrays in payload.items()
-            if group not in handed_on
+            if group not in shared
         }
         return {group: start for group, start in found.items() if start is not None}
 

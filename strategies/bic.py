@@ -7,7 +7,7 @@ import numpy as np
 from pydantic import Field
 from typing_extensions import override
 
-from fcl_flower.algorithms.hooks import KnowsModel
+from fcl_flower.algorithms.base import Group
 from fcl_flower.algorithms.params import MemoryParams
 from fcl_flower.algorithms.registry import Algorithm
 from fcl_flower.core.types import Arrays, Payload
@@ -45,12 +45,12 @@ ALGORITHM = Algorithm(
 )
 
 
-class Bic(FedAvg, KnowsModel):
+class Bic(FedAvg):
     """Keep one global model, and a scale and a shift for each logit."""
 
-    averaged_groups = ("base", "bias")
+    groups = {**FedAvg.groups, "bias": Group(mean=True)}
 
     @override
     def init(self, model: Arrays) -> Payload:
-        scale = np.ones(self.classes, np.float32)
+        scale = np.ones(self.context.model.classes, np.float32)
         return {"base": model, "bias": {"scale": scale, "shift": 0 * scale}}

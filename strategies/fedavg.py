@@ -4,12 +4,10 @@ McMahan et al., AISTATS 2017, https://arxiv.org/abs/1602.05629, Algorithm 1.
 """
 
 from collections.abc import Mapping
-from typing import ClassVar
 
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import Params, ServerStrategy
-from fcl_flower.algorithms.hooks import SumsUpdates
+from fcl_flower.algorithms.base import Group, Params, ServerStrategy, SumsUpdates
 from fcl_flower.algorithms.registry import Algorithm
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 from fcl_flower.core.update_checks import same_tensors
@@ -31,8 +29,8 @@ class FedAvg(ServerStrategy[Params], SumsUpdates):
     What is sent and averaged is what `summands` says: all groups of the state.
     """
 
-    combines = True
-    differences: ClassVar[tuple[str, ...]] = ("base",)
+    groups = {"base": Group(mean=True, model=True)}
+    robust_aggregation = True
 
     @override
     def init(self, model: Arrays) -> Payload:

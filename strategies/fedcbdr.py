@@ -13,8 +13,7 @@ import numpy as np
 from pydantic import Field
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import Params, ServerStrategy
-from fcl_flower.algorithms.hooks import AsksClients, KnowsModel, RestoresClients
+from fcl_flower.algorithms.base import Params, ServerQueries, ServerStrategy
 from fcl_flower.algorithms.params import small_memory
 from fcl_flower.algorithms.registry import Algorithm
 from fcl_flower.core.errors import WireError
@@ -66,7 +65,7 @@ ALGORITHM = Algorithm(
 )
 
 
-class FedCbdr(ServerStrategy[FedCbdrParams], AsksClients, RestoresClients, KnowsModel):
+class FedCbdr(ServerStrategy[FedCbdrParams], ServerQueries):
     """Keep one global model; before a client's last round of a task ask for products.
 
     The answer to a query, whose model is the one that the client then trains:
@@ -79,8 +78,8 @@ class FedCbdr(ServerStrategy[FedCbdrParams], AsksClients, RestoresClients, Knows
     ``memory/counts/TASK``.
     """
 
-    averaged_groups = ()  # a task has to end for all at once
-    combines = True
+    groups = {}  # no mean: a task has to end for all at once
+    robust_aggregation = True
 
     @override
     def init(self, model: Arrays) -> Payload:
@@ -94,8 +93,9 @@ class FedCbdr(ServerStrategy[FedCbdrParams], AsksClients, RestoresClients, Knows
 
     @override
     def check_query_reply(self, state: Payload, answer: Payload) -> None:
-        half = np.broadcast_to(0.0, self.features * (self.features + 1) // 2)
-        counts = np.broadcast_to(np.int64(0), self.classes)
+        model = self.context.model
+        half = np.broadcast_to(0.0, model.features * (model.features + 1) // 2)
+        counts = np.broadcast_to(np.int64(0), model.classes)
         same_tensors(answer, {GRAMS: {"half": half, "counts": counts}})
         finite(answer)
         numbers = np.asarray(answer[GRAMS]["counts"])
@@ -128,7 +128,7 @@ class FedCbdr(ServerStrategy[FedCbdrParams], AsksClients, RestoresClients, Knows
         grams = state.get(f"{_SUMS}/{stage.task}", {})
         if not stage.ends_task or str(client) not in grams:
             return {BASE: state[BASE]}
-        seed = derive(self.seed, "kept-classes")
+        seed = derive(self.context.seed, "kept-classes")
         found = quotas(_counts(state), self.params.memory_samples, seed)[client]
         total = np.sum([np.asarray(half) for half in grams.values()], axis=0)
         return {BASE: state[BASE], SELECTION: {"gram": total, "quotas": found}}

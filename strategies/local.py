@@ -20,8 +20,8 @@ ALGORITHM = Algorithm(
 class NoOpStrategy(ServerStrategy[Params]):
     """Send nothing to the clients and keep nothing of them."""
 
-    evaluates_locally = True
-    combines = True
+    predicts_locally = True
+    robust_aggregation = True
 
     @override
     def init(self, model: Arrays) -> Payload:

@@ -14,7 +14,6 @@ from torch import Tensor
 from typing_extensions import override
 
 from clients.concept_matching.input_statistics import add_inputs, misfit
-from fcl_flower.algorithms.hooks import SelectsModel
 from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.errors import refuse
 from fcl_flower.core.schedule import derive
@@ -24,7 +23,7 @@ from fcl_flower.training.loop import score
 from strategies.concept_matching import ConceptMatchingParams
 
 
-class ConceptMatching(LocalTraining[ConceptMatchingParams], SelectsModel):
+class ConceptMatching(LocalTraining[ConceptMatchingParams]):
     """Choose, fine-tune, send one model; nothing says which one it was.
 
     State besides: ``chosen``, for each task that the client knows of the
@@ -54,14 +53,14 @@ class ConceptMatching(LocalTraining[ConceptMatchingParams], SelectsModel):
 
     @override
     def select_model(
-        self, state: Payload, received: Payload, recent: Examples
+        self, state: Payload, received: Payload, samples: Examples
     ) -> Payload:
         if self.params.choice == "loss":
-            misfits = self.losses(state, received, recent, 0)
+            misfits = self.losses(state, received, samples, 0)
         elif self.params.choice == "entropy":
-            misfits = self.entropies(state, received, recent, 0)
+            misfits = self.entropies(state, received, samples, 0)
         else:
-            x = self._representative(recent).x
+            x = self._representative(samples).x
             groups = (f"inputs/{k}" for k in range(len(received)))
             misfits = [misfit(state.get(group, {}), x) for group in groups]
         return {"base": received[f"base/{int(np.argmin(misfits))}"]}

@@ -32,8 +32,7 @@ from clients.fedweit.harmful_adapters import Learned, without_harmful
 from clients.fedweit.retroactive import retroactive
 from clients.fedweit.task_model import OldTask, TaskModel, TaskTensors, Tensors
 from clients.fedweit.task_summary import centres
-from fcl_flower.algorithms.base import ClientLearner
-from fcl_flower.algorithms.hooks import AnswersQueries
+from fcl_flower.algorithms.base import ClientLearner, ClientQueries
 from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Arrays, Payload, SparseArray, TaskStage, Update
 from fcl_flower.data.examples import TaskData
@@ -45,7 +44,7 @@ from strategies.fedweit.decomposition import decomposed
 W = TypeVar("W", bound=FedWeitParams)
 
 
-class FedWeit(ClientLearner[W], AnswersQueries):
+class FedWeit(ClientLearner[W], ClientQueries):
     """Learn a task with its own adapter; keep old tasks as they were.
 
     State, with T the number of a task:

@@ -35,7 +35,7 @@ CHUNK = 64
 class Fot(LocalTraining[FotParams]):
     """Minimise the task's loss; in its last round tell what entered the layers."""
 
-    for_training = (SUBSPACE, SKETCHES)
+    training_only = (SUBSPACE, SKETCHES)
 
     def __init__(
         self, params: FotParams, model: MultiHeadModel, context: ClientContext

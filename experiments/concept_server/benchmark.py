@@ -36,6 +36,7 @@ from scipy.spatial.distance import cdist
 from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score, silhouette_score
 
+from fcl_flower.algorithms.base import ServerContext
 from fcl_flower.core.types import Arrays, TaskStage, Update
 from strategies.concept_matching import ConceptMatchingParams
 from strategies.concept_matching.clustering import Labels
@@ -166,7 +167,9 @@ class Above:
 
 def ours(rows: Matrix, base: Matrix) -> Labels:
     """Return the labels after a round of Concept Matching."""
-    strategy = ConceptMatching(ConceptMatchingParams(concepts=CONCEPTS), seed=0)
+    strategy = ConceptMatching(
+        ConceptMatchingParams(concepts=CONCEPTS), ServerContext(0)
+    )
     updates = {
         client: Update({"base": model(row)}, 100) for client, row in enumerate(rows)
     }

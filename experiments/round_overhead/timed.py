@@ -12,8 +12,7 @@ from types import MappingProxyType
 
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import Params
-from fcl_flower.algorithms.hooks import Explains, Metrics
+from fcl_flower.algorithms.base import Metrics, Params
 from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.algorithms.registry import Algorithm
 from fcl_flower.core.types import Payload, TaskStage, Update
@@ -21,7 +20,7 @@ from fcl_flower.data.examples import TaskData
 from strategies.fedavg import FedAvg
 
 
-class TimedStrategy(FedAvg, Explains):
+class TimedStrategy(FedAvg):
     """The server side."""
 
     _asked = 0.0

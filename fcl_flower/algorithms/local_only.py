@@ -8,8 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import ClientLearner, Params, ServerStrategy
-from fcl_flower.algorithms.hooks import AnswersQueries, AsksClients, SelectsModel
+from fcl_flower.algorithms.base import (
+    ClientLearner,
+    ClientQueries,
+    Params,
+    ServerQueries,
+    ServerStrategy,
+)
 from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.training.tensors import snapshot
 
@@ -21,7 +26,7 @@ if TYPE_CHECKING:
 SERVER = "server:"
 
 
-class LocalOnlyLearner(ClientLearner[Params], SelectsModel):
+class LocalOnlyLearner(ClientLearner[Params]):
     """Both sides of an algorithm in one client; the server knows no other client.
 
     State: that of the learner, and that of the server side in groups ``server:NAME``.
@@ -32,7 +37,7 @@ class LocalOnlyLearner(ClientLearner[Params], SelectsModel):
     ) -> None:
         """Wrap a learner and the server side that belongs to it."""
         super().__init__(Params(), learner.model, learner.context)
-        self.temporary = learner.temporary
+        self.temporary_state = learner.temporary_state
         self._learner = learner
         self._strategy = strategy
 
@@ -55,13 +60,11 @@ class LocalOnlyLearner(ClientLearner[Params], SelectsModel):
 
     @override
     def select_model(
-        self, state: Payload, received: Payload, recent: "Examples"
+        self, state: Payload, received: Payload, samples: "Examples"
     ) -> Payload:
         server, own = _split(state)
         request = self._request(server, task=0)
-        if isinstance(self._learner, SelectsModel):
-            return self._learner.select_model(own, request, recent)
-        return request
+        return self._learner.select_model(own, request, samples)
 
     @override
     def predict(
@@ -76,7 +79,7 @@ class LocalOnlyLearner(ClientLearner[Params], SelectsModel):
     ) -> Payload:
         """Return the state of the server side after its query, if it has one."""
         strategy, learner, client = self._strategy, self._learner, self.context.client
-        if isinstance(strategy, AsksClients) and isinstance(learner, AnswersQueries):
+        if isinstance(strategy, ServerQueries) and isinstance(learner, ClientQueries):
             question = strategy.configure_query(server, stage, client)
             if question is not None:
                 answer = learner.answer_query(own, question, stage, data)

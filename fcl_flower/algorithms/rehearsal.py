@@ -49,7 +49,7 @@ class Rehearsal(LocalTraining[P]):
         known: int64, all classes so far.
     """
 
-    temporary = (*LocalTraining.temporary, MODEL)
+    temporary_state = (*LocalTraining.temporary_state, MODEL)
     memory_group: ClassVar[str | None] = "memory"
     has_teacher: ClassVar[bool] = True
 

@@ -169,7 +169,7 @@ def _received(run: ResolvedRun, folder: Path, client: int, last: int) -> Payload
     """Build what the server sends for an evaluation at the end of a run."""
     strategy = build.build_strategy(run)
     saved = CheckpointStore(FolderStateStore(folder / CHECKPOINT)).load(sys.maxsize)
-    if strategy.evaluates_locally or saved is None:
+    if strategy.predicts_locally or saved is None:
         return {}
     stage = TaskStage(round=saved.round, task=last, starts_task=False, ends_task=True)
     return strategy.configure_evaluate(saved.payload, stage, client)

@@ -131,10 +131,10 @@ class AsynchronousStrategy(FederatedStrategy):
         for client in received.updates:
             progress = self._clients[client]
             stage = self.run.schedule.stage(progress.done + 1)
-            tested = stage.ends_task and not server.evaluates_locally
+            tested = stage.ends_task and not server.predicts_locally
             progress.aggregated(shall_be_tested=tested)
         # Before the checkpoint: what came with an update is not asked for again.
-        if server.evaluates_locally:
+        if server.predicts_locally:
             self._record_scores(server_round, received)
         elif received.scores:
             task = self._task_of(received)
@@ -375,7 +375,7 @@ class AsynchronousStrategy(FederatedStrategy):
     def _evaluate_finished(self, grid: Grid) -> None:
         """Score all clients with the final state, when the slowest has finished."""
         server, schedule = self.run.server, self.run.schedule
-        if server.evaluates_locally:
+        if server.predicts_locally:
             return
         stage = schedule.stage(self._num_rounds)
         tasks = schedule.evaluated(self._num_rounds)

@@ -12,7 +12,6 @@ from flwr.app import Context
 from torch import Tensor
 
 from fcl_flower.algorithms.base import ClientLearner
-from fcl_flower.algorithms.hooks import SelectsModel
 from fcl_flower.config.node_config import NodeConfig
 from fcl_flower.config.run_config import RunConfig, refuse_attack
 from fcl_flower.core import update_checks
@@ -194,14 +193,14 @@ def model_bytes(learner: ClientLearner[Any], state: Payload, received: Payload) 
     importance of weights counts, the moments of an optimizer do not.
 
     Args:
-        learner: whose `temporary` groups and those `for_training` are left out, as is
+        learner: whose `temporary_state` and `training_only` groups are left out, as is
             what examples have cost. A client alone keeps all of the server's part.
         state: of the client.
         received: for the evaluation.
     """
     left_out = (
-        (state, (*learner.temporary, SPENT)),
-        (received, tuple(learner.for_training)),
+        (state, (*learner.temporary_state, SPENT)),
+        (received, tuple(learner.training_only)),
     )
     return sum(
         len(encode(tensor, copy=False).data)
@@ -363,10 +362,9 @@ class Client:
             if labels is not None and self.config.model.mask_loss:
                 self.learner.model.restrict_head(labels.tolist())
             if blind:
-                if isinstance(self.learner, SelectsModel):
-                    # As if the client saw the concept now: fresh examples of it.
-                    recent = self._examples(task, "valid")
-                    known = self.learner.select_model(state, received, recent)
+                # As if the client saw the concept now: fresh examples of it.
+                samples = self._examples(task, "valid")
+                known = self.learner.select_model(state, received, samples)
                 asked = stage.task
             predict: Predict = partial(self.learner.predict, state, known, asked)
             if labels is not None:

@@ -10,7 +10,7 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.logger import log
 
-from fcl_flower.algorithms.hooks import AnswersQueries
+from fcl_flower.algorithms.base import ClientQueries
 from fcl_flower.config.node_config import NodeConfig
 from fcl_flower.core.errors import (
     MESSAGE_FAILED,
@@ -79,10 +79,10 @@ def query(message: Message, context: Context) -> Message:
     question = messages.decode_payload(message.content, MAX_RECEIVED)
     data = client.data(stage)
     learner = client.learner
-    if not isinstance(learner, AnswersQueries):
+    if not isinstance(learner, ClientQueries):
         raise ContractError(
             f"{type(learner).__name__}: got a query, expected none, as it is no "
-            "AnswersQueries"
+            "ClientQueries"
         )
     state = client.state(client.store.load(before=stage.round))
     answer = learner.answer_query(state, question, stage, data)

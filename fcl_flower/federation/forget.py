@@ -4,8 +4,9 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from fcl_flower.algorithms.hooks import Explains, Forgets
+from fcl_flower.algorithms.base import ServerStrategy
 from fcl_flower.config.parsing import flatten, read_toml
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import refuse
@@ -62,13 +63,6 @@ def forget(folder: Path, client: int, task: int | None = None) -> Forgotten:
         raise refuse("folder", str(folder), expected)
     run = resolve(RunConfig.of(flatten(read_toml(file, "folder"))))
     strategy = build.build_strategy(run)
-    if not isinstance(strategy, Forgets):
-        raise refuse(
-            "strategy",
-            run.config.title,
-            "one that keeps what clients send apart, such as analytic: what was mixed "
-            "into a network cannot be taken out",
-        )
     store = FolderStateStore(folder / CHECKPOINT)
     with lock_folder(folder, "folder"):
         checkpoint = CheckpointStore(store)
@@ -86,9 +80,7 @@ def forget(folder: Path, client: int, task: int | None = None) -> Forgotten:
     return Forgotten(saved.round, before, after)
 
 
-def _described(strategy: object, state: Payload) -> Mapping[str, float]:
-    if not isinstance(strategy, Explains):
-        return {}
+def _described(strategy: ServerStrategy[Any], state: Payload) -> Mapping[str, float]:
     stage = TaskStage(0, 0, starts_task=False, ends_task=False)
     found = strategy.diagnostics(state, stage, {})
     return {name: value for name, value in found.items() if isinstance(value, float)}

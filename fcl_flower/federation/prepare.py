@@ -11,7 +11,6 @@ from flwr.app import ArrayRecord
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
-from fcl_flower.algorithms.hooks import Explains
 from fcl_flower.algorithms.registry import local_only_counterpart
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import RoundError, refuse
@@ -106,15 +105,14 @@ def prepare(
     model: Arrays = snapshot(network, network.shared_names())
     if initial_arrays:
         model = from_array_record(initial_arrays, model)
-    strategy = build.build_strategy(resolved)
+    strategy = build.build_strategy(resolved, network)
     secure = None
     if config.federation.secure_aggregation:
         strategy = secure = SecureSum(strategy, config.federation)
     words = build.build_word_vectors(resolved)
     remarks = {} if words is None else {"word vectors": words.origin}
     remarks |= resolved.params.remarks(network.classes, clients)
-    if isinstance(strategy, Explains):
-        remarks |= strategy.remarks()
+    remarks |= strategy.remarks()
     for topic, remark in remarks.items():
         log(INFO, "%s: %s", topic, remark)
     counterpart = local_only_counterpart(config)

@@ -15,8 +15,7 @@ from flwr.app import Message, MessageType, MetricRecord, RecordDict
 from flwr.common.logger import log
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import ServerStrategy
-from fcl_flower.algorithms.hooks import AsksClients
+from fcl_flower.algorithms.base import ServerQueries, ServerStrategy, adds_up
 from fcl_flower.core import update_checks
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.failures import STATE_LOST
@@ -160,7 +159,7 @@ class ReplyReader:
         """
         found, nominal = Received(), 0
         lost = set[int]()
-        checks = self._max_update_norm and not self._strategy.adds_up
+        checks = self._max_update_norm and not adds_up(self._strategy)
         base_norm = update_checks.base_norm(state) if checks else 0.0
         for reply in replies:
             node = reply.metadata.src_node_id
@@ -256,7 +255,7 @@ class ReplyReader:
         Raises:
             WireError: it must not be.
         """
-        assert isinstance(self._strategy, AsksClients)  # replies come to queries
+        assert isinstance(self._strategy, ServerQueries)  # replies come to queries
         answer = messages.received_payload(records)
         self._strategy.check_query_reply(state, answer)
         answer = messages.decoded(answer)
@@ -303,7 +302,7 @@ class Spool:
         """Return one for what a strategy averages; see `Spool`."""
         # What holds updates against each other looks at each many times.
         whole = strategy.aggregation.compares
-        return cls(folder, () if whole else strategy.averaged_groups)
+        return cls(folder, () if whole else strategy.kinds("mean"))
 
     def keep(self, update: Update) -> Update:
         """Return the same update, of which groups may lie in the file from now on.

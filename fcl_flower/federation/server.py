@@ -11,8 +11,7 @@ from flwr.app import Message, MessageType
 from flwr.common.logger import log
 
 from fcl_flower.aggregation.mean import interpolate
-from fcl_flower.algorithms.base import ServerStrategy
-from fcl_flower.algorithms.hooks import AsksClients, Explains, RestoresClients
+from fcl_flower.algorithms.base import ServerQueries, ServerStrategy
 from fcl_flower.core.diagnostics import Diagnostic
 from fcl_flower.core.errors import RoundError
 from fcl_flower.core.types import (
@@ -72,7 +71,7 @@ class Server:
         self._registry = registry
         self._recorder = recorder
         self._store = store
-        self._broadcast = Broadcast(wire, strategy.seed)
+        self._broadcast = Broadcast(wire, strategy.context.seed)
         self._state: Payload = {}
         self._done = 0
         self.traffic = Traffic()
@@ -118,19 +117,19 @@ class Server:
         return self._registry.clients
 
     @property
-    def evaluates_locally(self) -> bool:
+    def predicts_locally(self) -> bool:
         """Return whether clients predict with their private state alone."""
-        return self._strategy.evaluates_locally
+        return self._strategy.predicts_locally
 
     @property
     def evaluates_after_training(self) -> bool:
         """Return whether clients are tested in the reply that holds their update."""
-        return self._strategy.evaluates_locally or self._evaluates_updates
+        return self._strategy.predicts_locally or self._evaluates_updates
 
     @property
     def global_model(self) -> Arrays | None:
         """Return the tensors of the one model of all clients, None if there is none."""
-        if self._strategy.evaluates_locally or self._state.keys() != {"base"}:
+        if self._strategy.predicts_locally or self._state.keys() != {"base"}:
             return None
         return self._state["base"]
 
@@ -163,7 +162,7 @@ class Server:
             stage: of the client, in the server's count of rounds.
             client_stage: the same in the client's own count, if that differs.
         """
-        if not isinstance(self._strategy, AsksClients):
+        if not isinstance(self._strategy, ServerQueries):
             return None
         question = self._strategy.configure_query(self._state, stage, client)
         if question is None:
@@ -206,7 +205,7 @@ class Server:
         """
         self._reader.expect_scores(client, tasks)
         payload: Payload = {}
-        if not self.evaluates_locally:
+        if not self.predicts_locally:
             payload = self._strategy.configure_evaluate(self._state, stage, client)
         return self._message(client, MessageType.EVALUATE, payload, Request(stage))
 
@@ -228,8 +227,7 @@ class Server:
         self.traffic.up += received.traffic
         self.traffic.nominal_up += received.nominal_bytes
         for client in sorted(received.state_lost):
-            if isinstance(self._strategy, RestoresClients):
-                self._state = self._strategy.on_state_lost(self._state, client)
+            self._state = self._strategy.on_state_lost(self._state, client)
             self._streams.forget(client)
             self._broadcast.forget(client)
         return received
@@ -238,7 +236,7 @@ class Server:
 
     def aggregate_query(self, replies: Mapping[int, Payload]) -> None:
         """Let the algorithm use the answers to its queries, task by task."""
-        assert isinstance(self._strategy, AsksClients)  # replies come to queries
+        assert isinstance(self._strategy, ServerQueries)  # replies come to queries
         stages = {client: self._reader.asked(client).stage for client in replies}
         for task in sorted({stage.task for stage in stages.values()}):
             found = {c: reply for c, reply in replies.items() if stages[c].task == task}
@@ -259,7 +257,7 @@ class Server:
         counted = strategy.aggregation.count(updates)
         after = strategy.aggregate_train(before, stage, counted)
         if weight != 1.0:
-            after = interpolate(before, after, weight, strategy.averaged_groups)
+            after = interpolate(before, after, weight, strategy.kinds("mean"))
         known = {client: self._reader.asked(client).known for client in updates}
         self._state = self._broadcast.published(before, after, stage.round, known)
 
@@ -274,7 +272,7 @@ class Server:
     ) -> None:
         """Record test accuracies after ``task``, by client."""
         self._recorder.record_evaluation(server_round, task, scores)
-        if self.evaluates_locally:  # nothing of the aggregation has reached them yet
+        if self.predicts_locally:  # nothing of the aggregation has reached them yet
             self.record_before_aggregation(server_round, task, scores)
 
     def record_before_aggregation(
@@ -353,8 +351,6 @@ class Server:
         stages: Mapping[int, TaskStage],
         updates: Mapping[int, Update],
     ) -> Mapping[str, float | Diagnostic]:
-        if not isinstance(self._strategy, Explains):
-            return {}
         metrics = {
             ClientTask(client, stages[client].task): update.metrics
             for client, update in updates.items()

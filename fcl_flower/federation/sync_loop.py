@@ -92,7 +92,7 @@ class SynchronousStrategy(FederatedStrategy):
         stage = schedule.stage(server_round)
         received = server.receive(replies)
         self._updates = received.updates
-        self._scores = received.scores if server.evaluates_locally else {}
+        self._scores = received.scores if server.predicts_locally else {}
         self._failures |= received.failures
         self._score_failures = received.score_failures
         self._state_lost = received.state_lost
@@ -103,7 +103,7 @@ class SynchronousStrategy(FederatedStrategy):
             )
         if self.run.ledger is not None:
             self.run.ledger.aggregate(server_round, self._updates)
-        if received.scores and not server.evaluates_locally:
+        if received.scores and not server.predicts_locally:
             server.record_before_aggregation(server_round, stage.task, received.scores)
         server.aggregate(stage, self._updates)
         metrics = train_metrics(self._updates)

@@ -35,8 +35,8 @@ class WireFormat:
         dtype: of float32 tensors.
         compress: by Zstandard, tensor by tensor, where that is smaller.
         feedback: what was rounded away is added to the next difference.
-        differences: see `ServerStrategy`.
-        rounded: likewise.
+        differences: the kinds of groups that are a `model` (`algorithms.base.Group`).
+        rounded: those that are `rounded`.
     """
 
     dtype: WireDtype = "float32"
@@ -61,8 +61,8 @@ class WireFormat:
             section.wire_dtype,
             section.wire_compression == "zstd",
             section.error_feedback,
-            strategy.differences,
-            strategy.rounded,
+            strategy.kinds("model"),
+            strategy.kinds("rounded"),
         )
 
     def precision(self, group: str) -> WireDtype:

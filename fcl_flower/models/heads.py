@@ -57,7 +57,7 @@ class MultiHeadModel(nn.Module):
     Attributes:
         body: maps ``(batch, *input_shape)`` to (batch, features).
         heads: `GrowingHead` modules, one per task or exactly one; `Head`, unless the
-            algorithm has others (`ReplacesHeads`).
+            algorithm has others (`ClientLearner.replace_heads`).
         input_shape: shape of one input, such as (3, 32, 32); (-1,) for text.
         single_head: one head serves every task.
         smallest_batch: fewest inputs that the body takes in training.

@@ -197,8 +197,8 @@ def answer(message: Message, context: Context, attack: Attack = "") -> Message:
 
 def _hostile_reply(message: Message, context: Context, attack: Attack) -> Message:
     client = Client(context, decode_request(message.content).stage)
-    handed_on = client.run.algorithm.load_server().handed_on
-    hostile = HostileTraining(client.learner, attack, handed_on)
+    shared = client.run.algorithm.load_server().kinds("shared")
+    hostile = HostileTraining(client.learner, attack, shared)
     return trained(message, client, hostile)
 
 

@@ -1,5 +1,6 @@
 """From a resolved run to its objects; both apps build through here."""
 
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -8,13 +9,15 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
-from fcl_flower.algorithms.base import ClientContext, ClientLearner, ServerStrategy
-from fcl_flower.algorithms.hooks import (
-    KnowsClasses,
-    KnowsModel,
-    ReplacesHeads,
+from fcl_flower.algorithms.base import (
+    ClassPlan,
+    ClientContext,
+    ClientLearner,
+    ModelShape,
+    ServerContext,
+    ServerStrategy,
     SumsUpdates,
-    TrainsOnServer,
+    adds_up,
 )
 from fcl_flower.algorithms.local_only import LocalOnlyLearner
 from fcl_flower.algorithms.registry import Algorithm, algorithm
@@ -71,7 +74,7 @@ def validate(run: ResolvedRun) -> None:
             raise unknown("run.track", name, sorted(TRACKERS))
     plan = build_scenario(run)
     network = build_model(run, plan)
-    build_strategy(run).init(snapshot(network, network.shared_names()))
+    build_strategy(run, network).init(snapshot(network, network.shared_names()))
     build_learner(run, plan, client=0)
 
 
@@ -165,10 +168,8 @@ def build_model(
         table=None if words is None else words.table,
         columns=config.model.num_features if run.modality == "tabular" else 0,
     )
-    learner = run.algorithm.load_client()
-    if issubclass(learner, ReplacesHeads):
-        with seeded(derive(config.run.seed, "heads")):
-            learner.replace_heads(model, run.params)
+    with seeded(derive(config.run.seed, "heads")):
+        run.algorithm.load_client().replace_heads(model, run.params)
     return model
 
 
@@ -189,8 +190,14 @@ def build_schedule(run: ResolvedRun, plan: Scenario) -> Schedule:
     )
 
 
-def build_strategy(run: ResolvedRun) -> ServerStrategy[Any]:
-    """Return the server side; of a local-only run, one that sends nothing.
+def build_strategy(
+    run: ResolvedRun, network: MultiHeadModel | None = None
+) -> ServerStrategy[Any]:
+    """Build the server side; of a local-only run, one that sends nothing.
+
+    Args:
+        run: resolved.
+        network: of `build_model`; None to build it.
 
     Raises:
         ConfigError: the run is asynchronous, and the algorithm needs rounds; or the
@@ -200,11 +207,13 @@ def build_strategy(run: ResolvedRun) -> ServerStrategy[Any]:
     """
     if run.config.strategy.local_only:
         silent = algorithm("local")
-        made = silent.load_server()(silent.params_type(), run.config.run.seed)
+        made = silent.load_server()(
+            silent.params_type(), ServerContext(run.config.run.seed)
+        )
     else:
-        made = _server_side(run)
+        made = _server_side(run, network)
     check_privacy(run, made)
-    needs_rounds = not (made.averaged_groups or made.adds_up)
+    needs_rounds = not (made.kinds("mean") or adds_up(made))
     if run.config.asynchronous.enabled and needs_rounds:
         raise refuse(
             "asynchronous.enabled",
@@ -270,7 +279,7 @@ def build_learner(
     made = run.algorithm.load_client()(run.params, network, context)
     if not run.config.strategy.local_only:
         return made
-    return LocalOnlyLearner(made, _server_side(run))
+    return LocalOnlyLearner(made, _server_side(run, network))
 
 
 def build_trainer(run: ResolvedRun) -> ServerTrainer:
@@ -346,27 +355,33 @@ def build_local_data_spec(run: ResolvedRun) -> LocalDataSpec:
     )
 
 
-def _server_side(run: ResolvedRun) -> ServerStrategy[Any]:
-    made = run.algorithm.load_server()(run.params, run.config.run.seed)
-    if isinstance(made, TrainsOnServer):
-        made.trainer = build_trainer(run)
-    if isinstance(made, KnowsModel):
-        network = build_model(run, build_scenario(run))
-        made.features = network.features
-        made.classes = network.classes
-        made.single_head = network.single_head
-    if isinstance(made, KnowsClasses):
-        plan = build_scenario(run)
-        check_classes_known(run, plan)
-        tasks = range(plan.num_tasks)
-        made.classes_until = tuple(
+def _server_side(
+    run: ResolvedRun, network: MultiHeadModel | None
+) -> ServerStrategy[Any]:
+    make = run.algorithm.load_server()
+    network = network or build_model(run, build_scenario(run))
+    context = ServerContext(
+        seed=run.config.run.seed,
+        model=ModelShape(network.features, network.classes, network.single_head),
+        classes=_class_plan(run) if make.needs_classes else ClassPlan(),
+        trainer=partial(build_trainer, run),
+    )
+    return make(run.params, context)
+
+
+def _class_plan(run: ResolvedRun) -> ClassPlan:
+    plan = build_scenario(run)
+    check_classes_known(run, plan)
+    tasks = range(plan.num_tasks)
+    return ClassPlan(
+        until=tuple(
             plan.labels_until(plan.num_tasks if plan.stream else task) for task in tasks
-        )
-        made.class_names = tuple(
+        ),
+        names=tuple(
             load_dataset(name, run.data_root).class_names[label]
             for name, label in plan.labels
-        )
-    return made
+        ),
+    )
 
 
 def limited_threads(algorithm: Algorithm, threads: int) -> threadpool_limits:

@@ -1,6 +1,5 @@
 """What does not go together: settings of a run, and what an algorithm needs of it."""
 
-from fcl_flower.algorithms.hooks import KnowsClasses
 from fcl_flower.config.parsing import Scalar
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.config.sections import LEAST_SUMMANDS
@@ -201,7 +200,7 @@ def check_choices(run: ResolvedRun) -> None:
         (
             config.model.growing_head
             and trains_on_server
-            and not issubclass(run.algorithm.load_server(), KnowsClasses),
+            and not run.algorithm.load_server().needs_classes,
             "model.growing_head",
             True,
             f"false for {config.strategy.name}, which trains on the server on all "
@@ -221,7 +220,7 @@ def check_choices(run: ResolvedRun) -> None:
 def _rounds(run: ResolvedRun) -> bool:
     """Return whether the algorithm sends anything that may be rounded to levels."""
     server = run.algorithm.load_server()
-    return bool(server.differences or server.rounded)
+    return bool(server.kinds("model") or server.kinds("rounded"))
 
 
 def _without_validation(run: ResolvedRun) -> list[tuple[bool, str, Scalar, str]]:

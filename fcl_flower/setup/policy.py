@@ -3,7 +3,7 @@
 from typing import Any
 
 from fcl_flower.aggregation.policy import Aggregation
-from fcl_flower.algorithms.base import ServerStrategy
+from fcl_flower.algorithms.base import ServerStrategy, adds_up
 from fcl_flower.core.errors import refuse
 from fcl_flower.setup.resolved_run import ResolvedRun
 
@@ -35,9 +35,9 @@ def build_aggregation(run: ResolvedRun, strategy: ServerStrategy[Any]) -> Aggreg
             continue
         if run.config.asynchronous.enabled:
             raise refuse(f"federation.{key}", value, f"{usual!r} {alone}")
-        if key != "examples_limit" and not strategy.combines:
+        if key != "examples_limit" and not strategy.robust_aggregation:
             raise refuse(f"federation.{key}", value, f"{usual!r} {own}")
-    if section.weighting != "examples" and strategy.adds_up:
+    if section.weighting != "examples" and adds_up(strategy):
         sums = f"'examples' for {name}, whose sums count samples"
         raise refuse("federation.weighting", section.weighting, sums)
     return policy
@@ -52,17 +52,17 @@ def check_attack(run: ResolvedRun, strategy: ServerStrategy[Any]) -> None:
     attack, name = run.config.federation.attack, run.config.strategy.name
     for wrong, expected in (
         (
-            attack == "adapters" and not strategy.handed_on,
+            attack == "adapters" and not strategy.kinds("shared"),
             f"another one for {name}, whose clients receive no others' adapters",
         ),
         (
             attack in ("sign-flip", "noise", "scaling", "counts")
-            and strategy.handed_on
-            and not (strategy.averaged_groups or strategy.combines),
+            and strategy.kinds("shared")
+            and not (strategy.kinds("mean") or strategy.robust_aggregation),
             f"label-flip or adapters for {name}, whose clients average no models",
         ),
         (
-            attack in ("sign-flip", "noise", "scaling", "counts") and strategy.adds_up,
+            attack in ("sign-flip", "noise", "scaling", "counts") and adds_up(strategy),
             f"label-flip for {name}, whose clients send sums, no model",
         ),
     ):

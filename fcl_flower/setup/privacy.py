@@ -5,8 +5,7 @@ from typing import Any
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fcl_flower.algorithms.base import ServerStrategy
-from fcl_flower.algorithms.hooks import AsksClients
+from fcl_flower.algorithms.base import ServerQueries, ServerStrategy
 from fcl_flower.core.errors import refuse
 from fcl_flower.setup.resolved_run import ResolvedRun
 
@@ -30,7 +29,7 @@ def check_privacy(run: ResolvedRun, strategy: ServerStrategy[Any]) -> None:
         (alone, f"{config.title}, whose clients send nothing that they learn"),
         (unit not in run.algorithm.privacy_units, f"{name}, {_UNFIT[unit]}"),
         (
-            isinstance(strategy, AsksClients) and strategy.asks,
+            isinstance(strategy, ServerQueries) and strategy.asks,
             f"{name} whose server asks clients about their data (strategy.knowledge)",
         ),
     ):

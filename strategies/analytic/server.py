@@ -13,12 +13,10 @@ import numpy as np
 from typing_extensions import override
 
 from fcl_flower.aggregation.policy import shares_counted
-from fcl_flower.algorithms.base import ServerStrategy
-from fcl_flower.algorithms.hooks import (
-    Explains,
-    Forgets,
-    KnowsModel,
+from fcl_flower.algorithms.base import (
     Metrics,
+    ServerContext,
+    ServerStrategy,
     SumsUpdates,
 )
 from fcl_flower.core.errors import WireError, refuse
@@ -35,9 +33,7 @@ SOLVED = "meta/solved"
 _KEY = re.compile(r"sums/(\d+)/(\d+)/([0-9a-f]{16})")
 
 
-class Analytic(
-    ServerStrategy[AnalyticParams], Explains, Forgets, KnowsModel, SumsUpdates
-):
+class Analytic(ServerStrategy[AnalyticParams], SumsUpdates):
     """Keep sums by client, task and data; send a head of the classes so far.
 
     State: ``sums/C/T/ID`` and, where the penalty is to be chosen, ``valid/C/T/ID`` (see
@@ -51,9 +47,16 @@ class Analytic(
     more samples than that: its sums are added up in part.
     """
 
-    averaged_groups = ()
-    adds_up = True
+    groups = {}
     weighs_examples = False
+
+    def __init__(self, params: AnalyticParams, context: ServerContext) -> None:
+        """Read how many classes and features there are."""
+        super().__init__(params, context)
+        self._classes = context.model.classes
+        self._features = (
+            params.width if params.lift == "relu" else context.model.features
+        )
 
     @override
     def init(self, model: Arrays) -> Payload:
@@ -61,7 +64,7 @@ class Analytic(
 
     @override
     def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
-        if self.single_head:
+        if self.context.model.single_head:
             sent = {"head": state["head"]} if "head" in state else {}
         else:
             mine = f"head/{client}/"
@@ -90,7 +93,7 @@ class Analytic(
         fits("meta", payload["meta"], number, sparse=False)
         for group in groups & payload.keys() - {"meta"}:
             arrays = payload[group]
-            check(group, arrays, self.params, self.classes, self._features)
+            check(group, arrays, self.params, self._classes, self._features)
 
     @override
     def aggregate_train(
@@ -119,7 +122,7 @@ class Analytic(
                 self.params.form,
                 "'gram' with secure aggregation, for sums of one size",
             )
-        if not self.single_head:
+        if not self.context.model.single_head:
             raise refuse(
                 "model.head",
                 "multi",
@@ -130,7 +133,7 @@ class Analytic(
     @override
     def summands(self, state: Payload) -> Payload:
         groups = _GROUPS[:1] if self.params.penalty else _GROUPS
-        return dict.fromkeys(groups, gram_form(self.classes, self._features))
+        return dict.fromkeys(groups, gram_form(self._classes, self._features))
 
     @override
     def aggregate_sum(self, state: Payload, stage: TaskStage, total: Update) -> Payload:
@@ -139,7 +142,7 @@ class Analytic(
             if not np.asarray(arrays["cross"])[:, -1].any():
                 continue  # of no sample: everybody has sent these data before
             check(
-                *(group, arrays, self.params, self.classes, self._features),
+                *(group, arrays, self.params, self._classes, self._features),
                 rounding=QUANTISED,
             )
             before = kept.get(f"{group}/{_ALL}")
@@ -172,10 +175,6 @@ class Analytic(
     def remarks(self) -> Mapping[str, str]:
         return {"features": "the network's own, which is not trained"}
 
-    @property
-    def _features(self) -> int:
-        return self.params.width if self.params.lift == "relu" else self.features
-
     def _solved(self, kept: Payload) -> Payload:
         """Return the state of these sums, in an order of their own."""
         keys = _keys(kept)
@@ -186,7 +185,7 @@ class Analytic(
         elif not keys:
             return {}
         for client, task, data in keys:
-            name = "head" if self.single_head else f"head/{client}/{task}"
+            name = "head" if self.context.model.single_head else f"head/{client}/{task}"
             by_head.setdefault(name, []).append(f"{client}/{task}/{data}")
             owners[name] = client
         shares = self._shares(kept, keys)
@@ -236,7 +235,7 @@ class Analytic(
         there = [key for key in keys if f"{group}/{key}" in kept]
         return add_up(
             [kept[f"{group}/{key}"] for key in there],
-            self.classes,
+            self._classes,
             self._features,
             [shares[key] for key in there],
         )

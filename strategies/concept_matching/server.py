@@ -12,8 +12,7 @@ import numpy as np
 from typing_extensions import override
 
 from fcl_flower.aggregation.policy import Aggregation
-from fcl_flower.algorithms.base import ServerStrategy
-from fcl_flower.algorithms.hooks import Explains, Metrics
+from fcl_flower.algorithms.base import Group, Metrics, ServerStrategy
 from fcl_flower.core.diagnostics import Clustering, Diagnostic, Points
 from fcl_flower.core.errors import WireError, refuse
 from fcl_flower.core.schedule import derive
@@ -37,7 +36,7 @@ ROUND = "meta/round"
 _LARGEST = float(np.finfo(np.float32).max)
 
 
-class ConceptMatching(ServerStrategy[ConceptMatchingParams], Explains):
+class ConceptMatching(ServerStrategy[ConceptMatchingParams]):
     """Keep K concept models; each client receives all and sends one model back.
 
     State: ``base/0`` to ``base/K-1``; ``meta/record`` (``distance``, shape (K,): of
@@ -49,9 +48,8 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams], Explains):
     and ``silhouette``.
     """
 
-    averaged_groups = ()
-    combines = True
-    differences = ("base",)
+    groups = {"base": Group(model=True)}
+    robust_aggregation = True
 
     @override
     def init(self, model: Arrays) -> Payload:
@@ -107,7 +105,7 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams], Explains):
             separation=self.params.separation,
             subdivision=self.params.subdivision,
             neighbourhood=self.params.neighbourhood,
-            seed=derive(self.seed, "k-means", stage.round),
+            seed=derive(self.context.seed, "k-means", stage.round),
         )
         merged: list[Arrays] = []
         policy = self._policy
@@ -189,7 +187,7 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams], Explains):
 
     def _shuffled(self, model: Arrays, concept: int) -> Arrays:
         """Return another random network with the same distribution of weights."""
-        rng = np.random.default_rng(derive(self.seed, "concept", concept))
+        rng = np.random.default_rng(derive(self.context.seed, "concept", concept))
         return {
             name: rng.permutation(np.asarray(tensor).reshape(-1)).reshape(tensor.shape)
             if tensor.dtype.kind == "f"
@@ -202,7 +200,7 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams], Explains):
     ) -> Matrix:
         """Return the principal coordinates of the models."""
         if len(models) > self.params.exact_clients:
-            seed = derive(self.seed, "sketch")
+            seed = derive(self.context.seed, "sketch")
             sketches = sketched([*models, *starts], self.params.sketch, seed)
             models, starts = sketches[: len(models)], sketches[len(models) :]
         if self.params.steps == "length":

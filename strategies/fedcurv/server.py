@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import ServerStrategy
+from fcl_flower.algorithms.base import Group, ServerStrategy
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
 from fcl_flower.core.update_checks import fits, same_tensors
@@ -30,8 +30,7 @@ class FedCurv(ServerStrategy[FedCurvParams]):
     J, which stay while it is absent.
     """
 
-    differences = ("base",)
-    predicts_with = ("base",)
+    groups = {"base": Group(mean=True, model=True, predicts=True)}
 
     @override
     def init(self, model: Arrays) -> Payload:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import ServerStrategy
-from fcl_flower.algorithms.hooks import Explains, RestoresClients, TrainsOnServer
+from fcl_flower.algorithms.base import Group, ServerContext, ServerStrategy
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import (
@@ -47,7 +46,7 @@ _ROUNDING = 1e-5
 _GROUP = re.compile(r"(enhancers|meta)/(0|[1-9][0-9]{0,5})")
 
 
-class FedEt(ServerStrategy[FedEtParams], RestoresClients, Explains, TrainsOnServer):
+class FedEt(ServerStrategy[FedEtParams]):
     """Keep J groups; a client receives those that changed since it last took part.
 
     State: ``enhancers/0`` to ``enhancers/J-1``; ``router`` (where J > 1);
@@ -56,10 +55,13 @@ class FedEt(ServerStrategy[FedEtParams], RestoresClients, Explains, TrainsOnServ
     ``meta/held`` (by client, the last round that it took part in).
     """
 
-    trainer: "FedEtTrainer"
-    averaged_groups = ()
-    combines = True
-    differences = ("enhancers",)
+    groups = {"enhancers": Group(model=True)}
+    robust_aggregation = True
+
+    def __init__(self, params: FedEtParams, context: ServerContext) -> None:
+        """Make the trainer."""
+        super().__init__(params, context)
+        self.trainer: FedEtTrainer = context.trainer()
 
     @override
     def init(self, model: Arrays) -> Payload:
@@ -186,7 +188,7 @@ class FedEt(ServerStrategy[FedEtParams], RestoresClients, Explains, TrainsOnServ
         """Return what sends samples to groups, made of the public data."""
         trainer, count = self.trainer, self.params.groups
         features = trainer.features() if len(trainer.labels) else np.zeros((0, 1))
-        seed = derive(self.seed, "domains")
+        seed = derive(self.context.seed, "domains")
         groups = domains(features, trainer.classes, count, seed)
         if self.params.router == "network":
             return trainer.train_router(groups[trainer.classes], ROUTER_EPOCHS)
@@ -211,7 +213,7 @@ class FedEt(ServerStrategy[FedEtParams], RestoresClients, Explains, TrainsOnServ
         learned = np.zeros(len(known), bool)
         learned[np.concatenate([upload.classes for upload in uploads])] = True
         kept = known & ~learned
-        seed = derive(self.seed, "auxiliary", stage.round, j)
+        seed = derive(self.context.seed, "auxiliary", stage.round, j)
         chosen = auxiliary(
             trainer.labels,
             wanted_distribution(uploads, kept, learned),

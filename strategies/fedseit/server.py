@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 from typing_extensions import override
 
+from fcl_flower.algorithms.base import Group
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update, specs
 from strategies.fedseit import FedSeitParams
@@ -28,8 +29,7 @@ class FedSeit(FedWeit[FedSeitParams]):
     (``foreign/NAME``, (F, K F)). ``meta/branches`` has K by task ``C/T``.
     """
 
-    averaged_groups = ("base", "dense")
-    differences = ("base", "dense")
+    groups = {**FedWeit.groups, "dense": Group(mean=True, model=True)}
 
     @override
     def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:

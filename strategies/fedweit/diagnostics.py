@@ -9,7 +9,7 @@ other client can learn anything.
 import re
 from collections.abc import Collection, Mapping
 
-from fcl_flower.algorithms.hooks import Metrics
+from fcl_flower.algorithms.base import Metrics
 from fcl_flower.core.diagnostics import Diagnostic, Matrix, Table
 from fcl_flower.core.errors import WireError
 

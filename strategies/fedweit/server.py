@@ -11,8 +11,13 @@ from typing import ClassVar, TypeVar
 import numpy as np
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import ServerStrategy
-from fcl_flower.algorithms.hooks import AsksClients, Explains, Metrics, RestoresClients
+from fcl_flower.algorithms.base import (
+    Group,
+    Metrics,
+    ServerContext,
+    ServerQueries,
+    ServerStrategy,
+)
 from fcl_flower.core import update_checks
 from fcl_flower.core.diagnostics import Diagnostic
 from fcl_flower.core.errors import ConfigError, WireError, refuse
@@ -32,7 +37,7 @@ SEEN = "meta/seen"
 P = TypeVar("P", bound=FedWeitParams)
 
 
-class FedWeit(ServerStrategy[P], AsksClients, RestoresClients, Explains):
+class FedWeit(ServerStrategy[P], ServerQueries):
     """Keep theta_G and every adapter handed in.
 
     State: ``base`` (theta_G, dense), ``adapters/C/T`` (sparse), and, so that a client
@@ -42,17 +47,18 @@ class FedWeit(ServerStrategy[P], AsksClients, RestoresClients, Explains):
     `AdapterSelection` describes what SIT adds.
     """
 
-    evaluates_locally = True
-    combines = True
-    handed_on = ("adapters",)
-    differences: ClassVar[tuple[str, ...]] = ("base",)
-    rounded = ("adapters",)
+    predicts_locally = True
+    robust_aggregation = True
+    groups: ClassVar[Mapping[str, Group]] = {
+        "base": Group(mean=True, model=True),
+        "adapters": Group(rounded=True, shared=True),
+    }
 
-    def __init__(self, params: P, seed: int) -> None:
+    def __init__(self, params: P, context: ServerContext) -> None:
         """Read the policy of the knowledge base."""
-        super().__init__(params, seed)
+        super().__init__(params, context)
         self._knowledge = AdapterSelection(
-            params.knowledge, params.overlap, params.overlap_threshold, seed
+            params.knowledge, params.overlap, params.overlap_threshold, context.seed
         )
         self._broadcast = Broadcast({})
 

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import ServerStrategy
-from fcl_flower.algorithms.hooks import Explains, Metrics
+from fcl_flower.algorithms.base import Metrics, ServerStrategy
 from fcl_flower.core.errors import ConfigError, WireError
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
 from fcl_flower.core.update_checks import same_tensors
@@ -30,7 +29,7 @@ from strategies.fot.subspace import (
 _COUNTS = "sketches/counts"
 
 
-class Fot(ServerStrategy[FotParams], Explains):
+class Fot(ServerStrategy[FotParams]):
     """Keep one global model, and for each of its layers a basis of old tasks' inputs.
 
     A client receives the model in every round, and the bases in its last of a task
@@ -45,7 +44,7 @@ class Fot(ServerStrategy[FotParams], Explains):
     (``sketches/counts``).
     """
 
-    averaged_groups = ()  # a task has to end for all before its subspace counts
+    groups = {}  # no mean: a task has to end for all before its subspace counts
 
     @override
     def init(self, model: Arrays) -> Payload:

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import ServerStrategy
-from fcl_flower.algorithms.hooks import Explains, Metrics, TrainsOnServer
+from fcl_flower.algorithms.base import Group, Metrics, ServerContext, ServerStrategy
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update, specs
@@ -28,7 +27,7 @@ PROTOTYPES, IMAGES, PROXY = "prototypes", "images", "meta/proxy"
 _FORM = ("x", "y", "client")
 
 
-class Glfc(ServerStrategy[GlfcParams], TrainsOnServer, Explains):
+class Glfc(ServerStrategy[GlfcParams]):
     """Every client receives the model, and at the start of a task the old one.
 
     State: ``base``; ``best``, the best model of the task for which images came last;
@@ -38,10 +37,13 @@ class Glfc(ServerStrategy[GlfcParams], TrainsOnServer, Explains):
     told of, shape (classes,): ``known`` ones, and those ``before`` that task).
     """
 
-    trainer: "ProxyTrainer"
-    averaged_groups = ()
-    combines = True
-    differences = (BASE,)
+    groups = {BASE: Group(model=True)}
+    robust_aggregation = True
+
+    def __init__(self, params: GlfcParams, context: ServerContext) -> None:
+        """Make the trainer."""
+        super().__init__(params, context)
+        self.trainer: ProxyTrainer = context.trainer()
 
     @override
     def init(self, model: Arrays) -> Payload:
@@ -131,7 +133,7 @@ class Glfc(ServerStrategy[GlfcParams], TrainsOnServer, Explains):
     def _images(self, client: int, number: int, gradients: Arrays) -> dict[str, Array]:
         """Return what a client's gradients are those of, without what is not finite."""
         y = self.trainer.labels_of(gradients)
-        seed = derive(self.seed, "images", client, number)
+        seed = derive(self.context.seed, "images", client, number)
         x = self.trainer.reconstruct(gradients, y, self.params.search_steps, seed)
         found = np.isfinite(x).reshape(len(x), -1).all(1)
         return {"x": x[found], "y": y[found], "client": np.full(found.sum(), client)}

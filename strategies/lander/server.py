@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from typing_extensions import override
 
-from fcl_flower.algorithms.hooks import KnowsClasses, KnowsModel, TrainsOnServer
+from fcl_flower.algorithms.base import Group, Params, ServerContext
 from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
 from strategies.fedavg import FedAvg
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 ANCHORS = "memory/anchors"
 
 
-class Lander(FedAvg, TrainsOnServer, KnowsClasses, KnowsModel):
+class Lander(FedAvg):
     """Keep what TARGET keeps; a client gets the anchors when it starts a task.
 
     State beside that of TARGET: in ``base`` also the projection
@@ -31,16 +31,23 @@ class Lander(FedAvg, TrainsOnServer, KnowsClasses, KnowsModel):
     (``anchors``, float32, shape (classes, D)).
     """
 
-    averaged_groups = ()  # samples are made of the model after whole rounds
+    # No mean: samples are made of the model after whole rounds.
+    groups = {"base": Group(model=True)}
+    needs_classes = True
     params: LanderParams
-    trainer: "AnchoredTrainer"
+
+    def __init__(self, params: Params, context: ServerContext) -> None:
+        """Make the trainer."""
+        super().__init__(params, context)
+        self.trainer: AnchoredTrainer = context.trainer()
 
     @override
     def init(self, model: Arrays) -> Payload:
-        anchors = self.trainer.anchors(self.class_names, self.params.encoder)
-        bound = 1 / np.sqrt(self.features)  # as torch initialises a linear layer
-        rng = np.random.default_rng(derive(self.seed, "projection"))
-        shapes = {"weight": (anchors.shape[1], self.features), "bias": anchors.shape[1]}
+        names, features = self.context.classes.names, self.context.model.features
+        anchors = self.trainer.anchors(names, self.params.encoder)
+        bound = 1 / np.sqrt(features)  # as torch initialises a linear layer
+        rng = np.random.default_rng(derive(self.context.seed, "projection"))
+        shapes = {"weight": (anchors.shape[1], features), "bias": anchors.shape[1]}
         layer = {
             f"projection.{name}": rng.uniform(-bound, bound, shape).astype(np.float32)
             for name, shape in shapes.items()
@@ -68,4 +75,4 @@ class Lander(FedAvg, TrainsOnServer, KnowsClasses, KnowsModel):
             trainer, params = self.trainer, self.params
             return trainer.synthesize_near(base, labels, params, number, anchors)
 
-        return with_samples(state, stage, self.classes_until, make)
+        return with_samples(state, stage, self.context.classes, make)

@@ -9,7 +9,6 @@ import numpy as np
 from typing_extensions import override
 
 from fcl_flower.algorithms.base import ServerStrategy
-from fcl_flower.algorithms.hooks import RestoresClients
 from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
 from strategies.lorm import LormParams
@@ -35,7 +34,7 @@ from strategies.lorm.received import check_update
 HELD = "meta/held"
 
 
-class Lorm(ServerStrategy[LormParams], RestoresClients):
+class Lorm(ServerStrategy[LormParams]):
     """Keep a change of low rank for each task, and one head; merge, never train.
 
     A client receives those of finished tasks once.
@@ -44,7 +43,7 @@ class Lorm(ServerStrategy[LormParams], RestoresClients):
     many finished tasks it had been sent when it last took part).
     """
 
-    averaged_groups = ()
+    groups = {}
 
     @override
     def init(self, model: Arrays) -> Payload:
@@ -126,7 +125,7 @@ class Lorm(ServerStrategy[LormParams], RestoresClients):
 
     def _fresh(self, shapes: Mapping[str, tuple[int, ...]], task: int) -> Arrays:
         """Return factors whose product is 0: A as LoRA draws it, and B = 0."""
-        rng = np.random.default_rng(derive(self.seed, "lorm", task))
+        rng = np.random.default_rng(derive(self.context.seed, "lorm", task))
         made = {}
         for name in sorted(shapes):
             width = shapes[name][1] ** -0.5 if name.endswith(DOWN) else 0.0

@@ -11,14 +11,7 @@ import numpy as np
 from typing_extensions import override
 
 from fcl_flower.aggregation.policy import shares_counted
-from fcl_flower.algorithms.base import ServerStrategy
-from fcl_flower.algorithms.hooks import (
-    AsksClients,
-    Explains,
-    KnowsModel,
-    Metrics,
-    RestoresClients,
-)
+from fcl_flower.algorithms.base import Group, Metrics, ServerQueries, ServerStrategy
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import (
     AnyArray,
@@ -50,13 +43,7 @@ HEADS = "heads."
 """Before the names of the tensors of a model's heads."""
 
 
-class MatchedEnsemble(
-    ServerStrategy[MatchedEnsembleParams],
-    AsksClients,
-    RestoresClients,
-    Explains,
-    KnowsModel,
-):
+class MatchedEnsemble(ServerStrategy[MatchedEnsembleParams], ServerQueries):
     """Ask for sums as a task begins; keep its network as it ends; hand on what matches.
 
     State, with T the number of a task of client C: ``base``, the body of the run's
@@ -74,9 +61,8 @@ class MatchedEnsemble(
     whose networks have not come. It sends ``networks/T``, and ``meta`` (``held``).
     """
 
-    averaged_groups = ()  # a client asks others as its own tasks end
-    handed_on = ("networks",)
-    rounded = ("networks",)
+    # No mean: a client asks others as its own tasks end.
+    groups = {"networks": Group(rounded=True, shared=True)}
 
     @property
     @override
@@ -100,7 +86,8 @@ class MatchedEnsemble(
             return  # of too few samples
         if answer.keys() != {"sums"}:
             raise WireError(f"groups {sorted(answer)}: expected sums alone")
-        check("sums", answer["sums"], _EXACT, self.classes, self.features)
+        model = self.context.model
+        check("sums", answer["sums"], _EXACT, model.classes, model.features)
 
     @override
     def aggregate_query(
@@ -198,13 +185,12 @@ class MatchedEnsemble(
         Raises:
             WireError: a tensor is missing, unknown or of another shape or dtype.
         """
+        classes, features = self.context.model.classes, self.context.model.features
         body = {n: a for n, a in state["base"].items() if not n.startswith(HEADS)}
         expected = {
             **body,
-            "head.weight": np.broadcast_to(
-                np.float32(0), (self.classes, self.features)
-            ),
-            "head.bias": np.broadcast_to(np.float32(0), self.classes),
+            "head.weight": np.broadcast_to(np.float32(0), (classes, features)),
+            "head.bias": np.broadcast_to(np.float32(0), classes),
         }
         missing = expected.keys() - arrays.keys()
         if missing:
@@ -215,7 +201,8 @@ class MatchedEnsemble(
         """Return a state with all its tasks matched anew."""
         tasks = client_tasks(state, "sums")
         received = [state[task.group("sums")] for task in tasks]
-        if self.single_head:
+        model = self.context.model
+        if model.single_head:
             found_of = known_classes([np.asarray(one["cross"]) for one in received])
         else:
             shares = shares_counted(
@@ -223,7 +210,7 @@ class MatchedEnsemble(
             )
             found_of = same_classes(
                 [
-                    add_up([one], self.classes, self.features, [share])
+                    add_up([one], model.classes, model.features, [share])
                     for one, share in zip(received, shares, strict=True)
                 ]
             )

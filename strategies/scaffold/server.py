@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import ServerStrategy
+from fcl_flower.algorithms.base import Group, ServerStrategy
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import AnyArray, Array, Arrays, Payload, TaskStage, Update
 from fcl_flower.core.update_checks import fits, same_tensors
@@ -36,9 +36,8 @@ class Scaffold(ServerStrategy[ScaffoldParams]):
     client that then lost its state, remains a part of c, divided by their number.
     """
 
-    combines = True
-    differences = ("base",)
-    predicts_with = ("base",)
+    groups = {"base": Group(mean=True, model=True, predicts=True)}
+    robust_aggregation = True
 
     @override
     def init(self, model: Arrays) -> Payload:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from typing_extensions import override
 
-from fcl_flower.algorithms.hooks import KnowsClasses, TrainsOnServer
+from fcl_flower.algorithms.base import ClassPlan, Group, Params, ServerContext
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
 from strategies.fedavg import FedAvg
 from strategies.target import SynthesisParams
@@ -24,7 +24,7 @@ SAMPLES = "memory/samples"
 MADE = "meta/made"
 
 
-class Target(FedAvg, TrainsOnServer, KnowsClasses):
+class Target(FedAvg):
     """Keep one global model and the samples that were made of it.
 
     State: ``base``; after the first task ``memory/samples`` (see
@@ -32,9 +32,15 @@ class Target(FedAvg, TrainsOnServer, KnowsClasses):
     they were made).
     """
 
-    averaged_groups = ()  # samples are made of the model after whole rounds
+    # No mean: samples are made of the model after whole rounds.
+    groups = {"base": Group(model=True)}
+    needs_classes = True
     params: SynthesisParams
-    trainer: "SampleTrainer"
+
+    def __init__(self, params: Params, context: ServerContext) -> None:
+        """Make the trainer."""
+        super().__init__(params, context)
+        self.trainer: SampleTrainer = context.trainer()
 
     @override
     def summands(self, state: Payload) -> Payload:
@@ -54,7 +60,7 @@ class Target(FedAvg, TrainsOnServer, KnowsClasses):
             base, number = state["base"], stage.round
             return self.trainer.synthesize(base, labels, self.params, number)
 
-        return with_samples(state, stage, self.classes_until, make)
+        return with_samples(state, stage, self.context.classes, make)
 
 
 def new_samples(state: Payload, stage: TaskStage) -> Payload:
@@ -69,7 +75,7 @@ def new_samples(state: Payload, stage: TaskStage) -> Payload:
 def with_samples(
     state: Payload,
     stage: TaskStage,
-    classes_until: tuple[tuple[int, ...], ...],
+    classes: ClassPlan,
     make: Callable[[Array], Arrays],
 ) -> Payload:
     """Make samples of all classes so far when a task ends that others follow.
@@ -77,11 +83,11 @@ def with_samples(
     Args:
         state: with the model of which they are made.
         stage: of the round.
-        classes_until: see `KnowsClasses`.
+        classes: that are learned by the end of each task.
         make: from places in the head, int64, shape (C,), to samples.
     """
-    if not stage.ends_task or stage.task + 1 == len(classes_until):
+    if not stage.ends_task or stage.task + 1 == len(classes.until):
         return state
-    labels = np.array(classes_until[stage.task], np.int64)
+    labels = np.array(classes.until[stage.task], np.int64)
     made = {SAMPLES: make(labels), MADE: {"round": np.array(stage.round)}}
     return {**state, **made}

@@ -10,7 +10,7 @@ from clients.fedprox import FedProx
 from clients.local import Local
 from clients.replay import Replay
 from clients.stl import SingleTask
-from fcl_flower.algorithms.base import ClientContext, Params
+from fcl_flower.algorithms.base import ClientContext, Params, ServerContext
 from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.algorithms.registry import algorithm, algorithms
 from fcl_flower.core.errors import WireError
@@ -59,7 +59,7 @@ def shared(network):
 
 
 def test_aggregate_weights_clients_by_examples():
-    strategy = FedAvg(Params(), 0)
+    strategy = FedAvg(Params(), ServerContext(0))
     state = strategy.init({"w": np.zeros(2, np.float32)})
     updates = {
         0: Update({"base": {"w": np.float32([1, 1])}}, num_examples=1),
@@ -75,7 +75,7 @@ def test_aggregate_weights_clients_by_examples():
 
 
 def test_aggregate_keeps_the_model_when_no_client_saw_an_example():
-    strategy = FedAvg(Params(), 0)
+    strategy = FedAvg(Params(), ServerContext(0))
     state = strategy.init({"w": np.ones(2, np.float32)})
     updates = {0: Update({"base": {"w": np.float32([5, 5])}}, num_examples=0)}
     assert strategy.aggregate_train(state, FIRST, updates)["base"]["w"].tolist() == [
@@ -89,7 +89,7 @@ AVERAGED = [n for n in algorithms() if algorithm(n).server == ALGORITHM.server]
 
 @pytest.mark.parametrize("name", AVERAGED)
 def test_an_update_of_another_shape_is_refused(name):
-    server = algorithm(name).load_server()(algorithm(name).params({}), 0)
+    server = algorithm(name).load_server()(algorithm(name).params({}), ServerContext(0))
     state = server.init(shared(model())["base"])
     sent = {**state["base"], "body.0.bias": np.zeros(9, np.float32)}
     with pytest.raises(WireError, match=r"body\.0\.bias"):

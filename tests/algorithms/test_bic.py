@@ -23,7 +23,7 @@ from class_streams import (
 from fakes import exact
 
 from clients.bic import Bic, fold_bias, hold_out
-from fcl_flower.algorithms.base import Params
+from fcl_flower.algorithms.base import ModelShape, Params, ServerContext
 from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import Update
@@ -209,9 +209,7 @@ def test_a_prediction_is_corrected():
 
 
 def server():
-    found = Server(BicParams(), 0)
-    found.classes = 6
-    return found
+    return Server(BicParams(), ServerContext(0, ModelShape(classes=6)))
 
 
 def test_both_are_averaged_by_examples():

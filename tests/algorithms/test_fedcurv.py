@@ -10,6 +10,7 @@ from lone_learner import data, gradients, model, place, shared, stage
 from torch import nn
 
 from clients.fedcurv import FedCurv as Learner
+from fcl_flower.algorithms.base import ServerContext
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import SparseArray, Update
 from fcl_flower.data.examples import Examples
@@ -55,7 +56,7 @@ def quadratic(network, known, strength=STRENGTH):
 
 
 def test_the_sums_are_the_penalties_of_all_others():
-    server, known = FedCurv(FedCurvParams(), seed=0), others()
+    server, known = FedCurv(FedCurvParams(), ServerContext(0)), others()
     state = server.init(shared(model())["base"])
     mine = others(seed=2)[1]
     sent = {0: update_of(mine), **{c: update_of(one) for c, one in known.items()}}
@@ -119,7 +120,7 @@ def test_a_client_sends_the_curvature_of_its_data_where_it_ends():
 
 
 def test_the_loss_that_is_told_is_without_penalty_for_the_received_model():
-    server, known = FedCurv(FedCurvParams(), seed=0), others()
+    server, known = FedCurv(FedCurvParams(), ServerContext(0)), others()
     state = server.init(shared(model())["base"])
     state = server.aggregate_train(
         state, NOW, {c: update_of(one) for c, one in known.items()}
@@ -144,7 +145,7 @@ def test_the_loss_that_is_told_is_without_penalty_for_the_received_model():
 
 
 def server_and_state():
-    server = FedCurv(FedCurvParams(), seed=0)
+    server = FedCurv(FedCurvParams(), ServerContext(0))
     return server, server.init({"w": np.zeros(2, np.float32), "n": np.asarray(3)})
 
 

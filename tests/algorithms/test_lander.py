@@ -10,7 +10,12 @@ from fakes import exact, rounds_of, run_in_process, summary_of, tiny
 from torch import nn
 
 from clients.lander import Lander as Client
-from fcl_flower.algorithms.base import ClientContext
+from fcl_flower.algorithms.base import (
+    ClassPlan,
+    ClientContext,
+    ModelShape,
+    ServerContext,
+)
 from fcl_flower.algorithms.local_training import Turn
 from fcl_flower.algorithms.registry import algorithm
 from fcl_flower.core.errors import ConfigError, WireError
@@ -204,9 +209,9 @@ class FakeTrainer:
 
 
 def server(seed=0):
-    made = Lander(LanderParams(encoder="theirs"), seed)
-    made.trainer, made.features = FakeTrainer(), 16
-    made.classes_until, made.class_names = ((0,), (0, 1)), ("a", "b")
+    plan = ClassPlan(((0,), (0, 1)), ("a", "b"))
+    context = ServerContext(seed, ModelShape(16), plan, FakeTrainer)
+    made = Lander(LanderParams(encoder="theirs"), context)
     return made, made.init({"w": np.zeros(2, np.float32)})
 
 

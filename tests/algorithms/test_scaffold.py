@@ -13,7 +13,7 @@ from clients import scaffold as client_side
 from clients.fisher import diagonal_fisher
 from clients.scaffold import Scaffold as Learner
 from fcl_flower.aggregation.policy import Aggregation
-from fcl_flower.algorithms.base import Params
+from fcl_flower.algorithms.base import Params, ServerContext
 from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.algorithms.registry import algorithm
 from fcl_flower.core.errors import ConfigError, WireError
@@ -46,7 +46,7 @@ def near(found, expected, tolerance=2e-6):
 
 
 def test_two_clients_over_two_tasks_are_algorithm_1():
-    server = Scaffold(ScaffoldParams(), seed=0)
+    server = Scaffold(ScaffoldParams(), ServerContext(0))
     state = server.init(shared(model())["base"])
     learners, kept = {c: learner(c) for c in (0, 1)}, {0: {}, 1: {}}
     # The same by torch alone: x, c, c_i, and each client's heads.
@@ -180,7 +180,7 @@ def test_without_examples_nothing_is_learned_of_the_drift(variate):
 
 
 def test_one_client_alone_has_no_drift():
-    server = Scaffold(ScaffoldParams(), seed=0)
+    server = Scaffold(ScaffoldParams(), ServerContext(0))
     state, alone = server.init(shared(model())["base"]), {}
     received, plain = shared(model()), {}
     for number in (1, 2, 3):
@@ -199,7 +199,7 @@ def test_one_client_alone_has_no_drift():
 
 
 def server_and_state(**control):
-    server = Scaffold(ScaffoldParams(), seed=0)
+    server = Scaffold(ScaffoldParams(), ServerContext(0))
     state = server.init({"w": np.zeros(2, np.float32), "n": np.asarray(3)})
     return server, state
 

@@ -2,6 +2,7 @@
 
 from class_streams import FIRST, SECOND, data, model, place
 
+from fcl_flower.algorithms.base import ServerContext
 from fcl_flower.algorithms.local_only import LocalOnlyLearner
 from fcl_flower.algorithms.registry import algorithm
 from fcl_flower.federation.client import model_bytes
@@ -18,7 +19,7 @@ def test_who_is_alone_stores_the_servers_part_too():
     entry = algorithm("lwf")
     params = entry.params({})
     inner = entry.load_client()(params, model(), place())
-    learner = LocalOnlyLearner(inner, entry.load_server()(params, 0))
+    learner = LocalOnlyLearner(inner, entry.load_server()(params, ServerContext(0)))
     state, _ = learner.train(learner.init(), {}, FIRST, data(0))
     state, _ = learner.train(state, {}, SECOND, data(1))
     assert size(state, OLD_MODEL)

@@ -9,7 +9,7 @@ from fakes import exact
 from torch import nn
 
 from clients.target import Target as Client
-from fcl_flower.algorithms.base import ClientContext, Params
+from fcl_flower.algorithms.base import ClassPlan, ClientContext, Params, ServerContext
 from fcl_flower.algorithms.local_training import LocalTraining, Turn
 from fcl_flower.algorithms.registry import algorithm
 from fcl_flower.core.errors import ConfigError, WireError
@@ -192,9 +192,9 @@ class FakeTrainer:
 
 
 def server(**params):
-    made = Target(TargetParams(**params), seed=0)
-    made.trainer = FakeTrainer()
-    made.classes_until = ((0, 1), (0, 1, 2), (0, 1, 2, 4))
+    plan = ClassPlan(until=((0, 1), (0, 1, 2), (0, 1, 2, 4)))
+    context = ServerContext(0, classes=plan, trainer=FakeTrainer)
+    made = Target(TargetParams(**params), context)
     return made, made.init({"w": np.zeros(2, np.float32)})
 
 

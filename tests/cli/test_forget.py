@@ -98,5 +98,5 @@ def test_what_cannot_be_forgotten_is_said_in_a_sentence(
 
 def test_a_network_cannot_forget(tmp_path, fcl):
     run_in_process(start(tmp_path / "run", tasks=1, strategy="fedavg"))
-    refused = ("strategy: got 'fedavg'", "such as analytic", "cannot be taken out")
+    refused = ("strategy: got 'FedAvg'", "such as analytic", "cannot be taken out")
     fcl("forget", "run", "--client", "1").is_refusal(*refused)

@@ -402,7 +402,7 @@ def test_a_run_starts_without_those_that_do_not_come_if_enough_are_there(tmp_pat
 
 def test_what_a_task_needs_while_it_lasts_is_not_among_what_a_client_stores():
     class Learner:
-        temporary, for_training = ("optimizer", "memory/old"), ("control",)
+        temporary_state, training_only = ("optimizer", "memory/old"), ("control",)
 
     state = {
         "base": {"w": np.ones((2, 3), np.float32)},  # 24 bytes

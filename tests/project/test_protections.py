@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fcl_flower.algorithms.hooks import SumsUpdates
+from fcl_flower.algorithms.base import SumsUpdates
 from fcl_flower.algorithms.registry import algorithm, algorithms
 
 ROOT = Path(__file__).parents[2]
@@ -23,7 +23,7 @@ DECLARED = {
     "client-level DP": lambda name: "client" in algorithm(name).privacy_units,
     "example-level DP": lambda name: "example" in algorithm(name).privacy_units,
     "secure aggregation": summed,
-    "robust aggregation": lambda name: algorithm(name).load_server().combines,
+    "robust aggregation": lambda name: algorithm(name).load_server().robust_aggregation,
 }
 """What a strategy's declaration says of each column."""
 

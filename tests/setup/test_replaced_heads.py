@@ -5,7 +5,6 @@ import torch
 from fakes import run_in_process, summary_of, tiny
 from torch import nn
 
-from fcl_flower.algorithms.hooks import ReplacesHeads
 from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.algorithms.registry import Algorithm, registered
 from fcl_flower.models.build import create_model
@@ -26,7 +25,7 @@ class Prototypes(GrowingHead):
         return self.hide(-torch.cdist(x, self.points).square())
 
 
-class Nearest(LocalTraining, ReplacesHeads):
+class Nearest(LocalTraining):
     @classmethod
     def replace_heads(cls, model, params):
         made = [Prototypes(model.features, model.classes) for _ in model.heads]

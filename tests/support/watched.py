@@ -26,7 +26,6 @@ from torch.optim.adam import adam
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.optim.sgd import sgd
 
-from fcl_flower.algorithms.hooks import KnowsClasses
 from fcl_flower.algorithms.registry import algorithm, algorithms
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import Update
@@ -118,7 +117,7 @@ def settings_of(name, folder):
 def grows(name):
     """Return whether a method takes a head that grows with the classes."""
     entry = algorithm(name)
-    blind = entry.trainer and not issubclass(entry.load_server(), KnowsClasses)
+    blind = entry.trainer and not entry.load_server().needs_classes
     return not entry.defaults.get("scenario.joint") and not blind
 
 
@@ -258,15 +257,14 @@ def note_learner(seen, learner, *, seal=False):
             return answer
 
         learner.answer_query = answered
-    if hasattr(learner, "select_model"):
-        select_model = learner.select_model
+    select_model = learner.select_model
 
-        def selected(state, received, recent):
-            chosen = select_model(state, received, recent)
-            seen.notes.append(("chosen", samples(recent), exact(chosen)))
-            return chosen
+    def selected(state, received, given):
+        chosen = select_model(state, received, given)
+        seen.notes.append(("chosen", samples(given), exact(chosen)))
+        return chosen
 
-        learner.select_model = selected
+    learner.select_model = selected
     return learner
 
 

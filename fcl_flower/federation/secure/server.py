@@ -14,13 +14,12 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import ServerStrategy
-from fcl_flower.algorithms.hooks import (
-    AsksClients,
-    Explains,
+from fcl_flower.algorithms.base import (
     Metrics,
-    RestoresClients,
+    ServerQueries,
+    ServerStrategy,
     SumsUpdates,
+    adds_up,
 )
 from fcl_flower.config.sections import FederationSection
 from fcl_flower.core import update_checks
@@ -265,7 +264,7 @@ def _usable(keys: tuple[bytes, ...], others: Table) -> bool:
     return len({*keys} - taken) == len(keys)
 
 
-class SecureSum(ServerStrategy[Any], Explains):
+class SecureSum(ServerStrategy[Any]):
     """Hands a strategy the sum of a round; no update is ever seen.
 
     To the server it is a strategy like any other: a client's update is its masked
@@ -283,17 +282,16 @@ class SecureSum(ServerStrategy[Any], Explains):
         Raises:
             ContractError: it does something with clients that is not a sum.
         """
-        super().__init__(inner.params, inner.seed)
-        rounds_alone = isinstance(inner, AsksClients | RestoresClients)
+        super().__init__(inner.params, inner.context)
         if (
             not isinstance(inner, SumsUpdates)
-            or rounds_alone
-            or inner.evaluates_locally
+            or isinstance(inner, ServerQueries)
+            or inner.predicts_locally
         ):
             raise ContractError(
                 f"{type(inner).__name__}: got secure aggregation, expected "
-                "SumsUpdates, whose server neither queries clients nor depends on "
-                "what they keep"
+                "SumsUpdates, whose server does not query clients, and who predict "
+                "with what it sends"
             )
         self._inner: ServerStrategy[Any] = inner
         self._sums: SumsUpdates = inner
@@ -347,7 +345,7 @@ class SecureSum(ServerStrategy[Any], Explains):
         vector = masked.unmask(vectors)
         try:
             total = crypto.decode(vector, self._layout(state))
-            if self._section.max_update_norm and not self._inner.adds_up:
+            if self._section.max_update_norm and not adds_up(self._inner):
                 limit = self._section.max_update_norm
                 base_norm = update_checks.base_norm(state)
                 update_checks.norm(total.payload, base_norm, limit)
@@ -358,20 +356,20 @@ class SecureSum(ServerStrategy[Any], Explains):
             ) from error
 
     @override
+    def on_state_lost(self, state: Payload, client: int) -> Payload:
+        return self._inner.on_state_lost(state, client)
+
+    @override
     def diagnostics(
         self, state: Payload, stage: TaskStage, metrics: Metrics
     ) -> Mapping[str, float | Diagnostic]:
-        if not isinstance(self._inner, Explains):
-            return {}
         return self._inner.diagnostics(state, stage, metrics)
 
     @override
     def remarks(self) -> Mapping[str, str]:
-        inner = self._inner
-        found = inner.remarks() if isinstance(inner, Explains) else {}
         share = f"{self._section.secure_threshold:.0%}"
         how = f"the server sees sums over at least {share} of a round's clients"
-        return {**found, "secure aggregation": how}
+        return {**self._inner.remarks(), "secure aggregation": how}
 
     def _layout(self, state: Payload) -> Layout:
         weighted = self._sums.weighs_examples

@@ -9,6 +9,7 @@ from analytic_cases import start
 from fakes import exact as plain
 from fakes import failure, rounds_of, run_in_process, summary_of
 
+from fcl_flower.algorithms.base import ModelShape
 from fcl_flower.federation.checkpoint import FolderStateStore
 from fcl_flower.setup import build
 from fcl_flower.setup.resolve import resolve
@@ -144,7 +145,7 @@ def test_the_sizes_of_the_network_are_known_to_the_server(tmp_path, head, sizes)
     scenario = "class-incremental" if head == "single" else "overlapped"
     run = resolve(start(tmp_path, scenario=scenario, head=head))
     made = build.build_strategy(run)
-    assert (made.features, made.classes, made.single_head) == sizes
+    assert made.context.model == ModelShape(*sizes)
 
 
 def test_the_head_is_the_same_whatever_the_split_and_the_number_of_clients(tmp_path):

@@ -12,6 +12,7 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.linear_model import Ridge
 
 from fcl_flower.aggregation.policy import Aggregation
+from fcl_flower.algorithms.base import ModelShape, ServerContext
 from fcl_flower.core.errors import ConfigError, WireError
 from fcl_flower.core.types import TaskStage, Update
 from strategies.analytic import AnalyticParams, solution
@@ -22,9 +23,8 @@ TRAIN = {"penalty": 0.1}
 
 
 def server(*, single_head=True, **params):
-    made = Analytic(AnalyticParams(**params), seed=0)
-    made.features, made.classes, made.single_head = WIDTH, CLASSES, single_head
-    return made
+    shape = ModelShape(WIDTH, CLASSES, single_head)
+    return Analytic(AnalyticParams(**params), ServerContext(0, shape))
 
 
 def stage(task=0, number=1):
@@ -122,8 +122,7 @@ def claimed(times, **limit):
 
     Of the other four two and two have the same three classes.
     """
-    made = Analytic(AnalyticParams(penalty=0.1), seed=0)
-    made.features, made.classes, made.single_head = D, C, False
+    made = Analytic(AnalyticParams(penalty=0.1), ServerContext(0, ModelShape(D, C)))
     made.aggregation = Aggregation(**limit)
     sent = []
     for client, classes in enumerate([(0, 1, 2), (3, 4, 5), (2, 0, 1), (5, 3, 4)]):

@@ -9,6 +9,7 @@ from fedweit_cases import W, data, linear_model, stage
 from resuming import check_resumed, small
 
 from clients.fedprox_apd import FedProxApd
+from fcl_flower.algorithms.base import ServerContext
 from fcl_flower.algorithms.registry import algorithm
 from fcl_flower.core.errors import ConfigError, WireError
 from fcl_flower.core.types import SparseArray, Update
@@ -22,7 +23,7 @@ PARAMS = FedProxApdParams(
 
 def server(seed=0):
     network = linear_model()
-    strategy = SharedWeights(FedProxApdParams(), seed)
+    strategy = SharedWeights(FedProxApdParams(), ServerContext(seed))
     return strategy, strategy.init(snapshot(network, network.shared_names()))
 
 
@@ -124,7 +125,7 @@ def test_an_update_that_does_not_fit_is_refused(what, payload):
 
 
 def test_a_model_without_weights_is_refused():
-    strategy = SharedWeights(FedProxApdParams(), 0)
+    strategy = SharedWeights(FedProxApdParams(), ServerContext(0))
     with pytest.raises(ConfigError, match="APD decomposes nothing else"):
         strategy.init({"body.0.bias": np.zeros(3, np.float32)})
 

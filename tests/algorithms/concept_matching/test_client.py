@@ -276,8 +276,8 @@ def test_the_server_guesses_rightly_with_which_model_a_client_started(
     strategy = build.build_strategy
     guesses = []
 
-    def watched(config):
-        inner = strategy(config)
+    def watched(*given):
+        inner = strategy(*given)
         aggregate_train = inner.aggregate_train
 
         def compared(state, stage, updates):

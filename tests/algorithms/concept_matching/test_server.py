@@ -7,6 +7,7 @@ from numpy.testing import assert_allclose
 from pydantic import ValidationError
 from scipy.spatial.distance import pdist
 
+from fcl_flower.algorithms.base import ServerContext
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import TaskStage, Update
 from fcl_flower.federation import messages
@@ -24,7 +25,7 @@ def stage(number):
 
 
 def server(seed=3, **params):
-    return ConceptMatching(ConceptMatchingParams(**params), seed)
+    return ConceptMatching(ConceptMatchingParams(**params), ServerContext(seed))
 
 
 def model(*weights, seen=0):
@@ -193,7 +194,10 @@ def test_where_nobody_has_examples_the_plain_mean_is_taken(aggregation):
 
 
 def test_with_one_concept_it_is_fedavg():
-    strategy, plain = server(concepts=1), FedAvg(ConceptMatchingParams(), seed=3)
+    strategy, plain = (
+        server(concepts=1),
+        FedAvg(ConceptMatchingParams(), ServerContext(3)),
+    )
     sent = five_clients()
     after = strategy.aggregate_train(state_of((9, 9, 9)), stage(1), sent)
     expected = plain.aggregate_train({"base": model(9, 9, 9)}, stage(1), sent)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fcl_flower.algorithms.base import Params
+from fcl_flower.algorithms.base import ModelShape, Params, ServerContext
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import TaskStage, Update
 from strategies.fedavg import FedAvg
@@ -15,9 +15,8 @@ NEXT = TaskStage(round=3, task=1, starts_task=True, ends_task=True)
 
 
 def strategy(samples=3):
-    made = FedCbdr(FedCbdrParams(memory_samples=samples), seed=0)
-    made.features, made.classes, made.single_head = 2, 4, True
-    return made
+    context = ServerContext(0, ModelShape(2, 4, single_head=True))
+    return FedCbdr(FedCbdrParams(memory_samples=samples), context)
 
 
 def base(value=0.0):
@@ -30,7 +29,7 @@ def answer(gram=((1, 0), (0, 1)), counts=(10, 10, 0, 0)):
 
 
 def test_the_model_is_fedavgs_and_only_it_is_evaluated():
-    made, plain = strategy(), FedAvg(Params(), 0)
+    made, plain = strategy(), FedAvg(Params(), ServerContext(0))
     updates = {0: Update(base(1), 1), 1: Update(base(4), 2)}
     state = made.aggregate_query(made.init(base()["base"]), LAST, {0: answer()})
     for stage in (DURING, LAST):

@@ -1,6 +1,7 @@
 """FedET, client half: classes on a circle, groups of a toy network, sums by hand."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from torch import nn
 
 from clients.fedet import client
 from clients.fedet.client import KNOWN, NEVER, FedEt, distillation_targets
-from fcl_flower.algorithms.base import ClientContext
+from fcl_flower.algorithms.base import ClientContext, ServerContext
 from fcl_flower.algorithms.local_only import LocalOnlyLearner
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, PublicExamples, TaskData
@@ -582,10 +583,10 @@ def test_nothing_is_changed_in_place_and_the_same_call_gives_the_same():
 
 def test_an_isolated_client_learns_by_itself():
     half = learner(groups=1, label_weight=30.0)
-    server = Server(FedEtParams(groups=1), seed=0)
     none = torch.empty(0, dtype=torch.int64)
     public = PublicExamples(torch.empty(0, 0), none, none)
-    server.trainer = FedEtTrainer(half.model, public, half.context.training, seed=0)
+    trainer = partial(FedEtTrainer, half.model, public, half.context.training, seed=0)
+    server = Server(FedEtParams(groups=1), ServerContext(0, trainer=trainer))
     found, tasks = LocalOnlyLearner(half, server), [task(0, 2), task(1, 4)]
     state = found.init()
 

@@ -8,6 +8,7 @@ from sklearn.covariance import LedoitWolf
 from sklearn.preprocessing import StandardScaler
 
 from fcl_flower.aggregation.policy import Aggregation
+from fcl_flower.algorithms.base import ServerContext
 from fcl_flower.core.errors import ConfigError, WireError
 from fcl_flower.core.types import TaskStage, Update
 from strategies.fedet import FedEtParams
@@ -55,9 +56,8 @@ def model(*weights):
 
 
 def strategy(trainer=None, **params):
-    made = FedEt(FedEtParams(**{"groups": 1, **params}), seed=0)
-    made.trainer = trainer or FakeTrainer()
-    return made
+    context = ServerContext(0, trainer=lambda: trainer or FakeTrainer())
+    return FedEt(FedEtParams(**{"groups": 1, **params}), context)
 
 
 def told(classes, distribution=None, entropy=1.0):

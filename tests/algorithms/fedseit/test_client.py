@@ -16,7 +16,7 @@ from clients.fedseit.branches import BranchedWorkspace, branch_vectors
 from clients.fedseit.client import FedSeit, initial_projections
 from clients.fedweit.client import FedWeit
 from clients.fedweit.task_model import TaskModel
-from fcl_flower.algorithms.base import ClientContext
+from fcl_flower.algorithms.base import ClientContext, ServerContext
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.core.types import SparseArray, TaskStage
 from fcl_flower.data.examples import Examples, TaskData
@@ -708,7 +708,7 @@ def test_a_new_task_starts_from_the_shared_projections_of_the_same_k():
 
 @pytest.mark.parametrize("dls", [False, True])
 def test_both_halves_fit_together_over_three_tasks(dls):
-    server = Server(FedSeitParams(dls=dls, knowledge="all"), 0)
+    server = Server(FedSeitParams(dls=dls, knowledge="all"), ServerContext(0))
     model = text_model()
     common = server.init(snapshot(model, model.shared_names()))
     clients = {

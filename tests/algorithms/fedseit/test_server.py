@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from fakes import exact
 
+from fcl_flower.algorithms.base import ServerContext
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import SparseArray, TaskStage, Update
 from strategies.fedseit import FedSeitParams
@@ -25,7 +26,7 @@ def stage(number, task=0, starts_task=False, ends_task=False):
 
 
 def server(**params):
-    return FedSeit(FedSeitParams(**params), seed=3)
+    return FedSeit(FedSeitParams(**params), ServerContext(3))
 
 
 def model():
@@ -156,7 +157,7 @@ def test_clients_at_different_tasks_receive_the_projections_of_each():
 
 def test_base_and_adapters_are_those_of_fedweit():
     seit = server(dls=True)
-    weit = FedWeit(FedWeitParams(knowledge="previous"), seed=3)
+    weit = FedWeit(FedWeitParams(knowledge="previous"), ServerContext(3))
     state = {"seit": seit.init(model()), "weit": weit.init(model())}
     for task in range(2):
         now = stage(task + 1, task, starts_task=True, ends_task=True)

@@ -6,6 +6,7 @@ from fakes import run_in_process, tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fcl_flower.algorithms.base import ServerContext
 from fcl_flower.algorithms.registry import algorithm
 from fcl_flower.core.errors import ConfigError, WireError
 from fcl_flower.core.types import SparseArray, TaskStage, Update
@@ -29,7 +30,7 @@ ANGLE = {"east": 0.0, "north-east": np.pi / 4, "north": np.pi / 2, "west": np.pi
 
 
 def server(knowledge="sit:1", seed=3, **params):
-    return FedWeit(FedWeitParams(knowledge=knowledge, **params), seed)
+    return FedWeit(FedWeitParams(knowledge=knowledge, **params), ServerContext(seed))
 
 
 def start(strategy):

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from fcl_flower.algorithms.base import ServerContext
 from fcl_flower.core.types import TaskStage
 from strategies.fedweit import FedWeitParams
 from strategies.fedweit.adapter_selection import Adapter, candidates
@@ -40,7 +41,7 @@ def test_all_adapters_but_a_clients_own_are_candidates(client):
 
 
 def test_clients_that_were_reached_in_the_same_round_get_the_same_tensors():
-    strategy, kept = FedWeit(FedWeitParams(), seed=0), state()
+    strategy, kept = FedWeit(FedWeitParams(), ServerContext(0)), state()
     later = TaskStage(round=6, task=0, starts_task=False, ends_task=False)
 
     first, second, third, new = (
@@ -55,7 +56,7 @@ def test_clients_that_were_reached_in_the_same_round_get_the_same_tensors():
 
 
 def test_another_state_has_a_broadcast_of_its_own():
-    strategy, kept = FedWeit(FedWeitParams(knowledge="all"), seed=0), state()
+    strategy, kept = FedWeit(FedWeitParams(knowledge="all"), ServerContext(0)), state()
     begins = TaskStage(round=6, task=7, starts_task=True, ends_task=False)
     before = strategy.configure_train(kept, begins, 0)
     base = {**kept["base"], "v": np.full((3, 1), 7.0)}

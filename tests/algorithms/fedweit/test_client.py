@@ -18,6 +18,7 @@ from torch import nn
 
 from clients.fedweit.client import carried, density, overwritten
 from clients.fedweit.equations import compose
+from fcl_flower.algorithms.base import ServerContext
 from fcl_flower.core.types import SparseArray
 from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.tensors import dense, snapshot
@@ -286,7 +287,7 @@ def test_a_task_that_was_never_trained_can_be_asked():
 
 
 def test_both_halves_fit_together_over_two_tasks():
-    weit, server = learner(), Server(FedWeitParams(knowledge="all"), 0)
+    weit, server = learner(), Server(FedWeitParams(knowledge="all"), ServerContext(0))
     model = linear_model()
     common = server.init(snapshot(model, model.shared_names()))
     other = {W: SparseArray.of_nonzero(np.full((6, 4), 0.5, np.float32))}

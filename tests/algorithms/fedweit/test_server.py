@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fcl_flower.aggregation.policy import Aggregation
+from fcl_flower.algorithms.base import ServerContext
 from fcl_flower.core.errors import ConfigError, WireError
 from fcl_flower.core.types import SparseArray, TaskStage, Update
 from strategies.fedweit import FedWeitParams
@@ -21,7 +22,7 @@ def stage(number, task=0, starts_task=False, ends_task=False):
 
 
 def server(**params):
-    return FedWeit(FedWeitParams(**params), seed=3)
+    return FedWeit(FedWeitParams(**params), ServerContext(3))
 
 
 def start(strategy):
@@ -162,7 +163,7 @@ def test_a_sample_is_of_size_k_and_depends_on_seed_client_and_task_only():
     assert all(len(groups) == 2 for groups in drawn.values())
     assert drawn == {key: received(strategy, state, *key) for key in drawn}
     assert len({tuple(groups) for groups in drawn.values()}) > 3
-    other = FedWeit(FedWeitParams(knowledge="sample:2"), seed=4)
+    other = FedWeit(FedWeitParams(knowledge="sample:2"), ServerContext(4))
     assert drawn != {key: received(other, state, *key) for key in drawn}
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from clients.fedseit.client import FedSeit as ClientLearner
-from fcl_flower.algorithms.base import ClientContext
+from fcl_flower.algorithms.base import ClientContext, ServerContext
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.models.build import create_model
@@ -100,7 +100,7 @@ def test_the_relevant_adapter_of_a_task_long_past_beats_the_last_one(seed):
         place = ClientContext(client, seed, training)
         return ClientLearner(FedSeitParams(**SETTINGS), model, place)
 
-    sit = FedSeit(FedSeitParams(knowledge="sit:1"), seed)
+    sit = FedSeit(FedSeitParams(knowledge="sit:1"), ServerContext(seed))
     other, new = learner(FOREIGN, epochs=15), learner(NEW, epochs=10)
     state = sit.init(snapshot(new.model, new.model.shared_names()))
     own = other.init()
@@ -116,7 +116,7 @@ def test_the_relevant_adapter_of_a_task_long_past_beats_the_last_one(seed):
 
     def accuracy(knowledge):
         """Return who was chosen, and the accuracy after two rounds."""
-        strategy = FedSeit(FedSeitParams(knowledge=knowledge), seed)
+        strategy = FedSeit(FedSeitParams(knowledge=knowledge), ServerContext(seed))
         now, mine, received = trained(strategy, begun, new, new.init(), begins, task)
         ends = TaskStage(4, 2, starts_task=False, ends_task=True)
         _, mine, _ = trained(strategy, now, new, mine, ends, task)

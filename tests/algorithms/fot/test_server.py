@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fcl_flower.algorithms.base import Params
+from fcl_flower.algorithms.base import Params, ServerContext
 from fcl_flower.core.errors import ConfigError, WireError
 from fcl_flower.core.types import TaskStage, Update
 from strategies.fedavg import FedAvg
@@ -36,7 +36,7 @@ def along(*scales):
 
 
 def strategy(**params):
-    return Fot(FotParams(**params), seed=0)
+    return Fot(FotParams(**params), ServerContext(0))
 
 
 def spanned(state):
@@ -60,7 +60,7 @@ def after_task(made, *updates):
 
 
 def test_before_a_task_has_ended_it_is_fedavg_bit_for_bit():
-    made, plain = strategy(), FedAvg(Params(), 0)
+    made, plain = strategy(), FedAvg(Params(), ServerContext(0))
     updates = {0: update(1, 3), 1: update(2, 5, along(1))}
 
     found = made.aggregate_train(made.init(model()), FIRST, updates)

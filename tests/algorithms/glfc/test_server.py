@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fcl_flower.aggregation.policy import Aggregation
+from fcl_flower.algorithms.base import ServerContext
 from fcl_flower.algorithms.registry import algorithm
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import SparseArray, TaskStage, Update
@@ -44,9 +45,7 @@ def model(value=0.0):
 
 
 def strategy(**params):
-    made = Glfc(GlfcParams(**params), seed=0)
-    made.trainer = FakeTrainer()
-    return made
+    return Glfc(GlfcParams(**params), ServerContext(0, trainer=FakeTrainer))
 
 
 def stage(number, task, starts=False):

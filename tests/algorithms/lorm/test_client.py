@@ -8,7 +8,7 @@ from fakes import exact
 from torch import nn
 
 from clients.lorm.client import NEVER, Lorm
-from fcl_flower.algorithms.base import ClientContext
+from fcl_flower.algorithms.base import ClientContext, ServerContext
 from fcl_flower.algorithms.local_only import LocalOnlyLearner
 from fcl_flower.core.errors import ConfigError, ContractError
 from fcl_flower.core.types import TaskStage
@@ -51,7 +51,7 @@ def learner(backbone):
 def server(learner):
     """Return a server side and its first state."""
     model = learner().model
-    made = Server(LormParams(), seed=0)
+    made = Server(LormParams(), ServerContext(0))
     return made, made.init(snapshot(model, model.shared_names()))
 
 
@@ -333,7 +333,7 @@ def test_new_classes_are_learned_and_old_ones_kept(learner, server):
 
 def test_local_only_both_sides_are_in_the_client(learner, server):
     found = learner(epochs=5, rate=0.02)
-    alone = LocalOnlyLearner(found, Server(LormParams(), seed=0))
+    alone = LocalOnlyLearner(found, Server(LormParams(), ServerContext(0)))
     data, state = task(1, 3), alone.init()
 
     for number in (1, 2):

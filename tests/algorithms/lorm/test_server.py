@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from fcl_flower.algorithms.base import ServerContext
 from fcl_flower.core.errors import ConfigError, WireError
 from fcl_flower.core.types import TaskStage, Update
 from strategies.lorm import LormParams
@@ -28,7 +29,7 @@ def model():
 
 
 def strategy(seed=0):
-    return Lorm(LormParams(), seed)
+    return Lorm(LormParams(), ServerContext(seed))
 
 
 def stage(number, ends=False):

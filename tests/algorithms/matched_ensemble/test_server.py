@@ -6,6 +6,7 @@ from analytic_cases import C, D, draw, samples
 from fakes import exact as plain
 
 from fcl_flower.aggregation.policy import Aggregation
+from fcl_flower.algorithms.base import ModelShape, ServerContext
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import SparseArray, TaskStage, Update
 from strategies.analytic.sums import exact
@@ -18,9 +19,8 @@ SECOND = TaskStage(round=3, task=1, starts_task=True, ends_task=True)
 
 
 def strategy(*, single=False, **params):
-    made = MatchedEnsemble(MatchedEnsembleParams(**params), seed=0)
-    made.features, made.classes, made.single_head = D, C, single
-    return made
+    context = ServerContext(0, ModelShape(D, C, single))
+    return MatchedEnsemble(MatchedEnsembleParams(**params), context)
 
 
 def start(made):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fcl_flower.algorithms.hooks import AsksClients, SumsUpdates
+from fcl_flower.algorithms.base import ServerContext, ServerQueries, SumsUpdates
 from fcl_flower.algorithms.registry import algorithms, local_only_counterpart
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError, ContractError
@@ -160,10 +160,10 @@ def test_whoever_learns_alone_has_nothing_to_mask():
     assert not local_only_counterpart(config).federation.secure_aggregation
 
 
-@pytest.mark.parametrize("more", [AsksClients, None])
+@pytest.mark.parametrize("more", [ServerQueries, None])
 def test_a_strategy_that_does_more_with_clients_is_its_authors_mistake(more):
     class Asking(FedAvg, *filter(None, [more])):
-        evaluates_locally = more is None
+        predicts_locally = more is None
 
         def configure_query(self, state, stage, client): ...
 
@@ -174,4 +174,4 @@ def test_a_strategy_that_does_more_with_clients_is_its_authors_mistake(more):
     section = RunConfig.from_settings(secure_aggregation=True).federation
 
     with pytest.raises(ContractError, match="Asking: got secure aggregation, expected"):
-        SecureSum(Asking(Params(), 0), section)
+        SecureSum(Asking(Params(), ServerContext(0)), section)
