@@ -71,7 +71,7 @@ def test_where_concepts_are_known_samples_are_made_after_every_round(tmp_path):
     given |= {"classes_per_task": 0, "clients": 3}
     config = tiny(tmp_path, strategy="target", **SMALL, **given)
     strategy = build.build_strategy(resolve(config))
-    assert strategy.classes_until == (tuple(range(10)),) * 2
+    assert strategy.context.classes.until == (tuple(range(10)),) * 2
     run_in_process(config)
     assert summary_of(tmp_path)["bytes_by_kind"]["down"]["memory"] > 0
     assert not any(row["failed"] for row in rounds_of(tmp_path))

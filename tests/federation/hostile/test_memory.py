@@ -6,6 +6,7 @@ from flwr.app import ArrayRecord, RecordDict
 from memory import peak_of
 from watched import one_index_a_page
 
+from fcl_flower.algorithms.base import ServerContext
 from fcl_flower.core.errors import WireError
 from fcl_flower.federation import messages
 from strategies.fedweit import FedWeitParams
@@ -23,7 +24,7 @@ def test_what_is_not_checked_by_shape_costs_what_it_claims():
 
 @pytest.mark.parametrize("kind", ["mean-cosine", "thresholded"])
 def test_a_summary_of_any_number_of_vectors_takes_no_memory(kind):
-    strategy = FedWeit(FedWeitParams(knowledge="sit:1", overlap=kind), 0)
+    strategy = FedWeit(FedWeitParams(knowledge="sit:1", overlap=kind), ServerContext(0))
     state = strategy.init({"body.w.weight": np.ones((3, 50, 4), np.float32)})
     name = "centres" if kind == "thresholded" else "mean"
     rows = 2**28 // (50 * 4)
