@@ -129,18 +129,27 @@ def test_onnxruntime_predicts_the_same_for_any_number_of_samples(
     assert [path.name for path in tmp_path.iterdir()] == ["net.onnx"]
 
 
-def test_what_a_network_alone_does_not_predict_is_refused(fedavg, monkeypatch):
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda logits: logits + 1,
+        lambda logits: logits * (1 + 2e-3),
+        lambda logits: logits[:, :1],
+        lambda logits: logits[:, [0, 1, 0]],
+        None,
+    ],
+    ids=["others", "other digits", "fewer classes", "more classes", "no network"],
+)
+def test_what_a_network_alone_does_not_predict_is_refused(change, fedavg, monkeypatch):
     whole = LocalTraining.predict
-    monkeypatch.setattr(LocalTraining, "predict", lambda *given: whole(*given) + 1)
-    message = (
-        r"^strategy: got 'fedavg', expected one that predicts with a network alone"
-    )
-    with pytest.raises(fcl.ConfigError, match=message):
-        trained(fedavg, 0, 0)
 
-    monkeypatch.setattr(
-        LocalTraining, "predict", lambda self, s, r, t, x: torch.ones(len(x), 2)
-    )
+    def predict(*given):
+        return (
+            torch.ones(len(given[-1]), 2) if change is None else change(whole(*given))
+        )
+
+    monkeypatch.setattr(LocalTraining, "predict", predict)
+    message = r"^strategy: got 'fedavg', expected one that predicts with a network alo"
     with pytest.raises(fcl.ConfigError, match=message):
         trained(fedavg, 0, 0)
 
@@ -150,29 +159,7 @@ def test_a_processor_may_round_a_last_bit_otherwise(fedavg, monkeypatch):
     monkeypatch.setattr(
         LocalTraining, "predict", lambda *given: whole(*given) * (1 + 2e-7)
     )
-
     trained(fedavg, 0, 0)
-
-    monkeypatch.setattr(
-        LocalTraining, "predict", lambda *given: whole(*given) * (1 + 2e-3)
-    )
-    with pytest.raises(fcl.ConfigError, match=r"^strategy: got 'fedavg'"):
-        trained(fedavg, 0, 0)
-
-
-def test_logits_of_fewer_or_more_classes_are_refused(fedavg, monkeypatch):
-    whole = LocalTraining.predict
-    monkeypatch.setattr(LocalTraining, "predict", lambda *given: whole(*given)[:, :1])
-
-    with pytest.raises(fcl.ConfigError, match=r"^strategy: got 'fedavg'"):
-        trained(fedavg, 0, 0)
-
-    wider = [0, 1, 0]
-    monkeypatch.setattr(
-        LocalTraining, "predict", lambda *given: whole(*given)[:, wider]
-    )
-    with pytest.raises(fcl.ConfigError, match=r"^strategy: got 'fedavg'"):
-        trained(fedavg, 0, 0)
 
 
 @pytest.mark.parametrize(
