@@ -135,7 +135,7 @@ class Bic(Rehearsal[BicParams]):
         return {"scale": scale, "shift": shift}
 
     def _held_out(self, old: Examples) -> int:
-        """Return how many samples of each class are held out; none without old ones."""
+        """Count the samples of each class to hold out; none without old ones."""
         if not len(old.y):
             return 0
         a_class = len(old.y) / len(torch.unique(old.y))

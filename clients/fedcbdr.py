@@ -94,7 +94,7 @@ class FedCbdr(Rehearsal[FedCbdrParams], ClientQueries):
         return self._kept
 
     def _features(self, received: Payload, examples: Examples) -> Array:
-        """Return what the received model makes of samples, float64, shape (N, d)."""
+        """Compute the received model's features, float64, shape (N, d)."""
         load(self.model, received[BASE])
         return to_numpy(hidden_features(self.model, examples)).astype(np.float64)
 

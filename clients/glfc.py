@@ -141,7 +141,7 @@ class Glfc(Rehearsal[GlfcParams]):
         return float(torch.special.entr(logits.softmax(1)).sum(1).mean())
 
     def _advance(self, turn: Turn) -> tuple[dict[str, Array], bool]:
-        """Return where the client stands now, and whether a task begins."""
+        """Find where the client stands now, and whether a task begins."""
         progress, examples = turn.state["progress"], turn.data.train
         found = {name: np.asarray(dense(value)) for name, value in progress.items()}
         begins = turn.stage.starts_task
@@ -157,7 +157,7 @@ class Glfc(Rehearsal[GlfcParams]):
         return found, begins
 
     def _prototypes(self, examples: Examples, stage: TaskStage) -> Arrays:
-        """Return the gradients of a task's prototypes, one of each class."""
+        """Encode a task's prototypes, one of each class, as gradients."""
         context, features = self.context, self._features
         places = prototypes(features, examples.y)
         chosen = Examples(examples.x[places], examples.y[places])

@@ -119,14 +119,14 @@ class Idbr(Rehearsal[IdbrParams]):
         return remember(memory, best, params, seed, task=task, features=seen)
 
     def _distance(self, rows: Tensor, hidden: Tensor) -> Tensor:
-        """Return how far both spaces are from those of the teacher, by weight."""
+        """Measure how far both spaces are from those of the teacher, by weight."""
         params, width = self.params, self._body.width
         squares = (hidden - self._anchors[rows]).square() * self._weights[rows, None]
         generic, specific = squares[:, :width].mean(), squares[:, width:].mean()
         return params.generic * generic + params.specific * specific
 
     def _tasks_of(self, memory: Arrays, new: int, task: int) -> Tensor:
-        """Return the task of each training sample, those of the memory last."""
+        """Number the task of each training sample, those of the memory last."""
         of_memory = dense(memory["task"]).astype(np.int64) if memory else np.zeros(0)
         tasks = np.concatenate([np.full(new, task), of_memory[of_memory != task]])
         return torch.tensor(tasks, dtype=torch.int64, device=self.context.device)
@@ -134,7 +134,7 @@ class Idbr(Rehearsal[IdbrParams]):
     def _spaces(
         self, examples: Examples, seen_by: Callable[[Tensor], Tensor]
     ) -> Tensor:
-        """Return what a part of the body makes of all examples, (N, D), evaluating."""
+        """Compute what a part of the body makes of examples, (N, D), evaluating."""
         self.model.eval()
         with torch.no_grad():
             return torch.cat([seen_by(x) for x, _ in batches(examples, _CHUNK)])

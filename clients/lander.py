@@ -88,7 +88,7 @@ class Lander(LocalTraining[LanderParams]):
         return current * (new + params.anchor_weight * near) + previous * kept
 
     def _classes(self) -> int:
-        """Return how many classes there are so far."""
+        """Count the classes so far."""
         closed = self.model.heads[0].closed
         return self.model.classes - (
             int(closed.sum()) if isinstance(closed, torch.Tensor) else 0

@@ -142,7 +142,6 @@ class PodNet(Rehearsal[PodNetParams]):
 
 
 def _of_body(base: Arrays) -> Arrays:
-    """Return the tensors of the body alone, by their names in it."""
     return {
         name.removeprefix(BODY): tensor
         for name, tensor in base.items()
@@ -290,7 +289,7 @@ def flat_distance(features: Tensor, old: Tensor) -> Tensor:
 
 
 def _pooled(maps: Tensor) -> Tensor:
-    """Return what is compared of maps, shape (batch, channels * (height + width))."""
+    """Pool squared maps, to (batch, channels * (height + width)) of length 1."""
     energy = maps.square()
     sums = [energy.sum(3).flatten(1), energy.sum(2).flatten(1)]
     return normalize(torch.cat(sums, 1), dim=1)

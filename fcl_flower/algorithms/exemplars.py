@@ -244,7 +244,7 @@ def contains(memory: Arrays, task: int) -> bool:
 
 
 def _small(values: Array) -> Array:
-    """Return integers in the smallest type that holds them; others as they are."""
+    """Shrink integers to the smallest type that holds them."""
     if values.dtype.kind not in "iu":
         return values
     ends = (np.min_scalar_type(end) for end in (values.min(), values.max()))
@@ -355,7 +355,7 @@ def _normalized(features: Array) -> Array:
 
 
 def _balanced(y: Array, present: Array, fraction: float, seed: int) -> Array:
-    """Return positions of the samples to keep, ascending.
+    """Choose positions of the samples to keep, ascending.
 
     What does not divide evenly goes to the classes of which the memory has least.
     """
@@ -397,7 +397,7 @@ def _ranks(
 
 
 def _staying(memory: Arrays, params: MemoryParams, seed: int) -> Array:
-    """Return the places of the rows that the budget allows, ascending."""
+    """Choose the places of the rows that the budget allows, ascending."""
     labels = dense(memory["y"])
     room = min(params.memory_samples, len(labels))
     if params.memory_bytes:

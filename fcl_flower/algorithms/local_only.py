@@ -77,7 +77,7 @@ class LocalOnlyLearner(ClientLearner[Params]):
     def _asked(
         self, server: Payload, own: Payload, stage: TaskStage, data: "TaskData"
     ) -> Payload:
-        """Return the state of the server side after its query, if it has one."""
+        """Let the server side ask its query, if it has one."""
         strategy, learner, client = self._strategy, self._learner, self.context.client
         if isinstance(strategy, ServerQueries) and isinstance(learner, ClientQueries):
             question = strategy.configure_query(server, stage, client)
@@ -87,7 +87,7 @@ class LocalOnlyLearner(ClientLearner[Params]):
         return server
 
     def _request(self, server: Payload, task: int) -> Payload:
-        """Return what the server side would send for an evaluation."""
+        """Make what the server side would send for an evaluation."""
         # It follows a task's last round, where no task starts.
         stage = TaskStage(round=0, task=task, starts_task=False, ends_task=True)
         return self._strategy.configure_evaluate(server, stage, self.context.client)

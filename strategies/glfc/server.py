@@ -131,7 +131,7 @@ class Glfc(ServerStrategy[GlfcParams]):
             raise WireError(f"{PROTOTYPES}: expected one gradient of a class")
 
     def _images(self, client: int, number: int, gradients: Arrays) -> dict[str, Array]:
-        """Return what a client's gradients are those of, without what is not finite."""
+        """Reconstruct a client's images, without what is not finite."""
         y = self.trainer.labels_of(gradients)
         seed = derive(self.context.seed, "images", client, number)
         x = self.trainer.reconstruct(gradients, y, self.params.search_steps, seed)
@@ -139,7 +139,7 @@ class Glfc(ServerStrategy[GlfcParams]):
         return {"x": x[found], "y": y[found], "client": np.full(found.sum(), client)}
 
     def _with_the_best(self, state: Payload) -> Payload:
-        """Return the state with the better of the best model so far and the new one."""
+        """Keep the better of the best model so far and the new one."""
         images, proxy = state[IMAGES], state[PROXY]
         x, y = np.asarray(images["x"]), np.asarray(images["y"])
         classes = np.flatnonzero(np.asarray(proxy["known"]))
@@ -153,7 +153,7 @@ class Glfc(ServerStrategy[GlfcParams]):
 
 
 def _with_images(state: Payload, task: int, new: Mapping[str, Array]) -> Payload:
-    """Return the state with images of a task; the first of them begin it.
+    """Add images of a task to the state; the first of them begin it.
 
     Of a client that has sent some of this task before, the new ones replace them.
     """

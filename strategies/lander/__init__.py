@@ -37,7 +37,7 @@ class LanderParams(SynthesisParams):
     """Of the distillation, above 0; that of the authors' code."""
 
     def weights(self, classes: int, old: int) -> tuple[float, float]:
-        """Return the weights of new classes and of old ones in a later task.
+        """Compute the weights of new classes and of old ones in a later task.
 
         With a = log2(classes / 2 + 1) and b = sqrt(old / classes) these are
         current (1 + 1 / a) / b and previous a b.

@@ -4,8 +4,6 @@ import pytest
 from fakes import rounds_of, run_in_process, summary_of, tiny
 from resuming import check_resumed, small
 
-from fcl_flower.runtime.study import variants_of
-
 FEW = {"strategy.fisher_examples": 10}
 SETTINGS = {
     "stable-sgd": {},
@@ -30,17 +28,6 @@ def test_without_rounds_each_update_counts_as_it_comes(tmp_path, name):
 
     assert not any(row["failed"] for row in rounds_of(tmp_path))
     assert summary_of(tmp_path)["average_accuracy"] > 0.6
-
-
-def test_a_comparison_shows_ewc_and_stable_sgd_without_federation(tmp_path):
-    shared = tiny(tmp_path)
-    rows = variants_of(["ewc", "stable-sgd"], shared, {}, counterparts=True)
-    assert [(row.title, row.strategy.local_only) for row in rows] == [
-        ("ewc", False),
-        ("ewc local-only", True),
-        ("stable-sgd", False),
-        ("stable-sgd local-only", True),
-    ]
 
 
 def test_ewc_without_federation_holds_a_client_to_its_own_old_tasks(tmp_path):

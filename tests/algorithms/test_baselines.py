@@ -155,13 +155,6 @@ def test_two_rounds_of_a_task_are_one_run_of_adam_with_its_moments(name):
     assert state["optimizer"] == {}, "the next task begins with none"
 
 
-def test_heads_stay_private():
-    learner = LocalTraining(Params(), model(), place())
-    state, update = learner.train({}, shared(model()), FIRST, data())
-    assert not any(name.startswith("heads") for name in update.payload["base"])
-    assert set(state["heads"]) == {"heads.0.weight", "heads.0.bias"}
-
-
 def test_the_proximal_term_and_its_gradient_by_hand():
     learner = FedProx(FedProxParams(mu=0.5), model(), place(learning_rate=1e-12))
     received = shared(learner.model)
@@ -178,15 +171,6 @@ def test_the_proximal_term_and_its_gradient_by_hand():
     penalty(learner).backward()
     assert learner.model.body[0].bias.grad.tolist() == pytest.approx([1.0] * 4)
     assert learner.model.heads[0].bias.grad is None, "a head has no global value"
-
-
-def test_fedprox_without_weight_is_fedavg():
-    plain = LocalTraining(Params(), model(), place(epochs=2))
-    proximal = FedProx(FedProxParams(mu=0.0), model(), place(epochs=2))
-    _, a = plain.train({}, shared(model()), FIRST, data())
-    _, b = proximal.train({}, shared(model()), FIRST, data())
-    for name in a.payload["base"]:
-        np.testing.assert_array_equal(a.payload["base"][name], b.payload["base"][name])
 
 
 def test_fisher_is_the_mean_squared_gradient_of_single_examples():

@@ -4,10 +4,9 @@ from collections import Counter
 
 import pytest
 import torch
-from fakes import run_in_process, summary_of, tiny
+from fakes import run_in_process, tiny
 
 from fcl_flower.algorithms.local_training import LocalTraining
-from fcl_flower.core.errors import ConfigError
 from fcl_flower.data.examples import Examples, concat
 from fcl_flower.data.registry import load_dataset
 from fcl_flower.setup import build
@@ -58,28 +57,6 @@ def test_every_round_has_the_data_of_all_tasks(tmp_path, watched, local_only):
         tested = set(data.test.y.tolist())
         classes = plan.clients[client][stage.task].classes
         assert tested == {plan.labels.index(("digits", label)) for label in classes}
-
-
-def test_nothing_is_forgotten_where_nothing_is_old(tmp_path):
-    run_in_process(tiny(tmp_path, **GIVEN, rounds=3, epochs=3))
-    for matrix in summary_of(tmp_path)["client_accuracy"]:
-        assert min(matrix[2]) > 0.8
-
-
-def test_local_data_are_refused(tmp_path):
-    config = tiny(
-        tmp_path,
-        strategy="mtl",
-        scenario="local-data",
-        head="single",
-        model="mlp",
-        num_features=4,
-        class_names="a,b,c",
-    )
-    wanted = "scenario.joint: got True, expected false for scenario local-data"
-    with pytest.raises(ConfigError, match=wanted):
-        build.validate(resolve(config))
-    build.validate(resolve(config.replace(strategy="replay")))
 
 
 def test_documents_of_all_tasks_are_padded_to_the_widest():

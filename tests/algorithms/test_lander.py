@@ -17,14 +17,11 @@ from fcl_flower.algorithms.base import (
     ServerContext,
 )
 from fcl_flower.algorithms.local_training import Turn
-from fcl_flower.algorithms.registry import algorithm
-from fcl_flower.core.errors import ConfigError, WireError
+from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.federation.checkpoint import ContextStateStore
 from fcl_flower.models.heads import MultiHeadModel
-from fcl_flower.setup import build
-from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.loop import Training
 from fcl_flower.training.tensors import snapshot
 from strategies.lander import LanderParams
@@ -258,18 +255,6 @@ def test_an_update_without_its_projection_or_with_anchors_is_refused():
         strategy.check_update(state, Update(more, 1))
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        *(("current", -0.1), ("previous", -0.1), ("temperature", 0.0)),
-        *(("anchor_weight", -1.0), ("radius", -1.0), ("norm_weight", -1.0)),
-    ],
-)
-def test_what_lies_below_its_range_is_refused(key, value):
-    with pytest.raises(ConfigError, match=f"strategy.{key}: got {value}, expected"):
-        algorithm("lander").params({key: value})
-
-
 # ---- whole runs
 
 
@@ -315,9 +300,3 @@ def test_the_samples_hold_forgetting_back_and_are_counted(tmp_path, encoder):
         assert kept[SAMPLES]["features"].shape == (96, 16)
         assert kept[ANCHORS]["anchors"].shape == (10, 16)
     assert not any(row["failed"] for row in rounds_of(tmp_path / "with"))
-
-
-def test_classes_whose_names_cannot_be_told_apart_are_refused(tmp_path):
-    config = run(tmp_path, "/nowhere")
-    with pytest.raises(ConfigError, match=r"encoder: got '/nowhere', expected minilm"):
-        build.validate(resolve(config))

@@ -10,10 +10,8 @@ from lone_learner import data, gradients, model, place, shared, stage
 
 from clients.fedprox_ssgd import FedProxSsgd
 from clients.stable_sgd import StableSgd
-from fcl_flower.algorithms.registry import algorithm
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.config.sections import PrivacySection
-from fcl_flower.core.errors import ConfigError
 from fcl_flower.models.registry import LeNetParams
 from fcl_flower.privacy.mechanism import simulated
 from fcl_flower.setup.resolve import resolve
@@ -111,18 +109,6 @@ def test_the_settings_are_those_of_the_authors_unless_others_are_given(tmp_path,
     changed = images(tmp_path, strategy=name, **own)
     assert changed.config.training.learning_rate == 0.2
     assert changed.model_params == LeNetParams(width=0.5, dropout=0.0)
-
-
-def test_a_network_without_dropout_has_none():
-    run = resolve(RunConfig.from_settings(strategy="stable-sgd", dataset="digits"))
-
-    assert run.config.model.params == {}
-
-
-def test_mu_of_fedprox_ssgd_is_that_of_fedprox():
-    assert algorithm("fedprox-ssgd").params({}).mu == 0.005
-    with pytest.raises(ConfigError, match=r"strategy\.mu: got -0\.1, expected great"):
-        algorithm("fedprox-ssgd").params({"mu": -0.1})
 
 
 # ---- runs

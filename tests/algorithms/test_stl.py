@@ -2,18 +2,16 @@
 
 import pytest
 import torch
-from fakes import exact, run_in_process, summary_of, tiny
+from fakes import exact
 from torch import nn
 
 from clients.stl import SingleTask
 from fcl_flower.algorithms.base import ClientContext, Params
 from fcl_flower.algorithms.local_training import LocalTraining
-from fcl_flower.core.errors import ConfigError
 from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.models.heads import MultiHeadModel
-from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.loop import Training
 from strategies.stl import StlParams
 
@@ -77,19 +75,3 @@ def test_one_network_answers_with_its_own_logits():
     x = examples(9, 3).x
     assert ours.predict(state, {}, 0, x).equal(plain.predict(heads, sent.payload, 0, x))
     assert state.keys() == {"base", "base/0", "heads", "optimizer"}
-
-
-def test_a_client_stores_them_all(tmp_path):
-    settings = {"strategy": "stl", "dataset": "digits", "model": "small"}
-    for members in (1, 3):
-        given = settings | {"strategy.members": members}
-        run_in_process(tiny(tmp_path / str(members), **given))
-    one, three = (summary_of(tmp_path / str(n))["model_bytes"] for n in (1, 3))
-    assert 2 * one < three < 3 * one
-
-
-@pytest.mark.parametrize("members", [0, 101])
-def test_there_is_one_at_least(tmp_path, members):
-    given = {"strategy": "stl", "strategy.members": members}
-    with pytest.raises(ConfigError, match=r"strategy\.members"):
-        resolve(tiny(tmp_path, **given))

@@ -43,14 +43,20 @@ PARAMETERS = {
         podnet.finetune_epochs replay.memory_samples replay.memory_bytes
         replay-reg.strength ss-il.strength ss-il.memory_samples
         stable-sgd.minimum_rate fedprox-ssgd.minimum_rate
+        target.alpha target.label_weight target.norm_weight target.warmup
+        lander.current lander.previous lander.anchor_weight lander.radius
+        lander.norm_weight
     """,
     "[1": """
         apd.groups der.replay_batch fedcurv.fisher_examples glfc.search_steps
         icarl.memory_samples podnet.proxies
+        target.synthetic_samples target.generator_steps
+        target.generator_width target.generator_noise target.student_epochs
     """,
     "(0": """
         bic.temperature bic.bias_rate glfc.entropy_rise lwf.temperature
         podnet.scale ss-il.temperature
+        target.temperature lander.temperature
     """,
     "[0, 1]": "apd.initial_adapter dde-icarl.removal",
     "[0, 1)": "dde-icarl.momentum fot.energy_step",
@@ -59,6 +65,8 @@ PARAMETERS = {
         stable-sgd.gamma fedprox-ssgd.gamma fedweit.kappa
     """,
     "(0, 1)": "bic.held_out fot.energy",
+    "[1, 100]": "stl.members",
+    "[2": "target.synthetic_batch",
     "(0, 10]": "fot.sketch_width",
 }
 CHOICES = [

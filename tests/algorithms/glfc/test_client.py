@@ -6,12 +6,9 @@ import torch
 from torch import nn
 
 from clients.glfc import Glfc
-from fcl_flower.algorithms.base import ClientContext, Params
-from fcl_flower.algorithms.local_training import LocalTraining
-from fcl_flower.core.errors import ConfigError
+from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData
-from fcl_flower.federation.client import model_bytes
 from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.distillation import hidden_features
 from fcl_flower.training.loop import Training
@@ -176,17 +173,6 @@ def test_exemplars_are_chosen_anew_with_each_rounds_features():
     assert remembered(state, 1).x.tolist() != remembered(again, 1).x.tolist()
 
 
-def test_exemplars_are_stored_and_the_old_model_is_of_a_task_alone():
-    made = learner()
-    state, update = made.train(after_first(made), taught(), SECOND, data(1))
-    small = {name: state[name] for name in ("progress", "heads", "memory")}
-    assert state["memory/old"]
-    stored = model_bytes(made, small, start())
-    assert stored > model_bytes(made, {**small, "memory": {}}, start())
-    assert model_bytes(made, state, taught()) == stored
-    assert model_bytes(made, state, update.payload) == stored
-
-
 # ---- transitions
 
 
@@ -266,25 +252,3 @@ def test_a_perturbed_prototype_shows_other_gradients():
     ]
     one, other = (update.payload["prototypes"]["fc.weight"] for _, update in found)
     assert not np.allclose(one, other)
-
-
-def test_data_that_are_no_images_are_refused():
-    body = nn.Linear(3, 2)
-    rows = MultiHeadModel(
-        body, features=2, input_shape=(3,), tasks=1, classes=4, single_head=True
-    )
-    context = ClientContext(client=0, seed=0, training=Training(1, 8, 0.1))
-    with pytest.raises(ConfigError, match="input_shape"):
-        Glfc(GlfcParams(), rows, context)
-
-
-def test_its_update_is_a_model():
-    assert Glfc.update_is_model
-    made = learner()
-    state, update = made.train(made.init(), start(), FIRST, data(0))
-    plain = LocalTraining(Params(), model(), made.context)
-    x = data(0).test.x
-    torch.testing.assert_close(
-        made.predict(state, update.payload, 0, x),
-        plain.predict({}, {"base": update.payload["base"]}, 0, x),
-    )

@@ -5,7 +5,6 @@ import pytest
 from fakes import asked_in, failure, rounds_of, run_in_process, summary_of, tiny
 from flwr.app import Message
 from mutants import array_of, with_array
-from resuming import check_resumed, small
 
 from fcl_flower.federation import messages
 
@@ -40,16 +39,6 @@ def test_the_old_model_holds_the_first_task_with_memory_and_without(tmp_path):
     # Within a task the best model never gets worse on its images.
     assert all(accuracies[n] <= accuracies[n + 1] for n in (0, 2, 4))
     assert len(set(accuracies)) > 1
-
-
-def test_gradients_travel_and_no_samples(tmp_path):
-    run_in_process(tiny(tmp_path, **SMALL))
-    kinds = summary_of(tmp_path)["bytes_by_kind"]
-    assert kinds["up"].keys() == {"base", "meta", "prototypes"}
-
-
-def test_a_run_that_was_ended_and_resumed_ends_as_if_it_had_not_been(tmp_path):
-    check_resumed(tmp_path, small(**SMALL), 3)
 
 
 def test_gradients_of_nothing_are_left_out_as_if_their_client_had_failed(tmp_path):
