@@ -31,7 +31,7 @@ from fcl_flower.federation.in_flight import Question
 from fcl_flower.federation.pacing import Streams
 from fcl_flower.federation.replies import QUERY, Asked, Received, ReplyReader, Spool
 from fcl_flower.federation.wire_format import EXACT, NOTHING, Known, WireFormat
-from fcl_flower.results.events import Traffic
+from fcl_flower.results.events import Evaluated, EvaluatedBefore, Traffic, Trained
 from fcl_flower.results.recorder import Recorder
 
 
@@ -271,7 +271,8 @@ class Server:
         self, server_round: int, task: int, scores: Mapping[int, Evaluation]
     ) -> None:
         """Record test accuracies after ``task``, by client."""
-        self._recorder.record_evaluation(server_round, task, scores)
+        event = Evaluated(round=server_round, task=task, scores=dict(scores))
+        self._recorder.add(event)
         if self.predicts_locally:  # nothing of the aggregation has reached them yet
             self.record_before_aggregation(server_round, task, scores)
 
@@ -279,7 +280,8 @@ class Server:
         self, server_round: int, task: int, scores: Mapping[int, Evaluation]
     ) -> None:
         """Record test accuracies of what clients have trained themselves."""
-        self._recorder.record_before_aggregation(server_round, task, scores)
+        event = EvaluatedBefore(round=server_round, task=task, scores=dict(scores))
+        self._recorder.add(event)
 
     def close_round(
         self,
@@ -295,22 +297,24 @@ class Server:
             stage: of the round, the one after `done`.
             updates: by client.
             failures: why an update or an evaluation is missing, by client.
-            timing: see `Recorder.record_round`.
+            timing: see `Trained`.
             late: see `Trained`.
         """
         self._done = stage.round
         stages = {client: self._reader.asked(client).client_stage for client in updates}
-        self._recorder.record_round(
-            self._done,
-            stage.task,
-            {client: update.metrics for client, update in updates.items()},
-            dict(sorted(failures.items())),
-            self.traffic,
-            self._diagnostics(stage, stages, updates),
-            stages=stages,
-            timing=timing,
-            late=late,
-            state_lost=self._streams.state_lost,
+        self._recorder.add(
+            Trained(
+                round=self._done,
+                task=stage.task,
+                replies={c: dict(update.metrics) for c, update in updates.items()},
+                failed=dict(sorted(failures.items())),
+                traffic=self.traffic,
+                diagnostics=dict(self._diagnostics(stage, stages, updates)),
+                stages=stages,
+                timing=dict(timing),
+                late=dict(late),
+                state_lost=sorted(self._streams.state_lost),
+            )
         )
         self._store.save({**self._state, **self._broadcast.kept()}, self._done)
         self._streams.note(stages)

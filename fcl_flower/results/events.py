@@ -326,7 +326,7 @@ class Trained(_Noted):
         stages: where these clients stood, each in its own count of rounds.
         timing: ``clock`` (simulated time), and ``staleness`` and ``weight`` of an
             asynchronous update.
-        seconds: that it took.
+        seconds: that it took; measured by the recorder.
         late: clients whose reply was not waited for, with the simulated time at which
             they are ready for another round, 0 without any.
         state_lost: clients that told the loss of their private state, before any
@@ -341,7 +341,7 @@ class Trained(_Noted):
     diagnostics: dict[str, float | Annotated[Diagnostic, Field(discriminator="kind")]]
     stages: dict[int, TaskStage]
     timing: Scalars
-    seconds: float
+    seconds: float = 0.0
     late: dict[int, float] = {}
     state_lost: list[int] = []
 
@@ -385,8 +385,8 @@ class Trained(_Noted):
         return sum(values) / len(values) if values else None
 
 
-class Evaluated(_Noted):
-    """An evaluation of clients after learning a task.
+class _Evaluated(_Noted):
+    """An evaluation after learning a task, by client.
 
     Attributes:
         round: counted from 1.
@@ -399,8 +399,12 @@ class Evaluated(_Noted):
     scores: dict[int, Evaluation]
 
 
-class EvaluatedBefore(Evaluated):
-    """The same of what each client has trained itself, before the aggregation."""
+class Evaluated(_Evaluated):
+    """An evaluation with the models that clients would use."""
+
+
+class EvaluatedBefore(_Evaluated):
+    """An evaluation of what each client has trained itself, before the aggregation."""
 
 
 class Finished(_Noted):
@@ -409,7 +413,7 @@ class Finished(_Noted):
     summary: Summary
 
 
-Event: TypeAlias = Begun | Trained | Evaluated | Finished
+Event: TypeAlias = Begun | Trained | Evaluated | EvaluatedBefore | Finished
 
 EVENTS: dict[str, type[Event]] = {
     "begun": Begun,

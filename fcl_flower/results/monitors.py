@@ -24,7 +24,6 @@ from fcl_flower.results import earlier, journal
 from fcl_flower.results.events import (
     Begun,
     Evaluated,
-    EvaluatedBefore,
     Event,
     Summary,
     Trained,
@@ -202,7 +201,7 @@ class Tracking(RunListener):
     def add(self, event: Event) -> None:
         if isinstance(event, Trained):
             scalars = round_scalars(event)
-        elif isinstance(event, Evaluated) and not isinstance(event, EvaluatedBefore):
+        elif isinstance(event, Evaluated):
             scalars = accuracy_scalars(event.scores)
         else:
             return

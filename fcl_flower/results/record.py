@@ -99,6 +99,10 @@ class Record:
         failures: the last reason by client why an update or an evaluation was not used.
         lateness: of the clients whose last update was late.
         clock: simulated time at the end of the last round; 0 without any.
+        trained: client and task of every update that was used.
+        late_replies: how many of each client.
+        model_bytes: what each client has to keep, by its last evaluation.
+        class_counts: of each client's last evaluation, with its row in ``a``.
         reported: the largest epsilon that each client has reported, by its metric.
         multiply_adds: of all updates that were used.
     """
@@ -120,10 +124,10 @@ class Record:
         self.clock = 0.0
         self.reported: dict[str, dict[int, float]] = {EPSILON: {}, LABEL_EPSILON: {}}
         self.multiply_adds = 0.0
-        self._trained: set[tuple[int, int]] = set()
-        self._late_replies: Counter[int] = Counter()
-        self._model_bytes: dict[int, int] = {}
-        self._counts: dict[int, tuple[int, measures.Counts]] = {}
+        self.trained: set[tuple[int, int]] = set()
+        self.late_replies: Counter[int] = Counter()
+        self.model_bytes: dict[int, int] = {}
+        self.class_counts: dict[int, tuple[int, measures.Counts]] = {}
 
     def add(self, event: Event) -> None:
         """Add what has happened."""
@@ -226,7 +230,7 @@ class Record:
     def _add_round(self, event: Trained) -> None:
         self.rounds.append(event.line())
         self.traffic.add(event.traffic)
-        self._trained.update((c, stage.task) for c, stage in event.stages.items())
+        self.trained.update((c, stage.task) for c, stage in event.stages.items())
         self.failures.update(event.failed)
         self.clock = event.timing.get("clock", 0.0)
         for client in event.stages:
@@ -235,7 +239,7 @@ class Record:
             before = self.lateness.get(client)
             times = 1 + (before.times if before else 0)
             self.lateness[client] = Lateness(event.round, times, busy_until)
-        self._late_replies.update(event.late.keys())
+        self.late_replies.update(event.late.keys())
         for client, metrics in event.replies.items():
             self.multiply_adds += metrics.get(MULTIPLY_ADDS, 0.0)
             for name, most in self.reported.items():
@@ -252,7 +256,7 @@ class Record:
     def _add_test(self, event: Evaluated) -> None:
         row, scores = self._row(event.task), event.scores
         self.tested.add(row, scores)
-        self._model_bytes.update((c, found.model_bytes) for c, found in scores.items())
+        self.model_bytes.update((c, found.model_bytes) for c, found in scores.items())
         accuracy = {client: list(found.accuracy) for client, found in scores.items()}
         self.tests.append(
             Measured(round=event.round, task=event.task, accuracy=accuracy)
@@ -260,7 +264,7 @@ class Record:
         if self.begun.counts_classes:
             for client, found in scores.items():
                 counts = np.array(found.by_class, np.int64)  # (tasks, 3, classes)
-                self._counts[client] = row, counts.swapaxes(0, 1)
+                self.class_counts[client] = row, counts.swapaxes(0, 1)
 
     def _row(self, task: int) -> int:
         """Choose the row of the matrices for an evaluation after a task.
@@ -285,15 +289,15 @@ def summarize(record: Record, *, so_far: bool = False) -> Summary:
         so_far: the run goes on: only measures that ask for no end are known.
     """
     begun, traffic = record.begun, record.traffic
-    sizes = record._model_bytes.values()
-    used = {client for client, _ in record._trained}
+    sizes = record.model_bytes.values()
+    used = {client for client, _ in record.trained}
     found: dict[str, Any] = dict(begun.about)
     found |= _measures(record, record.tested, so_far)
     found |= {
         "clock": record.clock or None,
         "honest_accuracy": None if so_far else _honest_accuracy(record),
         "untrained_client_tasks": None if so_far else _untrained(record),
-        "late_replies": dict(sorted(record._late_replies.items())),
+        "late_replies": dict(sorted(record.late_replies.items())),
         "left_out": {
             client: why
             for client, why in sorted(record.failures.items())
@@ -387,9 +391,9 @@ def _untrained(record: Record) -> int | None:
         return None
     every = about.clients * about.tasks
     if record.begun.joint:  # every round trains on all tasks
-        clients = {client for client, _ in record._trained}
+        clients = {client for client, _ in record.trained}
         return every - len(clients) * about.tasks
-    return every - len(record._trained)
+    return every - len(record.trained)
 
 
 def discovery(frames: Sequence[Clustering]) -> Discovery:
@@ -418,7 +422,9 @@ def _by_class(record: Record) -> dict[str, Any]:
     where no client was tested after the last task.
     """
     last = record.about.tasks - 1
-    known = {c: counts for c, (row, counts) in record._counts.items() if row == last}
+    known = {
+        c: counts for c, (row, counts) in record.class_counts.items() if row == last
+    }
     return {
         "balanced_accuracy": _mean([measures.recall(one) for one in known.values()]),
         "macro_f1": _mean([measures.f1(one) for one in known.values()]),

@@ -10,7 +10,7 @@ from typing import Any
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.diagnostics import Clustering, Diagnostic, Points
 from fcl_flower.core.errors import DIVERGED, WireError
-from fcl_flower.core.types import Evaluation, TaskStage
+from fcl_flower.core.types import Evaluation
 from fcl_flower.data.scenarios.plan import ConceptStream
 from fcl_flower.data.scenarios.registry import Scenario
 from fcl_flower.privacy.ledger import Ledger
@@ -20,7 +20,6 @@ from fcl_flower.results.events import (
     About,
     Begun,
     Evaluated,
-    EvaluatedBefore,
     Event,
     Finished,
     Hidden,
@@ -178,53 +177,15 @@ class Recorder:
     # ---- what happens
 
     def add(self, event: Event) -> None:
-        """Record an event."""
+        """Record an event; a round gets its duration and its hidden concepts here."""
+        if isinstance(event, Trained):
+            now = time.monotonic()
+            seconds, self._round_started = now - self._round_started, now
+            found = {n: self._with_truth(d) for n, d in event.diagnostics.items()}
+            added = {"seconds": seconds, "diagnostics": found}
+            event = event.model_copy(update=added)
         self._journal.add(event)
         self._apply(event)
-
-    def record_evaluation(
-        self, server_round: int, task: int, scores: Mapping[int, Evaluation]
-    ) -> None:
-        """Record every client's scores after learning ``task``."""
-        self.add(Evaluated(round=server_round, task=task, scores=dict(scores)))
-
-    def record_before_aggregation(
-        self, server_round: int, task: int, scores: Mapping[int, Evaluation]
-    ) -> None:
-        """Record the scores of what each client has trained itself in a round."""
-        self.add(EvaluatedBefore(round=server_round, task=task, scores=dict(scores)))
-
-    def record_round(
-        self,
-        server_round: int,
-        task: int,
-        replies: Mapping[int, Mapping[str, float]],
-        failed: Mapping[int, str],
-        traffic: Traffic,
-        diagnostics: Mapping[str, float | Diagnostic] = {},
-        stages: Mapping[int, TaskStage] = {},
-        timing: Mapping[str, float] = {},
-        late: Mapping[int, float] = {},
-        state_lost: Collection[int] = (),
-    ) -> None:
-        """Record a finished round; the arguments are those of `Trained`."""
-        now = time.monotonic()
-        seconds, self._round_started = now - self._round_started, now
-        self.add(
-            Trained(
-                round=server_round,
-                task=task,
-                replies={client: dict(found) for client, found in replies.items()},
-                failed=dict(failed),
-                traffic=traffic,
-                diagnostics={n: self._with_truth(d) for n, d in diagnostics.items()},
-                stages=dict(stages),
-                timing=dict(timing),
-                seconds=seconds,
-                late=dict(late),
-                state_lost=sorted(state_lost),
-            )
-        )
 
     def note_failures(self, reasons: Mapping[int, str]) -> None:
         """Note why clients failed since the last round, for the summary."""
@@ -237,7 +198,7 @@ class Recorder:
             line = self.record.rounds[-1].model_dump(exclude_unset=True)
             with (self.folder / "rounds.jsonl").open("a") as file:
                 file.write(json.dumps(line) + "\n")
-        elif type(event) is Evaluated:
+        elif isinstance(event, Evaluated):
             self._write_accuracies(event)
         self._tell(event)
 

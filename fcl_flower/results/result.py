@@ -23,7 +23,7 @@ PAGE_HEIGHT = 700
 """Of a page that is shown in a notebook, in pixels."""
 
 
-class Table(list[dict[str, Any]]):
+class Rows(list[dict[str, Any]]):
     """Rows by column; prints as a table and shows as one in a notebook."""
 
     def __init__(self, rows: Iterable[Mapping[str, Any]], text: str = "") -> None:
@@ -62,7 +62,7 @@ class Result:
 
     @classmethod
     def load(cls, folder: Path | str, keeps: object = None) -> "Result":
-        """Return the result of a finished run.
+        """Load a finished run.
 
         Args:
             folder: of the run.
@@ -89,22 +89,22 @@ class Result:
     @property
     def average_accuracy(self) -> float:
         """Test accuracy at the end, mean over clients and tasks; NaN if unknown."""
-        return _number(self.summary["average_accuracy"])
+        return self._number("average_accuracy")
 
     @property
     def honest_accuracy(self) -> float:
         """`average_accuracy` without hostile clients; NaN where there are none."""
-        return _number(self.summary["honest_accuracy"])
+        return self._number("honest_accuracy")
 
     @property
     def forgetting(self) -> float:
         """Mean loss of accuracy since a task's best; NaN if unknown."""
-        return _number(self.summary["forgetting"])
+        return self._number("forgetting")
 
     @property
     def backward_transfer(self) -> float:
         """Mean change of accuracy since a task was learned; NaN if unknown."""
-        return _number(self.summary["backward_transfer"])
+        return self._number("backward_transfer")
 
     @property
     def bytes_up(self) -> int:
@@ -123,19 +123,19 @@ class Result:
         Raises:
             ConfigError: the file is missing or damaged; names it.
         """
-        lines = json_lines(self.folder / "rounds.jsonl", growing=False)
+        lines = json_lines(self.folder / "rounds.jsonl")
         return cast(list[dict[str, Any]], lines)
 
-    def table(self) -> Table:
-        """Return a row for each measured accuracy."""
-        return Table(
+    def table(self) -> Rows:
+        """List each measured accuracy."""
+        return Rows(
             {"client": c, "after_task": t, "task": i, "accuracy": float(value)}
             for (c, t, i), value in np.ndenumerate(self.accuracy)
             if not np.isnan(value)
         )
 
     def to_pandas(self) -> "pd.DataFrame":
-        """Return `table` as a data frame.
+        """Make a data frame of `table`.
 
         Raises:
             ConfigError: pandas is not installed.
@@ -143,7 +143,7 @@ class Result:
         return _data_frame(self.table())
 
     def report(self) -> Path:
-        """Return the run's page: one HTML file that loads nothing."""
+        """Find the run's page: one HTML file that loads nothing."""
         return self.folder / "report.html"
 
     def save(self, folder: Path | str) -> "Result":
@@ -167,6 +167,10 @@ class Result:
     def _repr_html_(self) -> str:
         return _framed(self.report())
 
+    def _number(self, key: str) -> float:
+        value = self.summary[key]
+        return float("nan") if value is None else float(value)
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison:
@@ -181,15 +185,15 @@ class Comparison:
     results: tuple[Result, ...]
     _keeps: object = field(default=None)
 
-    def table(self) -> Table:
-        """Return a row for each algorithm: mean and standard deviation over seeds."""
+    def table(self) -> Rows:
+        """Make a row for each algorithm: mean and standard deviation over seeds."""
         from fcl_flower.results import tables
 
         summaries = [result.summary for result in self.results]
-        return Table(tables.rows(summaries), tables.table(summaries))
+        return Rows(tables.rows(summaries), tables.table(summaries))
 
     def to_pandas(self) -> "pd.DataFrame":
-        """Return a data frame with a row for each run.
+        """Make a data frame with a row for each run.
 
         Raises:
             ConfigError: pandas is not installed.
@@ -201,7 +205,7 @@ class Comparison:
         )
 
     def report(self) -> Path:
-        """Return the comparison's page: one HTML file that loads nothing."""
+        """Find the comparison's page: one HTML file that loads nothing."""
         return self.folder / "comparison.html"
 
     @override
@@ -211,10 +215,6 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         return _framed(self.report())
-
-
-def _number(value: float | None) -> float:
-    return float("nan") if value is None else float(value)
 
 
 def _markdown(rows: list[dict[str, Any]]) -> str:
@@ -235,7 +235,7 @@ def _data_frame(rows: list[dict[str, Any]]) -> "pd.DataFrame":
 
 
 def _framed(page: Path) -> str:
-    """Return a page as part of another, which its style must not touch."""
+    """Show a page as part of another, which its style must not touch."""
     content = html.escape(page.read_text(), quote=True)
     return (
         f'<iframe srcdoc="{content}" width="100%" height="{PAGE_HEIGHT}" '

@@ -25,7 +25,7 @@ LOCAL_DATA = "local-data.json"
 
 
 def resumable(folder: Path) -> bool:
-    """Return whether ``folder`` holds an interrupted simulation that can be resumed."""
+    """Tell whether a folder holds an interrupted simulation that can be resumed."""
     return (folder / CHECKPOINT).is_dir() and (folder / CLIENTS).is_dir()
 
 
@@ -37,7 +37,7 @@ def lost_first_round(folder: Path) -> bool:
 
 
 def free_folder(config: RunConfig) -> Path:
-    """Return a folder below ``runs/``, named by the run, that does not exist yet."""
+    """Name a folder below ``runs/`` by the run; one that does not exist yet."""
     sets = config.data.datasets.replace(",", "+").replace("/", "_").replace(":", "_")
     title = config.title.replace(" ", "-").replace("/", "_")
     parts = [title, config.scenario.name, sets, f"seed{config.run.seed}"]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from fakes import diagnostics_of, rounds_of, summary_of
-from records import ABOUT
+from records import ABOUT, evaluated, trained
 
 import fcl_flower
 from fcl_flower.config.run_config import RunConfig
@@ -22,7 +22,6 @@ from fcl_flower.core.types import Evaluation
 from fcl_flower.data.scenarios.plan import ConceptStream
 from fcl_flower.data.scenarios.registry import Scenario, Task
 from fcl_flower.results import recorder as recorder_module
-from fcl_flower.results.events import Traffic
 from fcl_flower.results.record import read
 from fcl_flower.results.recorder import Recorder, time_left
 
@@ -58,8 +57,8 @@ def found(folder, name):
 
 def test_what_the_server_says_of_a_round_is_kept(recorder, tmp_path):
     matrix = Matrix(title="m", rows="r", columns="c", values={"0/0": {"1/0": 0.5}})
-    recorder.record_round(1, 0, {}, {}, Traffic())
-    recorder.record_round(2, 0, {}, {}, Traffic(), {"spread": 0.5, "m": matrix})
+    recorder.add(trained(1))
+    recorder.add(trained(2, diagnostics={"spread": 0.5, "m": matrix}))
     recorder.finish()
     lines = rounds_of(tmp_path)
     assert [line.get("diagnostics") for line in lines] == [None, {"spread": 0.5}]
@@ -68,7 +67,7 @@ def test_what_the_server_says_of_a_round_is_kept(recorder, tmp_path):
 
 
 def test_without_diagnostics_no_file_speaks_of_them(recorder, tmp_path):
-    recorder.record_round(1, 0, {}, {}, Traffic(), {"spread": 0.5})
+    recorder.add(trained(1, diagnostics={"spread": 0.5}))
     recorder.finish()
     assert not (tmp_path / "diagnostics.json").exists()
 
@@ -81,7 +80,7 @@ def test_only_the_record_knows_the_hidden_concepts(tmp_path):
     points = Points(title="p", frames=[Clustering(**frame)])
     for folder, scenario in (("hidden", plan), ("known", PLAN)):
         recorder = made(tmp_path / folder, scenario)
-        recorder.record_round(1, 0, {}, {}, Traffic(), {"p": points})
+        recorder.add(trained(1, diagnostics={"p": points}))
         recorder.finish()
     truth = [stream.concept_at(client, 1) for client in (0, 2)]
     (told,) = diagnostics_of(tmp_path / "hidden")["p"]["frames"]
@@ -93,7 +92,7 @@ def test_only_the_record_knows_the_hidden_concepts(tmp_path):
 def test_remarks_and_what_a_run_is_are_in_the_summary(tmp_path):
     recorder = made(tmp_path, remarks={"vectors": "trained"}, counterpart="alone")
     about = read(tmp_path).about
-    recorder.record_round(1, 0, {}, {}, Traffic())
+    recorder.add(trained(1))
     recorder.finish()
     summary = found(tmp_path, "summary.json")
     assert summary["remarks"] == {"vectors": "trained"}
@@ -147,7 +146,7 @@ def test_the_most_that_a_client_reported_is_what_its_examples_have_cost(tmp_path
     recorder = made(tmp_path, settings={**SIZE, "privacy": private})
     for number, epsilon in enumerate([1.0, 3.0, 2.0], 1):
         told = {"epsilon": epsilon, "label_epsilon": epsilon / 2}
-        recorder.record_round(number, 0, {2: told, 1: {}}, {}, Traffic())
+        recorder.add(trained(number, replies={2: told, 1: {}}))
     summary = recorder.finish()
     assert summary.privacy.by_client == {2: 3.0}
     assert summary.privacy.epsilon == summary.privacy.epsilon_clients == 3
@@ -162,7 +161,7 @@ def test_multiply_adds_of_all_clients_and_rounds_are_added_up(tmp_path):
     recorder = made(tmp_path, settings={**SIZE, "count_multiply_adds": True})
     for number in (1, 2):
         told = {c: {"multiply_adds": 10.0**c} for c in range(3)}
-        recorder.record_round(number, 0, told, {}, Traffic())
+        recorder.add(trained(number, replies=told))
     assert recorder.finish().multiply_adds == 222
     assert summary_of(tmp_path)["multiply_adds"] == 222
 
@@ -208,15 +207,14 @@ def files_of(folder):
 def test_every_file_follows_from_the_journal(recorder, tmp_path, monkeypatch):
     matrix = Matrix(title="m", rows="r", columns="c", values={"0/0": {"1/0": 0.5}})
     for number in (1, 2, 3):
-        scores = {c: Evaluation([0.1 * number], 9) for c in range(3)}
-        recorder.record_evaluation(number, 0, scores)
+        recorder.add(evaluated(number, 0, {c: [0.1 * number] for c in range(3)}))
         told = {"m": matrix} if number == 1 else {}
-        recorder.record_round(number, 0, {0: {"loss": 1.0}}, {}, Traffic(), told)
+        recorder.add(trained(number, replies={0: {"loss": 1.0}}, diagnostics=told))
         if number == 2:
             expected = files_of(tmp_path)
     # Ended between the journal and the other files; damaged ones, too, are made anew.
     monkeypatch.setattr(Recorder, "_apply", lambda self, event: None)
-    recorder.record_round(4, 0, {}, {}, Traffic())
+    recorder.add(trained(4))
     (tmp_path / "rounds.jsonl").write_text('{"round": 1, "ta')
     (tmp_path / "accuracy.csv").unlink()
     monkeypatch.undo()
@@ -260,7 +258,7 @@ def test_progress_names_who_works_and_what_is_left(tmp_path, monkeypatch):
     asynchronous = made(tmp_path, settings={**SIZE, "asynchronous": True})
     for number in (1, 2):
         now[0] += 3
-        asynchronous.record_round(number, 0, {}, {}, Traffic())
+        asynchronous.add(trained(number))
     now[0] += 1
     asynchronous.progress(3, 0, 3, working={2, 0})
     progress = found(tmp_path, "progress.json")
