@@ -214,7 +214,7 @@ class Figure:
         what: description of the picture.
         data: Plotly's ``data`` and ``layout``, with a ``height`` in pixels.
         table: its numbers.
-        caption: shown below.
+        caption: shown below; empty for the description.
         width: in pixels, where the page is not narrower; 0 for all of the page.
     """
 

@@ -415,8 +415,9 @@ def _side_by_side(groups: Sequence[Group], folder: Path | None) -> Table:
             key = name.replace(" ", "_")
             gains = [beside.get(group.label, {}).get(key) for group in groups]
             if any(gains):
-                told = [tables.format_mean_std(gain, "+.3f") for gain in gains]
-                columns.append((Cell(name, meaning), [*told]))
+                texts = (tables.format_mean_std(gain, "+.3f") for gain in gains)
+                cells: list[Value] = [t.replace("-", wording.MINUS) for t in texts]
+                columns.append((Cell(name, meaning), cells))
     names = [_method(group, folder) for group in groups]
     rows = zip(names, *(values for _, values in columns), strict=True)
     return Table(["method", *(head for head, _ in columns)], [*rows], "methods")

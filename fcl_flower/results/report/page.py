@@ -258,8 +258,7 @@ TEMPLATE = """\
 <figure{% if one.width %} style="max-width:{{ one.width }}px"{% endif %}>
 <div class="chart" role="img" aria-label="{{ one.what }}"
  style="height:{{ one.data.layout.height }}px"></div>
-{% if one.caption %}<figcaption>{{ one.caption }}</figcaption>
-{% endif %}
+<figcaption>{{ one.caption or one.what }}</figcaption>
 <details class="numbers"><summary>Numbers of this picture</summary>
 {{ plain(one.table) }}</details>
 </figure>

@@ -420,10 +420,9 @@ def _rounds(record: Record) -> Iterator[Section]:
     )
     yield Section(
         "Bytes that travelled",
-        "Bytes of the messages as they are sent, over all clients of a round: first up "
-        "(clients to server), then down, on the same scale. Nominal bytes are the "
-        "papers' count: 4 for each non-zero parameter, none for indices, masks and "
-        "headers.",
+        "Bytes of the messages as they are sent, over all clients of a round. Nominal "
+        "bytes are the papers' count: 4 for each non-zero parameter, none for indices, "
+        "masks and headers.",
         _traffic(record),
     )
     yield Section(
