@@ -4,12 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from fcl_flower.core.errors import ContractError
 from fcl_flower.core.schedule import derive
 from fcl_flower.data.examples import Examples, in_batches
-from fcl_flower.models.build import create_model
 from fcl_flower.training.loop import Fit, Score, Training, fit, score
-from fcl_flower.training.tensors import arrays_of, load, snapshot, to_numpy, to_torch
 
 COUNT, INPUTS, CLASSES = 23, 4, 3
 
@@ -383,59 +380,11 @@ def test_a_score_is_a_mean_over_all_batches():
     assert found.accuracy == np.mean(exact.argmax(1) == y.numpy())
 
 
-def test_a_score_needs_no_gradients():
-    weight = torch.nn.Parameter(torch.ones(CLASSES))
-    kept = []
-    score(
-        lambda x: kept.append(x * weight) or kept[-1],
-        Examples(torch.ones(2, CLASSES), torch.zeros(2, dtype=torch.int64)),
-    )
-    assert not kept[0].requires_grad
-
-
 def test_a_score_of_nothing_is_unknown():
     nothing = Examples(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64))
     found = score(lambda x: x, nothing)
     assert math.isnan(found.loss)
     assert math.isnan(found.accuracy)
-
-
-def test_copies_go_both_ways_between_numpy_and_torch():
-    source = np.arange(3.0)
-    there = to_torch(source)
-    there += 1
-    back = to_numpy(there)
-    there += 1
-    assert source.tolist() == [0, 1, 2]
-    assert back.tolist() == [1, 2, 3]
-    kept = arrays_of({"w": there})["w"]
-    there += 1
-    assert kept.tolist() == [2, 3, 4]
-
-
-def test_a_snapshot_restores_a_model_and_does_not_follow_it():
-    model = create_model("small", tasks=2, classes=2, single_head=False, seed=0)
-    kept = snapshot(model, model.shared_names())
-    assert kept.keys() == set(model.shared_names())
-    before = {name: values.copy() for name, values in kept.items()}
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 1
-    for name in kept:
-        np.testing.assert_array_equal(kept[name], before[name])
-    load(model, kept)
-    again = snapshot(model, model.shared_names())
-    for name in kept:
-        np.testing.assert_array_equal(again[name], before[name])
-
-
-@pytest.mark.parametrize(
-    ("name", "shape"), [("body.unknown", (2,)), ("heads.0.bias", (3,))]
-)
-def test_a_tensor_that_does_not_fit_the_model_is_refused_by_name(name, shape):
-    model = create_model("small", tasks=1, classes=2, single_head=False, seed=0)
-    with pytest.raises(ContractError, match=name):
-        load(model, {name: np.zeros(shape, np.float32)})
 
 
 # ---- when a round ends early
@@ -489,10 +438,6 @@ def test_a_round_is_compared_with_itself_and_counts_anew(examples):
     assert count == 3
 
 
-def test_a_round_does_not_end_early_unless_asked(examples):
-    assert epochs_of(examples, [1.0] * 9)[0] == 9
-
-
 def test_patience_0_keeps_the_rate(examples):
     count, done = epochs_of(examples, [1.0] * 9, lr_patience=0)
     assert count == 9
@@ -505,10 +450,6 @@ def test_the_rate_falls_in_the_epoch_that_ends_a_round(examples):
     )
     assert count == 3
     assert float(done.optimizer_state["rate"]) == pytest.approx(0.01 / 3)
-
-
-def test_without_validation_examples_a_round_never_ends_early(examples):
-    assert epochs_of(examples, [math.nan] * 9, early_stopping_patience=1)[0] == 9
 
 
 # ---- dropout

@@ -7,7 +7,8 @@ from torch import nn
 
 from fcl_flower.core.errors import ContractError
 from fcl_flower.core.types import SparseArray
-from fcl_flower.training.tensors import load
+from fcl_flower.models.build import create_model
+from fcl_flower.training.tensors import load, snapshot
 
 VALUES = np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], np.float32)
 
@@ -60,3 +61,19 @@ def test_what_does_not_fit_is_refused_though_it_could_be_spread(arrays):
     model = nn.Linear(3, 2)
     with pytest.raises(ContractError, match="does not fit Linear"):
         load(model, arrays)
+
+
+def test_a_snapshot_restores_a_model_and_does_not_follow_it():
+    model = create_model("small", tasks=2, classes=2, single_head=False, seed=0)
+    kept = snapshot(model, model.shared_names())
+    assert kept.keys() == set(model.shared_names())
+    before = {name: values.copy() for name, values in kept.items()}
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 1
+    for name in kept:
+        np.testing.assert_array_equal(kept[name], before[name])
+    load(model, kept)
+    again = snapshot(model, model.shared_names())
+    for name in kept:
+        np.testing.assert_array_equal(again[name], before[name])

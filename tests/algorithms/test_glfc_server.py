@@ -3,9 +3,7 @@
 import numpy as np
 import pytest
 
-from fcl_flower.aggregation.policy import Aggregation
 from fcl_flower.algorithms.base import ServerContext
-from fcl_flower.algorithms.registry import algorithm
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import SparseArray, TaskStage, Update
 from strategies.glfc import GlfcParams
@@ -83,13 +81,6 @@ def test_models_are_averaged_by_their_examples():
     assert state["base"]["w"].tolist() == [3.25, 3.25]
     assert state["base"]["w"].dtype == np.float32
     assert server.diagnostics(state, stage(1, 0), {}) == {}
-
-
-def test_the_chosen_aggregation_combines_them():
-    server = strategy()
-    server.aggregation = Aggregation("median")
-    updates = {client: update(value) for client, value in enumerate((1.0, 2.0, 90.0))}
-    assert played(server, (0, updates))["base"]["w"][0] == 2
 
 
 def test_a_round_without_examples_changes_nothing():
@@ -221,10 +212,3 @@ def test_an_honest_update_is_taken_with_gradients_and_without():
     state = server.init(model())
     server.check_update(state, Update(prototypes(), 1))
     server.check_update(state, update(0.1))
-
-
-def test_the_defaults_are_those_of_the_paper():
-    found = algorithm("glfc").params({})
-    assert (found.compensation, found.distillation) == (0.5, 0.5)
-    assert (found.entropy_rise, found.noise) == (1.2, 0.1)
-    assert (found.perturbation_steps, found.memory_policy) == (50, "herding")
