@@ -17,7 +17,7 @@ from fcl_flower.runtime.processes import free_port
 ROOT = Path(__file__).parents[1]
 PATIENCE = 500.0
 """Seconds; the machine may be busy."""
-MENDED = "fcl_flower.runtime.resident"
+MENDED = "fcl_flower.flower.stopped_runs"
 """Runs Flower's SuperNode, whose command line follows it."""
 
 

@@ -16,6 +16,8 @@ UNMARKED = re.compile(r"\b(TODO|FIXME|XXX)\b(?!\(#\d+\))")
 SOMEBODYS = re.compile(r"""(?<![\w.<])/(work|home|root|Users|mnt|opt)/|[A-Z]:\\""")
 TEXTS = {".py", ".toml", ".md", ".css", ".txt", ".cfg", ".yaml", ".yml"}
 OF_RULES = {"rules.py", "test_rules.py"}
+OFFERED = {"app", "serverapp", "clientapp"}
+"""What Flower documents for users of it."""
 # Not installed everywhere, and of another name than what is imported.
 DISTRIBUTIONS = {"mlflow": ["mlflow-skinny"]}
 
@@ -100,6 +102,17 @@ def undeclared(project: Project) -> Iterator[str]:
                 yield f"{path}: imports {name}, which is not declared"
 
 
+def private_of_flower(project: Project) -> Iterator[str]:
+    """Find modules that use more of Flower than it offers, but for those that may."""
+    for path, tree in project.trees.items():
+        if path.is_relative_to(project.root / "fcl_flower" / "flower"):
+            continue
+        for module, _ in imports(tree):
+            first, _, rest = module.partition(".")
+            if first == "flwr" and rest.partition(".")[0] not in OFFERED:
+                yield f"{path}: imports {module}, which only fcl_flower/flower may"
+
+
 def crossing(project: Project) -> Iterator[str]:
     """Find client sides that import a server side, or a module in which one is."""
     servers, modules = {"ServerStrategy"}, {}
@@ -132,6 +145,7 @@ RULES: list[Callable[[Project], Iterator[str]]] = [
     unmarked_and_private,
     unpinned,
     undeclared,
+    private_of_flower,
     crossing,
 ]
 

@@ -7,14 +7,13 @@ Prints a table in Markdown; FILE, of JSON, has the value of every seed.
 
 import argparse
 import json
-from logging import WARNING
+from logging import WARNING, getLogger
 from pathlib import Path
 
 import class_sums
 import label_counts
 import membership
 import numpy as np
-from flwr.common.logger import FLOWER_LOGGER
 
 ATTACKS = {
     "membership, AUC": [membership.of_fedweit, membership.of_fedavg],
@@ -29,7 +28,7 @@ def main() -> None:
     parser.add_argument("file", type=Path)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     given = parser.parse_args()
-    FLOWER_LOGGER.setLevel(WARNING)
+    getLogger("flwr").setLevel(WARNING)
     found: dict[str, dict[str, list[float]]] = {}
     for title, attacks in ATTACKS.items():
         rows = found.setdefault(title, {})

@@ -22,13 +22,13 @@ from typing import Any
 
 from fcl_flower.config.parsing import toml
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.runtime.processes import program
-from fcl_flower.runtime.submission import (
+from fcl_flower.flower.commands import (
     SUPERLINK,
     environment,
-    write_app,
+    program,
     write_superlink,
 )
+from fcl_flower.runtime.submission import write_app
 
 sys.path.append(str(Path(__file__).parents[1]))
 from local_federation import LocalFederation

@@ -42,7 +42,7 @@ EVENTS = (
 )
 PROGRAMS = {
     "fcl_flower.cli.main": "fcl",
-    "fcl_flower.runtime.resident": "executor",
+    "fcl_flower.flower.supernode": "executor",
     "flower-superlink": "superlink",
     "flower-supernode": "supernode",
     "flwr-serverapp": "serverapp",

@@ -225,7 +225,8 @@ def run(
     --live needs that folder on this machine.
     """
     from fcl_flower.cli.progress import Display, live_run
-    from fcl_flower.runtime.client import CONTROL, find_obstacle
+    from fcl_flower.flower.commands import START_RUN
+    from fcl_flower.runtime.client import diagnose_server
     from fcl_flower.runtime.submission import SuperLink
     from fcl_flower.setup.build import validate
     from fcl_flower.setup.resolve import resolve
@@ -239,7 +240,7 @@ def run(
     def show(line: str) -> None:
         console.print(line, markup=False)
 
-    if obstacle := find_obstacle(_address(server), authority, CONTROL):
+    if obstacle := diagnose_server(_address(server), authority, START_RUN):
         raise RoundError(obstacle.sentence)
     superlink = SuperLink(server, authority)
     if not config.scenario.clients:
@@ -276,7 +277,7 @@ def run(
     except RoundError as error:
         if (folder / "summary.json").exists():  # it came to its end all the same
             raise
-        obstacle = find_obstacle(server, authority)
+        obstacle = diagnose_server(server, authority)
         reason = obstacle.sentence if obstacle else str(error)
         step = _next_step(folder, again)
         raise RoundError(f"{reason}; then {step}") from error

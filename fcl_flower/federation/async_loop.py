@@ -15,7 +15,6 @@ from logging import INFO, WARNING
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
-from flwr.common.logger import log
 from flwr.serverapp import Grid
 from typing_extensions import override
 
@@ -31,6 +30,7 @@ from fcl_flower.federation.messages import (
     train_metrics,
 )
 from fcl_flower.federation.replies import QUERY, Received
+from fcl_flower.flower.identity import log
 
 
 @dataclass

@@ -7,9 +7,9 @@ from typing import TypeAlias
 
 import numpy as np
 from flwr.app import Array, RecordDict
-from flwr.common.constant import FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE
 
 from fcl_flower.core.types import AnyArray, Payload, SparseArray, group_kind
+from fcl_flower.flower.transport import CHUNK_BYTES
 
 META = "meta"
 NOMINAL_BYTES = 4
@@ -102,8 +102,8 @@ class _Tensors:
 
 def _lengths(array: Array) -> list[int]:
     """Return the bytes of the pieces in which Flower sends a tensor's data."""
-    whole, rest = divmod(len(array.data), FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE)
-    return [FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE] * whole + [rest] * (rest > 0)
+    whole, rest = divmod(len(array.data), CHUNK_BYTES)
+    return [CHUNK_BYTES] * whole + [rest] * (rest > 0)
 
 
 def _object_bytes(kind: str, children: int, body: int) -> int:

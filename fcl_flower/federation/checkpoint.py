@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import NamedTuple, TypedDict
 
 from flwr.app import ConfigRecord, Context
-from flwr.common.logger import log
 from typing_extensions import override
 
 from fcl_flower.core.errors import ContractError, WireError
@@ -23,6 +22,7 @@ from fcl_flower.core.files import make_private_folder, opener
 from fcl_flower.core.types import AnyArray, Arrays, Payload
 from fcl_flower.federation import messages
 from fcl_flower.federation.codec import Encoded, decode, encode
+from fcl_flower.flower.identity import log
 
 MANIFEST = "manifest-"
 VERSIONS = 2

@@ -7,8 +7,6 @@ from typing import TypeAlias
 
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.clientapp.typing import ClientAppCallable
-from flwr.common.logger import log
 
 from fcl_flower.algorithms.base import ClientQueries
 from fcl_flower.config.node_config import NodeConfig
@@ -28,6 +26,7 @@ from fcl_flower.federation.copies import KEPT, CopyError
 from fcl_flower.federation.messages import encode_evaluation
 from fcl_flower.federation.secure import client as exchange
 from fcl_flower.federation.secure.client import ClientSide
+from fcl_flower.flower.identity import log
 from fcl_flower.results.costs import MULTIPLY_ADDS
 
 # The server is trusted with more than a peer: it sends the adapters of all clients.
@@ -40,7 +39,7 @@ Train: TypeAlias = Callable[
 
 
 def answer_failures(
-    message: Message, context: Context, call_next: ClientAppCallable
+    message: Message, context: Context, call_next: Callable[[Message, Context], Message]
 ) -> Message:
     """Answer for an error by its sentence, without the noise of what is around it.
 

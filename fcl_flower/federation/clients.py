@@ -11,7 +11,6 @@ from logging import INFO, WARNING
 from pathlib import Path
 
 from flwr.app import Message, MessageType, RecordDict
-from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from fcl_flower import __version__
@@ -19,6 +18,7 @@ from fcl_flower.core.errors import RoundError, WireError
 from fcl_flower.core.failures import NOT_CONNECTED
 from fcl_flower.core.files import opener
 from fcl_flower.federation import mailbox
+from fcl_flower.flower.identity import log
 from fcl_flower.flower.transport import at_once, in_thread, is_remote
 
 PROTOCOL = 3

@@ -7,7 +7,6 @@ from logging import INFO
 from typing import TypeAlias
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
-from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from typing_extensions import override
@@ -16,6 +15,7 @@ from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import refuse
 from fcl_flower.federation.messages import to_array_record
 from fcl_flower.federation.prepare import FederatedRun, prepare
+from fcl_flower.flower.identity import log
 
 EvaluateFn: TypeAlias = Callable[[int, ArrayRecord], MetricRecord | None]
 

@@ -13,7 +13,13 @@ from flwr.serverapp import Grid
 
 from fcl_flower.core import failures
 from fcl_flower.core.errors import WireError
-from fcl_flower.flower.transport import at_once, in_thread, is_engine, is_remote
+from fcl_flower.flower.transport import (
+    at_once,
+    bound_assembly,
+    in_thread,
+    is_engine,
+    is_remote,
+)
 
 SOONEST = 0.02
 LATEST = 1.0
@@ -84,9 +90,6 @@ class Mailbox:
         self._remote = is_remote(grid)
         self.all_answer = is_engine(grid)
         if self._remote:
-            # Not imported elsewhere: it brings Flower's whole client of a network.
-            from fcl_flower.flower.transport import bound_assembly
-
             bound_assembly()
         self._begin = in_thread if self._remote else at_once
         self._pushes: list[_Push] = []

@@ -8,7 +8,6 @@ from logging import INFO
 from pathlib import Path
 
 from flwr.app import ArrayRecord
-from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from fcl_flower.algorithms.registry import local_only_counterpart
@@ -26,6 +25,7 @@ from fcl_flower.federation.pacing import Quorum
 from fcl_flower.federation.secure.server import Channel, SecureSum
 from fcl_flower.federation.server import Server
 from fcl_flower.federation.wire_format import WireFormat
+from fcl_flower.flower.identity import log
 from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.privacy.ledger import Ledger
 from fcl_flower.results.monitors import RunListener

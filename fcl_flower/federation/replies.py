@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from flwr.app import Message, MessageType, MetricRecord, RecordDict
-from flwr.common.logger import log
 from typing_extensions import override
 
 from fcl_flower.algorithms.base import ServerQueries, ServerStrategy, adds_up
@@ -36,6 +35,7 @@ from fcl_flower.federation.clients import ClientRegistry
 from fcl_flower.federation.codec import decode, encode
 from fcl_flower.federation.messages import decode_evaluation
 from fcl_flower.federation.wire_format import NOTHING, Known, restored
+from fcl_flower.flower.identity import log
 
 QUERY = f"{MessageType.QUERY}.survey"
 """The message type of a query before training."""

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from flwr.app import Message, MessageType
-from flwr.common.logger import log
 
 from fcl_flower.aggregation.mean import interpolate
 from fcl_flower.algorithms.base import ServerQueries, ServerStrategy
@@ -31,6 +30,7 @@ from fcl_flower.federation.in_flight import Question
 from fcl_flower.federation.pacing import Streams
 from fcl_flower.federation.replies import QUERY, Asked, Received, ReplyReader, Spool
 from fcl_flower.federation.wire_format import EXACT, NOTHING, Known, WireFormat
+from fcl_flower.flower.identity import log
 from fcl_flower.results.events import Evaluated, EvaluatedBefore, Traffic, Trained
 from fcl_flower.results.recorder import Recorder
 

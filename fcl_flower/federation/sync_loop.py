@@ -6,7 +6,6 @@ from dataclasses import replace
 from logging import INFO, WARNING
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
-from flwr.common.logger import log
 from flwr.serverapp import Grid
 from typing_extensions import override
 
@@ -22,6 +21,7 @@ from fcl_flower.federation.messages import (
     train_metrics,
 )
 from fcl_flower.federation.pacing import Quorum
+from fcl_flower.flower.identity import log
 
 POLL_SECONDS = 0.1
 

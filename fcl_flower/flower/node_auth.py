@@ -1,6 +1,6 @@
 """Whose call it is: Flower's node authentication, before anything of a call is used.
 
-A SuperNode of Flower 1.41 signs the time of each call with its private key, and sends
+A SuperNode signs the time of each call with its private key, and sends
 public key, time and signature as headers (`flwr.supernode.node_auth_http_interceptor`).
 The SuperLink verifies them once it has read and parsed the whole call
 (`flwr.superlink.routers.fleet.node_auth`); here they are verified by the head of the
@@ -11,9 +11,14 @@ import datetime
 from base64 import b64decode
 from collections.abc import Mapping
 
-from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_ssh_public_key,
+)
 from flwr.common.constant import (
     SYSTEM_TIME_TOLERANCE,
     TIMESTAMP_HEADER,
@@ -23,8 +28,6 @@ from flwr.supercore.constant import (
     FLEET_HTTP_PUBLIC_KEY_HEADER,
     FLEET_HTTP_SIGNATURE_HEADER,
 )
-from flwr.supercore.date import now
-from flwr.supercore.primitives.asymmetric import public_key_to_bytes, verify_signature
 
 from fcl_flower.core.errors import WireError
 
@@ -32,7 +35,7 @@ PublicKey = ec.EllipticCurvePublicKey
 
 
 def public_key(text: bytes) -> PublicKey:
-    """Return the key in a ``.pub`` file.
+    """Read the key in a ``.pub`` file.
 
     Raises:
         ValueError: it holds none on an elliptic curve.
@@ -46,6 +49,10 @@ def public_key(text: bytes) -> PublicKey:
     return found
 
 
+def _as_sent(key: PublicKey) -> bytes:
+    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+
 class NodeKeys:
     """The public keys of the clients that may call, which may change at any time."""
 
@@ -56,10 +63,10 @@ class NodeKeys:
     def replace(self, keys: Mapping[str, PublicKey]) -> None:
         """Know these keys, by name of the client, and no others."""
         # One assignment: another thread may be verifying.
-        self._known = {public_key_to_bytes(k): (name, k) for name, k in keys.items()}
+        self._known = {_as_sent(key): (name, key) for name, key in keys.items()}
 
     def client(self, headers: Mapping[bytes, bytes]) -> str:
-        """Return the name of the client whose call has these headers.
+        """Authenticate a call by its headers; return the name of the client.
 
         Args:
             headers: by name in lower case; the values may be anything.
@@ -75,15 +82,18 @@ class NodeKeys:
             )
             time = headers[TIMESTAMP_HEADER.encode()]
             signed = datetime.datetime.fromisoformat(time.decode("ascii"))
-            age = (now() - signed).total_seconds()
+            age = (datetime.datetime.now(datetime.UTC) - signed).total_seconds()
         except (KeyError, ValueError, TypeError, OverflowError) as error:
             raise WireError("a call without key, time and signature") from error
         # The key first: the others cost time, which is spent on clients alone.
         if given not in self._known:
             raise WireError("a call with an unknown key")
         name, key = self._known[given]
-        if not verify_signature(key, time, signature):
-            raise WireError(f"a call in the name of {name} that it has not signed")
+        try:
+            key.verify(signature, time, ec.ECDSA(SHA256()))
+        except InvalidSignature as error:
+            said = f"a call in the name of {name} that it has not signed"
+            raise WireError(said) from error
         if not (
             -SYSTEM_TIME_TOLERANCE < age < TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE
         ):

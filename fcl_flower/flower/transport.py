@@ -8,6 +8,7 @@ from threading import Thread
 from typing import ParamSpec, TypeVar
 
 from flwr.app import Array
+from flwr.common.constant import FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE
 from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_object import (
     InflatableObject,
@@ -15,16 +16,18 @@ from flwr.supercore.inflatable.inflatable_object import (
     get_object_head_values_from_object_content,
 )
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
-from flwr.superlink.grid import http_grid
 
 from fcl_flower.core.errors import WireError
+
+CHUNK_BYTES = FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE
+"""Of the pieces that Flower cuts a tensor into."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 def is_remote(grid: Grid) -> bool:
-    """Return whether calls of a grid go over a network.
+    """Tell whether calls of a grid go over a network.
 
     Those of a simulation do not: there all goes on in the thread of the loop.
     """
@@ -34,7 +37,7 @@ def is_remote(grid: Grid) -> bool:
 
 
 def is_engine(grid: Grid) -> bool:
-    """Return whether Flower's simulation engine answers for all nodes.
+    """Tell whether Flower's simulation engine answers for all nodes.
 
     Each of them answers in the end, and when says nothing of a client.
     """
@@ -82,13 +85,16 @@ def bound_assembly() -> None:
     Raises:
         RuntimeError: it puts messages together in another way than is known here.
     """
+    # It brings Flower's whole client of a network.
+    from flwr.superlink.grid import http_grid
+
     if not hasattr(http_grid, "inflate_object_from_contents"):
         raise RuntimeError("flwr: expected a version that inflates objects by contents")
     http_grid.inflate_object_from_contents = assembled
 
 
 def assembled(object_id: str, contents: dict[str, bytes]) -> InflatableObject:
-    """Return the object that was sent in parts.
+    """Inflate the object that was sent in parts.
 
     Args:
         object_id: of the whole.
@@ -109,7 +115,7 @@ def assembled(object_id: str, contents: dict[str, bytes]) -> InflatableObject:
 
 
 def _joined_bytes(content: bytes, contents: Mapping[str, bytes]) -> int:
-    """Return what the chunks of a tensor take when they are joined; 0 of others."""
+    """Count the bytes of a tensor's chunks when they are joined; 0 of others."""
     kind, children, _ = get_object_head_values_from_object_content(content)
     if kind != Array.__qualname__:
         return 0

@@ -1,142 +1,231 @@
 """A client of a federation: a SuperNode with its key, its data and its device."""
 
-import argparse
 import http.client
 import shlex
-import signal
 import socket
 import ssl
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from enum import Enum, auto
-from multiprocessing import Pipe
 from pathlib import Path
 from typing import NamedTuple
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
-from fcl_flower.config.parsing import toml
 from fcl_flower.core.errors import MESSAGE_FAILED, RoundError, refuse
+from fcl_flower.flower.commands import (
+    SuperNodeEvent,
+    environment,
+    node_config,
+    program,
+    read_supernode_log,
+    with_stopped_run_fix,
+    with_worker,
+)
 from fcl_flower.runtime.certificates import Certificates
 from fcl_flower.runtime.processes import (
     free_port,
-    guarded,
     lock_states,
     make_folder,
-    program,
-    release,
+    start_guarded,
+    stop_guarded,
 )
-from fcl_flower.runtime.submission import environment
 
-STOPPED_RUNS, NODE = f"{__package__}.stopped_runs", f"{__package__}.node"
-TAKEN = ("--isolation", "--superexec-auth-secret-file", "--ssl-certfile")
-"""Options of flower-supernode: who runs the client app, and how the two speak."""
+RETRY_SECONDS = 10.0
 
 
-def mended(command: Sequence[str]) -> list[str]:
-    """Return the command that runs a SuperNode which no stopped run leaves deaf.
+def run_supernode(
+    server: str,
+    certificates: Certificates | None,
+    node: Mapping[str, int | str],
+    state: Path,
+    more: Sequence[str],
+    report: Callable[[str], None],
+    *,
+    resident: bool,
+) -> None:
+    """Run one client of a federation until it is stopped.
+
+    Where the server is not there, or does not let the client in yet, it is tried again
+    and again; the reason is reported once.
 
     Args:
-        command: of flower-supernode, by its path.
-    """
-    return [sys.executable, "-P", "-m", STOPPED_RUNS, *command]
-
-
-def with_worker(command: Sequence[str]) -> list[str]:
-    """Return the command that runs a SuperNode and its worker.
-
-    Args:
-        command: of flower-supernode, with ``--host`` and ``--port``; of an option that
-            is there twice the last one holds, as for Flower.
+        server: HOST:PORT.
+        certificates: with the authority of the server and this client's key; None
+            without TLS, where clients are not authenticated.
+        node: configuration for the client app: ``partition-id``, and what is given of
+            ``data-path``, ``word-vectors`` and ``device``.
+        state: folder for what a restart needs.
+        more: arguments for flower-supernode.
+        report: called with each line for the user.
+        resident: one process answers all messages of a run, and keeps what it has
+            loaded; or Flower starts one for each message.
 
     Raises:
-        ConfigError: it has an option that leaves no place for a worker.
+        ConfigError: a file is missing, or the folder cannot be written, or another
+            program works in it; or ``more`` leaves no place for a resident worker.
+        RoundError: the server cannot be trusted, or the SuperNode ended by itself.
     """
-    parser = argparse.ArgumentParser(add_help=False)
-    for option in ("--host", "--port", *TAKEN):
-        parser.add_argument(option)
-    found = vars(parser.parse_known_args(list(command[1:]))[0])
-    for option in TAKEN:
-        value = found[option.removeprefix("--").replace("-", "_")]
-        if value is not None:
-            expected = "none beside a worker that stays: give --no-resident before --"
-            raise refuse(option, value, expected)
-    # What listens at every address of a machine is reached at its own.
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(found["host"], found["host"])
-    address = f"[{host}]:{found['port']}" if ":" in host else f"{host}:{found['port']}"
-    isolated = (*command, "--isolation", "process")
-    return [sys.executable, "-P", "-m", NODE, address, *isolated]
+    number = int(node["partition-id"])
+    security = _security(certificates, number)
+    # Of this name since the first version: a client finds its state again.
+    states = (state / "memory").absolute()
+    make_folder(state, "state", private=True)
+    make_folder(states, "state")
+    command = [
+        program("flower-supernode"),
+        *("--superlink", server),
+        *security,
+        *("--node-config", node_config({**node, "state-path": str(states)})),
+        # Where its own client app reaches it: another for each client of a machine.
+        *("--host", "127.0.0.1", "--port", str(free_port())),
+        *more,
+    ]
+    started = with_stopped_run_fix(command)
+    if resident:
+        started = with_worker(started)
+    authority = certificates and certificates.authority
+    env = environment(state / "flower")
+    once = _Once(report)
+    with lock_states(state, report) as lock:
+        report(shlex.join(command))
+        while True:
+            _await_server(server, authority, once)
+            supernode = start_guarded(started, env, subprocess.PIPE, keep_open=[lock])
+            try:
+                refused = _follow(supernode, server, authority, once)
+            finally:
+                stop_guarded(supernode)
+            if not refused and supernode.returncode:
+                raise RoundError(
+                    "the SuperNode ended by itself, with code "
+                    f"{supernode.returncode}; the reason is above"
+                )
+            once(_not_let_in(server, number, certificates))
+            time.sleep(RETRY_SECONDS)
 
 
-PROGRAM = Path(__file__).with_name("worker.py")
+def _await_server(
+    server: str, authority: Path | None, report: Callable[[str], None]
+) -> None:
+    """Wait until a server is there.
+
+    Raises:
+        RoundError: there is one, but not ours.
+    """
+    while obstacle := diagnose_server(server, authority):
+        if not obstacle.passes:
+            raise RoundError(obstacle.sentence)
+        report(f"{obstacle.sentence}; trying again every {RETRY_SECONDS:.0f} s")
+        time.sleep(RETRY_SECONDS)
 
 
-class WorkerProcess:
-    """The process that answers the messages of one run."""
+def _follow(
+    supernode: subprocess.Popen[bytes],
+    server: str,
+    authority: Path | None,
+    report: "_Once",
+) -> bool:
+    """Pass on the log of a SuperNode until it ends; tell whether it was refused.
 
-    def __init__(self, address: str) -> None:
-        """Start one.
+    What it says before the server has let it in is held back: of a refusal the caller
+    has one sentence, which says more.
+    """
+    assert supernode.stdout is not None  # it is a pipe
+    held, refused, let_in = list[str](), False, False
+    failure = ""
+    with supernode.stdout as log:
+        for raw in log:
+            line = raw.decode(errors="replace").rstrip()
+            event = read_supernode_log(line)
+            if event is SuperNodeEvent.EXPECTED_NOTICE:  # by us: no news for the user
+                continue
+            refused = refused or event is SuperNodeEvent.REFUSED
+            if event is SuperNodeEvent.CUT_OFF:  # Flower's line has no reason
+                obstacle = diagnose_server(server, authority)
+                if obstacle is not None:
+                    report(f"{obstacle.sentence}; the client goes on when it is back")
+                continue
+            if event in (SuperNodeEvent.LET_IN, SuperNodeEvent.BACK):
+                let_in = True
+                report.forget()
+            held.append(line)
+            if let_in:
+                _show(held)
+                held = []
+            if event is SuperNodeEvent.FAILED:
+                failure = line[line.index(MESSAGE_FAILED) :]
+            if (
+                event is SuperNodeEvent.ANSWERED and failure
+            ):  # which Flower has buried by now
+                report.forget()
+                report(f"{failure}; the client waits for the next message")
+                failure = ""
+    if not refused:
+        _show(held)
+    return refused
 
-        Args:
-            address: HOST:PORT of this machine, where the SuperNode has the messages.
-        """
-        self._channel, other = Pipe()
-        with other:
-            # By its path: see there.
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", str(PROGRAM), str(other.fileno()), address],
-                pass_fds=[other.fileno()],
-            )
 
-    def send(self, token: str) -> None:
-        """Hand over what opens a message.
+def _show(lines: Sequence[str]) -> None:
+    for line in lines:
+        print(line, flush=True)
 
-        Raises:
-            RoundError: the worker has ended.
-        """
-        try:
-            self._channel.send_bytes(token.encode())
-        except OSError as error:
-            raise self._ended() from error
 
-    def receive(self, seconds: float) -> bytes:
-        """Return what the worker says next.
-
-        Raises:
-            RoundError: it has ended, or says nothing in time.
-        """
-        try:
-            if self._channel.poll(seconds):
-                return self._channel.recv_bytes()
-        except (EOFError, OSError) as error:
-            raise self._ended() from error
-        raise RoundError(
-            f"the client's worker did not answer in {seconds:.0f} s and was ended; "
-            "the next message gets another"
+def _not_let_in(server: str, number: int, certificates: Certificates | None) -> str:
+    if certificates is None:
+        reason = "it takes clients with a key alone: give --certs"
+    else:
+        name = certificates.client_key(number).with_suffix(".pub").name
+        reason = (
+            f"either {name} of this key is not in its folder certs/clients, or a "
+            "client with this key is connected, or was killed less than a minute ago"
         )
-
-    def end(self) -> None:
-        """End the process by force, wherever it is; wait until it is gone."""
-        self._channel.close()
-        self._process.kill()
-        self._process.wait()
-
-    def _ended(self) -> RoundError:
-        code = self._process.wait()
-        how = f"with code {code}" if code >= 0 else f"by {signal.Signals(-code).name}"
-        if code == -signal.SIGKILL:
-            how += ", as for want of memory"
-        return RoundError(
-            f"the client's worker ended {how}; the next message gets another"
-        )
+    return (
+        f"the server at {server} does not let client {number} in: {reason}; trying "
+        f"again every {RETRY_SECONDS:.0f} s"
+    )
 
 
-SECONDS = 5.0
-CONTROL = "/v1/control/start-run"
-"""Where a SuperLink of Flower 1.41 starts runs, and the reverse proxy has nothing."""
+class _Once:
+    """Reports a sentence when it is new."""
+
+    def __init__(self, report: Callable[[str], None]) -> None:
+        self._report = report
+        self._last = ""
+
+    def __call__(self, sentence: str) -> None:
+        if sentence != self._last:
+            self._last = sentence
+            self._report(sentence)
+
+    def forget(self) -> None:
+        self._last = ""
+
+
+def _security(certificates: Certificates | None, number: int) -> list[str]:
+    if certificates is None:
+        return ["--insecure"]
+    key = certificates.client_key(number)
+    for path in (certificates.authority, key):
+        if not path.is_file():
+            name = path.relative_to(certificates.folder)
+            expected = f"a folder with {name}, as fcl certs makes it"
+            raise refuse("certs", str(certificates.folder), expected)
+    try:
+        load_ssh_private_key(key.read_bytes(), None)
+    except (OSError, ValueError, UnsupportedAlgorithm) as error:
+        expected = "a private key that can be read, as fcl certs makes it"
+        raise refuse("certs", str(key), expected) from error
+    return [
+        *("--root-certificates", str(certificates.authority)),
+        *("--auth-supernode-private-key", str(key)),
+    ]
+
+
+# ---- what stands in the way
+
+PROBE_SECONDS = 5.0
 
 _NOT_FOR_THIS_NAME = {62, 64}  # X509_V_ERR_HOSTNAME_MISMATCH, _IP_ADDRESS_MISMATCH
 _EXPIRED = 10  # X509_V_ERR_CERT_HAS_EXPIRED
@@ -154,10 +243,10 @@ class Obstacle(NamedTuple):
     passes: bool
 
 
-def find_obstacle(
+def diagnose_server(
     server: str, authority: Path | None, place: str = ""
 ) -> Obstacle | None:
-    """Return why a server cannot be used from here; None if it can.
+    """Find out why a server cannot be used from here; None if it can.
 
     Args:
         server: HOST:PORT of ``fcl server``.
@@ -168,14 +257,14 @@ def find_obstacle(
     host = host.strip("[]")
     connection: http.client.HTTPConnection
     if authority is None:
-        connection = http.client.HTTPConnection(host, int(port), timeout=SECONDS)
+        connection = http.client.HTTPConnection(host, int(port), timeout=PROBE_SECONDS)
     else:
         try:
             context = ssl.create_default_context(cafile=authority)
         except ssl.SSLError:
             return Obstacle(f"{authority} is no certificate: copy the server's", False)
         connection = http.client.HTTPSConnection(
-            host, int(port), timeout=SECONDS, context=context
+            host, int(port), timeout=PROBE_SECONDS, context=context
         )
     try:
         status = _status(connection, "/health")
@@ -265,240 +354,3 @@ def _distrust(
         f"{authority}, or is an impostor: copy ca.crt from the server's folder of "
         "certificates"
     )
-
-
-class Event(Enum):
-    """What a line of the log of Flower's SuperNode says."""
-
-    LET_IN = auto()
-    REFUSED = auto()
-    CUT_OFF = auto()
-    BACK = auto()
-    MEANT = auto()
-    FAILED = auto()
-    ANSWERED = auto()
-    OTHER = auto()
-
-
-_SIGNS = {
-    "SuperNode ID:": Event.LET_IN,
-    "Failed to activate SuperNode": Event.REFUSED,
-    "Connection attempt failed, retrying": Event.CUT_OFF,
-    "Connection successful after": Event.BACK,
-    "SuperExec authentication is experimental": Event.MEANT,
-    MESSAGE_FAILED: Event.FAILED,
-    "Sent successfully": Event.ANSWERED,
-}
-
-
-def read(line: str) -> Event:
-    """Return what a line says.
-
-    Args:
-        line: of the log of Flower 1.41.
-    """
-    return next((event for sign, event in _SIGNS.items() if sign in line), Event.OTHER)
-
-
-RETRY_SECONDS = 10.0
-
-
-def run_supernode(
-    server: str,
-    certificates: Certificates | None,
-    node: Mapping[str, int | str],
-    state: Path,
-    more: Sequence[str],
-    report: Callable[[str], None],
-    *,
-    resident: bool,
-) -> None:
-    """Run one client of a federation until it is stopped.
-
-    Where the server is not there, or does not let the client in yet, it is tried again
-    and again; the reason is reported once.
-
-    Args:
-        server: HOST:PORT.
-        certificates: with the authority of the server and this client's key; None
-            without TLS, where clients are not authenticated.
-        node: configuration for the client app: ``partition-id``, and what is given of
-            ``data-path``, ``word-vectors`` and ``device``.
-        state: folder for what a restart needs.
-        more: arguments for flower-supernode.
-        report: called with each line for the user.
-        resident: one process answers all messages of a run, and keeps what it has
-            loaded; or Flower starts one for each message.
-
-    Raises:
-        ConfigError: a file is missing, or the folder cannot be written, or another
-            program works in it; or ``more`` leaves no place for a resident worker.
-        RoundError: the server cannot be trusted, or the SuperNode ended by itself.
-    """
-    number = int(node["partition-id"])
-    security = _security(certificates, number)
-    # Of this name since the first version: a client finds its state again.
-    states = (state / "memory").absolute()
-    make_folder(state, "state", private=True)
-    make_folder(states, "state")
-    command = [
-        program("flower-supernode"),
-        *("--superlink", server),
-        *security,
-        *("--node-config", node_config({**node, "state-path": str(states)})),
-        # Where its own client app reaches it: another for each client of a machine.
-        *("--host", "127.0.0.1", "--port", str(free_port())),
-        *more,
-    ]
-    started = mended(command)
-    if resident:
-        started = with_worker(started)
-    authority = certificates and certificates.authority
-    env = environment(state / "flower")
-    once = _Once(report)
-    with lock_states(state, report) as lock:
-        report(shlex.join(command))
-        while True:
-            _await_server(server, authority, once)
-            supernode = guarded(started, env, subprocess.PIPE, keep_open=[lock])
-            try:
-                refused = _follow(supernode, server, authority, once)
-            finally:
-                release(supernode)
-            if not refused and supernode.returncode:
-                raise RoundError(
-                    "the SuperNode ended by itself, with code "
-                    f"{supernode.returncode}; the reason is above"
-                )
-            once(_not_let_in(server, number, certificates))
-            time.sleep(RETRY_SECONDS)
-
-
-def _await_server(
-    server: str, authority: Path | None, report: Callable[[str], None]
-) -> None:
-    """Wait until a server is there.
-
-    Raises:
-        RoundError: there is one, but not ours.
-    """
-    while obstacle := find_obstacle(server, authority):
-        if not obstacle.passes:
-            raise RoundError(obstacle.sentence)
-        report(f"{obstacle.sentence}; trying again every {RETRY_SECONDS:.0f} s")
-        time.sleep(RETRY_SECONDS)
-
-
-def _follow(
-    supernode: subprocess.Popen[bytes],
-    server: str,
-    authority: Path | None,
-    report: "_Once",
-) -> bool:
-    """Pass on the log of a SuperNode until it ends; return whether it was refused.
-
-    What it says before the server has let it in is held back: of a refusal the caller
-    has one sentence, which says more.
-    """
-    assert supernode.stdout is not None  # it is a pipe
-    held, refused, let_in = list[str](), False, False
-    failure = ""
-    with supernode.stdout as log:
-        for raw in log:
-            line = raw.decode(errors="replace").rstrip()
-            event = read(line)
-            if event is Event.MEANT:  # by us: no news for the user
-                continue
-            refused = refused or event is Event.REFUSED
-            if event is Event.CUT_OFF:  # Flower's line has no reason
-                obstacle = find_obstacle(server, authority)
-                if obstacle is not None:
-                    report(f"{obstacle.sentence}; the client goes on when it is back")
-                continue
-            if event in (Event.LET_IN, Event.BACK):
-                let_in = True
-                report.forget()
-            held.append(line)
-            if let_in:
-                _show(held)
-                held = []
-            if event is Event.FAILED:
-                failure = line[line.index(MESSAGE_FAILED) :]
-            if event is Event.ANSWERED and failure:  # which Flower has buried by now
-                report.forget()
-                report(f"{failure}; the client waits for the next message")
-                failure = ""
-    if not refused:
-        _show(held)
-    return refused
-
-
-def _show(lines: Sequence[str]) -> None:
-    for line in lines:
-        print(line, flush=True)
-
-
-def _not_let_in(server: str, number: int, certificates: Certificates | None) -> str:
-    if certificates is None:
-        reason = "it takes clients with a key alone: give --certs"
-    else:
-        name = certificates.client_key(number).with_suffix(".pub").name
-        reason = (
-            f"either {name} of this key is not in its folder certs/clients, or a "
-            "client with this key is connected, or was killed less than a minute ago"
-        )
-    return (
-        f"the server at {server} does not let client {number} in: {reason}; trying "
-        f"again every {RETRY_SECONDS:.0f} s"
-    )
-
-
-class _Once:
-    """Reports a sentence when it is new."""
-
-    def __init__(self, report: Callable[[str], None]) -> None:
-        self._report = report
-        self._last = ""
-
-    def __call__(self, sentence: str) -> None:
-        if sentence != self._last:
-            self._last = sentence
-            self._report(sentence)
-
-    def forget(self) -> None:
-        self._last = ""
-
-
-def node_config(values: Mapping[str, int | str]) -> str:
-    """Return the text of ``--node-config`` that Flower reads as these values.
-
-    Flower cuts it at spaces and equals signs outside of quotes, knows no escaped quote
-    while it does so, and reads each piece as TOML, which knows quotes by number.
-    """
-    return " ".join(f"{key}={_quoted(value)}" for key, value in values.items())
-
-
-def _quoted(value: int | str) -> str:
-    if isinstance(value, int):
-        return str(value)
-    return '"' + toml(value)[1:-1].replace('\\"', "\\u0022") + '"'
-
-
-def _security(certificates: Certificates | None, number: int) -> list[str]:
-    if certificates is None:
-        return ["--insecure"]
-    key = certificates.client_key(number)
-    for path in (certificates.authority, key):
-        if not path.is_file():
-            name = path.relative_to(certificates.folder)
-            expected = f"a folder with {name}, as fcl certs makes it"
-            raise refuse("certs", str(certificates.folder), expected)
-    try:
-        load_ssh_private_key(key.read_bytes(), None)
-    except (OSError, ValueError, UnsupportedAlgorithm) as error:
-        expected = "a private key that can be read, as fcl certs makes it"
-        raise refuse("certs", str(key), expected) from error
-    return [
-        *("--root-certificates", str(certificates.authority)),
-        *("--auth-supernode-private-key", str(key)),
-    ]

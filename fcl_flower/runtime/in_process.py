@@ -19,9 +19,7 @@ from uuid import uuid4
 
 import torch
 from flwr.app import Context, Error, Message, MessageType, RecordDict
-from flwr.common.logger import log
 from flwr.serverapp import Grid
-from flwr.supercore.run import Run
 from typing_extensions import override
 
 from fcl_flower.algorithms.registry import algorithm
@@ -34,7 +32,14 @@ from fcl_flower.federation.client_app import app as client_app
 from fcl_flower.federation.client_app import trained
 from fcl_flower.federation.messages import decode_request, within_process
 from fcl_flower.federation.server_app import main as run_server
-from fcl_flower.flower.identity import RUN_ID, flower_identity, log_to
+from fcl_flower.flower.identity import (
+    RUN_ID,
+    LocalGrid,
+    flower_identity,
+    log,
+    log_to,
+    name_message,
+)
 from fcl_flower.privacy.mechanism import simulated
 from fcl_flower.results.run_folder import close_folder, prepared_folder
 from fcl_flower.runtime.processes import Progress
@@ -50,7 +55,7 @@ def tell_nobody(working: list[int], done: int, sent: int) -> None:
     """Do nothing: an `OnTurn` of who does not want to know."""
 
 
-class InProcessGrid(Grid):
+class InProcessGrid(LocalGrid):
     """A grid whose nodes answer in the call that asks for their replies.
 
     What is pushed waits, and costs nothing but itself; each message that is pulled is
@@ -113,7 +118,8 @@ class InProcessGrid(Grid):
         ids = []
         self._pushed = len(self._queued)
         for message in messages:
-            message.metadata.__dict__["_message_id"] = name = str(uuid4())
+            name = str(uuid4())
+            name_message(message, name)
             self._queued[name] = message
             self._pushed += 1
             ids.append(name)
@@ -142,40 +148,6 @@ class InProcessGrid(Grid):
         """Return what a client does in place of training; empty if it is honest."""
         return self._attack if context.node_id in self._hostile else ""
 
-    # ---- parts of Flower's interface without a use here
-
-    @override
-    def set_run(self, run: Run) -> None:
-        raise NotImplementedError("a run in this process has no SuperLink")
-
-    @property
-    @override
-    def run(self) -> Run:
-        raise NotImplementedError("a run in this process has no SuperLink")
-
-    @override
-    def create_message(
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
-    ) -> Message:
-        return Message(
-            content,
-            dst_node_id=dst_node_id,
-            message_type=message_type,
-            group_id=group_id,
-            ttl=ttl,
-        )
-
-    @override
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> list[Message]:
-        return self.pull_messages(self.push_messages(messages))
-
 
 def answer(message: Message, context: Context, attack: Attack = "") -> Message:
     """Run the client app on one message; return its reply, or its error.
@@ -202,7 +174,7 @@ def _hostile_reply(message: Message, context: Context, attack: Attack) -> Messag
     return trained(message, client, hostile)
 
 
-AHEAD = 2
+PREFETCH = 2
 """Messages that are begun before they are asked for, for each process: one in work,
 one waiting. Replies that nobody has taken yet are in memory, and so are few."""
 DIED = "a process of the simulation has died, perhaps for want of memory"
@@ -305,7 +277,7 @@ class PooledGrid(InProcessGrid):
     def _answer(self, message_id: str) -> Message:
         self._begin(message_id)
         for name in self._queued:
-            if len(self._begun) >= AHEAD * self._pool.workers:
+            if len(self._begun) >= PREFETCH * self._pool.workers:
                 break
             self._begin(name)
         quiet = self._queued[message_id].metadata.message_type == MessageType.QUERY

@@ -25,18 +25,25 @@ from fcl_flower.core.files import make_private_folder, opener, take
 
 GRACE = 10.0
 """Seconds between the request to end and the end by force."""
+PATIENCE = GRACE + 5.0
+"""What an earlier program may take to end, after the process that wanted it."""
+STARTUP_SECONDS = 60.0
+POLL_SECONDS = 0.2
 
-_SUBREAPER, _PARENT_DEATH_SIGNAL = 36, 1  # of prctl(2)
+STATES_LOCK = "in-use.lock"
+
+Progress = dict[str, Any]
+"""What ``progress.json`` holds."""
 
 
-def guarded(
+def start_guarded(
     command: Sequence[str],
     env: Mapping[str, str],
     output: int | IO[str] | None = None,
     keep_open: Sequence[int] = (),
     scratch: Path | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start a program that ends when this process does, or with `release`.
+    """Start a program that ends when this process does, or with `stop_guarded`.
 
     Args:
         command: the program with its arguments.
@@ -63,106 +70,15 @@ def guarded(
     )
 
 
-def release(guardian: subprocess.Popen[bytes]) -> None:
-    """End what `guarded` started, and all that came of it; wait until it is gone."""
+def stop_guarded(guardian: subprocess.Popen[bytes]) -> None:
+    """End what `start_guarded` started with all that came of it; wait for the end."""
     assert guardian.stdin is not None  # it is a pipe
     guardian.stdin.close()
     guardian.wait()
 
 
-def _guard(keep_open: Sequence[int], scratch: str, command: Sequence[str]) -> int:
-    """Run a program until it ends, or is to end; return its exit code."""
-    _prctl(_SUBREAPER, 1)
-    code = None
-    try:
-        signal.signal(signal.SIGTERM, _leave)
-        # By the main thread: a parent's death is in truth that of its thread.
-        program = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            pass_fds=keep_open,
-            preexec_fn=_end_with_guardian,
-        )
-        threading.Thread(target=_await_release, daemon=True).start()
-        while code is None:
-            ended, status = os.wait()  # those that have lost their parent, too
-            if ended == program.pid:
-                code = os.waitstatus_to_exitcode(status)
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        _end_family()
-        if scratch:
-            shutil.rmtree(scratch, ignore_errors=True)  # it may be gone already
-    return code if code >= 0 else 128 - code
-
-
-def _await_release() -> None:
-    os.read(sys.stdin.fileno(), 1)
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _leave(*_: object) -> None:
-    sys.exit(128 + signal.SIGTERM)
-
-
-def _end_family() -> None:
-    """End all that this process has started, and what that has, by force at last."""
-    this, deadline = psutil.Process(), time.monotonic() + GRACE
-    family = set[psutil.Process]()
-    while True:
-        _reap()
-        new = set(this.children(recursive=True)) - family
-        family = {one for one in family | new if one.is_running()}
-        if not family:
-            return
-        if time.monotonic() > deadline:
-            _tell(family, psutil.Process.kill)
-        else:
-            _tell(new, psutil.Process.terminate)
-        time.sleep(0.02)
-
-
-def _tell(processes: set[psutil.Process], to: Callable[[psutil.Process], None]) -> None:
-    for process in processes:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            to(process)
-
-
-def _reap() -> None:
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-
-
-def _end_with_guardian() -> None:
-    _prctl(_PARENT_DEATH_SIGNAL, signal.SIGTERM)
-
-
-def _prctl(option: int, value: int) -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
-
-
-if __name__ == "__main__":
-    _open = [int(number) for number in sys.argv[1].split(",") if number]
-    sys.exit(_guard(_open, sys.argv[2], sys.argv[3:]))
-
-
-STARTUP_SECONDS = 60.0
-POLL_SECONDS = 0.2
-
-Progress = dict[str, Any]
-"""What ``progress.json`` holds."""
-
-
-def program(name: str) -> str:
-    """Return the path of a program that was installed beside this interpreter."""
-    beside = Path(sys.executable).parent / name
-    return str(beside) if beside.exists() else name
-
-
 def free_port() -> int:
-    """Return a port of this machine on which no program listens now."""
+    """Find a port of this machine on which no program listens now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -250,11 +166,11 @@ def lasting_process(
         RoundError: it ended by itself: the context was left without an error.
     """
     report(shlex.join(command))
-    process = guarded(command, env, keep_open=keep_open)
+    process = start_guarded(command, env, keep_open=keep_open)
     try:
         yield process
     finally:
-        release(process)
+        stop_guarded(process)
     raise RoundError(f"the {name} ended by itself, with code {process.returncode}")
 
 
@@ -279,12 +195,6 @@ def follow(
         if ended or seen.get("state") == "finished":
             return str(seen.get("state", ""))
         time.sleep(POLL_SECONDS)
-
-
-STATES_LOCK = "in-use.lock"
-LOCK_POLL_SECONDS = 0.2
-PATIENCE = GRACE + 5.0
-"""What an earlier program may take to end, after the process that wanted it."""
 
 
 @contextmanager
@@ -319,14 +229,14 @@ def lock_states(folder: Path, report: Callable[[str], None]) -> Iterator[int]:
             if not told:
                 report(f"waiting for {_holder(path)} in {folder} to end")
                 told = True
-            time.sleep(LOCK_POLL_SECONDS)
+            time.sleep(POLL_SECONDS)
         yield lock
     finally:
         os.close(lock)
 
 
 def _holder(path: Path) -> str:
-    """Return the process that has a file open, the first where there are several."""
+    """Name the process that has a file open, the first where there are several."""
     for process in sorted(psutil.process_iter(), key=lambda found: found.pid):
         try:
             opened = {Path(file.path) for file in process.open_files()}
@@ -338,7 +248,90 @@ def _holder(path: Path) -> str:
 
 
 def _title(process: psutil.Process) -> str:
-    """Return what was started, without the interpreter and its options."""
+    """Name what was started, without the interpreter and its options."""
     words = [Path(word).name for word in process.cmdline()[:4]]
     ours = (word for word in words if word.startswith(("fcl", "flower", "flwr")))
     return next(ours, process.name())
+
+
+# ---- the guardian, a process of its own
+
+_SUBREAPER, _PARENT_DEATH_SIGNAL = 36, 1  # of prctl(2)
+
+
+def _guard(keep_open: Sequence[int], scratch: str, command: Sequence[str]) -> int:
+    """Run a program until it ends, or is to end; return its exit code."""
+    _prctl(_SUBREAPER, 1)
+    code = None
+    try:
+        signal.signal(signal.SIGTERM, _leave)
+        # By the main thread: a parent's death is in truth that of its thread.
+        program = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            pass_fds=keep_open,
+            preexec_fn=_end_with_guardian,
+        )
+        threading.Thread(target=_await_release, daemon=True).start()
+        while code is None:
+            ended, status = os.wait()  # those that have lost their parent, too
+            if ended == program.pid:
+                code = os.waitstatus_to_exitcode(status)
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        _end_family()
+        if scratch:
+            shutil.rmtree(scratch, ignore_errors=True)  # it may be gone already
+    return code if code >= 0 else 128 - code
+
+
+def _await_release() -> None:
+    os.read(sys.stdin.fileno(), 1)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _leave(*_: object) -> None:
+    sys.exit(128 + signal.SIGTERM)
+
+
+def _end_family() -> None:
+    """End all that this process has started, and what that has, by force at last."""
+    this, deadline = psutil.Process(), time.monotonic() + GRACE
+    family = set[psutil.Process]()
+    while True:
+        _reap()
+        new = set(this.children(recursive=True)) - family
+        family = {one for one in family | new if one.is_running()}
+        if not family:
+            return
+        if time.monotonic() > deadline:
+            _tell(family, psutil.Process.kill)
+        else:
+            _tell(new, psutil.Process.terminate)
+        time.sleep(0.02)
+
+
+def _tell(processes: set[psutil.Process], to: Callable[[psutil.Process], None]) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            to(process)
+
+
+def _reap() -> None:
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def _end_with_guardian() -> None:
+    _prctl(_PARENT_DEATH_SIGNAL, signal.SIGTERM)
+
+
+def _prctl(option: int, value: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+if __name__ == "__main__":
+    _open = [int(number) for number in sys.argv[1].split(",") if number]
+    sys.exit(_guard(_open, sys.argv[2], sys.argv[3:]))

@@ -15,7 +15,6 @@ import asyncio
 import contextlib
 import ipaddress
 import json
-import re
 import socket
 import ssl
 import threading
@@ -30,6 +29,12 @@ from typing import NamedTuple
 import httpx
 
 from fcl_flower.core.errors import WireError, extra, refuse
+from fcl_flower.flower.commands import (
+    ACTIVATE,
+    ACTIVATION_FAILED,
+    ACTIVATION_REFUSED,
+    FLEET,
+)
 from fcl_flower.flower.node_auth import NodeKeys
 from fcl_flower.runtime.http import (
     PIECE,
@@ -237,9 +242,6 @@ with extra("deploy", "the server's reverse proxy"):
 REPORT_SECONDS = 60.0
 """Between two reports of calls without a known key: anybody can make any number."""
 
-_FLEET = re.compile(r"/v1/fleet/[a-z-]+")
-_ACTIVATE = "/v1/fleet/activate-node"
-_ACTIVATION_FAILED = 2004  # flwr.supercore.error.ApiErrorCode
 _CLOSE_SECONDS = 1.0
 _BACKLOG = 1024
 
@@ -419,7 +421,7 @@ class ReverseProxy:
         if path == "/health" and method in {"GET", "HEAD"}:
             await caller.refuse(await self._upstream.health())
             return
-        if method != "POST" or not _FLEET.fullmatch(path):
+        if method != "POST" or not FLEET.fullmatch(path):
             await caller.refuse(404)
             return
         headers = dict(call.headers)
@@ -480,7 +482,7 @@ def _unauthorized(path: str, reason: str) -> tuple[int, bytes]:
 
     A SuperNode that joins is told why; of later ones Flower reads the status alone.
     """
-    if path != _ACTIVATE:
+    if path != ACTIVATE:
         return 401, b""
-    detail = {"code": _ACTIVATION_FAILED, "detail": "Failed to activate SuperNode."}
+    detail = {"code": ACTIVATION_FAILED, "detail": ACTIVATION_REFUSED}
     return 412, json.dumps({**detail, "extra": reason}).encode()

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError, FclError, RoundError
+from fcl_flower.flower.commands import environment
 from fcl_flower.privacy.mechanism import SIMULATION
 from fcl_flower.results.run_folder import close_folder, prepared_folder
-from fcl_flower.runtime.processes import guarded, release
-from fcl_flower.runtime.submission import environment
+from fcl_flower.runtime.processes import start_guarded, stop_guarded
 from fcl_flower.setup import resolve
 
 if TYPE_CHECKING:
-    from fcl_flower.runtime.kept_actors import KeptActors
+    from fcl_flower.flower.simulation import KeptActors
 
 PROGRAM = "fcl_flower.runtime.runner"
 
@@ -109,7 +109,7 @@ class _Process:
         }
         with its:
             command = [sys.executable, "-P", "-m", PROGRAM, str(its.fileno())]
-            self.guardian: subprocess.Popen[bytes] = guarded(
+            self.guardian: subprocess.Popen[bytes] = start_guarded(
                 [*command, json.dumps(options)],
                 env,
                 keep_open=[its.fileno()],
@@ -134,7 +134,7 @@ class _Process:
         return found
 
     def end(self) -> None:
-        release(self.guardian)
+        stop_guarded(self.guardian)
         self._answers.close()
         self.channel.close()
 
@@ -169,13 +169,19 @@ class FlowerRuns:
             log_file = folder / "flower.log"
             _speak_to(log_file)
             # Imported here as it takes seconds, and may speak.
-            from fcl_flower.runtime.kept_actors import KeptActors
+            from fcl_flower.federation.client_app import app
+            from fcl_flower.flower.simulation import KeptActors
+            from fcl_flower.runtime.in_process import run_apps
 
             try:
                 self._actors = self._actors or KeptActors(
-                    self._workers, self._gpus_per_client
+                    self._workers, self._gpus_per_client, app
                 )
-                self._actors.run(prepared)
+                self._actors.run(
+                    lambda grid: run_apps(grid, prepared),
+                    prepared.scenario.clients,
+                    dict(prepared.flat()),
+                )
             except Exception as error:
                 traceback.print_exc()
                 raise RoundError(

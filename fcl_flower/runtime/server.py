@@ -1,7 +1,5 @@
 """The server of a federation: a SuperLink behind a reverse proxy."""
 
-import re
-import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,6 +7,14 @@ from typing import NamedTuple
 
 from fcl_flower.core.errors import RoundError, refuse
 from fcl_flower.federation.clients import VARIABLE, ClientNumbers
+from fcl_flower.flower.commands import (
+    KEY_IN_USE,
+    SUPERLINK,
+    environment,
+    flwr,
+    program,
+    write_superlink,
+)
 from fcl_flower.flower.node_auth import NodeKeys, public_key
 from fcl_flower.runtime.certificates import Certificates
 from fcl_flower.runtime.http import Bounds, raise_descriptor_limit
@@ -17,15 +23,11 @@ from fcl_flower.runtime.processes import (
     lasting_process,
     lock_states,
     make_folder,
-    program,
     refuse_used_port,
 )
 from fcl_flower.runtime.proxy import ServerFiles, listening, run_proxy
-from fcl_flower.runtime.submission import SUPERLINK, environment, write_superlink
 
 LOOK_SECONDS = 1.0
-
-_REGISTERED = re.compile(r"SuperNode (\d+) registered")
 
 
 class Addresses(NamedTuple):
@@ -149,7 +151,7 @@ class _KeyFolder:
         self._seen: dict[Path, bytes] = {}
 
     def look(self) -> list[Path]:
-        """Let in whose keys are there now, no others; return the files that are new.
+        """Let in whose keys are there now, no others; list the files that are new.
 
         Raises:
             OSError: a file has gone meanwhile, or there are no descriptors left.
@@ -175,21 +177,14 @@ class _KeyFolder:
 
 
 def _register(key: Path, home: Path, numbers: ClientNumbers) -> str:
-    """Register a client's public key, under its number; return what came of it."""
-    done = subprocess.run(
-        [program("flwr"), "supernode", "register", str(key), SUPERLINK],
-        env=environment(home),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    answer = " ".join((done.stdout + done.stderr).split())
-    if done.returncode == 0 and (found := _REGISTERED.search(answer)):
-        numbers.bind(int(found[1]), key)
-        before = ""
-    elif "already in use" in answer:
+    """Register a client's public key, under its number; tell what came of it."""
+    before = ""
+    try:
+        found = flwr(home, "supernode", "register", str(key), SUPERLINK)
+        numbers.bind(int(found["node-id"]), key)
+    except RoundError as error:
+        if KEY_IN_USE not in str(error):
+            return f"could not register {key.name}: {error}"
         before = " before"
-    else:
-        return f"could not register {key.name}: {answer}"
     bound = "" if numbers.has(key) else ", but for no client's number"
     return f"registered {key.name}{before}{bound}"

@@ -1,27 +1,33 @@
 """A run in a federation that is up: submit it, show its log, stop it if asked."""
 
-import json
-import os
 import re
 import shlex
 import subprocess
-import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
 from fcl_flower import __version__
-from fcl_flower.config.parsing import toml
 from fcl_flower.config.run_config import RunConfig, refuse_attack
 from fcl_flower.core.errors import RoundError
-from fcl_flower.runtime.processes import Progress, follow, guarded, program, release
-
-SUPERLINK = "fcl"
-"""The name under which Flower's commands know the SuperLink."""
-
+from fcl_flower.flower.commands import (
+    COMPLETED,
+    STARTED_RUN,
+    SUPERLINK,
+    environment,
+    flwr,
+    program,
+    write_superlink,
+)
+from fcl_flower.runtime.processes import (
+    Progress,
+    follow,
+    start_guarded,
+    stop_guarded,
+)
 
 OURS = "fcl_flower.federation.server_app:app", "fcl_flower.federation.client_app:app"
 
@@ -60,46 +66,6 @@ clientapp = "{client}"
 {settings}""")
 
 
-def write_superlink(home: Path, address: str, root_certificate: Path | None) -> None:
-    """Tell Flower's commands with this ``FLWR_HOME`` where the SuperLink is.
-
-    Args:
-        home: the ``FLWR_HOME``; made if it is not there.
-        address: HOST:PORT.
-        root_certificate: what proves that it is the SuperLink; None without TLS.
-    """
-    home.mkdir(parents=True, exist_ok=True)
-    security = (
-        "insecure = true"
-        if root_certificate is None
-        else f"root-certificates = {toml(str(root_certificate.absolute()))}"
-    )
-    (home / "config.toml").write_text(
-        f"[superlink]\ndefault = {toml(SUPERLINK)}\n\n[superlink.{SUPERLINK}]\n"
-        f"address = {toml(address)}\n{security}\n"
-    )
-
-
-def environment(home: Path) -> Mapping[str, str]:
-    """Return the environment in which Flower's programs run.
-
-    They find this Python and these packages, keep to a folder of their own, and
-    neither report home nor install anything.
-    """
-    return {
-        **os.environ,
-        "FLWR_HOME": str(home.absolute()),
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-        "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "PATH": os.pathsep.join(
-            [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
-        ),
-        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
-    }
-
-
-_STARTED = re.compile(r"Successfully started run (\d+)")
 _REASON = re.compile(r"fcl_flower\.core\.errors\.\w+Error: (.+)")
 """The last line of a traceback that the server's app ends with."""
 
@@ -118,12 +84,12 @@ class SuperLink:
         self._root_certificate = root_certificate
 
     def connected(self) -> int:
-        """Return the number of clients that are connected now.
+        """Count the clients that are connected now.
 
         Raises:
             RoundError: the SuperLink does not answer.
         """
-        nodes: list[dict[str, Any]] = self._ask("supernode", "list")["nodes"]
+        nodes = self._ask("supernode", "list")["nodes"]
         return sum(node["status"] == "online" for node in nodes)
 
     def run(
@@ -151,7 +117,7 @@ class SuperLink:
             command = [program("flwr"), "run", str(app), SUPERLINK, "--stream"]
             report(shlex.join(command))
             # The guardian clears the folder where this process is killed.
-            process = guarded(
+            process = start_guarded(
                 command, environment(home / "flower"), subprocess.PIPE, scratch=home
             )
             assert process.stdout is not None  # it is a pipe
@@ -165,45 +131,29 @@ class SuperLink:
             except BaseException:  # an interrupt above all
                 if started:
                     report(f"stopping run {started[0]}")
-                    self._flwr("stop", started[0])
+                    with suppress(RoundError):  # it may have ended by itself
+                        self._ask("stop", started[0])
                 raise
             finally:
-                release(process)
+                stop_guarded(process)
                 reader.join()
         if not started:
             raise RoundError("the run could not be started; the reason is above")
         (run,) = self._ask("list", "--run-id", started[0])["runs"]
-        if run["status"] != "finished:completed":
+        if run["status"] != COMPLETED:
             reason = reasons[-1] if reasons else "the reason stands above"
             raise RoundError(
                 f"the run did not finish, but ended as {run['status']}: {reason}"
             )
 
     def _ask(self, *arguments: str) -> dict[str, Any]:
-        done = self._flwr(*arguments, "--format", "json")
-        # The JSON is not all that Flower prints.
-        text = done.stdout[done.stdout.find("{") :]
         try:
-            found: dict[str, Any] = json.loads(text)
-        except ValueError:
-            found = {}
-        if done.returncode or not found.get("success"):
-            answer = found.get("error-message") or (done.stdout + done.stderr)
+            with self._home() as home:
+                return flwr(home / "flower", *arguments)
+        except RoundError as error:
             raise RoundError(
-                f"the server at {self._address} does not answer as expected: "
-                f"{' '.join(str(answer).split())}"
-            )
-        return found
-
-    def _flwr(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        with self._home() as home:
-            return subprocess.run(
-                [program("flwr"), *arguments],
-                env=environment(home / "flower"),
-                capture_output=True,
-                text=True,
-                check=False,
-            )
+                f"the server at {self._address} does not answer as expected: {error}"
+            ) from error
 
     @contextmanager
     def _home(self) -> Iterator[Path]:
@@ -226,7 +176,7 @@ def _read(
         for line in log:
             text = line.decode(errors="replace").rstrip()
             report(text)
-            if found := _STARTED.search(text):
+            if found := STARTED_RUN.search(text):
                 runs.append(found[1])
             if found := _REASON.match(text):
                 reasons.append(found[1])

@@ -23,10 +23,12 @@ from hypothesis import strategies as st
 
 from fcl_flower.cli import main
 from fcl_flower.core.errors import ConfigError, RoundError
+from fcl_flower.flower import commands
+from fcl_flower.flower.commands import START_RUN, node_config
 from fcl_flower.runtime import client, submission
 from fcl_flower.runtime import server as server_process
 from fcl_flower.runtime.certificates import Certificates, make_certificates
-from fcl_flower.runtime.client import Obstacle, node_config, run_supernode
+from fcl_flower.runtime.client import Obstacle, run_supernode
 from fcl_flower.runtime.processes import free_port
 from fcl_flower.runtime.server import Addresses, run_superlink
 from fcl_flower.runtime.submission import SuperLink
@@ -52,7 +54,7 @@ if sys.argv[3].endswith("client-1.pub"):
     sys.exit("Public key already in use.")
 if sys.argv[3].endswith("client-2.pub"):
     sys.exit("no public key")
-print("SuperNode", 2**63 + int(sys.argv[3][-5]), "registered successfully.")
+print(json.dumps({"success": True, "node-id": 2**63 + int(sys.argv[3][-5])}))
 """
 
 
@@ -79,7 +81,7 @@ def flower(tmp_path, monkeypatch):
             found = map(json.loads, lines)
             return [(call[1:], env) for call, env in found if call[0] == name]
 
-    for module in (server_process, client, submission):
+    for module in (server_process, client, submission, commands):
         monkeypatch.setattr(module, "program", lambda name: places[name])
     yield Flower()
     assert not psutil.Process().children(recursive=True)
@@ -263,7 +265,7 @@ sys.exit(3 if str(place / "state" / "in-use.lock") in held else 4)
 
 @pytest.fixture
 def reachable(monkeypatch):
-    monkeypatch.setattr(client, "find_obstacle", lambda server, authority: None)
+    monkeypatch.setattr(client, "diagnose_server", lambda server, authority: None)
 
 
 @pytest.mark.process
@@ -367,7 +369,7 @@ def test_a_client_whose_server_goes_says_so_each_time_it_goes(
 ):
     flower.install(flower_supernode=CUT_OFF)
     found = iter([None, *[Obstacle("nobody is there", True)] * 4])
-    monkeypatch.setattr(client, "find_obstacle", lambda *server: next(found))
+    monkeypatch.setattr(client, "diagnose_server", lambda *server: next(found))
     said = []
 
     with pytest.raises(RoundError):
@@ -387,7 +389,7 @@ def test_a_client_waits_for_its_server_but_not_for_another(
     flower.install(flower_supernode=STAYS)
     obstacles = [Obstacle("not yet", True)] * 2 + [Obstacle("an impostor", False)]
     found = iter(obstacles)
-    monkeypatch.setattr(client, "find_obstacle", lambda *server: next(found))
+    monkeypatch.setattr(client, "diagnose_server", lambda *server: next(found))
     said = []
 
     with pytest.raises(RoundError, match=r"^an impostor$"):
@@ -588,7 +590,7 @@ def test_an_interrupt_stops_the_run(flower, tmp_path):
     helper.join()
 
     assert said[-1] == "stopping run 123"
-    assert flower.calls("flwr")[-1][0] == ["stop", "123"]
+    assert flower.calls("flwr")[-1][0] == ["stop", "123", "--format", "json"]
 
 
 SUBMITS = """
@@ -646,12 +648,12 @@ def fcl(monkeypatch, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
-        (["server"], ["certs: got '', expected a folder", "--insecure"]),
+        (["server"], ["certs: got '', expected --certs FOLDER", "--insecure"]),
         (
             ["client", "--server", "a:1", "--number", "0"],
-            ["certs: got '', expected a folder made by fcl certs"],
+            ["certs: got '', expected --certs FOLDER, made by fcl certs"],
         ),
-        (["run"], ["certs: got '', expected a folder made by fcl certs"]),
+        (["run"], ["certs: got '', expected --certs FOLDER, made by fcl certs"]),
         (["server", "--certs", "x", "--insecure"], ["certs:", "with --insecure"]),
         (["server", "--certs", "x"], ["certs: ", "ca.crt", "fcl certs"]),
         (["server", "--port", "0", "--insecure"], ["--port"]),
@@ -694,7 +696,7 @@ def test_bad_input_is_answered_with_one_sentence(fcl, tmp_path, arguments, parts
 def superlink(monkeypatch):
     """A SuperLink to which two clients are connected, and what it was given."""
     ran = []
-    monkeypatch.setattr(client, "find_obstacle", lambda *server: None)
+    monkeypatch.setattr(client, "diagnose_server", lambda *server: None)
     monkeypatch.setattr(SuperLink, "connected", lambda self: 2)
     monkeypatch.setattr(
         SuperLink, "run", lambda self, config, report, watch: ran.append(config)
@@ -787,11 +789,11 @@ def test_a_run_is_not_started_where_clients_come_in(fcl, superlink, monkeypatch)
     asked = []
     obstacle = Obstacle("no runs here", False)
     monkeypatch.setattr(
-        client, "find_obstacle", lambda *server: asked.append(server) or obstacle
+        client, "diagnose_server", lambda *server: asked.append(server) or obstacle
     )
 
     assert fcl("run", "--insecure", "--server", "a:1")[2] == "fcl: no runs here\n"
-    assert asked == [("a:1", None, client.CONTROL)]
+    assert asked == [("a:1", None, START_RUN)]
     assert superlink == []
 
 
@@ -814,7 +816,7 @@ def test_a_run_that_ends_says_why_and_how_to_go_on(
         (tmp_path / "here" / "checkpoint").mkdir(parents=True)
     monkeypatch.setattr(SuperLink, "run", lost)
     found = [None, Obstacle("the server is gone", True) if gone else None]
-    monkeypatch.setattr(client, "find_obstacle", lambda *server: found.pop(0))
+    monkeypatch.setattr(client, "diagnose_server", lambda *server: found.pop(0))
 
     code, _, err = fcl("run", "--insecure", "--output", "here")
 

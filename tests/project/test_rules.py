@@ -23,10 +23,12 @@ def project(tmp_path):
         return tmp_path
 
     (tmp_path / "pyproject.toml").write_text(
-        '[project]\ndependencies = ["numpy>=2"]\n[project.optional-dependencies]\n'
-        'more = ["ray>=2"]\n'
+        '[project]\ndependencies = ["numpy>=2", "flwr"]\n'
+        '[project.optional-dependencies]\nmore = ["ray>=2"]\n'
     )
-    (tmp_path / "constraints.txt").write_text("# all of it\nnumpy==2.1\nray==2.50\n")
+    (tmp_path / "constraints.txt").write_text(
+        "# all of it\nnumpy==2.1\nray==2.50\nflwr==1\n"
+    )
     write(strategies__ours_py=SERVER)
     write(clients__ours_py='"""A client."""\n')
     return write
@@ -54,16 +56,21 @@ def test_a_project_that_keeps_the_rules_breaks_none(project):
             "Makefile:2: names a place on somebody's machine",
         ),
         (
-            {"constraints.txt": "numpy==1.9\nray==2.50\n"},
+            {"constraints.txt": "numpy==1.9\nray==2.50\nflwr==1\n"},
             "constraints.txt: numpy>=2 is pinned to 1.9",
         ),
         (
-            {"constraints.txt": "numpy==2.1\n"},
+            {"constraints.txt": "numpy==2.1\nflwr==1\n"},
             "constraints.txt: ray>=2 is pinned to None",
         ),
         (
             {"clients__new_py": '"""New."""\ndef f():\n    import scipy.linalg\n'},
             "clients/new.py: imports scipy, which is not declared",
+        ),
+        (
+            {"strategies__new_py": '"""New."""\nfrom flwr.common.date import now\n'},
+            "strategies/new.py: imports flwr.common.date, which only fcl_flower/flower "
+            "may",
         ),
         *(
             (

@@ -9,14 +9,13 @@ import pytest
 import torch
 from fakes import rounds_of, summary_of, tiny
 from flwr.app import Message, RecordDict
-from flwr.common.logger import FLOWER_LOGGER
 from flwr.supercore.task_identity import TaskIdentity
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.errors import RoundError
 from fcl_flower.federation.mailbox import Mailbox, ask, wait_for_all
-from fcl_flower.flower.identity import flower_identity
+from fcl_flower.flower.identity import FLOWER_LOG, flower_identity
 from fcl_flower.runtime.in_process import InProcessGrid, run_in_process
 from strategies.fedavg import FedAvg
 
@@ -75,17 +74,17 @@ def test_who_trains_is_reported_and_each_reply_with_the_round_it_belongs_to(run)
 
 
 def test_flowers_log_goes_to_the_folder_unless_asked_for(run, capsys):
-    before = list(FLOWER_LOGGER.handlers)
+    before = list(FLOWER_LOG.handlers)
     folder, _ = run("quiet")
     assert "round 2 of 2" in (folder / "flower.log").read_text()
     out, err = capsys.readouterr()
     assert (out, err) == ("", "")
-    assert FLOWER_LOGGER.handlers == before
+    assert FLOWER_LOG.handlers == before
 
 
 def test_a_verbose_run_keeps_flowers_own_log(run, monkeypatch):
     lines = []
-    monkeypatch.setattr(FLOWER_LOGGER.handlers[0], "emit", lines.append)
+    monkeypatch.setattr(FLOWER_LOG.handlers[0], "emit", lines.append)
     folder, _ = run("loud", verbose=True)
     assert any("round 2 of 2" in line.getMessage() for line in lines)
     assert not (folder / "flower.log").exists()

@@ -2,9 +2,8 @@
 
 import pytest
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
-from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
-from fcl_flower.flower.node_auth import NodeKeys
+from fcl_flower.flower.node_auth import NodeKeys, _as_sent
 from fcl_flower.runtime.certificates import Certificates, make_certificates
 from fcl_flower.runtime.server import _KeyFolder
 
@@ -50,7 +49,7 @@ def test_a_key_that_is_replaced_is_registered_anew(files, watch):
 
     assert [path.name for path in folder.look()] == ["client-0.pub"]
     private = load_ssh_private_key(files.client_key(0).read_bytes(), None)
-    assert public_key_to_bytes(private.public_key()) in keys._known
+    assert _as_sent(private.public_key()) in keys._known
 
 
 def test_a_file_without_a_key_is_named_once_and_stops_nobody(files, watch):

@@ -19,8 +19,8 @@ from fcl_flower.federation.mailbox import Mailbox, ask, wait_for_all
 from fcl_flower.federation.messages import may_share
 from fcl_flower.privacy.mechanism import is_simulated
 from fcl_flower.runtime.in_process import (
-    AHEAD,
     DIED,
+    PREFETCH,
     PooledGrid,
     WorkerPool,
     run_in_process,
@@ -104,7 +104,7 @@ def test_a_few_messages_are_begun_ahead_and_replies_come_in_order():
         (reply.metadata.src_node_id, len(desk.begun))
         for reply in ask(Mailbox(grid, timeout=5), questions(grid), wait_for_all)
     ]
-    ahead = AHEAD * desk.workers
+    ahead = PREFETCH * desk.workers
     assert seen == [(node, min(n + ahead, 10)) for n, node in enumerate(nodes)]
     assert desk.begun == nodes
 

@@ -16,19 +16,19 @@ import time
 from pathlib import Path
 
 from fcl_flower.config.run_config import RunConfig
+from fcl_flower.flower.commands import (
+    SUPERLINK,
+    environment,
+    program,
+    write_superlink,
+)
 from fcl_flower.runtime.processes import (
     await_port,
     free_port,
-    guarded,
-    program,
-    release,
+    start_guarded,
+    stop_guarded,
 )
-from fcl_flower.runtime.submission import (
-    SUPERLINK,
-    environment,
-    write_app,
-    write_superlink,
-)
+from fcl_flower.runtime.submission import write_app
 
 
 def main() -> None:
@@ -41,7 +41,7 @@ def main() -> None:
     home = folder / "home"
     write_superlink(home, f"127.0.0.1:{port}", None)
     env = environment(home)
-    link = guarded(
+    link = start_guarded(
         [
             *(program("flower-superlink"), "--insecure", "--simulation"),
             *("--isolation", "subprocess", "--host", "127.0.0.1"),
@@ -63,7 +63,7 @@ def main() -> None:
         run.terminate()
         run.wait()
     finally:
-        release(link)
+        stop_guarded(link)
     print(told.read_text())
 
 

@@ -5,17 +5,13 @@ and is gone when it has answered for the last time.
 """
 
 import base64
+import struct
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
-from cryptography.fernet import InvalidToken
+from cryptography.fernet import Fernet, InvalidToken
 from flwr.app import ConfigRecord, Context, RecordDict
-from flwr.common.secure_aggregation.crypto.symmetric_encryption import decrypt, encrypt
-from flwr.common.secure_aggregation.secaggplus_utils import (
-    share_keys_plaintext_concat,
-    share_keys_plaintext_separate,
-)
 
 from fcl_flower.config.node_config import NodeConfig
 from fcl_flower.config.run_config import RunConfig
@@ -44,6 +40,9 @@ SUM_OF = "meta/sum"
 
 PRESENT, ABSENT = b"present", b"absent"
 """Whether the masked vector of a client is in the sum."""
+
+SHARES_HEAD = struct.Struct("<QQI")
+"""Before a seed's and a key's share: from whom, for whom, and bytes of the first."""
 
 MAX_CELL = 2**14
 """Bytes of the largest cell: a few times those of a private key's encrypted share."""
@@ -149,8 +148,9 @@ class ClientSide:
             if other == self._client:
                 own = [of_seed, of_key]
                 continue
-            plain = share_keys_plaintext_concat(self._client, other, of_seed, of_key)
-            sealed[other] = (encrypt(_between(seal_key, roster[other][1]), plain),)
+            head = SHARES_HEAD.pack(self._client, other, len(of_seed))
+            key = _between(seal_key, roster[other][1])
+            sealed[other] = (Fernet(key).encrypt(head + of_seed + of_key),)
         self._keep(
             "shares",
             private=[mask_key, seal_key],
@@ -250,9 +250,11 @@ def _between(private: bytes, public: bytes) -> bytes:
 def _opened(key: bytes, sealed: bytes, owner: int, client: int) -> tuple[bytes, bytes]:
     """Return the shares that an owner sealed for a client; empty ones if it did not."""
     try:
-        source, target, of_seed, of_key = share_keys_plaintext_separate(
-            decrypt(key, sealed)
-        )
-    except InvalidToken:
+        plain = Fernet(key).decrypt(sealed)
+        source, target, length = SHARES_HEAD.unpack_from(plain)
+    except (InvalidToken, struct.error):
         return b"", b""
-    return (of_seed, of_key) if (source, target) == (owner, client) else (b"", b"")
+    if (source, target) != (owner, client):
+        return b"", b""
+    of_both = plain[SHARES_HEAD.size :]
+    return of_both[:length], of_both[length:]

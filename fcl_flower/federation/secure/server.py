@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 from flwr.app import Message, MessageType
-from flwr.common.logger import log
 from flwr.serverapp import Grid
 from typing_extensions import override
 
@@ -51,6 +50,7 @@ from fcl_flower.federation.secure.crypto import (
     own_mask,
     pair_masks,
 )
+from fcl_flower.flower.identity import log
 from fcl_flower.results.events import Traffic
 
 

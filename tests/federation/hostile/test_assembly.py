@@ -18,7 +18,7 @@ from flwr.supercore.inflatable.inflatable_object import (
     get_object_id,
     get_object_tree,
 )
-from flwr.superlink.grid import HttpGrid
+from flwr.superlink.grid import HttpGrid, http_grid
 from memory import peak_of
 
 from fcl_flower.core.errors import WireError
@@ -164,7 +164,7 @@ def test_flowers_connection_joins_by_this_rule(monkeypatch):
 
 
 def test_another_flower_is_refused_aloud(monkeypatch):
-    monkeypatch.delattr(transport.http_grid, "inflate_object_from_contents")
+    monkeypatch.delattr(http_grid, "inflate_object_from_contents")
 
     with pytest.raises(RuntimeError, match=r"^flwr: expected a version"):
         transport.bound_assembly()

@@ -8,9 +8,10 @@ import threading
 
 import pytest
 
+from fcl_flower.flower.commands import START_RUN
 from fcl_flower.runtime import client
 from fcl_flower.runtime.certificates import make_certificates
-from fcl_flower.runtime.client import find_obstacle
+from fcl_flower.runtime.client import diagnose_server
 from fcl_flower.runtime.processes import free_port
 
 
@@ -57,15 +58,15 @@ def serving(folder=None, status=200, host="localhost", place=500):
 
 def test_a_server_that_can_be_used_has_no_obstacle(certs):
     with serving(certs / "ours") as server:
-        assert find_obstacle(server, certs / "ours" / "ca.crt") is None
+        assert diagnose_server(server, certs / "ours" / "ca.crt") is None
     with serving() as server:
-        assert find_obstacle(server, None) is None
+        assert diagnose_server(server, None) is None
 
 
 def test_a_server_of_another_authority_is_not_trusted(certs):
     authority = certs / "ours" / "ca.crt"
     with serving(certs / "theirs") as server:
-        found = find_obstacle(server, authority)
+        found = diagnose_server(server, authority)
 
     assert found.sentence == (
         f"the server at {server} has a certificate of another authority than "
@@ -77,7 +78,7 @@ def test_a_server_of_another_authority_is_not_trusted(certs):
 
 def test_a_certificate_for_another_name_is_not_trusted(certs):
     with serving(certs / "ours", host="127.0.0.2") as server:
-        found = find_obstacle(server, certs / "ours" / "ca.crt")
+        found = diagnose_server(server, certs / "ours" / "ca.crt")
 
     assert f"of the server at {server} is not for '127.0.0.2'" in found.sentence
     assert "fcl certs --host 127.0.0.2" in found.sentence
@@ -98,7 +99,7 @@ def test_an_expired_certificate_is_named_as_such():
 def test_a_port_where_nobody_listens_is_tried_again(certs, tls):
     server = f"localhost:{free_port()}"
 
-    found = find_obstacle(server, certs / "ours" / "ca.crt" if tls else None)
+    found = diagnose_server(server, certs / "ours" / "ca.crt" if tls else None)
 
     assert found.sentence == (
         f"no program listens at {server}: start fcl server there, or correct --server"
@@ -107,7 +108,7 @@ def test_a_port_where_nobody_listens_is_tried_again(certs, tls):
 
 
 def test_a_host_that_nobody_knows_is_named(certs):
-    found = find_obstacle("no-such-host.invalid:9092", None)
+    found = diagnose_server("no-such-host.invalid:9092", None)
 
     assert found.sentence == (
         "no machine is known as 'no-such-host.invalid': correct --server"
@@ -115,10 +116,10 @@ def test_a_host_that_nobody_knows_is_named(certs):
 
 
 def test_a_silent_port_is_not_waited_for_without_end(monkeypatch):
-    monkeypatch.setattr(client, "SECONDS", 0.2)
+    monkeypatch.setattr(client, "PROBE_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         server = f"127.0.0.1:{silent.getsockname()[1]}"
-        found = find_obstacle(server, None)
+        found = diagnose_server(server, None)
 
     assert found.sentence.startswith(f"nothing answers at {server}: ")
     assert found.passes
@@ -126,19 +127,19 @@ def test_a_silent_port_is_not_waited_for_without_end(monkeypatch):
 
 def test_a_server_without_tls_is_no_server_with_it_and_the_other_way(certs):
     with serving() as server:
-        found = find_obstacle(server, certs / "ours" / "ca.crt")
+        found = diagnose_server(server, certs / "ours" / "ca.crt")
     assert f"listens at {server} does not speak TLS" in found.sentence
     assert "give --insecure if the server" in found.sentence
 
     with serving(certs / "ours") as server:
-        found = find_obstacle(server, None)
+        found = diagnose_server(server, None)
     assert f"listens at {server} does not speak HTTP without TLS" in found.sentence
     assert "give --certs if the server" in found.sentence
 
 
 def test_another_web_server_is_no_server_of_ours():
     with serving(status=404) as server:
-        found = find_obstacle(server, None)
+        found = diagnose_server(server, None)
 
     assert f"what listens at {server} is no fcl server (HTTP status 404)" in (
         found.sentence
@@ -149,10 +150,10 @@ def test_another_web_server_is_no_server_of_ours():
 def test_runs_are_not_started_where_clients_come_in(certs):
     authority = certs / "ours" / "ca.crt"
     with serving(certs / "ours", place=404) as server:
-        found = find_obstacle(server, authority, client.CONTROL)
-        assert find_obstacle(server, authority) is None
+        found = diagnose_server(server, authority, START_RUN)
+        assert diagnose_server(server, authority) is None
     with serving(place=405) as other:  # no method of that place
-        assert find_obstacle(other, None, client.CONTROL) is None
+        assert diagnose_server(other, None, START_RUN) is None
 
     assert found.sentence == (
         f"at {server} clients come in, and no runs: give --server the --control-port "
@@ -164,7 +165,7 @@ def test_runs_are_not_started_where_clients_come_in(certs):
 @pytest.mark.parametrize("status", [500, 502])
 def test_a_server_that_is_starting_is_waited_for(status):
     with serving(status=status) as server:
-        found = find_obstacle(server, None)
+        found = diagnose_server(server, None)
 
     assert f"the server at {server} is there, but not ready" in found.sentence
     assert found.passes
@@ -173,7 +174,7 @@ def test_a_server_that_is_starting_is_waited_for(status):
 def test_a_file_that_is_no_certificate_is_named(tmp_path):
     (tmp_path / "ca.crt").write_text("nonsense")
 
-    found = find_obstacle("localhost:1", tmp_path / "ca.crt")
+    found = diagnose_server("localhost:1", tmp_path / "ca.crt")
 
     assert found.sentence.startswith(f"{tmp_path / 'ca.crt'} is no certificate")
     assert not found.passes

@@ -78,7 +78,7 @@ def quick(monkeypatch, tmp_path):
 def family(quick, note):
     """Start a program with an orphan, a deaf child, and one in its own session."""
     command = [sys.executable, "-c", FAMILY, str(note)]
-    return processes.guarded(command, quick), started(note)
+    return processes.start_guarded(command, quick), started(note)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
@@ -87,10 +87,10 @@ def test_all_end_with_the_process_that_wanted_them(quick, tmp_path, number):
     wants = textwrap.dedent(
         f"""
         import os, sys, time
-        from fcl_flower.runtime.lifetime import guardian
+        from fcl_flower.runtime import processes as guardian
         guardian.__name__ = "short_guardian"
         command = [sys.executable, "-c", {FAMILY!r}, {str(note)!r}]
-        kept = guardian.guarded(command, os.environ)
+        kept = guardian.start_guarded(command, os.environ)
         print(kept.pid, flush=True)
         time.sleep(600)
         """
@@ -111,7 +111,7 @@ def test_all_end_with_the_process_that_wanted_them(quick, tmp_path, number):
 def test_all_end_when_they_are_released(quick, tmp_path):
     process, pids = family(quick, tmp_path / "pids")
 
-    processes.release(process)
+    processes.stop_guarded(process)
 
     assert alive(pids) == []
     assert process.returncode == 128 + signal.SIGTERM
@@ -127,9 +127,9 @@ def test_no_scratch_folder_stays_behind_whoever_ends(tmp_path, number):
         f"""
         import os, sys, time
         from pathlib import Path
-        from fcl_flower.runtime.processes import guarded
+        from fcl_flower.runtime.processes import start_guarded
         command = [sys.executable, "-c", {says + "time.sleep(600)"!r}, {str(note)!r}]
-        kept = guarded(command, os.environ, scratch=Path({str(scratch)!r}))
+        kept = start_guarded(command, os.environ, scratch=Path({str(scratch)!r}))
         time.sleep(600)
         """
     )
@@ -143,23 +143,23 @@ def test_no_scratch_folder_stays_behind_whoever_ends(tmp_path, number):
 
 def test_a_scratch_folder_that_is_gone_is_no_error(tmp_path):
     scratch = tmp_path / "scratch"
-    process = processes.guarded([sys.executable, "-c", ""], ENV, scratch=scratch)
+    process = processes.start_guarded([sys.executable, "-c", ""], ENV, scratch=scratch)
     assert process.wait() == 0
-    processes.release(process)
+    processes.stop_guarded(process)
 
 
 def test_the_program_ends_with_its_guardian(tmp_path):
     note = tmp_path / "pids"
     says = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); "
     command = [sys.executable, "-c", says + "time.sleep(600)", str(note)]
-    process = processes.guarded(command, ENV)
+    process = processes.start_guarded(command, ENV)
     (pid,) = started(note, 1)
 
     process.kill()
     process.wait()
 
     await_true(lambda: not alive([pid]))
-    processes.release(process)  # one that is gone is no error
+    processes.stop_guarded(process)  # one that is gone is no error
 
 
 def test_what_a_program_leaves_behind_ends_with_it(tmp_path):
@@ -173,16 +173,16 @@ def test_what_a_program_leaves_behind_ends_with_it(tmp_path):
         "note.write(str(os.getpid())); note.close()\n"
         "os.rename(note.name, sys.argv[1]); time.sleep(600)"
     )
-    process = processes.guarded([sys.executable, "-c", leaves, str(note)], ENV)
+    process = processes.start_guarded([sys.executable, "-c", leaves, str(note)], ENV)
 
     assert process.wait(60) == 3
     assert alive(started(note, 1)) == []
-    processes.release(process)
+    processes.stop_guarded(process)
 
 
 def test_a_program_that_was_killed_says_so_by_its_code():
     dies = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
-    process = processes.guarded([sys.executable, "-c", dies], ENV)
+    process = processes.start_guarded([sys.executable, "-c", dies], ENV)
 
     assert process.wait(60) == 128 + signal.SIGKILL
-    processes.release(process)
+    processes.stop_guarded(process)

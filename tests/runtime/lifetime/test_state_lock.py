@@ -16,8 +16,8 @@ pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[3]
 HOLDS = """
 import pathlib, subprocess, sys, time
-from fcl_flower.runtime.processes import locked
-with locked(pathlib.Path(sys.argv[1]), print) as lock:
+from fcl_flower.runtime.processes import lock_states
+with lock_states(pathlib.Path(sys.argv[1]), print) as lock:
     if len(sys.argv) > 2:  # leave another behind that holds it
         child = [sys.executable, "-c", "import time; time.sleep(600)"]
         left = subprocess.Popen(child, pass_fds=[lock], stdout=subprocess.DEVNULL)

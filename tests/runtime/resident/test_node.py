@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.runtime.client import with_worker
-from fcl_flower.runtime.processes import free_port, guarded, release
+from fcl_flower.flower.commands import with_worker
+from fcl_flower.runtime.processes import free_port, start_guarded, stop_guarded
 
 pytestmark = pytest.mark.process
 
@@ -25,10 +25,10 @@ http.server.HTTPServer(("127.0.0.1", int(sys.argv[4])), Broken).serve_forever()
 def run(source, port=1):
     """Run a script in the place of a SuperNode; return its end and what was said."""
     command = [sys.executable, "-c", source, "--host", "127.0.0.1", "--port", str(port)]
-    guardian = guarded(with_worker(command), os.environ, subprocess.PIPE)
+    guardian = start_guarded(with_worker(command), os.environ, subprocess.PIPE)
     with guardian.stdout as said:
         lines = said.read().decode().splitlines()
-    release(guardian)
+    stop_guarded(guardian)
     return guardian.returncode, lines
 
 

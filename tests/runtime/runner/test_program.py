@@ -7,9 +7,11 @@ import pytest
 from fakes import tiny
 from flwr.app import Message, RecordDict
 
+from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import RoundError
-from fcl_flower.runtime import kept_actors, runner
-from fcl_flower.runtime.kept_actors import KeptActors
+from fcl_flower.flower import simulation
+from fcl_flower.flower.simulation import KeptActors
+from fcl_flower.runtime import runner
 from fcl_flower.runtime.runner import FlowerRuns
 
 
@@ -21,10 +23,12 @@ def started(monkeypatch):
     class Engine:
         can_go_on = True
 
-        def __init__(self, workers, gpus_per_client):
+        def __init__(self, workers, gpus_per_client, app):
             events.append(f"start {workers} {gpus_per_client}")
 
-        def run(self, config):
+        def run(self, run_server, clients, settings):
+            config = RunConfig.of(settings)
+            assert clients == config.scenario.clients
             events.append(f"run {config.run.seed}")
             self.can_go_on = config.run.seed != 2
             if config.run.seed == 3:
@@ -34,7 +38,7 @@ def started(monkeypatch):
         def close(self):
             events.append("close")
 
-    monkeypatch.setattr(kept_actors, "KeptActors", Engine)
+    monkeypatch.setattr(simulation, "KeptActors", Engine)
     monkeypatch.setattr(runner, "_speak_to", lambda path: None)
     return events
 
@@ -63,7 +67,7 @@ def test_a_message_without_an_answer_is_a_client_at_work(monkeypatch, unanswered
     actors.can_go_on, actors._engine = True, None
     seen = []
 
-    def server(grid, config):
+    def server(grid):
         nodes = list(grid.get_node_ids())
         if unanswered:
             grid.push_messages([Message(RecordDict(), nodes[0], "train")])
@@ -75,10 +79,9 @@ def test_a_message_without_an_answer_is_a_client_at_work(monkeypatch, unanswered
         clients = [c.run_infos[1].context.node_config for c in contexts.values()]
         seen.extend(client["partition-id"] for client in clients)
 
-    monkeypatch.setattr(kept_actors, "run_apps", server)
-    monkeypatch.setattr(kept_actors, "run_api", engine)
+    monkeypatch.setattr(simulation, "run_api", engine)
 
-    actors.run(tiny("", clients=3))
+    actors.run(server, 3, {})
     actors._engine.join()
 
     assert actors.can_go_on is not unanswered

@@ -20,9 +20,10 @@ from flwr.supercore.run import RunNotRunningException
 from flwr.supernode import start_client_internal
 from supernodes import SECRET, question, shipped, supernode
 
-from fcl_flower.runtime import resident
-from fcl_flower.runtime.client import mended
-from fcl_flower.runtime.resident import OURS, Executor
+from fcl_flower.flower import stopped_runs
+from fcl_flower.flower.commands import with_stopped_run_fix
+from fcl_flower.flower.supernode import Executor
+from fcl_flower.flower.worker import OURS
 
 pytestmark = pytest.mark.process
 
@@ -69,7 +70,7 @@ class Server:
 
 def taken_in(node, server):
     """Do a SuperNode's step; return the run of the message that there is now."""
-    step = resident.leaving_nothing(start_client_internal._pull_and_store_message)
+    step = stopped_runs.leaving_nothing(start_client_internal._pull_and_store_message)
     return step(
         state=node.state,
         object_store=node.state.object_store,
@@ -158,7 +159,7 @@ def test_a_supernode_is_run_so(tmp_path):
         "print(found._pull_and_store_message.__module__, sys.argv[1:], __name__)\n"
         "sys.exit(4)\n"
     )
-    command = mended([str(script), "--insecure"])
+    command = with_stopped_run_fix([str(script), "--insecure"])
 
     done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ))
 

@@ -20,8 +20,9 @@ from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 from flwr.supercore.run import RunNotRunningException
 from supernodes import SECRET, shipped, supernode
 
-from fcl_flower.runtime import resident as module
-from fcl_flower.runtime.resident import OURS, Executor
+from fcl_flower.flower import supernode as module
+from fcl_flower.flower.supernode import Executor
+from fcl_flower.flower.worker import OURS
 
 pytestmark = pytest.mark.process
 

@@ -4,22 +4,17 @@ With ``flwr run`` a run has a SuperLink, a process that finds the run there, one
 simulates it, and a Ray whose actors import torch anew. Here the last simulates all
 runs: Flower's own engine passes the messages of each through a link state of its own,
 to actors that are there already. The apps see no difference.
-
-As far as Flower 1.41 has no public name for a part of its engine, this file alone says
-so to the others.
 """
 
 import os
 import threading
+from collections.abc import Callable
 from logging import ERROR
 from typing import Any
 
 import ray
-from flwr.app import Context, Message, RecordDict
-from flwr.app.typing import ConfigRecordValues
-from flwr.app.user_config import UserConfig
-from flwr.common.constant import NUM_PARTITIONS_KEY, PARTITION_ID_KEY
-from flwr.common.logger import log
+from flwr.app import ConfigRecordValues, Context, Message, RecordDict, UserConfig
+from flwr.clientapp import ClientApp
 from flwr.compat.client.run_info_store import DeprecatedRunInfoStore, RunInfo
 from flwr.proto.task_pb2 import Task
 from flwr.server.superlink.fleet.vce.backend.raybackend import RayBackend
@@ -27,6 +22,7 @@ from flwr.server.superlink.fleet.vce.metrics import VceMetrics
 from flwr.server.superlink.fleet.vce.vce_api import _register_nodes, run_api
 from flwr.server.superlink.linkstate import InMemoryLinkState, LinkStateFactory
 from flwr.server.superlink.linkstate.in_memory_linkstate import RunRecord
+from flwr.serverapp import Grid
 from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME, NOOP_FEDERATION_ID
 from flwr.supercore.object_store import ObjectStoreFactory
 from flwr.supercore.run import Run
@@ -34,10 +30,7 @@ from flwr.superlink.federation import NoOpFederationManager
 from flwr.superlink.grid.inmemory_grid import InMemoryGrid
 from typing_extensions import override
 
-from fcl_flower.config.run_config import RunConfig
-from fcl_flower.federation.client_app import app
-from fcl_flower.flower.identity import RUN_ID, flower_identity
-from fcl_flower.runtime.in_process import run_apps
+from fcl_flower.flower.identity import RUN_ID, flower_identity, log
 
 
 class KeptActors(RayBackend):
@@ -47,14 +40,15 @@ class KeptActors(RayBackend):
         can_go_on: no actor has died, and none may still work for a run that is over.
     """
 
-    def __init__(self, workers: int, gpus_per_client: float) -> None:
+    def __init__(self, workers: int, gpus_per_client: float, app: ClientApp) -> None:
         """Start Ray and the actors.
 
         Args:
             workers: actors, a CPU core each.
             gpus_per_client: share of a GPU of each actor, 0 for none.
+            app: which the actors run.
         """
-        self._workers = workers
+        self._workers, self._app = workers, app
         self.can_go_on = True
         self._engine: threading.Thread | None = None
         resources: dict[str, ConfigRecordValues] = {
@@ -98,11 +92,15 @@ class KeptActors(RayBackend):
             raise
         return found
 
-    def run(self, config: RunConfig) -> None:
-        """Run one configuration to its end.
+    def run(
+        self, run_server: Callable[[Grid], None], clients: int, settings: UserConfig
+    ) -> None:
+        """Simulate one run to its end.
 
         Args:
-            config: with a number of clients and absolute paths.
+            run_server: runs the server's side on the grid that it is given.
+            clients: number of nodes.
+            settings: of the run, as every client's app gets them.
 
         Raises:
             Exception: whatever ended the server.
@@ -115,15 +113,15 @@ class KeptActors(RayBackend):
         run = _registered_run(states)
         grid = InMemoryGrid(states)
         grid.set_run(run)
-        nodes = _register_nodes(config.scenario.clients, states)
-        contexts, over = _contexts(nodes, config), threading.Event()
+        nodes = _register_nodes(clients, states)
+        contexts, over = _contexts(nodes, settings), threading.Event()
         self._engine = threading.Thread(
             target=self._pass_messages, args=(nodes, states, contexts, over)
         )
         with flower_identity():
             self._engine.start()
             try:
-                run_apps(grid, config)
+                run_server(grid)
             finally:
                 over.set()
                 self.can_go_on &= not states.state().num_message_ins()
@@ -138,7 +136,13 @@ class KeptActors(RayBackend):
         """Pass messages between a link state and the actors until the run is over."""
         try:
             run_api(
-                lambda: app, lambda: self, nodes, states, contexts, over, VceMetrics()
+                lambda: self._app,
+                lambda: self,
+                nodes,
+                states,
+                contexts,
+                over,
+                VceMetrics(),
             )
         except BaseException as error:
             log(ERROR, "Flower's engine has ended", exc_info=error)
@@ -146,7 +150,7 @@ class KeptActors(RayBackend):
 
 
 def _registered_run(states: LinkStateFactory) -> Run:
-    """Return a run that is known to a link state, with the task that runs it."""
+    """Register a run in a link state, with the task that runs it."""
     run = Run.create_empty(RUN_ID)
     run.primary_task_id = RUN_ID
     run.federation_id = NOOP_FEDERATION_ID
@@ -158,14 +162,13 @@ def _registered_run(states: LinkStateFactory) -> Run:
 
 
 def _contexts(
-    nodes: dict[int, int], config: RunConfig
+    nodes: dict[int, int], settings: UserConfig
 ) -> dict[int, DeprecatedRunInfoStore]:
-    """Return where Flower finds the context of each node's client."""
-    flat = config.flat()
+    """Make the stores in which Flower finds the context of each node's client."""
     found = {}
     for node, client in nodes.items():
-        place: UserConfig = {PARTITION_ID_KEY: client, NUM_PARTITIONS_KEY: len(nodes)}
-        context = Context(RUN_ID, node, place, RecordDict(), dict(flat))
+        place: UserConfig = {"partition-id": client, "num-partitions": len(nodes)}
+        context = Context(RUN_ID, node, place, RecordDict(), dict(settings))
         found[node] = DeprecatedRunInfoStore(node, place)
-        found[node].run_infos[RUN_ID] = RunInfo(context, dict(flat))
+        found[node].run_infos[RUN_ID] = RunInfo(context, dict(settings))
     return found

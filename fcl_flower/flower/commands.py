@@ -1,0 +1,197 @@
+"""What Flower's programs are told, and what they answer: options, paths, sentences."""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from enum import Enum, auto
+from pathlib import Path
+from typing import Any
+
+from fcl_flower.config.parsing import toml
+from fcl_flower.core.errors import MESSAGE_FAILED, RoundError, refuse
+
+SUPERLINK = "fcl"
+"""The name under which Flower's commands know the SuperLink."""
+
+# ---- paths of the SuperLink's one address
+
+START_RUN = "/v1/control/start-run"
+"""Where runs are started; the reverse proxy has nothing there."""
+FLEET = re.compile(r"/v1/fleet/[a-z-]+")
+"""Where clients call."""
+ACTIVATE = "/v1/fleet/activate-node"
+"""Where a client joins."""
+ACTIVATION_FAILED = 2004
+"""How the SuperLink says that a client may not join."""
+ACTIVATION_REFUSED = "Failed to activate SuperNode."
+
+# ---- sentences
+
+STARTED_RUN = re.compile(r"Successfully started run (\d+)")
+"""The line of ``flwr run --stream``, which has no other form while it runs."""
+KEY_IN_USE = "Public key already in use"
+COMPLETED = "finished:completed"
+"""The status of a run that came to its end."""
+
+
+class SuperNodeEvent(Enum):
+    """What a line of a SuperNode's log says."""
+
+    LET_IN = auto()
+    REFUSED = auto()
+    CUT_OFF = auto()
+    BACK = auto()
+    EXPECTED_NOTICE = auto()
+    FAILED = auto()
+    ANSWERED = auto()
+    OTHER = auto()
+
+
+SUPERNODE_SIGNS = {
+    "SuperNode ID:": SuperNodeEvent.LET_IN,
+    "Failed to activate SuperNode": SuperNodeEvent.REFUSED,
+    "Connection attempt failed, retrying": SuperNodeEvent.CUT_OFF,
+    "Connection successful after": SuperNodeEvent.BACK,
+    "SuperExec authentication is experimental": SuperNodeEvent.EXPECTED_NOTICE,
+    "Sent successfully": SuperNodeEvent.ANSWERED,
+}
+"""What Flower's lines begin with, or have in them."""
+
+
+def read_supernode_log(line: str) -> SuperNodeEvent:
+    """Tell what a line of a SuperNode's log says."""
+    if MESSAGE_FAILED in line:  # our own client app's
+        return SuperNodeEvent.FAILED
+    found = (event for sign, event in SUPERNODE_SIGNS.items() if sign in line)
+    return next(found, SuperNodeEvent.OTHER)
+
+
+# ---- programs and their options
+
+
+def program(name: str) -> str:
+    """Find a program that was installed beside this interpreter."""
+    beside = Path(sys.executable).parent / name
+    return str(beside) if beside.exists() else name
+
+
+def environment(home: Path) -> Mapping[str, str]:
+    """Build the environment in which Flower's programs run.
+
+    They find this Python and these packages, keep to a folder of their own, and
+    neither report home nor install anything.
+    """
+    return {
+        **os.environ,
+        "FLWR_HOME": str(home.absolute()),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "PATH": os.pathsep.join(
+            [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
+        ),
+        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+    }
+
+
+def write_superlink(home: Path, address: str, root_certificate: Path | None) -> None:
+    """Tell Flower's commands with this ``FLWR_HOME`` where the SuperLink is.
+
+    Args:
+        home: the ``FLWR_HOME``; made if it is not there.
+        address: HOST:PORT.
+        root_certificate: what proves that it is the SuperLink; None without TLS.
+    """
+    home.mkdir(parents=True, exist_ok=True)
+    security = (
+        "insecure = true"
+        if root_certificate is None
+        else f"root-certificates = {toml(str(root_certificate.absolute()))}"
+    )
+    (home / "config.toml").write_text(
+        f"[superlink]\ndefault = {toml(SUPERLINK)}\n\n[superlink.{SUPERLINK}]\n"
+        f"address = {toml(address)}\n{security}\n"
+    )
+
+
+def flwr(home: Path, *arguments: str) -> dict[str, Any]:
+    """Run a command of Flower's to its end; read its answer.
+
+    Args:
+        home: its ``FLWR_HOME``.
+        arguments: of ``flwr``.
+
+    Raises:
+        RoundError: it has failed; the message is Flower's.
+    """
+    done = subprocess.run(
+        [program("flwr"), *arguments, "--format", "json"],
+        env=environment(home),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    # The JSON is not all that Flower prints.
+    text = done.stdout[done.stdout.find("{") :]
+    try:
+        found: dict[str, Any] = json.loads(text)
+    except ValueError:
+        found = {}
+    if done.returncode or not found.get("success"):
+        answer = found.get("error-message") or (done.stdout + done.stderr)
+        raise RoundError(" ".join(str(answer).split()))
+    return found
+
+
+def with_stopped_run_fix(command: Sequence[str]) -> list[str]:
+    """Let a command of flower-supernode run one that no stopped run leaves deaf."""
+    return [sys.executable, "-P", "-m", f"{__package__}.stopped_runs", *command]
+
+
+TAKEN = ("--isolation", "--superexec-auth-secret-file", "--ssl-certfile")
+"""Options of flower-supernode: who runs the client app, and how the two speak."""
+
+
+def with_worker(command: Sequence[str]) -> list[str]:
+    """Let a command of flower-supernode run a worker beside it.
+
+    Args:
+        command: with ``--host`` and ``--port``; of an option that is there twice the
+            last one holds, as for Flower.
+
+    Raises:
+        ConfigError: it has an option that leaves no place for a worker.
+    """
+    parser = argparse.ArgumentParser(add_help=False)
+    for option in ("--host", "--port", *TAKEN):
+        parser.add_argument(option)
+    found = vars(parser.parse_known_args(list(command[1:]))[0])
+    for option in TAKEN:
+        value = found[option.removeprefix("--").replace("-", "_")]
+        if value is not None:
+            expected = "none beside a worker that stays: give --no-resident before --"
+            raise refuse(option, value, expected)
+    # What listens at every address of a machine is reached at its own.
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(found["host"], found["host"])
+    address = f"[{host}]:{found['port']}" if ":" in host else f"{host}:{found['port']}"
+    isolated = (*command, "--isolation", "process")
+    return [sys.executable, "-P", "-m", f"{__package__}.supernode", address, *isolated]
+
+
+def node_config(values: Mapping[str, int | str]) -> str:
+    """Write the text of ``--node-config`` that Flower reads as these values.
+
+    Flower cuts it at spaces and equals signs outside of quotes, knows no escaped quote
+    while it does so, and reads each piece as TOML, which knows quotes by number.
+    """
+    return " ".join(f"{key}={_quoted(value)}" for key, value in values.items())
+
+
+def _quoted(value: int | str) -> str:
+    if isinstance(value, int):
+        return str(value)
+    return '"' + toml(value)[1:-1].replace('\\"', "\\u0022") + '"'
