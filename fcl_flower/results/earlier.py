@@ -4,11 +4,12 @@ There a run was read from its documented files, and each kind of diagnostics had
 of its own.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel
 
 from fcl_flower.core.diagnostics import Clustering, Diagnostics, Matrix, Points
 from fcl_flower.core.types import Evaluation
@@ -110,15 +111,14 @@ def _trained(one: Round, diagnostics: Diagnostics) -> Trained:
     means = {name: getattr(one, name) for name in names}
     times = {name: getattr(one, name) for name in ("staleness", "weight", "clock")}
     known = {name: value for name, value in means.items() if value is not None}
+    sizes = (Counter(one.bytes_up), Counter(one.bytes_down))
     nominal = (one.nominal_bytes_up, one.nominal_bytes_down)
     return Trained(
         round=one.round,
         task=one.task,
         replies=dict.fromkeys(one.clients, known),
         failed={client: one.reasons.get(client, "") for client in one.failed},
-        traffic=TypeAdapter(Traffic).validate_python(
-            Traffic(one.bytes_up, one.bytes_down, *nominal)  # type: ignore[arg-type]
-        ),
+        traffic=Traffic(*sizes, *nominal),
         diagnostics={**one.diagnostics, **diagnostics},
         stages={},
         timing={name: value for name, value in times.items() if value is not None},

@@ -4,6 +4,7 @@ import json
 import math
 import shutil
 import warnings
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -108,7 +109,7 @@ def test_who_trained_failed_and_was_late_is_counted():
 
 
 def test_traffic_metrics_and_time_add_up():
-    traffic = Traffic({"b": 3, "a": 1}, {"a": 2}, 8, 9)  # type: ignore[arg-type]
+    traffic = Traffic(Counter(b=3, a=1), Counter(a=2), 8, 9)
     epsilons = ({"label_epsilon": 1.0}, {"label_epsilon": 3.0}, {"label_epsilon": 2.0})
     found = record(
         *(
