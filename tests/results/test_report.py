@@ -34,7 +34,7 @@ from run_folders import (
 )
 
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.core.diagnostics import Matrix, Table
+from fcl_flower.core.diagnostics import Matrix, Points, Table
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.results.record import read
 from fcl_flower.results.report import diagnostics
@@ -442,6 +442,18 @@ def test_a_table_is_shown_as_it_is(run):
     (table,) = section.parts
     assert (section.heading, section.note) == ("t", "n")
     assert [[*table.head], *table.rows] == [["task", "x", "y"], ["0/1", "0.250", "so"]]
+
+
+def test_points_without_a_truth_bear_the_numbers_of_clients(run):
+    frame = {"round": 2, "clients": [4, 7], "cluster": [0, -1], "origin": [0, 0]}
+    frame |= {"reached": [0, -1], "map": [[0.0, 1.0], [2.0, 3.0]]}
+    found = diagnostics.sections(Points(title="t", frames=[frame]), read(run))
+    ((row,),) = (section.parts for section in found if section.parts)
+    (chart,) = row.charts
+    texts = {k: [one.text for one in v] for k, v in chart.categories.items()}
+    assert texts == {"no cluster": ["7"], "cluster 0": ["4"]}
+    assert chart.caption == "round 2: 1 cluster"
+    assert [*diagnostics.sections(Points(title="t", frames=[]), read(run))] == []
 
 
 # ---- hidden concepts

@@ -121,8 +121,8 @@ def _clusterings(one: Points, record: Record) -> Iterator[Section]:
     yield Section(
         "Concept models",
         "The concept model that most of a concept's clients reached in each round. "
-        "Empty: no client had data of the concept. A dot: some of its clients reached "
-        "another one, or none.",
+        "Empty: no client had data of the concept; -1: they reached none. A dot: some "
+        "of them reached another one.",
         [_reached(known, names, record.about.total_rounds)] if known else [],
     )
     numbers = "that of the client"
@@ -140,14 +140,11 @@ def _clusterings(one: Points, record: Record) -> Iterator[Section]:
 
 def _agreement(frames: Sequence[Clustering]) -> LineChart:
     at = [frame.round for frame in frames]
+    ari = np.array([frame.ari for frame in frames], np.float64)
+    effectiveness = np.array([frame.effectiveness for frame in frames], np.float64)
     series = [
-        Series(
-            name, at, np.array([getattr(f, key) for f in frames], np.float64), colour
-        )
-        for name, key, colour in (
-            ("adjusted Rand index", "ari", "var(--c0)"),
-            ("matching effectiveness", "effectiveness", "var(--c2)"),
-        )
+        Series("adjusted Rand index", at, ari, "var(--c0)"),
+        Series("matching effectiveness", at, effectiveness, "var(--c2)"),
     ]
     what = "Clustering and matching over rounds"
     return LineChart(what, "round", series, "index, fraction")
