@@ -73,11 +73,11 @@ def accuracies(folder: Path) -> list[float]:
     known: dict[str, dict[str, Tensor]] = {
         split: frozen(body, examples.x) for split, examples in splits.items()
     }
-    groups = sorted(g for g in saved.payload if g.startswith("enhancers/"))
+    groups = sorted(g for g in saved.state if g.startswith("enhancers/"))
     for split, examples in splits.items():
         parts = []
         for group in groups:
-            load(network, saved.payload[group])
+            load(network, saved.state[group])
             parts.append(by_chunks(body, examples.x))
         known[split]["enhanced"] = torch.cat(parts, 1) / len(parts) ** 0.5
     found = []

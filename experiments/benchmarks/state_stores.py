@@ -63,7 +63,7 @@ def folders(
         for client in range(clients):
             store = FolderStateStore(root / f"client-{client}", durable=False)
             saved = store.load(number)
-            kept = dict(old if saved is None else saved.payload)
+            kept = dict(old if saved is None else saved.state)
             for group in CHANGING if saved else ():
                 dict(kept.pop(group))
             store.save({**kept, **new}, number)

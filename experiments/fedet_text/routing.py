@@ -58,7 +58,7 @@ def outcomes(folder: Path) -> list[Outcome]:
     saved = FolderStateStore(folder / "checkpoint").load(before=2**31)
     if saved is None:
         raise SystemExit(f"{folder}: no checkpoint")
-    state = saved.payload
+    state = saved.state
     known = torch.from_numpy(np.asarray(state[KNOWN]["classes"]).astype(bool))
     tokenizer = build.build_tokenizer(run)
     form = InputSpec(run.data_root, run.input_shape, True, tokenizer)

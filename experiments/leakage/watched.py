@@ -70,7 +70,7 @@ class WatchedRun:
     def learner(self, client: int) -> tuple[ClientLearner[Any], Payload]:
         """Return the client side of a client, and what it keeps."""
         saved = ContextStateStore(self._contexts[client]).load(before=2**31)
-        state: Payload = {} if saved is None else saved.payload
+        state: Payload = {} if saved is None else saved.state
         return build.build_learner(self._run, self._plan, client), state
 
     def last(self, client: int) -> Exchange:

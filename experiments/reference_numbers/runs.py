@@ -5,7 +5,6 @@ A change that moves modules changes the imports here, and nothing else of the ch
 
 import hashlib
 import json
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -18,7 +17,6 @@ from typing_extensions import override
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.types import Array, SparseArray
 from fcl_flower.federation.checkpoint import FolderStateStore, StateStore
-from fcl_flower.federation.in_flight import CheckpointStore
 from fcl_flower.results.run_folder import CHECKPOINT, CLIENTS
 from fcl_flower.runtime.in_process import InProcessGrid, run_apps
 from fcl_flower.runtime.local_runs import Job, Place, run_all
@@ -105,22 +103,28 @@ def numbers(folder: Path) -> dict[str, Any]:
     """Read what is compared of a finished run."""
     summary = json.loads((folder / "summary.json").read_text())
     # Without what is in flight in an asynchronous run, which is no part of the state.
-    server = CheckpointStore(FolderStateStore(folder / CHECKPOINT))
+    server = FolderStateStore(folder / CHECKPOINT)
     clients = sorted((folder / CLIENTS).iterdir())
     return {
         **{key: summary[key] for key in MEASURED},
         "epsilon": summary.get("privacy", {}).get("by_client"),
-        "state_sha256": digest(server),
+        "state_sha256": digest(server, without="asked"),
         "clients_sha256": {f.name: digest(FolderStateStore(f)) for f in clients},
     }
 
 
-def digest(store: StateStore) -> str:
-    """Compute the checksum of the last state in a store."""
-    state = store.load(before=sys.maxsize)
-    assert state is not None
+def digest(store: StateStore, without: str = "") -> str:
+    """Compute the checksum of the last state in a store, and of what is beside it."""
+    saved = store.load()
+    assert saved is not None
+    beside = {
+        f"{name}/{group}": arrays
+        for name, groups in saved.beside.items()
+        if name != without
+        for group, arrays in groups.items()
+    }
     found = hashlib.sha256()
-    for part in exact(state.payload):
+    for part in exact({**saved.state, **beside}):
         found.update(part)
     return found.hexdigest()
 

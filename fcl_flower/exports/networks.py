@@ -2,7 +2,6 @@
 
 import copy
 import logging
-import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -24,8 +23,6 @@ from fcl_flower.data.examples import Examples
 from fcl_flower.data.scenarios.plan import Scenario
 from fcl_flower.federation.checkpoint import FolderStateStore
 from fcl_flower.federation.client import client_data
-from fcl_flower.federation.copies import Replica
-from fcl_flower.federation.in_flight import CheckpointStore
 from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.results.run_folder import CHECKPOINT, CLIENTS
 from fcl_flower.setup import build
@@ -161,18 +158,18 @@ def _class_names(
 
 def _state(folder: Path) -> Payload:
     """Load the private state of a learner; empty for a client that never trained."""
-    saved = FolderStateStore(folder).load(before=sys.maxsize)
-    return {} if saved is None else Replica.without(saved.payload)
+    saved = FolderStateStore(folder).load()
+    return {} if saved is None else saved.state
 
 
 def _received(run: ResolvedRun, folder: Path, client: int, last: int) -> Payload:
     """Build what the server sends for an evaluation at the end of a run."""
     strategy = build.build_strategy(run)
-    saved = CheckpointStore(FolderStateStore(folder / CHECKPOINT)).load(sys.maxsize)
+    saved = FolderStateStore(folder / CHECKPOINT).load()
     if strategy.predicts_locally or saved is None:
         return {}
     stage = TaskStage(round=saved.round, task=last, starts_task=False, ends_task=True)
-    return strategy.configure_evaluate(saved.payload, stage, client)
+    return strategy.configure_evaluate(saved.state, stage, client)
 
 
 def _prediction(

@@ -9,27 +9,24 @@ updates of other clients that were aggregated while the client was busy.
 """
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from logging import INFO, WARNING
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
+from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 from typing_extensions import override
 
-from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import RoundError
 from fcl_flower.core.types import Update
-from fcl_flower.federation.in_flight import InFlight, Question
-from fcl_flower.federation.loop import EvaluateFn, FederatedStrategy
+from fcl_flower.federation.loop import EvaluateFn, Loop
 from fcl_flower.federation.mailbox import Mailbox, send_and_wait
-from fcl_flower.federation.messages import (
-    evaluate_metrics,
-    to_array_record,
-    train_metrics,
-)
-from fcl_flower.federation.replies import QUERY, Received
+from fcl_flower.federation.messages import evaluate_metrics, train_metrics
+from fcl_flower.federation.pending_requests import PendingRequest, PendingRequests
+from fcl_flower.federation.prepare import FederatedRun
+from fcl_flower.federation.replies import QUERY, Replies
+from fcl_flower.federation.server import Sent
 from fcl_flower.flower.identity import log
 
 
@@ -57,269 +54,212 @@ class ClientProgress:
     given_up: str = ""
     idle_since: float = field(default_factory=time.monotonic)
 
-    def aggregated(self, *, shall_be_tested: bool) -> None:
+    def note_update(self, *, shall_be_tested: bool) -> None:
         """Note that its next update is aggregated."""
         self.done += 1
         self.failures, self.excused = 0, False
         self.ended_task = shall_be_tested
 
-    def to_notes(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps of it."""
-        notes = asdict(self)
-        del notes["idle_since"]
-        return notes
-
-    @classmethod
-    def of_notes(cls, notes: Mapping[str, Any]) -> "ClientProgress":
-        """Return what `to_notes` was made of."""
-        return cls(**notes)
+    def to_json(self) -> dict[str, Any]:
+        """Turn into what a checkpoint keeps of it."""
+        kept = asdict(self)
+        del kept["idle_since"]
+        return kept
 
 
-class AsynchronousStrategy(FederatedStrategy):
-    """A Flower strategy for an algorithm of ours, without rounds.
+class AsyncLoop(Loop):
+    """Asks each client for its next round as soon as it has answered.
 
     Where Flower counts rounds, this counts updates. A client that fails is asked
-    again, and given up after ``attempts`` failures in a row.
+    again, and given up after ``max_attempts`` failures in a row.
     """
 
-    def __init__(self, config: RunConfig) -> None:
-        """Prepare a strategy; nothing is loaded before `start`."""
-        super().__init__(config)
-        self._clients: dict[int, ClientProgress] = {}
-        self._num_rounds = 0
-        self._timeout = 0.0
-        self._failures: dict[int, str] = {}
-        self._questions: dict[int, Question] = {}
-
-    @override
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> list[Message]:
-        """Return the next message, a test, a query or a round, for idle clients.
-
-        Args:
-            server_round: the number of the next update.
-            arrays: not read, as messages are made of the server's state.
-            config: empty.
-            grid: not asked, since the clients are known.
-        """
-        connected = self.run.server.refresh_clients()
-        now = time.monotonic()
-        messages = []
-        for client in self._unfinished():
-            if client in self._questions:
-                continue
-            if client in connected:
-                messages.append(self._next_request(client))
-            elif now - self._clients[client].idle_since > self._timeout:
-                self._fail(client, self.run.registry.why_absent(client))
-        return messages
-
-    @override
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Aggregate the update in a reply, and close the round that it is.
-
-        Returns:
-            The global model, empty if there is none, and the loss; or None twice.
-        """
-        server = self.run.server
-        received = server.receive(replies)
-        for client, why in received.failures.items():
-            self._fail(client, why, excused=client in received.state_lost)
-        for client in received.updates:
-            progress = self._clients[client]
-            stage = self.run.schedule.stage(progress.done + 1)
-            tested = stage.ends_task and not server.predicts_locally
-            progress.aggregated(shall_be_tested=tested)
-        # Before the checkpoint: what came with an update is not asked for again.
-        if server.predicts_locally:
-            self._record_scores(server_round, received)
-        elif received.scores:
-            task = self._task_of(received)
-            server.record_before_aggregation(server_round, task, received.scores)
-        for client, update in received.updates.items():
-            self._aggregate(client, update)
-        if not received.updates:
-            return None, None
-        metrics = train_metrics(received.updates)
-        return to_array_record(server.global_model), metrics
-
-    @override
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> list[Message]:
-        """Return a message for each connected client whose last update ended a task.
-
-        Args:
-            server_round: the number of the last update.
-            arrays: see `configure_train`.
-            config: empty.
-            grid: not asked, since the clients are known.
-        """
-        return [
-            self._evaluate_request(client)
-            for client, progress in self._clients.items()
-            if progress.ended_task and client in self.run.server.clients
-        ]
-
-    @override
-    def aggregate_evaluate(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> MetricRecord | None:
-        """Record the test accuracies of clients after a task of their own.
-
-        Returns:
-            Their means over clients, ``accuracy`` and by task; None without any.
-        """
-        return self._record_scores(server_round, self.run.server.receive(replies))
-
-    @override
-    def _loop(
-        self,
-        grid: Grid,
-        num_rounds: int,
-        timeout: float,
-        evaluate_fn: EvaluateFn | None,
+    def __init__(
+        self, run: FederatedRun, grid: Grid, evaluate_fn: EvaluateFn | None = None
     ) -> None:
-        server, result = self.run.server, self._result
-        self._num_rounds, self._timeout = num_rounds, timeout
-        mailbox, inbox = Mailbox(grid, timeout), dict[int, Message]()
+        """Take up a run; see `Loop`."""
+        super().__init__(run, grid, evaluate_fn)
+        self._mailbox = Mailbox(grid, run.timeout)
         self._clients = {
-            client: ClientProgress(server.last_round(client))
-            for client in range(self.run.schedule.clients)
+            client: ClientProgress(self._server.last_round(client))
+            for client in range(self._schedule.clients)
         }
-        again = self._asked_before()
-        again += self.configure_evaluate(
-            server.done, result.arrays, ConfigRecord(), grid
-        )
+        self._pending: dict[int, PendingRequest] = {}
+        self._failures: dict[int, str] = {}  # since the last update
+
+    @override
+    def _run_rounds(self) -> None:
+        inbox = dict[int, Message]()
+        again = self._pending_before() + self._tests()
         if again:
-            mailbox.send(again)
+            self._mailbox.send(again)
         while self._unfinished():
-            for asked in self.configure_train(
-                server.done + 1, result.arrays, ConfigRecord(), grid
-            ):
-                mailbox.send([asked])  # one by one, as each may block
-            inbox |= {server.client(reply): reply for reply in mailbox.collect()}
+            self._ask_idle_clients()
+            replies = self._mailbox.collect()
+            inbox |= {self._server.client(reply): reply for reply in replies}
             client = self._next_client(inbox)
             if client is None:
-                mailbox.pause()
+                self._mailbox.pause()
                 continue
-            self._take(client, inbox.pop(client), evaluate_fn)
-            for asked in self.configure_evaluate(
-                server.done, result.arrays, ConfigRecord(), grid
-            ):
-                mailbox.send([asked])
+            self._use(client, inbox.pop(client))
+            for message in self._tests():
+                self._mailbox.send([message])
         given_up = {c: p.given_up for c, p in self._clients.items() if p.given_up}
-        server.note_given_up(given_up)
-        finished = sum(found.done >= num_rounds for found in self._clients.values())
-        if finished < self._min_updates:
+        self._server.note_given_up(given_up)
+        finished = [c for c, found in self._clients.items() if self._at_end(found)]
+        if len(finished) < self._section.min_updates:
             raise RoundError(
-                f"{finished} clients came to the end of their tasks, "
-                f"{self._min_updates} needed; given up: {given_up}"
+                f"{len(finished)} clients came to the end of their tasks, "
+                f"{self._section.min_updates} needed; given up: {given_up}"
             )
-        self._evaluate_finished(grid)
+        self._evaluate_finished(finished)
+
+    def _at_end(self, progress: ClientProgress) -> bool:
+        return progress.done >= self._schedule.num_rounds
 
     def _unfinished(self) -> list[int]:
         """Return the clients that are neither at the end nor given up."""
         return [
             client
             for client, progress in self._clients.items()
-            if client in self._questions
-            or (
-                progress.done < self._num_rounds
-                and progress.failures < self._max_attempts
+            if client in self._pending
+            or not (
+                self._at_end(progress)
+                or progress.failures >= self._section.max_attempts
             )
         ]
 
-    def _evaluate_request(self, client: int) -> Message:
-        """Return the test of a client after a task of its own."""
-        server, schedule = self.run.server, self.run.schedule
-        progress = self._clients[client]
-        progress.ended_task, progress.due = False, self.run.clock.now
-        stage, tasks = schedule.stage(progress.done), schedule.evaluated(progress.done)
-        message = server.evaluate_request(client, stage, tasks)
-        self._questions[client] = Question.of(message, stage, tasks, server.made_of)
-        return message
+    # ---- requests
+
+    def _ask_idle_clients(self) -> None:
+        """Send a test, a query or a round to each client that has nothing to do."""
+        connected = self._server.refresh_clients()
+        now = time.monotonic()
+        messages = []
+        for client in self._unfinished():
+            if client in self._pending:
+                continue
+            if client in connected:
+                messages.append(self._next_request(client))
+            elif now - self._clients[client].idle_since > self._run.timeout:
+                self._fail(client, self._registry.why_absent(client))
+        for message in messages:
+            self._mailbox.send([message])  # one by one, as each may block
 
     def _next_request(self, client: int) -> Message:
         """Return a test, a query or a round of training for an idle client."""
-        server, schedule, clock = self.run.server, self.run.schedule, self.run.clock
+        server, schedule, clock = self._server, self._schedule, self._clock
         progress = self._clients[client]
         if progress.ended_task:  # it was not there to be tested
-            return self._evaluate_request(client)
+            return self._test(client)
         own = server.stage_for(client, schedule.stage(progress.done + 1))
         stage = replace(own, round=server.done + 1)
         if progress.queried < own.round:
             progress.queried = own.round
             query = server.query_request(client, stage, own)
             if query is not None:
-                progress.due = clock.now
-                self._questions[client] = Question.of(query, stage, 0, server.made_of)
-                return query
-        progress.due = clock.now + clock.duration(client)
-        with_scores = server.evaluates_after_training and own.ends_task
-        tasks = schedule.evaluated(own.round) if with_scores else 0
-        message = server.train_request(client, stage, tasks=tasks, client_stage=own)
-        self._questions[client] = Question.of(message, stage, tasks, server.made_of)
-        return message
+                return self._note(client, query, clock.now)
+        tested = server.evaluates_after_training and own.ends_task
+        tasks = schedule.evaluated(own.round) if tested else 0
+        sent = server.train_request(client, stage, tasks=tasks, client_stage=own)
+        return self._note(client, sent, clock.now + clock.duration(client))
 
-    def _next_client(self, inbox: dict[int, Message]) -> int | None:
+    def _tests(self) -> list[Message]:
+        """Return a test of each connected client whose last update ended a task."""
+        return [
+            self._test(client)
+            for client, progress in self._clients.items()
+            if progress.ended_task and client in self._server.clients
+        ]
+
+    def _test(self, client: int) -> Message:
+        """Return the test of a client after a task of its own."""
+        progress, schedule = self._clients[client], self._schedule
+        progress.ended_task = False
+        stage, tasks = schedule.stage(progress.done), schedule.evaluated(progress.done)
+        sent = self._server.evaluate_request(client, stage, tasks)
+        return self._note(client, sent, self._clock.now)
+
+    def _note(self, client: int, sent: Sent, due: float) -> Message:
+        """Note what a client is asked, and when it replies in simulated time."""
+        self._clients[client].due = due
+        self._pending[client] = sent.request
+        return sent.message
+
+    # ---- replies
+
+    def _next_client(self, inbox: Mapping[int, Message]) -> int | None:
         """Return whose reply is used next, None while it is not there."""
-        if not self.run.clock.enabled:
+        if not self._clock.enabled:
             return next(iter(inbox), None)
-        due = {client: self._clients[client].due for client in self._questions}
+        due = {client: self._clients[client].due for client in self._pending}
         client = min(due, key=lambda c: (due[c], c), default=None)
         return client if client in inbox else None
 
-    def _take(
-        self, client: int, reply: Message, evaluate_fn: EvaluateFn | None
-    ) -> None:
+    def _use(self, client: int, reply: Message) -> None:
         """Use a reply, whatever it replies to."""
-        server, result, clock = self.run.server, self._result, self.run.clock
         progress = self._clients[client]
-        clock.now = max(clock.now, progress.due)
-        question = self._questions.pop(client)
+        self._clock.now = max(self._clock.now, progress.due)
+        asked = self._pending.pop(client)
         progress.idle_since = time.monotonic()
-        if question.message_type == QUERY:
-            self._aggregate_query(client, reply)
-        elif question.message_type == MessageType.EVALUATE:
-            self.aggregate_evaluate(server.done, [reply])
+        received = self._server.receive([reply])
+        if asked.message_type == QUERY:
+            self._server.aggregate_query(received.query_replies)
+            for failed, why in received.failures.items():
+                self._failures[failed] = f"query: {why}"
+        elif asked.message_type == MessageType.EVALUATE:
+            self._record_scores(self._server.done, received)
         else:
-            arrays, metrics = self.aggregate_train(server.done + 1, [reply])
-            if arrays is not None and metrics is not None:
-                result.arrays = arrays
-                result.train_metrics_clientapp[server.done] = metrics
-                self._evaluate(server.done, evaluate_fn)
+            self._aggregate_update(client, received)
 
-    def _aggregate_query(self, client: int, reply: Message) -> None:
-        server = self.run.server
-        received = server.receive([reply])
-        server.aggregate_query(received.query_replies)
+    def _aggregate_update(self, client: int, received: Replies) -> None:
+        """Aggregate the update in a reply, if there is one, and close its round."""
+        server, number = self._server, self._server.done + 1
         for failed, why in received.failures.items():
-            self._failures[failed] = f"query: {why}"
+            self._fail(failed, why, excused=failed in received.state_lost)
+        update = received.updates.get(client)
+        if update is not None:
+            progress = self._clients[client]
+            stage = self._schedule.stage(progress.done + 1)
+            tested = stage.ends_task and not server.predicts_locally
+            progress.note_update(shall_be_tested=tested)
+        # Before the checkpoint: what came with an update is not asked for again.
+        if server.predicts_locally:
+            self._record_scores(number, received)
+        elif received.scores:
+            task = self._task_of(received)
+            server.record_before_aggregation(number, task, received.scores)
+        if update is not None:
+            self._aggregate(client, update)
+            self._note_model()
+            metrics = train_metrics(received.updates)
+            self._result.train_metrics_clientapp[number] = metrics
+            self._evaluate_centrally()
 
     def _aggregate(self, client: int, update: Update) -> None:
         """Move the state towards what the algorithm makes of one update."""
-        server, clock, asked = self.run.server, self.run.clock, update.stage
+        server, asked = self._server, update.stage
         assert asked is not None  # Server.receive says what was asked for
         number = server.done + 1
         staleness = number - asked.round
-        weight = (
-            self._config.asynchronous.mixing
-            * (1 + staleness) ** -self._config.asynchronous.staleness_exponent
-        )
+        section = self._run.config.asynchronous
+        weight = section.mixing * (1 + staleness) ** -section.staleness_exponent
         stage = replace(asked, round=number)
         server.aggregate(stage, {client: update}, weight)
         timing = {"staleness": float(staleness), "weight": weight}
-        if clock.enabled:
-            timing["clock"] = clock.now
-        self.run.checkpoint.in_flight = self._in_flight()
-        server.close_round(stage, {client: update}, self._failures, timing)
+        if self._clock.enabled:
+            timing["clock"] = self._clock.now
+        progress = {c: found.to_json() for c, found in self._clients.items()}
+        server.close_round(
+            stage,
+            {client: update},
+            self._failures,
+            timing,
+            pending=PendingRequests(dict(self._pending), progress),
+        )
         log(INFO, "update %d: client %d, task %d", number, client, asked.task)
         self._failures = {}
-        server.report_progress(number, 0, self._questions)
+        server.report_progress(number, 0, self._pending)
 
     def _fail(self, client: int, why: str, *, excused: bool = False) -> None:
         """Count a failure; the first loss of a client's state is excused."""
@@ -330,58 +270,52 @@ class AsynchronousStrategy(FederatedStrategy):
             progress.excused = True
             return
         progress.failures += 1
-        if progress.failures >= self._max_attempts:
+        if progress.failures >= self._section.max_attempts:
             log(WARNING, "client %d: %d failures, given up", client, progress.failures)
             progress.given_up = why
 
-    def _in_flight(self) -> InFlight:
-        """Return what a checkpoint has to know of this loop."""
-        notes = {c: progress.to_notes() for c, progress in self._clients.items()}
-        return InFlight(dict(self._questions), notes)
-
-    def _asked_before(self) -> list[Message]:
-        """Restore what a checkpoint knows; ask who is here the same again."""
-        server, kept = self.run.server, self.run.checkpoint.in_flight
-        if kept is None:
-            return []
-        kept = kept.without_questions(kept.questions.keys() - set(server.clients))
-        self._clients |= {c: ClientProgress.of_notes(n) for c, n in kept.notes.items()}
-        self._questions = dict(kept.questions)
-        return [server.ask_again(c, asked) for c, asked in self._questions.items()]
-
-    def _record_scores(
-        self, server_round: int, received: Received
-    ) -> MetricRecord | None:
+    def _record_scores(self, number: int, received: Replies) -> None:
         """Record test accuracies after the last task of each client."""
-        server = self.run.server
         for client, why in received.score_failures.items():
             self._failures[client] = f"evaluation: {why}"
-        if not received.scores:
-            return None
-        task = self._task_of(received)
-        server.record_evaluation(server_round, task, received.scores)
-        metrics = evaluate_metrics(received.scores)
-        self._result.evaluate_metrics_clientapp[server_round] = metrics
-        return metrics
+        if received.scores:
+            task = self._task_of(received)
+            self._server.record_evaluation(number, task, received.scores)
+            metrics = evaluate_metrics(received.scores)
+            self._result.evaluate_metrics_clientapp[number] = metrics
 
-    def _task_of(self, received: Received) -> int:
+    def _task_of(self, received: Replies) -> int:
         """Return after which task there are scores: of one client, or of all alike."""
         (task,) = {
-            self.run.schedule.task(self._clients[client].done)
+            self._schedule.task(self._clients[client].done)
             for client in received.scores
         }
         return task
 
-    def _evaluate_finished(self, grid: Grid) -> None:
-        """Score all clients with the final state, when the slowest has finished."""
-        server, schedule = self.run.server, self.run.schedule
+    # ---- beginning and end
+
+    def _pending_before(self) -> list[Message]:
+        """Restore what a checkpoint knows; ask who is here the same again."""
+        server, kept = self._server, self._server.pending
+        if kept is None:
+            return []
+        kept = kept.without(kept.requests.keys() - set(server.clients))
+        for client, progress in kept.progress.items():
+            self._clients[client] = ClientProgress(**progress)
+        self._pending = dict(kept.requests)
+        return [server.ask_again(c, asked) for c, asked in self._pending.items()]
+
+    def _evaluate_finished(self, finished: list[int]) -> None:
+        """Score those at the end with the final state, when the slowest is there."""
+        server, schedule = self._server, self._schedule
         if server.predicts_locally:
             return
-        stage = schedule.stage(self._num_rounds)
-        tasks = schedule.evaluated(self._num_rounds)
+        stage = schedule.stage(schedule.num_rounds)
+        tasks = schedule.evaluated(schedule.num_rounds)
         asked = [
-            server.evaluate_request(client, stage, tasks)
+            server.evaluate_request(client, stage, tasks).message
             for client in server.clients
-            if self._clients[client].done >= self._num_rounds
+            if client in finished
         ]
-        self.aggregate_evaluate(server.done, send_and_wait(grid, asked, self._timeout))
+        replies = send_and_wait(self._grid, asked, self._run.timeout)
+        self._record_scores(server.done, server.receive(replies))

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from logging import WARNING
 from pathlib import Path
-from typing import NamedTuple, TypedDict
+from types import MappingProxyType
+from typing import Final, NamedTuple, TypedDict
 
 from flwr.app import ConfigRecord, Context
 from typing_extensions import override
@@ -27,13 +28,23 @@ from fcl_flower.flower.identity import log
 MANIFEST = "manifest-"
 VERSIONS = 2
 """How many are kept: a round that is repeated starts from the state before it."""
+BESIDE: Final = ("asked", "copies")
+"""What is kept beside an algorithm's state, in groups whose names begin so: requests
+that are pending, and models that are known, with what rounding has left of them."""
 
 
 class Saved(NamedTuple):
-    """A payload and the round in which it was saved."""
+    """What was saved in a round.
+
+    Attributes:
+        round: in which it was saved.
+        state: of the algorithm.
+        beside: what is kept with it, by a name of `BESIDE`.
+    """
 
     round: int
-    payload: Payload
+    state: Payload
+    beside: Mapping[str, Payload] = MappingProxyType({})
 
 
 class _Entry(TypedDict):
@@ -49,47 +60,69 @@ class _Manifest(TypedDict):
     groups: dict[str, _Entry]
 
 
-def require_free(state: Payload, prefix: str, whose: str) -> None:
-    """Refuse groups of an algorithm that would pass for those kept beside them.
-
-    Args:
-        state: of the algorithm.
-        prefix: of the groups that are kept beside it.
-        whose: the state is.
-
-    Raises:
-        ContractError: a group has such a name.
-    """
-    for group in state:
-        if group.startswith(prefix):
-            raise ContractError(
-                f"{whose}: got the group {group!r}, expected a name that does not "
-                f"begin with {prefix!r}, as what is kept beside the algorithm's does"
-            )
-
-
 class StateStore(ABC):
-    """Keeps payloads, always at full precision."""
+    """Keeps states, always at full precision."""
 
-    @abstractmethod
-    def load(self, before: int) -> Saved | None:
-        """Return what was saved last, but in an earlier round than ``before``.
+    def load(self, before: int = sys.maxsize) -> Saved | None:
+        """Load what was saved last, but in an earlier round than ``before``.
 
         None where there is nothing.
         """
+        found = self._load(before)
+        if found is None:
+            return None
+        number, groups = found
+        state, beside = dict[str, Arrays](), dict[str, dict[str, Arrays]]()
+        for group, arrays in groups.items():
+            name, _, rest = group.partition("/")
+            if name in BESIDE:
+                beside.setdefault(name, {})[rest] = arrays
+            else:
+                state[group] = arrays
+        return Saved(number, state, beside)
+
+    def save(
+        self,
+        state: Payload,
+        server_round: int,
+        beside: Mapping[str, Payload] = MappingProxyType({}),
+    ) -> None:
+        """Save a state; those of this round and of later ones are dropped.
+
+        Args:
+            state: of the algorithm.
+            server_round: in which it was reached.
+            beside: what is kept with it, by a name of `BESIDE`.
+
+        Raises:
+            ContractError: a group of the state has a name of `BESIDE`.
+        """
+        for group in state:
+            if group.partition("/")[0] in BESIDE:
+                raise ContractError(
+                    f"state: got the group {group!r}, expected a name that does not "
+                    f"begin with {' or '.join(BESIDE)}, as what is kept beside it does"
+                )
+        kept = {
+            f"{name}/{group}": arrays
+            for name, groups in beside.items()
+            for group, arrays in groups.items()
+        }
+        self._save({**state, **kept}, server_round)
 
     @abstractmethod
-    def save(self, payload: Payload, server_round: int) -> None:
-        """Save a state; those of this round and of later ones are dropped."""
-
     def last(self, group: str) -> Arrays:
-        """Return a group as it was saved last, in whatever round; empty if it was not.
+        """Load a group as it was saved last, in whatever round; empty if it was not.
 
         A round that is repeated starts from the state before it, but what its first
         attempt has cost is spent.
         """
-        saved = self.load(sys.maxsize)
-        return {} if saved is None else saved.payload.get(group, {})
+
+    @abstractmethod
+    def _load(self, before: int) -> tuple[int, Payload] | None: ...
+
+    @abstractmethod
+    def _save(self, groups: Payload, server_round: int) -> None: ...
 
 
 class ContextStateStore(StateStore):
@@ -105,19 +138,22 @@ class ContextStateStore(StateStore):
         self._context = context
 
     @override
-    def load(self, before: int) -> Saved | None:
+    def last(self, group: str) -> Arrays:
+        found = self._load(sys.maxsize)
+        return {} if found is None else found[1].get(group, {})
+
+    @override
+    def _load(self, before: int) -> tuple[int, Payload] | None:
         records = self._context.state
         if MANIFEST not in records.config_records:
             return None
-        number = records.config_records[MANIFEST]["round"]
+        number = int(str(records.config_records[MANIFEST]["round"]))
         # Its own state: old adapters may take more in dense form than a peer may.
-        return Saved(
-            int(str(number)), messages.decode_payload(records, max_bytes=sys.maxsize)
-        )
+        return number, messages.decode_payload(records, max_bytes=sys.maxsize)
 
     @override
-    def save(self, payload: Payload, server_round: int) -> None:
-        records = messages.MessageEncoder().payload(payload)
+    def _save(self, groups: Payload, server_round: int) -> None:
+        records = messages.MessageEncoder().payload(groups)
         records[MANIFEST] = ConfigRecord({"round": server_round})
         self._context.state = records
 
@@ -147,10 +183,8 @@ class FolderStateStore(StateStore):
         self._loaded: dict[str, Arrays] = {}
 
     @override
-    def load(self, before: int) -> Saved | None:
-        """Return what was saved last, but in an earlier round than ``before``.
-
-        None where there is nothing.
+    def _load(self, before: int) -> tuple[int, Payload] | None:
+        """Load the last version that is whole.
 
         Raises:
             WireError: there are versions, but all are damaged. Unless ``durable`` a
@@ -177,14 +211,14 @@ class FolderStateStore(StateStore):
                 log(WARNING, "%s; trying the version before", error)
                 damage = damage or error
                 continue
-            self._entries, self._loaded = dict(found["groups"]), dict(loaded)
-            return Saved(found["round"], dict(loaded))
+            self._entries, self._loaded = found["groups"], loaded
+            return found["round"], loaded
         if damage is not None:
             raise damage
         return None
 
     @override
-    def save(self, payload: Payload, server_round: int) -> None:
+    def _save(self, groups: Payload, server_round: int) -> None:
         make_private_folder(self._folder)
         old = self._manifests()
         number = _number(old[-1]) + 1 if old else 1
@@ -192,7 +226,7 @@ class FolderStateStore(StateStore):
             group: self._entries[group]
             if self._loaded.get(group) is arrays
             else self._write(f"{number}-{place}.bin", arrays)
-            for place, (group, arrays) in enumerate(payload.items())
+            for place, (group, arrays) in enumerate(groups.items())
         }
         self._name_durably()  # once for all files, before the manifest names them
         text = json.dumps({"round": server_round, "groups": entries})
@@ -200,7 +234,7 @@ class FolderStateStore(StateStore):
             f"{MANIFEST}{number}", f"{zlib.crc32(text.encode())}\n{text}\n".encode()
         )
         self._name_durably()
-        self._entries, self._loaded = entries, dict(payload)
+        self._entries, self._loaded = entries, dict(groups)
         self._drop_old_versions(
             old, server_round, {entry["file"] for entry in entries.values()}
         )

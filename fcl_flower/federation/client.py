@@ -41,11 +41,10 @@ from fcl_flower.federation.checkpoint import (
     Saved,
     StateStore,
 )
-from fcl_flower.federation.codec import encode
-from fcl_flower.federation.copies import Replica
+from fcl_flower.federation.codec import WireFormat, encode
+from fcl_flower.federation.copies import ModelCopy
 from fcl_flower.federation.network_pool import LentNetwork
 from fcl_flower.federation.secure.client import ClientSide
-from fcl_flower.federation.wire_format import WireFormat
 from fcl_flower.models.heads import MultiHeadModel, mask_logits
 from fcl_flower.privacy.accounting import SPENT
 from fcl_flower.privacy.mechanism import is_simulated, privatize, secret_generator
@@ -251,15 +250,15 @@ class Client:
         What a round has cost that is asked for again is spent all the same, but in a
         simulation, where it brings the same noise.
         """
-        found = self.learner.init() if saved is None else Replica.without(saved.payload)
+        found = self.learner.init() if saved is None else saved.state
         spent = {} if is_simulated() else self.store.last(SPENT)
         return {**found, SPENT: spent} if spent else found
 
-    def replica(self, saved: Saved | None) -> Replica:
+    def model_copy(self, saved: Saved | None) -> ModelCopy:
         """Return the client's copies of models as they were saved with a state."""
         context = self.learner.context
-        kept = {} if saved is None else saved.payload
-        return Replica(self.wire, context.seed, context.client, kept)
+        kept = {} if saved is None else saved.beside.get("copies", {})
+        return ModelCopy(self.wire, context.seed, context.client, kept)
 
     def train(
         self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
@@ -296,7 +295,7 @@ class Client:
         size = model_bytes(self.learner, state, received)
         return Evaluation(accuracy, size, by_class)
 
-    def charged(self, state: Payload, examples: int) -> Payload:
+    def charge_privacy(self, state: Payload, examples: int) -> Payload:
         """Return what is kept beside a learner's state: what its examples have cost.
 
         That is with a round of training; nothing where examples cost nothing. A learner
@@ -319,7 +318,7 @@ class Client:
         self.epsilon = spent_epsilon(spent, privacy.delta)
         return {SPENT: spent}
 
-    def hidden(self, update: Update, received: Payload, stage: TaskStage) -> Update:
+    def add_noise(self, update: Update, received: Payload, stage: TaskStage) -> Update:
         """Return an update as it may leave the client: with noise, where that is set.
 
         Args:

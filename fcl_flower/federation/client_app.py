@@ -20,9 +20,8 @@ from fcl_flower.core.errors import (
 from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData
 from fcl_flower.federation import clients, messages
-from fcl_flower.federation.checkpoint import require_free
 from fcl_flower.federation.client import Client
-from fcl_flower.federation.copies import KEPT, CopyError
+from fcl_flower.federation.copies import CopyError
 from fcl_flower.federation.messages import encode_evaluation
 from fcl_flower.federation.secure import client as exchange
 from fcl_flower.federation.secure.client import ClientSide
@@ -128,23 +127,22 @@ def trained(message: Message, client: Client, train: Train) -> Message:
     saved = client.store.load(before=stage.round)
     if request.since > (0 if saved is None else saved.round):
         return Message(messages.state_lost(request.since), reply_to=message)
-    replica = client.replica(saved)
+    copy = client.model_copy(saved)
     try:
-        received = replica.received(message.content, MAX_RECEIVED)
+        received = copy.receive(message.content, MAX_RECEIVED)
     except CopyError as error:
         log(WARNING, "asking for the whole model: %s", error)
         return Message(messages.state_lost(request.since), reply_to=message)
     state = client.state(saved)
     data = client.data(stage)
-    spent = client.charged(state, len(data.train.y))
+    spent = client.charge_privacy(state, len(data.train.y))
     sum_of = received.pop(exchange.SUM_OF, {})
     if client.config.training.count_multiply_adds:
         train = _counted(train)
     state, learned = train(state, received, stage, data)
-    require_free(state, KEPT, type(client.learner).__name__)
-    update = client.hidden(learned, received, stage)
-    payload = replica.outgoing(update.payload, stage.round)
-    client.store.save({**state, **spent, **replica.kept()}, stage.round)
+    update = client.add_noise(learned, received, stage)
+    payload = copy.send(update.payload, stage.round)
+    client.store.save({**state, **spent}, stage.round, {"copies": copy.kept()})
     # What was sent is old by now: the client has its private state, and its update.
     own = learned.payload if client.learner.update_is_model else {}
     tested = client.evaluation(state, own, stage) if request.evaluate else None
@@ -178,7 +176,7 @@ def evaluate(message: Message, context: Context) -> Message:
     stage = messages.decode_request(message.content).stage
     client = Client(context, stage)
     saved = client.store.load(before=stage.round + 1)
-    received = client.replica(saved).received(message.content, MAX_RECEIVED)
+    received = client.model_copy(saved).receive(message.content, MAX_RECEIVED)
     found = client.evaluation(client.state(saved), received, stage)
     return Message(
         RecordDict({messages.SCORES: encode_evaluation(found)}),

@@ -240,7 +240,7 @@ class ClientRegistry:
         """
         if self._listing is None:
             self._listing = self._begin(self._grid.get_node_ids)
-        wait([self._listing], mailbox.MOMENT)
+        wait([self._listing], mailbox.POLL_TIMEOUT)
         if self._listing.done():
             said, self._listing = self._listing, None
             self._listed = frozenset(said.result())

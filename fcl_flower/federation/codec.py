@@ -33,14 +33,24 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import zstandard
 
 from fcl_flower.core.errors import ContractError, WireError
-from fcl_flower.core.types import AnyArray, Array, SparseArray, TensorSpec
+from fcl_flower.core.types import (
+    AnyArray,
+    Array,
+    SparseArray,
+    TensorSpec,
+    group_kind,
+)
+
+if TYPE_CHECKING:
+    from fcl_flower.algorithms.base import ServerStrategy
+    from fcl_flower.config.sections import FederationSection
 
 Indices: TypeAlias = npt.NDArray[np.int64]
 Bytes: TypeAlias = bytes | memoryview
@@ -565,3 +575,68 @@ def _read_only(array: Array) -> Array:
     """Return ``array`` itself, made read-only."""
     array.flags.writeable = False
     return array
+
+
+def is_matrix(tensor: AnyArray) -> bool:
+    """Return whether a tensor may be rounded to levels.
+
+    Vectors may not: they are few bytes, and variances among them must not get negative,
+    nor zero.
+    """
+    return tensor.dtype == np.float32 and len(tensor.shape) > 1
+
+
+@dataclass(frozen=True, slots=True)
+class WireFormat:
+    """What the settings of a run and its algorithm make of a tensor on its way.
+
+    float16 and bfloat16 are for all float32 tensors. A precision with a scale is for
+    those groups alone that the algorithm names, as all others are exact: sums, counts
+    and statistics.
+
+    Attributes:
+        dtype: of float32 tensors.
+        compress: by Zstandard, tensor by tensor, where that is smaller.
+        feedback: what was rounded away is added to the next difference.
+        differences: the kinds of groups that are a `model` (`algorithms.base.Group`).
+        rounded: those that are `rounded`.
+    """
+
+    dtype: WireDtype = "float32"
+    compress: bool = False
+    feedback: bool = True
+    differences: tuple[str, ...] = ()
+    rounded: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        section: "FederationSection",
+        strategy: "ServerStrategy[Any] | type[ServerStrategy[Any]]",
+    ) -> Self:
+        """Return the format of a run.
+
+        Args:
+            section: its settings.
+            strategy: the server side of its algorithm.
+        """
+        return cls(
+            section.wire_dtype,
+            section.wire_compression == "zstd",
+            section.error_feedback,
+            strategy.kinds("model"),
+            strategy.kinds("rounded"),
+        )
+
+    def precision(self, group: str) -> WireDtype:
+        """Return how float32 tensors of a group travel, if not as differences."""
+        if self.dtype in LEVELS and group_kind(group) not in self.rounded:
+            return "float32"
+        return self.dtype
+
+    def by_difference(self, group: str) -> bool:
+        """Return whether a group travels as the difference to what is known of it."""
+        return self.dtype in LEVELS and group_kind(group) in self.differences
+
+
+EXACT = WireFormat()

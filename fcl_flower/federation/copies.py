@@ -1,4 +1,4 @@
-"""The server's half: every round's change of its models, rounded once for all clients.
+"""Models that both sides know, so that only their rounded changes have to travel.
 
 The models of the server's state are those that clients have. What aggregation makes of
 them is taken up only as far as the rounded change tells it, the rest waits for the next
@@ -6,19 +6,12 @@ change (the server's half of error feedback in both directions: Tang et al.,
 DoubleSqueeze, ICML 2019). So a client that has the models of an earlier round needs
 the changes since, the same bytes as all others; who has none, or older ones than the
 changes that are kept, gets the models themselves, in float32.
-
-
-Rounding of differences, and the memory of what it has taken away.
-
-Error feedback (Seide et al., Interspeech 2014; Karimireddy et al., ICML 2019,
-https://arxiv.org/abs/1901.09847, algorithm 2): what rounding takes from one difference
-is added to the next, so that the sum of all that was sent is the sum of all that was
-wanted, up to one rounding. Without it rounding is at random, and right on average.
 """
 
 import zlib
 from collections import deque
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -28,47 +21,163 @@ from fcl_flower.core.errors import WireError
 from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import AnyArray, Array, Arrays, Payload, Request, SparseArray
 from fcl_flower.federation import messages
-from fcl_flower.federation.checkpoint import Saved, require_free
-from fcl_flower.federation.codec import Encoded, decode, encode, pack, whole_rows
-from fcl_flower.federation.messages import MessageEncoder, Tensors
-from fcl_flower.federation.wire_format import (
-    Known,
+from fcl_flower.federation.codec import (
+    Encoded,
     WireFormat,
-    added,
-    checksum,
-    entries,
+    decode,
+    encode,
     is_matrix,
-    put,
-    size,
-    values_of,
-    with_values,
+    pack,
+    whole_rows,
 )
+from fcl_flower.federation.messages import MessageEncoder, Tensors
+
+COPIES: Final = "fcl.copies"
+"""The record of a message that says of each model in it by group: the round after which
+it is this one, and its checksum."""
+CHANGE: Final = "/+"
+"""Between the name of a group and the round whose change of it a group holds."""
+ROWS: Final = "/rows"
+"""After the name of a group: which rows of it the learner gets, one bit a row."""
+RESIDUALS: Final = "rest/"
+"""What rounding has left, in a checkpoint, by group."""
+_MODEL: Final = "model/"
+_VERSIONS: Final = "versions"
 
 _LARGEST = 1e38
 """Hostile updates without a limit of their norm must not end a run."""
 
 
-class Rounding:
-    """Rounds differences of one sender."""
+@dataclass(frozen=True, slots=True)
+class ModelVersion:
+    """What a client knows of the server's models after a message.
 
-    def __init__(self, wire: WireFormat, rests: Payload) -> None:
-        """Go on with the ``rests`` of earlier rounds."""
+    Attributes:
+        version: the round after which they were these, 0 before the first.
+        models: whole, by group; those that the message is about.
+    """
+
+    version: int = 0
+    models: Payload = field(default_factory=dict)
+
+
+NO_VERSION = ModelVersion()
+
+
+def notes_of(known: ModelVersion) -> ConfigRecord:
+    """Make the record of a message that sends models as values."""
+    return ConfigRecord(
+        {g: [known.version, checksum(arrays)] for g, arrays in known.models.items()}
+    )
+
+
+def checksum(arrays: Arrays) -> int:
+    """Compute what tells two versions of a group's matrices apart: their CRC-32."""
+    found = 0
+    for name in sorted(arrays):
+        if is_matrix(arrays[name]):
+            found = zlib.crc32(np.ascontiguousarray(arrays[name]).tobytes(), found)
+    return found
+
+
+# ---- differences
+
+
+def restored(payload: Payload, known: Payload) -> Payload:
+    """Add the differences in an update to what they are of.
+
+    Args:
+        payload: decoded, from a client; not trusted.
+        known: by group, what the client was sent.
+
+    Raises:
+        WireError: a difference has another shape than what it is of.
+    """
+    found: dict[str, Arrays] = dict(payload)
+    for group in payload.keys() & known.keys():
+        arrays = dict(payload[group])
+        for name, tensor in arrays.items():
+            start = known[group].get(name)
+            if start is None or not is_matrix(tensor):
+                continue
+            if tensor.shape != start.shape:
+                raise WireError(
+                    f"{group}/{name}: a difference of shape {tensor.shape}, expected "
+                    f"{start.shape}"
+                )
+            arrays[name] = _added(start, tensor)
+        found[group] = arrays
+    return found
+
+
+def _added(start: AnyArray, difference: AnyArray) -> AnyArray:
+    """Add a difference, dense or sparse, to the entries of a dense tensor.
+
+    Both sides of the wire call this, so that they get the same bits.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):  # refused where it matters
+        values = _entries(start, difference) + _values_of(difference)
+    return _with_values(difference, values)
+
+
+def _entries(tensor: AnyArray, where: AnyArray) -> Array:
+    """Return the entries of a dense tensor that another tensor has, flat."""
+    flat = np.asarray(tensor).reshape(-1)
+    return flat[where.indices] if isinstance(where, SparseArray) else flat
+
+
+def _values_of(tensor: AnyArray) -> Array:
+    """Return the entries that a tensor has, flat."""
+    return tensor.values if isinstance(tensor, SparseArray) else tensor.reshape(-1)
+
+
+def _with_values(tensor: AnyArray, values: Array) -> AnyArray:
+    """Return a tensor with the same entries, of other values (flat)."""
+    if isinstance(tensor, SparseArray):
+        return replace(tensor, values=values)
+    return values.reshape(tensor.shape)
+
+
+def _put(tensor: AnyArray, known: AnyArray) -> Array:
+    """Return a dense tensor in which the entries of another one are replaced."""
+    if isinstance(tensor, SparseArray):
+        return tensor.overwrite(np.asarray(known))
+    return tensor
+
+
+def _matrix_bytes(arrays: Arrays) -> int:
+    return sum(_values_of(t).nbytes for t in arrays.values() if is_matrix(t))
+
+
+def _encoded_bytes(groups: Iterable[Mapping[str, Encoded]]) -> int:
+    return sum(len(made.data) for tensors in groups for made in tensors.values())
+
+
+class ErrorFeedback:
+    """Rounds the differences of one sender, and remembers what that takes away.
+
+    Error feedback (Seide et al., Interspeech 2014; Karimireddy et al., ICML 2019,
+    https://arxiv.org/abs/1901.09847, algorithm 2): what rounding takes from one
+    difference is added to the next, so that the sum of all that was sent is the sum of
+    all that was wanted, up to one rounding. Without it rounding is at random, and right
+    on average.
+    """
+
+    def __init__(self, wire: WireFormat, beside: Payload) -> None:
+        """Go on with what is left of earlier rounds, as `kept` has returned it."""
         self._wire = wire
-        self._rests = {group: dict(arrays) for group, arrays in rests.items()}
+        residuals = _below(beside, RESIDUALS)
+        self._residuals = {group: dict(arrays) for group, arrays in residuals.items()}
 
-    def rests(self, prefix: str) -> Payload:
-        """Return what rounding has left so far, under the names of its groups.
-
-        Args:
-            prefix: what comes before their names.
-        """
+    def kept(self) -> Payload:
+        """Return what rounding has left so far, for a checkpoint."""
         # Copies: a store takes a group that is the object it has saved for unchanged.
-        return {prefix + group: dict(a) for group, a in self._rests.items()}
+        return {RESIDUALS + group: dict(a) for group, a in self._residuals.items()}
 
     def difference(
         self, group: str, name: str, wanted: AnyArray, seed: int
     ) -> tuple[Encoded, AnyArray]:
-        """Return a difference as it travels, and what the receiver reads.
+        """Round a difference: to how it travels, and to what the receiver reads.
 
         Args:
             group: of the tensor.
@@ -78,37 +187,29 @@ class Rounding:
         """
         wire = self._wire
         if not wire.feedback:
-            wanted = with_values(wanted, _within_range(values_of(wanted)))
+            wanted = _with_values(wanted, _within_range(_values_of(wanted)))
             made = encode(wanted, wire.dtype, compress=wire.compress, seed=seed)
             return made, decode(made)
-        rests = self._rests.setdefault(group, {})
-        rest = np.asarray(rests.get(name, np.zeros(wanted.shape, np.float32)))
-        values = _within_range(values_of(wanted) + entries(rest, wanted))
-        made = encode(with_values(wanted, values), wire.dtype, compress=wire.compress)
+        residuals = self._residuals.setdefault(group, {})
+        rest = np.asarray(residuals.get(name, np.zeros(wanted.shape, np.float32)))
+        values = _within_range(_values_of(wanted) + _entries(rest, wanted))
+        made = encode(_with_values(wanted, values), wire.dtype, compress=wire.compress)
         read = decode(made)
-        rests[name] = put(with_values(wanted, values - values_of(read)), rest)
+        residuals[name] = _put(_with_values(wanted, values - _values_of(read)), rest)
         return made, read
 
 
 def _within_range(values: Array) -> Array:
-    """Return values of which none is so large that its scale overflows."""
+    """Bound values so that the scale of none overflows."""
     return np.nan_to_num(values, nan=0.0, posinf=_LARGEST, neginf=-_LARGEST).clip(
         -_LARGEST, _LARGEST
     )
 
 
-COPIES = "fcl.copies"
-"""The record of a message that says of each model in it by group: the round after which
-it is this one, and its checksum."""
-RESTS = "copies/rest/"
-"""What rounding has left, in a checkpoint, by group."""
-CHANGE = "/+"
-"""Between the name of a group and the round whose change of it a group holds."""
-ROWS = "/rows"
-"""After the name of a group: which rows of it the learner gets, one bit a row."""
+# ---- the server's half
 
 
-class Broadcast:
+class ModelPublisher:
     """Knows what each client has, and keeps changes as long as they are worth it.
 
     That is until they take as many bytes as the models; so this takes at most the bytes
@@ -120,57 +221,41 @@ class Broadcast:
     """
 
     def __init__(self, wire: WireFormat, seed: int) -> None:
-        """Begin without clients.
-
-        Args:
-            wire: of the run.
-            seed: of the run.
-        """
+        """Begin without clients, by the wire format and the seed of a run."""
         self.wire = wire
         self._seed = seed
         self._encoder = MessageEncoder(wire)
-        self._rounding = Rounding(wire, {})
+        self._feedback = ErrorFeedback(wire, {})
         self._version = 0
         self._first = 0
         self._changes: deque[tuple[int, Mapping[str, Mapping[str, Encoded]]]] = deque()
         self._held: dict[int, dict[str, int]] = {}
         self._checksums: dict[str, tuple[Arrays, int]] = {}
 
-    # ---- checkpoints
-
     def kept(self) -> Payload:
         """Return what a checkpoint has to keep beside the server's state."""
-        return self._rounding.rests(RESTS)
+        return self._feedback.kept()
 
-    def restore(self, saved: Saved) -> Saved:
-        """Return a checkpoint without what `kept` added, and go on from it."""
-        state, rests = dict[str, Arrays](), dict[str, Arrays]()
-        for group, arrays in saved.payload.items():
-            if group.startswith(RESTS):
-                rests[group.removeprefix(RESTS)] = arrays
-            else:
-                state[group] = arrays
-        self._rounding = Rounding(self.wire, rests)
-        self._version = self._first = saved.round
-        return Saved(saved.round, state)
+    def restore(self, version: int, beside: Payload) -> None:
+        """Go on after a round, with what was `kept` of it."""
+        self._feedback = ErrorFeedback(self.wire, beside)
+        self._version = self._first = version
 
-    # ---- rounds
-
-    def published(
-        self, before: Payload, after: Payload, version: int, known: Mapping[int, Known]
+    def publish(
+        self,
+        before: Payload,
+        after: Payload,
+        version: int,
+        known: Mapping[int, ModelVersion],
     ) -> Payload:
-        """Return the state in which models have changed as far as clients are told.
+        """Change the models as far as clients are told; return the state with them.
 
         Args:
             before: the state that clients know.
             after: what aggregation has made of it.
             version: the round.
             known: what the clients whose updates are used have in their memory now.
-
-        Raises:
-            ContractError: the state has a group of the name of what `kept` returns.
         """
-        require_free(after, RESTS, "the server's state")
         self._version = version
         for client, theirs in known.items():
             held = dict.fromkeys(theirs.models, theirs.version)
@@ -189,12 +274,10 @@ class Broadcast:
         """Note that a client has lost its memory."""
         self._held.pop(client, None)
 
-    # ---- messages
-
     def message(
         self, client: int, payload: Payload, request: Request, state: Payload
-    ) -> tuple[RecordDict, Known]:
-        """Return a message to a client, and what it will know then.
+    ) -> tuple[RecordDict, ModelVersion]:
+        """Make a message to a client, and say what it will know then.
 
         Args:
             client: whom it goes to.
@@ -215,7 +298,7 @@ class Broadcast:
             rows = _rows(arrays)
             if changes is None or rows is None:
                 continue
-            if _bytes(changes.values()) >= size(arrays):
+            if _encoded_bytes(changes.values()) >= _matrix_bytes(arrays):
                 continue
             made[group] = {n: t for n, t in arrays.items() if not is_matrix(t)}
             if rows:
@@ -225,7 +308,7 @@ class Broadcast:
         records = self._encoder.encode_request(made, request)
         if notes:
             records[COPIES] = notes
-        return records, Known(self._version, models)
+        return records, ModelVersion(self._version, models)
 
     def close_round(self) -> None:
         """Let go of the tensors that were encoded in this round."""
@@ -251,14 +334,15 @@ class Broadcast:
             change = SparseArray.of_channels(new - old, rows)
             key = zlib.crc32(f"{group}/{name}".encode())
             seed = derive(self._seed, "rounding of the broadcast", self._version, key)
-            made, read = self._rounding.difference(group, name, change, seed)
-            moved[name], changes[name] = put(added(old, read), old), made
+            made, read = self._feedback.difference(group, name, change, seed)
+            moved[name], changes[name] = _put(_added(old, read), old), made
         return moved, changes
 
     def _drop_changes(self, state: Payload) -> None:
         """Forget the oldest changes while all together are no less than the models."""
-        whole = sum(size(a) for g, a in state.items() if self.wire.by_difference(g))
-        kept = [_bytes(groups.values()) for _, groups in self._changes]
+        models = [a for group, a in state.items() if self.wire.by_difference(group)]
+        whole = sum(map(_matrix_bytes, models))
+        kept = [_encoded_bytes(groups.values()) for _, groups in self._changes]
         total = sum(kept)
         for taken in kept:
             if total < whole:
@@ -287,13 +371,6 @@ class Broadcast:
         return found
 
 
-def notes_of(known: Known) -> ConfigRecord:
-    """Return the record of a message that sends models as values."""
-    return ConfigRecord(
-        {g: [known.version, checksum(arrays)] for g, arrays in known.models.items()}
-    )
-
-
 def _rows(arrays: Arrays) -> Arrays | None:
     """Return which rows there are of each `SparseArray`, one bit a row.
 
@@ -309,26 +386,18 @@ def _rows(arrays: Arrays) -> Arrays | None:
     return found
 
 
-def _bytes(groups: Iterable[Mapping[str, Encoded]]) -> int:
-    return sum(len(made.data) for tensors in groups for made in tensors.values())
-
-
-KEPT: Final = "copies/"
-"""Of the groups of a private state that are not the learner's."""
-_MODEL: Final = f"{KEPT}model/"
-_REST: Final = f"{KEPT}rest/"
-_VERSIONS: Final = f"{KEPT}versions"
+# ---- a client's half
 
 
 class CopyError(WireError):
     """A copy is missing or is not the server's model: the client needs it whole."""
 
 
-class Replica:
-    """Copies of one client, from before a message and after it."""
+class ModelCopy:
+    """A client's copies of the server's models, from before a message and after it."""
 
     def __init__(
-        self, wire: WireFormat, seed: int, client: int, saved: Payload
+        self, wire: WireFormat, seed: int, client: int, beside: Payload
     ) -> None:
         """Take up what the client has.
 
@@ -336,20 +405,15 @@ class Replica:
             wire: of the run.
             seed: of the run.
             client: its number.
-            saved: its private state; empty if there is none.
+            beside: what was `kept` beside its private state.
         """
         self._wire = wire
         self._seed = seed
         self._client = client
-        self._models = _below(saved, _MODEL)
-        self._versions = dict(saved.get(_VERSIONS, {}))
-        self._rounding = Rounding(wire, _below(saved, _REST))
+        self._models = _below(beside, _MODEL)
+        self._versions = dict(beside.get(_VERSIONS, {}))
+        self._feedback = ErrorFeedback(wire, beside)
         self._current: dict[str, Arrays] = {}
-
-    @staticmethod
-    def without(saved: Payload) -> Payload:
-        """Return the part of a private state that is the learner's."""
-        return {g: arrays for g, arrays in saved.items() if not g.startswith(KEPT)}
 
     def kept(self) -> Payload:
         """Return what to save beside the learner's state."""
@@ -358,11 +422,11 @@ class Replica:
         return {
             _VERSIONS: self._versions,
             **{_MODEL + group: arrays for group, arrays in self._models.items()},
-            **self._rounding.rests(_REST),
+            **self._feedback.kept(),
         }
 
-    def received(self, records: RecordDict, max_bytes: int) -> dict[str, Arrays]:
-        """Return the payload of a message, its models whole; bring copies up to date.
+    def receive(self, records: RecordDict, max_bytes: int) -> dict[str, Arrays]:
+        """Read the payload of a message, its models whole; bring copies up to date.
 
         Args:
             records: of the message.
@@ -393,12 +457,15 @@ class Replica:
             self._versions[group] = np.asarray(version)
         return payload
 
-    def outgoing(self, payload: Payload, number: int) -> Mapping[str, Tensors]:
-        """Return an update's tensors as they travel.
+    def send(self, payload: Payload, number: int) -> Mapping[str, Tensors]:
+        """Turn an update's models into the rounded differences to the copies.
 
         Args:
             payload: of the update.
             number: of the round, in the client's own count.
+
+        Raises:
+            WireError: training has diverged; no level can tell the server.
         """
         made: dict[str, Tensors] = dict(payload)
         for group in payload.keys() & self._current.keys():
@@ -421,7 +488,7 @@ class Replica:
                 if tensor.nnz < tensor.size:
                     raise CopyError(f"{group}/{name}: there is no copy of the rest")
                 start = tensor.to_dense()
-            model[name] = tensor if start is None else put(tensor, start)
+            model[name] = tensor if start is None else _put(tensor, start)
         return model
 
     def _moved(
@@ -437,23 +504,18 @@ class Replica:
             for name, change in changes[version].items():
                 if name not in moved:
                     raise CopyError(f"{group}/{name}: there is no copy to be changed")
-                moved[name] = put(added(moved[name], change), moved[name])
+                moved[name] = _put(_added(moved[name], change), moved[name])
         return moved
 
     def _difference(
         self, group: str, name: str, tensor: AnyArray, known: AnyArray, number: int
     ) -> Encoded:
-        """Return what an update changes in a tensor.
-
-        Raises:
-            WireError: training has diverged; no level can tell the server.
-        """
-        wanted = with_values(tensor, values_of(tensor) - entries(known, tensor))
-        if not np.isfinite(values_of(wanted)).all():
+        wanted = _with_values(tensor, _values_of(tensor) - _entries(known, tensor))
+        if not np.isfinite(_values_of(wanted)).all():
             raise WireError(f"{group}/{name}: holds NaN or infinite values")
         key = zlib.crc32(f"{group}/{name}".encode())
         seed = derive(self._seed, "rounding", self._client, number, key)
-        return self._rounding.difference(group, name, wanted, seed)[0]
+        return self._feedback.difference(group, name, wanted, seed)[0]
 
 
 def _part(tensor: AnyArray, rows: AnyArray) -> SparseArray:
@@ -463,10 +525,10 @@ def _part(tensor: AnyArray, rows: AnyArray) -> SparseArray:
     return SparseArray.of_channels(dense, np.flatnonzero(marks))
 
 
-def _below(saved: Payload, prefix: str) -> dict[str, Arrays]:
+def _below(groups: Payload, prefix: str) -> dict[str, Arrays]:
     return {
         group.removeprefix(prefix): arrays
-        for group, arrays in saved.items()
+        for group, arrays in groups.items()
         if group.startswith(prefix)
     }
 

@@ -1,6 +1,5 @@
 """Take out of a run what a client has contributed, as if it had never come."""
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from fcl_flower.core.errors import refuse
 from fcl_flower.core.files import lock_folder
 from fcl_flower.core.types import Payload, TaskStage
 from fcl_flower.federation.checkpoint import FolderStateStore
-from fcl_flower.federation.in_flight import CheckpointStore
+from fcl_flower.federation.pending_requests import PendingRequests
 from fcl_flower.results.run_folder import CHECKPOINT
 from fcl_flower.setup import build
 from fcl_flower.setup.resolve import resolve
@@ -65,18 +64,18 @@ def forget(folder: Path, client: int, task: int | None = None) -> Forgotten:
     strategy = build.build_strategy(run)
     store = FolderStateStore(folder / CHECKPOINT)
     with lock_folder(folder, "folder"):
-        checkpoint = CheckpointStore(store)
-        saved = checkpoint.load(before=sys.maxsize)
+        saved = store.load()
         if saved is None:
             expected = "that of a run that has finished a round"
             raise refuse("folder", str(folder), expected)
-        left = strategy.forget(saved.payload, client, task)
-        kept = checkpoint.in_flight
-        if kept is not None:  # what was sent is of the state before
-            checkpoint.in_flight = kept.without_questions(kept.notes)
-        checkpoint.save(left, saved.round)
+        left = strategy.forget(saved.state, client, task)
+        beside = dict(saved.beside)
+        if "asked" in beside:  # what was sent is of the state before
+            pending = PendingRequests.from_payload(beside["asked"])
+            beside["asked"] = pending.without(pending.progress).to_payload()
+        store.save(left, saved.round, beside)
         store.drop_earlier()
-    before, after = (_described(strategy, s) for s in (saved.payload, left))
+    before, after = (_described(strategy, s) for s in (saved.state, left))
     return Forgotten(saved.round, before, after)
 
 

@@ -21,16 +21,16 @@ from fcl_flower.flower.transport import (
     is_remote,
 )
 
-SOONEST = 0.02
-LATEST = 1.0
+MIN_PAUSE = 0.02
+MAX_PAUSE = 1.0
 UNAVAILABLE = 5
 """Flower's code for a node that no longer gives a sign of life."""
 PATIENCE = 0.05
 """A share of what one has waited already: looking costs little, and delays little."""
 LATE = 1000
 """Our code, beside Flower's, for a reply that was not waited for any longer."""
-GRACE = 10.0
-MOMENT = 0.25
+TTL_MARGIN = 10.0
+POLL_TIMEOUT = 0.25
 """What a look at the answers may take; one that takes longer goes on by itself."""
 PUSH_SECONDS = 60.0
 """What it may take to hand messages to Flower, beside the time for their bytes."""
@@ -39,7 +39,7 @@ SLOWEST = 2**20
 MAX_REASON = 300
 
 
-Closing: TypeAlias = Callable[[Iterable[float], int], float]
+Deadline: TypeAlias = Callable[[Iterable[float], int], float]
 """From the seconds after which there was each answer so far, and how many there may
 still be with these, to when the others are no longer waited for. A failure is no
 answer."""
@@ -107,7 +107,7 @@ class Mailbox:
         """Send messages; a client no longer finds them when we have given them up."""
         asked = list(messages)
         for message in asked:
-            message.metadata.ttl = self._timeout + GRACE
+            message.metadata.ttl = self._timeout + TTL_MARGIN
         until = time.monotonic() + min(self._timeout, _push_seconds(asked))
         call = self._begin(self._grid.push_messages, asked)
         self._pushes.append(_Push(asked, call, until))
@@ -182,12 +182,12 @@ class Mailbox:
         for question in questions:
             if question.look is None:
                 question.look = self._begin(_pull, self._grid, question.message)
-        wait((q.look for q in questions if q.look), MOMENT)
+        wait((q.look for q in questions if q.look), POLL_TIMEOUT)
 
     def pause(self) -> None:
         """Wait a moment: longer, the longer nothing has come."""
         quiet = time.monotonic() - self._quiet_since
-        time.sleep(min(max(SOONEST, PATIENCE * quiet), LATEST))
+        time.sleep(min(max(MIN_PAUSE, PATIENCE * quiet), MAX_PAUSE))
 
 
 def send_and_wait(
@@ -209,7 +209,7 @@ def wait_for_all(times: Iterable[float], asked: int) -> float:
 
 
 def ask(
-    box: Mailbox, messages: Iterable[Message], closes_at: Closing
+    box: Mailbox, messages: Iterable[Message], closes_at: Deadline
 ) -> Iterator[Message]:
     """Send all messages; yield one answer to each, as they come.
 

@@ -27,8 +27,17 @@ from fcl_flower.core.types import (
     TensorSpec,
     Update,
 )
-from fcl_flower.federation.codec import LEVELS, Encoded, WireDtype, decode, encode, spec
-from fcl_flower.federation.wire_format import EXACT, WireFormat, is_matrix
+from fcl_flower.federation.codec import (
+    EXACT,
+    LEVELS,
+    Encoded,
+    WireDtype,
+    WireFormat,
+    decode,
+    encode,
+    is_matrix,
+    spec,
+)
 
 BY_CLASS = ("right", "tested", "answered")
 """Names of the counts of `Evaluation.by_class`, each for all tasks in a row."""
@@ -182,27 +191,27 @@ def evaluate_metrics(scores: Mapping[int, Evaluation]) -> MetricRecord:
     return MetricRecord({"accuracy": sum(means) / len(means), **by_task})
 
 
-_WITHIN_PROCESS = ContextVar("within_process", default=False)
+_ZERO_COPY = ContextVar("zero_copy", default=False)
 
 
 @contextmanager
-def within_process() -> Iterator[None]:
+def zero_copy() -> Iterator[None]:
     """Say for a while that no message leaves this process."""
-    before = _WITHIN_PROCESS.set(True)
+    before = _ZERO_COPY.set(True)
     try:
         yield
     finally:
-        _WITHIN_PROCESS.reset(before)
+        _ZERO_COPY.reset(before)
 
 
-def may_share(tensor: AnyArray) -> bool:
+def can_alias(tensor: AnyArray) -> bool:
     """Return whether a message may hold a tensor's memory in place of a copy.
 
     Nothing changes an array once it is in a payload, but what it is a view of may be
     changed: the weights of a network that goes on learning. So it has to be the whole
     of what NumPy, or a message before, has allocated.
     """
-    if not _WITHIN_PROCESS.get() or isinstance(tensor, SparseArray):
+    if not _ZERO_COPY.get() or isinstance(tensor, SparseArray):
         return False
     owner: object = tensor
     while isinstance(owner, np.ndarray) and owner.base is not None:
@@ -299,7 +308,7 @@ class MessageEncoder:
             if not isinstance(made, Encoded):
                 if precision in LEVELS and not is_matrix(made):
                     precision = "float32"
-                copy = not may_share(made)
+                copy = not can_alias(made)
                 made = encode(made, precision, compress=self._wire.compress, copy=copy)
             array = FlowerArray(
                 dtype=made.dtype, shape=made.shape, stype=made.form, data=b""

@@ -69,7 +69,7 @@ def next_round(found: Lateness) -> int:
     return found.round + 1 + pause
 
 
-def resting(
+def backing_off(
     lateness: Mapping[int, Lateness], server_round: int, clients: Iterable[int]
 ) -> dict[int, str]:
     """Return why some of the clients are not asked in a round.
@@ -87,7 +87,7 @@ def resting(
     }
 
 
-def free_at(
+def next_free_time(
     lateness: Mapping[int, Lateness], now: float, clients: Iterable[int], least: int
 ) -> float:
     """Return when ``least`` of the clients are not busy, or all: now, if they are not.
@@ -116,7 +116,7 @@ def busy(
     return {c for c in clients if c in lateness and now < lateness[c].busy_until}
 
 
-class Streams:
+class ClientStages:
     """What the server knows of each client's own rounds and tasks.
 
     Attributes:

@@ -19,12 +19,11 @@ from fcl_flower.core.types import Arrays
 from fcl_flower.data.scenarios.registry import Scenario
 from fcl_flower.federation.checkpoint import FolderStateStore
 from fcl_flower.federation.clients import ClientRegistry
-from fcl_flower.federation.in_flight import CheckpointStore
+from fcl_flower.federation.codec import WireFormat
 from fcl_flower.federation.messages import from_array_record
 from fcl_flower.federation.pacing import Quorum
-from fcl_flower.federation.secure.server import Channel, SecureSum
+from fcl_flower.federation.secure.server import Channel, SecureAggregationStrategy
 from fcl_flower.federation.server import Server
-from fcl_flower.federation.wire_format import WireFormat
 from fcl_flower.flower.identity import log
 from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.privacy.ledger import Ledger
@@ -47,8 +46,9 @@ class FederatedRun:
         schedule: maps rounds to tasks and participants.
         clock: simulated durations, if there are any.
         lateness: of the clients whose last update was late, as the record has it.
-        checkpoint: where the server keeps its state.
         registry: maps clients to nodes.
+        config: of the run, with nothing left open.
+        timeout: seconds to wait for clients and for their replies.
         ledger: what clients' data have cost; None where they are no privacy unit.
         agree_on_masks: called with the participants before each attempt at a round;
             returns why some of them are left out.
@@ -58,8 +58,9 @@ class FederatedRun:
     schedule: Schedule
     clock: SimulatedClock
     lateness: Mapping[int, Lateness]
-    checkpoint: CheckpointStore
     registry: ClientRegistry
+    config: RunConfig
+    timeout: float
     ledger: Ledger | None = None
     agree_on_masks: Callable[[Sequence[int]], Mapping[int, str]] = lambda clients: {}
 
@@ -77,7 +78,7 @@ def prepare(
     Args:
         config: of the run.
         grid: connects to the nodes.
-        initial_arrays: see `FederatedStrategy.start`.
+        initial_arrays: see `FlowerStrategy.start`.
         num_rounds: likewise.
         timeout: seconds to wait for the clients.
         stack: keeps other processes out of the run's folder, and metrics open, until it
@@ -108,7 +109,7 @@ def prepare(
     strategy = build.build_strategy(resolved, network)
     secure = None
     if config.federation.secure_aggregation:
-        strategy = secure = SecureSum(strategy, config.federation)
+        strategy = secure = SecureAggregationStrategy(strategy, config.federation)
     words = build.build_word_vectors(resolved)
     remarks = {} if words is None else {"word vectors": words.origin}
     remarks |= resolved.params.remarks(network.classes, clients)
@@ -134,12 +135,11 @@ def prepare(
         classes=network.classes if config.federation.per_class else 0,
         class_names=_class_names(config, scenario, network),
     )
-    checkpoint = CheckpointStore(FolderStateStore(folder / CHECKPOINT))
     server = Server(
         strategy,
         registry,
         recorder,
-        checkpoint,
+        FolderStateStore(folder / CHECKPOINT),
         wire=WireFormat.of(config.federation, strategy),
         max_update_norm=config.federation.max_update_norm,
         evaluates_updates=_evaluates_updates(resolved),
@@ -159,7 +159,14 @@ def prepare(
     clock = SimulatedClock(config.asynchronous.durations, recorder.record.clock)
     schedule = build.build_schedule(resolved, scenario)
     run = FederatedRun(
-        server, schedule, clock, recorder.record.lateness, checkpoint, registry, ledger
+        server,
+        schedule,
+        clock,
+        recorder.record.lateness,
+        registry,
+        config,
+        timeout,
+        ledger,
     )
     if secure is None:
         return run

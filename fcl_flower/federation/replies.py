@@ -33,8 +33,9 @@ from fcl_flower.core.types import (
 from fcl_flower.federation import byte_counts, mailbox, messages
 from fcl_flower.federation.clients import ClientRegistry
 from fcl_flower.federation.codec import decode, encode
+from fcl_flower.federation.copies import NO_VERSION, ModelVersion, restored
 from fcl_flower.federation.messages import decode_evaluation
-from fcl_flower.federation.wire_format import NOTHING, Known, restored
+from fcl_flower.federation.pending_requests import PendingRequest
 from fcl_flower.flower.identity import log
 
 QUERY = f"{MessageType.QUERY}.survey"
@@ -47,8 +48,8 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What a client was asked to train.
+class Expectation:
+    """What the update of a client, or its answer to a query, has to fit.
 
     Attributes:
         stage: where it stands, in the server's count of rounds.
@@ -60,11 +61,11 @@ class Asked:
     stage: TaskStage
     client_stage: TaskStage
     tasks: int = 0
-    known: Known = NOTHING
+    known: ModelVersion = NO_VERSION
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
+class Replies:
     """What replies hold, by ascending client.
 
     Attributes:
@@ -128,36 +129,37 @@ class ReplyReader:
         self._registry = registry
         self._checks = checks
         self._max_update_norm = max_update_norm
-        self._asked: dict[int, Asked] = {}
+        self._expected: dict[int, Expectation] = {}
         self._tasks: dict[int, int] = {}
 
-    def expect_update(self, client: int, asked: Asked) -> None:
-        """Note what a client is asked to train."""
-        self._asked[client] = asked
+    def expect(self, client: int, request: PendingRequest) -> None:
+        """Note what a client is asked; replies are held against it."""
+        if request.message_type == MessageType.EVALUATE:
+            self._tasks[client] = request.tasks
+        else:
+            self._expected[client] = Expectation(
+                request.stage, request.request.stage, request.tasks, request.known
+            )
 
-    def expect_scores(self, client: int, tasks: int) -> None:
-        """Note how many accuracies a client is asked for in a message of its own."""
-        self._tasks[client] = tasks
-
-    def asked(self, client: int) -> Asked:
-        """Return what a client was asked to train last."""
-        return self._asked[client]
+    def expected(self, client: int) -> Expectation:
+        """Return what was expected last of a client's update."""
+        return self._expected[client]
 
     def read(
         self,
         replies: Iterable[Message],
         state: Payload,
-        keep: Callable[[Update], Update],
-    ) -> Received:
+        store: Callable[[Update], Update],
+    ) -> Replies:
         """Return what replies hold, at most one of each client.
 
         Args:
             replies: to messages of one type or of several; none is held once it was
                 read.
             state: the server's, which updates have to fit.
-            keep: says what is held of an update that may be aggregated.
+            store: says what is held of an update that may be aggregated.
         """
-        found, nominal = Received(), 0
+        found, nominal = Replies(), 0
         lost = set[int]()
         checks = self._max_update_norm and not adds_up(self._strategy)
         base_norm = update_checks.base_norm(state) if checks else 0.0
@@ -191,7 +193,7 @@ class ReplyReader:
                 # Not by group kind: a peer may name its groups as it likes.
                 traffic = Counter({UNUSED: traffic.total()})
             found.traffic.update(traffic)
-            if client in found.updates and (tasks := self._asked[client].tasks):
+            if client in found.updates and (tasks := self._expected[client].tasks):
                 try:
                     found.scores[client] = self._scores(client, records, tasks)
                 except Exception as error:
@@ -199,8 +201,8 @@ class ReplyReader:
             if client in found.updates:
                 update = found.updates[client]
                 nominal += byte_counts.nominal_bytes(update.payload)
-                found.updates[client] = keep(update)
-        return Received(
+                found.updates[client] = store(update)
+        return Replies(
             _by_client(found.updates),
             _by_client(found.scores),
             _by_client(found.query_replies),
@@ -225,18 +227,18 @@ class ReplyReader:
         Raises:
             WireError: it must not be.
         """
-        asked = self._asked[client]
-        update = messages.decode_update(records, asked.client_stage)
+        expected = self._expected[client]
+        update = messages.decode_update(records, expected.client_stage)
         self._checks.check_metrics(update.metrics)
         # Shapes first: a few bytes may claim tensors whose values take long to read,
         # and memory to decode.
         self._strategy.check_update(state, update)
-        payload = restored(messages.decoded(update.payload), asked.known.models)
+        payload = restored(messages.decoded(update.payload), expected.known.models)
         update = replace(update, payload=payload)
         update_checks.finite(update.payload)
         if base_norm:
             update_checks.norm(update.payload, base_norm, self._max_update_norm)
-        return replace(update, stage=asked.stage)
+        return replace(update, stage=expected.stage)
 
     def _scores(self, client: int, records: RecordDict, tasks: int) -> Evaluation:
         """Return scores that may be recorded.
@@ -278,8 +280,8 @@ IN_MEMORY = 2**28
 """Bytes of a round's updates that stay in memory: a usual round touches no disk."""
 
 
-class Spool:
-    """Keeps updates for as long as somebody holds what `keep` returned.
+class UpdateBuffer:
+    """Keeps updates for as long as somebody holds what `store` returned.
 
     The file has no name, its owner alone can read it, and it vanishes with the last
     update in it, or with the process.
@@ -298,13 +300,13 @@ class Spool:
         self._file: _File | None = None
 
     @classmethod
-    def of(cls, strategy: ServerStrategy[Any], folder: Path) -> "Spool":
-        """Return one for what a strategy averages; see `Spool`."""
+    def of(cls, strategy: ServerStrategy[Any], folder: Path) -> "UpdateBuffer":
+        """Return one for what a strategy averages; see `UpdateBuffer`."""
         # What holds updates against each other looks at each many times.
         whole = strategy.aggregation.compares
         return cls(folder, () if whole else strategy.kinds("mean"))
 
-    def keep(self, update: Update) -> Update:
+    def store(self, update: Update) -> Update:
         """Return the same update, of which groups may lie in the file from now on.
 
         Each of their tensors is read whenever it is looked at, and held by nobody.

@@ -1,9 +1,9 @@
 """The server's side of every message, and the only writer of the server's state."""
 
-import sys
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from logging import INFO, WARNING
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -25,14 +25,22 @@ from fcl_flower.core.types import (
 from fcl_flower.federation import byte_counts
 from fcl_flower.federation.checkpoint import StateStore
 from fcl_flower.federation.clients import ClientRegistry
-from fcl_flower.federation.copies import Broadcast
-from fcl_flower.federation.in_flight import Question
-from fcl_flower.federation.pacing import Streams
-from fcl_flower.federation.replies import QUERY, Asked, Received, ReplyReader, Spool
-from fcl_flower.federation.wire_format import EXACT, NOTHING, Known, WireFormat
+from fcl_flower.federation.codec import EXACT, WireFormat
+from fcl_flower.federation.copies import ModelPublisher
+from fcl_flower.federation.pacing import ClientStages
+from fcl_flower.federation.pending_requests import PendingRequest, PendingRequests
+from fcl_flower.federation.replies import QUERY, Replies, ReplyReader, UpdateBuffer
 from fcl_flower.flower.identity import log
 from fcl_flower.results.events import Evaluated, EvaluatedBefore, Traffic, Trained
 from fcl_flower.results.recorder import Recorder
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A message to a client, and what it was made of."""
+
+    message: Message
+    request: PendingRequest
 
 
 class Server:
@@ -40,7 +48,11 @@ class Server:
 
     A reply that fails, comes late or must not be used is left out, by client and with
     a reason; it never ends a run. Rounds are counted from 1; in an asynchronous run a
-    round is one update. `traffic` is of this round, `made_of` of the last message.
+    round is one update.
+
+    Attributes:
+        traffic: of the round under way.
+        pending: what clients had not answered when a resumed run was ended.
     """
 
     def __init__(
@@ -71,14 +83,14 @@ class Server:
         self._registry = registry
         self._recorder = recorder
         self._store = store
-        self._broadcast = Broadcast(wire, strategy.context.seed)
+        self._publisher = ModelPublisher(wire, strategy.context.seed)
         self._state: Payload = {}
         self._done = 0
-        self.traffic = Traffic()
         self._nominal = byte_counts.NominalBytes()
-        self.made_of: tuple[Payload, Known] = {}, NOTHING
         self._reader = ReplyReader(strategy, registry, recorder, max_update_norm)
-        self._streams = Streams()
+        self._stages = ClientStages()
+        self.traffic = Traffic()
+        self.pending: PendingRequests | None = None
 
     def begin(self, model: Arrays) -> None:
         """Start from the initial shared tensors."""
@@ -86,67 +98,70 @@ class Server:
         self._state = self._strategy.init(model)
 
     def resume(self) -> bool:
-        """Continue after the last finished round; return whether there is one.
+        """Continue after the last finished round, if there is one.
 
         Raises:
             WireError: the checkpoint or the journal is damaged.
         """
-        saved = self._store.load(before=sys.maxsize)
+        saved = self._store.load()
         if saved is None:
             return False
-        self._done, self._state = self._broadcast.restore(saved)
+        self._done, self._state = saved.round, saved.state
+        self._publisher.restore(saved.round, saved.beside.get("copies", {}))
+        if pending := saved.beside.get("asked"):
+            self.pending = PendingRequests.from_payload(pending)
         for record in self._recorder.restore(self._done):
-            self._streams.restore(record.state_lost, record.stages)
+            self._stages.restore(record.state_lost, record.stages)
         return True
 
     # ---- what may be read
 
     @property
     def state(self) -> Payload:
-        """Return the algorithm's state, which must not be changed in place."""
+        """The algorithm's state, which must not be changed in place."""
         return self._state
 
     @property
     def done(self) -> int:
-        """Return the last finished round, 0 before the first."""
+        """Last finished round; 0 before the first."""
         return self._done
 
     @property
     def clients(self) -> tuple[int, ...]:
-        """Return the clients that are connected, ascending."""
+        """Clients that are connected, ascending."""
         return self._registry.clients
 
     @property
     def predicts_locally(self) -> bool:
-        """Return whether clients predict with their private state alone."""
+        """Whether clients predict with their private state alone."""
         return self._strategy.predicts_locally
 
     @property
     def evaluates_after_training(self) -> bool:
-        """Return whether clients are tested in the reply that holds their update."""
+        """Whether clients are tested in the reply that holds their update."""
         return self._strategy.predicts_locally or self._evaluates_updates
 
     @property
     def global_model(self) -> Arrays | None:
-        """Return the tensors of the one model of all clients, None if there is none."""
+        """Tensors of the one model of all clients; None if there is none."""
         if self._strategy.predicts_locally or self._state.keys() != {"base"}:
             return None
         return self._state["base"]
 
     def last_round(self, client: int) -> int:
         """Return a client's last aggregated round in its own count; 0 for none."""
-        return self._streams.last_round(client)
+        return self._stages.last_round(client)
 
     def stage_for(self, client: int, stage: TaskStage) -> TaskStage:
-        """Return a stage that starts its task if no update of it was aggregated yet."""
-        return self._streams.stage_for(client, stage)
+        """Let a stage start its task if no update of it was aggregated yet."""
+        return self._stages.stage_for(client, stage)
 
     def client(self, reply: Message) -> int:
         """Return the client that a message was sent to, from the reply to it."""
         return self._registry.client(reply.metadata.src_node_id)
 
     def refresh_clients(self) -> tuple[int, ...]:
-        """Update and return the clients that are connected, ascending."""
+        """Look who is connected; return them, ascending."""
         self._registry.refresh()
         return self._registry.clients
 
@@ -154,8 +169,8 @@ class Server:
 
     def query_request(
         self, client: int, stage: TaskStage, client_stage: TaskStage | None = None
-    ) -> Message | None:
-        """Return the algorithm's query before a task, None if it has none.
+    ) -> Sent | None:
+        """Ask the algorithm's query before a task; None if it has none.
 
         Args:
             client: a connected client.
@@ -164,12 +179,10 @@ class Server:
         """
         if not isinstance(self._strategy, ServerQueries):
             return None
-        question = self._strategy.configure_query(self._state, stage, client)
-        if question is None:
+        payload = self._strategy.configure_query(self._state, stage, client)
+        if payload is None:
             return None
-        asked = Asked(stage, client_stage or stage)
-        self._reader.expect_update(client, asked)
-        return self._message(client, QUERY, question, Request(asked.client_stage))
+        return self._send(client, QUERY, payload, Request(client_stage or stage), stage)
 
     def train_request(
         self,
@@ -178,8 +191,8 @@ class Server:
         *,
         tasks: int = 0,
         client_stage: TaskStage | None = None,
-    ) -> Message:
-        """Return the message that makes a client train.
+    ) -> Sent:
+        """Ask a client to train.
 
         Args:
             client: a connected client.
@@ -187,49 +200,62 @@ class Server:
             tasks: how many test accuracies shall come with the update; 0 for none.
             client_stage: the same in the client's own count, if that differs.
         """
-        own = client_stage or stage
         payload = self._strategy.configure_train(self._state, stage, client)
         self.traffic.nominal_down += self._nominal.of(payload)
-        request = Request(own, self.last_round(client), tasks > 0)
-        message = self._message(client, MessageType.TRAIN, payload, request)
-        self._reader.expect_update(client, Asked(stage, own, tasks, self.made_of[1]))
-        return message
+        request = Request(client_stage or stage, self.last_round(client), tasks > 0)
+        return self._send(client, MessageType.TRAIN, payload, request, stage, tasks)
 
-    def evaluate_request(self, client: int, stage: TaskStage, tasks: int) -> Message:
-        """Return the message that makes a client score its model.
+    def evaluate_request(self, client: int, stage: TaskStage, tasks: int) -> Sent:
+        """Ask a client to score its model.
 
         Args:
             client: a connected client.
             stage: of the client, in its own count of rounds.
             tasks: how many accuracies there have to be.
         """
-        self._reader.expect_scores(client, tasks)
         payload: Payload = {}
         if not self.predicts_locally:
             payload = self._strategy.configure_evaluate(self._state, stage, client)
-        return self._message(client, MessageType.EVALUATE, payload, Request(stage))
+        kind = MessageType.EVALUATE
+        return self._send(client, kind, payload, Request(stage), stage, tasks)
 
-    def ask_again(self, client: int, question: Question) -> Message:
-        """Return a message of before the run was ended; its bytes were counted then."""
-        question.announce(client, self._reader)
-        return question.message(self._registry.node(client), self._broadcast.wire)
+    def ask_again(self, client: int, request: PendingRequest) -> Message:
+        """Repeat a message of before the run was ended; its bytes were counted then."""
+        self._reader.expect(client, request)
+        return request.message(self._registry.node(client), self._publisher.wire)
+
+    def _send(
+        self,
+        client: int,
+        kind: str,
+        payload: Payload,
+        request: Request,
+        stage: TaskStage,
+        tasks: int = 0,
+    ) -> Sent:
+        records, known = self._publisher.message(client, payload, request, self._state)
+        self.traffic.down += byte_counts.traffic(records)
+        made = PendingRequest(kind, stage, tasks, request, payload, known)
+        self._reader.expect(client, made)
+        node = self._registry.node(client)
+        return Sent(Message(records, dst_node_id=node, message_type=kind), made)
 
     # ---- replies
 
-    def receive(self, replies: Iterable[Message]) -> Received:
+    def receive(self, replies: Iterable[Message]) -> Replies:
         """Decode, check and count replies, at most one of each client.
 
         A client that reports the loss of its private state counts from now on as one
         that has never trained.
         """
-        spool = Spool.of(self._strategy, self._recorder.folder)
-        received = self._reader.read(replies, self._state, spool.keep)
+        buffer = UpdateBuffer.of(self._strategy, self._recorder.folder)
+        received = self._reader.read(replies, self._state, buffer.store)
         self.traffic.up += received.traffic
         self.traffic.nominal_up += received.nominal_bytes
         for client in sorted(received.state_lost):
             self._state = self._strategy.on_state_lost(self._state, client)
-            self._streams.forget(client)
-            self._broadcast.forget(client)
+            self._stages.forget(client)
+            self._publisher.forget(client)
         return received
 
     # ---- the state
@@ -237,7 +263,7 @@ class Server:
     def aggregate_query(self, replies: Mapping[int, Payload]) -> None:
         """Let the algorithm use the answers to its queries, task by task."""
         assert isinstance(self._strategy, ServerQueries)  # replies come to queries
-        stages = {client: self._reader.asked(client).stage for client in replies}
+        stages = {client: self._reader.expected(client).stage for client in replies}
         for task in sorted({stage.task for stage in stages.values()}):
             found = {c: reply for c, reply in replies.items() if stages[c].task == task}
             stage = replace(stages[next(iter(found))], round=self._done + 1)
@@ -258,8 +284,8 @@ class Server:
         after = strategy.aggregate_train(before, stage, counted)
         if weight != 1.0:
             after = interpolate(before, after, weight, strategy.kinds("mean"))
-        known = {client: self._reader.asked(client).known for client in updates}
-        self._state = self._broadcast.published(before, after, stage.round, known)
+        known = {client: self._reader.expected(client).known for client in updates}
+        self._state = self._publisher.publish(before, after, stage.round, known)
 
     # ---- the record
 
@@ -289,7 +315,8 @@ class Server:
         updates: Mapping[int, Update],
         failures: Mapping[int, str],
         timing: Mapping[str, float],
-        late: Mapping[int, float] = {},
+        late: Mapping[int, float] = MappingProxyType({}),
+        pending: PendingRequests | None = None,
     ) -> None:
         """Record a round whose updates are aggregated, and save a checkpoint.
 
@@ -299,9 +326,11 @@ class Server:
             failures: why an update or an evaluation is missing, by client.
             timing: see `Trained`.
             late: see `Trained`.
+            pending: what other clients have not answered, for the checkpoint.
         """
         self._done = stage.round
-        stages = {client: self._reader.asked(client).client_stage for client in updates}
+        expected = {client: self._reader.expected(client) for client in updates}
+        stages = {client: found.client_stage for client, found in expected.items()}
         self._recorder.add(
             Trained(
                 round=self._done,
@@ -313,14 +342,17 @@ class Server:
                 stages=stages,
                 timing=dict(timing),
                 late=dict(late),
-                state_lost=sorted(self._streams.state_lost),
+                state_lost=sorted(self._stages.state_lost),
             )
         )
-        self._store.save({**self._state, **self._broadcast.kept()}, self._done)
-        self._streams.note(stages)
+        beside = {"copies": self._publisher.kept()}
+        if pending is not None:
+            beside["asked"] = pending.to_payload()
+        self._store.save(self._state, self._done, beside)
+        self._stages.note(stages)
         self.traffic = Traffic()
         self._nominal = byte_counts.NominalBytes()
-        self._broadcast.close_round()
+        self._publisher.close_round()
 
     def note_given_up(self, reasons: Mapping[int, str]) -> None:
         """Note why clients were given up, which may be after the last round."""
@@ -360,12 +392,3 @@ class Server:
             for client, update in updates.items()
         }
         return self._strategy.diagnostics(self._state, stage, metrics)
-
-    def _message(
-        self, client: int, message_type: str, payload: Payload, request: Request
-    ) -> Message:
-        records, known = self._broadcast.message(client, payload, request, self._state)
-        self.made_of = payload, known
-        self.traffic.down += byte_counts.traffic(records)
-        node = self._registry.node(client)
-        return Message(records, dst_node_id=node, message_type=message_type)

@@ -30,7 +30,7 @@ from fcl_flower.config.sections import Attack
 from fcl_flower.federation.client import Client, forget_runs
 from fcl_flower.federation.client_app import app as client_app
 from fcl_flower.federation.client_app import trained
-from fcl_flower.federation.messages import decode_request, within_process
+from fcl_flower.federation.messages import decode_request, zero_copy
 from fcl_flower.federation.server_app import main as run_server
 from fcl_flower.flower.identity import (
     RUN_ID,
@@ -333,7 +333,7 @@ def _prepare(log_file: Path | None) -> None:
     """Make a process one of the pool."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who wants the pool ends it
     log = log_to(log_file, mode="a")
-    for context in (simulated(), within_process(), flower_identity(), log):
+    for context in (simulated(), zero_copy(), flower_identity(), log):
         _FOR_LIFE.enter_context(context)
 
 
@@ -446,7 +446,7 @@ def run_apps(grid: Grid, config: RunConfig) -> None:
         _same_threads(),
         limited_threads(algorithm(config.strategy.name), config.training.threads),
         _own_parts(),
-        within_process(),
+        zero_copy(),
     ):
         run_server(grid, context)
 

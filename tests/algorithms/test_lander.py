@@ -296,7 +296,7 @@ def test_the_samples_hold_forgetting_back_and_are_counted(tmp_path, encoder):
     nominal = 2 * (96 * (64 + 5 * 4 + 16 * 4) + 2 * 10 * 16 * 4)
     assert nominal < found["bytes_by_kind"]["down"]["memory"] < nominal + 6000
     for context in grid.contexts.values():
-        kept = ContextStateStore(context).load(before=99).payload
+        kept = ContextStateStore(context).load(before=99).state
         assert kept[SAMPLES]["features"].shape == (96, 16)
         assert kept[ANCHORS]["anchors"].shape == (10, 16)
     assert not any(row["failed"] for row in rounds_of(tmp_path / "with"))

@@ -24,7 +24,7 @@ def test_forgotten_from_the_command_line(tmp_path, fcl):
     files = sorted((tmp_path / "run" / "checkpoint").iterdir())
     assert sum(path.name.startswith("manifest-") for path in files) == 1
     saved = FolderStateStore(tmp_path / "run" / "checkpoint").load(before=sys.maxsize)
-    clients = {group.split("/")[1] for group in saved.payload if "sums/" in group}
+    clients = {group.split("/")[1] for group in saved.state if "sums/" in group}
     assert clients == {"0", "2"}
     held = {entry for path in files for entry in [path.suffix] if entry == ".bin"}
     assert held == {".bin"}
@@ -45,7 +45,7 @@ def test_the_forgotten_client_was_never_there(tmp_path, fcl):
     never = FolderStateStore(tmp_path / "never" / "checkpoint").load(sys.maxsize)
     for name in ("weight", "bias"):
         np.testing.assert_array_equal(
-            states.payload["head"][name], never.payload["head"][name]
+            states.state["head"][name], never.state["head"][name]
         )
 
 
@@ -62,7 +62,7 @@ def test_a_run_goes_on_with_what_is_left(tmp_path, fcl):
     assert fcl("forget", "run", "--client", "0").code == 0
     run_in_process(start(folder, client_state=states, resume=True))
     saved = FolderStateStore(folder / "checkpoint").load(before=sys.maxsize)
-    of_client = sorted(g for g in saved.payload if g.startswith("sums/0/"))
+    of_client = sorted(g for g in saved.state if g.startswith("sums/0/"))
     assert [group.split("/")[2] for group in of_client] == ["2"]
 
 

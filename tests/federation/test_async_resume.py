@@ -13,10 +13,9 @@ from fcl_flower.core.errors import ContractError
 from fcl_flower.core.types import Request, TaskStage
 from fcl_flower.federation.checkpoint import FolderStateStore
 from fcl_flower.federation.forget import forget
-from fcl_flower.federation.in_flight import (
-    CheckpointStore,
-    InFlight,
-    Question,
+from fcl_flower.federation.pending_requests import (
+    PendingRequest,
+    PendingRequests,
 )
 from fcl_flower.results.journal import Journal
 from fcl_flower.results.run_folder import CHECKPOINT
@@ -81,7 +80,7 @@ def whole(folder):
         rounds_of(folder),
         (folder / "accuracy.csv").read_text(),
         journal,
-        exact(state.payload),
+        exact(state.state),
     )
 
 
@@ -179,10 +178,8 @@ def test_who_comes_late_is_tested_after_the_task_that_it_had_ended(tmp_path, ask
     )
     with pytest.raises(PulledPlugError):
         run_apps(Ending([1, 2], config.flat()), config)
-    store = CheckpointStore(FolderStateStore(tmp_path / CHECKPOINT))
-    store.load(before=sys.maxsize)
-    kept = store.in_flight
-    assert [c for c, q in kept.questions.items() if q.message_type == "evaluate"] == (
+    kept = pending(tmp_path)
+    assert [c for c, q in kept.requests.items() if q.message_type == "evaluate"] == (
         [0] if asked else []
     )
     grid = Late([1, 2], config.flat())
@@ -193,27 +190,33 @@ def test_who_comes_late_is_tested_after_the_task_that_it_had_ended(tmp_path, ask
     assert not np.isnan(found[:, [0, 1, 1], [0, 0, 1]]).any()
 
 
+def pending(folder):
+    beside = FolderStateStore(folder / CHECKPOINT).load().beside
+    return PendingRequests.from_payload(beside["asked"])
+
+
 def test_what_is_in_flight_comes_back_from_a_checkpoint(tmp_path):
     stage = TaskStage(7, 1, starts_task=True, ends_task=False)
-    question = Question(
+    asked = PendingRequest(
         "query.survey",
         stage,
         2,
         Request(TaskStage(3, 1, starts_task=False, ends_task=True), 2, evaluate=True),
         {"base": {"w": np.float32([1, 2])}, "adapters/0/1": {}},
     )
-    store = CheckpointStore(FolderStateStore(tmp_path))
-    store.in_flight = InFlight({4: question, 2: question}, {2: {"done": 1}})
-    store.save({"base": {"w": np.float32([3])}}, 7)
-    again = CheckpointStore(FolderStateStore(tmp_path))
-    saved = again.load(before=8)
-    assert exact(saved.payload) == exact({"base": {"w": np.float32([3])}})
-    assert list(again.in_flight.questions) == [4, 2], "in the order of asking"
-    assert again.in_flight.notes == {2: {"done": 1}}
-    found = again.in_flight.questions[2]
-    assert exact(found.payload) == exact(question.payload)
+    given = PendingRequests({4: asked, 2: asked}, {2: {"done": 1}})
+    state = {"base": {"w": np.float32([3])}}
+    store = FolderStateStore(tmp_path / CHECKPOINT)
+    store.save(state, 7, {"asked": given.to_payload()})
+    saved = FolderStateStore(tmp_path / CHECKPOINT).load()
+    assert exact(saved.state) == exact(state)
+    again = pending(tmp_path)
+    assert list(again.requests) == [4, 2], "in the order of asking"
+    assert again.progress == {2: {"done": 1}}
+    found = again.requests[2]
+    assert exact(found.payload) == exact(asked.payload)
     for name in ("message_type", "stage", "tasks", "request"):
-        assert getattr(found, name) == getattr(question, name)
+        assert getattr(found, name) == getattr(asked, name)
 
 
 def test_after_forgetting_clients_are_asked_anew_of_what_is_left(tmp_path, plug):
@@ -225,12 +228,9 @@ def test_after_forgetting_clients_are_asked_anew_of_what_is_left(tmp_path, plug)
     with pytest.raises(PulledPlugError):
         run_in_process(config)
     plug.last = sys.maxsize
-    store = CheckpointStore(FolderStateStore(tmp_path / "run" / CHECKPOINT))
-    store.load(before=sys.maxsize)
-    assert store.in_flight.questions
+    assert pending(tmp_path / "run").requests
     forget(tmp_path / "run", client=0)
-    store.load(before=sys.maxsize)
-    assert not store.in_flight.questions
+    assert not pending(tmp_path / "run").requests
     grid = run_in_process(config.replace(resume=True))
     asked = {client for client, message in grid.asked}
     assert asked == {0, 1, 2}
@@ -238,6 +238,6 @@ def test_after_forgetting_clients_are_asked_anew_of_what_is_left(tmp_path, plug)
 
 
 def test_a_state_with_a_group_named_as_what_is_asked_is_refused(tmp_path):
-    store = CheckpointStore(FolderStateStore(tmp_path))
-    with pytest.raises(ContractError, match="state: got the group 'asked/mine', expec"):
-        store.save({"asked/mine": {"x": np.ones(3)}}, 1)
+    for name in ("asked/mine", "copies/rest/mine"):
+        with pytest.raises(ContractError, match=f"state: got the group '{name}', exp"):
+            FolderStateStore(tmp_path).save({name: {"x": np.ones(3)}}, 1)

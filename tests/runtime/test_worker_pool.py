@@ -16,7 +16,7 @@ from fakes import rounds_of, summary_of, tiny
 from flwr.app import Message, RecordDict
 
 from fcl_flower.federation.mailbox import Mailbox, ask, wait_for_all
-from fcl_flower.federation.messages import may_share
+from fcl_flower.federation.messages import can_alias
 from fcl_flower.privacy.mechanism import is_simulated
 from fcl_flower.runtime.in_process import (
     DIED,
@@ -192,7 +192,7 @@ def test_a_process_goes_on_after_an_interrupt_and_logs_to_the_runs_file(tmp_path
 def test_a_process_of_the_pool_is_a_simulation_that_shares_memory():
     with WorkerPool(1, None) as pool:
         assert pool._processes.submit(is_simulated).result()
-        assert pool._processes.submit(may_share, np.ones(3)).result()
+        assert pool._processes.submit(can_alias, np.ones(3)).result()
 
 
 @pytest.fixture

@@ -387,7 +387,7 @@ def keep_nothing(patch):
         return run_parts(context, node)
 
     patch.setattr(clients_side, "run_parts", anew)
-    patch.setattr(messages, "may_share", lambda tensor: False)
+    patch.setattr(messages, "can_alias", lambda tensor: False)
 
 
 def watched(name, folder):

@@ -264,7 +264,7 @@ def _usable(keys: tuple[bytes, ...], others: Table) -> bool:
     return len({*keys} - taken) == len(keys)
 
 
-class SecureSum(ServerStrategy[Any]):
+class SecureAggregationStrategy(ServerStrategy[Any]):
     """Hands a strategy the sum of a round; no update is ever seen.
 
     To the server it is a strategy like any other: a client's update is its masked

@@ -11,7 +11,7 @@ from fcl_flower.algorithms.registry import algorithm
 from fcl_flower.core.errors import ConfigError, WireError
 from fcl_flower.core.types import SparseArray, TaskStage, Update
 from fcl_flower.federation import messages
-from fcl_flower.federation.wire_format import WireFormat
+from fcl_flower.federation.codec import WireFormat
 from strategies.fedweit import FedWeitParams
 from strategies.fedweit.adapter_selection import (
     Adapter,

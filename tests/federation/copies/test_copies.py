@@ -4,20 +4,21 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord
 
-from fcl_flower.core.errors import ContractError, WireError
+from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import Request, SparseArray, TaskStage
 from fcl_flower.federation import messages
-from fcl_flower.federation.checkpoint import Saved
+from fcl_flower.federation.codec import WireFormat
 from fcl_flower.federation.copies import (
     CHANGE,
     COPIES,
+    NO_VERSION,
     ROWS,
-    Broadcast,
     CopyError,
-    Replica,
+    ModelCopy,
+    ModelPublisher,
+    restored,
 )
 from fcl_flower.federation.messages import MessageEncoder
-from fcl_flower.federation.wire_format import NOTHING, WireFormat, restored
 
 WIRE = WireFormat("int4", compress=True, differences=("base",))
 REQUEST = Request(TaskStage(1, 0, starts_task=False, ends_task=False))
@@ -39,7 +40,7 @@ class Server:
 
     def __init__(self, wire=WIRE):
         self.state = {"base": model(0), "meta/own": {"x": np.ones(3)}}
-        self.broadcast = Broadcast(wire, seed=7)
+        self.broadcast = ModelPublisher(wire, seed=7)
         self.wanted = self.state["base"]["w"].astype(np.float64)
         self.known = {}
         self.round = 0
@@ -61,7 +62,7 @@ class Server:
         self.wanted += step
         known = {client: self.known[client] for client in used}
         after = {**self.state, "base": new}
-        self.state = self.broadcast.published(self.state, after, self.round, known)
+        self.state = self.broadcast.publish(self.state, after, self.round, known)
         self.broadcast.close_round()
 
 
@@ -72,8 +73,8 @@ class Client:
         self.number, self.wire, self.saved = number, wire, {}
 
     def receive(self, records, *, save=True):
-        replica = Replica(self.wire, 7, self.number, self.saved)
-        payload = replica.received(records, MOST)
+        replica = ModelCopy(self.wire, 7, self.number, self.saved)
+        payload = replica.receive(records, MOST)
         if save:
             self.saved = replica.kept()
         return payload
@@ -108,7 +109,7 @@ def test_the_models_of_the_state_follow_what_aggregation_wanted():
     server.ask(0)
     for _ in range(50):
         server.aggregate(0)
-    rest = server.broadcast.kept()["copies/rest/base"]["w"]
+    rest = server.broadcast.kept()["rest/base"]["w"]
     np.testing.assert_allclose(
         server.state["base"]["w"] + rest, server.wanted, atol=1e-5
     )
@@ -176,10 +177,10 @@ def test_a_copy_that_is_another_model_is_found_by_its_checksum():
     server, client = Server(), Client(0)
     client.receive(server.ask(0))
     server.aggregate(0)
-    copy = dict(client.saved["copies/model/base"])
+    copy = dict(client.saved["model/base"])
     copy["w"] = copy["w"].copy()
     copy["w"][3, 4] = np.nextafter(copy["w"][3, 4], np.float32(9))
-    client.saved = {**client.saved, "copies/model/base": copy}
+    client.saved = {**client.saved, "model/base": copy}
     with pytest.raises(CopyError, match="base: the copy is not the server's model"):
         client.receive(server.ask(0))
 
@@ -189,10 +190,8 @@ def test_a_resumed_server_sends_models_and_goes_on_with_what_was_left():
     client.receive(server.ask(0))
     server.aggregate(0)
     resumed = Server()
-    kept = {**server.state, **server.broadcast.kept()}
-    done, resumed.state = resumed.broadcast.restore(Saved(1, kept))
-    resumed.round = done
-    assert resumed.state.keys() == server.state.keys()
+    resumed.broadcast.restore(1, server.broadcast.kept())
+    resumed.round, resumed.state = 1, server.state
     server.ask(0)
     records = resumed.ask(0)
     assert not by_changes(records)
@@ -207,11 +206,11 @@ def test_a_resumed_server_sends_models_and_goes_on_with_what_was_left():
 def test_what_is_saved_is_not_changed_afterwards():
     server = Server()
     server.aggregate()
-    kept = server.broadcast.kept()["copies/rest/base"]
+    kept = server.broadcast.kept()["rest/base"]
     before = dict(kept)
     server.aggregate()
     assert kept["w"] is before["w"]
-    assert server.broadcast.kept()["copies/rest/base"]["w"] is not before["w"]
+    assert server.broadcast.kept()["rest/base"]["w"] is not before["w"]
 
 
 def test_a_client_gets_the_rows_that_the_strategy_chose_and_keeps_the_model():
@@ -225,7 +224,7 @@ def test_a_client_gets_the_rows_that_the_strategy_chose_and_keeps_the_model():
     assert received.indices.tolist() == chosen.indices.tolist()
     np.testing.assert_array_equal(received.values, chosen.values)
     np.testing.assert_array_equal(
-        client.saved["copies/model/base"]["w"], server.state["base"]["w"]
+        client.saved["model/base"]["w"], server.state["base"]["w"]
     )
 
 
@@ -242,11 +241,11 @@ def test_an_update_arrives_as_the_model_plus_a_rounded_difference():
     server, client = Server(), Client(3)
     sums = np.zeros(SHAPE)
     for number in range(1, 5):
-        replica = Replica(WIRE, 7, 3, client.saved)
-        received = replica.received(server.ask(3), MOST)["base"]
+        replica = ModelCopy(WIRE, 7, 3, client.saved)
+        received = replica.receive(server.ask(3), MOST)["base"]
         change = 0.01 * model(number)["w"]
         trained = {**received, "w": received["w"] + change}
-        sent = replica.outgoing({"base": trained, "heads": {"h": change}}, number)
+        sent = replica.send({"base": trained, "heads": {"h": change}}, number)
         client.saved = replica.kept()
         records = MessageEncoder(WIRE).payload(sent)
         assert "int4" in records["base"]["w"].stype
@@ -258,17 +257,17 @@ def test_an_update_arrives_as_the_model_plus_a_rounded_difference():
         assert 0 < error <= 0.01 * 5
         sums += trained["w"].astype(np.float64) - arrived["base"]["w"]
         server.aggregate(3)
-    left = client.saved["copies/rest/base"]["w"]
+    left = client.saved["rest/base"]["w"]
     np.testing.assert_allclose(left, sums, atol=1e-5)
 
 
 def test_training_that_has_diverged_is_named():
     server = Server()
-    replica = Replica(WIRE, 7, 0, {})
-    received = replica.received(server.ask(0), MOST)
+    replica = ModelCopy(WIRE, 7, 0, {})
+    received = replica.receive(server.ask(0), MOST)
     bad = {**received["base"], "w": np.full(SHAPE, np.nan, np.float32)}
     with pytest.raises(WireError, match="base/w: holds NaN or infinite"):
-        replica.outgoing({"base": bad}, 1)
+        replica.send({"base": bad}, 1)
 
 
 def test_a_difference_of_another_shape_is_refused():
@@ -286,7 +285,7 @@ def test_exact_runs_send_what_they_always_sent():
     assert records == plain
     server.aggregate(0)
     assert server.broadcast.kept() == {}
-    assert server.known[0].models == NOTHING.models
+    assert server.known[0].models == NO_VERSION.models
 
 
 @pytest.mark.parametrize("note", [[1], [1, 2, 3], 5, "x"], ids=str)
@@ -295,10 +294,3 @@ def test_a_strange_note_is_refused(note):
     records[COPIES] = ConfigRecord({"base": note})
     with pytest.raises(WireError, match="expected two numbers"):
         Client(0).receive(records)
-
-
-def test_a_state_with_a_group_named_as_what_is_kept_beside_it_is_refused():
-    server = Server()
-    after = {**server.state, "copies/rest/mine": {"x": np.ones(3)}}
-    with pytest.raises(ContractError, match=r"state: got the group 'copies/rest/mine'"):
-        server.broadcast.published(server.state, after, 1, {})

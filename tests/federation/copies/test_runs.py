@@ -15,8 +15,6 @@ from fakes import (
 )
 from flwr.app import MessageType, RecordDict
 
-from fcl_flower.algorithms.local_training import LocalTraining
-from fcl_flower.core.errors import RoundError
 from fcl_flower.federation.checkpoint import FolderStateStore
 from fcl_flower.results.run_folder import CHECKPOINT
 from fcl_flower.runtime.in_process import run_apps
@@ -30,7 +28,7 @@ def few(folder, **values):
 
 
 def state_of(folder):
-    return FolderStateStore(folder / CHECKPOINT).load(before=sys.maxsize).payload
+    return FolderStateStore(folder / CHECKPOINT).load(before=sys.maxsize).state
 
 
 def copies_of(grid, folder):
@@ -38,11 +36,11 @@ def copies_of(grid, folder):
     kept = FolderStateStore
     found = {}
     for client in range(len(grid.contexts)):
-        state = kept(folder / "states" / f"client-{client}").load(sys.maxsize)
+        saved = kept(folder / "states" / f"client-{client}").load(sys.maxsize)
         found[client] = {
-            group.removeprefix("copies/model/"): arrays
-            for group, arrays in state.payload.items()
-            if group.startswith("copies/model/")
+            group.removeprefix("model/"): arrays
+            for group, arrays in saved.beside["copies"].items()
+            if group.startswith("model/")
         }
     return found
 
@@ -77,10 +75,10 @@ def test_clients_have_the_models_that_the_server_had_when_it_asked(
     config = with_states(folder, strategy=strategy, **more)
     save = FolderStateStore.save
 
-    def keep(store, payload, number):
-        save(store, payload, number)
+    def keep(store, state, number, beside):
+        save(store, state, number, beside)
         if store._folder.name == CHECKPOINT:
-            states[number] = payload
+            states[number] = state
 
     monkeypatch.setattr(FolderStateStore, "save", keep)
     grid = run_in_process(config)
@@ -136,8 +134,7 @@ def test_a_round_that_is_repeated_gives_the_same_numbers(tmp_path):
 def copied(folder):
     found = {}
     for path in sorted((folder / "states").iterdir()):
-        state = FolderStateStore(path).load(sys.maxsize).payload
-        found[path.name] = exact({g: a for g, a in state.items() if "copies" in g})
+        found[path.name] = exact(FolderStateStore(path).load().beside["copies"])
     return found
 
 
@@ -159,10 +156,10 @@ def test_a_run_that_is_ended_and_resumed_comes_to_the_same_models(
     for last in (2, 5):
         folder = tmp_path / str(last)
 
-        def pulled(store, payload, number, last=last):
+        def pulled(store, state, number, beside, last=last):
             if store._folder.name == CHECKPOINT and number > last:
                 raise PulledPlugError
-            save(store, payload, number)
+            save(store, state, number, beside)
 
         monkeypatch.setattr(FolderStateStore, "save", pulled)
         with pytest.raises(PulledPlugError):
@@ -210,17 +207,3 @@ def test_hostile_values_without_a_limit_do_not_end_a_run(tmp_path):
     run_in_process(few(tmp_path / "run", **values, wire_dtype="int8"), tamper=huge)
     base = state_of(tmp_path / "run")["base"]
     assert all(np.isfinite(tensor).all() for tensor in base.values())
-
-
-def test_a_learner_whose_state_would_be_taken_for_copies_is_told(tmp_path, monkeypatch):
-    train = LocalTraining.train
-
-    def keep(self, state, received, stage, data):
-        state, update = train(self, state, received, stage, data)
-        return {**state, "copies/mine": {"x": np.ones(3)}}, update
-
-    monkeypatch.setattr(LocalTraining, "train", keep)
-    with pytest.raises(
-        RoundError, match="LocalTraining: got the group 'copies/mine', expected"
-    ):
-        run_in_process(few(tmp_path / "run", strategy="fedavg"))

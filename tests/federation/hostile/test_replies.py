@@ -1,5 +1,7 @@
 """One client of two sends what no honest client would: it must not matter."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from fakes import (
@@ -28,10 +30,9 @@ from fcl_flower.core.schedule import SimulatedClock
 from fcl_flower.federation import messages
 from fcl_flower.federation.checkpoint import FolderStateStore
 from fcl_flower.federation.clients import ClientRegistry
-from fcl_flower.federation.in_flight import CheckpointStore
 from fcl_flower.federation.prepare import FederatedRun
 from fcl_flower.federation.server import Server
-from fcl_flower.federation.sync_loop import SynchronousStrategy
+from fcl_flower.federation.sync_loop import SyncLoop
 from fcl_flower.results.recorder import Recorder
 from fcl_flower.setup import build
 from fcl_flower.setup.resolve import resolve
@@ -102,18 +103,17 @@ class OneRound:
         registry = ClientRegistry(grid, len(NODES))
         registry.wait_for_clients(len(NODES), timeout=5)
         store = FolderStateStore(self.folder / "checkpoint", durable=False)
-        checkpoint = CheckpointStore(store)
         server = Server(
             build.build_strategy(resolved),
             registry,
             recorder,
-            checkpoint,
+            store,
         )
         server.begin(snapshot(self.initial, self.initial.shared_names()))
         schedule = build.build_schedule(resolved, self.plan)
-        run = FederatedRun(server, schedule, SimulatedClock(), {}, checkpoint, registry)
-        loop = SynchronousStrategy(self.config)
-        loop.run_rounds(run, grid, num_rounds=1, timeout=5)
+        schedule = replace(schedule, tasks=1)
+        parts = (server, schedule, SimulatedClock(), {}, registry, self.config)
+        SyncLoop(FederatedRun(*parts, timeout=5), grid).run()
         return exact(server.state), rounds_of(self.folder)[0], recorder.record.accuracy
 
     def play(self, answers):

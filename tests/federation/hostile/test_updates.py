@@ -6,6 +6,7 @@ import resource
 import struct
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,11 +19,10 @@ from fcl_flower.core.types import SparseArray
 from fcl_flower.federation import messages
 from fcl_flower.federation.checkpoint import FolderStateStore
 from fcl_flower.federation.clients import ClientRegistry
-from fcl_flower.federation.in_flight import CheckpointStore
 from fcl_flower.federation.mailbox import send_and_wait
 from fcl_flower.federation.prepare import FederatedRun
 from fcl_flower.federation.server import Server
-from fcl_flower.federation.sync_loop import SynchronousStrategy
+from fcl_flower.federation.sync_loop import SyncLoop
 from fcl_flower.results.recorder import Recorder
 from fcl_flower.setup import build
 from fcl_flower.setup.resolve import resolve
@@ -71,28 +71,26 @@ class Waiting:
         registry = ClientRegistry(grid, len(NODES))
         registry.wait_for_clients(len(NODES), timeout=5)
         store = FolderStateStore(folder / "checkpoint", durable=False)
-        checkpoint = CheckpointStore(store)
         self.strategy = build.build_strategy(resolve(config))
         self.server = Server(
             self.strategy,
             registry,
             Recorder(folder, config, plan),
-            checkpoint,
+            store,
             max_update_norm=config.federation.max_update_norm,
         )
         model = build.build_model(resolve(config), plan)
         self.server.begin(snapshot(model, model.shared_names()))
-        run = FederatedRun(
-            self.server, schedule, SimulatedClock(), {}, checkpoint, registry
-        )
-        SynchronousStrategy(config).run_rounds(run, grid, num_rounds=1, timeout=5)
+        first = replace(schedule, tasks=1)
+        parts = (self.server, first, SimulatedClock(), {}, registry, config)
+        SyncLoop(FederatedRun(*parts, timeout=5), grid).run()
 
         self.norm_limit = config.federation.max_update_norm
         self.stage = schedule.stage(2)
         self.question, self.honest = {}, {}
         for client, node in enumerate(NODES):
             stage = schedule.stage(2, client)
-            asked = self.server.train_request(client, stage)
+            asked = self.server.train_request(client, stage).message
             self.question[client] = asked
             self.honest[client] = grid.answer(asked, grid.contexts[node]).content
 

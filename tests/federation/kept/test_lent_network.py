@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations
 
-from fcl_flower.federation.network_pool import LentNetwork
+from fcl_flower.federation.network_pool import NetworkPool
 from fcl_flower.models.heads import MultiHeadModel
 
 
@@ -123,14 +123,14 @@ KEPT_OUT = {
 
 @pytest.mark.parametrize("deed", UNDONE.values(), ids=UNDONE.keys())
 def test_what_a_learner_usually_does_is_undone_in_place(deed):
-    lent = LentNetwork(network())
+    lent = NetworkPool(network())
     wanted = parts_of(network())
-    first = lent.lend()
+    first = lent.get()
     assert parts_of(first) == wanted
     deed(first)
     assert parts_of(first) != wanted
 
-    again = lent.lend()
+    again = lent.get()
 
     assert again is first
     assert parts_of(again) == wanted
@@ -138,16 +138,16 @@ def test_what_a_learner_usually_does_is_undone_in_place(deed):
 
 @pytest.mark.parametrize("deed", KEPT_OUT.values(), ids=KEPT_OUT.keys())
 def test_a_network_that_was_rebuilt_is_lent_to_nobody_else(deed):
-    lent = LentNetwork(network())
-    first = lent.lend()
+    lent = NetworkPool(network())
+    first = lent.get()
     deed(first)
 
-    again = lent.lend()
+    again = lent.get()
 
     assert again is not first
     assert parts_of(again) == parts_of(network())
     train(again)
-    assert lent.lend() is again, "the copy is lent in its turn"
+    assert lent.get() is again, "the copy is lent in its turn"
     assert parts_of(again) == parts_of(network())
 
 
@@ -156,20 +156,20 @@ def test_attributes_that_cannot_be_compared_ask_for_a_copy_each_time(name):
     kinds = {"a list": [1], "a tensor": torch.ones(2), "a dictionary": {"a": 1}}
     body = Body()
     body.kept = kinds[name]
-    lent = LentNetwork(network(body))
-    first = lent.lend()
+    lent = NetworkPool(network(body))
+    first = lent.get()
 
-    again = lent.lend()
+    again = lent.get()
 
     assert again is not first
     assert again.body.kept is not first.body.kept
 
 
 def test_training_from_a_lent_network_is_that_from_a_fresh_one():
-    lent = LentNetwork(network())
+    lent = NetworkPool(network())
     for deed in UNDONE.values():
-        deed(lent.lend())
-    found, fresh = lent.lend(), network()
+        deed(lent.get())
+    found, fresh = lent.get(), network()
 
     for model in (found, fresh):
         torch.manual_seed(1)
@@ -180,20 +180,20 @@ def test_training_from_a_lent_network_is_that_from_a_fresh_one():
 
 def test_frozen_weights_are_those_of_the_first_network():
     initial = network()
-    lent = LentNetwork(initial)
+    lent = NetworkPool(initial)
 
-    assert lent.lend().body.frozen.weight is initial.body.frozen.weight
-    assert lent.lend().body.first.weight is not initial.body.first.weight
+    assert lent.get().body.frozen.weight is initial.body.frozen.weight
+    assert lent.get().body.first.weight is not initial.body.first.weight
 
 
 def test_threads_that_train_at_the_same_time_have_a_network_each():
-    lent = LentNetwork(network())
-    first = lent.lend()
+    lent = NetworkPool(network())
+    first = lent.get()
     with ThreadPoolExecutor(1) as pool:
-        other = pool.submit(lent.lend).result()
+        other = pool.submit(lent.get).result()
         fill(other)
-        again = pool.submit(lent.lend).result()
+        again = pool.submit(lent.get).result()
     assert other is again
     assert other is not first
-    assert lent.lend() is first
+    assert lent.get() is first
     assert parts_of(again) == parts_of(first)

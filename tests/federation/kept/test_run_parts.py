@@ -35,7 +35,7 @@ def left_by(folder, settings):
     folder.mkdir()
     grid = run_in_process(tiny(folder, **settings))
     kept = [ContextStateStore(c).load(before=99) for c in grid.contexts.values()]
-    states = [None if found is None else exact(found.payload) for found in kept]
+    states = [None if found is None else exact(found.state) for found in kept]
     return summary_of(folder), rounds_of(folder), states
 
 

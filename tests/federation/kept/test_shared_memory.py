@@ -5,18 +5,18 @@ import pytest
 import torch
 
 from fcl_flower.core.types import SparseArray
+from fcl_flower.federation.codec import WireFormat
 from fcl_flower.federation.messages import (
     MessageEncoder,
+    can_alias,
     decode_payload,
-    may_share,
-    within_process,
+    zero_copy,
 )
-from fcl_flower.federation.wire_format import WireFormat
 
 
 @pytest.fixture
 def here():
-    with within_process():
+    with zero_copy():
         yield
 
 
@@ -53,7 +53,7 @@ OTHERS = {
 def test_what_is_whole_and_changed_by_nobody_is_shared(here, kind):
     tensor = WHOLE[kind]()
 
-    assert may_share(tensor)
+    assert can_alias(tensor)
     assert np.shares_memory(sent(tensor), tensor)
     assert not sent(tensor).flags.writeable
     np.testing.assert_array_equal(sent(tensor), tensor)
@@ -62,16 +62,16 @@ def test_what_is_whole_and_changed_by_nobody_is_shared(here, kind):
 @pytest.mark.parametrize("kind", WHOLE)
 def test_outside_of_a_run_in_one_process_all_is_copied(kind):
     tensor = WHOLE[kind]()
-    with within_process():
+    with zero_copy():
         pass
 
-    assert not may_share(tensor)
+    assert not can_alias(tensor)
     assert not np.shares_memory(sent(tensor), tensor)
 
 
 @pytest.mark.parametrize("kind", OTHERS)
 def test_what_others_may_change_is_copied(here, kind):
-    assert not may_share(OTHERS[kind]())
+    assert not can_alias(OTHERS[kind]())
 
 
 def test_what_was_sent_of_a_network_does_not_learn_on(here):
@@ -97,6 +97,6 @@ def test_what_does_not_travel_as_it_is_is_not_shared(here, wire):
 
 
 def test_an_error_ends_it():
-    with pytest.raises(KeyError), within_process():
+    with pytest.raises(KeyError), zero_copy():
         raise KeyError
-    assert not may_share(own())
+    assert not can_alias(own())

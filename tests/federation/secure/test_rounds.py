@@ -160,7 +160,7 @@ def test_analytic_heads_are_those_of_everybodys_samples(tmp_path):
                 secure_aggregation=secure,
             )
         )
-        states[secure] = FolderStateStore(folder / "checkpoint").load(2**31).payload
+        states[secure] = FolderStateStore(folder / "checkpoint").load(2**31).state
 
     found, expected = states[True], states[False]
     assert {group for group in found if group != "head"} == {

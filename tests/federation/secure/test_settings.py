@@ -6,7 +6,7 @@ from fcl_flower.algorithms.base import ServerContext, ServerQueries, SumsUpdates
 from fcl_flower.algorithms.registry import algorithms, local_only_counterpart
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError, ContractError
-from fcl_flower.federation.secure.server import SecureSum
+from fcl_flower.federation.secure.server import SecureAggregationStrategy
 from fcl_flower.setup import build
 from fcl_flower.setup.resolve import resolve
 from strategies.fedavg import FedAvg, Params
@@ -174,4 +174,4 @@ def test_a_strategy_that_does_more_with_clients_is_its_authors_mistake(more):
     section = RunConfig.from_settings(secure_aggregation=True).federation
 
     with pytest.raises(ContractError, match="Asking: got secure aggregation, expected"):
-        SecureSum(Asking(Params(), ServerContext(0)), section)
+        SecureAggregationStrategy(Asking(Params(), ServerContext(0)), section)

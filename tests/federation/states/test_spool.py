@@ -10,7 +10,7 @@ from fakes import exact, rounds_of, run_in_process, summary_of, tiny
 from fcl_flower.aggregation.policy import Aggregation
 from fcl_flower.core.types import SparseArray, Update, specs
 from fcl_flower.federation import replies
-from fcl_flower.federation.replies import Spool
+from fcl_flower.federation.replies import UpdateBuffer
 from fcl_flower.runtime.in_process import InProcessGrid, run_apps
 
 
@@ -35,7 +35,7 @@ def payload():
 
 
 def test_what_was_kept_on_the_disk_is_the_same_bit_for_bit(tmp_path, no_memory):
-    kept = Spool(tmp_path, ("base",)).keep(update(payload()))
+    kept = UpdateBuffer(tmp_path, ("base",)).store(update(payload()))
 
     assert exact(kept.payload) == exact(payload())
     assert specs(kept.payload["base"]) == specs(payload()["base"])
@@ -44,7 +44,7 @@ def test_what_was_kept_on_the_disk_is_the_same_bit_for_bit(tmp_path, no_memory):
 
 def test_only_the_named_kinds_leave_memory(tmp_path, no_memory):
     sent = payload()
-    kept = Spool(tmp_path, ("base",)).keep(update(sent))
+    kept = UpdateBuffer(tmp_path, ("base",)).store(update(sent))
 
     assert kept.payload["adapters/3"] is sent["adapters/3"]
     assert kept.payload["base"]["w"] is not kept.payload["base"]["w"], "held by nobody"
@@ -53,7 +53,7 @@ def test_only_the_named_kinds_leave_memory(tmp_path, no_memory):
 def test_memory_is_used_up_before_the_disk_is(tmp_path, monkeypatch):
     first, second, third = ({"base": {"w": np.ones(n, np.uint8)}} for n in (60, 50, 40))
     monkeypatch.setattr(replies, "IN_MEMORY", 100)
-    keep = Spool(tmp_path, ("base",)).keep
+    keep = UpdateBuffer(tmp_path, ("base",)).store
     kept = [keep(update(sent)).payload["base"] for sent in (first, second, third)]
 
     assert kept[0] is first["base"]
@@ -66,7 +66,7 @@ def test_the_positions_of_a_sparse_tensor_count_too(tmp_path, monkeypatch):
     for room, stays in ((11, False), (12, True)):
         monkeypatch.setattr(replies, "IN_MEMORY", room)
         sent = {"base": {"w": sparse}}
-        kept = Spool(tmp_path, ("base",)).keep(update(sent))
+        kept = UpdateBuffer(tmp_path, ("base",)).store(update(sent))
         assert (kept.payload["base"] is sent["base"]) == stays
 
 
@@ -75,8 +75,8 @@ def test_the_file_has_no_name_and_goes_with_the_last_update(tmp_path, no_memory)
         return len(os.listdir("/proc/self/fd"))
 
     before = open_files()
-    holder = Spool(tmp_path, ("base",))
-    kept = [holder.keep(update(payload())) for _ in range(3)]
+    holder = UpdateBuffer(tmp_path, ("base",))
+    kept = [holder.store(update(payload())) for _ in range(3)]
     del holder
     assert list(tmp_path.iterdir()) == []
     assert open_files() == before + 1
@@ -88,7 +88,7 @@ def test_the_file_has_no_name_and_goes_with_the_last_update(tmp_path, no_memory)
 
 def test_nothing_is_opened_for_a_round_that_memory_holds(tmp_path):
     before = os.listdir("/proc/self/fd")
-    kept = Spool(tmp_path, ("base",)).keep(update(payload()))
+    kept = UpdateBuffer(tmp_path, ("base",)).store(update(payload()))
 
     assert len(os.listdir("/proc/self/fd")) == len(before)
     assert exact(kept.payload) == exact(payload())
@@ -121,7 +121,7 @@ def test_the_mean_of_what_lies_on_the_disk_is_that_of_memory(tmp_path, no_memory
     counts = [5, 0, 17, 3, 11]
     means = [
         Aggregation().combine([u.payload["base"] for u in updates], weights, start)
-        for keep in (lambda u: u, Spool(tmp_path, ("base",)).keep)
+        for keep in (lambda u: u, UpdateBuffer(tmp_path, ("base",)).store)
         for updates in [list(cohort(5, keep))]
         for weights in (counts, np.array(counts, float), None)
     ]
@@ -135,14 +135,14 @@ def test_memory_does_not_grow_with_the_round(tmp_path, no_memory):
     def peak(clients):
         gc.collect()
         tracemalloc.start()
-        sent = [u.payload["base"] for u in cohort(clients, holder.keep)]
+        sent = [u.payload["base"] for u in cohort(clients, holder.store)]
         start = {"w": np.zeros(250_000, np.float32), "some": np.ones(250_000)}
         Aggregation().combine(sent, [1] * clients, start)
         found = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return found
 
-    holder = Spool(tmp_path, ("base",))
+    holder = UpdateBuffer(tmp_path, ("base",))
     assert peak(30) < 1.2 * peak(5), "an update has 1.9 MB"
 
 

@@ -4,7 +4,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
 from fcl_flower.core.types import Request, SparseArray, TaskStage, Update, group_kind
 from fcl_flower.federation import byte_counts, messages
-from fcl_flower.federation.wire_format import WireFormat
+from fcl_flower.federation.codec import WireFormat
 
 RNG = np.random.default_rng(0)
 STAGE = TaskStage(round=1, task=0, starts_task=True, ends_task=False)

@@ -189,7 +189,7 @@ def test_a_claim_says_nothing_of_a_client_whose_key_another_has(keys):
 def test_where_flower_does_not_answer_the_last_list_stands(monkeypatch):
     """Its call retries without end; the rounds need not wait for it."""
     monkeypatch.setattr(clients, "is_remote", lambda grid: True)
-    monkeypatch.setattr(clients.mailbox, "MOMENT", 0.1)
+    monkeypatch.setattr(clients.mailbox, "POLL_TIMEOUT", 0.1)
     answers = threading.Event()
     answers.set()
 

@@ -8,9 +8,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import Evaluation, Request, SparseArray, TaskStage, Update
 from fcl_flower.federation import messages
-from fcl_flower.federation.codec import encode
+from fcl_flower.federation.codec import WireFormat, encode
 from fcl_flower.federation.messages import decode_evaluation
-from fcl_flower.federation.wire_format import WireFormat
 
 SPARSE = SparseArray((2, 3), np.array([1, 5]), np.array([0.5, -2.0], np.float32))
 

@@ -66,7 +66,7 @@ def later():
 )
 def test_a_folder_gives_back_what_was_saved_to_a_new_process(tmp_path, payload):
     FolderStateStore(tmp_path / "client-0", durable=False).save(payload, 1)
-    assert exact(FolderStateStore(tmp_path / "client-0").load(9).payload) == exact(
+    assert exact(FolderStateStore(tmp_path / "client-0").load(9).state) == exact(
         payload
     )
 
@@ -76,7 +76,7 @@ def test_a_folder_gives_back_what_was_saved_to_a_new_process(tmp_path, payload):
 def test_a_context_gives_back_what_was_saved(payload):
     kept = context()
     ContextStateStore(kept).save(payload, 1)
-    assert exact(ContextStateStore(kept).load(9).payload) == exact(payload)
+    assert exact(ContextStateStore(kept).load(9).state) == exact(payload)
 
 
 def test_a_new_store_is_empty(tmp_path):
@@ -91,7 +91,7 @@ def test_the_last_state_replaces_the_one_before(tmp_path, kind):
     memory.save(state(), 1)
     memory.save({"other": {"x": np.ones(2)}}, 1)
     again = FolderStateStore(tmp_path) if kind == "folder" else ContextStateStore(kept)
-    assert exact(again.load(9).payload) == exact({"other": {"x": np.ones(2)}})
+    assert exact(again.load(9).state) == exact({"other": {"x": np.ones(2)}})
 
 
 def test_a_context_may_hold_more_in_dense_form_than_a_peer_may_send():
@@ -103,7 +103,7 @@ def test_a_context_may_hold_more_in_dense_form_than_a_peer_may_send():
     }
     kept = context()
     ContextStateStore(kept).save(huge, 1)
-    assert exact(ContextStateStore(kept).load(9).payload) == exact(huge)
+    assert exact(ContextStateStore(kept).load(9).state) == exact(huge)
 
 
 @pytest.mark.parametrize("looked_into", [True, False])
@@ -113,7 +113,7 @@ def test_a_crash_between_two_files_leaves_the_old_state_whole(
 ):
     FolderStateStore(tmp_path, durable=False).save(state(), 1)
     memory = FolderStateStore(tmp_path, durable=False)
-    kept = memory.load(9).payload if looked_into else state()
+    kept = memory.load(9).state if looked_into else state()
     replace, calls = Path.replace, []
 
     def crash(self, target):
@@ -126,15 +126,15 @@ def test_a_crash_between_two_files_leaves_the_old_state_whole(
     with pytest.raises(OSError, match="power cut"):
         memory.save({**kept, "base": later()["base"]}, 1)
     monkeypatch.undo()
-    assert exact(FolderStateStore(tmp_path).load(9).payload) == exact(state())
+    assert exact(FolderStateStore(tmp_path).load(9).state) == exact(state())
     FolderStateStore(tmp_path).save(later(), 1)
-    assert exact(FolderStateStore(tmp_path).load(9).payload) == exact(later())
+    assert exact(FolderStateStore(tmp_path).load(9).state) == exact(later())
 
 
 def test_a_crash_while_writing_leaves_the_old_state_whole(tmp_path):
     FolderStateStore(tmp_path).save(state(), 1)
     (tmp_path / "0123.bin.new").write_bytes(b"half a fi")
-    assert exact(FolderStateStore(tmp_path).load(9).payload) == exact(state())
+    assert exact(FolderStateStore(tmp_path).load(9).state) == exact(state())
     FolderStateStore(tmp_path).save(later(), 1)
     assert not (tmp_path / "0123.bin.new").exists()
 
@@ -155,9 +155,9 @@ def test_a_damaged_file_is_refused_by_name(tmp_path, damage):
         else:
             path.write_bytes(whole[:-2] if damage == "truncated" else b"")
         with pytest.raises(WireError, match=path.name):
-            exact(FolderStateStore(tmp_path).load(9).payload)
+            exact(FolderStateStore(tmp_path).load(9).state)
         path.write_bytes(whole)
-    assert exact(FolderStateStore(tmp_path).load(9).payload) == exact(state())
+    assert exact(FolderStateStore(tmp_path).load(9).state) == exact(state())
 
 
 def test_no_byte_of_the_manifest_can_change_unseen(tmp_path):
@@ -176,20 +176,20 @@ def test_a_group_that_did_not_change_is_not_written_again(tmp_path):
     FolderStateStore(tmp_path, durable=False).save(state(), 1)
     before = {p.name: (p.stat().st_ino, p.stat().st_mtime_ns) for p in bins(tmp_path)}
     memory = FolderStateStore(tmp_path, durable=False)
-    loaded = memory.load(9).payload
+    loaded = memory.load(9).state
     memory.save({**loaded, "base": {"w": np.zeros((2, 3), np.float32)}}, 1)
     memory.save({**loaded, "base": {"w": np.ones((2, 3), np.float32)}}, 1)
     after = {p.name: (p.stat().st_ino, p.stat().st_mtime_ns) for p in bins(tmp_path)}
     assert len(before.keys() & after.keys()) == 2
     assert all(after[name] == before[name] for name in before.keys() & after.keys())
-    assert exact(FolderStateStore(tmp_path).load(9).payload) == exact(later())
+    assert exact(FolderStateStore(tmp_path).load(9).state) == exact(later())
 
 
 def test_a_group_that_equals_the_loaded_one_is_as_good(tmp_path):
     memory = FolderStateStore(tmp_path, durable=False)
     memory.save(state(), 1)
     memory.save(state(), 1)
-    assert exact(FolderStateStore(tmp_path).load(9).payload) == exact(state())
+    assert exact(FolderStateStore(tmp_path).load(9).state) == exact(state())
 
 
 def test_stale_files_vanish(tmp_path):
@@ -209,18 +209,18 @@ def test_a_group_without_a_reader_is_not_read(tmp_path, monkeypatch):
         Path, "read_bytes", lambda path: read.append(path.suffix) or plain(path)
     )
     memory = FolderStateStore(tmp_path, durable=False)
-    loaded = memory.load(9).payload
+    loaded = memory.load(9).state
     memory.save({**loaded, "base": later()["base"]}, 1)
     assert set(read) == {""}, "manifests alone"
-    assert exact(FolderStateStore(tmp_path).load(9).payload) == exact(later())
+    assert exact(FolderStateStore(tmp_path).load(9).state) == exact(later())
 
 
 def test_a_file_left_by_a_crash_is_never_taken_for_a_new_one(tmp_path):
     FolderStateStore(tmp_path).save(state(), 1)
     (tmp_path / "2-0.bin").write_bytes(b"from a save that never reached its manifest")
     memory = FolderStateStore(tmp_path)
-    memory.save({**memory.load(9).payload, "base": later()["base"]}, 1)
-    assert exact(FolderStateStore(tmp_path).load(9).payload) == exact(later())
+    memory.save({**memory.load(9).state, "base": later()["base"]}, 1)
+    assert exact(FolderStateStore(tmp_path).load(9).state) == exact(later())
 
 
 def test_a_durable_state_reaches_the_disk_before_the_manifest_names_it(
@@ -267,13 +267,13 @@ def test_a_group_without_tensors_is_kept_and_has_no_file(tmp_path, durable):
 
     assert len(bins(tmp_path)) == 1
     memory = FolderStateStore(tmp_path, durable=durable)
-    loaded = memory.load(9).payload
+    loaded = memory.load(9).state
     assert exact(loaded) == exact(first)
     memory.save({**loaded, "heads": {"h": np.zeros(1)}}, 2)
-    found = FolderStateStore(tmp_path, durable=durable).load(9).payload
+    found = FolderStateStore(tmp_path, durable=durable).load(9).state
     assert exact(found) == exact({**first, "heads": {"h": np.zeros(1)}})
     memory.save({**found, "base": {}}, 3)
-    found = FolderStateStore(tmp_path, durable=durable).load(9).payload
+    found = FolderStateStore(tmp_path, durable=durable).load(9).state
     assert exact(found) == exact({**first, "heads": {"h": np.zeros(1)}, "base": {}})
 
 
@@ -296,9 +296,9 @@ def test_a_round_that_is_repeated_starts_from_the_state_before_it(tmp_path):
     for _ in range(2):  # as often as one likes
         again = FolderStateStore(tmp_path)
         found = again.load(before=3)
-        assert (found.round, exact(found.payload)) == (2, exact(told(2)))
+        assert (found.round, exact(found.state)) == (2, exact(told(2)))
         again.save(told(30), 3)
-    assert exact(FolderStateStore(tmp_path).load(9).payload) == exact(told(30))
+    assert exact(FolderStateStore(tmp_path).load(9).state) == exact(told(30))
     assert FolderStateStore(tmp_path).load(before=2) is None, "only two are kept"
 
 
@@ -337,12 +337,12 @@ def test_a_damaged_version_gives_way_to_the_one_before(tmp_path, caplog, damaged
     memory.save(told(2), 2)
     (tmp_path / damaged).write_bytes(b"rubbish")
     found = FolderStateStore(tmp_path).load(9)
-    assert (found.round, exact(found.payload)) == (1, exact(told(1)))
+    assert (found.round, exact(found.state)) == (1, exact(told(1)))
     again = FolderStateStore(tmp_path)
     again.load(9)
     again.save(told(3), 3)
     found = FolderStateStore(tmp_path).load(9)
-    assert (found.round, exact(found.payload)) == (3, exact(told(3)))
+    assert (found.round, exact(found.state)) == (3, exact(told(3)))
 
 
 def test_a_context_says_in_which_round_it_was_saved():
