@@ -25,7 +25,6 @@ from fakes import exact
 from clients.bic import Bic, fold_bias, hold_out
 from fcl_flower.algorithms.base import ModelShape, Params, ServerContext
 from fcl_flower.algorithms.local_training import LocalTraining
-from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import Update
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.training.tensors import load
@@ -230,23 +229,6 @@ def test_both_are_averaged_by_examples():
         np.testing.assert_allclose(new["base"][name], mean, rtol=1e-5)
     nothing = {0: Update(sent[0].payload, 0)}
     assert exact(one.aggregate_train(state, FIRST, nothing)) == exact(state)
-
-
-@pytest.mark.parametrize(
-    "bias",
-    [
-        {"scale": np.ones(9, np.float32), "shift": np.zeros(6, np.float32)},
-        {"scale": np.ones(6, np.float32)},
-        {"scale": np.ones(6), "shift": np.zeros(6, np.float32)},
-    ],
-)
-def test_a_correction_of_another_form_is_refused(bias):
-    one = server()
-    state = one.init(start()["base"])
-    with pytest.raises(WireError, match="bias"):
-        one.check_update(state, Update({**start(), "bias": bias}, 5))
-    with pytest.raises(WireError, match="groups"):
-        one.check_update(state, Update(start(), 5))
 
 
 # ---- runs

@@ -13,7 +13,6 @@ from class_streams import (
     check_loss,
     data,
     features_of,
-    five_and_five,
     logits_of,
     model,
     moved,
@@ -22,7 +21,6 @@ from class_streams import (
     start,
     unit,
 )
-from fakes import rounds_of
 
 from clients.dde_icarl import DdeIcarl, neighbours
 from clients.icarl import Icarl
@@ -255,24 +253,3 @@ def test_neighbours_without_an_old_model_are_refused():
         algorithm("dde-icarl").params({"distillation": False})
     found = algorithm("dde-icarl").params({"distillation": False, "neighbours": 0})
     assert not found.distillation
-
-
-def test_a_run_on_digits_is_that_of_icarl_until_an_effect_is_distilled(tmp_path):
-    off = {"neighbours": 0, "removal": 0.0}
-    found, last = {}, {}
-    for name, strategy, params in (
-        ("icarl", "icarl", {}),
-        ("off", "dde-icarl", off),
-        ("neighbours", "dde-icarl", {**off, "neighbours": 10}),
-        ("removal", "dde-icarl", {**off, "removal": 0.5}),
-    ):
-        given = {f"strategy.{k}": v for k, v in {"memory_samples": 8, **params}.items()}
-        folder = tmp_path / name
-        found[name] = five_and_five(folder, strategy, rounds=2, epochs=4, **given)
-        last[name] = [row["loss"] for row in rounds_of(folder)]
-    assert found["off"].tolist() == found["icarl"].tolist()
-    assert last["off"] == last["removal"] == last["icarl"]
-    assert last["neighbours"][:2] == last["icarl"][:2]
-    assert last["neighbours"][2] > last["icarl"][2]  # others answer less surely
-    assert found["removal"].tolist() != found["icarl"].tolist()
-    assert min(one.mean() for one in found.values()) > 0.6

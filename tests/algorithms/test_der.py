@@ -9,7 +9,6 @@ from class_streams import (
     THIRD,
     check_loss,
     data,
-    five_and_five,
     logits_of,
     model,
     moved,
@@ -78,21 +77,6 @@ def test_an_old_logit_that_there_was_not_says_nothing():
     np.testing.assert_allclose(
         logits.grad, [[2 / 3, 0, 0], [0, 0, 4 / 3]], rtol=1e-6, atol=0
     )
-
-
-def test_without_weights_it_is_fedavg_and_each_weight_changes_it():
-    found = {}
-    for alpha in (0.0, 0.5):
-        for beta in (0.0, 0.5):
-            one = learner(alpha=alpha, beta=beta, where=place(epochs=3))
-            state, _ = one.train({}, start(), FIRST, data(0))
-            _, update = one.train(state, moved(start()), SECOND, data(1))
-            found[alpha, beta] = update.payload["base"]["body.0.weight"].tobytes()
-            assert update.num_examples == 20
-    plain = LocalTraining(Params(), model(), place(epochs=3))
-    _, expected = plain.train({}, moved(start()), SECOND, data(1))
-    assert found[0, 0] == expected.payload["base"]["body.0.weight"].tobytes()
-    assert len({*found.values()}) == 4
 
 
 @pytest.mark.parametrize(("samples", "stage"), [(8, FIRST), (0, SECOND)])
@@ -182,17 +166,3 @@ def test_samples_chosen_by_their_features_have_their_own_logits():
 
 
 # ---- runs
-
-
-@pytest.mark.usefixtures("one_thread")
-def test_stored_samples_and_their_logits_save_old_classes(tmp_path):
-    found = {
-        name: five_and_five(tmp_path / name, "der", **given)
-        for name, given in {
-            "nothing": {"strategy.memory_samples": 0},
-            "der": {},
-        }.items()
-    }
-    assert found["nothing"][0] < 0.1
-    assert found["der"][0] > 0.4
-    assert all(new > 0.7 for _, new in found.values())

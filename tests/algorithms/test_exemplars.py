@@ -143,14 +143,6 @@ def test_what_is_kept_of_a_sample_stays_with_it():
         remember(later, examples({3: 4}), params(6), 3, task=2)
 
 
-def test_a_memory_is_not_changed_in_place():
-    memory = remember({}, examples({0: 9, 1: 9}), params(6), 1, task=0)
-    before = {name: values.copy() for name, values in memory.items()}
-    remember(memory, examples({2: 9}), params(6), 2, task=1)
-    for name, values in before.items():
-        np.testing.assert_array_equal(memory[name], values)
-
-
 # ---- policies
 
 
@@ -335,13 +327,6 @@ def test_every_class_leaves_at_least_one_sample():
 def test_a_class_with_too_few_samples_leaves_its_room_to_the_others():
     memory = remember_fraction({}, examples({0: 2, 1: 9, 2: 9}), 0.5, 0, task=0)
     assert classes(memory) == {0: 2, 1: 4, 2: 4}
-
-
-def test_everything_stays_with_a_share_of_one():
-    given = examples({0: 2, 1: 5})
-    memory = remember_fraction({}, given, 1.0, 0, task=0)
-    assert memory["x"][:, 0].tolist() == list(range(7))
-    np.testing.assert_array_equal(memory["y"], given.y)
 
 
 def test_a_class_that_comes_again_gets_a_further_share():

@@ -13,7 +13,6 @@ from class_streams import (
     check_loss,
     data,
     features_of,
-    five_and_five,
     logits_of,
     model,
     moved,
@@ -24,11 +23,9 @@ from class_streams import (
 from fakes import rounds_of, run_in_process, tiny
 from queries import hostile_and_absent
 
-from clients import fedcbdr
 from clients.fedcbdr import FedCbdr
 from fcl_flower.algorithms.base import ModelShape, Params, ServerContext
 from fcl_flower.algorithms.exemplars import leverage_scores
-from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData
@@ -199,26 +196,6 @@ def test_the_loss_of_a_second_task_and_its_gradient_by_numpy(growing, rows):
     check_loss(one, x, y, rows, by_hand)
 
 
-def test_what_is_old_is_known_over_the_rounds_of_a_task():
-    one = learner(where=place(learning_rate=1e-12))
-    state = {}
-    for stage in (FIRST, SECOND, THIRD, FOURTH):
-        state, _ = one.train(state, start(), stage, data(stage.task))
-        old = [round(float(t), 2) for t in one._temperatures]
-        assert old == [0.9] * (2 * stage.task) + [1.1] * (6 - 2 * stage.task)
-
-
-def test_with_weights_and_temperatures_of_1_the_first_task_is_fedavgs(monkeypatch):
-    monkeypatch.setattr(fedcbdr, "NEW_TEMPERATURE", 1.0)
-    ones = dict.fromkeys(WEIGHTS, 1.0)
-    one, plain = learner(where=place(epochs=3), **ones), None
-    _, found = coordinated(one, FIRST, 0, [3, 2, 0, 0, 0, 0])
-    plain = LocalTraining(Params(), model(), place(epochs=3))
-    _, expected = plain.train({}, start(), FIRST, data(0))
-    for name, values in expected.payload["base"].items():
-        np.testing.assert_allclose(found.payload["base"][name], values, atol=1e-6)
-
-
 @pytest.mark.parametrize(
     ("total", "limits", "expected"),
     [
@@ -264,18 +241,6 @@ def test_all_classes_have_as_many_over_all_clients():
         4: [4, 0, 3, 0],
         7: [0, 1, 0, 0],
     }
-
-
-def test_no_client_keeps_more_than_it_has():
-    rng = np.random.default_rng(0)
-    for _ in range(50):
-        counts = {k: rng.integers(0, 9, 6) for k in range(4)}
-        samples = int(rng.integers(0, 20))
-        found = quotas(counts, samples, seed=0)
-        assert all((found[k] <= counts[k]).all() for k in counts)
-        total = sum(int(shares.sum()) for shares in found.values())
-        have = sum(int(numbers.sum()) for numbers in counts.values())
-        assert total == min(4 * samples, have)
 
 
 def test_the_seed_draws_which_classes_keep_a_sample_of_too_few():
@@ -431,17 +396,6 @@ def test_an_answer_that_no_samples_have_is_refused(label, reply):
         made.check_query_reply(state, reply)
 
 
-@pytest.mark.parametrize(
-    "payload", [{}, {"base": {}}, {**base(), "memory": {}}, {"base": {"w": np.ones(2)}}]
-)
-def test_an_update_that_is_no_model_is_refused(payload):
-    made = strategy()
-    state = made.aggregate_query(made.init(base()["base"]), LAST, {0: answer()})
-    made.check_update(state, Update(base(), 1))
-    with pytest.raises(WireError):
-        made.check_update(state, Update(payload, 1))
-
-
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
@@ -449,18 +403,6 @@ def settings(folder, **given):
     usual = {"strategy": "fedcbdr", "dataset": "digits", "model": "small", "rounds": 2}
     usual |= {"scenario": "classes", "head": "single", "epochs": 2}
     return tiny(folder, **{**usual, **given})
-
-
-def test_balanced_samples_save_old_classes(tmp_path):
-    found = {
-        samples: five_and_five(
-            tmp_path / str(samples), "fedcbdr", **{"strategy.memory_samples": samples}
-        )
-        for samples in (0, 100)
-    }
-    assert found[0][0] < 0.1
-    assert found[100][0] > 0.6
-    assert all(new > 0.7 for _, new in found.values())
 
 
 def test_products_travel_once_a_task(tmp_path):

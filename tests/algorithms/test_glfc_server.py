@@ -83,11 +83,6 @@ def test_models_are_averaged_by_their_examples():
     assert server.diagnostics(state, stage(1, 0), {}) == {}
 
 
-def test_a_round_without_examples_changes_nothing():
-    server = strategy()
-    assert played(server, (0, {0: update(5.0, examples=0)}))["base"]["w"][0] == 0
-
-
 def test_the_best_model_of_a_task_is_the_old_model_of_the_next():
     server = strategy()
     state = played(

@@ -6,7 +6,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
-from fcl_flower.core.errors import ConfigError, WireError
+from fcl_flower.core.errors import WireError
 from fcl_flower.data.examples import PublicExamples
 from fcl_flower.models.build import create_model
 from fcl_flower.models.heads import MultiHeadModel
@@ -41,11 +41,6 @@ def test_the_network_has_the_same_weights_wherever_its_seed_is_the_same():
     assert one["fc.weight"].shape == (5, 12 * 8 * 8)
     assert all(tensor.abs().max() <= 0.5 for tensor in one.values())
     assert one["fc.weight"].abs().max() > 0.45
-
-
-def test_only_images_are_encoded():
-    with pytest.raises(ConfigError, match=r"input_shape: got \(9,\), expected \(C, H"):
-        EncodingNetwork((9,), 5, 0)
 
 
 def test_gradients_are_those_of_each_sample_alone():

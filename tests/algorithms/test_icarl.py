@@ -10,7 +10,6 @@ from class_streams import (
     check_loss,
     data,
     features_of,
-    five_and_five,
     logits_of,
     model,
     moved,
@@ -165,20 +164,3 @@ def test_the_head_may_predict_in_the_place_of_the_means():
 
 
 # ---- runs
-
-
-def test_exemplars_and_the_old_model_keep_old_digits(tmp_path):
-    def accuracies(name, **params):
-        chosen = {f"strategy.{key}": value for key, value in params.items()}
-        return five_and_five(tmp_path / name, "icarl", **chosen)
-
-    many = accuracies("many", memory_samples=60)
-    few = accuracies("few", memory_samples=5)
-    assert many.min() > 0.8
-    assert few[0] < 0.5  # an exemplar a class is no mean
-    # By the head alone it is seen that the old model teaches.
-    taught = accuracies("taught", memory_samples=5, classifier="head")
-    labels = accuracies(
-        "labels", memory_samples=5, classifier="head", distillation=False
-    )
-    assert taught[0] > labels[0] + 0.2

@@ -171,17 +171,6 @@ def test_a_later_task_has_the_task_and_the_distance_too(encoder):
     assert update.num_examples == 15
 
 
-def test_the_old_model_is_that_of_the_start_of_the_task(encoder):
-    made = learner(encoder)
-    state = after_first(made, encoder)
-    state, _ = made.train(state, start(encoder, 0.1), SECOND, data(1))
-    again, _ = made.train(state, start(encoder, 0.2), THIRD, data(1))
-    name = "heads.0.bias"
-    expected = start(encoder, 0.1)["base"][name]
-    np.testing.assert_array_equal(made.teacher.base[name], expected)
-    assert again["memory/teacher"] == {}
-
-
 @pytest.mark.usefixtures("always_two")
 def test_a_client_may_meet_later_tasks_first(encoder):
     made, oracle, was = learner(encoder), model(encoder), model(encoder)
@@ -198,17 +187,6 @@ def test_a_client_may_meet_later_tasks_first(encoder):
     weights[12:] = made.params.replayed_weight
     loss = by_hand(oracle, x, y, tasks, was, weights, made.params, last=2)
     same(update.payload["base"], stepped(oracle, loss))
-
-
-def test_a_task_that_comes_again_is_held_near_what_is_received_then(encoder):
-    made = learner(encoder)
-    state = after_first(made, encoder)
-    state, _ = made.train(state, start(encoder, 0.1), ONLY, data(1))
-    made.train(state, start(encoder, 0.2), RETURN, data(0))
-    name = "heads.0.bias"
-    np.testing.assert_array_equal(
-        made.teacher.base[name], start(encoder, 0.2)["base"][name]
-    )
 
 
 # ---- memory

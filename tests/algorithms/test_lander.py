@@ -17,7 +17,6 @@ from fcl_flower.algorithms.base import (
     ServerContext,
 )
 from fcl_flower.algorithms.local_training import Turn
-from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.federation.checkpoint import ContextStateStore
@@ -128,12 +127,6 @@ def test_the_loss_of_the_first_task_by_hand():
     assert update.metrics["loss"] == pytest.approx(entropy + 5 * near, rel=1e-5)
 
 
-def test_within_the_radius_the_anchors_cost_nothing():
-    _, update = learner(radius=100.0).train({}, received(), FIRST, data())
-    entropy, _ = new_and_near((2, 3, 4), list(range(6)), 0.0)
-    assert update.metrics["loss"] == pytest.approx(entropy, rel=1e-5)
-
-
 @pytest.mark.parametrize("grown", [False, True])
 def test_the_loss_of_a_later_task_by_hand(grown):
     made = samples()
@@ -238,21 +231,6 @@ def test_anchors_are_sent_when_a_task_starts_and_samples_are_made_near_them():
     sent = strategy.configure_train(state, SECOND, 0)
     assert sent.keys() == {"base", ANCHORS, SAMPLES}
     assert strategy.configure_train(state, THIRD, 0).keys() == {"base"}
-
-
-def test_an_update_without_its_projection_or_with_anchors_is_refused():
-    strategy, state = server()
-    honest = trained(state)
-    strategy.check_update(state, honest)
-    base = {"w": honest.payload["base"]["w"]}
-    with pytest.raises(WireError, match=r"tensors \['projection.bias', 'projection.w"):
-        strategy.check_update(state, Update({"base": base}, 1))
-    narrow = {**honest.payload["base"], "projection.weight": drawn(3, 16)}
-    with pytest.raises(WireError, match=r"projection.weight: expected float32 of"):
-        strategy.check_update(state, Update({"base": narrow}, 1))
-    more = {**honest.payload, ANCHORS: state[ANCHORS]}
-    with pytest.raises(WireError, match=r"expected \['base'\]"):
-        strategy.check_update(state, Update(more, 1))
 
 
 # ---- whole runs

@@ -66,14 +66,6 @@ def test_classes_of_one_name_are_refused(encoder):
         name_anchors(("cat", ""), encoder)
 
 
-def test_an_encoder_that_is_not_there_or_reads_no_texts_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"encoder: got '/nowhere', expected minilm"):
-        name_anchors(("cat", "dog"), "/nowhere")
-    images = saved(tmp_path, "vit")
-    with pytest.raises(ConfigError, match=r"strategy\.encoder: got .*an encoder of te"):
-        name_anchors(("cat", "dog"), images)
-
-
 def test_features_cost_what_lies_beyond_the_radius_in_the_mean_of_a_batch():
     rng = np.random.default_rng(0)
     projected, anchors = torch.tensor(rng.normal(size=(2, 4, 3)))

@@ -8,7 +8,6 @@ from class_streams import (
     SECOND,
     check_loss,
     data,
-    five_and_five,
     logits_of,
     model,
     moved,
@@ -82,12 +81,3 @@ def test_the_loss_of_a_second_task_and_its_gradient_by_numpy(contrast, growing):
 
 
 # ---- runs
-
-
-def test_the_teacher_keeps_old_classes_that_are_forgotten_without_it(tmp_path):
-    alone, taught = (
-        five_and_five(tmp_path / str(s), "lwf", **{"strategy.strength": s})
-        for s in (0.0, 1.0)
-    )
-    assert taught[0] > alone[0] + 0.1
-    assert taught.mean() > alone.mean() + 0.05

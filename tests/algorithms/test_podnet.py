@@ -19,7 +19,7 @@ from clients.podnet import (
     stages,
 )
 from fcl_flower.algorithms.base import ClientContext
-from fcl_flower.core.types import TaskStage, Update
+from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.federation.client import model_bytes
 from fcl_flower.models.convolutional import Mlp, ResNet18, SmallNet
@@ -397,15 +397,6 @@ def test_maps_are_compared_by_their_sums_over_width_and_height():
     assert float(spatial_distance(new, old)) == pytest.approx(np.mean(of_stages))
 
 
-def test_nothing_that_pooling_keeps_has_moved():
-    # Swapping two entries crosswise leaves the sums of rows and columns alone.
-    one, other = torch.zeros(1, 1, 2, 2), torch.zeros(1, 1, 2, 2)
-    one[0, 0, 0, 0] = one[0, 0, 1, 1] = 2.0
-    other[0, 0, 0, 1] = other[0, 0, 1, 0] = -2.0
-    assert float(spatial_distance([one], [other])) == 0
-    assert float(spatial_distance([3 * one], [one])) == pytest.approx(0, abs=1e-6)
-
-
 def test_a_network_that_has_not_moved_yet_has_gradients():
     new = [one.requires_grad_() for one in maps(0)]
     found = spatial_distance(new, maps(0))
@@ -448,27 +439,6 @@ def test_the_outputs_are_those_of_the_last_call_alone():
     assert found == []
 
 
-def test_without_images_only_features_are_left():
-    class Nested(nn.Module):
-        """Returns features of what has convolutions, but shows no map."""
-
-        def __init__(self):
-            super().__init__()
-            self.inside = SmallNet()
-
-        def forward(self, x):
-            return self.inside(x)
-
-    for body, x in (
-        (Mlp(3), torch.rand(2, 3)),
-        (Nested(), torch.rand(2, 1, 8, 8)),
-    ):
-        with stage_outputs(body) as found:
-            body(x)
-        assert found == []
-    assert spatial_distance([], []) == 0
-
-
 def small(folder, **values):
     usual = {
         "strategy": "podnet",
@@ -504,25 +474,6 @@ def server_and_model(folder):
     model = build.build_model(run, plan)
     strategy = build.build_strategy(run)
     return strategy, strategy.init(snapshot(model, model.shared_names()))
-
-
-def test_proxies_travel_and_are_averaged(tmp_path):
-    strategy, state = server_and_model(tmp_path)
-    assert state["base"]["heads.0.proxies"].shape == (8, 10, 64)
-    assert state["base"]["heads.0.scale"].tolist() == [10.0]
-    assert "heads.0.weight" not in state["base"]
-    sent = {
-        client: {name: values + client for name, values in state["base"].items()}
-        for client in (1, 4)
-    }
-    updates = {
-        client: Update({"base": base}, num_examples=client)
-        for client, base in sent.items()
-    }
-    new = strategy.aggregate_train(state, None, updates)
-    # (1 * 1 + 4 * 4) / 5
-    for name, values in new["base"].items():
-        np.testing.assert_allclose(values, state["base"][name] + 3.4, rtol=1e-5)
 
 
 def test_settings_reach_the_network(tmp_path):

@@ -11,7 +11,6 @@ from torch import nn
 from clients.target import Target as Client
 from fcl_flower.algorithms.base import ClassPlan, ClientContext, Params, ServerContext
 from fcl_flower.algorithms.local_training import LocalTraining, Turn
-from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.federation.checkpoint import ContextStateStore
@@ -127,15 +126,6 @@ def test_an_epoch_takes_each_sample_once(count, batch, parts):
     assert next(again).tolist() == taken[0].tolist()
 
 
-def test_a_client_without_examples_sends_what_it_received():
-    empty = Examples(torch.empty(0, *SHAPE), torch.empty(0, dtype=torch.int64))
-    nothing = TaskData(empty, empty, empty, classes=5)
-    received = start(**{SAMPLES: samples()})
-    state, update = learner().train({}, received, SECOND, nothing)
-    assert exact(update.payload) == exact({"base": received["base"]})
-    assert SAMPLES in state
-
-
 # ---- server
 
 
@@ -195,27 +185,6 @@ def test_a_client_gets_samples_in_its_first_round_of_a_later_task_only():
     assert exact(during)[SAMPLES] == exact(state)[SAMPLES]
     newer = after(strategy, during, THIRD)
     assert exact(newer)[SAMPLES] != exact(state)[SAMPLES]
-
-
-@pytest.mark.parametrize(
-    ("payload", "reason"),
-    [
-        ({}, r"groups \[\]: expected \['base'\]"),
-        ({"base": {}}, r"base: tensors \['w'\] are missing"),
-        ({"base": {"w": np.zeros(3, np.float32)}}, "expected float32 of shape"),
-        ({"base": {"w": np.zeros(2, np.float64)}}, "expected float32 of shape"),
-        (
-            {"base": {"w": np.zeros(2, np.float32)}, SAMPLES: {"x": np.zeros(1)}},
-            r"groups \['base', 'memory/samples'\]: expected \['base'\]",
-        ),
-    ],
-)
-def test_an_update_that_is_no_model_is_refused(payload, reason):
-    strategy, state = server()
-    state = after(strategy, state, FIRST)
-    strategy.check_update(state, update(1, 2))
-    with pytest.raises(WireError, match=reason):
-        strategy.check_update(state, Update(payload, 1))
 
 
 def test_a_sum_under_masks_is_aggregated_as_the_mean_that_it_is():

@@ -17,10 +17,7 @@ from synthesis_cases import (
 )
 from torch import nn
 
-from fcl_flower.core.errors import ConfigError
 from fcl_flower.data.examples import Examples, PublicExamples
-from fcl_flower.models.heads import MultiHeadModel
-from fcl_flower.training.distillation import softened_kl
 from fcl_flower.training.loop import Fit, Training, fit
 from fcl_flower.training.tensors import snapshot
 from strategies.target import SynthesisParams
@@ -40,13 +37,6 @@ def synthesis(teacher=None, student=None, **params):
 
 
 # ---- the terms
-
-
-def test_the_divergence_is_that_of_the_softened_distributions():
-    rng = np.random.default_rng(0)
-    taught, learned = rng.normal(size=(2, 5, 3))
-    found = softened_kl(torch.tensor(learned), torch.tensor(taught), 2.0)
-    np.testing.assert_allclose(found, kl(taught / 2, learned / 2))
 
 
 def test_only_images_of_which_the_two_disagree_count_in_a_mean_over_all():
@@ -258,15 +248,6 @@ def test_the_same_call_makes_the_same_and_another_number_or_seed_others(learned)
     assert images(made, 1) == one
     assert images(made, 2) != one
     assert images(trainer(seed=6), 1) != one
-
-
-def test_a_server_whose_model_reads_no_images_is_refused():
-    body = nn.Identity()
-    model = MultiHeadModel(
-        body, features=3, input_shape=(3,), tasks=1, classes=2, single_head=True
-    )
-    with pytest.raises(ConfigError, match=r"model: got input shape \(3,\), expected"):
-        trainer(model)
 
 
 def test_the_student_is_a_fresh_network_each_time(learned, monkeypatch):

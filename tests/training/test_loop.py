@@ -97,37 +97,6 @@ def test_two_rounds_are_one_unbroken_run_of_adam(examples):
     assert optimizer_state["step/w"] == 2 * 2 * math.ceil(COUNT / 5)
 
 
-def test_the_optimizer_is_adam_as_published(examples):
-    leaves = linear()
-    train(leaves, examples)
-
-    w, b = (linear()[name].detach().double().numpy() for name in ("w", "b"))
-    first = {"w": np.zeros_like(w), "b": np.zeros_like(b)}
-    second = {"w": np.zeros_like(w), "b": np.zeros_like(b)}
-    x, y = examples.x.double().numpy(), examples.y.numpy()
-    step = 0
-    for order in orders(1):
-        for start in range(0, COUNT, 5):
-            chosen = order[start : start + 5].numpy()
-            logits = x[chosen] @ w.T + b
-            share = np.exp(logits - logits.max(1, keepdims=True))
-            share /= share.sum(1, keepdims=True)
-            share[np.arange(len(chosen)), y[chosen]] -= 1
-            share /= len(chosen)
-            step += 1
-            for name, value, slope in (
-                ("w", w, share.T @ x[chosen]),
-                ("b", b, share.sum(0)),
-            ):
-                first[name] += 0.1 * (slope - first[name])
-                second[name] += 0.001 * (slope**2 - second[name])
-                mean = first[name] / (1 - 0.9**step)
-                square = second[name] / (1 - 0.999**step)
-                value -= 0.01 * mean / (np.sqrt(square) + 1e-8)
-    np.testing.assert_allclose(leaves["w"].detach(), w, atol=1e-5)
-    np.testing.assert_allclose(leaves["b"].detach(), b, atol=1e-5)
-
-
 def test_mixed_precision_computes_in_bfloat16_what_is_kept_in_float32(examples):
     """By hand: inputs and parameters are rounded, gradients come back whole."""
     leaves, seen = linear(), []
@@ -247,45 +216,6 @@ def test_without_validation_examples_the_rate_stays(examples):
     done = train(linear(), examples, always(math.nan), epochs=9, lr_patience=1)
     assert float(done.optimizer_state["rate"]) == 0.01
     assert "valid_loss" not in done.metrics()
-
-
-def seen_order(examples, **given):
-    """Return the first input of every example as the objective sees them."""
-    leaves, seen = linear(), []
-
-    def objective(x, y):
-        seen.extend(x[:, 0].tolist())
-        return cross_entropy(leaves)(x, y)
-
-    train(leaves, examples, objective=objective, **given)
-    return seen
-
-
-def test_every_example_is_seen_once_in_an_epoch(examples):
-    seen = seen_order(examples, epochs=2)
-    everything = sorted(examples.x[:, 0].tolist())
-    assert sorted(seen[:COUNT]) == sorted(seen[COUNT:]) == everything
-
-
-def test_the_order_depends_on_seed_client_round_and_epoch(examples):
-    usual = seen_order(examples)
-    assert seen_order(examples) == usual
-    assert usual[:COUNT] != usual[COUNT:]
-    for other in ({"seed": 4}, {"client": 2}, {"number": 2}):
-        assert seen_order(examples, **other)[:COUNT] != usual[:COUNT]
-
-
-def test_after_step_is_called_after_each_step(examples):
-    leaves, calls = linear(), []
-    train(
-        leaves,
-        examples,
-        epochs=1,
-        after_step=lambda step_size: calls.append(leaves["w"].detach().clone()),
-    )
-    assert len(calls) == math.ceil(COUNT / 5)
-    assert torch.equal(calls[-1], leaves["w"])
-    assert not torch.equal(calls[0], linear()["w"])
 
 
 def test_a_step_is_its_size_times_the_mean_gradient(examples):

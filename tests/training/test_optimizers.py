@@ -10,7 +10,6 @@ from fcl_flower.core.schedule import derive
 from fcl_flower.data.examples import Examples
 from fcl_flower.training.loop import Fit, Score, Training, fit
 from fcl_flower.training.optimizers import Optimizer, OptimizerChoice
-from fcl_flower.training.tensors import to_numpy
 
 COUNT, RATE = 23, 0.03
 
@@ -212,39 +211,6 @@ def give_gradients(leaves, step):
         leaf.grad = None if name == "head" and step % 2 else gradient
 
 
-def reference(leaves, rate):
-    groups = [
-        {"params": [leaf], "lr": rate * FACTORS.get(name, 1.0)}
-        for name, leaf in leaves.items()
-    ]
-    return torch.optim.Adam(groups, fused=True)
-
-
-def test_it_moves_as_torchs_own_does_and_goes_on_in_another_process():
-    ours, theirs = leaves_of(), leaves_of()
-    expected, state = reference(theirs, 0.01), {}
-    for begin in (0, 4):
-        adam = adam_of(ours, 0.01, FACTORS, state)
-        for step in range(begin, begin + 4):
-            for leaves in (ours, theirs):
-                give_gradients(leaves, step)
-            adam.step()
-            expected.step()
-        state = adam.moments()
-
-    for name, leaf in theirs.items():
-        assert torch.equal(ours[name], leaf)
-        moments = expected.state[leaf]
-        for ours_is, theirs_is in (
-            ("step", "step"),
-            ("mean", "exp_avg"),
-            ("square", "exp_avg_sq"),
-        ):
-            kept = state[f"{ours_is}/{name}"]
-            np.testing.assert_array_equal(kept, to_numpy(moments[theirs_is]))
-            assert kept.dtype == np.float32
-
-
 def test_a_leaf_that_never_has_a_gradient_has_no_moments():
     leaves = leaves_of()
     before = leaves["head"].detach().clone()
@@ -255,31 +221,6 @@ def test_a_leaf_that_never_has_a_gradient_has_no_moments():
 
     assert torch.equal(leaves["head"], before)
     assert {key.split("/")[1] for key in adam.moments()} == {"w", "b", "scalar"}
-
-
-def test_a_step_size_is_what_the_mean_gradient_was_multiplied_with():
-    leaves = leaves_of()
-    adam = adam_of(leaves, 0.5, FACTORS, {})
-    adam.rate = 0.01
-    for step in (0, 2):
-        give_gradients(leaves, step)
-        before = leaves["b"].detach().clone()
-        adam.step()
-    moments = adam.moments()
-    unbiased = moments["mean/b"] / (1 - 0.9**2)
-
-    moved = before.numpy() - leaves["b"].detach().numpy()
-
-    np.testing.assert_allclose(adam.step_size("b").numpy() * unbiased, moved, rtol=1e-3)
-
-
-def test_gradients_are_forgotten():
-    leaves = leaves_of()
-    give_gradients(leaves, 0)
-
-    adam_of(leaves, 0.01, {}, {}).zero_grad()
-
-    assert all(leaf.grad is None for leaf in leaves.values())
 
 
 def test_to_go_on_from_moments_does_not_change_them():
