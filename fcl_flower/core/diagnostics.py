@@ -130,3 +130,10 @@ class Points(_Diagnostic):
 
 Diagnostic: TypeAlias = Table | Matrix | Points
 Diagnostics: TypeAlias = dict[str, Diagnostic]
+
+
+def merged(known: Diagnostic | None, later: Diagnostic) -> Diagnostic:
+    """Add a diagnostic of a later round to the earlier ones of its name."""
+    if type(known) is not type(later):
+        return later
+    return known.merge(later)  # type: ignore[arg-type]

@@ -9,7 +9,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fcl_flower.core.diagnostics import NONE, Clustering, Diagnostics, Points
+from fcl_flower.core.diagnostics import (
+    NONE,
+    Clustering,
+    Diagnostics,
+    Points,
+    merged,
+)
 from fcl_flower.core.errors import ConfigError, refuse
 from fcl_flower.core.types import Array, Evaluation
 from fcl_flower.results import earlier, journal, measures
@@ -248,10 +254,7 @@ class Record:
                     most[client] = max(most.get(client, 0.0), metrics[name])
         for name, found in event.diagnostics.items():
             if not isinstance(found, float):
-                known = self.diagnostics.get(name, found)
-                self.diagnostics[name] = (
-                    found if known is found else known.merge(found)  # type: ignore[arg-type]
-                )
+                self.diagnostics[name] = merged(self.diagnostics.get(name), found)
 
     def _add_test(self, event: Evaluated) -> None:
         row, scores = self._row(event.task), event.scores

@@ -57,25 +57,22 @@ def ask(port, path="/", method="GET", **headers):
     return found
 
 
-def test_nothing_is_drawn_before_somebody_looks_nor_twice_of_the_same_files(drawn):
+# ---- when it is drawn
+
+
+def test_it_is_drawn_when_somebody_looks_and_a_file_has_changed(drawn):
     assert drawn.calls == []
-    first, again = drawn.page.get(), drawn.page.get()
+    first = drawn.page.get()
     drawn.now[0] += 1000
-    assert first == again == drawn.page.get()
+    assert first == drawn.page.get()
     assert drawn.calls == [True]
-
-
-@pytest.mark.parametrize("name", ["progress.json", "journal.jsonl", "summary.json"])
-def test_a_file_that_changes_makes_another_page_with_another_tag(drawn, name):
-    _, tag = drawn.page.get()
-    change(drawn.folder, name)
-    drawn.now[0] += 1000
-    page, other = drawn.page.get()
-    assert page.decode().startswith("drawing 2")
-    assert other != tag
-    change(drawn.folder, name, at=2)
-    drawn.now[0] += 1000
-    assert drawn.page.get()[0].decode().startswith("drawing 3")
+    tags = {first[1]}
+    for name in ("progress.json", "journal.jsonl", "summary.json"):
+        for at in (1, 2):
+            change(drawn.folder, name, at)
+            drawn.now[0] += 1000
+            tags.add(drawn.page.get()[1])
+    assert len(tags) == len(drawn.calls) == 7
 
 
 def test_drawing_takes_a_twentieth_of_the_time_at_most(drawn):
@@ -87,41 +84,32 @@ def test_drawing_takes_a_twentieth_of_the_time_at_most(drawn):
     assert drawn.page.get()[0].decode().startswith("drawing 2")
 
 
-def test_the_last_page_is_drawn_at_once_and_as_one_that_changes_no_more(drawn):
-    drawn.page.get()
-    drawn.now[0] += 7
-    drawn.page.end()
-    assert drawn.page.get()[0].decode().startswith("drawing 2")
-    assert drawn.calls == [True, False]
-    drawn.page.get()
-    assert drawn.calls == [True, False]
-
-
-def test_an_end_waits_for_who_looked_of_late_and_for_no_other(drawn, monkeypatch):
-    waited = []
-    monkeypatch.setattr(drawn.page, "_seen_last", SimpleNamespace(wait=waited.append))
+def test_the_last_page_is_drawn_at_once_and_waits_for_who_looked_of_late(
+    drawn, monkeypatch
+):
+    waited, seen = [], []
+    event = SimpleNamespace(wait=waited.append, set=lambda: seen.append(True))
+    monkeypatch.setattr(drawn.page, "_seen_last", event)
     drawn.page.end()
     assert waited == [], "nobody has ever looked"
-    drawn.page.get()
+
+    drawn.page._goes_on = True
+    _, tag = drawn.page.get()
     drawn.now[0] += 4.5
     drawn.page.end()
     assert waited == [6.0], "for no longer"
+    drawn.page.sent(tag)
+    assert seen == [], "it was asked for before the end"
+    _, last = drawn.page.get()
+    drawn.page.sent(last)
+    assert seen == [True]
+    assert drawn.calls == [True, False]
+    drawn.page.get()
+    assert drawn.calls == [True, False]
+
     drawn.now[0] += 10
     drawn.page.end()
     assert waited == [6.0]
-
-
-def test_a_page_that_was_asked_for_before_the_end_is_not_the_last(drawn, monkeypatch):
-    seen = []
-    event = SimpleNamespace(wait=lambda _: None, set=lambda: seen.append(True))
-    monkeypatch.setattr(drawn.page, "_seen_last", event)
-    _, tag = drawn.page.get()
-    drawn.page.end()
-    drawn.page.sent(tag)
-    _, last = drawn.page.get()
-    assert seen == []
-    drawn.page.sent(last)
-    assert seen == [True]
 
 
 def test_who_looks_gets_the_last_page_before_the_end(drawn):
@@ -133,6 +121,9 @@ def test_who_looks_gets_the_last_page_before_the_end(drawn):
     last.join()
     assert pages == ["drawing 2 of <b>é</b>"]
     assert time.monotonic() - began < 5, "it waited for more than that"
+
+
+# ---- who gets it
 
 
 def test_the_page_is_served_at_its_address_with_a_tag(drawn):
@@ -150,25 +141,13 @@ def test_the_page_is_served_at_its_address_with_a_tag(drawn):
         drawn.now[0] += 1000  # so that nobody has looked of late
 
 
-@pytest.mark.parametrize("method", ["POST", "HEAD", "PUT", "OPTIONS", "DELETE"])
-def test_only_get_is_answered(drawn, method):
-    with served(drawn.page) as port:
-        assert ask(port, method=method)[0] == 501
-    assert drawn.calls == []
-
-
-@pytest.mark.parametrize(
-    "path", ["/summary.json", "/?x", "/index.html", "/../summary.json"]
-)
-def test_no_file_is_served(drawn, path):
+def test_nothing_else_is_answered_and_no_other_name(drawn):
     change(drawn.folder, "summary.json")
     with served(drawn.page) as port:
-        assert ask(port, path)[:2] == (404, "only / is served")
-    assert drawn.calls == []
-
-
-def test_a_name_that_leads_here_from_elsewhere_is_told_nothing(drawn):
-    with served(drawn.page) as port:
+        for method in ("POST", "HEAD", "PUT", "OPTIONS", "DELETE"):
+            assert ask(port, method=method)[0] == 501
+        for path in ("/summary.json", "/?x", "/index.html", "/../summary.json"):
+            assert ask(port, path)[:2] == (404, "only / is served")
         allowed = [f"127.0.0.1:{port}", f"localhost:{port}"]
         refused = ["127.0.0.1", f"evil.example:{port}", f"127.0.0.1:{port + 1}", "", []]
         refused += [[allowed[0], "evil.example"], f"127.0.0.1:{port}.evil.example"]
@@ -180,16 +159,22 @@ def test_a_name_that_leads_here_from_elsewhere_is_told_nothing(drawn):
         drawn.now[0] += 1000
 
 
-def test_it_listens_on_this_machine_alone(drawn, monkeypatch):
-    places = []
-    bind = monitors._Server.server_bind
+def test_it_listens_on_this_machine_alone_and_leaves_nothing(drawn, monkeypatch):
+    places, bind = [], monitors._Server.server_bind
     monkeypatch.setattr(
         monitors._Server,
         "server_bind",
         lambda server: (places.append(server.server_address[0]), bind(server)),
     )
-    with served(drawn.page):
+    threads = threading.active_count()
+    with live(None, drawn.page, lambda line: pytest.fail(line)):
+        assert threading.active_count() == threads
+    with served(drawn.page) as port:
         assert places == ["127.0.0.1"]
+        assert threading.active_count() > threads
+    with pytest.raises(ConnectionError):
+        ask(port)
+    assert threading.active_count() == threads
 
 
 def test_what_cannot_be_shown_is_said_and_asked_for_again(tmp_path):
@@ -217,15 +202,6 @@ def test_who_asks_slowly_or_wrongly_keeps_nobody_waiting(drawn, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_after_the_end_nothing_listens_and_no_thread_is_left(drawn):
-    threads = threading.active_count()
-    with served(drawn.page) as port:
-        assert threading.active_count() > threads
-    with pytest.raises(ConnectionError):
-        ask(port)
-    assert threading.active_count() == threads
-
-
 def test_a_run_that_fails_is_not_held_up(drawn, monkeypatch):
     monkeypatch.setattr(drawn.page, "end", lambda: pytest.fail("waited"))
     ports = []
@@ -251,9 +227,3 @@ def test_a_port_that_is_taken_is_refused(drawn):
             live(port, drawn.page, print),
         ):
             pass
-
-
-def test_without_a_port_nothing_is_served(drawn):
-    threads = threading.active_count()
-    with live(None, drawn.page, lambda line: pytest.fail(line)):
-        assert threading.active_count() == threads
