@@ -98,7 +98,7 @@ def test_clients_learn_from_their_own_folders(tmp_path, places, strategy):
 def test_the_server_writes_nothing_of_what_is_in_the_data(tmp_path, places):
     run_in_process(config(tmp_path, strategy="fedweit"), NODES, places=places)
     page = (tmp_path / "run" / "report.html").read_text()
-    assert "2 clients with 2 tasks of local data" in page
+    assert "2 clients, 2 tasks each." in page
     assert "on the clients&#x27; local data, model mlp" in page.replace(
         "&#39;", "&#x27;"
     )

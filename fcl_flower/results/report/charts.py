@@ -266,7 +266,8 @@ def bars(chart: BarChart) -> Figure:
     """Draw columns, and dots beside them."""
     at = chart.series[0].at
     form = "%{y:,} bytes" if chart.stacked else "%{y:.3f}"
-    hover = f"%{{meta[0]}}, {chart.step} %{{x:.0f}}: {form}<extra></extra>"
+    place = "" if chart.names else f", {chart.step} %{{x:.0f}}"
+    hover = f"%{{meta[0]}}{place}: {form}<extra></extra>"
     spread = any(one.spread is not None for one in chart.series)
     numbered = not (chart.stacked or spread) and len(at) <= 20
     columns = [
@@ -289,7 +290,7 @@ def bars(chart: BarChart) -> Figure:
         go.Scatter(
             mode="markers",
             meta=[escaped(one.name)],
-            x=[place + 0.33 for place in one.at],
+            x=[at + 0.33 for at in one.at],
             y=_known(one.values),
             marker=_DOT,
             hovertemplate=hover,
