@@ -43,7 +43,7 @@ from fcl_flower.federation.checkpoint import (
 )
 from fcl_flower.federation.codec import WireFormat, encode
 from fcl_flower.federation.copies import ModelCopy
-from fcl_flower.federation.network_pool import LentNetwork
+from fcl_flower.federation.network_pool import NetworkPool
 from fcl_flower.federation.secure.client import ClientSide
 from fcl_flower.models.heads import MultiHeadModel, mask_logits
 from fcl_flower.privacy.accounting import SPENT
@@ -77,12 +77,12 @@ class RunParts:
         self.scenario: Scenario = build.build_scenario(run)
         # What reads the data may have brought a library of its own.
         limited_threads(run.algorithm, run.config.training.threads)
-        self._network: LentNetwork | None = None
+        self._network: NetworkPool | None = None
 
     def network(self, words: WordVectors | None) -> MultiHeadModel:
         """Return the initial network on its device, the caller's to change.
 
-        It is the caller's until the same thread asks again (`LentNetwork`).
+        It is the caller's until the same thread asks again (`NetworkPool`).
 
         Args:
             words: vectors of a client's own words; None for those of the run.
@@ -94,8 +94,8 @@ class RunParts:
             return build.build_network(self.run, self.scenario, words)
         if self._network is None:
             made = build.build_network(self.run, self.scenario)
-            self._network = LentNetwork(made)
-        return self._network.lend()
+            self._network = NetworkPool(made)
+        return self._network.get()
 
 
 _KEPT: dict[_Key, RunParts] = {}

@@ -83,19 +83,26 @@ class MultiHeadModel(nn.Module):
         self.features, self.classes = features, classes
         count = 1 if single_head else tasks
         self.heads = nn.ModuleList(Head(features, classes) for _ in range(count))
-        self._mode: bool | None = None
 
-    @override
-    def train(self, mode: bool = True) -> Self:
-        """Set the mode of all parts, which costs a walk over them: when it changes.
+    def reset(self, initial: Self) -> bool:
+        """Become what an initial network is: its values, modes, flags, closed logits.
 
-        That a fresh network says it is training tells nothing of its parts: an encoder
-        may have been loaded for evaluation.
+        Returns:
+            False where this one was rebuilt: a module or a tensor is of another kind.
         """
-        if self._mode is not mode:
-            super().train(mode)
-            self._mode = mode
-        return self
+        if _form(self) != _form(initial):
+            return False
+        with torch.no_grad():
+            for own, first in zip(_tensors(self), _tensors(initial), strict=True):
+                own.requires_grad_(first.requires_grad)
+                own.grad = None
+                if own is not first:
+                    own.copy_(first)
+        for module, known in zip(self.modules(), initial.modules(), strict=True):
+            module.training = known.training
+            if isinstance(module, GrowingHead):
+                module.closed = cast(GrowingHead, known).closed
+        return True
 
     def body_of(self, kind: type[Body], expected: str) -> Body:
         """Check that the body is of the kind that a method trains.
@@ -174,3 +181,16 @@ class MultiHeadModel(nn.Module):
         """Compute logits, shape (batch, classes), of ``(batch, *input_shape)``."""
         logits: torch.Tensor = self.heads[self.head_index(task)](self.body(x))
         return logits
+
+
+def _tensors(network: nn.Module) -> list[torch.Tensor]:
+    return [*network.parameters(), *network.buffers()]
+
+
+def _form(network: nn.Module) -> list[object]:
+    """Describe the modules and tensors of a network, without their values."""
+    named = [*network.named_parameters(), *network.named_buffers()]
+    return [
+        *((name, type(module)) for name, module in network.named_modules()),
+        *((n, t.shape, t.stride(), t.dtype, t.device) for n, t in named),
+    ]
