@@ -99,7 +99,7 @@ def _by_number(label: str) -> tuple[list[int], str]:
     """Order labels such as ``2/10`` by their numbers."""
     parts = label.split("/")
     numbers = all(part.isdecimal() for part in parts)
-    return ([*map(int, parts)], "") if numbers else ([], label)
+    return [*map(int, parts)] if numbers else [], label
 
 
 def _clusterings(one: Points, record: Record) -> Iterator[Section]:
