@@ -95,10 +95,6 @@ class Bic(Rehearsal[BicParams]):
 
         Those that minimise the cross-entropy of ``alpha z + beta`` for new classes and
         z for old ones, as far as `BicParams` says; 1 and 0 for old classes.
-
-        Args:
-            new: the new classes.
-            stage: of the round.
         """
         params, context, held = self.params, self.context, self._held
         scale, shift = (
@@ -135,7 +131,6 @@ class Bic(Rehearsal[BicParams]):
         return {"scale": scale, "shift": shift}
 
     def _held_out(self, old: Examples) -> int:
-        """Count the samples of each class to hold out; none without old ones."""
         if not len(old.y):
             return 0
         a_class = len(old.y) / len(torch.unique(old.y))
@@ -164,12 +159,7 @@ def hold_out(
 
 
 def fold_bias(base: Arrays, bias: Arrays) -> Arrays:
-    """Make a network whose head answers as one that is corrected afterwards.
-
-    Args:
-        base: its tensors.
-        bias: scale and shift of each logit, shape (classes,).
-    """
+    """Make a network whose head answers as one that is corrected afterwards."""
     scale, shift = dense(bias["scale"]), dense(bias["shift"])
     weight, offset = dense(base[WEIGHT]), dense(base[OFFSET])
     return {

@@ -117,11 +117,10 @@ def neighbours(features: Tensor, among: Tensor, count: int) -> Tensor | None:
     Args:
         features: of the old model, shape (N, D); only their directions count.
         among: which samples may be neighbours, bool, shape (N,).
-        count: how many are wanted, at least 0.
+        count: how many are wanted, at most, at least 0.
 
     Returns:
-        int64, shape (N, K): places, the nearest first; K is ``count``, or less where
-        there are not as many.
+        int64, shape (N, K): places, the nearest first.
     """
     places = torch.nonzero(among)[:, 0]
     count = min(count, len(places) - 1)

@@ -93,12 +93,8 @@ class Der(Rehearsal[DerParams]):
 def logit_error(logits: Tensor, stored: Tensor) -> Tensor:
     """Compute the mean squared error over samples and classes, shape ().
 
-    A class that a growing head did not have when a sample was stored has no old logit:
-    it does not count.
-
-    Args:
-        logits: shape (batch, classes).
-        stored: likewise, `CLOSED` where the head was.
+    A class that a growing head did not have when a sample was stored is `CLOSED` there:
+    it has no old logit, and does not count.
     """
     known = stored != CLOSED
     return (logits - stored)[known].square().mean()

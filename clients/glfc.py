@@ -179,14 +179,9 @@ class Glfc(Rehearsal[GlfcParams]):
 def compensation_weights(logits: Tensor, labels: Tensor, new: Tensor) -> Tensor:
     """Weigh each sample of a batch, shape (batch,), without a gradient (2 to 4).
 
-    That is |G| / mean |G|, with the mean over the new or the old classes, whichever the
-    sample is of, so that both together weigh by their numbers; G is the gradient by the
-    logit of the label, its probability less 1.
-
-    Args:
-        logits: shape (batch, classes).
-        labels: int64, shape (batch,).
-        new: bool, shape (batch,): the sample is of a class of the present task.
+    That is |G| / mean |G|, with the mean over the ``new`` or the old classes, whichever
+    the sample is of, so that both together weigh by their numbers; G is the gradient by
+    the logit of the label, its probability less 1.
     """
     own = logits.detach().gather(1, labels[:, None])[:, 0]
     sizes = 1 - own.sigmoid()
@@ -198,13 +193,7 @@ def compensation_weights(logits: Tensor, labels: Tensor, new: Tensor) -> Tensor:
 
 
 def compensated(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
-    """Compute the mean weighted binary cross-entropy over samples and classes.
-
-    Args:
-        logits: shape (batch, classes).
-        labels: int64, shape (batch,).
-        weights: shape (batch,).
-    """
+    """Compute the mean weighted binary cross-entropy over samples and classes."""
     wanted = one_hot(labels, logits.shape[1]).to(logits.dtype)
     entries = binary_cross_entropy_with_logits(logits, wanted, reduction="none")
     return (weights[:, None] * entries).mean()
@@ -215,12 +204,8 @@ def relation_distilled(
 ) -> Tensor:
     """Compute the binary cross-entropy of what an old model says (equation 5).
 
-    Args:
-        logits: shape (batch, classes).
-        labels: int64, shape (batch,).
-        taught: probabilities of the old model, shape (batch, classes).
-        old: bool, shape (classes,): that model knows the class. Of the others the
-            target is the label.
+    ``taught`` are its probabilities, shape (batch, classes). Of classes that are not
+    ``old``, which it does not know, the target is the label.
     """
     wanted = one_hot(labels, logits.shape[1]).to(logits.dtype)
     wanted = torch.where(old, taught, wanted)
@@ -231,16 +216,10 @@ def relation_distilled(
 
 
 def prototypes(features: Tensor, labels: Tensor) -> Tensor:
-    """Find the sample of each class that is nearest to the mean of its class.
+    """Find the place of each class's sample that is nearest to the mean of its class.
 
-    Features are divided by their length, as in the released code.
-
-    Args:
-        features: shape (N, d).
-        labels: int64, shape (N,).
-
-    Returns:
-        places, int64, ascending by class.
+    Features (N, d) are divided by their length, as in the released code. Ascending by
+    class.
     """
     unit = normalize(features)
     places = []
@@ -254,12 +233,7 @@ def prototypes(features: Tensor, labels: Tensor) -> Tensor:
 def feature_spread(features: Tensor, labels: Tensor) -> Tensor:
     """Compute the standard deviation of each feature within each class.
 
-    Args:
-        features: shape (N, d).
-        labels: int64, shape (N,).
-
-    Returns:
-        shape (classes that occur, d), ascending by class; 0 for a class of one sample.
+    Shape (classes that occur, d), ascending by class; 0 for a class of one sample.
     """
     return torch.stack(
         [
@@ -282,17 +256,8 @@ def perturbed(
     """Move images by steps down the loss, whose features have noise added.
 
     x <- x - rate * grad_x L(h(phi(x) + noise * N(0, spread^2)), y) with the body phi,
-    the head h, and the binary cross-entropy L. So the paper; the released code leaves
-    the noise out.
-
-    Args:
-        model: evaluated, with a single head.
-        samples: N images and their labels.
-        spread: of the features of each sample's class, shape (N, d).
-        noise: the paper's gamma.
-        steps: how many; 0 returns the images themselves.
-        rate: of a step.
-        seed: of the noise.
+    the head h, and the binary cross-entropy L; ``noise`` is the paper's gamma. So the
+    paper; the released code leaves the noise out. Without steps x stays.
     """
     model.eval()
     draw = torch.Generator().manual_seed(seed)

@@ -91,10 +91,5 @@ class Icarl(Rehearsal[C]):
         return logits
 
     def project_features(self, state: Payload, hidden: Tensor) -> Tensor:
-        """Choose what of features is classified: all.
-
-        Args:
-            state: of the client.
-            hidden: of the body, shape (batch, features).
-        """
+        """Choose what of features (batch, features) is classified: all."""
         return hidden

@@ -141,15 +141,9 @@ class Idbr(Rehearsal[IdbrParams]):
 
 
 def nearest_to_centres(features: Array, count: int, seed: int) -> Array:
-    """Find the place of the sample nearest to each centre of k-means (section 3.4).
+    """Find the sample nearest to each centre of k-means (section 3.4).
 
-    Args:
-        features: shape (N, d).
-        count: of clusters, at least 1; at most N count.
-        seed: of k-means.
-
-    Returns:
-        int64, ascending, one for each cluster.
+    Places, int64, ascending, one for each of ``count`` clusters of features (N, d).
     """
     # Imported here since it takes a second.
     from sklearn.cluster import KMeans
@@ -176,12 +170,6 @@ def draw_cuts(x: Tensor) -> Tensor:
 
     From torch's own generator, which training has seeded. A text of one word is cut
     behind it.
-
-    Args:
-        x: token numbers, shape (batch, tokens); see `swap_halves`.
-
-    Returns:
-        int64, shape (batch,), at least 1.
     """
     words = (x > 0).sum(1) - 2
     places = torch.rand(len(x)).to(x.device) * (words - 1).clamp(min=1)
@@ -191,11 +179,8 @@ def draw_cuts(x: Tensor) -> Tensor:
 def swap_halves(x: Tensor, cuts: Tensor) -> Tensor:
     """Let texts begin with the words behind the cut.
 
-    The first and the last token, which are the tokenizer's own, stay where they are.
-
-    Args:
-        x: token numbers, shape (batch, tokens), 0 behind the end of a text.
-        cuts: int64, shape (batch,), at least 1.
+    Texts are token numbers, shape (batch, tokens), 0 behind their end. The first and
+    the last token, which are the tokenizer's own, stay where they are.
     """
     lengths = (x > 0).sum(1)[:, None]
     places = torch.arange(x.shape[1], device=x.device)[None]

@@ -170,14 +170,7 @@ class LocalSimilarity(GrowingHead):
     resting: Tensor | None = None
 
     def __init__(self, features: int, classes: int, proxies: int, scale: float) -> None:
-        """Draw the proxies from torch's generator, of length 1 in the mean square.
-
-        Args:
-            features: of what is classified.
-            classes: at least 1.
-            proxies: K of each class, at least 1.
-            scale: eta at the start, above 0.
-        """
+        """Draw K proxies a class, of length 1 in the mean square; eta is ``scale``."""
         super().__init__()
         drawn = torch.randn(classes, proxies, features) / features**0.5
         self.proxies = nn.Parameter(drawn)
@@ -202,12 +195,7 @@ def margin_loss(logits: Tensor, labels: Tensor, margin: Tensor | float) -> Tenso
     ``max(0, log sum_{c != y} exp(z_c) - (z_y - margin))``: the right class is compared
     with all others and not with itself. In the authors' code the margin is subtracted
     from every class, and so from none, and nothing is cut off at 0; here it is as
-    printed.
-
-    Args:
-        logits: z, shape (batch, classes); those of closed classes count nothing.
-        labels: y, shape (batch,).
-        margin: delta in units of the logits.
+    printed. Closed classes count nothing.
     """
     own = labels[:, None]
     others = logits.scatter(1, own, CLOSED).logsumexp(1)
@@ -260,13 +248,10 @@ def stage_outputs(body: nn.Module) -> Iterator[list[Tensor]]:
 def spatial_distance(maps: Sequence[Tensor], old: Sequence[Tensor]) -> Tensor | float:
     """Compute POD-spatial: the mean over stages and samples; 0 without any stage.
 
-    A map is summed over its width, and over its height; both sums together are one
-    vector. As in the authors' code, and not in equations 3 to 5, the values of a map
-    are squared before, the vector has length 1, and the distance is not squared.
-
-    Args:
-        maps: each of shape (batch, channels, height, width).
-        old: those of the old network, of the same shapes.
+    A map (batch, channels, height, width) is summed over its width, and over its
+    height; both sums together are one vector. As in the authors' code, and not in
+    equations 3 to 5, the values of a map are squared before, the vector has length 1,
+    and the distance is not squared.
     """
     distances = [
         torch.linalg.vector_norm(_pooled(new) - _pooled(before), dim=1).mean()
@@ -280,10 +265,6 @@ def flat_distance(features: Tensor, old: Tensor) -> Tensor:
 
     This is half the squared distance of equation 6 between features of length 1, and
     what the authors' code has.
-
-    Args:
-        features: shape (batch, features).
-        old: those of the old network.
     """
     return (1 - cosine_similarity(features, old, dim=1)).mean()
 

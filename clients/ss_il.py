@@ -98,14 +98,7 @@ class SsIl(Rehearsal[SsIlParams]):
 
 
 def first_met(state: Payload, teacher: Teacher, task: int, classes: int) -> Array:
-    """Find in which task each class was first met, shape (classes,); -1 for none.
-
-    Args:
-        state: of the client.
-        teacher: which classes there are.
-        task: in which the new ones are met.
-        classes: of the head.
-    """
+    """Find in which task each class was first met, shape (classes,); -1 for none."""
     none = np.full(classes, -1, np.int64)
     met = np.array(dense(state.get(TASKS, {}).get("first", none)))
     met[teacher.new[met[teacher.new] < 0]] = task

@@ -98,11 +98,7 @@ def old_samples(
 ) -> OldSamples | None:
     """Prepare the server's samples for a round; None where there is nothing to train.
 
-    Args:
-        turn: of the client.
-        classes: of the head.
-        context: of the client.
-        size: from the number of samples to those beside a batch of examples.
+    ``size`` says of their number how many stand beside a batch of examples.
     """
     kept, y = kept_samples(turn).get(SAMPLES), turn.data.train.y
     count = 0 if kept is None else len(dense(kept["x"]))

@@ -206,10 +206,6 @@ def evenly(total: int, limits: Array) -> Array:
 
     What does not divide goes to those with the highest limits; of equal ones to the
     last.
-
-    Args:
-        total: at least 0.
-        limits: the largest values, int64, at least 0, shape (N,).
     """
     found = np.zeros_like(limits)
     order = np.argsort(limits, kind="stable")
@@ -222,11 +218,7 @@ def evenly(total: int, limits: Array) -> Array:
 def in_proportion(total: int, sizes: Array) -> Array:
     """Divide a number nearly in proportion to sizes: by largest remainders.
 
-    Of equal remainders the first come first.
-
-    Args:
-        total: their sum, from 0 to that of ``sizes``.
-        sizes: int64, at least 0, shape (N,).
+    It is at most their sum. Of equal remainders the first come first.
     """
     # Python's integers: sums and products of claimed numbers may be beyond 64 bits.
     everything = sum(map(int, sizes))

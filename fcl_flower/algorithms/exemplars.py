@@ -41,19 +41,12 @@ def remember_fraction(
     """Add a task's share of samples to a memory; the rest stays as it is.
 
     FedET's Sample Memory Module S (Liu et al., IJCAI 2023, sections 2 and 4.1): a
-    fraction gamma of the training samples, the same number for every class.
+    fraction gamma of the training samples, in (0, 1], the same number for every class.
 
     The share is ``fraction`` of the examples to the nearest integer, but at least
     one of each of their classes. Within it, two classes differ by at most one sample,
     unless one of them has no more. A task that is in the memory is not added again:
     then, and where there are no examples, the memory is returned itself.
-
-    Args:
-        memory: of earlier tasks; empty at the start.
-        examples: N training samples of the task.
-        fraction: gamma, in (0, 1].
-        seed: of the draw.
-        task: its number.
     """
     if contains(memory, task) or not len(examples.y):
         return memory
@@ -74,16 +67,8 @@ def remember_task(
     """Add samples of a task to a memory of a fixed size when the task ends.
 
     Until then old tasks have all the room. Methods with the same settings keep the same
-    samples, unless the policy looks at features.
-
-    Args:
-        memory: of earlier tasks; empty at the start.
-        examples: N training samples of the task.
-        params: budget and policy.
-        model: what the client has learned in the round.
-        context: of the client.
-        stage: of the round.
-        extras: see `remember`.
+    samples, unless the policy looks at features, which are those of the trained
+    ``model``. ``extras``: see `remember`.
     """
     if not stage.ends_task or not len(examples.y):
         return memory
@@ -166,15 +151,10 @@ def remember(
 def replay_samples(
     memory: Arrays, device: str, *, without: int | None = None
 ) -> Examples:
-    """Make a memory examples again: labels and words are int64.
+    """Make a memory examples again, ``without`` a task: labels and words are int64.
 
     Of an empty memory ``x`` has shape (0, 0), since the shape of samples is not known;
     `fcl_flower.data.examples.concat` joins it with anything.
-
-    Args:
-        memory: of `remember` or `remember_fraction`.
-        device: torch device name.
-        without: a task whose samples are left out.
     """
     if not memory:
         return Examples(torch.empty(0, 0), torch.empty(0, dtype=torch.int64))
@@ -193,13 +173,7 @@ def replay_samples(
 
 
 def rows_of(examples: Examples, chosen: Array, task: int) -> dict[str, Array]:
-    """Give some samples of a task the form of a memory.
-
-    Args:
-        examples: of the task.
-        chosen: their places, int64, in the order in which they are kept.
-        task: its number.
-    """
+    """Give samples of a task the form of a memory, in the order of their places."""
     places = torch.from_numpy(chosen).to(examples.y.device)
     return {
         "x": to_numpy(examples.x[places]),
@@ -263,14 +237,10 @@ def herding_order(features: Array, count: int) -> Array:
     """Choose ``count`` samples whose mean is nearest to that of all, greedily.
 
     Rebuffi et al., CVPR 2017, https://arxiv.org/abs/1611.07725, algorithm 4: the k-th
-    is ``argmin_x |mu - (phi(x) + sum_{j<k} phi(p_j)) / k|``. Features are divided by
-    their length first, as in section 2.1 there, and their mean is not, as in the
+    is ``argmin_x |mu - (phi(x) + sum_{j<k} phi(p_j)) / k|``. Features (n, d) are divided
+    by their length first, as in section 2.1 there, and their mean is not, as in the
     authors' code. That may draw a sample again, which then moves the mean twice; here
     each comes once.
-
-    Args:
-        features: of one class, shape (n, d).
-        count: how many are asked for.
 
     Returns:
         int64, shape (min(count, n),): places, best first.
@@ -289,15 +259,11 @@ def herding_order(features: Array, count: int) -> Array:
 
 
 def leverage_scores(features: Array, gram: Array) -> Array:
-    """Compute ``tau_j = x_j^T G^+ x_j`` of each sample, shape (n,), at least 0.
+    """Compute ``tau_j = x_j^T G^+ x_j`` of features (n, d), at least 0.
 
     The squared length of a sample's row in U of the singular value decomposition X =
     U S V^T, if G = X^T X is over all samples: FedCBDR (2025),
     https://arxiv.org/abs/2507.07712, takes it from U; that G is enough is our remark.
-
-    Args:
-        features: shape (n, d).
-        gram: G, shape (d, d), symmetric.
     """
     x = np.asarray(features, np.float64)
     inverse = np.linalg.pinv(np.asarray(gram, np.float64), hermitian=True)
@@ -306,15 +272,11 @@ def leverage_scores(features: Array, gram: Array) -> Array:
 
 
 def drawn_order(weights: Array, rng: np.random.Generator) -> Array:
-    """Draw samples without replacement, int64, shape (n,): their places in that order.
+    """Draw samples without replacement: their places, int64, in that order.
 
-    At each draw a sample's probability is its weight over that of all that are left
+    At each draw a sample's probability is its weight, at least 0, over that of all left
     (Efraimidis and Spirakis, Information Processing Letters 2006: the order of
-    ``-log(u) / w``). Those without weight come last.
-
-    Args:
-        weights: at least 0, shape (n,).
-        rng: from which one number is drawn for each sample.
+    ``-log(u) / w``). Those without weight come last. Takes n numbers from ``rng``.
     """
     waits = -np.log1p(-rng.random(len(weights)))
     keys = np.full(len(weights), np.inf)
@@ -324,15 +286,12 @@ def drawn_order(weights: Array, rng: np.random.Generator) -> Array:
 
 
 def ranks_by_class(labels: Array, order: Callable[[Array], Array]) -> Array:
-    """Number the samples of each class in some order.
+    """Number the samples of each class, from 0, in some order.
 
     Args:
         labels: shape (N,).
         order: from the places of a class's samples, ascending, to which of them come,
-            first to last; who does not comes after all who do.
-
-    Returns:
-        int64, shape (N,): from 0 in each class, N for those who do not come.
+            first to last; who does not has the number N.
     """
     ranks = np.full(len(labels), len(labels))
     for label in np.unique(labels):

@@ -109,10 +109,8 @@ class LocalTraining(ClientLearner[P]):
     ) -> tuple[Payload, Update]:
         """Complete the next private state and the update after a round's training.
 
-        Args:
-            turn: as the round began.
-            state: the next one, without what the method keeps itself.
-            update: likewise. The model is the one that it holds.
+        Both lack what the method keeps and sends itself. The model is the one that the
+        update holds.
         """
         return state, update
 
@@ -132,12 +130,7 @@ class LocalTraining(ClientLearner[P]):
         return cross_entropy(logits, labels) + self.penalty(rows, hidden)
 
     def penalty(self, rows: Tensor, hidden: Tensor) -> Tensor | float:
-        """Compute what is added to the cross-entropy of a batch: nothing.
-
-        Args:
-            rows: which of the training examples are in it, shape (batch,).
-            hidden: what the body makes of them now, shape (batch, features).
-        """
+        """Compute what `loss` adds to the cross-entropy of a batch: nothing."""
         return 0.0
 
     def after_step(self, step_size: StepSize) -> None:

@@ -146,10 +146,10 @@ class Teacher(NamedTuple):
 
         Args:
             state: of the client, with what `kept` returned in earlier rounds.
-            received: tensors of the global model of the round.
+            received: tensors of the round's global model.
             stage: of the round.
             model: whose single head may grow.
-            labels: of the task's training samples, shape (N,).
+            labels: of the task's training samples.
         """
         kept = {name: dense(a) for name, a in state.get(CLASSES, {}).items()}
         known = kept.get("known", np.empty(0, np.int64))
@@ -183,9 +183,7 @@ class Teacher(NamedTuple):
 def begins_task(state: Payload, stage: TaskStage) -> bool:
     """Tell whether a client that has kept a teacher begins a task, or comes back.
 
-    Args:
-        state: of the client, with what `Teacher.kept` returned in earlier rounds.
-        stage: of the round; one that is repeated has its number again.
+    A round that is repeated has its number again, and begins nothing.
     """
     kept = state.get(CLASSES, {})
     if "task" not in kept or int(dense(kept["task"])) != stage.task:

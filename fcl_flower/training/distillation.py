@@ -44,13 +44,7 @@ def logit_mse(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def softened_kl(logits: Tensor, targets: Tensor, temperature: float) -> Tensor:
-    """Compute KL(softmax(targets / T) || softmax(logits / T)) of each sample, (batch,).
-
-    Args:
-        logits: of the model that learns, shape (batch, classes).
-        targets: logits of the model that teaches, of the same shape.
-        temperature: T, above 0.
-    """
+    """Compute KL(softmax(targets / T) || softmax(logits / T)) of each sample."""
     learned = torch.log_softmax(logits / temperature, 1)
     taught = torch.log_softmax(targets / temperature, 1)
     return kl_div(learned, taught, reduction="none", log_target=True).sum(1)
@@ -62,11 +56,6 @@ def distillation_loss(logits: Tensor, targets: Tensor, temperature: float) -> Te
     Hinton et al., section 2: with T^2 the gradient keeps its size whatever T is. The
     cross-entropy of both, which others print, differs from it by the entropy of the
     targets, which has no gradient.
-
-    Args:
-        logits: shape (batch, classes).
-        targets: the teacher's, the same shape.
-        temperature: T, above 0.
     """
     return temperature**2 * softened_kl(logits, targets, temperature).mean()
 
@@ -80,12 +69,7 @@ def distill(
 ) -> float:
     """Train all of a model that is not frozen; return the last epoch's mean loss.
 
-    Args:
-        model: with a single head; holds where training starts.
-        data: what to learn.
-        training: batch size, and the rate, which stays constant.
-        epochs: passes over the set.
-        seed: of the order of the samples.
+    The model has a single head, and holds where training starts. The rate is constant.
     """
     leaves = {n: p for n, p in model.named_parameters() if p.requires_grad}
     targets = data.targets[:, data.classes]

@@ -48,12 +48,7 @@ class ServerTrainer:
         return to_numpy(self.model.embed(self.public.x))
 
     def logits(self, tensors: Arrays, chosen: Array) -> Array:
-        """Compute the logits of some public samples, shape (n, classes).
-
-        Args:
-            tensors: the model's shared tensors.
-            chosen: which samples, int64, shape (n,).
-        """
+        """Compute the logits of the chosen public samples, shape (n, classes)."""
         load(self.model, tensors)
         return to_numpy(predict_logits(self.model, self._inputs(chosen)))
 
@@ -66,7 +61,7 @@ class ServerTrainer:
         epochs: int,
         label_weight: float = 0.0,
     ) -> Arrays:
-        """Train shared tensors to give ``targets`` on public samples.
+        """Train shared tensors to give ``targets`` on public samples, and return them.
 
         The squared error is averaged over samples and classes.
 

@@ -43,13 +43,8 @@ class EncodingNetwork(nn.Module):
     def __init__(self, input_shape: tuple[int, ...], classes: int, seed: int) -> None:
         """Draw the weights from [-0.5, 0.5], the same for the same seed.
 
-        Args:
-            input_shape: of an image, (C, H, W).
-            classes: number of logits.
-            seed: of the run.
-
         Raises:
-            ConfigError: samples are no images.
+            ConfigError: samples are no images, (C, H, W).
         """
         super().__init__()
         if len(input_shape) != 3:
@@ -83,13 +78,7 @@ def sample_gradients(
 ) -> dict[str, Tensor]:
     """Compute the gradient of each sample's cross-entropy; differentiable in ``x``.
 
-    Args:
-        network: N samples are shown to it.
-        x: images, shape (N, C, H, W).
-        y: labels, int64, shape (N,).
-
-    Returns:
-        by parameter, shape (N, *shape of the parameter).
+    By parameter, shape (N, *shape of the parameter).
     """
 
     def loss(leaves: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
@@ -204,11 +193,7 @@ class ProxyTrainer(ServerTrainer):
     ) -> float:
         """Measure the fraction of images that a model answers rightly.
 
-        Args:
-            tensors: the model's shared tensors.
-            x: images, shape (N, C, H, W), N at least 1.
-            labels: int64, shape (N,).
-            classes: places of the logits that compete, int64, with all of ``labels``.
+        Only the logits at the places ``classes`` compete; all labels are among them.
         """
         load(self.model, tensors)
         device = next(self.model.parameters()).device

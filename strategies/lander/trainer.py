@@ -41,7 +41,7 @@ class AnchoredTrainer(SampleTrainer):
     """Makes anchors of names, and images near them."""
 
     def anchors(self, names: tuple[str, ...], encoder: str) -> Array:
-        """Make anchors, see `name_anchors`."""
+        """Make anchors of the names of classes, see `name_anchors`."""
         return name_anchors(names, encoder)
 
     def synthesize_near(
@@ -52,14 +52,7 @@ class AnchoredTrainer(SampleTrainer):
         number: int,
         anchors: Array,
     ) -> dict[str, Array]:
-        """Make samples near anchors; see `SampleTrainer.synthesize`.
-
-        Args:
-            tensors: the model's, with those of the projection.
-            labels: of C classes.
-            params: sizes and weights.
-            number: of the call.
-            anchors: of all classes, shape (classes, D).
+        """Make samples near anchors (classes, D); see `SampleTrainer.synthesize`.
 
         Returns:
             besides: ``features``, what the model makes of the samples in the space of
@@ -97,16 +90,9 @@ class AnchoredSynthesis(Synthesis):
         seed: int,
         anchors: Tensor,
     ) -> None:
-        """Make a generator; see `Synthesis`.
+        """Make a generator for anchors of the labels, (C, D); see `Synthesis`.
 
-        Args:
-            teacher: with a projection, as `projection` makes it.
-            student: likewise.
-            labels: of C classes.
-            params: sizes and weights.
-            training: of the student.
-            seed: of everything that is drawn.
-            anchors: those of the labels, shape (C, D).
+        Both networks have a projection.
         """
         self._near, self._anchors = params, anchors
         super().__init__(teacher, student, labels, params, training, seed)
@@ -155,15 +141,7 @@ class AnchoredGenerator(nn.Module):
     def __init__(
         self, anchors: int, batch: int, noise: int, width: int, shape: Sequence[int]
     ) -> None:
-        """Initialise with torch's defaults.
-
-        Args:
-            anchors: D.
-            batch: samples that are made together.
-            noise: numbers of which a sample is made.
-            width: see `ImageGenerator`.
-            shape: likewise.
-        """
+        """Initialise with torch's defaults; of ``anchors`` numbers an image is made."""
         super().__init__()
         self.norm = nn.BatchNorm1d(anchors)
         count = -(-batch // GROUP)
@@ -194,9 +172,7 @@ class AnchoredGenerator(nn.Module):
 def name_anchors(names: tuple[str, ...], encoder: str) -> Array:
     """Compute the mean of the last hidden states of each name, float32, (classes, D).
 
-    Args:
-        names: of the classes; an underscore is read as a blank.
-        encoder: of texts, see `load_encoder`.
+    An underscore is read as a blank.
 
     Raises:
         ConfigError: there is no such encoder, or it reads no texts; or two classes
@@ -240,10 +216,5 @@ def bounding_loss(radius: float, projected: Tensor, anchors: Tensor) -> Tensor:
     """Measure how far features lie beyond a radius around anchors; 0 within.
 
     As in LANDER's code: the mean squared difference of a whole batch, less the radius.
-
-    Args:
-        radius: at least 0.
-        projected: shape (batch, D).
-        anchors: that of each sample's class, of the same shape.
     """
     return torch.relu(mse_loss(projected, anchors) - radius)

@@ -80,11 +80,7 @@ def with_samples(
 ) -> Payload:
     """Make samples of all classes so far when a task ends that others follow.
 
-    Args:
-        state: with the model of which they are made.
-        stage: of the round.
-        classes: that are learned by the end of each task.
-        make: from places in the head, int64, shape (C,), to samples.
+    ``make`` is called with places in the head, int64, shape (C,).
     """
     if not stage.ends_task or stage.task + 1 == len(classes.until):
         return state

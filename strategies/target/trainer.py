@@ -164,11 +164,9 @@ class Synthesis:
         return found
 
     def teach(self, x: Tensor, number: int) -> None:
-        """Train the student to say what the teacher says of inputs.
+        """Train the student to say what the teacher says of inputs (N, C, H, W).
 
-        Args:
-            x: shape (N, C, H, W).
-            number: of the batch after which it learns.
+        ``number`` is that of the batch after which it learns.
         """
         targets = predict_logits(self.teacher, x)[:, self._labels]
         lesson = self._feature_lesson(x)
@@ -245,26 +243,16 @@ class Synthesis:
         return ImageGenerator(params.generator_noise, params.generator_width, shape)
 
     def _generator_input(self, wanted: Tensor, draw: torch.Generator) -> Tensor:
-        """Draw what a batch is made of; a generator may be changed for it.
-
-        Args:
-            wanted: int64, shape (batch,): positions in the labels.
-            draw: of all that is random in it.
-        """
+        """Draw what a batch of classes is made of."""
         shape = len(wanted), self._params.generator_noise
         return torch.randn(shape, generator=draw).to(wanted.device)
 
     def _feature_loss(self, features: Tensor, wanted: Tensor) -> Tensor | float:
-        """Compute what is added to the generator's loss: nothing.
-
-        Args:
-            features: what the teacher's body makes of the images.
-            wanted: positions in the labels.
-        """
+        """Compute what features add to the generator's loss: nothing."""
         return 0.0
 
     def _feature_lesson(self, x: Tensor) -> Callable[[Tensor, Tensor], Tensor | float]:
-        """Make what is added to the student's loss, of its features and rows of x."""
+        """Make what features of rows of x add to the student's loss: nothing."""
         return lambda features, rows: 0.0
 
 
@@ -278,13 +266,7 @@ class ImageGenerator(nn.Module):
     """
 
     def __init__(self, noise: int, width: int, shape: tuple[int, ...]) -> None:
-        """Initialise with torch's defaults.
-
-        Args:
-            noise: random numbers for an image.
-            width: channels of the last hidden layer.
-            shape: (C, H, W) of an image.
-        """
+        """Initialise with torch's defaults; the last hidden layer has ``width``."""
         super().__init__()
         channels, *size = shape
         self.start = (2 * width, *(math.ceil(side / 4) for side in size))
@@ -354,10 +336,6 @@ def disagreement(student: Tensor, teacher: Tensor) -> Tensor:
 
     TARGET's equation of the boundary: the indicator is 1 where the argmax of teacher
     and student differ. Their code, and LANDER's, has it 1 where they are the same.
-
-    Args:
-        student: logits, shape (batch, classes).
-        teacher: likewise.
     """
     differ = (student.argmax(1) != teacher.argmax(1)).float()
     return (differ * softened_kl(student, teacher, 1.0)).mean()
