@@ -100,7 +100,6 @@ def remember(
     *,
     task: int,
     features: Array | None = None,
-    gram: Array | None = None,
     extras: Mapping[str, Array] = NOTHING,
 ) -> Arrays:
     """Add samples of a task to a memory, within its budget.
@@ -125,8 +124,6 @@ def remember(
         seed: of the draw; the same in all rounds of a task.
         task: its number.
         features: of the examples, shape (N, d), for ``herding`` and ``leverage``.
-        gram: sum of the outer products of features for ``leverage``, shape (d, d), of
-            whatever samples are to be told apart; that of ``features`` itself if None.
         extras: what else is kept of each example, by name: arrays of length N. The same
             names for all tasks.
 
@@ -142,7 +139,7 @@ def remember(
     new = {
         **rows_of(examples, everything, task),
         **extras,
-        "rank": _ranks(to_numpy(examples.y), params, seed, features, gram),
+        "rank": _ranks(to_numpy(examples.y), params, seed, features),
     }
     both = joined(without_task(memory, task), new)
     return rows_at(both, _staying(both, params, seed))
@@ -237,10 +234,10 @@ def herding_order(features: Array, count: int) -> Array:
     """Choose ``count`` samples whose mean is nearest to that of all, greedily.
 
     Rebuffi et al., CVPR 2017, https://arxiv.org/abs/1611.07725, algorithm 4: the k-th
-    is ``argmin_x |mu - (phi(x) + sum_{j<k} phi(p_j)) / k|``. Features (n, d) are divided
-    by their length first, as in section 2.1 there, and their mean is not, as in the
-    authors' code. That may draw a sample again, which then moves the mean twice; here
-    each comes once.
+    is ``argmin_x |mu - (phi(x) + sum_{j<k} phi(p_j)) / k|``. Features (n, d) are
+    divided by their length first, as in section 2.1 there, and their mean is not, as in
+    the authors' code. That may draw a sample again, which then moves the mean twice;
+    here each comes once.
 
     Returns:
         int64, shape (min(count, n),): places, best first.
@@ -330,13 +327,7 @@ def _balanced(y: Array, present: Array, fraction: float, seed: int) -> Array:
     return np.sort(np.concatenate(places)[dealt])
 
 
-def _ranks(
-    y: Array,
-    params: MemoryParams,
-    seed: int,
-    features: Array | None,
-    gram: Array | None,
-) -> Array:
+def _ranks(y: Array, params: MemoryParams, seed: int, features: Array | None) -> Array:
     rng = np.random.default_rng(seed)
     if params.memory_policy == "reservoir":
         return rng.random(len(y))
@@ -351,7 +342,7 @@ def _ranks(
             room = params.memory_samples
             return ranks_by_class(y, lambda rows: herding_order(features[rows], room))
         seen = np.asarray(features, np.float64)
-        weights = leverage_scores(seen, seen.T @ seen if gram is None else gram)
+        weights = leverage_scores(seen, seen.T @ seen)
     return ranks_by_class(y, lambda rows: drawn_order(weights[rows], rng))
 
 
