@@ -4,19 +4,58 @@ Kirkpatrick et al., PNAS 2017, https://arxiv.org/abs/1612.00796, equation 3, wit
 running Fisher information and one anchor as in online EWC (Schwarz et al., ICML 2018,
 https://arxiv.org/abs/1805.06370, section 3.2), so that the state does not grow with the
 number of tasks.
+
+
+How much a task needs of each shared parameter, for the penalties of EWC and FedCurv.
+
+Kirkpatrick et al., PNAS 2017, https://arxiv.org/abs/1612.00796, section 2.1.
 """
 
 from typing import TypeVar
 
+import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
-from clients.fisher import diagonal_fisher
 from fcl_flower.algorithms.local_training import LocalTraining
-from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
+from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData
-from fcl_flower.training.tensors import dense, to_torch
+from fcl_flower.models.heads import MultiHeadModel
+from fcl_flower.training.tensors import dense, to_numpy, to_torch
 from strategies.ewc import EwcParams
+
+
+def diagonal_fisher(
+    model: MultiHeadModel, examples: Examples, task: int, at_most: int
+) -> dict[str, Array]:
+    """Return the diagonal of the empirical Fisher information, by shared parameter.
+
+    The mean over examples of the squared gradient of the log-likelihood of the
+    true label; one example at a time, since a batch's gradient hides them. Zeros
+    without examples.
+
+    Args:
+        model: evaluating from now on.
+        examples: of which the first are taken.
+        task: theirs.
+        at_most: how many are, at least 1.
+    """
+    model.eval()
+    shared = set(model.shared_names())
+    weights = {n: w for n, w in model.named_parameters() if n in shared}
+    total = {name: torch.zeros_like(w) for name, w in weights.items()}
+    count = min(len(examples.y), at_most)
+    for i in range(count):
+        logits = model(examples.x[i : i + 1], task)
+        loss = cross_entropy(logits, examples.y[i : i + 1])
+        gradients = torch.autograd.grad(
+            loss, list(weights.values()), materialize_grads=True
+        )
+        for name, gradient in zip(total, gradients, strict=True):
+            total[name] += gradient.square()
+    return {name: to_numpy(t / max(count, 1)) for name, t in total.items()}
+
 
 E = TypeVar("E", bound=EwcParams)
 

@@ -9,7 +9,7 @@ of the diag(I_j) and V of the diag(I_j) w_j.
 from torch import Tensor
 from typing_extensions import override
 
-from clients.fisher import diagonal_fisher
+from clients.ewc import diagonal_fisher
 from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData

@@ -8,8 +8,7 @@ adapters follow the received sigma as they do one that was learned.
 from torch import Tensor
 from typing_extensions import override
 
-from clients.apd.client import Apd
-from clients.apd.tasks import ApdTasks
+from clients.apd import Apd, ApdTasks
 from clients.fedweit.client import overwritten
 from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.core.types import Payload, TaskStage, Update

@@ -32,8 +32,7 @@ from fcl_flower.data.examples import TaskData, concat
 from fcl_flower.training.feature_cache import frozen_features
 from fcl_flower.training.tensors import load, snapshot, to_numpy, to_torch
 from strategies.analytic import sums as forms
-from strategies.matched_ensemble import MatchedEnsembleParams
-from strategies.matched_ensemble.server import HEADS
+from strategies.matched_ensemble import HEADS, MatchedEnsembleParams
 
 _LEVEL = 0.2
 """How likely a network that knows nothing is to be asked, at most."""

@@ -58,7 +58,7 @@ class ApdParams(Params):
 ALGORITHM = Algorithm(
     name="apd",
     server="strategies.local:NoOpStrategy",
-    client="clients.apd.client:Apd",
+    client="clients.apd:Apd",
     params_type=ApdParams,
     summary="masked shared weights and sparse adapters, in clusters; no federation",
     paper="Yoon et al., ICLR 2020",

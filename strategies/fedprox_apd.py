@@ -13,7 +13,7 @@ from fcl_flower.core.errors import ConfigError
 from fcl_flower.core.types import Arrays, Payload
 from strategies.apd import ApdParams
 from strategies.fedavg import FedAvg
-from strategies.fedweit.decomposition import decomposed
+from strategies.fedweit.maths import decomposed
 
 
 class FedProxApdParams(ApdParams):

@@ -15,8 +15,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
-from clients.fedet.augmentation import augmented
-from clients.fedet.label_statistics import label_loss, label_statistics
+from clients.fedet.maths import augmented, label_loss, label_statistics
 from fcl_flower.algorithms.base import ClientContext, ClientLearner
 from fcl_flower.algorithms.exemplars import remember_fraction, replay_samples
 from fcl_flower.core.schedule import derive

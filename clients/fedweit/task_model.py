@@ -11,9 +11,14 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from clients.fedweit.equations import by_channel, compose, gate, soft
-from clients.fedweit.foreign_adapters import ForeignBank
-from clients.fedweit.retroactive import following_cost
+from clients.fedweit.maths import (
+    ForeignBank,
+    by_channel,
+    compose,
+    following_cost,
+    gate,
+    soft,
+)
 from fcl_flower.data.examples import TaskData
 from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.loop import StepSize

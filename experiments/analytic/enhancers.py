@@ -31,8 +31,7 @@ from fcl_flower.models.encoder import Transformer
 from fcl_flower.setup import build
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.tensors import load
-from strategies.analytic.penalties import Held
-from strategies.analytic.solution import solve
+from strategies.analytic.heads import Held, solve
 from strategies.analytic.sums import add_up, exact
 
 CHUNK = 64

@@ -22,7 +22,7 @@ from typing import cast
 
 import numpy as np
 
-from clients.concept_matching.client import ConceptMatching as ConceptMatchingLearner
+from clients.concept_matching import ConceptMatching as ConceptMatchingLearner
 from fcl_flower.config.node_config import NodeConfig
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.diagnostics import Clustering, Points

@@ -39,7 +39,7 @@ from sklearn.metrics import adjusted_rand_score, silhouette_score
 from fcl_flower.algorithms.base import ServerContext
 from fcl_flower.core.types import Arrays, TaskStage, Update
 from strategies.concept_matching import ConceptMatchingParams
-from strategies.concept_matching.clustering import Labels
+from strategies.concept_matching.maths import Labels
 from strategies.concept_matching.server import (
     ROUND,
     ConceptMatching,

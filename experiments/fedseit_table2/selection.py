@@ -18,14 +18,14 @@ from typing import get_args
 import numpy as np
 from scipy.stats import spearmanr
 
-from clients.fedseit.client import FedSeit as Learner
+from clients.fedseit import FedSeit as Learner
 from fcl_flower.config.node_config import NodeConfig
 from fcl_flower.core.types import Payload, TaskStage
 from fcl_flower.federation.client import client_data
 from fcl_flower.runtime.study import read_study
 from fcl_flower.setup import build
 from fcl_flower.setup.resolve import resolve
-from strategies.fedweit.adapter_selection import (
+from strategies.fedweit.maths import (
     Adapter,
     AdapterSelection,
     Overlap,

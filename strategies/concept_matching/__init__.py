@@ -78,7 +78,7 @@ class ConceptMatchingParams(Params):
 ALGORITHM = Algorithm(
     name="concept-matching",
     server="strategies.concept_matching.server:ConceptMatching",
-    client="clients.concept_matching.client:ConceptMatching",
+    client="clients.concept_matching:ConceptMatching",
     params_type=ConceptMatchingParams,
     summary="a model for each hidden concept; the server clusters what comes back",
     paper="Jiang et al., 2025",

@@ -19,17 +19,19 @@ from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
 from fcl_flower.core.update_checks import same_tensors
 from strategies.concept_matching import ConceptMatchingParams
-from strategies.concept_matching.clustering import NOISE, cluster
-from strategies.concept_matching.gram_matrix import (
+from strategies.concept_matching.maths import (
+    NOISE,
+    NONE,
     Labels,
     Matrix,
+    cluster,
     distances,
     embedding,
     gram,
     gram_of_directions,
+    match,
     sketched,
 )
-from strategies.concept_matching.matching import NONE, match
 
 RECORD = "meta/record"
 ROUND = "meta/round"

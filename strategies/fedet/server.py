@@ -25,14 +25,16 @@ from fcl_flower.core.types import (
 )
 from fcl_flower.core.update_checks import fits
 from strategies.fedet import FedEtParams
-from strategies.fedet.consolidation import (
+from strategies.fedet.maths import (
     GroupUpdate,
     auxiliary,
+    discriminant,
     distillation_targets,
+    domains,
     entropy_weights,
+    nearest_mean,
     wanted_distribution,
 )
-from strategies.fedet.label_domains import discriminant, domains, nearest_mean
 
 if TYPE_CHECKING:
     from strategies.fedet.trainer import FedEtTrainer

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from fcl_flower.algorithms.base import Params
 from fcl_flower.algorithms.registry import Algorithm
-from strategies.fedweit.adapter_selection import Overlap, SelectionRule
+from strategies.fedweit.maths import Overlap, SelectionRule
 
 Gate: TypeAlias = Literal["sigmoid", "identity"]
 Clustering: TypeAlias = Literal["k-means", "gaussian-mixture"]

@@ -5,7 +5,10 @@ Symbols: theta_G is the group ``base``, A_i^(j) is ``adapters/i/j``, kappa is th
 of output channels that a client sends (the learner's setting).
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import ClassVar, TypeVar
 
 import numpy as np
@@ -22,14 +25,58 @@ from fcl_flower.core import update_checks
 from fcl_flower.core.diagnostics import Diagnostic
 from fcl_flower.core.errors import ConfigError, WireError, refuse
 from fcl_flower.core.types import Array, Arrays, Payload, SparseArray, TaskStage, Update
-from strategies.fedweit import FedWeitParams, diagnostics
-from strategies.fedweit.adapter_selection import (
+from strategies.fedweit import FedWeitParams, maths
+from strategies.fedweit.maths import (
     Adapter,
     AdapterSelection,
     check_summary,
+    decomposed,
+    uploaded_groups,
 )
-from strategies.fedweit.broadcast import CHANGED, Broadcast
-from strategies.fedweit.decomposition import decomposed
+
+CHANGED = "meta/changed"
+
+
+@dataclass(frozen=True, eq=False)
+class Broadcast:
+    """Parts of one state.
+
+    Attributes:
+        state: with ``base``, ``meta/changed`` and ``adapters/C/T``; never changed.
+    """
+
+    state: Payload
+    _since: dict[int, Arrays] = field(default_factory=dict, init=False, repr=False)
+
+    @cached_property
+    def adapters(self) -> list[Adapter]:
+        """Return whose adapters the server has, ascending."""
+        return uploaded_groups(self.state)
+
+    def changed_since(self, since: int) -> Arrays:
+        """Return the channels of the base that changed in a round or after it.
+
+        Args:
+            since: the round; 0 for all channels.
+        """
+        if since not in self._since:
+            self._since[since] = dict(self._changed_since(since))
+        return self._since[since]
+
+    def adapters_beside(self, client: int) -> list[Adapter]:
+        """Return the adapters of all clients but one, ascending."""
+        first, last = (bisect_left(self.adapters, (c, 0)) for c in (client, client + 1))
+        return self.adapters[:first] + self.adapters[last:]
+
+    def _changed_since(self, since: int) -> Mapping[str, SparseArray]:
+        found = {}
+        for name, values in self.state["base"].items():
+            rounds = np.asarray(self.state[CHANGED][name])
+            fresh = np.flatnonzero(rounds >= since)
+            if len(fresh):
+                found[name] = SparseArray.of_channels(np.asarray(values), fresh)
+        return found
+
 
 SEEN = "meta/seen"
 
@@ -112,7 +159,7 @@ class FedWeit(ServerStrategy[P], ServerQueries):
         self, state: Payload, stage: TaskStage, metrics: Metrics
     ) -> Mapping[str, float | Diagnostic]:
         overlaps = self._knowledge.overlaps(state, stage)
-        return diagnostics.of_adapters(metrics) | overlaps
+        return maths.of_adapters(metrics) | overlaps
 
     @override
     def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
@@ -128,7 +175,7 @@ class FedWeit(ServerStrategy[P], ServerQueries):
     @override
     def check_update(self, state: Payload, update: Update) -> None:
         known = {adapter.name for adapter in self.broadcast(state).adapters}
-        diagnostics.check_metrics(update.metrics, known)
+        maths.check_metrics(update.metrics, known)
         odd = update.payload.keys() - {"base", "adapters"}
         if odd:
             raise WireError(f"groups {sorted(odd)}: expected base and adapters")

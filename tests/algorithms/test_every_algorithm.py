@@ -14,7 +14,7 @@ from fakes import failure, rounds_of, run_in_process, summary_of, tiny
 from watched import Seen, build_by, note_learner
 
 import strategies
-from clients.fedseit.client import FedSeit
+from clients.fedseit import FedSeit
 from fcl_flower.algorithms.base import ClientQueries, Params, ServerQueries
 from fcl_flower.algorithms.local_only import LocalOnlyLearner
 from fcl_flower.algorithms.local_training import LocalTraining

@@ -33,7 +33,7 @@ from fcl_flower.training.tensors import load
 from strategies.fedavg import FedAvg
 from strategies.fedcbdr import FedCbdr as Server
 from strategies.fedcbdr import FedCbdrParams, evenly, in_proportion, quotas
-from strategies.lorm.merging import upper_half
+from strategies.lorm import upper_half
 
 
 def learner(client=0, where=None, **params):

@@ -14,8 +14,7 @@ from fcl_flower.algorithms.base import ServerContext
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import SparseArray, Update
 from fcl_flower.data.examples import Examples
-from strategies.fedcurv import FedCurvParams
-from strategies.fedcurv.server import FISHER, WEIGHTED, FedCurv
+from strategies.fedcurv import FISHER, WEIGHTED, FedCurv, FedCurvParams
 
 RATE, STEPS, STRENGTH = 0.1, 3, 0.7
 NOW = stage(1)

@@ -10,7 +10,7 @@ from lone_learner import data, gradients, model, place, shared, stage
 from torch import nn
 
 from clients import scaffold as client_side
-from clients.fisher import diagonal_fisher
+from clients.ewc import diagonal_fisher
 from clients.scaffold import Scaffold as Learner
 from fcl_flower.aggregation.policy import Aggregation
 from fcl_flower.algorithms.base import Params, ServerContext
@@ -21,8 +21,7 @@ from fcl_flower.core.types import SparseArray, Update
 from fcl_flower.data.examples import Examples
 from fcl_flower.federation.messages import decode_payload
 from fcl_flower.training.tensors import load
-from strategies.scaffold import ScaffoldParams
-from strategies.scaffold.server import Scaffold
+from strategies.scaffold import Scaffold, ScaffoldParams
 
 RATE, STEPS = 0.1, 3
 NOW = stage(1)

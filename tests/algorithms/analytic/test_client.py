@@ -14,7 +14,7 @@ from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.loop import Training
 from strategies.analytic import AnalyticParams
-from strategies.analytic.received import check
+from strategies.analytic.server import check
 from strategies.analytic.sums import add_up
 
 CLASSES, WIDTH = 3, 5

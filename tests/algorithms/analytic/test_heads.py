@@ -7,16 +7,18 @@ from scipy.stats import multivariate_normal
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.linear_model import Ridge
 
-from strategies.analytic.heads import NEVER, discriminants, ridges
-from strategies.analytic.penalties import (
+from strategies.analytic.heads import (
+    NEVER,
     PENALTIES,
     SHRINKAGES,
     UNKNOWN,
     Held,
+    discriminants,
     likelihoods,
+    ridges,
+    solve,
     squared_errors,
 )
-from strategies.analytic.solution import solve
 from strategies.analytic.sums import add_up, gram
 
 

@@ -4,19 +4,19 @@ import numpy as np
 import pytest
 from analytic_cases import C, D, draw, sums
 
-from strategies.analytic import penalties as module
-from strategies.analytic.heads import of_each
-from strategies.analytic.penalties import (
+from strategies.analytic import heads as module
+from strategies.analytic.heads import (
     LEANING,
     PENALTIES,
     SHRINKAGES,
     UNKNOWN,
     Held,
     chosen,
+    of_each,
+    solve,
     squared_errors,
     unexplained,
 )
-from strategies.analytic.solution import solve
 
 
 def task(classes, train=4, valid=9, seed=0):

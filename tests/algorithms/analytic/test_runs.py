@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def head(folder):
     """Return the server's head, in double precision."""
     saved = FolderStateStore(folder / "checkpoint").load(before=sys.maxsize)
-    return plain({"head": saved.payload["head"]})
+    return plain({"head": saved.state["head"]})
 
 
 def test_it_learns_and_its_record_says_how(tmp_path):
@@ -163,7 +163,7 @@ def test_the_head_is_the_same_whatever_the_split_and_the_number_of_clients(tmp_p
             start(folder, clients=clients, **{"scenario.split": split}, **given)
         )
         saved = FolderStateStore(folder / "checkpoint").load(before=sys.maxsize)
-        heads.append(saved.payload["head"])
+        heads.append(saved.state["head"])
     # Of the same features it is so to 1e-9; their own last bits depend on the batch.
     for found in heads[1:]:
         for name in ("weight", "bias"):

@@ -8,11 +8,9 @@ from analytic_cases import MEANS, C, D, draw, start, sums
 from fakes import rounds_of, run_in_process, summary_of
 from scipy.stats import norm
 
-from strategies.analytic import same_classes as module
-from strategies.analytic.heads import discriminants
-from strategies.analytic.penalties import Held
-from strategies.analytic.same_classes import same_classes
-from strategies.analytic.solution import solve
+from strategies.analytic import match_classes as module
+from strategies.analytic.heads import Held, discriminants, solve
+from strategies.analytic.match_classes import match_classes
 from strategies.analytic.sums import Sums, between
 
 
@@ -21,7 +19,7 @@ def tasks(*of_task, each=40, noise=0.7):
 
 
 def test_the_same_classes_are_found_in_whatever_order_they_stand():
-    found = same_classes(tasks((0, 1, 2), (3, 4, 5), (2, 0, 1), (5, 6, 7)))
+    found = match_classes(tasks((0, 1, 2), (3, 4, 5), (2, 0, 1), (5, 6, 7)))
     assert found[0] == {2: [(0, 1), (1, 2), (2, 0)]}
     assert found[1] == {3: [(2, 0)]}
     assert {one: sorted(pairs) for one, pairs in found[2].items()} == {
@@ -31,20 +29,20 @@ def test_the_same_classes_are_found_in_whatever_order_they_stand():
 
 
 def test_without_a_class_in_common_nothing_is_joined():
-    assert same_classes(tasks((0, 1, 2), (3, 4, 5), (6, 7, 8))) == [{}, {}, {}]
+    assert match_classes(tasks((0, 1, 2), (3, 4, 5), (6, 7, 8))) == [{}, {}, {}]
 
 
 def test_a_class_is_at_most_one_of_another_task():
     """Two that are alike: with the nearest alone, both would be the same."""
     h, y = draw((0, 0, 7), seed=9)
-    pairs = same_classes([*tasks((0, 1, 2), (3, 4, 5)), sums(h, y)])[2][0]
+    pairs = match_classes([*tasks((0, 1, 2), (3, 4, 5)), sums(h, y)])[2][0]
     assert pairs in ([(0, 0)], [(1, 0)])
 
 
 def test_few_samples_say_nothing():
     drawn = ((0, 1, 2), (3, 4, 5), (0, 1, 2))
-    assert same_classes(tasks(*drawn, each=2, noise=4.0)) == [{}, {}, {}]
-    assert same_classes(tasks(*drawn, each=400, noise=4.0))[0].keys() == {2}
+    assert match_classes(tasks(*drawn, each=2, noise=4.0)) == [{}, {}, {}]
+    assert match_classes(tasks(*drawn, each=400, noise=4.0))[0].keys() == {2}
 
 
 @pytest.mark.parametrize(
@@ -58,12 +56,12 @@ def test_few_samples_say_nothing():
     ],
 )
 def test_where_a_variance_is_unknown_classes_stand_alone(of_task):
-    assert same_classes(of_task) == [{} for _ in of_task]
+    assert match_classes(of_task) == [{} for _ in of_task]
 
 
 def test_a_class_without_samples_is_nobodys():
     h, y = draw((0, 1), seed=3)
-    found = same_classes([*tasks((0, 1, 2), (3, 4, 5)), sums(h, y)])
+    found = match_classes([*tasks((0, 1, 2), (3, 4, 5)), sums(h, y)])
     assert found[2] == {0: [(0, 0), (1, 1)]}
 
 
@@ -76,7 +74,7 @@ def test_classes_that_do_not_vary_where_nobodys_do_are_told_apart_all_the_same()
             h[y == label] -= h[y == label].mean(0)
         h[:, 6:] = np.eye(6)[np.array(codes)[y]]
         of_task.append(sums(h, y))
-    found = same_classes(of_task)
+    found = match_classes(of_task)
     assert {one: sorted(pairs) for one, pairs in found[2].items()} == {
         0: [(0, 2), (1, 0), (2, 1)]
     }
@@ -91,7 +89,7 @@ def test_a_class_of_less_than_one_sample_makes_nobodys_noise_large():
     counts = np.array([80.0, 1e-6, 1e-6])
     cross = np.column_stack([MEANS[[6, 7, 8]] * counts[:, None], counts])
     small = Sums(between(cross), cross)
-    assert same_classes([*of_task, small])[:3] == same_classes(of_task)
+    assert match_classes([*of_task, small])[:3] == match_classes(of_task)
 
 
 def most_probable(evidence, others):
@@ -171,7 +169,7 @@ def test_evidence_is_against_classes_half_as_far_apart_as_those_of_the_two(monke
     h, y = draw((0, 0, 0), seed=5)
     one_class, one_thrice = sums(h, y * 0), sums(*draw((6, 6, 6), seed=6))
     of_task = [*tasks((0, 1, 2), (3, 4, 5)), one_class, one_class, one_thrice]
-    same_classes(of_task)
+    match_classes(of_task)
     basis, within, between = module._space(of_task)
     squares, degrees = np.transpose(
         [module._spread(one.means @ basis, one.counts, within) for one in of_task]
@@ -199,9 +197,9 @@ def test_tasks_whose_classes_are_close_to_each_other_are_not_taken_for_one():
         for kind, apart in ((near, 0.25), (far, 5.0)):
             means = apart * rng.standard_normal((C, D))
             kind.append(sums(means[y] + 0.7 * rng.standard_normal((len(y), D)), y))
-    assert not any(same_classes([*near, *far]))
+    assert not any(match_classes([*near, *far]))
     # What is the same is found there, too.
-    assert same_classes([*near, *far, near[2]])[-1] == {2: [(c, c) for c in range(C)]}
+    assert match_classes([*near, *far, near[2]])[-1] == {2: [(c, c) for c in range(C)]}
 
 
 def test_the_evidence_is_the_ratio_of_two_gaussian_densities():

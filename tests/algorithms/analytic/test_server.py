@@ -15,7 +15,7 @@ from fcl_flower.aggregation.policy import Aggregation
 from fcl_flower.algorithms.base import ModelShape, ServerContext
 from fcl_flower.core.errors import ConfigError, WireError
 from fcl_flower.core.types import TaskStage, Update
-from strategies.analytic import AnalyticParams, solution
+from strategies.analytic import AnalyticParams, heads
 from strategies.analytic.server import SOLVED, Analytic
 from strategies.analytic.sums import exact, gram
 
@@ -224,7 +224,7 @@ def test_the_record_says_what_was_solved():
 
 
 def test_of_several_penalties_the_record_has_the_median(monkeypatch):
-    monkeypatch.setattr(solution, "chosen", lambda *given: [0.1, 0.9, 0.2])
+    monkeypatch.setattr(heads, "chosen", lambda *given: [0.1, 0.9, 0.2])
     made, updates = server(single_head=False), {}
     for client in range(3):
         sent = update(*samples(12, client), valid=samples(12, client + 9))

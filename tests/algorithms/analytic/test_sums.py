@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fcl_flower.core.errors import WireError
 from strategies.analytic import AnalyticParams
-from strategies.analytic.received import check
+from strategies.analytic.server import check
 from strategies.analytic.sums import (
     add_up,
     class_sums,

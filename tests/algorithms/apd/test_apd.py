@@ -8,8 +8,7 @@ from fakes import exact, run_in_process, summary_of, tiny
 from fedweit_cases import W, data, linear_model, stage
 from torch import nn
 
-from clients.apd.client import Apd
-from clients.apd.tasks import ApdTasks, local_of
+from clients.apd import Apd, ApdTasks, local_of
 from fcl_flower.algorithms.registry import algorithm
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.core.types import TaskStage
@@ -196,7 +195,7 @@ def test_what_was_shared_before_a_consolidation_is_dropped_by_it(monkeypatch):
         known = {f"meta/groups/{task}": {W: number} for task in adapters}
         return {**known, f"local/{number}": {W: np.zeros((6, 4), np.float32)}}
 
-    monkeypatch.setattr("clients.apd.tasks.consolidate", found)
+    monkeypatch.setattr("clients.apd.consolidate", found)
     apd = learner(tasks=4, epochs=1, consolidate_every=2, groups=1)
     assert {g for g in lived(apd, 3) if g.startswith("local/")} == {"local/2"}
     assert {g for g in lived(apd, 4) if g.startswith("local/")} == {"local/4"}
@@ -205,7 +204,7 @@ def test_what_was_shared_before_a_consolidation_is_dropped_by_it(monkeypatch):
 def test_clients_draw_their_centres_by_themselves(monkeypatch):
     seeds = []
     monkeypatch.setattr(
-        "clients.apd.tasks.consolidate",
+        "clients.apd.consolidate",
         lambda adapters, count, gap, seed: seeds.append(seed) or {},
     )
     for client in (0, 1, 1):

@@ -5,8 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from clients.apd.consolidation import consolidate, group_tasks, split_group
-from clients.apd.tasks import local_of
+from clients.apd import consolidate, group_tasks, local_of, split_group
 from fcl_flower.core.types import SparseArray
 from fcl_flower.training.tensors import dense
 

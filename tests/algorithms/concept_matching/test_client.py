@@ -8,8 +8,7 @@ import torch
 from fakes import exact, run_in_process, summary_of, tiny
 from scipy.stats import norm
 
-from clients.concept_matching.client import ConceptMatching
-from clients.concept_matching.input_statistics import add_inputs, misfit
+from clients.concept_matching import ConceptMatching, add_inputs, misfit
 from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.core.types import TaskStage

@@ -6,8 +6,7 @@ from scipy.spatial.distance import cdist
 from sklearn.cluster import DBSCAN, OPTICS, AgglomerativeClustering, Birch, KMeans
 from sklearn.metrics import adjusted_rand_score, silhouette_score
 
-from strategies.concept_matching.clustering import cluster
-from strategies.concept_matching.gram_matrix import embedding, gram
+from strategies.concept_matching.maths import cluster, embedding, gram
 
 COUNTED = ["k-means", "agglomerative", "birch"]
 DENSE = ["dbscan", "optics"]

@@ -5,8 +5,8 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.spatial.distance import cdist, pdist
 
-from strategies.concept_matching import gram_matrix
-from strategies.concept_matching.gram_matrix import (
+from strategies.concept_matching import maths
+from strategies.concept_matching.maths import (
     distances,
     embedding,
     gram,
@@ -36,7 +36,7 @@ def weights(count, size=11, seed=0):
 
 @pytest.fixture(params=[2**21, 12], ids=["one block", "blocks of two or three"])
 def cells(request, monkeypatch):
-    monkeypatch.setattr(gram_matrix, "_CELLS", request.param)
+    monkeypatch.setattr(maths, "_CELLS", request.param)
 
 
 @pytest.mark.usefixtures("cells")
@@ -51,7 +51,7 @@ def test_a_model_of_many_blocks_is_as_a_matrix_of_it():
     rows = np.random.default_rng(1).normal(size=(40, 2**18)).astype(np.float32)
     centred = rows.astype(np.float64) - rows.mean(axis=0, dtype=np.float64)
 
-    assert rows.size > gram_matrix._CELLS
+    assert rows.size > maths._CELLS
     assert_allclose(gram([{"w": row} for row in rows]), centred @ centred.T, atol=1e-7)
 
 

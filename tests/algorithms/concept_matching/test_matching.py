@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
 
-from strategies.concept_matching.matching import match
+from strategies.concept_matching.maths import match
 
 INF = np.inf
 

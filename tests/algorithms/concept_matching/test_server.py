@@ -13,7 +13,7 @@ from fcl_flower.core.types import TaskStage, Update
 from fcl_flower.federation import messages
 from strategies.concept_matching import ConceptMatchingParams
 from strategies.concept_matching import server as concept_server
-from strategies.concept_matching.gram_matrix import gram, gram_of_directions
+from strategies.concept_matching.maths import gram, gram_of_directions
 from strategies.concept_matching.server import ConceptMatching
 from strategies.fedavg import FedAvg
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from clients.fedet.augmentation import augmented
+from clients.fedet.maths import augmented
 from fcl_flower.data.examples import Examples
 
 

@@ -6,7 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from clients.fedet.label_statistics import (
+from clients.fedet.maths import (
     class_frequencies,
     information_entropy,
     label_loss,

@@ -12,14 +12,16 @@ from fcl_flower.algorithms.base import ServerContext
 from fcl_flower.core.errors import ConfigError, WireError
 from fcl_flower.core.types import TaskStage, Update
 from strategies.fedet import FedEtParams
-from strategies.fedet.consolidation import (
+from strategies.fedet.maths import (
     GroupUpdate,
     auxiliary,
+    discriminant,
     distillation_targets,
+    domains,
     entropy_weights,
+    nearest_mean,
     wanted_distribution,
 )
-from strategies.fedet.label_domains import discriminant, domains, nearest_mean
 from strategies.fedet.server import FedEt
 
 CLASSES = 4

@@ -11,9 +11,13 @@ import torch
 from fakes import exact
 from torch.nn.functional import conv1d, cross_entropy
 
-from clients.fedseit import branches as branches_module
-from clients.fedseit.branches import BranchedWorkspace, branch_vectors
-from clients.fedseit.client import FedSeit, initial_projections
+from clients import fedseit as branches_module
+from clients.fedseit import (
+    BranchedWorkspace,
+    FedSeit,
+    branch_vectors,
+    initial_projections,
+)
 from clients.fedweit.client import FedWeit
 from clients.fedweit.task_model import TaskModel
 from fcl_flower.algorithms.base import ClientContext, ServerContext
@@ -26,8 +30,8 @@ from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.models.words import KimCnn
 from fcl_flower.training.loop import Training
 from fcl_flower.training.tensors import dense, snapshot
+from strategies.fedseit import FedSeit as Server
 from strategies.fedseit import FedSeitParams
-from strategies.fedseit.server import FedSeit as Server
 from strategies.fedweit import FedWeitParams
 
 WORDS, DEPTH, FILTERS = 10, 4, 3
@@ -41,7 +45,7 @@ UNTRAINED = 1e-9
 @pytest.fixture(autouse=True)
 def small_and_forgotten(monkeypatch, one_thread):
     monkeypatch.setattr("fcl_flower.models.words.FILTERS", FILTERS)
-    monkeypatch.setattr("clients.fedseit.branches.CHUNK", 5)
+    monkeypatch.setattr("clients.fedseit.CHUNK", 5)
     branches_module._table.cache_clear()
 
 
@@ -346,7 +350,7 @@ def test_a_round_with_kept_extremes_trains_what_a_round_without_trains(solver):
 
 @pytest.mark.parametrize(("stored", "width"), [("float32", 4), ("float16", 2)])
 def test_extremes_are_kept_up_to_the_limit_in_bytes(monkeypatch, stored, width):
-    monkeypatch.setattr("clients.fedseit.client.MEGABYTE", 1)
+    monkeypatch.setattr("clients.fedseit.MEGABYTE", 1)
     # 12 + 5 documents, 2 adapters, 9 filters, maximum and minimum.
     needed = 17 * 2 * 9 * 2 * width
     for limit in (needed, needed - 1):

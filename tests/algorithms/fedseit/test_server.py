@@ -9,8 +9,7 @@ from fakes import exact
 from fcl_flower.algorithms.base import ServerContext
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import SparseArray, TaskStage, Update
-from strategies.fedseit import FedSeitParams
-from strategies.fedseit.server import FedSeit
+from strategies.fedseit import FedSeit, FedSeitParams
 from strategies.fedweit import FedWeitParams
 from strategies.fedweit.server import FedWeit
 

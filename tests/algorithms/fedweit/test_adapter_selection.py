@@ -13,7 +13,7 @@ from fcl_flower.core.types import SparseArray, TaskStage, Update
 from fcl_flower.federation import messages
 from fcl_flower.federation.codec import WireFormat
 from strategies.fedweit import FedWeitParams
-from strategies.fedweit.adapter_selection import (
+from strategies.fedweit.maths import (
     Adapter,
     centred,
     chosen,

@@ -4,9 +4,8 @@ import pytest
 from fcl_flower.algorithms.base import ServerContext
 from fcl_flower.core.types import TaskStage
 from strategies.fedweit import FedWeitParams
-from strategies.fedweit.adapter_selection import Adapter, candidates
-from strategies.fedweit.broadcast import Broadcast
-from strategies.fedweit.server import FedWeit
+from strategies.fedweit.maths import Adapter, candidates
+from strategies.fedweit.server import Broadcast, FedWeit
 
 
 def state():

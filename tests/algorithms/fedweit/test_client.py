@@ -17,7 +17,7 @@ from fedweit_cases import (
 from torch import nn
 
 from clients.fedweit.client import carried, density, overwritten
-from clients.fedweit.equations import compose
+from clients.fedweit.maths import compose
 from fcl_flower.algorithms.base import ServerContext
 from fcl_flower.core.types import SparseArray
 from fcl_flower.models.heads import MultiHeadModel

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from clients.fedweit.equations import (
+from clients.fedweit.maths import (
+    ForeignBank,
     by_channel,
     compose,
     gate,
     soft,
     top_channels,
 )
-from clients.fedweit.foreign_adapters import ForeignBank
 from fcl_flower.core.types import SparseArray
 
 

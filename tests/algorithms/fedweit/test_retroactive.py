@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from clients.fedweit.equations import compose
-from clients.fedweit.retroactive import following_cost, retroactive
+from clients.fedweit.maths import compose, following_cost, retroactive
 
 GRID = np.linspace(-6, 6, 120_001)
 LAMBDA2 = 0.7

@@ -7,7 +7,7 @@ from fakes import exact
 from fedweit_cases import NOTHING, W, data, foreign_payload, learner
 
 from clients.fedweit import client
-from clients.fedweit.client_state import (
+from clients.fedweit.client import (
     current_task,
     end_task,
     foreign_adapters,

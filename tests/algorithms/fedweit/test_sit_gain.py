@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from clients.fedseit.client import FedSeit as ClientLearner
+from clients.fedseit import FedSeit as ClientLearner
 from fcl_flower.algorithms.base import ClientContext, ServerContext
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.models.build import create_model
 from fcl_flower.training.loop import Training, score
 from fcl_flower.training.tensors import snapshot
-from strategies.fedseit import FedSeitParams
-from strategies.fedseit.server import FedSeit
+from strategies.fedseit import FedSeit, FedSeitParams
 
 DIMENSIONS, WORDS, LENGTH = 8, 40, 10
 FOREIGN, NEW = 0, 1

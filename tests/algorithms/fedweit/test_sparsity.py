@@ -14,7 +14,7 @@ from fedweit_cases import (
 )
 from torch import nn
 
-from clients.fedweit.retroactive import retroactive
+from clients.fedweit.maths import retroactive
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.federation.client import model_bytes

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from clients.fedweit.client import FedWeit
-from clients.fedweit.task_summary import centres
+from clients.fedweit.maths import centres
 from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData

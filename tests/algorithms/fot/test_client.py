@@ -7,9 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from clients.fot.client import Fot
-from clients.fot.layer_inputs import columns, shared_layers
-from clients.fot.sketch import Sketch
+from clients.fot import Fot, Sketch, columns, shared_layers
 from fcl_flower.algorithms.base import ClientContext, Params
 from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.errors import ConfigError

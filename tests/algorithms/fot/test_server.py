@@ -7,8 +7,7 @@ from fcl_flower.algorithms.base import Params, ServerContext
 from fcl_flower.core.errors import ConfigError, WireError
 from fcl_flower.core.types import TaskStage, Update
 from strategies.fedavg import FedAvg
-from strategies.fot import FotParams
-from strategies.fot.server import Fot
+from strategies.fot import Fot, FotParams
 
 FIRST = TaskStage(round=1, task=0, starts_task=True, ends_task=False)
 LAST = TaskStage(round=2, task=0, starts_task=False, ends_task=True)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.nn.functional import conv2d
 
-from strategies.fot.subspace import (
+from strategies.fot import (
     extended,
     layer_inputs,
     no_directions,

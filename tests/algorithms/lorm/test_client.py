@@ -7,7 +7,7 @@ from encoders import CLASSES, lora_model, plain
 from fakes import exact
 from torch import nn
 
-from clients.lorm.client import NEVER, Lorm
+from clients.lorm import NEVER, Lorm
 from fcl_flower.algorithms.base import ClientContext, ServerContext
 from fcl_flower.algorithms.local_only import LocalOnlyLearner
 from fcl_flower.core.errors import ConfigError, ContractError
@@ -16,10 +16,8 @@ from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.loop import Training
 from fcl_flower.training.tensors import snapshot
-from strategies.lorm import LormParams
-from strategies.lorm.merging import LowRank, merged_change, symmetric
-from strategies.lorm.payloads import diagonals
-from strategies.lorm.server import Lorm as Server
+from strategies.lorm import Lorm as Server
+from strategies.lorm import LormParams, LowRank, diagonals, merged_change, symmetric
 
 # The changed layers of the last block, in their order.
 LAYERS = [

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from strategies.lorm.merging import (
+from strategies.lorm import (
     LowRank,
     damped,
     merged_change,

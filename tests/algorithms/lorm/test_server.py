@@ -6,10 +6,7 @@ import pytest
 from fcl_flower.algorithms.base import ServerContext
 from fcl_flower.core.errors import ConfigError, WireError
 from fcl_flower.core.types import TaskStage, Update
-from strategies.lorm import LormParams
-from strategies.lorm.merging import upper_half
-from strategies.lorm.payloads import merged_layer, trained_factor
-from strategies.lorm.server import Lorm
+from strategies.lorm import Lorm, LormParams, merged_layer, trained_factor, upper_half
 
 CLASSES, FEATURES = 4, 2
 LAYER, OTHER = "body.adapters.0", "body.adapters.1"

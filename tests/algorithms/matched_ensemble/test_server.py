@@ -10,8 +10,7 @@ from fcl_flower.algorithms.base import ModelShape, ServerContext
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import SparseArray, TaskStage, Update
 from strategies.analytic.sums import exact
-from strategies.matched_ensemble import MatchedEnsembleParams
-from strategies.matched_ensemble.server import MatchedEnsemble
+from strategies.matched_ensemble import MatchedEnsemble, MatchedEnsembleParams
 
 FIRST = TaskStage(round=1, task=0, starts_task=True, ends_task=True)
 LATER = TaskStage(round=2, task=0, starts_task=False, ends_task=True)

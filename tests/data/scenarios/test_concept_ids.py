@@ -4,7 +4,7 @@ import pytest
 from fakes import diagnostics_of, rounds_of, run_in_process, summary_of, tiny
 from text_sets import write_topics
 
-from clients.concept_matching.client import ConceptMatching
+from clients.concept_matching import ConceptMatching
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.data.examples import ScenarioData

@@ -10,7 +10,7 @@ from fcl_flower.algorithms.base import ServerContext
 from fcl_flower.core.errors import WireError
 from fcl_flower.federation import messages
 from strategies.fedweit import FedWeitParams
-from strategies.fedweit.adapter_selection import similarity
+from strategies.fedweit.maths import similarity
 from strategies.fedweit.server import FedWeit
 
 

@@ -1,1 +1,0 @@
-"""APD, client side."""

@@ -1,0 +1,154 @@
+"""Concept Matching, client side: fine-tune the concept model that fits best.
+
+Jiang, Sen and Borcea, 2025, "Federated Continual Learning Using Concept Matching",
+section IV. Symbols: w_k is the group ``base/k`` of what is received, theta_n the
+group ``base`` of the update, d_n a random part of what the client trains on.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from fcl_flower.algorithms.local_training import LocalTraining
+from fcl_flower.core.errors import refuse
+from fcl_flower.core.schedule import derive
+from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
+from fcl_flower.data.examples import Examples, TaskData, batches
+from fcl_flower.training.loop import score
+from strategies.concept_matching import ConceptMatchingParams
+
+FLOOR = 0.01
+"""Added to each variance, in units of their mean: some entries never change."""
+LEAST = 1e-6
+"""Added as well: perhaps none does."""
+
+
+def add_inputs(known: Arrays, x: Tensor) -> Arrays:
+    """Return the sums with further inputs.
+
+    Args:
+        known: ``count`` (shape ()), ``sum`` and ``squares`` (shape (D,)), float64; or
+            nothing.
+        x: shape (N, ...) with D entries each, N at least 1.
+    """
+    flat = _flat(x)
+    found = {
+        "count": np.float64(len(flat)),
+        "sum": flat.sum(axis=0),
+        "squares": (flat**2).sum(axis=0),
+    }
+    return {name: np.asarray(known.get(name, 0) + new) for name, new in found.items()}
+
+
+def misfit(known: Arrays, x: Tensor) -> float:
+    """Return the mean negative log-likelihood of inputs, up to a factor and a constant.
+
+    Args:
+        known: of `add_inputs`; with nothing it is infinite.
+        x: shape (N, ...), N at least 1.
+    """
+    if not known:
+        return np.inf
+    count, total, squares = (
+        np.asarray(known[name]) for name in ("count", "sum", "squares")
+    )
+    mean = total / count
+    variance = np.maximum(squares / count - mean**2, 0)  # rounding goes below 0
+    variance += FLOOR * variance.mean() + LEAST
+    return float(((_flat(x) - mean) ** 2 / variance + np.log(variance)).mean())
+
+
+def _flat(x: Tensor) -> Array:
+    flat: Array = x.flatten(1).double().cpu().numpy()
+    return flat
+
+
+class ConceptMatching(LocalTraining[ConceptMatchingParams]):
+    """Choose, fine-tune, send one model; nothing says which one it was.
+
+    State besides: ``chosen``, for each task that the client knows of the
+    number of the model that it chose last; with ``choice = "inputs"`` also
+    ``inputs/k``, what it trained model k on (see `input_statistics`).
+    """
+
+    update_is_model = False  # one of several, which only the server tells apart
+
+    @override
+    def train(
+        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
+    ) -> tuple[Payload, Update]:
+        if self.params.choice == "inputs" and not data.train.x.is_floating_point():
+            raise refuse("strategy.choice", "inputs", "loss or entropy, for texts")
+        losses = self.losses(state, received, data.train, stage.task)
+        chosen = int(np.argmin(losses))
+        start = {"base": received[f"base/{chosen}"]}
+        state, update = super().train(state, start, stage, data)
+        known = {**state.get("chosen", {}), str(stage.task): np.asarray(chosen)}
+        state = {**state, "chosen": known}
+        if self.params.choice == "inputs":
+            group = f"inputs/{chosen}"
+            sums = add_inputs(state.get(group, {}), data.train.x)
+            state = {**state, group: sums}
+        return state, update
+
+    @override
+    def select_model(
+        self, state: Payload, received: Payload, samples: Examples
+    ) -> Payload:
+        if self.params.choice == "loss":
+            misfits = self.losses(state, received, samples, 0)
+        elif self.params.choice == "entropy":
+            misfits = self.entropies(state, received, samples, 0)
+        else:
+            x = self._representative(samples).x
+            groups = (f"inputs/{k}" for k in range(len(received)))
+            misfits = [misfit(state.get(group, {}), x) for group in groups]
+        return {"base": received[f"base/{int(np.argmin(misfits))}"]}
+
+    @override
+    def predict(
+        self, state: Payload, received: Payload, task: int, x: Tensor
+    ) -> Tensor:
+        if "base" not in received:  # the client knows the task, not the examples
+            chosen = int(np.asarray(state.get("chosen", {}).get(str(task), 0)))
+            received = {"base": received[f"base/{chosen}"]}
+        return super().predict(state, received, task, x)
+
+    def losses(
+        self, state: Payload, received: Payload, examples: Examples, task: int
+    ) -> list[float]:
+        """Return ``L(w_k, d_n)`` by k; the least is the choice of equation 6."""
+        part = self._representative(examples)
+        return [
+            score(partial(self.predict, state, {"base": model}, task), part).loss
+            for model in _in_order(received)
+        ]
+
+    def entropies(
+        self, state: Payload, received: Payload, examples: Examples, task: int
+    ) -> list[float]:
+        """Return by k the mean entropy of what w_k predicts on d_n, in nats."""
+        part = self._representative(examples)
+        found = []
+        for model in _in_order(received):
+            total = 0.0
+            with torch.no_grad():
+                for x, _ in batches(part, 512):
+                    logits = self.predict(state, {"base": model}, task, x)
+                    total += float(torch.special.entr(logits.softmax(1)).sum())
+            found.append(total / len(part.y))
+        return found
+
+    def _representative(self, examples: Examples) -> Examples:
+        """Return d_n: so many examples at random, the same in every process."""
+        seed = derive(self.context.seed, "representative", self.context.client)
+        return next(batches(examples, self.params.subset, seed), examples)
+
+
+def _in_order(received: Payload) -> Iterator[Arrays]:
+    """Yield the concept models w_k by k."""
+    return (received[f"base/{k}"] for k in range(len(received)))

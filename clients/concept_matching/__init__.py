@@ -1,1 +1,0 @@
-"""Concept Matching, client side."""

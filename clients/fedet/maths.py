@@ -1,0 +1,189 @@
+"""Random variations of samples: FedET's data set U, made of a small memory.
+
+Liu et al., IJCAI 2023, section 3.2, says that it "utilizes data augmentation", and not
+which; these are the plainest ones for each kind of data.
+
+
+Label statistics that a client sends to the server, exact or with noise.
+
+Liu et al., IJCAI 2023, section 3.2: the label distribution P_y and the information
+entropy H of the new classes. With noise on both, `label_loss` says how well a single
+label is hidden in these numbers; the set of classes and the trained tensors, which
+travel beside them, hide nothing.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fcl_flower.core.types import Array, Arrays
+from fcl_flower.data.examples import Examples
+from strategies.fedet import LabelStatistics
+
+DROPPED: Final = 0.1
+"""Probability with which a word of a document is left out."""
+
+SHIFTED: Final = 8
+"""An image moves by up to its size divided by this, in each direction."""
+
+NOISE: Final = 0.1
+"""Standard deviation of noise, as a multiple of that of the feature."""
+
+
+def augmented(examples: Examples, copies: int, seed: int) -> Examples:
+    """Return the samples, and then ``copies`` times as many variations of them.
+
+    - Documents, integers (N, words): each word but the first and the last of the
+      document is left out with probability 0.1, and what follows moves up.
+    - Images (N, C, H, W): moved by up to an eighth of the size in each direction, with
+      the edge repeated, and mirrored left to right with probability 1/2.
+    - All else: Gaussian noise of a tenth of each feature's standard deviation.
+
+    Args:
+        examples: N samples.
+        copies: variations of each, at least 0.
+        seed: of all of them.
+    """
+    rng = np.random.default_rng(seed)
+    vary: Callable[[Tensor, np.random.Generator], Tensor] = _noisy
+    if not examples.x.is_floating_point():
+        vary = _shortened
+    elif examples.x.dim() == 4:
+        vary = _moved
+    varied = [vary(examples.x, rng) for _ in range(copies)]
+    return Examples(
+        torch.cat([examples.x, *varied]), torch.cat([examples.y] * (copies + 1))
+    )
+
+
+def _shortened(x: Tensor, rng: np.random.Generator) -> Tensor:
+    """Return documents without some of their inner words, padded with 0."""
+    if not x.numel():
+        return x
+    places = torch.arange(x.shape[1], device=x.device)
+    last = ((x != 0) * places).amax(1, keepdim=True)
+    drawn = torch.from_numpy(rng.random(x.shape)).to(x.device)
+    inner = (places > 0) & (places < last)
+    kept = ~(inner & (drawn < DROPPED))
+    order = torch.argsort((~kept).long(), dim=1, stable=True)
+    count = kept.sum(1, keepdim=True)
+    return x.gather(1, order) * (places < count)
+
+
+def _moved(x: Tensor, rng: np.random.Generator) -> Tensor:
+    """Return images moved and mirrored, of the same size."""
+    count, channels, *size = x.shape
+    rows, columns = (_places(count, length, rng) for length in size)
+    mirrored = rng.random((count, 1)) < 0.5
+    columns = np.where(mirrored, size[1] - 1 - columns, columns)
+    index = (
+        np.arange(count)[:, None, None, None],
+        np.arange(channels)[None, :, None, None],
+        rows[:, None, :, None],
+        columns[:, None, None, :],
+    )
+    return x[tuple(torch.from_numpy(part).to(x.device) for part in index)]
+
+
+def _places(count: int, length: int, rng: np.random.Generator) -> Array:
+    """Return whence each line of a moved image comes, shape (count, length)."""
+    most = length // SHIFTED
+    shift = rng.integers(-most, most, size=(count, 1), endpoint=True)
+    return np.asarray(np.clip(np.arange(length) + shift, 0, length - 1))
+
+
+def _noisy(x: Tensor, rng: np.random.Generator) -> Tensor:
+    """Return numbers with noise, in proportion to what differs between samples."""
+    if not len(x):
+        return x
+    drawn = torch.from_numpy(rng.standard_normal(x.shape)).to(x)
+    return x + NOISE * x.std(0, correction=0) * drawn
+
+
+def class_frequencies(labels: Array, classes: int) -> Array:
+    """Return the share of each class, float64, shape (classes,); zeros of no labels."""
+    counts = np.bincount(labels, minlength=classes).astype(np.float64)
+    return np.asarray(counts / max(counts.sum(), 1.0))
+
+
+def information_entropy(distribution: Array) -> float:
+    """Return ``-sum p ln p``, in nats; 0 for a single class."""
+    present = distribution[distribution > 0]
+    return float(max(0.0, -(present * np.log(present)).sum()))
+
+
+def label_statistics(
+    trained: Array,
+    new: Array,
+    classes: int,
+    *,
+    distribution: LabelStatistics,
+    entropy: LabelStatistics,
+    noise: float,
+    rng: np.random.Generator,
+) -> Arrays:
+    """Return what travels beside a group of classes.
+
+    Args:
+        trained: labels of the samples that the group was trained and distilled on.
+        new: labels of those of the new classes.
+        classes: of the head.
+        distribution: how exactly the shares of ``trained`` are sent.
+        entropy: likewise for the entropy of ``new``.
+        noise: standard deviation of the Gaussian noise on each share, which is then cut
+            at 0 and brought to the sum 1, and on the entropy, cut at 0 as well.
+        rng: of the noise; secret, as who can repeat it can take it off again.
+
+    Returns:
+        ``classes`` (int64, the new ones, ascending) and, if they are sent,
+        ``distribution`` (float32, shape (classes,)) and ``entropy`` (float32, ()).
+    """
+    statistics = {"classes": np.unique(new).astype(np.int64)}
+    if distribution != "withheld":
+        known = class_frequencies(trained, classes)
+        if distribution == "noised":
+            known = np.maximum(known + rng.normal(0, noise, classes), 0)
+            known = (
+                known / known.sum() if known.any() else np.full(classes, 1 / classes)
+            )
+        statistics["distribution"] = known.astype(np.float32)
+    if entropy != "withheld":
+        found = information_entropy(class_frequencies(new, classes))
+        if entropy == "noised":
+            found = max(0.0, found + float(rng.normal(0, noise)))
+        statistics["entropy"] = np.asarray(found, np.float32)
+    return statistics
+
+
+def label_loss(
+    trained: int,
+    new: int,
+    *,
+    distribution: LabelStatistics,
+    entropy: LabelStatistics,
+    noise: float,
+) -> float:
+    """Return mu^2 of a group's statistics, for one label (`privacy.accounting`).
+
+    Neighbours differ in the label of one sample, which is among the new ones and may be
+    once more in the buffer; numbers of samples are taken as known. The shares are then
+    2 sqrt(2) / n apart at most, and the entropy 2 max(1, ln n) / n: a count that goes
+    from 1 to 0 changes -p ln p by ln n / n, and no other step by more, or by 1 / n.
+    What is exact is no part of it.
+
+    Args:
+        trained: n of the shares, at least 1.
+        new: n of the entropy, at least 1.
+        distribution: how the shares are sent.
+        entropy: how the entropy is sent.
+        noise: standard deviation, above 0 where something is noised.
+    """
+    sensitivities = [
+        *[2 * math.sqrt(2) / trained] * (distribution == "noised"),
+        *[2 * max(1.0, math.log(new)) / new] * (entropy == "noised"),
+    ]
+    return sum((sensitivity / noise) ** 2 for sensitivity in sensitivities)

@@ -1,1 +1,0 @@
-"""FedSeIT, client side."""

@@ -1,0 +1,252 @@
+"""FOT, client side: plain training, and sketches of what enters the layers.
+
+Bakman et al., ICLR 2024, https://arxiv.org/abs/2309.01289. As in their released code
+the inputs are those of the network as the client has trained it in its last round.
+
+
+A random sketch of many vectors, a few of them at a time.
+
+Halko et al., SIAM Review 2011, https://arxiv.org/abs/0909.4061: of ``A R`` with random
+R the left singular vectors are nearly those of A, shape (inputs, samples).
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from typing_extensions import override
+
+from fcl_flower.algorithms.base import ClientContext
+from fcl_flower.algorithms.local_training import LocalTraining
+from fcl_flower.core.errors import ConfigError
+from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
+from fcl_flower.data.examples import Examples, TaskData, batches
+from fcl_flower.models.heads import MultiHeadModel
+from fcl_flower.privacy.mechanism import secret_generator
+from fcl_flower.training.feature_cache import frozen_features
+from fcl_flower.training.tensors import dense, to_numpy
+from strategies.fot import (
+    OUTSIDE,
+    SKETCHES,
+    SUBSPACE,
+    FotParams,
+    layer_inputs,
+    sketch_columns,
+)
+
+LINEAR = (nn.Linear, nn.Conv1d, nn.Conv2d)
+_WORDS = 8
+
+
+def shared_layers(model: MultiHeadModel) -> dict[str, nn.Module]:
+    """Return the layers whose weights clients share, by name.
+
+    Raises:
+        ConfigError: a shared weight of several axes is not of a linear layer or
+            convolution, or the network does not call that layer as a module, so that
+            nobody can tell what enters it.
+    """
+    layers = dict[str, nn.Module]()
+    state = model.state_dict()
+    for name in model.shared_names():
+        if state[name].dim() < 2:
+            continue
+        owner, _, kind = name.rpartition(".")
+        layer = model.get_submodule(owner)
+        if kind != "weight" or not isinstance(layer, LINEAR):
+            raise _unfit(name)
+        layers[owner] = layer
+    model.eval()
+    with torch.no_grad(), recorded(layers) as seen:
+        model(_one_input(model), 0)
+    for owner in layers:
+        if not seen[owner]:
+            raise _unfit(f"{owner}.weight")
+    return layers
+
+
+@contextmanager
+def recorded(layers: Mapping[str, nn.Module]) -> Iterator[dict[str, list[Tensor]]]:
+    """Note what enters layers, by name, each time that they are called."""
+    seen = dict[str, list[Tensor]]()
+
+    def note(name: str, layer: nn.Module) -> torch.utils.hooks.RemovableHandle:
+        seen[name] = []
+        return layer.register_forward_pre_hook(
+            lambda _, inputs: seen[name].append(inputs[0].detach())
+        )
+
+    handles = [note(name, layer) for name, layer in layers.items()]
+    try:
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def columns(layer: nn.Module, x: Tensor) -> Tensor:
+    """Return inputs of a layer as it multiplies them, shape (inputs, samples).
+
+    Those of a convolution are patches, in the order of its flattened kernels; each
+    group of channels has its own. With a bias the last row is 1.
+
+    Args:
+        layer: linear, or a convolution.
+        x: what enters it, as it takes it.
+    """
+    if isinstance(layer, nn.Linear):
+        rows = x.reshape(-1, x.shape[-1])
+    elif isinstance(layer, nn.Conv1d | nn.Conv2d):
+        rows = _patches(layer, x)
+    if layer.bias is not None:
+        rows = torch.cat([rows, torch.ones_like(rows[:, :1])], 1)
+    return rows.T
+
+
+def _patches(layer: nn.Conv1d | nn.Conv2d, x: Tensor) -> Tensor:
+    """Return patches, shape (samples * groups * positions, inputs).
+
+    They are what a convolution answers whose kernels have a single 1 each: so stride,
+    padding and dilation are the layer's own.
+    """
+    shape = layer.weight.shape[1:]
+    size = shape.numel()
+    units = torch.eye(size, device=x.device).reshape(size, *shape)
+    kernels = {"weight": units.repeat(layer.groups, *[1] * len(shape))}
+    if layer.bias is not None:
+        kernels["bias"] = torch.zeros(layer.groups * size, device=x.device)
+    found: Tensor = functional_call(layer, kernels, (x,))
+    by_group = found.reshape(len(x), layer.groups, size, -1)
+    return by_group.transpose(2, 3).reshape(-1, size)
+
+
+def _one_input(model: MultiHeadModel) -> Tensor:
+    device = next(model.parameters()).device
+    if model.input_shape == (-1,):
+        return torch.ones((1, _WORDS), dtype=torch.int64, device=device)
+    return torch.zeros((1, *model.input_shape), device=device)
+
+
+def _unfit(name: str) -> ConfigError:
+    return ConfigError(
+        f"model: got the shared weight {name}, expected only those of linear layers "
+        "and convolutions that are called as modules: FOT has to know what enters them"
+    )
+
+
+class Sketch:
+    """``(A - U U^T A) R / sqrt(samples * columns)``; of A only some are seen at once.
+
+    R is standard normal, so that the squares of a sketch are about the mean square of
+    what of a sample is outside of U: it does not grow with their number.
+    """
+
+    def __init__(self, basis: Array, columns: int) -> None:
+        """Begin without any sample.
+
+        Args:
+            basis: U, shape (inputs, directions), orthonormal.
+            columns: of the sketch, at least 1.
+        """
+        self._basis = np.asarray(basis, np.float64)
+        self._sum = np.zeros((len(basis), columns))
+        self._samples = 0
+        self._squares = 0.0
+        self._outside = 0.0
+
+    def add(self, inputs: Array, rng: np.random.Generator) -> None:
+        """Take up some samples, shape (inputs, samples), with their rows of R."""
+        found = np.asarray(inputs, np.float64)
+        outside = found - self._basis @ (self._basis.T @ found)
+        self._sum += outside @ rng.standard_normal((found.shape[1], self.columns))
+        self._samples += found.shape[1]
+        self._squares += float(np.square(found).sum())
+        self._outside += float(np.square(outside).sum())
+
+    @property
+    def columns(self) -> int:
+        """Return how many columns it has."""
+        return int(self._sum.shape[1])
+
+    @property
+    def values(self) -> Array:
+        """Return it, float32, shape (inputs, columns); without samples zeros."""
+        scale = np.sqrt(max(self._samples, 1) * self.columns)
+        return np.asarray(self._sum / scale, np.float32)
+
+    @property
+    def outside(self) -> Array:
+        """Return ``|A - U U^T A|^2 / |A|^2``, float32; 0 where A is."""
+        share = self._outside / self._squares if self._squares else 0.0
+        return np.asarray(min(share, 1.0), np.float32)
+
+
+CHUNK = 64
+
+
+class Fot(LocalTraining[FotParams]):
+    """Minimise the task's loss; in its last round tell what entered the layers."""
+
+    training_only = (SUBSPACE, SKETCHES)
+
+    def __init__(
+        self, params: FotParams, model: MultiHeadModel, context: ClientContext
+    ) -> None:
+        """Find the layers whose updates are projected.
+
+        Raises:
+            ConfigError: of a weight it cannot be told what enters its layer.
+        """
+        super().__init__(params, model, context)
+        self._layers = shared_layers(model)
+
+    @override
+    def train(
+        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
+    ) -> tuple[Payload, Update]:
+        state, update = super().train(state, received, stage, data)
+        if stage.ends_task:
+            told = self._sketches(received.get(SUBSPACE, {}), data.train, stage)
+            update = Update(
+                {**update.payload, **told}, update.num_examples, update.metrics
+            )
+        return state, update
+
+    def _sketches(self, known: Arrays, examples: Examples, stage: TaskStage) -> Payload:
+        """Return what a client tells of the inputs of its layers.
+
+        The random numbers are nobody else's to know: whoever knew them might solve for
+        the inputs.
+        """
+        seed, client = self.context.seed, self.context.client
+        rng = secret_generator(seed, "sketch", client, stage.round)
+        tensors = self.model.state_dict()
+        shared = {name: tensors[name] for name in self.model.shared_names()}
+        sketches = {
+            name: Sketch(
+                dense(known.get(name, np.zeros((count, 0)))),
+                sketch_columns(count, self.params.sketch_width),
+            )
+            for name, count in layer_inputs(shared).items()
+        }
+        for name, inputs in self._inputs(examples, stage.task):
+            sketches[name].add(inputs, rng)
+        return {
+            SKETCHES: {name: sketch.values for name, sketch in sketches.items()},
+            OUTSIDE: {name: sketch.outside for name, sketch in sketches.items()},
+        }
+
+    def _inputs(self, examples: Examples, task: int) -> Iterator[tuple[str, Array]]:
+        """Yield what enters each layer, shape (inputs, samples), some at a time."""
+        model = self.model
+        model.eval()
+        x = frozen_features(model, examples.x)
+        for chunk, _ in batches(Examples(x, examples.y), CHUNK):
+            with torch.no_grad(), recorded(self._layers) as seen:
+                model(chunk, task)
+            for name, layer in self._layers.items():
+                found = torch.cat([columns(layer, one) for one in seen[name]], 1)
+                yield name, to_numpy(found)

@@ -1,1 +1,0 @@
-"""FOT, client side."""

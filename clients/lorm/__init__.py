@@ -1,1 +1,0 @@
-"""LoRM, client side."""

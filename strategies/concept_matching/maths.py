@@ -1,0 +1,447 @@
+"""Which clients' models belong together, and how many groups there are.
+
+The five algorithms of Jiang, Sen and Borcea 2025, section V, on coordinates in which
+models have their true Euclidean distances (see `gram_matrix`).
+
+
+Where models lie relative to each other, without a matrix of all their weights.
+
+Whatever looks only at Euclidean distances between N models of P weights can work on
+N points of at most N - 1 coordinates: those of classical scaling (Torgerson 1952),
+which come from the N x N Gram matrix. For many models the Gram matrix may be that of
+count sketches (Charikar, Chen, Farach-Colton, ICALP 2002), known as feature hashing
+(Weinberger et al., ICML 2009, https://arxiv.org/abs/0902.2206).
+
+Only floating tensors count: BatchNorm's counters say nothing about a concept.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from operator import itemgetter
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import linear_sum_assignment
+from scipy.sparse.csgraph import connected_components
+from scipy.spatial.distance import cdist
+from sklearn.cluster import DBSCAN, OPTICS, AgglomerativeClustering, Birch, KMeans
+from sklearn.metrics import silhouette_score
+
+from fcl_flower.core.types import Array, Arrays
+from strategies.concept_matching import ClusteringMethod, MatchingRule, Metric
+
+Matrix: TypeAlias = npt.NDArray[np.float64]
+Labels: TypeAlias = npt.NDArray[np.int64]
+
+APART = 2.0
+"""Distance of two starts in units of a step: that of opposite steps from one start."""
+
+_CELLS = 2**21
+_METRICS = {
+    "manhattan": ("cityblock", np.add),
+    "euclidean": ("sqeuclidean", np.add),
+    "chebyshev": ("chebyshev", np.maximum),
+}
+
+
+def gram(models: Sequence[Arrays]) -> Matrix:
+    """Return the inner products of the models after their mean has been taken away.
+
+    Models of one concept may differ a thousand times less than those of two, which is
+    a factor of a million in squares: products are float64, not float32.
+
+    Args:
+        models: N of the same names and shapes, at least one; dense.
+
+    Returns:
+        Shape (N, N), symmetric; rows sum to zero.
+    """
+    total = np.zeros((len(models), len(models)))
+    for block in _blocks(models):
+        block -= block[:1].copy()  # of equal models nothing is left, not even rounding
+        total += block @ block.T
+    return _centred(total)
+
+
+def gram_of_directions(
+    models: Sequence[Arrays], starts: Sequence[Arrays], origin: Labels
+) -> Matrix:
+    """Return the inner products of the models' steps, each brought to length 1.
+
+    How far two starts lie apart says no more about the concepts than how long a step
+    is: they count as `APART`, whichever they are. In these units models are points of
+    the unit steps' coordinates and one of K more, sqrt(2) for the own start and else 0.
+
+    Args:
+        models: N of the same names and shapes, at least one; dense.
+        starts: K like them, at least one.
+        origin: shape (N,), the number of the start of each model.
+
+    Returns:
+        Shape (N, N), symmetric; rows sum to zero. A model that did not move has no
+        direction, and lies where it started.
+    """
+    count = len(models)
+    total = np.zeros((count, count))
+    for block in _blocks([*models, *starts]):
+        steps = block[:count] - block[count:][origin]
+        total += steps @ steps.T
+    lengths = np.sqrt(total.diagonal())
+    scales = np.divide(1, lengths, out=np.zeros(count), where=lengths > 0)
+    together = origin[:, None] == origin
+    return _centred(total * np.outer(scales, scales) + APART**2 / 2 * together)
+
+
+def sketched(models: Sequence[Arrays], buckets: int, seed: int) -> list[Arrays]:
+    """Return count sketches of the models; a linear map, the same for each.
+
+    Each weight is added to, or taken from, one of the buckets at random. The squared
+    distance of two sketches has that of their models as its mean, with a relative
+    standard deviation of at most sqrt(2 / buckets): 2.2 % for 4096 buckets.
+
+    Args:
+        models: N of the same names and shapes, at least one; dense.
+        buckets: length of a sketch.
+        seed: of the hash; sketches of different seeds cannot be compared.
+
+    Returns:
+        N times one tensor, ``sketch``: float64, shape (buckets,).
+    """
+    rng = np.random.default_rng(seed)
+    sketches = np.zeros((len(models), buckets))
+    for parts in _stretches(models, _CELLS):
+        # The upper half of the cells are the buckets with a negative sign.
+        cells = rng.integers(0, 2 * buckets, len(parts[0]))
+        for sketch, part in zip(sketches, parts, strict=True):
+            sums = np.bincount(cells, weights=part, minlength=2 * buckets)
+            sketch += sums[:buckets] - sums[buckets:]
+    return [{"sketch": sketch} for sketch in sketches]
+
+
+def embedding(gram: Matrix) -> Matrix:
+    """Return points with the distances of the models whose Gram matrix this is.
+
+    Distances below about 1e-7 of the largest are lost in the rounding of a product.
+
+    Args:
+        gram: shape (N, N), of centred models.
+
+    Returns:
+        Shape (N, r), r < N: the principal coordinates, widest first; in each the
+        entry of largest magnitude is positive.
+    """
+    values, vectors = np.linalg.eigh(gram)
+    # Rounding leaves small eigenvalues of either sign where there is no direction.
+    real = values > max(values[-1], 0) * len(gram) * np.finfo(np.float64).eps
+    points = (vectors[:, real] * np.sqrt(values[real]))[:, ::-1]
+    largest = np.abs(points).argmax(axis=0)
+    flipped: Matrix = points * np.sign(points[largest, np.arange(points.shape[1])])
+    return flipped
+
+
+def distances(
+    models: Sequence[Arrays], others: Sequence[Arrays], metric: Metric
+) -> Matrix:
+    """Return how far each model is from each of the others.
+
+    Args:
+        models: J of the same names and shapes; may be empty.
+        others: K like them, at least one.
+        metric: Manhattan (sum of differences), Euclidean or Chebyshev (the largest).
+
+    Returns:
+        Shape (J, K), float64, in units of the weights.
+    """
+    name, join = _METRICS[metric]
+    total = np.zeros((len(models), len(others)))
+    for block in _blocks([*models, *others]):
+        part = cdist(block[: len(models)], block[len(models) :], name)
+        join(total, part, out=total)
+    return np.sqrt(total) if metric == "euclidean" else total
+
+
+def _centred(products: Matrix) -> Matrix:
+    """Return inner products after the mean of the vectors has been taken away."""
+    mean = products.mean(axis=0)
+    centred: Matrix = products - mean - mean[:, None] + mean.mean()
+    return centred
+
+
+def _stretches(models: Sequence[Arrays], width: int) -> Iterator[list[Array]]:
+    """Yield a list of N vectors for each stretch of at most ``width`` weights."""
+    for name, tensor in models[0].items():
+        if tensor.dtype.kind == "f":
+            flat = [np.asarray(model[name]).reshape(-1) for model in models]
+            for start in range(0, len(flat[0]), width):
+                yield [values[start : start + width] for values in flat]
+
+
+def _blocks(models: Sequence[Arrays]) -> Iterator[Matrix]:
+    """Yield stretches of weights, (N, width); a block is overwritten by the next."""
+    width = max(1, _CELLS // len(models))
+    room = np.empty(len(models) * width)
+    for parts in _stretches(models, width):
+        block = room[: len(models) * len(parts[0])].reshape(len(models), -1)
+        yield np.stack(parts, out=block)
+
+
+NOISE = -1
+
+_EQUAL = 1e-6
+"""Coordinates from a Gram matrix tell no smaller share of the largest distance."""
+
+_STEP = 0.97
+_SMALLEST = 1.1
+"""DBSCAN's radii: the ratio of two, and what all but the largest are above."""
+
+
+def cluster(
+    coordinates: Matrix,
+    origin: Labels,
+    method: ClusteringMethod,
+    *,
+    at_most: int,
+    separation: float,
+    subdivision: float,
+    neighbourhood: float,
+    seed: int,
+) -> tuple[Labels, float]:
+    """Return the cluster of each model, and the mean silhouette of the choice.
+
+    ``k-means``, ``agglomerative`` (Ward) and ``birch`` are given a number of clusters:
+    the one with the largest silhouette (Rousseeuw 1987) from 2 up, or 1 if that is
+    below ``separation``. ``dbscan`` is given a radius: likewise, where the silhouette
+    counts by the share of models that are not noise; or the largest radius. Concepts
+    whose clients started from one model lie much nearer to each other than to the rest,
+    so that this finds them as one cluster: it is divided again if its parts are
+    distinct enough. ``optics`` finds the number itself. Equal models are always one
+    cluster. No silhouette exists for two models: they are one cluster if they started
+    from the same concept model.
+
+    Args:
+        coordinates: shape (N, r), in any unit: the median distance to the nearest
+            neighbour is the unit of all thresholds.
+        origin: shape (N,), the concept model that each probably started from.
+        method: the algorithm.
+        at_most: clusters, for the methods that are given a number; and DBSCAN divides
+            no cluster again beyond it; at least 1.
+        separation: in [-1, 1].
+        subdivision: least silhouette of the parts of a cluster, among themselves, in
+            units of that of the clusters; at least 0.
+        neighbourhood: DBSCAN's largest radius, in units of the median distance to the
+            nearest neighbour; above 0. Smaller ones are tried in steps of 3 %, as long
+            as they are above 1.1.
+        seed: of k-means.
+
+    Returns:
+        Labels, shape (N,), numbered from 0 by first appearance, `NOISE` for a model
+        that belongs to none; and the silhouette in [-1, 1], NaN where there is none.
+    """
+    pairs = cdist(coordinates, coordinates)
+    resolution = _EQUAL * pairs.max()
+    one = np.zeros(len(pairs), np.int64)
+    if connected_components(pairs <= resolution)[0] == 1:
+        return one, np.nan
+    if len(pairs) == 2:
+        return _numbered(origin), np.nan
+    nearest = np.where(np.eye(len(pairs), dtype=bool), np.inf, pairs).min(axis=1)
+    unit = max(float(np.median(nearest)), resolution)
+    points, pairs = coordinates / unit, pairs / unit
+    equal = pairs <= resolution / unit
+    if method == "optics":
+        labels = _numbered(_valleys(points))
+        return labels, _silhouette(pairs, labels)
+
+    def best(members: Labels, most: int) -> tuple[float, Labels]:
+        """Return the division with the largest silhouette; -inf where none is.
+
+        What leaves models out counts for less, by the share of them.
+        """
+        among = pairs[np.ix_(members, members)]
+        kinds, _ = connected_components(equal[np.ix_(members, members)])
+        most = min(most, kinds, len(members) - 1)
+        divisions = (
+            _dense(among, neighbourhood)
+            if method == "dbscan"
+            else _divisions(points[members], method, most, seed)
+        )
+        choices = [
+            (_silhouette(among, parts) * float(np.mean(parts != NOISE)), parts)
+            for parts in divisions
+        ]
+        known = [choice for choice in choices if not np.isnan(choice[0])]
+        return max(known, key=itemgetter(0), default=(-np.inf, one[members]))
+
+    silhouette, labels = best(np.arange(len(pairs)), at_most)
+    if silhouette < separation:
+        whole = next(_dense(pairs, neighbourhood)) if method == "dbscan" else one
+        return whole, _silhouette(pairs, whole)
+    count = labels.max() + 1
+    while count < at_most:
+        inner = [
+            best(np.flatnonzero(labels == number), at_most - count + 1)
+            for number in range(count)
+        ]
+        mixed = max(range(count), key=lambda n: inner[n][0])
+        if inner[mixed][0] < subdivision * silhouette:
+            break
+        parts = inner[mixed][1]
+        further = np.where(parts > 0, count - 1 + parts, parts)
+        labels[labels == mixed] = np.where(parts == 0, mixed, further)
+        count += parts.max()
+    return _numbered(labels), _silhouette(pairs, labels)
+
+
+def _divisions(
+    points: Matrix, method: ClusteringMethod, most: int, seed: int
+) -> Iterator[Labels]:
+    """Yield the labels for each number of clusters from 2 to ``most``."""
+    if method == "birch":
+        # The tree of subclusters is the same for each number: grow it once.
+        tree = Birch(threshold=0.5, n_clusters=None).fit(points)
+        centres = tree.subcluster_centers_
+        for count in range(2, min(most, len(centres)) + 1):
+            yield AgglomerativeClustering(count).fit_predict(centres)[tree.labels_]
+        return
+    for count in range(2, most + 1):
+        if method == "k-means":
+            model = KMeans(count, n_init=10, random_state=seed % 2**32)
+        else:
+            model = AgglomerativeClustering(count)
+        yield model.fit_predict(points)
+
+
+def _dense(pairs: Matrix, largest: float) -> Iterator[Labels]:
+    """Yield the labels of DBSCAN for each radius, from the largest down.
+
+    In the first round concepts lie so near to each other that a radius which later
+    holds a concept together joins them all; and what it joins, it joins again.
+    """
+    radius = largest
+    while radius == largest or radius > _SMALLEST:
+        dbscan = DBSCAN(eps=radius, min_samples=2, metric="precomputed")
+        yield dbscan.fit_predict(pairs)
+        radius *= _STEP
+
+
+def _valleys(points: Matrix) -> Labels:
+    """Return the labels of OPTICS."""
+    # Beside equal models every slope is infinitely steep, as it should be.
+    with np.errstate(divide="ignore"):
+        found: Labels = OPTICS(min_samples=2).fit_predict(points)
+    return found
+
+
+def _silhouette(pairs: Matrix, labels: Labels) -> float:
+    """Return the mean silhouette without noise; NaN for fewer than two clusters."""
+    kept = np.flatnonzero(labels != NOISE)
+    if len(np.unique(labels[kept])) < 2:
+        return np.nan
+    among = pairs[np.ix_(kept, kept)]
+    return float(silhouette_score(among, labels[kept], metric="precomputed"))
+
+
+def _numbered(labels: Labels) -> Labels:
+    """Return the same division, numbered by first appearance; noise stays noise."""
+    numbers = {NOISE: NOISE}
+    for label in labels.tolist():
+        numbers.setdefault(label, len(numbers) - 1)
+    return np.array([numbers[label] for label in labels.tolist()], np.int64)
+
+
+NONE = -1
+
+
+def match(
+    distances: Matrix,
+    between: Callable[[int], Matrix],
+    record: Matrix,
+    rule: MatchingRule,
+    slack: float,
+) -> tuple[Labels, Matrix]:
+    """Return the concept model that each cluster model replaces, and the next record.
+
+    * ``literal``: algorithm 1. The clusters choose in turn: the nearest concept model
+      that is nearer than its record, where earlier choices of this round already count.
+    * ``relaxed``: each cluster and each concept at most once, the nearest pair first,
+      among the pairs within ``slack`` times the concept's record.
+    * ``assignment``: among the same pairs, as many as can be had one to one, and of
+      those choices the one of least total distance (Kuhn 1955).
+
+    Args:
+        distances: shape (J, K), of the cluster models to the concept models; J may
+            be 0.
+        between: gives the distances, shape (J,), of all cluster models to one of
+            them; the literal rule asks for them, the others do not.
+        record: shape (K,), the distance of each concept model's last accepted update;
+            infinite before the first.
+        rule: one of the three.
+        slack: at least 1; not used by the literal rule.
+
+    Returns:
+        Shape (J,), `NONE` where nothing is replaced, or where a later cluster has
+        replaced it again; and shape (K,). Except with the literal rule a record may
+        rise: with a longer step, or ``slack`` times where a concept model keeps still
+        although it is the nearest of a cluster that replaces none. A distance of 0
+        leaves it alone: nothing could be nearer than that.
+    """
+    if rule == "literal":
+        return _literal(distances, between, record)
+    admissible = distances <= slack * record
+    if rule == "relaxed":
+        taken = _nearest_first(distances, admissible)
+    else:
+        taken = _assigned(distances, admissible)
+    clusters = np.flatnonzero(taken != NONE)
+    moved = distances[clusters, taken[clusters]]
+    following = record.copy()
+    following[taken[clusters][moved > 0]] = moved[moved > 0]
+    # Whoever refuses its nearest cluster will refuse less: nothing freezes for good.
+    for nearest in distances[taken == NONE].argmin(axis=1):
+        if nearest not in taken:
+            following[nearest] *= slack
+    return taken, following
+
+
+def _literal(
+    distances: Matrix, between: Callable[[int], Matrix], record: Matrix
+) -> tuple[Labels, Matrix]:
+    """Return what algorithm 1 does, line by line."""
+    distances, record = distances.copy(), record.copy()
+    taken = np.full(len(distances), NONE)
+    for cluster in range(len(distances)):
+        near = np.where(distances[cluster] < record, distances[cluster], np.inf)
+        concept = int(near.argmin())
+        if near[concept] < np.inf:  # the paper writes to W[null] otherwise
+            taken[taken == concept] = NONE
+            taken[cluster] = concept
+            record[concept] = near[concept]
+            distances[:, concept] = between(cluster)
+    return taken, record
+
+
+def _nearest_first(distances: Matrix, admissible: npt.NDArray[np.bool_]) -> Labels:
+    """Return the greedy choice: the nearest admissible pair, then the next."""
+    taken = np.full(len(distances), NONE)
+    for pair in np.argsort(distances, axis=None, kind="stable"):
+        cluster, concept = divmod(int(pair), distances.shape[1])
+        if (
+            admissible[cluster, concept]
+            and taken[cluster] == NONE
+            and concept not in taken
+        ):
+            taken[cluster] = concept
+    return taken
+
+
+def _assigned(distances: Matrix, admissible: npt.NDArray[np.bool_]) -> Labels:
+    """Return the largest one-to-one choice of admissible pairs, of least total."""
+    taken = np.full(len(distances), NONE)
+    # In shares of the largest no choice of admissible pairs costs more than one pair
+    # that is not admissible.
+    largest = distances.max(where=admissible, initial=0) or 1.0
+    costs = np.where(admissible, distances / largest, min(distances.shape) + 1)
+    clusters, concepts = linear_sum_assignment(costs)
+    chosen = admissible[clusters, concepts]
+    taken[clusters[chosen]] = concepts[chosen]
+    return taken

@@ -1,0 +1,204 @@
+"""What several clients' versions of one Enhancer Group teach the server's.
+
+Liu et al., IJCAI 2023, section 3.2, equations 6 to 8; on arrays alone.
+
+
+Dividing classes into domains by what a frozen encoder knows of public samples.
+
+FedET (Liu et al., IJCAI 2023, section 1) "first divides the entire label space into
+multiple domains", and does not say how. Nor does it have what tells them apart without
+training: scores that are linear in a feature x of length 1, for each public class.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fcl_flower.core.errors import refuse
+from fcl_flower.core.types import Array, Arrays
+
+
+class GroupUpdate(NamedTuple):
+    """A group as one client returns it.
+
+    Attributes:
+        tensors: Enhancers and head.
+        classes: int64, the new ones, which the client has learned.
+        distribution: float64, shape (classes,), of its samples; None if withheld.
+        entropy: of its new classes, at least 0; None if withheld.
+    """
+
+    tensors: Arrays
+    classes: Array
+    distribution: Array | None
+    entropy: float | None
+
+
+def entropy_weights(entropies: Sequence[float | None]) -> npt.NDArray[np.float64]:
+    """Return H^k, of which only the ratios matter; ones if all are unknown or 0."""
+    known = np.array([0.0 if h is None else h for h in entropies])
+    return known if known.any() else np.ones(len(known))
+
+
+def distillation_targets(
+    f_old: Array, f_new: Array, kept: Array, learned: Array
+) -> Array:
+    """Return the supervision of the entropy-aware distillation (equations 6 and 8).
+
+    The paper has every upload learn the same new classes. Where they differ, an upload
+    speaks of a class that it has not learned as well, by what it has of the old group
+    or, if that does not know the class either, of the untrained head.
+
+    Args:
+        f_old: logits of H_old, shape (N, classes).
+        f_new: logits of the uploaded groups, made one by their weights H^k / H_sum,
+            shape (N, classes).
+        kept: bool, (classes,): known before, and learned by none of the uploads.
+        learned: bool, (classes,): learned by some of them.
+
+    Returns:
+        shape (N, classes), 0 for a class of neither.
+    """
+    targets = np.zeros_like(f_old, dtype=np.float64)
+    for logits, classes in ((f_old, kept), (f_new, learned)):
+        if classes.any():
+            part = logits[:, classes]
+            targets[:, classes] = part - part.mean(1, keepdims=True)
+    return targets
+
+
+def wanted_distribution(
+    uploads: Sequence[GroupUpdate], kept: Array, new: Array
+) -> Array:
+    """Return how auxiliary data shall be spread over the classes, summing to 1.
+
+    The mean of what the clients tell; even over the group's classes where it is
+    withheld. Old classes, of which clients have few samples left, get together as much
+    as is their share among the classes.
+    """
+    even: Array = np.where(kept | new, 1.0, 0.0) / (kept | new).sum()
+    known = [u.distribution for u in uploads if u.distribution is not None]
+    if not known:
+        return even
+    spread = np.mean(known, axis=0)
+    if spread.sum() <= 0:
+        return even
+    old = np.where(kept, even, 0.0)
+    return np.asarray((1 - old.sum()) * spread / spread.sum() + old)
+
+
+def auxiliary(labels: Array, distribution: Array, count: int, seed: int) -> Array:
+    """Return ``count`` public samples drawn by class, with repetition only if need be.
+
+    Args:
+        labels: int64, shape (N,): each sample's class; -1 for none that anybody has.
+        distribution: shape (classes,), summing to 1.
+        count: how many, at least 1.
+        seed: of the draw.
+
+    Returns:
+        int64, shape (count,). Where no sample is of a wanted class, they are drawn
+        evenly from all.
+    """
+    rng = np.random.default_rng(seed)
+    present = np.bincount(labels[labels >= 0], minlength=len(distribution))
+    shares = np.where(present > 0, distribution, 0.0)
+    if shares.sum() <= 0:
+        return np.asarray(rng.choice(len(labels), count, replace=count > len(labels)))
+    counts = rng.multinomial(count, shares / shares.sum())
+    drawn = []
+    for label in np.flatnonzero(counts):
+        members = rng.permutation(np.flatnonzero(labels == label))
+        drawn.append(np.resize(members, counts[label]))
+    return np.concatenate(drawn)
+
+
+# So that what hardly varies is not blown up (three of MiniLM's features are rounding
+# errors), and few samples suffice: added to variances of features of length 1, about
+# 1 / D each, and of standardised ones.
+_LEAST_VARIANCE = 1e-8
+_LEAST_SHARE = 1e-3
+
+
+class Scores(NamedTuple):
+    """How a feature x is scored for each public class: ``weights x + offsets``.
+
+    Attributes:
+        weights: float32, shape (P, D).
+        offsets: float32, shape (P,).
+    """
+
+    weights: Array
+    offsets: Array
+
+
+def domains(features: Array, classes: Array, count: int, seed: int) -> Array:
+    """Return each class's group of nearby ones, by k-means on their mean features.
+
+    Args:
+        features: shape (N, D), of any length.
+        classes: int64, shape (N,), from 0, each at least once.
+        count: J, at least 1.
+        seed: of k-means.
+
+    Returns:
+        int64, shape (P,).
+
+    Raises:
+        ConfigError: there are fewer classes than groups.
+    """
+    number = int(classes.max(initial=-1)) + 1
+    if number < count:
+        raise refuse(
+            "strategy.groups",
+            count,
+            f"1, or at most the {number} classes of the server's public data "
+            "(data.public_fraction, data.public_dataset or, with local data, "
+            "data.public_path), which route a sample to its group",
+        )
+    # Imported here since it takes a second, and a single group does without.
+    from sklearn.cluster import KMeans
+
+    means = nearest_mean(features, classes).weights
+    found = KMeans(count, n_init=10, random_state=seed % 2**32).fit_predict(means)
+    return np.asarray(found, np.int64)
+
+
+def nearest_mean(features: Array, classes: Array) -> Scores:
+    """Return scores that are cosines with the mean feature of each class."""
+    weights = _unit(_means(_unit(features), classes)).astype(np.float32)
+    return Scores(weights, np.zeros(len(weights), np.float32))
+
+
+def discriminant(features: Array, classes: Array) -> Scores:
+    """Return scores that are log-densities of the classes, but for what all share.
+
+    Linear discriminant analysis: a sample belongs to the nearest class mean by the
+    Mahalanobis distance. The covariance is that within classes, the same for all,
+    shrunk towards its diagonal as much as Ledoit and Wolf say (J. Multivariate
+    Analysis, 2004). Where no class has two samples the nearest mean decides.
+    """
+    # Imported here since it takes a second, and a single group does without.
+    from sklearn.covariance import ledoit_wolf
+
+    features = _unit(features)
+    means = _means(features, classes)
+    within = features - means[classes]
+    spread = np.sqrt(np.square(within).mean(0) + _LEAST_VARIANCE)
+    covariance, _ = ledoit_wolf(within / spread, assume_centered=True)
+    covariance += _LEAST_SHARE * np.eye(len(spread))
+    weights = np.linalg.solve(covariance, (means / spread).T).T / spread
+    offsets = -0.5 * (means * weights).sum(1)
+    return Scores(weights.astype(np.float32), offsets.astype(np.float32))
+
+
+def _means(features: Array, classes: Array) -> Array:
+    number = int(classes.max()) + 1
+    return np.stack([features[classes == c].mean(0) for c in range(number)])
+
+
+def _unit(rows: Array) -> Array:
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    return np.asarray(rows / np.maximum(lengths, 1e-12), np.float64)

@@ -1,0 +1,145 @@
+"""FedSeIT: declaration and hyper-parameters.
+
+Chaudhary et al., Findings of EMNLP 2022.
+
+
+FedSeIT, server side: FedWeIT's, and dense projections where clients share them.
+
+Chaudhary et al., Findings of EMNLP 2022, algorithm 1. The foreign adapters that a
+client receives become branches of its network instead of summands of its weights;
+that happens on the client alone.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Literal, TypeAlias
+
+import numpy as np
+from pydantic import Field
+from typing_extensions import override
+
+from fcl_flower.algorithms.base import Group
+from fcl_flower.algorithms.registry import Algorithm
+from fcl_flower.core.errors import WireError
+from fcl_flower.core.types import Arrays, Payload, TaskStage, Update, specs
+from strategies.fedweit import FedWeitParams
+from strategies.fedweit.maths import SelectionRule
+from strategies.fedweit.server import FedWeit
+
+CacheType: TypeAlias = Literal["float32", "float16"]
+
+
+class FedSeitParams(FedWeitParams):
+    """Hyper-parameters beside those of FedWeIT."""
+
+    knowledge: SelectionRule = "previous"
+    """The latest adapter of each client by default."""
+    lambda2: float = Field(0.0, ge=0)
+    """Weight of keeping old tasks where they were, at least 0. Where tasks of texts
+    have much in common it only brakes, so that it is 0 here."""
+    dls: bool = False
+    """Dense layer sharing: the clients' projections W_c and W_f are averaged and handed
+    out (FedSeIT+DLS, the paper's ablation)."""
+    initial_attention: float = 1.0
+    """Alpha of every branch at the start of a task."""
+    cache: CacheType = "float32"
+    """How the extremes of the documents are kept during a task; float16 halves the
+    memory and rounds them to 11 bits."""
+    cache_megabytes: int = Field(256, ge=0)
+    """That they may take; a task that needs more computes them anew in each step."""
+
+
+ALGORITHM = Algorithm(
+    name="fedseit",
+    server="strategies.fedseit:FedSeit",
+    client="clients.fedseit:FedSeit",
+    params_type=FedSeitParams,
+    summary="FedWeIT for text whose foreign adapters are branches of their own",
+    paper="Chaudhary et al., EMNLP Findings 2022",
+    counterpart="fedweit",
+    defaults={"data.datasets": "stdlib-docs"},
+    privacy_units=("client",),
+)
+
+
+BRANCHES = "meta/branches"
+COUNT = re.compile("[1-9][0-9]{0,5}")
+
+
+class FedSeit(FedWeit[FedSeitParams]):
+    """State beside that of `FedWeit`: ``dense/K``, the mean of the projections.
+
+    They are averaged over the clients whose tasks have K branches: W_c (``local``,
+    shape (features, 2 features)) and for each layer of F filters W_f
+    (``foreign/NAME``, (F, K F)). ``meta/branches`` has K by task ``C/T``.
+    """
+
+    groups = {**FedWeit.groups, "dense": Group(mean=True, model=True)}
+
+    @override
+    def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
+        payload = super().configure_train(state, stage, client)
+        if self.begins(state, stage, client):
+            count = len(self.chosen(state, stage, client))
+        else:  # more adapters may have come since the task began
+            place = f"{client}/{stage.task}"
+            count = int(np.asarray(state.get(BRANCHES, {}).get(place, 0)))
+        group = f"dense/{count}"
+        return {**payload, group: state[group]} if group in state else payload
+
+    @override
+    def check_update(self, state: Payload, update: Update) -> None:
+        dense = [group for group in update.payload if group.startswith("dense/")]
+        rest = {g: a for g, a in update.payload.items() if g not in dense}
+        super().check_update(state, Update(rest, update.num_examples, update.metrics))
+        if dense and not (self.params.dls and len(dense) == 1):
+            raise WireError(f"groups {dense}: expected one with dls, none without")
+        for group in dense:
+            count = group.removeprefix("dense/")
+            # Canonical digits only, and no more branches than adapters that exist:
+            # they become the name of a group, which is kept.
+            most = len(self.broadcast(state).adapters)
+            if not COUNT.fullmatch(count) or int(count) > most:
+                raise WireError(
+                    f"{group}: expected the number of branches, 1 to {most}"
+                )
+            _check_projections(group, update.payload[group], state["base"], int(count))
+
+    @override
+    def aggregate_train(
+        self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
+    ) -> Payload:
+        sent: dict[str, list[Arrays]] = {}
+        branches = dict(state.get(BRANCHES, {}))
+        for client, update in updates.items():
+            for group, arrays in update.payload.items():
+                if group.startswith("dense/"):
+                    sent.setdefault(group, []).append(arrays)
+                    count = int(group.removeprefix("dense/"))
+                    task = (update.stage or stage).task
+                    branches[f"{client}/{task}"] = np.asarray(count)
+        return {
+            **super().aggregate_train(state, stage, updates),
+            **{
+                group: self.aggregation.combine(all_sent, start=state.get(group))
+                for group, all_sent in sent.items()
+            },
+            **({BRANCHES: branches} if self.params.dls else {}),
+        }
+
+
+def _check_projections(group: str, sent: Arrays, base: Arrays, count: int) -> None:
+    """Refuse projections of other names, shapes or dtypes than those of K branches."""
+    features = sum(weight.shape[0] for weight in base.values())
+    shapes = {"local": (features, 2 * features)}
+    for name, weight in base.items():
+        shapes[f"foreign/{name}"] = (weight.shape[0], count * weight.shape[0])
+    if sent.keys() != shapes.keys():
+        raise WireError(f"{group}: expected the tensors {sorted(shapes)}")
+    for name, spec in specs(sent).items():
+        if spec.sparse or spec.dtype != np.float32:
+            raise WireError(f"{group}/{name}: expected dense float32 values")
+        if spec.shape != shapes[name]:
+            raise WireError(
+                f"{group}/{name}: expected shape {shapes[name]}, got {spec.shape}"
+            )

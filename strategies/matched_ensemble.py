@@ -1,0 +1,298 @@
+"""Ensembles of matched networks: declaration and hyper-parameters.
+
+One-shot federated learning (Guha, Talwalkar and Smith, 2019,
+https://arxiv.org/abs/1902.11175) has every client train a network to the end, and asks
+all of them together. Here only those are asked that have learned the classes of a task,
+which the server tells from sums over features that nobody trains, as `analytic` does.
+
+
+Ensembles of matched networks, server side: what one has learned, others get.
+
+One-shot federated learning (Guha et al., 2019, https://arxiv.org/abs/1902.11175), with
+the classes of tasks matched as for exact heads (`strategies.analytic.match_classes`).
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+from typing_extensions import override
+
+from fcl_flower.aggregation.policy import shares_counted
+from fcl_flower.algorithms.base import (
+    Group,
+    Metrics,
+    Params,
+    ServerQueries,
+    ServerStrategy,
+)
+from fcl_flower.algorithms.registry import Algorithm
+from fcl_flower.core.errors import WireError
+from fcl_flower.core.types import (
+    AnyArray,
+    Array,
+    Arrays,
+    ClientTask,
+    Payload,
+    TaskStage,
+    Update,
+    client_tasks,
+    specs,
+)
+from fcl_flower.core.update_checks import fits
+from strategies.analytic import AnalyticParams
+from strategies.analytic.match_classes import Same, match_classes
+from strategies.analytic.server import check
+from strategies.analytic.sums import add_up, samples_in
+
+
+class MatchedEnsembleParams(Params):
+    """Hyper-parameters of ensembles of matched networks."""
+
+    matching: Literal["tested", "none"] = "tested"
+    """Classes of different tasks are taken for one if their means are ``tested`` to be
+    the same; with ``none`` nothing is asked or handed on: each task stands alone."""
+    start: Literal["matched", "fresh"] = "matched"
+    """What a new task begins with: the ``matched`` network of most of its classes, if
+    there is one, or always the ``fresh`` one of the run."""
+    ask: Literal["matched", "own"] = "matched"
+    """Who answers for a task: its own network and all ``matched`` ones together, or its
+    ``own`` alone, by which others are no more than a start."""
+    min_samples: int = Field(10, ge=1)
+    """Training samples of a task without which neither sums over them nor its network
+    are sent: over fewer they would show them."""
+
+    @property
+    @override
+    def needs_validation(self) -> bool:
+        return self.matching == "tested"
+
+
+ALGORITHM = Algorithm(
+    name="matched-ensemble",
+    server="strategies.matched_ensemble:MatchedEnsemble",
+    client="clients.matched_ensemble:MatchedEnsemble",
+    params_type=MatchedEnsembleParams,
+    summary="a network for each task, asked together with those of the same classes",
+    paper="Guha et al., 2019",
+    returns_to_tasks=False,
+)
+
+
+_EXACT = AnalyticParams()
+"""In which form sums come."""
+_NETWORK = re.compile(r"networks/\d{1,6}")
+_MOST_HELD = 2**16
+"""Networks that a client may say it has."""
+_LEAST = 2
+"""Classes that two tasks have in common, so that one may answer for the other: between
+fewer there is nothing to tell apart."""
+HEADS = "heads."
+"""Before the names of the tensors of a model's heads."""
+
+
+class MatchedEnsemble(ServerStrategy[MatchedEnsembleParams], ServerQueries):
+    """Ask for sums as a task begins; keep its network as it ends; hand on what matches.
+
+    State, with T the number of a task of client C: ``base``, the body of the run's
+    first network, which nobody changes; ``sums/C/T``, see `strategies.analytic.sums`;
+    ``same/C/T``, by ``c/t`` of another task the pairs of a class of this one and the
+    other's that are the same, shape (pairs, 2); ``networks/C/T``, its network, with the
+    head as ``head.weight`` and ``head.bias``; ``held/C``, which networks the client has
+    (``tasks``, rows of C and T). With a single head, equal classes are known.
+
+    Reported are the numbers of ``networks`` that it has and of pairs of classes of two
+    tasks that are the same, ``same_classes``.
+
+    A client gets ``same/T`` of each of its tasks, and of the networks that match, and
+    of those of its own, what it has not; ``meta`` (``missing``) are tasks of its own
+    whose networks have not come. It sends ``networks/T``, and ``meta`` (``held``).
+    """
+
+    # No mean: a client asks others as its own tasks end.
+    groups = {"networks": Group(rounded=True, shared=True)}
+
+    @property
+    @override
+    def asks(self) -> bool:
+        return self.params.matching == "tested"
+
+    @override
+    def init(self, model: Arrays) -> Payload:
+        return {"base": model}
+
+    @override
+    def configure_query(
+        self, state: Payload, stage: TaskStage, client: int
+    ) -> Payload | None:
+        known = ClientTask(client, stage.task).group("sums") in state
+        return {} if self.asks and not known else None
+
+    @override
+    def check_query_reply(self, state: Payload, answer: Payload) -> None:
+        if not answer:
+            return  # of too few samples
+        if answer.keys() != {"sums"}:
+            raise WireError(f"groups {sorted(answer)}: expected sums alone")
+        model = self.context.model
+        check("sums", answer["sums"], _EXACT, model.classes, model.features)
+
+    @override
+    def aggregate_query(
+        self, state: Payload, stage: TaskStage, answers: Mapping[int, Payload]
+    ) -> Payload:
+        new = {
+            ClientTask(client, stage.task).group("sums"): answer["sums"]
+            for client, answer in answers.items()
+            if answer
+        }
+        return self._matched({**state, **new}) if new else state
+
+    @override
+    def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
+        sent: dict[str, Arrays] = {}
+        wanted: set[ClientTask] = set()
+        missing = []
+        for own in client_tasks(state, "same"):
+            if own.client != client:
+                continue
+            found = state[own.group("same")]
+            sent[f"same/{own.task}"] = found
+            wanted |= {own, *map(ClientTask.of, found)}
+            if own.task != stage.task and own.group("networks") not in state:
+                missing.append(own.task)
+        if f"held/{client}" in state:
+            wanted -= _rows(state[f"held/{client}"]["tasks"])
+        for task in sorted(wanted):
+            if (group := task.group("networks")) in state:
+                sent[group] = state[group]
+        if missing:  # the client was away as its task ended, or its reply was lost
+            sent["meta"] = {"missing": np.asarray(missing, np.int64)}
+        return sent
+
+    @override
+    def check_update(self, state: Payload, update: Update) -> None:
+        payload = update.payload
+        networks = [group for group in payload if _NETWORK.fullmatch(group)]
+        if {"meta", *networks} != payload.keys():
+            raise WireError(f"groups {sorted(payload)}: expected meta and networks/T")
+        held = specs(payload["meta"])
+        if held.keys() != {"held"} or held["held"].sparse:
+            raise WireError(f"meta: got {sorted(held)}, expected held alone, dense")
+        shape, dtype = held["held"].shape, held["held"].dtype
+        if dtype != np.int64 or shape[1:] != (2,) or shape[0] > _MOST_HELD:
+            raise WireError(
+                f"meta/held: got {dtype} of shape {shape}, expected int64 of at most "
+                f"{_MOST_HELD} rows of client and task"
+            )
+        for group in networks:
+            self._check_network(state, group, payload[group])
+
+    @override
+    def aggregate_train(
+        self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
+    ) -> Payload:
+        new = dict(state)
+        for client, update in updates.items():
+            now = (update.stage or stage).task
+            for group in sorted(update.payload.keys() - {"meta"}):
+                own = ClientTask(client, int(group.rpartition("/")[2]))
+                kept = own.group("networks")
+                # Of a task without sums nobody can tell whom it suits.
+                known = own.group("sums") in state
+                if known and (own.task == now or kept not in state):
+                    new[kept] = update.payload[group]
+        kept_now = set(client_tasks(new, "networks"))
+        for client, update in updates.items():
+            # Networks that the server has not are nothing to remember.
+            held = sorted(kept_now & _rows(update.payload["meta"]["held"]))
+            tasks = np.asarray(held, np.int64).reshape(-1, 2)
+            new[f"held/{client}"] = {"tasks": tasks}
+        return new
+
+    @override
+    def on_state_lost(self, state: Payload, client: int) -> Payload:
+        return {g: arrays for g, arrays in state.items() if g != f"held/{client}"}
+
+    @override
+    def diagnostics(
+        self, state: Payload, stage: TaskStage, metrics: Metrics
+    ) -> Mapping[str, float]:
+        pairs = sum(
+            len(np.asarray(pairs))
+            for group, found in state.items()
+            if group.startswith("same/")
+            for pairs in found.values()
+        )
+        networks = len(client_tasks(state, "networks"))
+        return {"networks": float(networks), "same_classes": pairs / 2}
+
+    def _check_network(self, state: Payload, group: str, arrays: Arrays) -> None:
+        """Refuse what is no network of the run.
+
+        Raises:
+            WireError: a tensor is missing, unknown or of another shape or dtype.
+        """
+        classes, features = self.context.model.classes, self.context.model.features
+        body = {n: a for n, a in state["base"].items() if not n.startswith(HEADS)}
+        expected = {
+            **body,
+            "head.weight": np.broadcast_to(np.float32(0), (classes, features)),
+            "head.bias": np.broadcast_to(np.float32(0), classes),
+        }
+        missing = expected.keys() - arrays.keys()
+        if missing:
+            raise WireError(f"{group}: tensors {sorted(missing)} are missing")
+        fits(group, arrays, expected, sparse=False)
+
+    def _matched(self, state: Payload) -> Payload:
+        """Return a state with all its tasks matched anew."""
+        tasks = client_tasks(state, "sums")
+        received = [state[task.group("sums")] for task in tasks]
+        model = self.context.model
+        if model.single_head:
+            found_of = known_classes([np.asarray(one["cross"]) for one in received])
+        else:
+            shares = shares_counted(
+                [samples_in(one) for one in received], self.aggregation.examples_limit
+            )
+            found_of = match_classes(
+                [
+                    add_up([one], model.classes, model.features, [share])
+                    for one, share in zip(received, shares, strict=True)
+                ]
+            )
+        same = {
+            task.group("same"): {
+                tasks[other].name: np.asarray(sorted(pairs), np.int64)
+                for other, pairs in sorted(found.items())
+                if len(pairs) >= _LEAST
+            }
+            for task, found in zip(tasks, found_of, strict=True)
+        }
+        return {**state, **same}
+
+
+def known_classes(cross: Sequence[Array]) -> Same:
+    """Return the classes that tasks have in common where one head serves all.
+
+    Args:
+        cross: of each task, see `strategies.analytic.sums`; a class has the same place
+            in all.
+    """
+    present = [set(np.flatnonzero(one[:, -1]).tolist()) for one in cross]
+    return [
+        {
+            other: [(label, label) for label in sorted(mine & its)]
+            for other, its in enumerate(present)
+            if other != number
+        }
+        for number, mine in enumerate(present)
+    ]
+
+
+def _rows(tasks: AnyArray) -> set[ClientTask]:
+    """Return tasks of which there are rows of client and task."""
+    return {ClientTask(int(client), int(task)) for client, task in np.asarray(tasks)}
