@@ -23,7 +23,7 @@ _Key: TypeAlias = tuple[object, ...]
 
 
 def traffic(records: RecordDict) -> Counter[str]:
-    """Return the bytes of a message's content as Flower sends it, by kind.
+    """Count the bytes of a message's content as Flower sends it, by kind.
 
     Tensors count with their own headers under the kind of their group; every other
     record, and the tree that ties the objects together, counts as ``meta``. Equal
@@ -90,7 +90,7 @@ class _Tensors:
             self.bytes += size
 
     def _keys(self, array: Array, lengths: list[int]) -> list[_Key]:
-        """Return what tells a tensor's chunks from all others of the message.
+        """Tell a tensor's chunks from all others of the message.
 
         Those of lengths that no other has are not hashed. Flower's hashes are kept with
         the tensor, which many clients may receive.
@@ -101,13 +101,12 @@ class _Tensors:
 
 
 def _lengths(array: Array) -> list[int]:
-    """Return the bytes of the pieces in which Flower sends a tensor's data."""
     whole, rest = divmod(len(array.data), CHUNK_BYTES)
     return [CHUNK_BYTES] * whole + [rest] * (rest > 0)
 
 
 def _object_bytes(kind: str, children: int, body: int) -> int:
-    """Return the bytes of an object as Flower stores it, without its children's.
+    """Count the bytes of an object as Flower stores it, without its children's.
 
     Its name, the hashes of its children and the length of what it holds come first.
     """
@@ -116,12 +115,11 @@ def _object_bytes(kind: str, children: int, body: int) -> int:
 
 
 def _names_bytes(names: Iterable[str]) -> int:
-    """Return the bytes of a table from names to hashes."""
     return len(json.dumps(dict.fromkeys(names, _ID)).encode())
 
 
 def nominal_bytes(payload: Payload) -> int:
-    """Return the nominal bytes of papers: 4 for each non-zero parameter.
+    """Count the nominal bytes of papers: 4 for each non-zero parameter.
 
     FedWeIT, table 2: indices, masks of presence and headers are free there.
     """
@@ -138,7 +136,7 @@ class NominalBytes:
         self._seen: dict[int, tuple[AnyArray, int]] = {}
 
     def of(self, payload: Payload) -> int:
-        """Return the nominal bytes of a payload; see `nominal_bytes`."""
+        """Count the nominal bytes of a payload; see `nominal_bytes`."""
         return NOMINAL_BYTES * sum(
             self._nonzero(tensor)
             for arrays in payload.values()

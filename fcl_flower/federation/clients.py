@@ -26,7 +26,7 @@ PROTOCOL = 3
 
 
 def own() -> dict[str, str | int]:
-    """Return what a client says of itself when it meets a server."""
+    """Describe a client when it meets a server."""
     return {"version": __version__, "protocol": PROTOCOL}
 
 
@@ -67,12 +67,12 @@ class ClientNumbers:
             temporary.replace(self._path)
 
     def has(self, key: Path) -> bool:
-        """Return whether a node is known that has a client's key."""
+        """Tell whether a node is known that has a client's key."""
         named = _KEY_FILE.fullmatch(key.name)
         return named is not None and int(named[1]) in self.read().values()
 
     def read(self) -> Mapping[int, int]:
-        """Return the clients by node."""
+        """Read the clients by node."""
         if not self._path.exists():
             return {}
         kept: dict[str, int] = json.loads(self._path.read_text())
@@ -80,7 +80,7 @@ class ClientNumbers:
 
 
 def by_key() -> Mapping[int, int]:
-    """Return the clients by node, as far as keys tell: of none, as in a simulation."""
+    """Read the clients by node, as far as keys tell; in a simulation there are none."""
     path = os.environ.get(VARIABLE)
     return ClientNumbers(Path(path)).read() if path else {}
 
@@ -143,7 +143,7 @@ class ClientRegistry:
 
     @property
     def clients(self) -> tuple[int, ...]:
-        """Return the clients that are connected, ascending."""
+        """Clients that are connected, ascending."""
         return tuple(sorted(self._connected))
 
     def node(self, client: int) -> int:
@@ -155,7 +155,7 @@ class ClientRegistry:
         return self._known[node]
 
     def why_absent(self, client: int) -> str:
-        """Return why a client is not connected: what its key's node was refused for."""
+        """Say why a client is not connected: what its key's node was refused for."""
         keys = by_key()
         of_its_key = (
             w for node, w in self._refused.items() if keys.get(node) == client
@@ -190,11 +190,10 @@ class ClientRegistry:
         self._clients = self._clients or len(self._connected)
 
     def _missing(self) -> set[int]:
-        """Return the wanted clients that are not connected."""
         return set(range(self._clients)) - self._connected.keys()
 
     def _awaited(self) -> set[int]:
-        """Return those of them that may still come: their keys' nodes have not lied."""
+        """Find the missing ones who may still come: their keys' nodes have not lied."""
         keys = by_key()
         return self._missing() - {keys[node] for node in self._liars if node in keys}
 
@@ -233,7 +232,7 @@ class ClientRegistry:
         self._collect_ids(now)
 
     def _online(self) -> frozenset[int]:
-        """Return the nodes that are there, as Flower said last.
+        """List the nodes that are there, as Flower said last.
 
         Over a network Flower's call retries without end where its server does not
         answer: it goes on beside the rounds, which do with what was said before.

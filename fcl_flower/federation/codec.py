@@ -18,9 +18,6 @@ NaN survive. A suffix such as ``+bfloat16`` names the precision of float32 value
 the wire; one with a scale, such as ``+int8``, has the scale before the values, a
 little-endian float32. ``+zstd``, last, says that all of it is compressed.
 
-
-float32 values at a lower precision: half as many bits, or a few levels of a scale.
-
 With L levels on each side of zero (127, 7 or 1) and the scale s = max |x| / L a value x
 becomes the integer q in [-L, L] next to x / s, and is read as s q: uniform quantisation
 of a whole tensor. Rounded at random, up with the probability that the fraction is, s q
@@ -55,215 +52,6 @@ if TYPE_CHECKING:
 Indices: TypeAlias = npt.NDArray[np.int64]
 Bytes: TypeAlias = bytes | memoryview
 UNSIGNED: Final = {size: np.dtype(f"<u{size}") for size in (1, 2, 4, 8)}
-
-
-def position_grid(layout: str, shape: tuple[int, ...]) -> tuple[int, int]:
-    """Return how many rows a layout marks, and how many entries each has.
-
-    Args:
-        layout: its name, with the dot. By ``.rows`` along axis 0, of which a 0-d tensor
-            has one; else each entry is a row.
-        shape: of the tensor.
-    """
-    if layout == ".rows":
-        return (shape[0] if shape else 1), math.prod(shape[1:])
-    return math.prod(shape), 1
-
-
-def whole_rows(tensor: SparseArray) -> Indices | None:
-    """Return the rows of axis 0 that are present, None if any is so in part."""
-    width = position_grid(".rows", tensor.shape)[1]
-    if not width or tensor.nnz % width:
-        return None
-    starts, ends = tensor.indices[::width], tensor.indices[width - 1 :: width]
-    if np.any(starts % width) or np.any(ends - starts != width - 1):
-        return None
-    return starts // width
-
-
-def _gaps(indices: Indices) -> Array:
-    """Return how many absent entries precede each index, as the wire holds them."""
-    gaps = np.diff(indices, prepend=-1) - 1
-    itemsize = np.min_scalar_type(gaps.max(initial=0)).itemsize
-    return gaps.astype(UNSIGNED[itemsize])
-
-
-def position_sizes(shape: tuple[int, ...], indices: Indices) -> dict[str, int]:
-    """Return by layout how many bytes the positions take, without making them."""
-    return {
-        ".bitmap": (math.prod(shape) + 7) // 8,
-        ".index": _gaps(indices).nbytes + 1,
-        ".rows": (position_grid(".rows", shape)[0] + 7) // 8,
-    }
-
-
-def pack(layout: str, shape: tuple[int, ...], where: Indices) -> bytes:
-    """Return the bytes that say where the stored values stand.
-
-    Args:
-        layout: its name, with the dot.
-        shape: of the tensor.
-        where: rows of axis 0 for the layout of rows, else flat indices.
-    """
-    if layout == ".index":
-        gaps = _gaps(where)
-        return gaps.tobytes() + bytes([gaps.itemsize])
-    marks = np.zeros(position_grid(layout, shape)[0], np.bool_)
-    marks[where] = True
-    return np.packbits(marks, bitorder="little").tobytes()
-
-
-def split(data: Bytes, tail: int, wire: np.dtype[Any]) -> tuple[Array, Array]:
-    """Return the stored values and the last ``tail`` bytes, without a copy.
-
-    Raises:
-        WireError: there are fewer bytes, or the values are not whole.
-    """
-    body = len(data) - tail
-    if body < 0 or body % wire.itemsize:
-        raise WireError(
-            f"{len(data)} bytes are not {tail} bytes of positions and whole values"
-            f" of {wire.itemsize} bytes"
-        )
-    return (
-        np.frombuffer(data, wire, body // wire.itemsize),
-        np.frombuffer(data, np.uint8, tail, body),
-    )
-
-
-def unpack_bits(
-    data: Bytes, rows: tuple[int, int], wire: np.dtype[Any]
-) -> tuple[Array, Indices]:
-    """Return the stored values and their flat indices, one bit a row of a `grid`.
-
-    Args:
-        data: from a peer.
-        rows: of `grid`.
-        wire: dtype of the values.
-
-    Raises:
-        WireError: values and marks do not fit each other.
-    """
-    height, width = rows
-    if not width:
-        raise WireError("rows without entries cannot be stored")
-    stored, packed = split(data, (height + 7) // 8, wire)
-    marks = np.unpackbits(packed, bitorder="little").view(np.bool_)
-    # Counted before the indices are made, which take 64 times the bytes of the bits.
-    count = np.count_nonzero(marks) * width
-    if count != len(stored):
-        raise WireError(f"the bitmap marks {count} values, not {len(stored)}")
-    starts = np.flatnonzero(marks) * width
-    return stored, np.add.outer(starts, np.arange(width)).reshape(-1)
-
-
-def unpack_gaps(data: Bytes, wire: np.dtype[Any]) -> tuple[Array, Indices]:
-    """Return the stored values and their flat indices, which may be out of range.
-
-    Raises:
-        WireError: values and gaps are not whole.
-    """
-    gap = UNSIGNED.get(data[-1]) if data else None
-    if gap is None:
-        raise WireError("the last byte of an index form must be 1, 2, 4 or 8")
-    count, rest = divmod(len(data) - 1, wire.itemsize + gap.itemsize)
-    if rest:
-        raise WireError(
-            f"{len(data)} bytes are not whole values of {wire.itemsize} bytes and"
-            f" gaps of {gap.itemsize} bytes"
-        )
-    stored = np.frombuffer(data, wire, count)
-    indices = np.frombuffer(data, gap, count, stored.nbytes).astype(np.int64)
-    # A sum beyond int64 wraps to a smaller one, which `validate` then refuses.
-    indices += 1
-    np.cumsum(indices, out=indices)
-    indices -= 1
-    return stored, indices
-
-
-def most_bytes(layout: str, shape: tuple[int, ...], itemsize: int) -> int:
-    """Return how many bytes values and positions of a whole tensor can take.
-
-    Args:
-        layout: its name, with the dot; empty where nothing is left out.
-        shape: of the tensor.
-        itemsize: of a value.
-    """
-    if layout == ".index":
-        return (itemsize + max(UNSIGNED)) * math.prod(shape) + 1
-    marks = (position_grid(layout, shape)[0] + 7) // 8 if layout else 0
-    return itemsize * math.prod(shape) + marks
-
-
-LEVEL = 3
-"""Higher ones take several times the time, and a few per cent off the bytes."""
-
-
-def compressed(data: bytes, itemsize: int) -> bytes:
-    """Return one frame; it says how long ``data`` is.
-
-    Args:
-        data: values first, of ``itemsize`` bytes each. The first bytes of all values
-            stand together in the frame, then the second ones, and so on: signs and
-            exponents of floats resemble each other, their last bits nothing.
-        itemsize: at least 1.
-    """
-    frame = zstandard.ZstdCompressor(level=LEVEL).compressobj(size=len(data))
-    # A block has one code for all its bytes: each place gets blocks of its own.
-    made = [
-        frame.compress(plane) + frame.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
-        for plane in _planes(data, itemsize)
-    ]
-    return b"".join(made) + frame.flush(zstandard.COMPRESSOBJ_FLUSH_FINISH)
-
-
-def decompress(frame: bytes, itemsize: int, limit: int) -> bytes:
-    """Return what `compress` was given; nothing is allocated for too large a claim.
-
-    Args:
-        frame: from a peer.
-        itemsize: as for `compress`.
-        limit: how many bytes there may be.
-
-    Raises:
-        WireError: the frame is damaged, is followed by something, or claims more.
-    """
-    try:
-        # Frames to be skipped may claim gigabytes without being asked for their size.
-        if not frame.startswith(zstandard.FRAME_HEADER):
-            raise WireError("a compressed tensor is damaged: no frame of Zstandard")
-        claimed = zstandard.frame_content_size(frame)
-        # Without a size the claim would be open, and -1 is what such a frame says.
-        if not 0 <= claimed <= limit:
-            raise WireError(
-                f"a compressed tensor claims {claimed} bytes, of {limit} that it may"
-            )
-        opened = zstandard.ZstdDecompressor().decompress(frame, allow_extra_data=False)
-    except zstandard.ZstdError as error:
-        raise WireError(f"a compressed tensor is damaged: {error}") from error
-    if len(opened) != claimed:
-        raise WireError(f"a compressed tensor has {len(opened)} bytes, not {claimed}")
-    return _whole(opened, itemsize)
-
-
-def _planes(data: bytes, itemsize: int) -> list[bytes]:
-    """Return the bytes of each value taken apart; what is left over is the last."""
-    end = len(data) // itemsize * itemsize
-    planes = [data[place:end:itemsize] for place in range(itemsize)]
-    return [plane for plane in (*planes, data[end:]) if plane]
-
-
-def _whole(planes: bytes, itemsize: int) -> bytes:
-    """Return what `_planes` took apart."""
-    if itemsize == 1:
-        return planes
-    count = len(planes) // itemsize
-    whole = bytearray(planes)
-    for i in range(itemsize):
-        whole[i : count * itemsize : itemsize] = planes[i * count : (i + 1) * count]
-    return bytes(whole)
-
-
 WireDtype: TypeAlias = Literal[
     "float32", "float16", "bfloat16", "int8", "int4", "ternary"
 ]
@@ -271,89 +59,6 @@ LEVELS: Final[Mapping[str, int]] = MappingProxyType(
     {"int8": 127, "int4": 7, "ternary": 1}
 )
 """How many there are on each side of zero, of the precisions that have a scale."""
-
-
-def wire_dtype(dtype: np.dtype[Any], precision: WireDtype) -> np.dtype[Any]:
-    """Return the little-endian dtype in which values of ``dtype`` travel.
-
-    One byte a level: compression leaves of it what there is to tell.
-    """
-    if dtype != np.float32 or precision == "float32":
-        return dtype.newbyteorder("<")
-    if precision in LEVELS:
-        return np.dtype("i1")
-    return np.dtype("<f2" if precision == "float16" else "<u2")
-
-
-def scale_bytes(dtype: np.dtype[Any], precision: WireDtype) -> int:
-    """Return how many bytes the scale of values of ``dtype`` takes; 0 for no scale."""
-    return 4 if dtype == np.float32 and precision in LEVELS else 0
-
-
-def to_wire(
-    values: Array, precision: WireDtype, seed: int | None = None
-) -> tuple[Array, bytes]:
-    """Return values as they travel, and their scale; bfloat16 as its bits.
-
-    Args:
-        values: shape (k,), of native byte order.
-        precision: of float32; other dtypes travel as they are.
-        seed: of rounding to a level at random; None for the nearest.
-    """
-    dtype = wire_dtype(values.dtype, precision)
-    if values.dtype == np.float32 and precision in LEVELS:
-        return _levels(values, LEVELS[precision], seed)
-    if values.dtype != np.float32 or precision != "bfloat16":
-        with np.errstate(all="ignore"):  # beyond the range of float16 lies infinity
-            return values.astype(dtype, copy=False), b""
-    bits = values.view(np.uint32)
-    high = bits >> 16
-    nearest = (bits + (high & 1) + 0x7FFF) >> 16  # a tie goes to the even neighbour
-    # Rounding can carry a NaN over to infinity or zero: set its quiet bit instead.
-    return np.where(np.isnan(values), high | 0x40, nearest).astype(dtype), b""
-
-
-def from_wire(
-    stored: Array, dtype: np.dtype[Any], precision: WireDtype, scale: bytes = b""
-) -> Array:
-    """Return the values of ``dtype`` that `to_wire` turned into ``stored``.
-
-    Raises:
-        WireError: a bool is neither 0 nor 1, a level does not exist, or the scale is
-            negative, NaN or infinite.
-    """
-    if dtype == np.bool_ and np.any(stored.view(np.uint8) > 1):
-        raise WireError("a value of dtype bool must be the byte 0 or 1")
-    if dtype == np.float32 and precision == "bfloat16":
-        return np.asarray(stored.astype(np.uint32) << 16).view(np.float32)
-    if scale_bytes(dtype, precision):
-        step = np.frombuffer(scale, "<f4")[0]
-        if not 0 <= step < np.inf:
-            raise WireError(f"the scale of {precision} must be finite, not {step}")
-        most = LEVELS[precision]
-        if stored.size and not -most <= stored.min() <= stored.max() <= most:
-            raise WireError(f"a level of {precision} must lie in [-{most}, {most}]")
-        with np.errstate(over="ignore"):  # a hostile scale: infinity is refused later
-            return np.asarray(stored * step, np.float32)
-    with np.errstate(invalid="ignore"):  # some processors flag a NaN
-        return stored.astype(dtype, copy=False)
-
-
-def _levels(values: Array, most: int, seed: int | None) -> tuple[Array, bytes]:
-    """Return the nearest levels of float32 values, or drawn ones, and the scale."""
-    scale = np.float32(np.abs(values).max(initial=0) / most)
-    packed = scale.astype("<f4").tobytes()
-    if not 0 < scale < np.inf:  # NaN and infinity: the receiver refuses the scale
-        return np.zeros(values.shape, np.int8), packed
-    steps = values / scale
-    if seed is None:
-        levels = np.rint(steps)
-    else:
-        levels = np.floor(steps + np.random.default_rng(seed).random(steps.shape))
-    # A scale that was rounded down, or is the smallest float there is, exceeds them.
-    return np.clip(levels, -most, most).astype(np.int8), packed
-
-
 _SUFFIXES: dict[WireDtype, str] = {
     "float32": "",
     "float16": "+float16",
@@ -383,6 +88,69 @@ _MAX_AXES = 64  # NumPy's own limit
 
 
 @dataclass(frozen=True, slots=True)
+class WireFormat:
+    """What the settings of a run and its algorithm make of a tensor on its way.
+
+    float16 and bfloat16 are for all float32 tensors. A precision with a scale is for
+    those groups alone that the algorithm names, as all others are exact: sums, counts
+    and statistics.
+
+    Attributes:
+        dtype: of float32 tensors.
+        compress: by Zstandard, tensor by tensor, where that is smaller.
+        feedback: what was rounded away is added to the next difference.
+        differences: the kinds of groups that are a `model` (`algorithms.base.Group`).
+        rounded: those that are `rounded`.
+    """
+
+    dtype: WireDtype = "float32"
+    compress: bool = False
+    feedback: bool = True
+    differences: tuple[str, ...] = ()
+    rounded: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        section: "FederationSection",
+        strategy: "ServerStrategy[Any] | type[ServerStrategy[Any]]",
+    ) -> Self:
+        """Take the format of a run from its settings and its strategy."""
+        return cls(
+            section.wire_dtype,
+            section.wire_compression == "zstd",
+            section.error_feedback,
+            strategy.kinds("model"),
+            strategy.kinds("rounded"),
+        )
+
+    def precision(self, group: str) -> WireDtype:
+        """Choose how float32 tensors of a group travel, if not as differences."""
+        if self.dtype in LEVELS and group_kind(group) not in self.rounded:
+            return "float32"
+        return self.dtype
+
+    def by_difference(self, group: str) -> bool:
+        """Tell whether a group travels as the difference to what is known of it."""
+        return self.dtype in LEVELS and group_kind(group) in self.differences
+
+
+EXACT = WireFormat()
+
+
+def is_matrix(tensor: AnyArray) -> bool:
+    """Tell whether a tensor may be rounded to levels.
+
+    Vectors may not: they are few bytes, and variances among them must not get negative,
+    nor zero.
+    """
+    return tensor.dtype == np.float32 and len(tensor.shape) > 1
+
+
+# ---- tensors
+
+
+@dataclass(frozen=True, slots=True)
 class Encoded:
     """One tensor in its byte form.
 
@@ -407,7 +175,7 @@ def encode(
     seed: int | None = None,
     copy: bool = True,
 ) -> Encoded:
-    """Return ``tensor`` in the smallest of the forms that can hold it.
+    """Encode a tensor in the smallest of the forms that can hold it.
 
     Args:
         tensor: of bool, integer or float dtype. Zeros of a dense array may be left
@@ -442,13 +210,13 @@ def encode(
     if not (copy or compress or scale or places):
         return Encoded(dtype, tensor.shape, form, _bytes_of(stored))
     data = scale + stored.tobytes() + places
-    if compress and len(frame := compressed(data, stored.itemsize)) < len(data):
+    if compress and len(frame := compress_bytes(data, stored.itemsize)) < len(data):
         data, form = frame, form + _FRAME
     return Encoded(dtype, tensor.shape, form, data)
 
 
 def spec(encoded: Encoded, max_bytes: int = 2**31) -> TensorSpec:
-    """Return what the tensor is to be; nothing is decoded or allocated.
+    """Read what the tensor is to be; nothing is decoded or allocated.
 
     Args:
         encoded: from a peer.
@@ -469,7 +237,7 @@ def spec(encoded: Encoded, max_bytes: int = 2**31) -> TensorSpec:
 
 
 def decode(encoded: Encoded, max_bytes: int = 2**31) -> AnyArray:
-    """Return the tensor, read-only; trusts nothing that ``encoded`` says.
+    """Decode a tensor, read-only; trust nothing that ``encoded`` says.
 
     Memory stays within a small multiple of the bytes received, except for what a few
     bytes can claim, zeros that were left out and compressed values, and for these
@@ -485,7 +253,7 @@ def decode(encoded: Encoded, max_bytes: int = 2**31) -> AnyArray:
     data = encoded.data
     if frame:
         most = head + most_bytes(layout, encoded.shape, wire.itemsize)
-        data = decompress(bytes(data), wire.itemsize, most)
+        data = decompress_bytes(bytes(data), wire.itemsize, most)
     if len(data) < head:
         raise WireError(f"{len(data)} bytes are too few for a scale")
     scale, data = bytes(data[:head]), data[head:] if head else data
@@ -507,7 +275,6 @@ def decode(encoded: Encoded, max_bytes: int = 2**31) -> AnyArray:
 
 
 def _sparse_layout(tensor: SparseArray) -> tuple[str, bytes]:
-    """Return the smallest layout of the present entries, and their positions."""
     try:
         tensor.validate()
     except WireError as error:
@@ -522,12 +289,7 @@ def _sparse_layout(tensor: SparseArray) -> tuple[str, bytes]:
 
 
 def _pack_dense(shape: tuple[int, ...], flat: Array) -> tuple[str, Array, bytes]:
-    """Return the smallest layout of the entries that are not zero, and what it holds.
-
-    Args:
-        shape: of the tensor.
-        flat: its entries as they travel.
-    """
+    """Find the smallest layout of the entries that are not zero, and what it holds."""
     present = flat.view(UNSIGNED[flat.itemsize]) != 0
     if present.all():  # saves the search: the others only add positions
         return "", flat, b""
@@ -554,12 +316,10 @@ def _pack_dense(shape: tuple[int, ...], flat: Array) -> tuple[str, Array, bytes]
 
 
 def _bytes_of(stored: Array) -> memoryview:
-    """Return the bytes of an array, shape (k,), where they are; read-only."""
     return np.ascontiguousarray(stored).view(np.uint8).data.toreadonly()
 
 
 def _check_shape(shape: tuple[int, ...], itemsize: int, max_bytes: int) -> None:
-    """Refuse a shape that NumPy cannot hold or that claims too much memory."""
     if len(shape) > _MAX_AXES:
         raise WireError(f"a tensor of {len(shape)} axes; at most {_MAX_AXES} allowed")
     if any(length < 0 for length in shape):
@@ -572,71 +332,283 @@ def _check_shape(shape: tuple[int, ...], itemsize: int, max_bytes: int) -> None:
 
 
 def _read_only(array: Array) -> Array:
-    """Return ``array`` itself, made read-only."""
     array.flags.writeable = False
     return array
 
 
-def is_matrix(tensor: AnyArray) -> bool:
-    """Return whether a tensor may be rounded to levels.
+# ---- positions
 
-    Vectors may not: they are few bytes, and variances among them must not get negative,
-    nor zero.
+
+def position_grid(layout: str, shape: tuple[int, ...]) -> tuple[int, int]:
+    """Count the rows that a layout marks, and the entries of each.
+
+    By ``.rows`` they lie along axis 0, of which a 0-d tensor has one; else each entry
+    is a row.
     """
-    return tensor.dtype == np.float32 and len(tensor.shape) > 1
+    if layout == ".rows":
+        return (shape[0] if shape else 1), math.prod(shape[1:])
+    return math.prod(shape), 1
 
 
-@dataclass(frozen=True, slots=True)
-class WireFormat:
-    """What the settings of a run and its algorithm make of a tensor on its way.
+def whole_rows(tensor: SparseArray) -> Indices | None:
+    """Find the rows of axis 0 that are present; None if any is so in part."""
+    width = position_grid(".rows", tensor.shape)[1]
+    if not width or tensor.nnz % width:
+        return None
+    starts, ends = tensor.indices[::width], tensor.indices[width - 1 :: width]
+    if np.any(starts % width) or np.any(ends - starts != width - 1):
+        return None
+    return starts // width
 
-    float16 and bfloat16 are for all float32 tensors. A precision with a scale is for
-    those groups alone that the algorithm names, as all others are exact: sums, counts
-    and statistics.
 
-    Attributes:
-        dtype: of float32 tensors.
-        compress: by Zstandard, tensor by tensor, where that is smaller.
-        feedback: what was rounded away is added to the next difference.
-        differences: the kinds of groups that are a `model` (`algorithms.base.Group`).
-        rounded: those that are `rounded`.
+def _gaps(indices: Indices) -> Array:
+    """Count the absent entries before each index, as the wire holds them."""
+    gaps = np.diff(indices, prepend=-1) - 1
+    itemsize = np.min_scalar_type(gaps.max(initial=0)).itemsize
+    return gaps.astype(UNSIGNED[itemsize])
+
+
+def position_sizes(shape: tuple[int, ...], indices: Indices) -> dict[str, int]:
+    """Count by layout the bytes that positions take, without making them."""
+    return {
+        ".bitmap": (math.prod(shape) + 7) // 8,
+        ".index": _gaps(indices).nbytes + 1,
+        ".rows": (position_grid(".rows", shape)[0] + 7) // 8,
+    }
+
+
+def pack(layout: str, shape: tuple[int, ...], where: Indices) -> bytes:
+    """Pack the places of the stored values.
+
+    Args:
+        layout: its name, with the dot.
+        shape: of the tensor.
+        where: rows of axis 0 for the layout of rows, else flat indices.
     """
+    if layout == ".index":
+        gaps = _gaps(where)
+        return gaps.tobytes() + bytes([gaps.itemsize])
+    marks = np.zeros(position_grid(layout, shape)[0], np.bool_)
+    marks[where] = True
+    return np.packbits(marks, bitorder="little").tobytes()
 
-    dtype: WireDtype = "float32"
-    compress: bool = False
-    feedback: bool = True
-    differences: tuple[str, ...] = ()
-    rounded: tuple[str, ...] = ()
 
-    @classmethod
-    def of(
-        cls,
-        section: "FederationSection",
-        strategy: "ServerStrategy[Any] | type[ServerStrategy[Any]]",
-    ) -> Self:
-        """Return the format of a run.
+def split(data: Bytes, tail: int, wire: np.dtype[Any]) -> tuple[Array, Array]:
+    """Separate the stored values from the last ``tail`` bytes, without a copy.
 
-        Args:
-            section: its settings.
-            strategy: the server side of its algorithm.
-        """
-        return cls(
-            section.wire_dtype,
-            section.wire_compression == "zstd",
-            section.error_feedback,
-            strategy.kinds("model"),
-            strategy.kinds("rounded"),
+    Raises:
+        WireError: there are fewer bytes, or the values are not whole.
+    """
+    body = len(data) - tail
+    if body < 0 or body % wire.itemsize:
+        raise WireError(
+            f"{len(data)} bytes are not {tail} bytes of positions and whole values"
+            f" of {wire.itemsize} bytes"
         )
-
-    def precision(self, group: str) -> WireDtype:
-        """Return how float32 tensors of a group travel, if not as differences."""
-        if self.dtype in LEVELS and group_kind(group) not in self.rounded:
-            return "float32"
-        return self.dtype
-
-    def by_difference(self, group: str) -> bool:
-        """Return whether a group travels as the difference to what is known of it."""
-        return self.dtype in LEVELS and group_kind(group) in self.differences
+    return (
+        np.frombuffer(data, wire, body // wire.itemsize),
+        np.frombuffer(data, np.uint8, tail, body),
+    )
 
 
-EXACT = WireFormat()
+def unpack_bits(
+    data: Bytes, rows: tuple[int, int], wire: np.dtype[Any]
+) -> tuple[Array, Indices]:
+    """Unpack the stored values and their flat indices, one bit a row.
+
+    Args:
+        data: from a peer.
+        rows: of `position_grid`.
+        wire: dtype of the values.
+
+    Raises:
+        WireError: values and marks do not fit each other.
+    """
+    height, width = rows
+    if not width:
+        raise WireError("rows without entries cannot be stored")
+    stored, packed = split(data, (height + 7) // 8, wire)
+    marks = np.unpackbits(packed, bitorder="little").view(np.bool_)
+    # Counted before the indices are made, which take 64 times the bytes of the bits.
+    count = np.count_nonzero(marks) * width
+    if count != len(stored):
+        raise WireError(f"the bitmap marks {count} values, not {len(stored)}")
+    starts = np.flatnonzero(marks) * width
+    return stored, np.add.outer(starts, np.arange(width)).reshape(-1)
+
+
+def unpack_gaps(data: Bytes, wire: np.dtype[Any]) -> tuple[Array, Indices]:
+    """Unpack the stored values and their flat indices, which may be out of range.
+
+    Raises:
+        WireError: values and gaps are not whole.
+    """
+    gap = UNSIGNED.get(data[-1]) if data else None
+    if gap is None:
+        raise WireError("the last byte of an index form must be 1, 2, 4 or 8")
+    count, rest = divmod(len(data) - 1, wire.itemsize + gap.itemsize)
+    if rest:
+        raise WireError(
+            f"{len(data)} bytes are not whole values of {wire.itemsize} bytes and"
+            f" gaps of {gap.itemsize} bytes"
+        )
+    stored = np.frombuffer(data, wire, count)
+    indices = np.frombuffer(data, gap, count, stored.nbytes).astype(np.int64)
+    # A sum beyond int64 wraps to a smaller one, which `validate` then refuses.
+    indices += 1
+    np.cumsum(indices, out=indices)
+    indices -= 1
+    return stored, indices
+
+
+def most_bytes(layout: str, shape: tuple[int, ...], itemsize: int) -> int:
+    """Bound the bytes of values and positions of a tensor, by its layout."""
+    if layout == ".index":
+        return (itemsize + max(UNSIGNED)) * math.prod(shape) + 1
+    marks = (position_grid(layout, shape)[0] + 7) // 8 if layout else 0
+    return itemsize * math.prod(shape) + marks
+
+
+# ---- precision
+
+
+def wire_dtype(dtype: np.dtype[Any], precision: WireDtype) -> np.dtype[Any]:
+    """Choose the little-endian dtype in which values of ``dtype`` travel.
+
+    One byte a level: compression leaves of it what there is to tell.
+    """
+    if dtype != np.float32 or precision == "float32":
+        return dtype.newbyteorder("<")
+    if precision in LEVELS:
+        return np.dtype("i1")
+    return np.dtype("<f2" if precision == "float16" else "<u2")
+
+
+def scale_bytes(dtype: np.dtype[Any], precision: WireDtype) -> int:
+    """Count the bytes of the scale of values of ``dtype``; 0 for no scale."""
+    return 4 if dtype == np.float32 and precision in LEVELS else 0
+
+
+def to_wire(
+    values: Array, precision: WireDtype, seed: int | None = None
+) -> tuple[Array, bytes]:
+    """Convert values to what travels, and their scale; bfloat16 to its bits.
+
+    Args:
+        values: shape (k,), of native byte order.
+        precision: of float32; other dtypes travel as they are.
+        seed: of rounding to a level at random; None for the nearest.
+    """
+    dtype = wire_dtype(values.dtype, precision)
+    if values.dtype == np.float32 and precision in LEVELS:
+        return _levels(values, LEVELS[precision], seed)
+    if values.dtype != np.float32 or precision != "bfloat16":
+        with np.errstate(all="ignore"):  # beyond the range of float16 lies infinity
+            return values.astype(dtype, copy=False), b""
+    bits = values.view(np.uint32)
+    high = bits >> 16
+    nearest = (bits + (high & 1) + 0x7FFF) >> 16  # a tie goes to the even neighbour
+    # Rounding can carry a NaN over to infinity or zero: set its quiet bit instead.
+    return np.where(np.isnan(values), high | 0x40, nearest).astype(dtype), b""
+
+
+def from_wire(
+    stored: Array, dtype: np.dtype[Any], precision: WireDtype, scale: bytes = b""
+) -> Array:
+    """Undo `to_wire`.
+
+    Raises:
+        WireError: a bool is neither 0 nor 1, a level does not exist, or the scale is
+            negative, NaN or infinite.
+    """
+    if dtype == np.bool_ and np.any(stored.view(np.uint8) > 1):
+        raise WireError("a value of dtype bool must be the byte 0 or 1")
+    if dtype == np.float32 and precision == "bfloat16":
+        return np.asarray(stored.astype(np.uint32) << 16).view(np.float32)
+    if scale_bytes(dtype, precision):
+        step = np.frombuffer(scale, "<f4")[0]
+        if not 0 <= step < np.inf:
+            raise WireError(f"the scale of {precision} must be finite, not {step}")
+        most = LEVELS[precision]
+        if stored.size and not -most <= stored.min() <= stored.max() <= most:
+            raise WireError(f"a level of {precision} must lie in [-{most}, {most}]")
+        with np.errstate(over="ignore"):  # a hostile scale: infinity is refused later
+            return np.asarray(stored * step, np.float32)
+    with np.errstate(invalid="ignore"):  # some processors flag a NaN
+        return stored.astype(dtype, copy=False)
+
+
+def _levels(values: Array, most: int, seed: int | None) -> tuple[Array, bytes]:
+    """Round float32 values to the nearest level, or at random; return the scale too."""
+    scale = np.float32(np.abs(values).max(initial=0) / most)
+    packed = scale.astype("<f4").tobytes()
+    if not 0 < scale < np.inf:  # NaN and infinity: the receiver refuses the scale
+        return np.zeros(values.shape, np.int8), packed
+    steps = values / scale
+    if seed is None:
+        levels = np.rint(steps)
+    else:
+        levels = np.floor(steps + np.random.default_rng(seed).random(steps.shape))
+    # A scale that was rounded down, or is the smallest float there is, exceeds them.
+    return np.clip(levels, -most, most).astype(np.int8), packed
+
+
+# ---- compression
+
+LEVEL = 3
+"""Higher ones take several times the time, and a few per cent off the bytes."""
+
+
+def compress_bytes(data: bytes, itemsize: int) -> bytes:
+    """Compress values of ``itemsize`` bytes, and what follows them, into one frame.
+
+    The first bytes of all values stand together in it, then the second ones, and so
+    on: signs and exponents of floats resemble each other, their last bits nothing.
+    """
+    frame = zstandard.ZstdCompressor(level=LEVEL).compressobj(size=len(data))
+    # A block has one code for all its bytes: each place gets blocks of its own.
+    made = [
+        frame.compress(plane) + frame.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
+        for plane in _planes(data, itemsize)
+    ]
+    return b"".join(made) + frame.flush(zstandard.COMPRESSOBJ_FLUSH_FINISH)
+
+
+def decompress_bytes(frame: bytes, itemsize: int, limit: int) -> bytes:
+    """Undo `compress_bytes`, up to ``limit`` bytes; a larger claim allocates nothing.
+
+    Raises:
+        WireError: the frame is damaged, is followed by something, or claims more.
+    """
+    try:
+        # Frames to be skipped may claim gigabytes without being asked for their size.
+        if not frame.startswith(zstandard.FRAME_HEADER):
+            raise WireError("a compressed tensor is damaged: no frame of Zstandard")
+        claimed = zstandard.frame_content_size(frame)
+        # Without a size the claim would be open, and -1 is what such a frame says.
+        if not 0 <= claimed <= limit:
+            raise WireError(
+                f"a compressed tensor claims {claimed} bytes, of {limit} that it may"
+            )
+        opened = zstandard.ZstdDecompressor().decompress(frame, allow_extra_data=False)
+    except zstandard.ZstdError as error:
+        raise WireError(f"a compressed tensor is damaged: {error}") from error
+    if len(opened) != claimed:
+        raise WireError(f"a compressed tensor has {len(opened)} bytes, not {claimed}")
+    return _whole(opened, itemsize)
+
+
+def _planes(data: bytes, itemsize: int) -> list[bytes]:
+    end = len(data) // itemsize * itemsize
+    planes = [data[place:end:itemsize] for place in range(itemsize)]
+    return [plane for plane in (*planes, data[end:]) if plane]
+
+
+def _whole(planes: bytes, itemsize: int) -> bytes:
+    if itemsize == 1:
+        return planes
+    count = len(planes) // itemsize
+    whole = bytearray(planes)
+    for i in range(itemsize):
+        whole[i : count * itemsize : itemsize] = planes[i * count : (i + 1) * count]
+    return bytes(whole)

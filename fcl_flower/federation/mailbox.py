@@ -63,7 +63,6 @@ class _Question:
     look: "Future[Message | None] | None" = None
 
     def answer(self) -> Message | None:
-        """Return what a look has found, None while it has not."""
         if self.look is None or not self.look.done():
             return None
         found, self.look = self.look.result(), None
@@ -99,7 +98,7 @@ class Mailbox:
         self._quiet_since = time.monotonic()
 
     def __len__(self) -> int:
-        """Return how many answers are missing."""
+        """Count the answers that are missing."""
         pushed = sum(len(push.messages) for push in self._pushes)
         return pushed + len(self._waiting) + len(self._unsent)
 
@@ -149,7 +148,7 @@ class Mailbox:
         return [late_answer(question.message) for question in late]
 
     def busy(self) -> set[int]:
-        """Return the nodes that still work on what `close` has answered for."""
+        """Find the nodes that still work on what `close` has answered for."""
         self._look(self._overdue)
         now = time.monotonic()
         self._overdue = [
@@ -204,7 +203,7 @@ def send_and_wait(
 
 
 def wait_for_all(times: Iterable[float], asked: int) -> float:
-    """Return when answers are no longer waited for: never."""
+    """Wait for all answers: a `Deadline` that never comes."""
     return math.inf
 
 
@@ -239,22 +238,22 @@ def ask(
 
 
 def late_answer(message: Message) -> Message:
-    """Return the answer for a client that is not waited for any longer."""
+    """Answer for a client that is not waited for any longer."""
     return _problem(message, f"{failures.WAS_LATE}: the round had its quorum", LATE)
 
 
 def is_late(reply: Message) -> bool:
-    """Return whether a reply was not waited for any longer."""
+    """Tell whether a reply was not waited for any longer."""
     return reply.has_error() and reply.error.code == LATE
 
 
 def is_gone(reply: Message) -> bool:
-    """Return whether Flower answers for a node that gives no sign of life."""
+    """Tell whether Flower answers for a node that gives no sign of life."""
     return reply.has_error() and reply.error.code == UNAVAILABLE
 
 
 def content(reply: Message) -> RecordDict:
-    """Return what a reply holds.
+    """Open a reply.
 
     Raises:
         WireError: the client failed.
@@ -265,7 +264,7 @@ def content(reply: Message) -> RecordDict:
 
 
 def reason(error: Exception) -> str:
-    """Return why a reply is not used, in one printable line.
+    """Say why a reply is not used, in one printable line.
 
     A peer may have put into the message of an error what it likes.
     """
@@ -275,7 +274,6 @@ def reason(error: Exception) -> str:
 
 
 def _push_seconds(messages: Iterable[Message]) -> float:
-    """Return how long it may take to hand messages to Flower."""
     size = sum(
         len(array.data)
         for message in messages
@@ -286,7 +284,6 @@ def _push_seconds(messages: Iterable[Message]) -> float:
 
 
 def _pull(grid: Grid, message: Message) -> Message | None:
-    """Return the answer to a message, None if there is none yet."""
     try:
         for reply in grid.pull_messages([message.metadata.message_id]):
             if reply.has_error():

@@ -46,7 +46,7 @@ MAX_SAMPLES = 2**31
 
 
 def encode_evaluation(evaluation: Evaluation) -> MetricRecord:
-    """Return the record of a client's scores."""
+    """Encode a client's scores as a record."""
     by_name = zip(*evaluation.by_class, strict=True)
     counts = dict(zip(BY_CLASS, by_name, strict=False))  # none where nobody asked
     return MetricRecord(
@@ -59,7 +59,7 @@ def encode_evaluation(evaluation: Evaluation) -> MetricRecord:
 
 
 def decode_evaluation(row: MetricRecord, tasks: int, classes: int = 0) -> Evaluation:
-    """Return a client's scores.
+    """Decode a client's scores.
 
     Args:
         row: from a client.
@@ -85,11 +85,6 @@ def decode_evaluation(row: MetricRecord, tasks: int, classes: int = 0) -> Evalua
 
 
 def _counts(row: MetricRecord, name: str, shape: tuple[int, int]) -> Array:
-    """Return counts by task and class.
-
-    Raises:
-        WireError: they are none, or not as many.
-    """
     found, expected = row.get(name), shape[0] * shape[1]
     if not isinstance(found, list) or len(found) != expected:
         raise WireError(
@@ -101,7 +96,6 @@ def _counts(row: MetricRecord, name: str, shape: tuple[int, int]) -> Array:
 
 
 def _told(found: object) -> str:
-    """Return what came instead; of a list its length, as it may have any."""
     return f"{len(found)} of them" if isinstance(found, list) else repr(found)
 
 
@@ -135,14 +129,14 @@ INITIAL = "initial_arrays"
 
 
 def to_array_record(model: Arrays | None) -> ArrayRecord:
-    """Return tensors as Flower stores NumPy arrays; an empty record for None."""
+    """Convert a model to Flower's NumPy arrays; None to an empty record."""
     return ArrayRecord(
         {n: FlowerArray(np.asarray(t)) for n, t in (model or {}).items()}
     )
 
 
 def from_array_record(record: ArrayRecord, model: Arrays) -> Arrays:
-    """Return a user's initial tensors, in the order of ``model``.
+    """Check a user's initial tensors, and put them in the order of ``model``.
 
     Args:
         record: from the user.
@@ -172,7 +166,7 @@ def from_array_record(record: ArrayRecord, model: Arrays) -> Arrays:
 
 
 def train_metrics(updates: Mapping[int, Update]) -> MetricRecord:
-    """Return the mean loss of some clients' updates and how many there are."""
+    """Average the losses of clients' updates, and count the clients."""
     scalars = [update.metrics for update in updates.values()]
     losses = [metrics["loss"] for metrics in scalars if "loss" in metrics]
     loss = sum(losses) / len(losses) if losses else float("nan")
@@ -180,11 +174,7 @@ def train_metrics(updates: Mapping[int, Update]) -> MetricRecord:
 
 
 def evaluate_metrics(scores: Mapping[int, Evaluation]) -> MetricRecord:
-    """Return the mean accuracy of some clients, over all tasks and by task.
-
-    Args:
-        scores: by client, not empty, all of the same tasks.
-    """
+    """Average clients' accuracies, of the same tasks, over all tasks and by task."""
     rows = [found.accuracy for found in scores.values()]
     means = [sum(column) / len(column) for column in zip(*rows, strict=True)]
     by_task = {f"task-{task}": mean for task, mean in enumerate(means)}
@@ -196,7 +186,7 @@ _ZERO_COPY = ContextVar("zero_copy", default=False)
 
 @contextmanager
 def zero_copy() -> Iterator[None]:
-    """Say for a while that no message leaves this process."""
+    """Let messages alias memory: for a while, none leaves this process."""
     before = _ZERO_COPY.set(True)
     try:
         yield
@@ -205,7 +195,7 @@ def zero_copy() -> Iterator[None]:
 
 
 def can_alias(tensor: AnyArray) -> bool:
-    """Return whether a message may hold a tensor's memory in place of a copy.
+    """Tell whether a message may hold a tensor's memory in place of a copy.
 
     Nothing changes an array once it is in a payload, but what it is a view of may be
     changed: the weights of a network that goes on learning. So it has to be the whole
@@ -255,7 +245,7 @@ class MessageEncoder:
         self._seen: dict[tuple[int, WireDtype], tuple[Tensor, FlowerArray]] = {}
 
     def arrays(self, arrays: Tensors, group: str = "") -> ArrayRecord:
-        """Return one group of tensors as a Flower record."""
+        """Encode one group of tensors."""
         precision = self._wire.precision(group)
         record = ArrayRecord()  # which copies what its constructor is given
         for name, tensor in arrays.items():
@@ -263,7 +253,7 @@ class MessageEncoder:
         return record
 
     def payload(self, payload: Mapping[str, Tensors]) -> RecordDict:
-        """Return a payload, one ArrayRecord a group."""
+        """Encode a payload, one record a group."""
         return RecordDict(
             {group: self.arrays(tensors, group) for group, tensors in payload.items()}
         )
@@ -271,7 +261,7 @@ class MessageEncoder:
     def encode_request(
         self, payload: Mapping[str, Tensors], request: Request
     ) -> RecordDict:
-        """Return a payload with what is asked of the client that it goes to."""
+        """Encode a payload with what is asked of the client that it goes to."""
         records = self.payload(payload)
         records[STAGE] = _stage_record(
             request.stage, since=request.since, evaluate=request.evaluate
@@ -285,7 +275,7 @@ class MessageEncoder:
         evaluation: Evaluation | None = None,
         payload: Mapping[str, Tensors] | None = None,
     ) -> RecordDict:
-        """Return an update with its weight and its scalars, and scores if there are.
+        """Encode an update with its weight and its scalars, and scores if there are.
 
         Args:
             update: of the learner.
@@ -322,7 +312,7 @@ class MessageEncoder:
 def decode_arrays(
     record: ArrayRecord, group: str = "", max_bytes: int = MAX_BYTES
 ) -> Arrays:
-    """Return the tensors of one record, read-only.
+    """Decode the tensors of one record, read-only.
 
     Args:
         record: from a peer.
@@ -336,29 +326,17 @@ def decode_arrays(
 
 
 def decode_payload(records: RecordDict, max_bytes: int = MAX_BYTES) -> Payload:
-    """Return the payload that ``records`` carry, read-only.
-
-    Args:
-        records: from a peer.
-        max_bytes: see `received_payload`.
-
-    Raises:
-        WireError: a tensor cannot be decoded, or the budget is exceeded.
-    """
+    """Decode the payload of a message, read-only; see `received_payload`."""
     return decoded(received_payload(records, max_bytes))
 
 
 def decoded(payload: Payload) -> Payload:
-    """Return a payload of which every tensor is decoded.
-
-    Raises:
-        WireError: one cannot be.
-    """
+    """Decode every tensor of a payload."""
     return {group: dict(arrays) for group, arrays in payload.items()}
 
 
 def received_payload(records: RecordDict, max_bytes: int = MAX_BYTES) -> Payload:
-    """Return the payload that ``records`` carry; none of its tensors is decoded yet.
+    """Read the payload of a message; none of its tensors is decoded yet.
 
     Args:
         records: from a peer.
@@ -377,17 +355,17 @@ def received_payload(records: RecordDict, max_bytes: int = MAX_BYTES) -> Payload
 
 
 def state_lost(server_round: int) -> RecordDict:
-    """Return the reply of a client without its state of round ``server_round``."""
+    """Make the reply of a client without its state of a round."""
     return RecordDict({STATE_LOST: ConfigRecord({"round": server_round})})
 
 
 def reports_state_lost(records: RecordDict) -> bool:
-    """Return whether a client reports that its private state is lost."""
+    """Tell whether a client reports that its private state is lost."""
     return STATE_LOST in records.config_records
 
 
 def decode_request(records: RecordDict) -> Request:
-    """Return what a downlink asks for.
+    """Decode what a message asks of a client.
 
     Raises:
         WireError: it asks for nothing, or has missing or strange fields.
@@ -398,7 +376,7 @@ def decode_request(records: RecordDict) -> Request:
 
 
 def decode_update(records: RecordDict, asked: TaskStage) -> Update:
-    """Return the update that an uplink carries; its tensors are not decoded yet.
+    """Decode the update of a reply; its tensors are not decoded yet.
 
     Args:
         records: from a client.
@@ -459,7 +437,6 @@ def _stage(fields: Mapping[str, Any]) -> TaskStage:
 
 
 def _fields(records: RecordDict, expected: Mapping[str, type]) -> dict[str, Any]:
-    """Return the fields of a stage's record, each of the type that it must have."""
     found = dict(records.config_records.get(STAGE, ConfigRecord()))
     if {name: type(value) for name, value in found.items()} != dict(expected):
         raise WireError(f"{STAGE}: expected {sorted(expected)}, got {found}")
@@ -467,7 +444,6 @@ def _fields(records: RecordDict, expected: Mapping[str, type]) -> dict[str, Any]
 
 
 def _received_arrays(record: ArrayRecord, group: str, max_bytes: int) -> ReceivedArrays:
-    """Return the tensors of one record, which are decoded when they are read."""
 
     def encoded(name: str) -> Encoded:
         array = record[name]

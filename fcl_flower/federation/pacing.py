@@ -33,18 +33,18 @@ class Quorum:
 
     @property
     def waits_for_all(self) -> bool:
-        """Return whether no round is closed before all have replied."""
+        """Whether no round is closed before all have replied."""
         return self.fraction == 1
 
     def closes_at(self, times: Iterable[float], asked: int) -> float:
-        """Return when a round is closed even if replies are missing.
+        """Tell when a round is closed even if replies are missing.
 
         Args:
             times: from the beginning of the round to each reply so far.
             asked: how many may still count, those that have replied among them.
 
         Returns:
-            in the unit of ``times``; infinity while there is no quorum.
+            In the unit of ``times``; infinity while there is no quorum.
         """
         replied = sorted(times)
         # A product such as 0.28 * 25 may be above the whole number that it is.
@@ -60,7 +60,7 @@ LONGEST = 16
 
 
 def next_round(found: Lateness) -> int:
-    """Return the first round in which a late client is asked again.
+    """Choose the round in which a late client is asked again.
 
     The next one after the first time; after the second in a row one is left out, then
     two, four and so on.
@@ -72,13 +72,7 @@ def next_round(found: Lateness) -> int:
 def backing_off(
     lateness: Mapping[int, Lateness], server_round: int, clients: Iterable[int]
 ) -> dict[int, str]:
-    """Return why some of the clients are not asked in a round.
-
-    Args:
-        lateness: of the clients whose last update was late.
-        server_round: counted from 1.
-        clients: that could be asked.
-    """
+    """Say why some clients are not asked in a round, as they were late before."""
     return {
         client: f"{WAS_LATE} {found.times} times in a row, and is asked again in round "
         f"{next_round(found)}"
@@ -90,14 +84,7 @@ def backing_off(
 def next_free_time(
     lateness: Mapping[int, Lateness], now: float, clients: Iterable[int], least: int
 ) -> float:
-    """Return when ``least`` of the clients are not busy, or all: now, if they are not.
-
-    Args:
-        lateness: of the clients whose last update was late.
-        now: in simulated time.
-        clients: that could be asked.
-        least: how many of them are needed.
-    """
+    """Find the simulated time at which ``least`` of the clients are free, or all."""
     free = (lateness[c].busy_until if c in lateness else now for c in clients)
     times = sorted(max(now, time) for time in free)
     return times[min(least, len(times)) - 1] if times else now
@@ -106,13 +93,7 @@ def next_free_time(
 def busy(
     lateness: Mapping[int, Lateness], now: float, clients: Iterable[int]
 ) -> set[int]:
-    """Return which of the clients still train for an earlier round, in simulated time.
-
-    Args:
-        lateness: of the clients whose last update was late.
-        now: in simulated time.
-        clients: that could be asked.
-    """
+    """Find the clients that still train for an earlier round, in simulated time."""
     return {c for c in clients if c in lateness and now < lateness[c].busy_until}
 
 
@@ -135,7 +116,7 @@ class ClientStages:
         return 0 if last is None else last.round
 
     def stage_for(self, client: int, stage: TaskStage) -> TaskStage:
-        """Return a stage that starts its task if no update of it was aggregated yet."""
+        """Let a stage start its task if no update of it was aggregated yet."""
         new = (client, stage.task) not in self._trained
         return replace(stage, starts_task=stage.starts_task or new)
 

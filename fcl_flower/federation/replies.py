@@ -95,7 +95,7 @@ class Checks(Protocol):
 
     @property
     def classes(self) -> int:
-        """Return by how many classes test samples are counted; 0 for not at all."""
+        """Classes by which test samples are counted; 0 for not at all."""
         ...
 
     def check_metrics(self, client_metrics: Mapping[str, float]) -> None:
@@ -151,7 +151,7 @@ class ReplyReader:
         state: Payload,
         store: Callable[[Update], Update],
     ) -> Replies:
-        """Return what replies hold, at most one of each client.
+        """Read replies, at most one of each client.
 
         Args:
             replies: to messages of one type or of several; none is held once it was
@@ -216,17 +216,6 @@ class ReplyReader:
     def _update(
         self, client: int, records: RecordDict, state: Payload, base_norm: float
     ) -> Update:
-        """Return an update that may be aggregated.
-
-        Args:
-            client: who sent it.
-            records: what was sent.
-            state: the server's.
-            base_norm: of the state; 0 where an update may be of any size.
-
-        Raises:
-            WireError: it must not be.
-        """
         expected = self._expected[client]
         update = messages.decode_update(records, expected.client_stage)
         self._checks.check_metrics(update.metrics)
@@ -241,22 +230,12 @@ class ReplyReader:
         return replace(update, stage=expected.stage)
 
     def _scores(self, client: int, records: RecordDict, tasks: int) -> Evaluation:
-        """Return scores that may be recorded.
-
-        Raises:
-            WireError: they must not be.
-        """
         row = records.metric_records.get(messages.SCORES, MetricRecord())
         found = decode_evaluation(row, tasks, self._checks.classes)
         self._checks.check_scores(client, found)
         return found
 
     def _query_reply(self, records: RecordDict, state: Payload) -> Payload:
-        """Return an answer to a query that may be used.
-
-        Raises:
-            WireError: it must not be.
-        """
         assert isinstance(self._strategy, ServerQueries)  # replies come to queries
         answer = messages.received_payload(records)
         self._strategy.check_query_reply(state, answer)
@@ -301,13 +280,13 @@ class UpdateBuffer:
 
     @classmethod
     def of(cls, strategy: ServerStrategy[Any], folder: Path) -> "UpdateBuffer":
-        """Return one for what a strategy averages; see `UpdateBuffer`."""
+        """Make one for what a strategy averages."""
         # What holds updates against each other looks at each many times.
         whole = strategy.aggregation.compares
         return cls(folder, () if whole else strategy.kinds("mean"))
 
     def store(self, update: Update) -> Update:
-        """Return the same update, of which groups may lie in the file from now on.
+        """Move groups of an update to the file, where they are many bytes.
 
         Each of their tensors is read whenever it is looked at, and held by nobody.
 

@@ -24,7 +24,7 @@ from fcl_flower.federation.secure.crypto import (
     own_mask,
     pair_masks,
     public_key,
-    split,
+    share_secret,
 )
 
 Table: TypeAlias = Mapping[int, tuple[bytes, ...]]
@@ -139,8 +139,8 @@ class ClientSide:
         seed = new_secret()
         shares = zip(
             roster,
-            split(seed, threshold, len(roster)),
-            split(mask_key, threshold, len(roster)),
+            share_secret(seed, threshold, len(roster)),
+            share_secret(mask_key, threshold, len(roster)),
             strict=True,
         )
         sealed, own = {}, [b"", b""]
@@ -180,7 +180,7 @@ class ClientSide:
         clients = [int(number) for number in np.asarray(sum_of["clients"])]
         known = dict(zip(kept["clients"], kept["mask_keys"], strict=True))
         self._check_clients(clients, known)
-        vector = crypto.encode(update, layout, len(known))
+        vector = crypto.encode_fixed_point(update, layout, len(known))
         others = {c: known[c] for c in clients if c != self._client}
         seed, mask_key = kept["own"][0], kept["private"][0]
         vector = vector + own_mask(seed, len(vector))

@@ -1,8 +1,9 @@
-"""The keys of one sum: what two clients agree on, nobody else can make.
+"""Keys, shares, fixed point and masks of a sum.
 
-X25519 (RFC 7748), at a tenth of the time of P-384, the curve of Flower's keys. A
-private key is made of a secret of 16 bytes: 128 bits are what X25519 is good for, and
-an element of the field in which a secret is shared (`shares`).
+What two clients agree on, nobody else can make: X25519 (RFC 7748), at a tenth of the
+time of P-384, the curve of Flower's keys. A private key is made of a secret of 16
+bytes: 128 bits are what X25519 is good for, and an element of the field in which a
+secret is shared (`share_secret`).
 """
 
 import json
@@ -40,22 +41,22 @@ _PRIME = 2**255 - 19
 
 
 def new_secret() -> bytes:
-    """Return what a private key, or any other, is made of."""
+    """Draw what a private key, or any other, is made of."""
     return os.urandom(SECRET_BYTES)
 
 
 def derived_key(secret: bytes, use: str) -> bytes:
-    """Return the key of a secret for one use (HKDF, RFC 5869), of `KEY_BYTES`."""
+    """Derive a secret's key for one use (HKDF, RFC 5869), of `KEY_BYTES`."""
     return HKDF(SHA256(), KEY_BYTES, None, f"fcl-flower {use}".encode()).derive(secret)
 
 
 def public_key(secret: bytes) -> bytes:
-    """Return the public key of a secret, of `KEY_BYTES`."""
+    """Compute the public key of a secret, of `KEY_BYTES`."""
     return _private(secret).public_key().public_bytes_raw()
 
 
 def agreed_key(secret: bytes, public: bytes, use: str) -> bytes:
-    """Return the key for one use of who has a secret and who has a public key.
+    """Agree on a key for one use with who has a public key.
 
     Raises:
         ValueError: there is no such public key, or with it all would agree on one key.
@@ -75,16 +76,16 @@ _PLACE_BYTES = 4
 """Of which share it is, at the head of each."""
 
 
-def split(secret: bytes, threshold: int, shares: int) -> list[bytes]:
-    """Return shares of a secret of 16 bytes, any ``threshold`` of which give it."""
+def share_secret(secret: bytes, threshold: int, shares: int) -> list[bytes]:
+    """Share a secret of 16 bytes, so that any ``threshold`` shares give it."""
     return [
         place.to_bytes(_PLACE_BYTES, "big") + share
         for place, share in Shamir.split(threshold, shares, secret, ssss=False)
     ]
 
 
-def join(shares: Iterable[bytes]) -> bytes:
-    """Return the secret of shares: another one if they are wrong, or too few.
+def join_shares(shares: Iterable[bytes]) -> bytes:
+    """Join shares to their secret: to another one if they are wrong, or too few.
 
     Raises:
         ValueError: they cannot be shares of one secret.
@@ -124,7 +125,7 @@ class Layout:
 
     @classmethod
     def of(cls, payload: Payload, *, weighted: bool) -> Self:
-        """Return the layout of tensors like those of ``payload``, which are dense."""
+        """Describe tensors like those of ``payload``, which are dense."""
         return cls(
             tuple(
                 (group, name, tensor.dtype.name, tuple(tensor.shape))
@@ -136,25 +137,25 @@ class Layout:
 
     @classmethod
     def from_array(cls, array: AnyArray) -> Self:
-        """Return what `to_array` has written."""
+        """Read what `to_array` has written."""
         found = json.loads(np.asarray(array).tobytes())
         tensors = tuple((g, n, d, tuple(shape)) for g, n, d, shape in found["tensors"])
         return cls(tensors, found["weighted"])
 
     def to_array(self) -> Array:
-        """Return the layout as the bytes of a text, to travel among tensors."""
+        """Write the layout as the bytes of a text, to travel among tensors."""
         text = json.dumps({"tensors": self.tensors, "weighted": self.weighted})
         return np.frombuffer(text.encode(), np.uint8)
 
     @property
     def size(self) -> int:
-        """Return the length of a vector."""
+        """Length of a vector."""
         entries = [int(np.prod(shape)) for *_, shape in self.tensors]
         return CHECKS + 1 + sum(entries)
 
 
-def encode(update: Update, layout: Layout, clients: int) -> Vector:
-    """Return what a client adds to the sum.
+def encode_fixed_point(update: Update, layout: Layout, clients: int) -> Vector:
+    """Encode what a client adds to the sum.
 
     Args:
         update: of the client; its groups of kind ``meta`` stay there.
@@ -186,13 +187,13 @@ def encode(update: Update, layout: Layout, clients: int) -> Vector:
     return whole
 
 
-def decode(total: Vector, layout: Layout) -> Update:
-    """Return the sum of vectors as an update: the number of examples, and tensors.
+def decode_fixed_point(total: Vector, layout: Layout) -> Update:
+    """Decode a sum of vectors: the number of examples, and tensors.
 
     Where examples weigh, the tensors are divided by their number: it is their mean.
 
     Args:
-        total: sum of what `encode` returned, modulo 2^64.
+        total: sum of what `encode_fixed_point` returned, modulo 2^64.
         layout: of it.
 
     Raises:
@@ -217,7 +218,7 @@ def decode(total: Vector, layout: Layout) -> Update:
 
 
 def _laid_out(payload: Payload, layout: Layout) -> list[tuple[str, str, AnyArray]]:
-    """Return group, name and tensor in the order of a layout.
+    """Put tensors in the order of a layout.
 
     Raises:
         ContractError: the payload has something else.
@@ -246,7 +247,7 @@ def _laid_out(payload: Payload, layout: Layout) -> list[tuple[str, str, AnyArray
 
 
 def keystream(key: bytes, size: int) -> Vector:
-    """Return the mask of a key: AES-256 in counter mode, as in the paper (section 3.3).
+    """Make the mask of a key by AES-256 in counter mode, as in the paper, section 3.3.
 
     Flower's own generator folds a key into 32 bits, which can be tried one by one.
 
@@ -259,14 +260,14 @@ def keystream(key: bytes, size: int) -> Vector:
 
 
 def own_mask(seed: bytes, size: int) -> Vector:
-    """Return the mask that a client adds for itself."""
+    """Make the mask that a client adds for itself."""
     return keystream(derived_key(seed, "own mask"), size)
 
 
 def pair_masks(
     client: int, secret: bytes, others: Mapping[int, bytes], size: int
 ) -> Vector:
-    """Return the sum of the masks that a client has with others.
+    """Add up the masks that a client has with others.
 
     Args:
         client: its number.

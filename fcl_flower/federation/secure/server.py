@@ -1,4 +1,4 @@
-"""Asks clients for what the sum needs, and counts the bytes."""
+"""The server's part of a sum: the exchange of keys, the unmasking, the strategy."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -45,7 +45,7 @@ from fcl_flower.federation.secure.crypto import (
     Layout,
     Vector,
     agreed_key,
-    join,
+    join_shares,
     new_secret,
     own_mask,
     pair_masks,
@@ -88,7 +88,7 @@ class Channel:
         columns: int,
         least: int,
     ) -> tuple[dict[int, Table], dict[int, str]]:
-        """Return the tables that clients answer with, and why others are missing.
+        """Ask clients; return the tables that they answer with, and why others fail.
 
         Args:
             query: name of the question.
@@ -148,7 +148,7 @@ class MaskedSum:
 
     @property
     def clients(self) -> list[int]:
-        """Return who has agreed on masks, ascending."""
+        """Clients that have agreed on masks, ascending."""
         return sorted(self._sealed)
 
     def agree(self, clients: Sequence[int]) -> None:
@@ -181,7 +181,7 @@ class MaskedSum:
         self._check_number(self.clients, len(self._roster), "shared their keys")
 
     def unmask(self, vectors: Mapping[int, Vector]) -> Vector:
-        """Return the sum of the vectors without their masks.
+        """Add the vectors up, and take their masks off the sum.
 
         Args:
             vectors: by client, of one length; the others who agreed are absent.
@@ -215,7 +215,7 @@ class MaskedSum:
             # What a peer says is a share, or a key, may break anything.
             try:
                 secrets = {
-                    owner: join(shares[one][owner][0] for one in holders)
+                    owner: join_shares(shares[one][owner][0] for one in holders)
                     for owner in states
                 }
                 masks = partial(self._masks, secrets, list(vectors))
@@ -232,7 +232,7 @@ class MaskedSum:
     def _masks(
         self, secrets: Mapping[int, bytes], present: Sequence[int], size: int
     ) -> Vector:
-        """Return the sum of all masks that do not vanish."""
+        """Add up all masks that do not vanish."""
         total = np.zeros(size, np.uint64)
         public = {client: self._roster[client][0] for client in present}
         for owner, secret in secrets.items():
@@ -253,7 +253,7 @@ class MaskedSum:
 
 
 def _usable(keys: tuple[bytes, ...], others: Table) -> bool:
-    """Return whether these are two public keys that nobody else has."""
+    """Tell whether these are two public keys that nobody else has."""
     taken = {key for row in others.values() for key in row}
     # One that is none would make every client fail that has to agree with this one.
     try:
@@ -344,7 +344,7 @@ class SecureAggregationStrategy(ServerStrategy[Any]):
         vectors = {client: _vector(update) for client, update in updates.items()}
         vector = masked.unmask(vectors)
         try:
-            total = crypto.decode(vector, self._layout(state))
+            total = crypto.decode_fixed_point(vector, self._layout(state))
             if self._section.max_update_norm and not adds_up(self._inner):
                 limit = self._section.max_update_norm
                 base_norm = update_checks.base_norm(state)

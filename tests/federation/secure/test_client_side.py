@@ -18,7 +18,7 @@ from fcl_flower.federation.secure.client import (
     from_records,
     to_records,
 )
-from fcl_flower.federation.secure.crypto import Layout, join
+from fcl_flower.federation.secure.crypto import Layout, join_shares
 
 CLIENTS = range(4)
 PAYLOAD = {"base": {"w": np.arange(3.0)}}
@@ -108,9 +108,9 @@ def test_as_many_shares_as_the_threshold_give_a_secret_and_fewer_do_not(absent, 
         answer = parties.side(client).unmask(question)
         shares.append(from_records(answer, 1, CLIENTS)[1][0])
 
-    assert join(shares) == wanted
+    assert join_shares(shares) == wanted
     for pair in combinations(shares, 2):
-        assert join(pair) != wanted
+        assert join_shares(pair) != wanted
 
 
 def test_every_mask_is_of_a_seed_of_its_own():

@@ -13,10 +13,10 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from fcl_flower.federation.secure.crypto import (
     agreed_key,
     derived_key,
-    join,
+    join_shares,
     new_secret,
     public_key,
-    split,
+    share_secret,
 )
 
 PRIME = 2**255 - 19
@@ -85,30 +85,30 @@ def test_a_key_has_one_spelling():
 def test_so_many_shares_give_the_secret_and_one_less_does_not():
     secret = new_secret()
 
-    shares = split(secret, 3, 5)
+    shares = share_secret(secret, 3, 5)
 
     assert len({*shares}) == 5
     for some in combinations(shares, 3):
-        assert join(some) == secret
+        assert join_shares(some) == secret
     for few in combinations(shares, 2):
-        assert join(few) != secret
-    assert join(shares) == secret
+        assert join_shares(few) != secret
+    assert join_shares(shares) == secret
 
 
 @pytest.mark.parametrize("wrong", [b"", b"x", bytes(20), bytes(50)])
 def test_what_is_no_share_gives_no_secret(wrong):
     secret = new_secret()
-    first, second, _ = split(secret, 3, 3)
+    first, second, _ = share_secret(secret, 3, 3)
 
     try:
-        found = join([first, second, wrong])
+        found = join_shares([first, second, wrong])
     except ValueError:
         return
     assert found != secret
 
 
 def test_a_share_that_is_there_twice_is_no_second_one():
-    first, second, _ = split(new_secret(), 3, 3)
+    first, second, _ = share_secret(new_secret(), 3, 3)
 
     with pytest.raises(ValueError, match="Duplicate share"):
-        join([first, second, second])
+        join_shares([first, second, second])

@@ -88,13 +88,13 @@ def test_the_server_gets_the_exact_sum_of_what_was_rounded_and_no_summand(
     tmp_path, monkeypatch, strategy
 ):
     sums, plain, masked = [], {}, {}
-    decode = crypto.decode
+    decode = crypto.decode_fixed_point
 
     def recording(total, layout):
         sums.append((total, layout))
         return decode(total, layout)
 
-    monkeypatch.setattr(server.fixed_point, "decode", recording)
+    monkeypatch.setattr(server.crypto, "decode_fixed_point", recording)
     runs = {}
     for secure, found in ((False, plain), (True, masked)):
         folder = tmp_path / str(secure)
@@ -111,7 +111,7 @@ def test_the_server_gets_the_exact_sum_of_what_was_rounded_and_no_summand(
     total, layout = sums[0]
 
     clients = len(plain)
-    true = [crypto.encode(plain[c], layout, clients) for c in sorted(plain)]
+    true = [crypto.encode_fixed_point(plain[c], layout, clients) for c in sorted(plain)]
     assert (total == np.sum(true, axis=0, dtype=np.uint64)).all()
     assert layout.weighted == LAYOUTS[strategy]
     for client, update in masked.items():
