@@ -6,7 +6,7 @@ from fcl_flower.config.sections import PrivacySection
 from fcl_flower.core.errors import WireError
 from fcl_flower.privacy.ledger import Ledger
 from fcl_flower.privacy.mechanism import is_simulated
-from fcl_flower.results.events import Privacy, Scalars
+from fcl_flower.results.events import Privacy
 
 EPSILON = "epsilon"
 """What the client's examples have cost so far, where they are the privacy unit."""
@@ -16,7 +16,7 @@ MULTIPLY_ADDS = "multiply_adds"
 """What the client has computed in the round's training, where the run counts it."""
 
 
-def check_metrics(metrics: Scalars | Mapping[str, float], *, counted: bool) -> None:
+def check_metrics(metrics: Mapping[str, float], *, counted: bool) -> None:
     """Refuse costs that cannot be recorded.
 
     Args:

@@ -354,11 +354,6 @@ class Trained(_Noted):
             "nominal_down": traffic.nominal_down,
         }
 
-    def task_of(self, client: int) -> int:
-        """Tell on which task a client has trained."""
-        stage = self.stages.get(client)
-        return self.task if stage is None else stage.task
-
     def line(self) -> Round:
         """Sum up the round as ``rounds.jsonl`` has it."""
         numbers = {k: v for k, v in self.diagnostics.items() if isinstance(v, float)}

@@ -461,15 +461,11 @@ def _class_name(record: Record, client: int, task: int, label: int) -> str:
     """Name what a logit stands for; by its number where only clients know."""
     if record.begun.class_names:
         return record.begun.class_names[label]
-    scenario = record.scenario
-    names = class_names(record.tasks[client][task], len(scenario.datasets) > 1)
-    return names[label] if label < len(names) else f"task {task}, class {label}"
-
-
-def class_names(task: TaskInfo, several: bool) -> list[str]:
-    """Name a task's classes, with their data set if there are several."""
-    source = f"{task.dataset}/" if several else ""
-    return [source + name for name in task.class_names]
+    known = record.tasks[client][task]
+    if label >= len(known.class_names):
+        return f"task {task}, class {label}"
+    source = f"{known.dataset}/" if len(record.scenario.datasets) > 1 else ""
+    return source + known.class_names[label]
 
 
 def _mean(by_client: list[Accuracy]) -> float | None:

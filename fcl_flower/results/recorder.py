@@ -84,12 +84,11 @@ class Recorder:
             config: of the run.
             scenario: the tasks of every client.
             remarks: what else a reader should know, by topic; for the summary.
-            counterpart: title of the same run without communication; None where
-                there is none.
+            counterpart: title of the same run without communication, if any.
             single_task: each task is learned alone, by a fresh model.
-            ledger: what clients' data have cost; None where the server counts nothing.
+            ledger: what clients' data have cost, if the server counts that.
             listeners: hear of what is recorded, that before a resumption too.
-            classes: by how many classes clients count their answers; 0 for not at all.
+            classes: see the attribute.
             class_names: of a single head; empty where each task has one.
         """
         folder.mkdir(parents=True, exist_ok=True)
