@@ -17,7 +17,6 @@ from torch import nn
 
 from fcl_flower.algorithms import registry as algorithm_registry
 from fcl_flower.algorithms.registry import DATASET, Algorithm
-from fcl_flower.cli.progress import Display, shown
 from fcl_flower.config.run_config import RunConfig, check_not_zero, long_keys
 from fcl_flower.core.errors import FclError, RoundError, refuse, unknown
 from fcl_flower.data import registry as dataset_registry
@@ -27,14 +26,15 @@ from fcl_flower.data.scenarios.given import GIVEN_TASKS, GivenTasks
 from fcl_flower.data.scenarios.registry import SCENARIOS
 from fcl_flower.models.registry import MODELS, ModelEntry, from_module
 from fcl_flower.results.result import Comparison, Result
-from fcl_flower.runtime.local_runs import Job, Place, run_all
+from fcl_flower.runtime.local_runs import Backend, Job
 from fcl_flower.runtime.processes import make_folder
+from fcl_flower.runtime.progress import shown
 from fcl_flower.runtime.study import Study, variants_of
 from fcl_flower.runtime.study_runs import run_folder, run_study
 from fcl_flower.setup.build import validate
 from fcl_flower.setup.resolve import data_root, resolve
 
-Backend: TypeAlias = Literal["in-process", "flower"]
+BackendName: TypeAlias = Literal["in-process", "flower"]
 BACKENDS = ("in-process", "flower")
 
 Data: TypeAlias = Dataset | GivenTasks | Sequence[Any]
@@ -44,7 +44,7 @@ Model: TypeAlias = str | Mapping[str, object] | ModelEntry | Callable[..., nn.Mo
 def simulate(
     algorithm: str | Algorithm | RunConfig = "fedweit",
     *,
-    backend: Backend = "in-process",
+    backend: BackendName = "in-process",
     output: Path | str | None = None,
     workers: int | None = None,
     progress: bool = True,
@@ -78,24 +78,21 @@ def simulate(
         ConfigError: a setting is unknown or refused; the message names it.
         RoundError: the run failed; the message says why.
     """
-    place = _place(backend, workers)
+    where = _backend(backend, workers)
     base = RunConfig()
     if isinstance(algorithm, RunConfig):
         base, algorithm = algorithm, algorithm.strategy.name
-    with _registered(place, [algorithm], data, model, settings, base) as given:
+    with _registered(where, [algorithm], data, model, settings, base) as given:
         (name,), named = given
         run = resolve(base.replace(**{**named, "strategy.name": name}))
         validate(run)
         with _folder_for(output) as (folder, keeps):
             if (folder / "summary.json").exists():
                 raise refuse("output", str(folder), "a folder without a finished run")
-            job = Job(run, folder)
-            with Display(Console(quiet=not progress), job.name) as display:
-                ((_, outcome),) = run_all(
-                    place, [job], lambda job, seen: display.show(seen)
-                )
-            if isinstance(outcome, FclError):
-                raise outcome
+            console = Console(quiet=not progress)
+            ((_, result),) = shown(console, where, [Job(run, folder)])
+            if isinstance(result, FclError):
+                raise result
     return Result.load(folder, keeps)
 
 
@@ -104,7 +101,7 @@ def compare(
     seeds: Sequence[int] = (0,),
     *,
     counterparts: bool = True,
-    backend: Backend = "in-process",
+    backend: BackendName = "in-process",
     output: Path | str | None = None,
     workers: int | None = None,
     progress: bool = True,
@@ -132,7 +129,7 @@ def compare(
         ConfigError: a setting is unknown or refused; the message names it.
         RoundError: some runs failed, all others are finished; the message says why.
     """
-    place = _place(backend, workers)
+    where = _backend(backend, workers)
     if isinstance(algorithms, str) or not algorithms:
         raise refuse("algorithms", algorithms, "a list of one or more")
     if not (isinstance(seeds, Sequence | np.ndarray) and len(seeds)):
@@ -141,7 +138,7 @@ def compare(
     if "seed" in settings:
         raise refuse("seed", settings["seed"], "none, as there are seeds")
     base = RunConfig()
-    with _registered(place, algorithms, data, model, settings, base) as given:
+    with _registered(where, algorithms, data, model, settings, base) as given:
         names, named = given
         params = {k: v for k, v in named.items() if k.startswith("strategy.")}
         shared = RunConfig.of({k: v for k, v in named.items() if k not in params})
@@ -149,18 +146,18 @@ def compare(
         study = Study(variants, tuple(seeds))
         with _folder_for(output) as (folder, keeps):
             console = Console(quiet=not progress)
-            run_study(study, folder, lambda jobs: shown(console, place, jobs))
+            run_study(study, folder, lambda jobs: shown(console, where, jobs))
     folders = dict.fromkeys(run_folder(folder, config) for config in study.runs())
     results = tuple(Result.load(place, keeps) for place in folders)
     return Comparison(folder, results, keeps)
 
 
-def _place(backend: str, workers: int | None) -> Place:
-    if backend not in BACKENDS:
-        raise unknown("backend", backend, BACKENDS)
+def _backend(name: str, workers: int | None) -> Backend:
+    if name not in BACKENDS:
+        raise unknown("backend", name, BACKENDS)
     if workers is not None and (type(workers) is not int or workers < 1):
         raise refuse("workers", workers, "a whole number of at least 1, or None")
-    return Place(backend, workers)
+    return Backend(name, workers)
 
 
 # ---- objects of this process, which a configuration can only name
@@ -168,7 +165,7 @@ def _place(backend: str, workers: int | None) -> Place:
 
 @contextmanager
 def _registered(
-    place: Place,
+    backend: Backend,
     algorithms: Sequence[str | Algorithm],
     data: Data | None,
     model: Model | None,
@@ -192,10 +189,10 @@ def _registered(
                 raise refuse("algorithm", one, "a name, or an Algorithm of your own")
             names.append(one if isinstance(one, str) else one.name)
             if not isinstance(one, str) and not _is_known(one):
-                _only_in_process(place, "algorithm")
+                _only_in_process(backend, "algorithm")
                 stack.enter_context(algorithm_registry.registered(one))
         if data is not None:
-            _only_in_process(place, "data")
+            _only_in_process(backend, "data")
             if "data.datasets" in given:
                 raise refuse(
                     "dataset", given["data.datasets"], "none, as data is given"
@@ -204,7 +201,7 @@ def _registered(
         if isinstance(model, str | Mapping):
             given |= long_keys({"model": model})
         elif model is not None:
-            _only_in_process(place, "model")
+            _only_in_process(backend, "model")
             config = base.replace(**given)
             given["model.name"] = _register_model(stack, model, names, config)
         yield names, given
@@ -254,12 +251,12 @@ def _is_known(own: Algorithm) -> bool:
     return algorithm_registry.algorithms().get(own.name) is own
 
 
-def _only_in_process(place: Place, key: str) -> None:
-    if place.backend != "in-process":
+def _only_in_process(backend: Backend, key: str) -> None:
+    if backend.name != "in-process":
         expected = f"in-process, as {key} is a Python object"
-        raise refuse("backend", place.backend, expected)
-    if place.workers not in (None, 1):
-        raise refuse("workers", place.workers, f"1, as {key} is a Python object")
+        raise refuse("backend", backend.name, expected)
+    if backend.workers not in (None, 1):
+        raise refuse("workers", backend.workers, f"1, as {key} is a Python object")
 
 
 def _named(dataset: Dataset) -> Dataset:

@@ -374,8 +374,8 @@ def test_a_comparison_without_an_output_lives_as_long_as_a_result_of_it():
 
 
 def test_the_rows_of_a_comparisons_frame_are_runs(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=list))
     found = compare(seeds=[1, 2], counterparts=False)
+    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=list))
 
     assert [(row["label"], row["seed"]) for row in found.to_pandas()] == [
         *(("fedavg", 1), ("fedavg", 2)),

@@ -19,7 +19,7 @@ from fcl_flower.core.types import Array, SparseArray
 from fcl_flower.federation.checkpoint import FolderStateStore, StateStore
 from fcl_flower.results.run_folder import CHECKPOINT, CLIENTS
 from fcl_flower.runtime.in_process import InProcessGrid, run_apps
-from fcl_flower.runtime.local_runs import Job, Place, run_all
+from fcl_flower.runtime.local_runs import Backend, Job, run_all
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.setup.resolved_run import ResolvedRun
 
@@ -81,7 +81,7 @@ def run_on_flower(
     """Run cases on Flower's simulation runtime; yield what is compared of each."""
     names = {materials / f"run-{number}": name for number, name in enumerate(cases)}
     jobs = [Job(resolved(cases[names[f]], f, materials), f) for f in names]
-    for job, outcome in run_all(Place("flower", workers=1), jobs):
+    for job, outcome in run_all(Backend("flower", workers=1), jobs):
         if isinstance(outcome, Exception):
             raise outcome
         yield names[job.folder], numbers(job.folder)

@@ -4,6 +4,7 @@ import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -224,9 +225,11 @@ def run(
     so that --output names a folder of its machine, even where this is typed on another.
     --live needs that folder on this machine.
     """
-    from fcl_flower.cli.progress import Display, live_run
+    from fcl_flower.cli.live import live_run
     from fcl_flower.flower.commands import START_RUN
     from fcl_flower.runtime.client import diagnose_server
+    from fcl_flower.runtime.local_runs import Job
+    from fcl_flower.runtime.progress import Display, write_line
     from fcl_flower.runtime.submission import SuperLink
     from fcl_flower.setup.build import validate
     from fcl_flower.setup.resolve import resolve
@@ -235,11 +238,8 @@ def run(
     config = resumed(resume, given, output) if resume else configured(given)
     certificates = _certificates(certs, insecure)
     authority = certificates and _present(certificates.authority, "certs")
-    console = Console(soft_wrap=True, highlight=False)
-
-    def show(line: str) -> None:
-        console.print(line, markup=False)
-
+    console = Console()
+    show = partial(write_line, console)
     if obstacle := diagnose_server(_address(server), authority, START_RUN):
         raise RoundError(obstacle.sentence)
     superlink = SuperLink(server, authority)
@@ -265,12 +265,9 @@ def run(
     access = "--insecure" if certs is None else f"--certs {certs}"
     again = f"fcl run --server {server} {access} --resume {folder}"
     try:
-        label = f"{config.title} seed {config.run.seed}"
-        with (
-            live_run(port, folder, console),
-            Display(console, label) as display,
-        ):
-            superlink.run(config, report=show, watch=display.show)
+        job = Job(resolved, folder)
+        with live_run(port, folder, console), Display(console, [job]) as display:
+            superlink.run(config, report=show, watch=partial(display.show, job))
     except KeyboardInterrupt:
         click.echo(f"interrupted; {_next_step(folder, again)}", err=True)
         raise

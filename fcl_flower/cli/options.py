@@ -14,7 +14,7 @@ from fcl_flower.core.errors import refuse
 from fcl_flower.results.run_folder import CHECKPOINT, free_folder, lost_first_round
 
 if TYPE_CHECKING:
-    from fcl_flower.runtime.local_runs import Place
+    from fcl_flower.runtime.local_runs import Backend
 
 _SETTING = re.compile(r"(?P<key>\w+\.\w+): got ")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -273,30 +273,30 @@ def with_folders(config: RunConfig, folders: Sequence[Path]) -> RunConfig:
     return config
 
 
-def place_of(
-    backend: str,
+def backend_of(
+    name: str,
     workers: int | None,
     gpus_per_client: float,
     processes: int = 1,
     folders: tuple[Path, ...] = (),
-) -> "Place":
-    """Return where runs take place; refuse options of the other backend."""
-    from fcl_flower.runtime.local_runs import Place
+) -> "Backend":
+    """Build the backend of a command; refuse options of the other one."""
+    from fcl_flower.runtime.local_runs import Backend
 
-    if backend == "flower" and folders:
-        raise refuse("backend", backend, "in-process, for local data")
-    if backend == "flower" and processes > 1:
+    if name == "flower" and folders:
+        raise refuse("backend", name, "in-process, for local data")
+    if name == "flower" and processes > 1:
         raise refuse("jobs", processes, "1 with --backend flower, which has --workers")
-    if backend == "in-process" and gpus_per_client:
+    if name == "in-process" and gpus_per_client:
         expected = "none but with --backend flower"
         raise refuse("gpus-per-client", gpus_per_client, expected)
-    return Place(backend, workers, gpus_per_client, processes, folders)
+    return Backend(name, workers, gpus_per_client, processes, folders)
 
 
 def several_runs(command: F) -> F:
     """Give a command of several runs the options of where they go.
 
-    It gets ``output``, where they take place as ``place``, and the ``port`` of a live
+    It gets ``output``, the ``backend``, and the ``port`` of a live
     page or None.
     """
 
@@ -311,8 +311,8 @@ def several_runs(command: F) -> F:
         port: int | None,
         **given: Any,  # noqa: ANN401
     ) -> None:
-        place = place_of(backend, workers, gpus_per_client, processes, folders)
-        command(place=place, port=live_port(live, port), **given)
+        chosen = backend_of(backend, workers, gpus_per_client, processes, folders)
+        command(backend=chosen, port=live_port(live, port), **given)
 
     options = (
         *(data_option, backend_option, workers_option, gpus_option, jobs_option),

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 from fcl_flower.cli.options import (
+    backend_of,
     backend_option,
     configured,
     data_option,
@@ -19,7 +20,6 @@ from fcl_flower.cli.options import (
     live_port_option,
     output_folder,
     output_option,
-    place_of,
     resume_option,
     resumed,
     run_options,
@@ -33,7 +33,7 @@ from fcl_flower.core.errors import ConfigError, FclError, refuse, unknown
 
 if TYPE_CHECKING:
     from fcl_flower.config.run_config import RunConfig
-    from fcl_flower.runtime.local_runs import Job, Outcome, Place
+    from fcl_flower.runtime.local_runs import Backend, Job, RunResult
     from fcl_flower.runtime.study import Study
 
 
@@ -61,13 +61,14 @@ def simulate(
     **given: Any,  # noqa: ANN401
 ) -> None:
     """Run one strategy on this machine."""
-    from fcl_flower.cli.progress import Display, live_run
+    from fcl_flower.cli.live import live_run
     from fcl_flower.results.run_folder import lost_first_round, resumable
-    from fcl_flower.runtime.local_runs import Job, run_all
+    from fcl_flower.runtime.local_runs import Job
     from fcl_flower.runtime.processes import make_folder
+    from fcl_flower.runtime.progress import shown
     from fcl_flower.setup.resolve import resolve
 
-    place = place_of(backend, workers, gpus_per_client, folders=folders)
+    where = backend_of(backend, workers, gpus_per_client, folders=folders)
     port = live_port(live, port)
     config = resumed(resume, given, output) if resume else configured(given)
     run = resolve(with_folders(config, folders))
@@ -83,15 +84,9 @@ def simulate(
             "folder, or --overwrite"
         )
     make_folder(folder, "output")
-    job = Job(run, folder)
     try:
-        with (
-            live_run(port, folder, console),
-            Display(console, job.name) as display,
-        ):
-            ((_, summary),) = run_all(
-                place, [job], lambda job, progress: display.show(progress)
-            )
+        with live_run(port, folder, console):
+            ((_, summary),) = shown(console, where, [Job(run, folder)])
     except KeyboardInterrupt:
         if resumable(folder):
             again = f"fcl simulate --resume {folder}"
@@ -168,7 +163,7 @@ def compare(
     seeds: str,
     counterparts: bool,
     output: Path | None,
-    place: "Place",
+    backend: "Backend",
     port: int | None,
     **given: Any,  # noqa: ANN401
 ) -> None:
@@ -185,16 +180,16 @@ def compare(
         **{k: v for k, v in given_pairs.items() if k not in params}
     )
     if (
-        place.local_data and not shared.scenario.name
+        backend.local_data and not shared.scenario.name
     ):  # before a strategy brings its own
         shared = shared.replace(**{"scenario.name": "local-data"})
     names = listed(strategies, "strategies")
     variants = variants_of(names, shared, params, counterparts=counterparts)
     folder = output_folder(output, shared.replace(strategy="compare"))
     chosen = Study(variants, seeds_of(seeds)).mapped(
-        lambda config: with_folders(config, place.local_data)
+        lambda config: with_folders(config, backend.local_data)
     )
-    _study(chosen, folder, place, port)
+    _study(chosen, folder, backend, port)
 
 
 @click.command()
@@ -211,7 +206,7 @@ def study(
     seeds: str | None,
     only: str | None,
     output: Path | None,
-    place: "Place",
+    backend: "Backend",
     port: int | None,
 ) -> None:
     """Run what a study's TOML FILE describes; go on where it was stopped.
@@ -227,7 +222,7 @@ def study(
     changes = {key: value for key, value in given.items() if value}
 
     def changed(config: "RunConfig") -> "RunConfig":
-        return with_folders(config.replace(**changes), place.local_data)
+        return with_folders(config.replace(**changes), backend.local_data)
 
     titles = [variant.title for variant in found.variants]
     wanted = listed(only, "only") if only else titles
@@ -242,7 +237,7 @@ def study(
     _study(
         found.mapped(changed),
         output or RUNS / file.absolute().parent.name,
-        place,
+        backend,
         port,
         wanted,
         numbers,
@@ -252,23 +247,24 @@ def study(
 def _study(
     chosen: "Study",
     folder: Path,
-    place: "Place",
+    backend: "Backend",
     port: int | None,
     wanted: Collection[str] = (),
     seeds: Collection[int] = (),
 ) -> None:
     """Run a study, or some rows and seeds of it, and show its table."""
-    from fcl_flower.cli.progress import live_study, shown
+    from fcl_flower.cli.live import live_study
     from fcl_flower.cli.tables import print_sheet
     from fcl_flower.results.tables import text_table
+    from fcl_flower.runtime.progress import shown
     from fcl_flower.runtime.study_runs import FOLDER, candidate_study, run_study, settle
 
     console = Console()
     titles = wanted or [variant.title for variant in chosen.variants]
     numbers = seeds or chosen.seeds
 
-    def run_all(jobs: Sequence["Job"]) -> Generator[tuple["Job", "Outcome"]]:
-        return shown(console, place, jobs)
+    def run_all(jobs: Sequence["Job"]) -> Generator[tuple["Job", "RunResult"]]:
+        return shown(console, backend, jobs)
 
     try:
         if chosen.choice is not None:
@@ -283,7 +279,7 @@ def _study(
                 folder,
                 run_all,
                 lambda run: run.title in titles and run.run.seed in numbers,
-                place.local_data,
+                backend.local_data,
             )
     except KeyboardInterrupt:
         again = f"the same command with --output {folder} goes on with it"

@@ -39,11 +39,11 @@ class Job(NamedTuple):
         return f"{self.run.config.title} seed {self.run.config.run.seed}"
 
 
-class Place(NamedTuple):
+class Backend(NamedTuple):
     """Where runs take place.
 
     Attributes:
-        backend: ``in-process`` or ``flower``.
+        name: ``in-process`` or ``flower``.
         workers: clients of a run that train at the same time; None for one, or of
             Flower's runtime for one a CPU core.
         gpus_per_client: of Flower's runtime.
@@ -54,7 +54,7 @@ class Place(NamedTuple):
             runtime.
     """
 
-    backend: str = "in-process"
+    name: str = "in-process"
     workers: int | None = None
     gpus_per_client: float = 0.0
     processes: int = 1
@@ -62,36 +62,37 @@ class Place(NamedTuple):
 
 
 Watch: TypeAlias = Callable[[Job, Progress], None]
-Outcome: TypeAlias = dict[str, Any] | FclError
+RunResult: TypeAlias = dict[str, Any] | FclError
 """The summary of a run, or why it has failed."""
 
 
 def run_all(
-    place: Place,
+    backend: Backend,
     jobs: Sequence[Job],
     watch: Watch = lambda job, progress: None,
-) -> Generator[tuple[Job, Outcome]]:
-    """Do some runs; yield each with its outcome when it is over.
+) -> Generator[tuple[Job, RunResult]]:
+    """Do some runs; yield each with its result when it is over.
 
     What was started for the first serves the others, too. One that fails takes no
     other with it.
 
     Args:
-        place: where.
+        backend: where.
         jobs: in the order in which they begin.
         watch: called with the progress of a run when it changes.
 
     Raises:
         ConfigError: a folder cannot be made.
     """
-    if place.backend == "in-process" and place.processes == (place.workers or 1) == 1:
-        return _run_here(jobs, place, watch)
-    return _run_beside(jobs, place, watch)
+    alone = backend.processes == (backend.workers or 1) == 1
+    if backend.name == "in-process" and alone:
+        return _run_here(jobs, backend, watch)
+    return _run_beside(jobs, backend, watch)
 
 
 def _run_here(
-    jobs: Sequence[Job], place: Place, watch: Watch
-) -> Generator[tuple[Job, Outcome]]:
+    jobs: Sequence[Job], backend: Backend, watch: Watch
+) -> Generator[tuple[Job, RunResult]]:
     """Run one after the other in this process."""
     for job in jobs:
         # Imported here as it loads torch.
@@ -101,37 +102,37 @@ def _run_here(
             watch(job, progress)
 
         make_folder(job.folder, "output")
-        outcome: Outcome
+        result: RunResult
         try:
-            outcome = run_in_process(
-                job.run.config, job.folder, local_data=place.local_data, watch=show
+            result = run_in_process(
+                job.run.config, job.folder, local_data=backend.local_data, watch=show
             )
         except FclError as error:
-            outcome = error
-        yield job, outcome
+            result = error
+        yield job, result
 
 
 def _run_beside(
-    jobs: Sequence[Job], place: Place, watch: Watch
-) -> Generator[tuple[Job, Outcome]]:
+    jobs: Sequence[Job], backend: Backend, watch: Watch
+) -> Generator[tuple[Job, RunResult]]:
     """Run in processes beside this one, which serve one run after another."""
     waiting = iter(jobs)
-    options: dict[str, str | float] = {"backend": place.backend}
-    if place.backend == "flower":
-        options["workers"] = place.workers or len(os.sched_getaffinity(0))
-        options["gpus_per_client"] = place.gpus_per_client
+    options: dict[str, str | float] = {"backend": backend.name}
+    if backend.name == "flower":
+        options["workers"] = backend.workers or len(os.sched_getaffinity(0))
+        options["gpus_per_client"] = backend.gpus_per_client
     else:
-        options["workers"] = place.workers or 1
+        options["workers"] = backend.workers or 1
     with contextlib.ExitStack() as stack:
-        idle = [stack.enter_context(Runner(options)) for _ in range(place.processes)]
+        idle = [stack.enter_context(Runner(options)) for _ in range(backend.processes)]
         busy: dict[Runner, _Watched] = {}
         while True:
             while idle and (job := next(waiting, None)):
-                if place.backend == "flower":
+                if backend.name == "flower":
                     refuse_attack(job.run.config)
                 make_folder(job.folder, "output")
                 busy[idle[-1]] = _Watched(job, watch)
-                idle[-1].begin(job.run.config, job.folder, place.local_data)
+                idle[-1].begin(job.run.config, job.folder, backend.local_data)
                 idle.pop()
             if not busy:
                 return
@@ -140,7 +141,7 @@ def _run_beside(
                 watched.look()
             for runner in over:
                 job = busy.pop(runner).job
-                yield job, runner.outcome() or _summary(job.folder)
+                yield job, runner.result() or _summary(job.folder)
                 idle.append(runner)
 
 

@@ -75,7 +75,7 @@ class Runner:
         assert self._process is not None  # a run has begun
         return self._process.channel.fileno()
 
-    def outcome(self) -> FclError | None:
+    def result(self) -> FclError | None:
         """Wait until the run is over; return why it has failed, None if it has not."""
         assert self._process is not None  # a run has begun
         answer = self._process.receive()

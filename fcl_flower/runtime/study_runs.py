@@ -13,13 +13,13 @@ from fcl_flower.core.errors import ConfigError, FclError, RoundError, refuse
 from fcl_flower.data.derived import PREFIX
 from fcl_flower.results.run_folder import check_local_data, resumable
 from fcl_flower.results.tables import Summary, rows, table
-from fcl_flower.runtime.local_runs import Job, Outcome
+from fcl_flower.runtime.local_runs import Job, RunResult
 from fcl_flower.runtime.study import Choice, Row, Study
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.setup.resolved_run import ResolvedRun
 
-RunAll = Callable[[Sequence[Job]], Generator[tuple[Job, Outcome]]]
-"""Does runs, and yields each with its outcome when it is over."""
+RunAll = Callable[[Sequence[Job]], Generator[tuple[Job, RunResult]]]
+"""Does runs, and yields each with its result when it is over."""
 
 
 def run_study(
@@ -38,7 +38,7 @@ def run_study(
     Args:
         study: what to run.
         folder: one folder a run goes below it, and the tables.
-        run_all: does runs and yields each with its outcome when it is over.
+        run_all: does runs and yields each with its result when it is over.
         wanted: says which of the runs to do if they are not there yet.
         local_data: with local data, the folder of each client.
 
@@ -63,11 +63,11 @@ def run_study(
             jobs.append(Job(replace(one, config=begun), place, number, len(chosen)))
     failed = {}
     with closing(run_all(jobs)) as done:
-        for job, outcome in done:
-            if isinstance(outcome, FclError):
-                failed[job.name] = outcome
+        for job, result in done:
+            if isinstance(result, FclError):
+                failed[job.name] = result
             else:
-                kept[job.folder] = outcome
+                kept[job.folder] = result
                 _write_tables(folder, kept)
     if failed:
         reasons = "; ".join(f"{name}: {error}" for name, error in failed.items())

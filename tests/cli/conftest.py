@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from fcl_flower.cli import main
-from fcl_flower.runtime import local_runs
+from fcl_flower.runtime import local_runs, progress
 
 
 @dataclass
@@ -35,7 +35,7 @@ class Run:
 
     config: object
     folder: object
-    place: object
+    backend: object
 
 
 @pytest.fixture
@@ -62,11 +62,12 @@ def ran(monkeypatch):
     """Record what is run; everything runs in this process."""
     runs, run_all = [], local_runs.run_all
 
-    def record(place, jobs, watch):
-        runs.extend(Run(job.run.config, job.folder, place) for job in jobs)
-        return run_all(local_runs.Place(local_data=place.local_data), jobs, watch)
+    def record(backend, jobs, watch):
+        runs.extend(Run(job.run.config, job.folder, backend) for job in jobs)
+        here = local_runs.Backend(local_data=backend.local_data)
+        return run_all(here, jobs, watch)
 
-    monkeypatch.setattr(local_runs, "run_all", record)
+    monkeypatch.setattr(progress, "run_all", record)
     return runs
 
 
@@ -75,11 +76,11 @@ def run_fails(monkeypatch):
     """Let every run do something else."""
 
     def fail_by(act):
-        def run_all(place, jobs, watch):
+        def run_all(backend, jobs, watch):
             for job in jobs:
                 yield job, act()
 
-        monkeypatch.setattr(local_runs, "run_all", run_all)
+        monkeypatch.setattr(progress, "run_all", run_all)
 
     return fail_by
 

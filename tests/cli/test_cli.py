@@ -13,7 +13,7 @@ from fcl_flower.cli.options import FLAGS
 from fcl_flower.config.run_config import SHORT, RunConfig
 from fcl_flower.core.errors import ConfigError, RoundError
 from fcl_flower.privacy.accounting import client_release, gaussian_epsilon
-from fcl_flower.runtime.local_runs import Place
+from fcl_flower.runtime.local_runs import Backend
 from fcl_flower.setup import build
 
 TINY = ["--clients", "2", "--tasks", "2", "--rounds", "1", "--classes-per-task", "2"]
@@ -388,16 +388,16 @@ def test_options_reach_the_run(fcl, ran):
     assert (config.training.learning_rate, config.scenario.clients) == (1.0, 2)
     assert config.federation.wire_dtype == "float16"
     assert run.folder.name == "here"
-    assert run.place == Place("flower", workers=3, gpus_per_client=0.5)
+    assert run.backend == Backend("flower", workers=3, gpus_per_client=0.5)
 
 
 def test_several_runs_of_a_comparison_may_be_at_work_at_once(fcl, ran):
     names = ["compare", "--strategies", "local,stl", *TINY]
     fcl(*names, "--jobs", "2")
-    assert [run.place for run in ran] == [Place(processes=2)] * 2
+    assert [run.backend for run in ran] == [Backend(processes=2)] * 2
     ran.clear()
     fcl(*names, "--jobs", "2", "--workers", "3")
-    assert [run.place for run in ran] == [Place(workers=3, processes=2)] * 2
+    assert [run.backend for run in ran] == [Backend(workers=3, processes=2)] * 2
     fcl(*names, "--jobs", "2", "--backend", "flower").is_refusal(
         "jobs: got 2", "--workers"
     )
@@ -453,7 +453,7 @@ def test_flags_without_a_value_are_off_unless_given(fcl, ran):
 def test_by_default_a_run_is_in_this_process(fcl, ran):
     fcl("simulate", "--strategy", "local", *TINY)
     (run,) = ran
-    assert run.place == Place("in-process", None, 0.0, processes=1)
+    assert run.backend == Backend("in-process", None, 0.0, processes=1)
 
 
 def test_a_run_can_be_repeated_from_its_own_record(fcl, ran, tmp_path):
@@ -503,7 +503,7 @@ def test_an_interrupted_run_is_resumed_with_its_own_settings(fcl, ran, tmp_path)
 
 def test_a_run_without_scores_is_no_traceback(fcl, run_fails):
     nothing = dict.fromkeys(["average_accuracy", "forgetting", "honest_accuracy"])
-    run_fails(lambda: nothing | {"left_out": {}})
+    run_fails(lambda: nothing | {"left_out": {}, "remarks": {}})
     answer = fcl("simulate", *TINY, "--output", "here")
     assert answer.code == 0
     assert "accuracy unknown, forgetting unknown; report: here" in answer.out
@@ -556,7 +556,7 @@ def test_local_data_are_simulated_from_a_folder_a_client(fcl, ran, tmp_path, tab
     answer = fcl("simulate", *tables, *options, "--output", "here")
     assert answer.code == 0, answer.err
     (run,) = ran
-    assert [path.name for path in run.place.local_data] == ["a", "b"]
+    assert [path.name for path in run.backend.local_data] == ["a", "b"]
     scenario = run.config.scenario
     assert (scenario.name, scenario.clients, scenario.tasks) == ("local-data", 2, 2)
     assert (run.config.model.name, run.config.model.num_features) == ("mlp", 2)
@@ -571,7 +571,7 @@ def test_strategies_are_compared_on_local_data(fcl, ran, tmp_path, tables):
     assert answer.code == 0, answer.err
     assert [run.config.strategy.name for run in ran] == ["fedavg", "fedweit"]
     for run in ran:
-        assert [path.name for path in run.place.local_data] == ["a", "b"]
+        assert [path.name for path in run.backend.local_data] == ["a", "b"]
         assert run.config.scenario.clients == 2
         assert run.config.model.name == "mlp"
         assert summary_of(run.folder)["average_accuracy"] > 0.5
@@ -603,8 +603,8 @@ def test_an_interrupted_run_goes_on_with_the_data_it_has_learned(
 
     options = ["--strategy", "fedavg", "--rounds", "3", "--output", "here"]
     with monkeypatch.context() as patched:
-        shown = "fcl_flower.cli.progress.Display.show"
-        patched.setattr(shown, lambda self, progress: stop_after_a_round(progress))
+        shown = "fcl_flower.runtime.progress.Display.show"
+        patched.setattr(shown, lambda self, job, progress: stop_after_a_round(progress))
         assert fcl("simulate", *tables, *options).code == 130
     train = tmp_path / "a" / "task-01" / "train.csv"
     whole = train.read_text()
@@ -631,7 +631,7 @@ def test_a_study_takes_local_data(fcl, ran, tmp_path, tables):
     answer = fcl("study", "mine.toml", *tables, "--output", "here")
     assert answer.code == 0, answer.err
     (run,) = ran
-    assert [path.name for path in run.place.local_data] == ["a", "b"]
+    assert [path.name for path in run.backend.local_data] == ["a", "b"]
     assert run.config.scenario.tasks == 2
 
 

@@ -9,7 +9,7 @@ from run_folders import make_run, make_under_way
 
 from fcl_flower.core.errors import RoundError
 from fcl_flower.results import monitors as live
-from fcl_flower.runtime import client, local_runs
+from fcl_flower.runtime import client, progress
 from fcl_flower.runtime.local_runs import Job
 from fcl_flower.runtime.processes import free_port
 from fcl_flower.runtime.submission import SuperLink
@@ -34,14 +34,14 @@ def looks(monkeypatch):
     monkeypatch.setattr(live, "LOOKS_SECONDS", 0)
 
     def looking(leave):
-        def run_all(place, jobs, watch):
+        def run_all(backend, jobs, watch):
             for job in jobs:
                 seen.append(got(port))
                 leave(job)
                 seen.append(got(port))
                 yield job, RoundError("that is all")
 
-        monkeypatch.setattr(local_runs, "run_all", run_all)
+        monkeypatch.setattr(progress, "run_all", run_all)
         return port, seen
 
     return looking
@@ -86,9 +86,9 @@ def test_a_run_of_a_real_federation_serves_the_page_of_its_folder(
 
     def run(self, config, report, watch):
         place = Job(SimpleNamespace(config=config), Path(config.run.output))
-        assert len(list(local_runs.run_all(None, [place], watch))) == 1
+        assert len(list(progress.run_all(None, [place], watch))) == 1
 
-    monkeypatch.setattr(client, "find_obstacle", lambda *server: None)
+    monkeypatch.setattr(client, "diagnose_server", lambda *server: None)
     monkeypatch.setattr(SuperLink, "connected", lambda self: 2)
     monkeypatch.setattr(SuperLink, "run", run)
     shape = ("--strategy", "fedavg", "--tasks", "2", "--classes-per-task", "2")

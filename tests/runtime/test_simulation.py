@@ -20,7 +20,7 @@ from text_sets import write_topics
 from fcl_flower.api import compare
 from fcl_flower.core.errors import RoundError
 from fcl_flower.runtime import processes
-from fcl_flower.runtime.local_runs import Job, Place, run_all
+from fcl_flower.runtime.local_runs import Backend, Job, run_all
 from fcl_flower.setup.resolve import resolve
 
 pytestmark = pytest.mark.ray
@@ -154,7 +154,7 @@ def test_a_run_that_loses_its_actors_takes_no_other_run_with_it(tmp_path, monkey
             for actor in ended:
                 actor.kill()
 
-    (_, lost), (_, found) = run_all(Place("flower", 1), jobs, end_actors)
+    (_, lost), (_, found) = run_all(Backend("flower", 1), jobs, end_actors)
 
     assert ended
     assert isinstance(lost, RoundError)

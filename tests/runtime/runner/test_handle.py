@@ -10,7 +10,7 @@ from fakes import rounds_of, summary_of, tiny
 
 from fcl_flower.core.errors import ConfigError, RoundError
 from fcl_flower.runtime import runner as handle
-from fcl_flower.runtime.local_runs import Job, Place, run_all
+from fcl_flower.runtime.local_runs import Backend, Job, run_all
 from fcl_flower.runtime.runner import Runner
 from fcl_flower.setup.resolve import resolve
 
@@ -72,7 +72,7 @@ def test_one_process_serves_one_run_after_another(ours, tmp_path):
     jobs, seen = jobs_of(tmp_path, 0, 1), []
 
     done = run_all(
-        Place("flower", 3, 0.25),
+        Backend("flower", 3, 0.25),
         jobs,
         lambda job, progress: seen.append((job, progress["state"])),
     )
@@ -101,7 +101,7 @@ def test_the_progress_of_an_earlier_run_in_the_folder_is_not_shown(ours, tmp_pat
     (job.folder / "progress.json").write_text(json.dumps(old))
     seen = []
 
-    list(run_all(Place("flower"), [job], lambda job, now: seen.append(now)))
+    list(run_all(Backend("flower"), [job], lambda job, now: seen.append(now)))
 
     assert old not in seen
     assert {"state": "finished", "round": 1} in seen
@@ -110,7 +110,7 @@ def test_the_progress_of_an_earlier_run_in_the_folder_is_not_shown(ours, tmp_pat
 def test_a_run_that_ends_its_process_or_fails_takes_no_other_with_it(ours, tmp_path):
     jobs = jobs_of(tmp_path, 0, 2, 3, 4, 0)
 
-    outcomes = [outcome for _, outcome in run_all(Place("flower"), jobs)]
+    outcomes = [outcome for _, outcome in run_all(Backend("flower"), jobs)]
 
     first, ended, broke, refused, last = outcomes
     assert isinstance(ended, RoundError)
@@ -128,14 +128,14 @@ def test_a_process_that_was_killed_between_two_runs_is_an_error_of_one(ours, tmp
         job.folder.mkdir()
     with Runner({}) as runner:
         runner.begin(one.run.config, one.folder)
-        assert runner.outcome() is None
+        assert runner.result() is None
         pid = json.loads((one.folder / "summary.json").read_text())["pid"]
         os.kill(pid, signal.SIGKILL)
         runner._process.guardian.wait(60)
         runner.begin(two.run.config, two.folder)
-        assert isinstance(runner.outcome(), RoundError)
+        assert isinstance(runner.result(), RoundError)
         runner.begin(three.run.config, three.folder)
-        assert runner.outcome() is None
+        assert runner.result() is None
 
 
 def test_an_interrupt_ends_all_that_was_started(ours, tmp_path):
@@ -143,22 +143,22 @@ def test_an_interrupt_ends_all_that_was_started(ours, tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        list(run_all(Place("flower"), jobs_of(tmp_path, 5), interrupt))
+        list(run_all(Backend("flower"), jobs_of(tmp_path, 5), interrupt))
 
 
 def test_hostile_clients_are_refused_in_flowers_runtime(ours, tmp_path):
     jobs = jobs_of(tmp_path, 0, attack="sign-flip", attackers=1)
 
     with pytest.raises(ConfigError, match=r"federation\.attack"):
-        list(run_all(Place("flower"), jobs))
+        list(run_all(Backend("flower"), jobs))
 
 
 def test_several_runs_at_a_time_give_the_numbers_of_one_after_the_other(
     tmp_path, monkeypatch
 ):
     monkeypatch.setenv(MARK, str(tmp_path))
-    place = Place(processes=2)
-    here = list(run_all(Place(), jobs_of(tmp_path / "here", 1, 2, 3)))
+    place = Backend(processes=2)
+    here = list(run_all(Backend(), jobs_of(tmp_path / "here", 1, 2, 3)))
     there = list(run_all(place, jobs_of(tmp_path / "there", 1, 2, 3)))
 
     there.sort(key=lambda done: done[0].folder)
@@ -173,7 +173,7 @@ def test_several_runs_at_a_time_give_the_numbers_of_one_after_the_other(
 def test_several_runs_are_at_work_at_once(ours, tmp_path):
     """The first never ends; the second is another process's."""
     jobs = jobs_of(tmp_path, 5, 0, 1)
-    done = run_all(Place(processes=2), jobs)
+    done = run_all(Backend(processes=2), jobs)
 
     assert [next(done)[0], next(done)[0]] == jobs[1:]
     done.close()
