@@ -105,6 +105,9 @@ def test_hostile_names_are_shown_as_text(tmp_path):
 
 
 def test_a_saved_cell_cannot_be_a_formula(tmp_path):
-    run = make_run(tmp_path / "run", label="=1+1")
-    seen = look(write_comparison(tmp_path, [run]), tmp_path / "look")
-    assert seen.shown["saved"]["text"].startswith('"task","\'=1+1"\r\n"0","0.')
+    labels = ["=1+1", "+cmd", "-cmd", "@x", "-1"]
+    runs = [make_run(tmp_path / str(i), label=one) for i, one in enumerate(labels)]
+    seen = look(write_comparison(tmp_path, runs), tmp_path / "look")
+    head, first = seen.shown["saved"]["text"].split("\r\n")[:2]
+    assert head == '"task","\'=1+1","\'+cmd","\'-cmd","\'@x","-1"'
+    assert first.startswith('"0","0.')
