@@ -1,13 +1,18 @@
 """What holds for each method, whatever it does inside: read off its smallest runs."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import watched
 from fakes import exact, rounds_of, summary_of
+from mutants import broken_payloads
 from torch.optim.sgd import sgd
 
 from fcl_flower.algorithms.base import ClientLearner, ServerStrategy
 from fcl_flower.algorithms.registry import algorithm
+from fcl_flower.core.errors import WireError
+from fcl_flower.core.update_checks import finite
 from fcl_flower.federation.client import model_bytes
 from fcl_flower.federation.codec import encode
 from fcl_flower.flower.identity import flower_identity
@@ -19,6 +24,8 @@ AFRESH = {
 }
 # Closed forms know no class that nobody has sent anything of.
 GROWN_ANYHOW = {"analytic", "lorm"}
+# A factor has as many rows as it has rank, a client as many networks as it has.
+OF_ANY_LENGTH = {"sums/within: longer", "valid/within: longer", "meta/held: longer"}
 SENDS_NOTHING = {"local", "stl", "apd"}
 OLD_MODEL = {"memory/teacher"}
 # By method, of a client within its second task: what it stores, and what is the task's;
@@ -162,6 +169,28 @@ def test_what_a_client_stores(method, seen):
 def test_a_tensor_that_claims_much_memory_is_refused_and_takes_none(method, seen):
     assert seen.peaks or method in SENDS_NOTHING
     assert max(seen.peaks.values(), default=0) < 8, seen.peaks
+
+
+def refuses(strategy, state, update):
+    try:
+        strategy.check_update(state, update)
+        finite(update.payload)
+    except WireError:
+        return True
+    return False
+
+
+def test_an_update_that_does_not_fit_is_refused(method, seen):
+    strategy, kinds, accepted = seen.strategies[0], set(), set()
+    for state, update in seen.updates:
+        assert not refuses(strategy, state, update)
+        if frozenset(update.payload) in kinds:
+            continue
+        kinds.add(frozenset(update.payload))
+        for label, payload in broken_payloads(update.payload):
+            if not refuses(strategy, state, replace(update, payload=payload)):
+                accepted.add(label)
+    assert accepted <= OF_ANY_LENGTH
 
 
 def test_no_client_fails_and_a_report_is_written(seen):

@@ -5,6 +5,7 @@ is broken by what the label says, and by nothing else.
 """
 
 import math
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -261,6 +262,48 @@ def without_something(records):
                 RecordDict({**records, group: record_of(rest)}),
             )
         yield f"{group} empty", RecordDict({**records, group: ArrayRecord()})
+
+
+# ---- what a strategy is asked to aggregate: payload -> another
+
+
+def broken_tensors(tensor):
+    """Yield what a tensor must not be in the place of another, and what it is then."""
+    sparse = isinstance(tensor, SparseArray)
+    values = np.asarray(tensor.values if sparse else tensor)
+    like = partial(SparseArray, tensor.shape, tensor.indices) if sparse else np.asarray
+    yield "another dtype", like(values.astype("f8" if values.itemsize < 8 else "f4"))
+    yield "the other storage", tensor.to_dense() if sparse else sparse_of(values)
+    if values.dtype.kind == "f" and values.size:
+        spoilt = values.copy()
+        spoilt.reshape(-1)[-1] = np.nan
+        yield "NaN", like(spoilt)
+    if sparse:
+        longer = (tensor.shape[0] + 1, *tensor.shape[1:])
+        yield "longer", SparseArray(longer, tensor.indices, values)
+    elif values.shape and len(values):
+        yield "longer", np.concatenate([values, values[:1]])
+        yield "deeper", values[..., None]
+
+
+def sparse_of(values):
+    places = np.arange(values.size, dtype=np.int64)
+    return SparseArray(values.shape, places, values.reshape(-1))
+
+
+def broken_payloads(payload):
+    """Yield labels and what no strategy may aggregate, made of an honest payload."""
+    for group, arrays in payload.items():
+        rest = {other: a for other, a in payload.items() if other != group}
+        yield f"{group}: of another name", {**rest, "more": arrays}
+        yield f"{group}: twice", {**payload, "more": arrays}
+        for name, tensor in list(arrays.items())[:3]:
+            others = {other: t for other, t in arrays.items() if other != name}
+            place = f"{group}/{name}"
+            yield f"{place}: of another name", {**rest, group: {**others, "x": tensor}}
+            yield f"{place}: twice", {**rest, group: {**arrays, "x": tensor}}
+            for what, broken in broken_tensors(tensor):
+                yield f"{place}: {what}", {**rest, group: {**others, name: broken}}
 
 
 # ---- what is answered: message -> reply

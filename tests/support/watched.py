@@ -34,7 +34,7 @@ from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.federation import client as clients_side
 from fcl_flower.federation import messages
 from fcl_flower.federation.client import forget_runs, run_parts
-from fcl_flower.federation.codec import compressed
+from fcl_flower.federation.codec import compress_bytes
 from fcl_flower.federation.replies import ReplyReader
 from fcl_flower.setup import build as factory
 from fcl_flower.training import loop, optimizers
@@ -60,7 +60,7 @@ UNUSUAL = {
     "precision": "bfloat16",
 }
 PAGE = 4096
-BOMB = compressed(bytes(2**28), 1)
+BOMB = compress_bytes(bytes(2**28), 1)
 
 
 @dataclass
@@ -95,6 +95,8 @@ class Seen:
     moments: list = field(default_factory=list)
     """Round, client, and the optimizer's moments before and after."""
     trainings: list[Training] = field(default_factory=list)
+    updates: list = field(default_factory=list)
+    """All that was aggregated, each update with the server's state before it."""
     notes: list = field(default_factory=list)
     """All that learners returned but predictions, bit by bit."""
     peaks: dict = field(default_factory=dict)
@@ -198,6 +200,13 @@ def watch_strategy(seen, strategy):
     for method in ("init", "configure_train", "aggregate_query"):
         watch(seen, strategy, method)
     watch(seen, strategy, "aggregate_train", repeat=True)
+    aggregate_train = strategy.aggregate_train
+
+    def outer(state, stage, updates):
+        seen.updates.extend((state, update) for update in updates.values())
+        return aggregate_train(state, stage, updates)
+
+    strategy.aggregate_train = outer
     seen.strategies.append(strategy)
     return strategy
 

@@ -276,28 +276,6 @@ def test_what_is_not_there_cannot_be_forgotten():
 # ---------------------------------------------------------------- what is refused
 
 
-def odd_updates():
-    h, y = samples(12)
-    good = update(h, y, form=gram)
-    payload = dict(good.payload)
-    number = payload["meta"]["data"]
-    yield "no meta", {"sums": payload["sums"]}
-    yield "no sums", {"meta": payload["meta"]}
-    yield "more", {**payload, "base": payload["sums"]}
-    yield "more in meta", {**payload, "meta": {"data": number, "x": number}}
-    yield "signed", {**payload, "meta": {"data": number.astype(np.int64)}}
-    yield "several", {**payload, "meta": {"data": np.zeros(2, np.uint64)}}
-    yield "validation unasked", {**payload, "valid": payload["sums"]}
-    yield "other classes", {**payload, "sums": gram(h, y, CLASSES + 1)}
-    yield "other width", {**payload, "sums": gram(h[:, 1:], y, CLASSES)}
-
-
-@pytest.mark.parametrize(("what", "payload"), list(odd_updates()))
-def test_anything_but_sums_is_refused(what, payload):
-    with pytest.raises(WireError):
-        server(**TRAIN).check_update({}, Update(payload, 12))
-
-
 def test_forged_validation_sums_are_refused():
     h, y = samples(12)
     forged = update(h, y, valid=(h * 9, y), form=gram)

@@ -227,12 +227,8 @@ WIDE = np.zeros((2, 6), np.float32)
         ),
         ({"dense/0": projections(0, 0)}, "dense/0: expected the number"),
         ({"dense/02": projections(2, 0)}, "dense/02: expected the number"),
-        ({"dense/-2": projections(2, 0)}, "dense/-2: expected the number"),
         ({"dense/2\n": projections(2, 0)}, "expected the number"),
         ({"dense/²": projections(2, 0)}, "expected the number"),
-        ({"dense/٢": projections(2, 0)}, "expected the number"),
-        ({"dense/2/1": projections(2, 0)}, "dense/2/1: expected the number"),
-        ({"dense/": projections(1, 0)}, "expected the number"),
         ({"dense": projections(1, 0)}, "expected base and adapters"),
         ({"dense/" + "9" * 5000: projections(1, 0)}, "expected the number"),
         ({"dense/999999": projections(1, 0)}, "number of branches, 1 to 3"),
@@ -240,13 +236,10 @@ WIDE = np.zeros((2, 6), np.float32)
         ({"dense/3": projections(2, 0)}, "dense/3/foreign.*expected shape"),
         ({"dense/2": {}}, "dense/2: expected the tensors"),
         ({"dense/2": without(2, "local")}, "dense/2: expected the tensors"),
-        ({"dense/2": without(2, f"foreign/{TWO}")}, "expected the tensors"),
         (replaced("odd", np.zeros(1, np.float32)), "dense/2: expected the tensors"),
         (replaced("local", np.zeros((5, 5), np.float32)), "local: expected shape"),
         (replaced(f"foreign/{ONE}", WIDE), r"expected shape \(2, 4\), got \(2, 6\)"),
         (replaced(f"foreign/{ONE}", WIDE[:, :4].astype(np.float64)), "dense float32"),
-        (replaced(f"foreign/{ONE}", WIDE[:, :4].astype(np.int64)), "dense float32"),
-        (replaced(f"foreign/{ONE}", np.array("x")), "dense float32"),
         (
             replaced(f"foreign/{ONE}", SparseArray.of_nonzero(WIDE[:, :4])),
             "dense float32",
@@ -258,21 +251,3 @@ def test_projections_that_do_not_fit_are_refused(payload, sentence):
     state = with_adapters(strategy)
     with pytest.raises(WireError, match=sentence):
         strategy.check_update(state, Update({"base": {}, **payload}, 1))
-
-
-@pytest.mark.parametrize(
-    "payload",
-    [
-        {"base": {ONE: np.zeros((2, 4, 3), np.float32)}},
-        {"base": {}, "adapters": {ONE: adapter(1)[ONE]}},
-        {"base": {}, "heads": {}},
-        {"base": {"body.convs.9.weight": base(1)[ONE]}},
-    ],
-)
-def test_what_fedweit_refuses_is_refused_beside_projections_too(payload):
-    strategy = server(dls=True)
-    state = strategy.init(model())
-    with pytest.raises(WireError):
-        strategy.check_update(
-            state, Update({**payload, "dense/2": projections(2, 0)}, 1)
-        )
