@@ -39,10 +39,304 @@ from fcl_flower.federation.codec import (
     spec,
 )
 
+STAGE = "fcl.stage"
+METRICS = "fcl.metrics"
+SCORES = "fcl.scores"
+STATE_LOST = "fcl.forgotten"
+NUM_EXAMPLES = "num-examples"
+INITIAL = "initial_arrays"
+
+MAX_BYTES = 2**31
+MAX_EXAMPLES = 2**31
+MAX_SAMPLES = 2**31
+MAX_METRICS = 2**14  # the journal keeps every scalar of every round
+METRIC_NAME = re.compile(r"(?=.{1,64}\Z)[A-Za-z][\w.-]*(/[\w.-]+)*", re.ASCII)
+"""What a client may call a scalar, such as ``loss`` or ``attention/3/0``."""
+MAX_SCALAR = 3.4e38  # a float32's range: sums over clients stay finite
+
+_STAGE = {"round": int, "task": int, "first": bool, "last": bool}
+"""What a stage is made of on the wire, in the order of the fields of `TaskStage`.
+
+The two last names are shorter than the fields': published byte counts have them so.
+"""
 BY_CLASS = ("right", "tested", "answered")
 """Names of the counts of `Evaluation.by_class`, each for all tasks in a row."""
 
-MAX_SAMPLES = 2**31
+Tensor: TypeAlias = AnyArray | Encoded
+"""A tensor, or one that is encoded already: as a difference."""
+Tensors: TypeAlias = Mapping[str, Tensor]
+
+# ---- sending
+
+
+class MessageEncoder:
+    """Encodes payloads; a tensor given twice becomes one and the same Array.
+
+    Flower stores an object by its content, so that what all clients receive is
+    uploaded to the SuperLink once. Keep an encoder for one round only: it holds the
+    tensors that it has seen.
+    """
+
+    def __init__(self, wire: WireFormat = EXACT) -> None:
+        """Encode float32 tensors as ``wire`` says; other dtypes keep theirs."""
+        self._wire = wire
+        self._seen: dict[tuple[int, WireDtype], tuple[Tensor, FlowerArray]] = {}
+
+    def arrays(self, arrays: Tensors, group: str = "") -> ArrayRecord:
+        """Encode one group of tensors."""
+        precision = self._wire.precision(group)
+        record = ArrayRecord()  # which copies what its constructor is given
+        for name, tensor in arrays.items():
+            record[name] = self._array(tensor, precision)
+        return record
+
+    def payload(self, payload: Mapping[str, Tensors]) -> RecordDict:
+        """Encode a payload, one record a group."""
+        return RecordDict(
+            {group: self.arrays(tensors, group) for group, tensors in payload.items()}
+        )
+
+    def encode_request(
+        self, payload: Mapping[str, Tensors], request: Request
+    ) -> RecordDict:
+        """Encode a payload with what is asked of the client that it goes to."""
+        records = self.payload(payload)
+        records[STAGE] = _stage_record(
+            request.stage, since=request.since, evaluate=request.evaluate
+        )
+        return records
+
+    def encode_update(
+        self,
+        update: Update,
+        stage: TaskStage,
+        evaluation: Evaluation | None = None,
+        payload: Mapping[str, Tensors] | None = None,
+    ) -> RecordDict:
+        """Encode an update with its weight and its scalars, and scores if there are.
+
+        Args:
+            update: of the learner.
+            stage: that it was asked for.
+            evaluation: of the client after it, if that was asked for.
+            payload: how its tensors travel; None for as they are.
+        """
+        records = self.payload(update.payload if payload is None else payload)
+        records[STAGE] = _stage_record(stage)
+        metrics = {name: float(value) for name, value in update.metrics.items()}
+        records[METRICS] = MetricRecord({**metrics, NUM_EXAMPLES: update.num_examples})
+        if evaluation is not None:
+            records[SCORES] = encode_evaluation(evaluation)
+        return records
+
+    def _array(self, tensor: Tensor, precision: WireDtype) -> FlowerArray:
+        key = id(tensor), precision
+        if key not in self._seen:
+            made = tensor
+            if not isinstance(made, Encoded):
+                if precision in LEVELS and not is_matrix(made):
+                    precision = "float32"
+                copy = not can_alias(made)
+                made = encode(made, precision, compress=self._wire.compress, copy=copy)
+            array = FlowerArray(
+                dtype=made.dtype, shape=made.shape, stype=made.form, data=b""
+            )
+            # Flower slices whatever is there; its constructor alone insists on `bytes`.
+            array.data = cast(bytes, made.data)
+            self._seen[key] = (tensor, array)
+        return self._seen[key][1]
+
+
+def state_lost(server_round: int) -> RecordDict:
+    """Make the reply of a client without its state of a round."""
+    return RecordDict({STATE_LOST: ConfigRecord({"round": server_round})})
+
+
+def _stage_record(stage: TaskStage, **more: int | bool) -> ConfigRecord:
+    return ConfigRecord({**dict(zip(_STAGE, astuple(stage), strict=True)), **more})
+
+
+_ZERO_COPY = ContextVar("zero_copy", default=False)
+
+
+@contextmanager
+def zero_copy() -> Iterator[None]:
+    """Let messages alias memory: for a while, none leaves this process."""
+    before = _ZERO_COPY.set(True)
+    try:
+        yield
+    finally:
+        _ZERO_COPY.reset(before)
+
+
+def can_alias(tensor: AnyArray) -> bool:
+    """Tell whether a message may hold a tensor's memory in place of a copy.
+
+    Nothing changes an array once it is in a payload, but what it is a view of may be
+    changed: the weights of a network that goes on learning. So it has to be the whole
+    of what NumPy, or a message before, has allocated.
+    """
+    if not _ZERO_COPY.get() or isinstance(tensor, SparseArray):
+        return False
+    owner: object = tensor
+    while isinstance(owner, np.ndarray) and owner.base is not None:
+        owner = owner.base
+    if isinstance(owner, np.ndarray):
+        return owner.nbytes == tensor.nbytes
+    if isinstance(owner, memoryview):
+        return owner.nbytes == tensor.nbytes and owner.readonly
+    return isinstance(owner, bytes) and len(owner) == tensor.nbytes
+
+
+# ---- receiving
+
+
+def decode_request(records: RecordDict) -> Request:
+    """Decode what a message asks of a client.
+
+    Raises:
+        WireError: it asks for nothing, or has missing or strange fields.
+    """
+    found = _fields(records, {**_STAGE, "since": int, "evaluate": bool})
+    since, evaluate = found.pop("since"), found.pop("evaluate")
+    return Request(_stage(found), since, evaluate)
+
+
+def decode_update(records: RecordDict, asked: TaskStage) -> Update:
+    """Decode the update of a reply; its tensors are not decoded yet.
+
+    Args:
+        records: from a client.
+        asked: what the client was asked to train.
+
+    Raises:
+        WireError: it is the answer to something else, a tensor cannot be what it
+            says, a scalar is a list or not finite, there are too many, a name is none
+            of `METRIC_NAME`, or the number of examples is missing, negative or absurd.
+    """
+    found_stage = _stage(_fields(records, _STAGE))
+    if found_stage != asked:
+        raise WireError(
+            f"{STAGE}: expected an answer to {asked}, got one to {found_stage}"
+        )
+    found = records.metric_records.get(METRICS, MetricRecord())
+    if len(found) > MAX_METRICS:
+        raise WireError(
+            f"{METRICS}: expected at most {MAX_METRICS} scalars, got {len(found)}"
+        )
+    metrics: dict[str, float] = {}
+    for name, value in found.items():
+        if not METRIC_NAME.fullmatch(name):
+            raise WireError(
+                f"{METRICS}: expected names of up to 64 letters, digits and ._-/, "
+                f"got {name[:64]!r}"
+            )
+        if isinstance(value, list):
+            raise WireError(f"{METRICS}/{name}: expected a scalar, got a list")
+        if not abs(value) <= MAX_SCALAR:
+            raise WireError(
+                f"{METRICS}/{name}: expected a finite float32, got {value!r}"
+            )
+        metrics[name] = float(value)
+    examples = found.get(NUM_EXAMPLES)
+    if not (isinstance(examples, int) and 0 <= examples <= MAX_EXAMPLES):
+        raise WireError(
+            f"{METRICS}/{NUM_EXAMPLES}: expected an integer in [0, {MAX_EXAMPLES}], "
+            f"got {examples!r}"
+        )
+    del metrics[NUM_EXAMPLES]
+    return Update(received_payload(records), examples, metrics)
+
+
+def reports_state_lost(records: RecordDict) -> bool:
+    """Tell whether a client reports that its private state is lost."""
+    return STATE_LOST in records.config_records
+
+
+def decode_arrays(
+    record: ArrayRecord, group: str = "", max_bytes: int = MAX_BYTES
+) -> Arrays:
+    """Decode the tensors of one record, read-only.
+
+    Args:
+        record: from a peer.
+        group: named in the message of an error.
+        max_bytes: what all tensors may take together in dense form.
+
+    Raises:
+        WireError: a tensor cannot be decoded; group and name say which.
+    """
+    return dict(_received_arrays(record, group, max_bytes))
+
+
+def decode_payload(records: RecordDict, max_bytes: int = MAX_BYTES) -> Payload:
+    """Decode the payload of a message, read-only; see `received_payload`."""
+    return decoded(received_payload(records, max_bytes))
+
+
+def received_payload(records: RecordDict, max_bytes: int = MAX_BYTES) -> Payload:
+    """Read the payload of a message; none of its tensors is decoded yet.
+
+    Args:
+        records: from a peer.
+        max_bytes: one budget for the whole message, in which each tensor takes the
+            size of its dense form: a few bytes may claim many gigabytes of zeros, and
+            many small claims add up like a large one.
+
+    Raises:
+        WireError: a tensor cannot be what it says, or the budget is exceeded.
+    """
+    payload: dict[str, Arrays] = {}
+    for group, record in records.array_records.items():
+        payload[group] = arrays = _received_arrays(record, group, max_bytes)
+        max_bytes -= sum(map(_dense_bytes, arrays.found.values()))
+    return payload
+
+
+def decoded(payload: Payload) -> Payload:
+    """Decode every tensor of a payload."""
+    return {group: dict(arrays) for group, arrays in payload.items()}
+
+
+def _received_arrays(record: ArrayRecord, group: str, max_bytes: int) -> ReceivedArrays:
+
+    def encoded(name: str) -> Encoded:
+        array = record[name]
+        return Encoded(array.dtype, tuple(array.shape), array.stype, array.data)
+
+    def read(name: str) -> AnyArray:
+        try:
+            return decode(encoded(name), max_bytes)
+        except WireError as error:
+            raise WireError(f"{group}/{name}: {error}") from error
+
+    found: dict[str, TensorSpec] = {}
+    left = max_bytes
+    for name in record:
+        try:
+            found[name] = spec(encoded(name), left)
+        except WireError as error:
+            raise WireError(f"{group}/{name}: {error}") from error
+        left -= _dense_bytes(found[name])
+    return ReceivedArrays(found, read)
+
+
+def _dense_bytes(spec: TensorSpec) -> int:
+    return math.prod(spec.shape) * spec.dtype.itemsize
+
+
+def _stage(fields: Mapping[str, Any]) -> TaskStage:
+    return TaskStage(*(fields[name] for name in _STAGE))
+
+
+def _fields(records: RecordDict, expected: Mapping[str, type]) -> dict[str, Any]:
+    found = dict(records.config_records.get(STAGE, ConfigRecord()))
+    if {name: type(value) for name, value in found.items()} != dict(expected):
+        raise WireError(f"{STAGE}: expected {sorted(expected)}, got {found}")
+    return found
+
+
+# ---- scores
 
 
 def encode_evaluation(evaluation: Evaluation) -> MetricRecord:
@@ -125,7 +419,7 @@ def _check(
         )
 
 
-INITIAL = "initial_arrays"
+# ---- what Flower's user gives and gets
 
 
 def to_array_record(model: Arrays | None) -> ArrayRecord:
@@ -179,292 +473,3 @@ def evaluate_metrics(scores: Mapping[int, Evaluation]) -> MetricRecord:
     means = [sum(column) / len(column) for column in zip(*rows, strict=True)]
     by_task = {f"task-{task}": mean for task, mean in enumerate(means)}
     return MetricRecord({"accuracy": sum(means) / len(means), **by_task})
-
-
-_ZERO_COPY = ContextVar("zero_copy", default=False)
-
-
-@contextmanager
-def zero_copy() -> Iterator[None]:
-    """Let messages alias memory: for a while, none leaves this process."""
-    before = _ZERO_COPY.set(True)
-    try:
-        yield
-    finally:
-        _ZERO_COPY.reset(before)
-
-
-def can_alias(tensor: AnyArray) -> bool:
-    """Tell whether a message may hold a tensor's memory in place of a copy.
-
-    Nothing changes an array once it is in a payload, but what it is a view of may be
-    changed: the weights of a network that goes on learning. So it has to be the whole
-    of what NumPy, or a message before, has allocated.
-    """
-    if not _ZERO_COPY.get() or isinstance(tensor, SparseArray):
-        return False
-    owner: object = tensor
-    while isinstance(owner, np.ndarray) and owner.base is not None:
-        owner = owner.base
-    if isinstance(owner, np.ndarray):
-        return owner.nbytes == tensor.nbytes
-    if isinstance(owner, memoryview):
-        return owner.nbytes == tensor.nbytes and owner.readonly
-    return isinstance(owner, bytes) and len(owner) == tensor.nbytes
-
-
-STAGE = "fcl.stage"
-METRICS = "fcl.metrics"
-SCORES = "fcl.scores"
-STATE_LOST = "fcl.forgotten"
-NUM_EXAMPLES = "num-examples"
-
-MAX_BYTES = 2**31
-MAX_EXAMPLES = 2**31
-MAX_METRICS = 2**14  # the journal keeps every scalar of every round
-METRIC_NAME = re.compile(r"(?=.{1,64}\Z)[A-Za-z][\w.-]*(/[\w.-]+)*", re.ASCII)
-"""What a client may call a scalar, such as ``loss`` or ``attention/3/0``."""
-MAX_SCALAR = 3.4e38  # a float32's range: sums over clients stay finite
-
-Tensor: TypeAlias = AnyArray | Encoded
-"""A tensor, or one that is encoded already: as a difference."""
-Tensors: TypeAlias = Mapping[str, Tensor]
-
-
-class MessageEncoder:
-    """Encodes payloads; a tensor given twice becomes one and the same Array.
-
-    Flower stores an object by its content, so that what all clients receive is
-    uploaded to the SuperLink once. Keep an encoder for one round only: it holds the
-    tensors that it has seen.
-    """
-
-    def __init__(self, wire: WireFormat = EXACT) -> None:
-        """Encode float32 tensors as ``wire`` says; other dtypes keep theirs."""
-        self._wire = wire
-        self._seen: dict[tuple[int, WireDtype], tuple[Tensor, FlowerArray]] = {}
-
-    def arrays(self, arrays: Tensors, group: str = "") -> ArrayRecord:
-        """Encode one group of tensors."""
-        precision = self._wire.precision(group)
-        record = ArrayRecord()  # which copies what its constructor is given
-        for name, tensor in arrays.items():
-            record[name] = self._array(tensor, precision)
-        return record
-
-    def payload(self, payload: Mapping[str, Tensors]) -> RecordDict:
-        """Encode a payload, one record a group."""
-        return RecordDict(
-            {group: self.arrays(tensors, group) for group, tensors in payload.items()}
-        )
-
-    def encode_request(
-        self, payload: Mapping[str, Tensors], request: Request
-    ) -> RecordDict:
-        """Encode a payload with what is asked of the client that it goes to."""
-        records = self.payload(payload)
-        records[STAGE] = _stage_record(
-            request.stage, since=request.since, evaluate=request.evaluate
-        )
-        return records
-
-    def encode_update(
-        self,
-        update: Update,
-        stage: TaskStage,
-        evaluation: Evaluation | None = None,
-        payload: Mapping[str, Tensors] | None = None,
-    ) -> RecordDict:
-        """Encode an update with its weight and its scalars, and scores if there are.
-
-        Args:
-            update: of the learner.
-            stage: that it was asked for.
-            evaluation: of the client after it, if that was asked for.
-            payload: how its tensors travel; None for as they are.
-        """
-        records = self.payload(update.payload if payload is None else payload)
-        records[STAGE] = _stage_record(stage)
-        metrics = {name: float(value) for name, value in update.metrics.items()}
-        records[METRICS] = MetricRecord({**metrics, NUM_EXAMPLES: update.num_examples})
-        if evaluation is not None:
-            records[SCORES] = encode_evaluation(evaluation)
-        return records
-
-    def _array(self, tensor: Tensor, precision: WireDtype) -> FlowerArray:
-        key = id(tensor), precision
-        if key not in self._seen:
-            made = tensor
-            if not isinstance(made, Encoded):
-                if precision in LEVELS and not is_matrix(made):
-                    precision = "float32"
-                copy = not can_alias(made)
-                made = encode(made, precision, compress=self._wire.compress, copy=copy)
-            array = FlowerArray(
-                dtype=made.dtype, shape=made.shape, stype=made.form, data=b""
-            )
-            # Flower slices whatever is there; its constructor alone insists on `bytes`.
-            array.data = cast(bytes, made.data)
-            self._seen[key] = (tensor, array)
-        return self._seen[key][1]
-
-
-def decode_arrays(
-    record: ArrayRecord, group: str = "", max_bytes: int = MAX_BYTES
-) -> Arrays:
-    """Decode the tensors of one record, read-only.
-
-    Args:
-        record: from a peer.
-        group: named in the message of an error.
-        max_bytes: what all tensors may take together in dense form.
-
-    Raises:
-        WireError: a tensor cannot be decoded; group and name say which.
-    """
-    return dict(_received_arrays(record, group, max_bytes))
-
-
-def decode_payload(records: RecordDict, max_bytes: int = MAX_BYTES) -> Payload:
-    """Decode the payload of a message, read-only; see `received_payload`."""
-    return decoded(received_payload(records, max_bytes))
-
-
-def decoded(payload: Payload) -> Payload:
-    """Decode every tensor of a payload."""
-    return {group: dict(arrays) for group, arrays in payload.items()}
-
-
-def received_payload(records: RecordDict, max_bytes: int = MAX_BYTES) -> Payload:
-    """Read the payload of a message; none of its tensors is decoded yet.
-
-    Args:
-        records: from a peer.
-        max_bytes: one budget for the whole message, in which each tensor takes the
-            size of its dense form: a few bytes may claim many gigabytes of zeros, and
-            many small claims add up like a large one.
-
-    Raises:
-        WireError: a tensor cannot be what it says, or the budget is exceeded.
-    """
-    payload: dict[str, Arrays] = {}
-    for group, record in records.array_records.items():
-        payload[group] = arrays = _received_arrays(record, group, max_bytes)
-        max_bytes -= sum(map(_dense_bytes, arrays.found.values()))
-    return payload
-
-
-def state_lost(server_round: int) -> RecordDict:
-    """Make the reply of a client without its state of a round."""
-    return RecordDict({STATE_LOST: ConfigRecord({"round": server_round})})
-
-
-def reports_state_lost(records: RecordDict) -> bool:
-    """Tell whether a client reports that its private state is lost."""
-    return STATE_LOST in records.config_records
-
-
-def decode_request(records: RecordDict) -> Request:
-    """Decode what a message asks of a client.
-
-    Raises:
-        WireError: it asks for nothing, or has missing or strange fields.
-    """
-    found = _fields(records, {**_STAGE, "since": int, "evaluate": bool})
-    since, evaluate = found.pop("since"), found.pop("evaluate")
-    return Request(_stage(found), since, evaluate)
-
-
-def decode_update(records: RecordDict, asked: TaskStage) -> Update:
-    """Decode the update of a reply; its tensors are not decoded yet.
-
-    Args:
-        records: from a client.
-        asked: what the client was asked to train.
-
-    Raises:
-        WireError: it is the answer to something else, a tensor cannot be what it
-            says, a scalar is a list or not finite, there are too many, a name is none
-            of `METRIC_NAME`, or the number of examples is missing, negative or absurd.
-    """
-    found_stage = _stage(_fields(records, _STAGE))
-    if found_stage != asked:
-        raise WireError(
-            f"{STAGE}: expected an answer to {asked}, got one to {found_stage}"
-        )
-    found = records.metric_records.get(METRICS, MetricRecord())
-    if len(found) > MAX_METRICS:
-        raise WireError(
-            f"{METRICS}: expected at most {MAX_METRICS} scalars, got {len(found)}"
-        )
-    metrics: dict[str, float] = {}
-    for name, value in found.items():
-        if not METRIC_NAME.fullmatch(name):
-            raise WireError(
-                f"{METRICS}: expected names of up to 64 letters, digits and ._-/, "
-                f"got {name[:64]!r}"
-            )
-        if isinstance(value, list):
-            raise WireError(f"{METRICS}/{name}: expected a scalar, got a list")
-        if not abs(value) <= MAX_SCALAR:
-            raise WireError(
-                f"{METRICS}/{name}: expected a finite float32, got {value!r}"
-            )
-        metrics[name] = float(value)
-    examples = found.get(NUM_EXAMPLES)
-    if not (isinstance(examples, int) and 0 <= examples <= MAX_EXAMPLES):
-        raise WireError(
-            f"{METRICS}/{NUM_EXAMPLES}: expected an integer in [0, {MAX_EXAMPLES}], "
-            f"got {examples!r}"
-        )
-    del metrics[NUM_EXAMPLES]
-    return Update(received_payload(records), examples, metrics)
-
-
-_STAGE = {"round": int, "task": int, "first": bool, "last": bool}
-"""What a stage is made of on the wire, in the order of the fields of `TaskStage`.
-
-The two last names are shorter than the fields': published byte counts have them so.
-"""
-
-
-def _stage_record(stage: TaskStage, **more: int | bool) -> ConfigRecord:
-    return ConfigRecord({**dict(zip(_STAGE, astuple(stage), strict=True)), **more})
-
-
-def _stage(fields: Mapping[str, Any]) -> TaskStage:
-    return TaskStage(*(fields[name] for name in _STAGE))
-
-
-def _fields(records: RecordDict, expected: Mapping[str, type]) -> dict[str, Any]:
-    found = dict(records.config_records.get(STAGE, ConfigRecord()))
-    if {name: type(value) for name, value in found.items()} != dict(expected):
-        raise WireError(f"{STAGE}: expected {sorted(expected)}, got {found}")
-    return found
-
-
-def _received_arrays(record: ArrayRecord, group: str, max_bytes: int) -> ReceivedArrays:
-
-    def encoded(name: str) -> Encoded:
-        array = record[name]
-        return Encoded(array.dtype, tuple(array.shape), array.stype, array.data)
-
-    def read(name: str) -> AnyArray:
-        try:
-            return decode(encoded(name), max_bytes)
-        except WireError as error:
-            raise WireError(f"{group}/{name}: {error}") from error
-
-    found: dict[str, TensorSpec] = {}
-    left = max_bytes
-    for name in record:
-        try:
-            found[name] = spec(encoded(name), left)
-        except WireError as error:
-            raise WireError(f"{group}/{name}: {error}") from error
-        left -= _dense_bytes(found[name])
-    return ReceivedArrays(found, read)
-
-
-def _dense_bytes(spec: TensorSpec) -> int:
-    return math.prod(spec.shape) * spec.dtype.itemsize

@@ -19,9 +19,7 @@ from text_sets import write_topics
 
 from fcl_flower.aggregation.mean import interpolate
 from fcl_flower.core.errors import ConfigError, RoundError
-from fcl_flower.core.schedule import SimulatedClock
 from fcl_flower.federation import byte_counts, messages
-from fcl_flower.results.run_folder import CHECKPOINT
 from fcl_flower.runtime.in_process import run_apps
 from fcl_flower.setup import build
 from fcl_flower.setup.resolve import resolve
@@ -68,13 +66,6 @@ def test_averaged_groups_are_interpolated_and_all_others_replaced():
     assert before["base"]["w"].tolist() == [1, 2]
 
 
-def test_a_round_takes_as_long_as_its_slowest_client():
-    clock = SimulatedClock((1, 2.5, 4))
-    assert clock.round([0, 1]) == {"clock": 2.5}
-    assert clock.round([2, 0]) == {"clock": 6.5}
-    assert SimulatedClock().round([0, 1]) == {}
-
-
 # ---- whole runs
 
 
@@ -96,11 +87,6 @@ def test_updates_are_aggregated_in_the_order_of_simulated_time(tmp_path):
     summary = summary_of(tmp_path)
     assert (summary["clock"], summary["total_rounds"]) == (16.0, 12)
     assert summary["mode"] == "asynchronous"
-
-
-def test_synchronous_rounds_wait_for_the_slow_one(tmp_path):
-    run_in_process(slow(tmp_path, strategy="fedavg", asynchronous=False))
-    assert [row["clock"] for row in rounds_of(tmp_path)] == [4.0, 8.0, 12.0, 16.0]
 
 
 def test_clients_with_a_question_are_at_work(tmp_path, monkeypatch):
@@ -150,50 +136,6 @@ def test_who_was_away_when_its_task_ended_is_tested_before_the_next(tmp_path):
     ]
     found = np.array(summary_of(tmp_path)["client_accuracy"], dtype=float)
     assert not np.isnan(found[:, [0, 1, 1], [0, 0, 1]]).any()
-
-
-@pytest.mark.parametrize("strategy", ["fedavg", "fedweit", "ewc"])
-def test_each_client_is_evaluated_after_each_of_its_tasks(tmp_path, strategy):
-    run_in_process(slow(tmp_path, strategy=strategy))
-    found = np.array(summary_of(tmp_path)["client_accuracy"], dtype=float)
-    assert not np.isnan(found[:, [0, 1, 1], [0, 0, 1]]).any()
-    assert np.isnan(found[:, 0, 1]).all()
-    assert found[:, 1, 1].mean() > 0.6
-    assert (tmp_path / "report.html").exists()
-
-
-def test_adapters_are_sent_as_soon_as_they_exist(tmp_path):
-    config = slow(tmp_path, strategy="fedweit", **{"strategy.knowledge": "all"})
-    grid = run_in_process(config)
-    got = {
-        (client, asked_in(message).stage.task): sorted(
-            group
-            for group in message.content.array_records
-            if group.startswith("adapters/")
-        )
-        for client, message in grid.asked
-        if is_kind(message, "train") and asked_in(message).stage.starts_task
-    }
-    # At 2 the fast ones begin task 1, client 0 before 1's update is in; at 8 the slow.
-    assert got == {
-        (0, 0): [],
-        (1, 0): [],
-        (2, 0): [],
-        (0, 1): [],
-        (1, 1): ["adapters/0/0"],
-        (2, 1): [f"adapters/{c}/{t}" for c in (0, 1) for t in (0, 1)],
-    }
-
-
-@pytest.mark.parametrize("strategy", ["fedavg", "fedweit"])
-def test_the_same_seed_gives_the_same_whatever_the_machines_do(tmp_path, strategy):
-    for name, delay in (("a", lambda c: 0), ("b", lambda c: 7 - 3 * c)):
-        config = slow(tmp_path / name, strategy=strategy)
-        run_in_process(
-            config, nodes=[5, 6, 7] if name == "a" else [9, 3, 6], delay=delay
-        )
-    assert rounds_of(tmp_path / "a") == rounds_of(tmp_path / "b")
-    assert summary_of(tmp_path / "a") == summary_of(tmp_path / "b")
 
 
 def test_without_simulated_durations_updates_are_aggregated_as_they_arrive(tmp_path):
@@ -278,34 +220,6 @@ def test_each_client_is_queried_when_it_starts_a_task(tmp_path):
     )
     scored = diagnostics_of(tmp_path / "run")["overlap"]["values"]
     assert scored["2/1"], "the slow one finds finished tasks of both others"
-
-
-@pytest.mark.parametrize("strategy", ["fedavg", "fedweit"])
-def test_a_run_that_was_ended_goes_on(tmp_path, strategy):
-    class PulledPlugError(BaseException):
-        pass
-
-    def end(who, message, reply):
-        if (
-            who == 0
-            and is_kind(message, "train")
-            and asked_in(message).stage.round == 3
-        ):
-            raise PulledPlugError
-        return reply
-
-    config = slow(tmp_path / "run", strategy=strategy, client_state=str(tmp_path / "m"))
-    with pytest.raises(PulledPlugError):
-        run_in_process(config, tamper=end)
-    assert (tmp_path / "run" / CHECKPOINT).exists()
-    done = len(rounds_of(tmp_path / "run"))
-    grid = run_in_process(config.replace(resume=True))
-    rows = rounds_of(tmp_path / "run")
-    assert done == 3
-    assert len(rows) == 12
-    asked = [asked_in(m).stage.round for c, m in grid.asked if is_kind(m, "train")]
-    assert len(asked) == 12 - done
-    assert [row["clock"] for row in rows] == [1, 1, 2, 2, 3, 3, 4, 4, 4, 8, 12, 16]
 
 
 # ---- what cannot be

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from analytic_cases import start
 from fakes import InProcessGrid, exact, rounds_of, run_in_process, summary_of, tiny
-from text_sets import write_topics
 
 from fcl_flower.core.errors import ContractError
 from fcl_flower.core.types import Request, TaskStage
@@ -133,17 +132,6 @@ def test_a_run_that_is_ended_at_every_event_in_turn_comes_to_the_same_end(
             break
     assert allowed > 10
     assert whole(tmp_path / "ended") == whole(tmp_path / "whole")
-
-
-def test_queries_are_made_again_as_they_were(tmp_path, plug):
-    write_topics(tmp_path)
-    shape = {
-        **{"strategy": "fedseit", "dataset": "tiny", "data_root": str(tmp_path)},
-        **{"word_vectors": "tiny.vec", "strategy.knowledge": "sit:1"},
-        **{"strategy.clusters": 3, "strategy.members": 2, "rounds": 1},
-        **{"max_train_per_class": 0, "max_test_per_class": 0},
-    }
-    ended_and_resumed(tmp_path, plug, 5, shape)
 
 
 class Late(InProcessGrid):

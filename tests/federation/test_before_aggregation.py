@@ -30,17 +30,6 @@ def test_before_the_aggregation_a_client_has_what_it_learned_alone(
     assert together["client_accuracy"] != before["client_accuracy"]
 
 
-@pytest.mark.parametrize("asynchronous", [False, True])
-def test_the_accuracies_of_every_task_are_kept(tmp_path, asynchronous):
-    found = run_of(tmp_path, strategy="fedavg", asynchronous=asynchronous)
-    before = found["before_aggregation"]
-    for matrix in before["client_accuracy"]:
-        assert matrix[0][0] is not None
-        assert matrix[0][1] is None
-        assert None not in matrix[1]
-    assert before["forgetting"] is not None
-
-
 @pytest.mark.parametrize("fraction", [0.5, 1.0])
 def test_of_a_strategy_that_keeps_its_model_both_are_the_same(tmp_path, fraction):
     found = run_of(tmp_path, strategy="fedweit", client_fraction=fraction)

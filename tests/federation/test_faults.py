@@ -145,17 +145,6 @@ def test_a_resumed_run_knows_who_had_lost_its_state(tmp_path, fails):
     assert whole(tmp_path / "ended") == whole(tmp_path / "whole")
 
 
-def test_a_finished_round_is_not_asked_again(tmp_path):
-    config = tiny(
-        tmp_path, strategy="fedavg", rounds=2, client_state=str(tmp_path / "m")
-    )
-    with pytest.raises(PulledPlugError):
-        run_in_process(config, tamper=ending("train", 3, client=0))
-    grid = run_in_process(config.replace(resume=True))
-    rounds = {asked_in(m).stage.round for _, m in grid.asked if is_kind(m, "train")}
-    assert rounds == {3, 4}
-
-
 @pytest.mark.parametrize("lost", ["newest", "all"])
 def test_a_damaged_checkpoint_costs_a_round_or_is_refused(tmp_path, lost):
     config = tiny(
@@ -174,20 +163,6 @@ def test_a_damaged_checkpoint_costs_a_round_or_is_refused(tmp_path, lost):
     grid = run_in_process(again)
     rounds = {asked_in(m).stage.round for _, m in grid.asked if is_kind(m, "train")}
     assert rounds == {3, 4, 5, 6}
-
-
-@pytest.mark.parametrize("damage", ["shorter", "rubbish", "removed"])
-def test_a_damaged_journal_is_refused_by_name(tmp_path, damage):
-    config = tiny(tmp_path, strategy="fedavg", rounds=3)
-    with pytest.raises(PulledPlugError):
-        run_in_process(config, tamper=ending("train", 4, client=0))
-    path = tmp_path / "journal.jsonl"
-    if damage == "removed":
-        path.unlink()
-    else:
-        path.write_text("" if damage == "shorter" else '{"round": 1\n' * 3)
-    with pytest.raises(WireError, match=r"journal\.jsonl"):
-        run_in_process(config.replace(resume=True))
 
 
 @pytest.mark.parametrize("damaged", ["journal.jsonl", "checkpoint"])
@@ -221,11 +196,6 @@ def test_an_unfinished_line_at_the_end_of_the_journal_is_dropped(tmp_path):
     path.write_text(path.read_text() + '{"what": "trained", "rou')
     run_in_process(config.replace(resume=True))
     assert len(rounds_of(tmp_path)) == 4
-
-
-def test_a_run_without_a_finished_round_starts_anew(tmp_path):
-    run_in_process(tiny(tmp_path, strategy="fedavg", resume=True))
-    assert len(rounds_of(tmp_path)) == 2
 
 
 def test_a_second_run_in_the_same_folder_is_refused_and_the_first_goes_on(tmp_path):
@@ -334,30 +304,6 @@ def test_a_round_waits_for_a_client_that_died_and_is_still_listed(
     assert [row["clients"] for row in rounds_of(tmp_path)] == [[0, 1]] * 4
 
 
-def test_a_round_is_tried_again_from_the_same_state(tmp_path):
-    shape = {"strategy": "fedweit", "rounds": 2, "min_updates": 2, "max_attempts": 2}
-    run_in_process(tiny(tmp_path / "a", client_state=str(tmp_path / "ma"), **shape))
-    failed = []
-
-    def once(who, message, reply):
-        if who == 1 and is_round(message, 2) and not failed:
-            failed.append(who)
-            return failure(message, "a moment of weakness")
-        return reply
-
-    config = tiny(tmp_path / "b", client_state=str(tmp_path / "mb"), **shape)
-    run_in_process(config, tamper=once)
-    assert failed
-    rows = {name: rounds_of(tmp_path / name) for name in "ab"}
-    # Only the bytes differ: the first attempt cost some.
-    for row in rows["a"] + rows["b"]:
-        for key in [key for key in row if "bytes" in key]:
-            del row[key]
-    assert rows["a"] == rows["b"]
-    accuracy = [(tmp_path / n / "accuracy.csv").read_text() for n in "ab"]
-    assert accuracy[0] == accuracy[1]
-
-
 def test_a_client_that_lost_its_state_receives_everything_again(tmp_path):
     memory = tmp_path / "m"
     config = tiny(tmp_path / "run", rounds=4, client_state=str(memory))
@@ -414,21 +360,6 @@ def test_the_first_loss_of_a_state_costs_no_attempt(tmp_path, always):
     else:
         run_in_process(config, tamper=wipe)
         assert [row["clients"] for row in rounds_of(tmp_path / "run")] == [[0, 1]] * 6
-
-
-def test_an_answer_to_another_round_is_not_used(tmp_path):
-    kept = {}
-
-    def replay(who, message, reply):
-        if who == 1 and is_kind(message, "train"):
-            kept.setdefault("old", reply.content)
-            reply.content = kept["old"]
-        return reply
-
-    run_in_process(tiny(tmp_path, strategy="fedavg", rounds=2), tamper=replay)
-    rows = rounds_of(tmp_path)
-    assert [row["clients"] for row in rows] == [[0, 1], [0], [0], [0]]
-    assert "expected an answer to" in rows[1]["reasons"]["1"]
 
 
 def enormous(tensor):

@@ -117,22 +117,6 @@ def test_a_run_begins_with_the_initial_arrays(tmp_path):
         np.testing.assert_array_equal(sent[name], tensor)
 
 
-@pytest.mark.parametrize("nothing", [None, ArrayRecord()])
-def test_without_initial_arrays_a_run_begins_with_the_seeded_model(tmp_path, nothing):
-    config = small(tmp_path)
-    _, grid = started(config, initial_arrays=nothing, num_rounds=2)
-    for name, tensor in shared_tensors(config, tmp_path).items():
-        np.testing.assert_array_equal(first_base(grid)[name], tensor)
-
-
-def test_the_final_model_of_one_run_may_begin_the_next(tmp_path):
-    first, _ = started(small(tmp_path / "a"), num_rounds=2)
-    config = small(tmp_path / "b")
-    _, grid = started(config, initial_arrays=first.arrays, num_rounds=2)
-    for name, tensor in first_base(grid).items():
-        np.testing.assert_array_equal(tensor, first.arrays[name].numpy())
-
-
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_the_global_model_is_evaluated_before_the_first_round_and_after_each(
     tmp_path, asynchronous

@@ -112,14 +112,6 @@ def test_the_server_writes_nothing_of_what_is_in_the_data(tmp_path, places):
         assert f">{secret}<" not in told
 
 
-def test_the_same_seed_gives_the_same_numbers_in_any_folder(tmp_path, places):
-    run_in_process(config(tmp_path), NODES, places=places)
-    first = summary_of(tmp_path / "run")
-    task._loaded.cache_clear()
-    run_in_process(config(tmp_path), [5, 9], places=places)
-    assert summary_of(tmp_path / "run") == first
-
-
 def test_a_client_that_lacks_a_task_is_left_out_by_name_until_it_has_it(
     tmp_path, places
 ):
@@ -250,12 +242,6 @@ def test_a_single_head_needs_and_uses_the_labels_of_all(tmp_path, places):
     assert {*data.train.y.tolist()} == {5, 6}
     accuracy = summary_of(tmp_path / "run")["client_accuracy"]
     assert min(accuracy[0][1][1], accuracy[1][1][1]) > 0.8
-
-
-def test_a_local_only_run_works(tmp_path, places):
-    run = config(tmp_path, strategy="fedweit", local_only=True)
-    run_in_process(run, NODES, places=places)
-    assert summary_of(tmp_path / "run")["average_accuracy"] > 0.8
 
 
 # ---------------------------------------------------------------- text
@@ -403,19 +389,6 @@ def test_vectors_that_are_missing_or_of_another_width_are_refused(
 def test_a_setting_that_only_clients_know_is_asked_for(tmp_path, change, words):
     with pytest.raises(ConfigError, match=words):
         build.build_word_vectors(resolve(config(tmp_path, **change)))
-
-
-def test_labels_are_refused_where_data_sets_name_their_classes():
-    why = r"data\.class_names: got 'a,b', expected none, since the data sets"
-    with pytest.raises(ConfigError, match=why):
-        resolve(RunConfig.from_settings(class_names="a,b"))
-
-
-def test_the_scenario_is_described_in_a_line(tmp_path):
-    plan = build.build_scenario(resolve(config(tmp_path, clients=3)))
-    assert plan.describe() == (
-        "local-data: 3 clients with local data, 2 tasks of up to 3 classes"
-    )
 
 
 @pytest.mark.parametrize("command", ["simulate", "compare"])

@@ -55,12 +55,6 @@ def test_only_labels_of_the_task_or_concept_are_predicted(
         assert predicted <= present
 
 
-@pytest.mark.parametrize("given", [SINGLE, CONCEPTS], ids=["tasks", "concepts"])
-def test_other_labels_are_predicted_without(tmp_path, tested, given):
-    run_in_process(tiny(tmp_path, strategy="fedavg", **given))
-    assert any(predicted - present for predicted, present in tested)
-
-
 def test_only_predictions_are_masked(tmp_path):
     given = {"strategy": "fedavg", **SINGLE}
     run_in_process(tiny(tmp_path / "masked", **given, mask_logits=True))

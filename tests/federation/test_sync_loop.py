@@ -1,4 +1,3 @@
-import itertools
 import json
 import tomllib
 from pathlib import Path
@@ -17,18 +16,15 @@ from fakes import (
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from text_sets import write_topics
 
-from clients.fedweit.client import FedWeit
 from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import RoundError, WireError
 from fcl_flower.core.schedule import Schedule
-from fcl_flower.core.types import SparseArray, TaskStage
-from fcl_flower.federation import byte_counts, clients, messages
-from fcl_flower.federation.client import Client, model_bytes
+from fcl_flower.core.types import SparseArray
+from fcl_flower.federation import clients, messages
+from fcl_flower.federation.client import model_bytes
 from fcl_flower.federation.clients import ClientNumbers, check_claim
 from fcl_flower.results.run_folder import free_folder
-from fcl_flower.setup import build
-from fcl_flower.setup.resolve import resolve
 from strategies.fedavg import FedAvg
 
 
@@ -48,15 +44,6 @@ def only(client, kind, number, replace):
         if hit and number is not None:
             hit = stage_of(message).round == number
         return replace(message, reply) if hit else reply
-
-    return tamper
-
-
-def all_of(*tampers):
-    def tamper(who, message, reply):
-        for one in tampers:
-            reply = one(who, message, reply)
-        return reply
 
     return tamper
 
@@ -96,14 +83,6 @@ def test_updates_are_aggregated_by_ascending_client_whoever_is_first(
     assert seen == [[0, 1, 2]] * 2
 
 
-@pytest.mark.parametrize("strategy", ["fedavg", "fedweit"])
-def test_another_seed_gives_other_numbers(tmp_path, strategy):
-    for seed in (0, 1):
-        run_in_process(tiny(tmp_path / str(seed), strategy=strategy, seed=seed))
-    first, second = (summary_of(tmp_path / str(seed)) for seed in (0, 1))
-    assert first["client_accuracy"] != second["client_accuracy"]
-
-
 def test_where_clients_keep_their_state_changes_nothing(tmp_path):
     run_in_process(tiny(tmp_path / "a"))
     run_in_process(tiny(tmp_path / "b", client_state=str(tmp_path / "memory")))
@@ -112,17 +91,6 @@ def test_where_clients_keep_their_state_changes_nothing(tmp_path):
         "client-0",
         "client-1",
     }
-
-
-def test_half_precision_halves_what_travels_both_ways(tmp_path):
-    for precision in ("float32", "float16"):
-        run_in_process(
-            tiny(tmp_path / precision, strategy="fedavg", wire_dtype=precision)
-        )
-    full, half = (summary_of(tmp_path / p) for p in ("float32", "float16"))
-    for way in ("up", "down"):
-        share = half["bytes_by_kind"][way]["base"] / full["bytes_by_kind"][way]["base"]
-        assert 0.48 < share < 0.53
 
 
 # ---- who takes part
@@ -152,29 +120,6 @@ def test_exactly_the_scheduled_clients_take_part(tmp_path):
         )
     }
     assert evaluated == {(r, c) for r in (3, 6) for c in range(4)}
-
-
-def test_starts_task_and_ends_task_follow_the_rounds_a_client_takes_part_in(tmp_path):
-    grid = run_in_process(tiny(tmp_path, clients=4, rounds=3, client_fraction=0.5))
-    stages = {client: [] for client in range(4)}
-    for client, message in grid.asked:
-        if is_kind(message, "train"):
-            stages[client].append(stage_of(message))
-    for client, task in itertools.product(range(4), range(2)):
-        mine = [stage for stage in stages[client] if stage.task == task]
-        flags = [(stage.starts_task, stage.ends_task) for stage in mine]
-        expected = [(i == 0, i == len(mine) - 1) for i in range(len(mine))]
-        assert flags == expected
-    # So every client that trained on task 0 handed in its adapters, once.
-    trained = {c for c in stages if any(s.task == 0 for s in stages[c])}
-    received = {
-        group
-        for client, message in grid.asked
-        if is_kind(message, "train") and stage_of(message).task == 1
-        for group in message.content.array_records
-        if group.startswith("adapters/")
-    }
-    assert received == {f"adapters/{client}/0" for client in trained}
 
 
 def test_as_many_clients_as_there_are_nodes(tmp_path):
@@ -231,16 +176,6 @@ def test_a_reply_that_never_comes_is_waited_for_no_longer_than_the_timeout(tmp_p
     rows = rounds_of(tmp_path)
     assert rows[0]["reasons"] == {"1": "no reply in time"}
     assert [row["clients"] for row in rows] == [[0], [0, 1], [0, 1], [0, 1]]
-
-
-def test_a_client_that_cannot_be_reached_is_left_out_at_once(tmp_path):
-    run_in_process(
-        tiny(tmp_path, strategy="fedavg"),
-        deaf=lambda client, message: client == 0 and is_kind(message, "train"),
-    )
-    rows = rounds_of(tmp_path)
-    assert [row["reasons"] for row in rows] == [{"0": "could not be reached"}] * 2
-    assert [row["clients"] for row in rows] == [[1], [1]]
 
 
 def test_a_reply_counts_for_the_node_that_was_asked(tmp_path):
@@ -383,12 +318,6 @@ def test_nodes_beyond_the_number_of_clients_are_not_asked(tmp_path):
     assert summary_of(tmp_path)["clients"] == 2
 
 
-def test_too_few_nodes_are_waited_for_no_longer_than_the_timeout(tmp_path):
-    config = tiny(tmp_path, clients=3, timeout=0.2, min_updates=3)
-    with pytest.raises(RoundError, match=r"\[0, 1\] of 3 connected.* least 3"):
-        run_in_process(config, nodes=[1, 2])
-
-
 def test_a_run_starts_without_those_that_do_not_come_if_enough_are_there(tmp_path):
     config = tiny(tmp_path, strategy="fedavg", clients=3, timeout=0.2, min_updates=2)
     run_in_process(config, nodes=[1, 2])
@@ -423,26 +352,6 @@ def test_what_a_task_needs_while_it_lasts_is_not_among_what_a_client_stores():
     # The adapter: one value of 8 bytes, one gap of one byte, one byte for its width.
     expected = (24 + 10 + 3 + 2 + 7 + 4) + (5 + 1)
     assert model_bytes(Learner(), state, received) == expected
-
-
-def test_examples_are_where_the_model_is(tmp_path):
-    grid_config = tiny(tmp_path, device="meta", strategy="fedavg").flat()
-    from flwr.app import Context
-
-    context = Context(
-        run_id=1,
-        node_id=1,
-        node_config={"partition-id": 0, "num-partitions": 2},
-        state=RecordDict(),
-        run_config=grid_config,
-    )
-    stage = TaskStage(1, 0, starts_task=True, ends_task=False)
-    client = Client(context, stage)
-    data = client.data(stage)
-    weight = next(client.learner.model.parameters())
-    assert weight.device.type == "meta"
-    for split in (data.train, data.valid, data.test, client._examples(0, "test")):
-        assert split.x.device == split.y.device == weight.device
 
 
 def test_results_lie_under_a_speaking_name_and_never_on_top_of_others(
@@ -491,15 +400,6 @@ def test_the_record_adds_up(tmp_path):
     assert progress["accuracy"] == pytest.approx(found["average_accuracy"])
 
 
-def test_the_attention_of_each_task_is_recorded(tmp_path):
-    run_in_process(tiny(tmp_path, clients=3))
-    rows = diagnostics_of(tmp_path)["attention"]["values"]
-    assert list(rows) == ["0/1", "1/1", "2/1"]
-    for task, weights in rows.items():
-        assert list(weights) == [f"{c}/0" for c in range(3) if f"{c}/1" != task]
-        assert all(weight >= 0 for weight in weights.values())
-
-
 def test_who_has_not_answered_is_at_work(tmp_path, monkeypatch):
     told = told_progress(monkeypatch)
     run_in_process(tiny(tmp_path, strategy="local", clients=3, tasks=1))
@@ -523,15 +423,6 @@ def test_progress_is_finished_only_when_the_report_is_there(tmp_path, monkeypatc
     run_in_process(tiny(tmp_path, strategy="local", tasks=1))
     assert states == ["training"]
     assert json.loads((tmp_path / "progress.json").read_text())["state"] == "finished"
-
-
-def test_both_sides_are_built_from_the_same_model(tmp_path):
-    config = tiny(tmp_path)
-    plan = build.build_scenario(resolve(config))
-    server = build.build_model(resolve(config), plan).state_dict()
-    client = build.build_learner(resolve(config), plan, 1).model.state_dict()
-    for name in server:
-        np.testing.assert_array_equal(server[name], client[name])
 
 
 # ---- what is asked before a task
@@ -583,34 +474,6 @@ def test_a_query_is_a_message_before_a_clients_first_round_of_a_task(tmp_path):
     assert order == sorted(order, key=lambda pair: (pair[0], ranks[pair[1]]))
 
 
-def test_nothing_is_asked_without_selective_transfer(tmp_path):
-    grid = query_run(tmp_path, **{"strategy.knowledge": "previous"})
-    assert queries(grid) == []
-    assert "overlap" not in diagnostics_of(tmp_path / "run")
-
-
-def test_a_query_counts_in_the_bytes_both_ways(tmp_path):
-    travelled = {}
-
-    def weigh(client, message, reply):
-        if not is_kind(message, "query"):
-            way = travelled.setdefault(stage_of(message).round, {"down": 0, "up": 0})
-            way["down"] += sum(byte_counts.traffic(message.content).values())
-            way["up"] += sum(byte_counts.traffic(reply.content).values())
-        return reply
-
-    query_run(tmp_path, rounds=2, tamper=weigh)
-    rows = rounds_of(tmp_path / "run")
-    for row in rows:
-        for way in ("down", "up"):
-            assert sum(row[f"bytes_{way}"].values()) == travelled[row["round"]][way]
-    # One vector of 8 float32 a client, with its headers.
-    counted = [row["bytes_up"].get("summary", 0) for row in rows]
-    assert counted[1] == counted[3] == 0
-    assert 3 * 8 * 4 < counted[0] < 3 * 1000
-    assert 3 * 8 * 4 < counted[2] < 3 * 1000
-
-
 def nan_answer(message, reply):
     mean = np.full(8, np.nan, np.float32)
     return answered(message, {"summary": {"mean": mean}})
@@ -654,29 +517,6 @@ def test_a_client_whose_query_fails_is_named_and_trains_all_the_same(
     begun = diagnostics_of(tmp_path / "run")["overlap"]["values"]
     assert {task for task, scores in begun.items() if scores} == {"0/1", "2/1"}
     assert None not in summary_of(tmp_path / "run")["client_accuracy"][1][1]
-
-
-def test_a_learner_that_raises_in_a_query_is_left_out_of_it(tmp_path, monkeypatch):
-    def breaks(self, state, question, stage, data):
-        raise ValueError("no clusters today")
-
-    monkeypatch.setattr(FedWeit, "answer_query", breaks)
-    query_run(tmp_path)
-    rows = rounds_of(tmp_path / "run")
-    assert [row["clients"] for row in rows] == [[0, 1, 2]] * 2
-    for row in rows:
-        assert row["failed"] == [0, 1, 2]
-        assert all("no clusters today" in why for why in row["reasons"].values())
-
-
-def test_scores_arrive_in_the_record_with_what_was_chosen(tmp_path):
-    query_run(tmp_path)
-    overlap = diagnostics_of(tmp_path / "run")["overlap"]
-    for client in range(3):
-        scores = overlap["values"][f"{client}/1"]
-        assert scores.keys() == {f"{other}/0" for other in range(3) if other != client}
-        assert all(-1 <= score <= 1 for score in scores.values())
-        assert overlap["marked"][f"{client}/1"] == [max(scores, key=scores.get)]
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedweit", "stl"])

@@ -52,10 +52,6 @@ def forged(claimed, window=None, content=b"x" * 64):
     return header + struct.pack("<I", block)[:3] + content
 
 
-def test_an_honest_header_is_understood():
-    assert decompress_bytes(forged(64), 1, 64) == b"x" * 64
-
-
 def bomb(size):
     return zstandard.ZstdCompressor(level=19).compress(bytes(size))
 
@@ -152,9 +148,3 @@ def test_a_tensor_is_compressed_only_where_that_is_smaller(values):
     else:
         assert packed == plain
     np.testing.assert_array_equal(decode(packed), tensor)
-
-
-def test_planes_make_floats_smaller():
-    tensor = RNG.normal(size=20_000).astype(np.float32)
-    made = encode(tensor, compress=True)
-    assert len(made.data) < 0.95 * len(zstandard.compress(tensor.tobytes()))

@@ -6,7 +6,6 @@ from flwr.app import MetricRecord
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import Evaluation
 from fcl_flower.federation.messages import (
-    BY_CLASS,
     decode_evaluation,
     encode_evaluation,
 )
@@ -25,12 +24,6 @@ def test_counts_come_back_as_they_were_sent():
     assert sent["tested"] == [3, 2, 0, 0, 0, 2]
     assert decode_evaluation(sent, 2, classes=3) == COUNTED
     assert decode_evaluation(sent, 2) == Evaluation([0.6, 0.0], 77)
-
-
-def test_without_counts_nothing_more_is_sent():
-    sent = encode_evaluation(Evaluation([0.5], 9))
-
-    assert dict(sent) == {"accuracy": [0.5], "model-bytes": 9}
 
 
 @pytest.mark.parametrize(
@@ -71,7 +64,3 @@ def test_impossible_counts_are_refused_by_name(changed, why):
 
     with pytest.raises(WireError, match=why):
         decode_evaluation(record, 2, classes=3)
-
-
-def test_the_counts_have_three_names():
-    assert set(encode_evaluation(COUNTED)) == {"accuracy", "model-bytes", *BY_CLASS}

@@ -7,7 +7,6 @@ import pytest
 from fakes import (
     InProcessGrid,
     exact,
-    failure,
     rounds_of,
     run_in_process,
     summary_of,
@@ -112,25 +111,6 @@ def test_a_client_that_loses_its_state_gets_the_models_and_goes_on(tmp_path):
     assert summary_of(tmp_path / "run")["average_accuracy"] > 0.5
 
 
-def test_a_round_that_is_repeated_gives_the_same_numbers(tmp_path):
-    failed = []
-
-    def fail_once(client, message, reply):
-        train = message.metadata.message_type == MessageType.TRAIN
-        if client == 1 and train and len(failed) < 1 and reply.has_content():
-            failed.append(client)
-            return failure(message, "it fell over")
-        return reply
-
-    values = {"strategy": "fedavg", "min_updates": 2, "max_attempts": 3}
-    run_in_process(with_states(tmp_path / "plain", **values))
-    run_in_process(with_states(tmp_path / "again", **values), tamper=fail_once)
-    assert failed
-    plain, again = tmp_path / "plain", tmp_path / "again"
-    assert exact(state_of(plain)) == exact(state_of(again))
-    assert copied(plain) == copied(again)
-
-
 def copied(folder):
     found = {}
     for path in sorted((folder / "states").iterdir()):
@@ -170,26 +150,6 @@ def test_a_run_that_is_ended_and_resumed_comes_to_the_same_models(
         assert found["accuracy_matrix"] == expected["accuracy_matrix"]
         assert exact(state_of(folder)) == exact(state_of(tmp_path / "whole"))
         assert copied(folder) == copied(tmp_path / "whole")
-
-
-def test_a_run_repeats_bit_by_bit_and_depends_on_feedback(tmp_path):
-    found = {}
-    for name, feedback in (("one", False), ("two", False), ("three", True)):
-        config = few(tmp_path / name, strategy="fedavg", error_feedback=feedback)
-        run_in_process(config)
-        found[name] = exact({"base": state_of(tmp_path / name)["base"]})
-    assert found["one"] == found["two"] != found["three"]
-
-
-def test_compression_alone_changes_bytes_and_nothing_else(tmp_path):
-    for name in ("none", "zstd"):
-        plain = {"wire_dtype": "float32", "wire_compression": name}
-        run_in_process(few(tmp_path / name, strategy="fedweit", **plain))
-    none, zstd = summary_of(tmp_path / "none"), summary_of(tmp_path / "zstd")
-    for key in ("bytes_up", "bytes_down"):
-        assert zstd[key] < none[key]
-    assert zstd["accuracy_matrix"] == none["accuracy_matrix"]
-    assert exact(state_of(tmp_path / "zstd")) == exact(state_of(tmp_path / "none"))
 
 
 def test_hostile_values_without_a_limit_do_not_end_a_run(tmp_path):

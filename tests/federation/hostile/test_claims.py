@@ -1,21 +1,17 @@
 """A client that says of itself what is not true: it must hurt nobody else."""
 
 import pytest
-from fakes import InProcessGrid, failure, rounds_of, run_in_process, summary_of, tiny
+from fakes import failure, rounds_of, run_in_process, summary_of, tiny
 from flwr.app import (
     Array,
     ArrayRecord,
-    ConfigRecord,
-    Context,
     Message,
     MetricRecord,
     RecordDict,
 )
 
-from fcl_flower.federation import clients as protocol
 from fcl_flower.federation import messages
 from fcl_flower.federation.messages import BY_CLASS
-from fcl_flower.federation.server_app import main
 
 HONEST, HOSTILE = 0, 1
 METHODS = [
@@ -166,68 +162,7 @@ def test_counts_of_other_samples_are_left_out_by_name(tmp_path, changed, why, st
     assert 0 < tested[1] < tested[0]
 
 
-def test_counts_that_nobody_has_asked_for_are_not_kept(tmp_path):
-    def boast(message, reply):
-        if messages.SCORES not in reply.content:
-            return reply.content
-        record = MetricRecord({**reply.content[messages.SCORES], "right": [10**9]})
-        return RecordDict({**reply.content, messages.SCORES: record})
-
-    run_in_process(
-        tiny(tmp_path / "run", strategy="fedavg"), tamper=answered_by("evaluate", boast)
-    )
-    assert scores_of(tmp_path / "run", HOSTILE)
-    assert "1000000000" not in (tmp_path / "run" / "journal.jsonl").read_text()
-
-
 # ---- "I am somebody else"
-
-
-class Late(InProcessGrid):
-    """A third node comes after the first round, and says that it is ``claimed``."""
-
-    def __init__(self, config, claimed):
-        super().__init__([1, 2, 3], config.flat(), tamper=self.lie)
-        for context in self.contexts.values():
-            context.node_config["num-partitions"] = 2
-        self.claimed = claimed
-        self.begun = False
-
-    def lie(self, who, message, reply):
-        self.begun |= is_kind(message, "train")
-        if message.metadata.dst_node_id != 3:
-            return reply
-        if is_kind(message, "query"):
-            who = ConfigRecord({"partition": self.claimed, **protocol.own()})
-            return Message(RecordDict({"who": who}), reply_to=message)
-        tasks = messages.decode_request(message.content).stage.task + 1
-        scores = {"accuracy": [1.0] * tasks, "model-bytes": 1}
-        return Message(
-            RecordDict({messages.SCORES: MetricRecord(scores)}), reply_to=message
-        )
-
-    def get_node_ids(self):
-        return [1, 2, 3] if self.begun else [1, 2]
-
-
-@pytest.mark.parametrize(
-    ("clients", "claimed"),
-    [*[(2, number) for number in (0, 2, True, -1)], *[(0, 1), (0, 2), (0, 2**62)]],
-)
-def test_a_late_node_cannot_take_the_partition_of_another(tmp_path, clients, claimed):
-    run_in_process(tiny(tmp_path / "usual", strategy="fedavg", rounds=2))
-    config = tiny(tmp_path / "late", strategy="fedavg", rounds=2, clients=clients)
-    grid = Late(config, claimed)
-    main(grid, Context(1, 0, {}, RecordDict(), config.flat()))
-    sent = {m.metadata.message_type for _, m in grid.asked if node(m) == 3}
-    assert sent == {"query"}
-    found, usual = (summary_of(tmp_path / name) for name in ("late", "usual"))
-    for key in ("client_accuracy", "bytes_up", "bytes_down", "clients"):
-        assert found[key] == usual[key]
-
-
-def node(message):
-    return message.metadata.dst_node_id
 
 
 # ---- names that are no text

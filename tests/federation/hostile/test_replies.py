@@ -15,15 +15,8 @@ from fakes import (
 )
 from flwr.app import Message, MetricRecord, RecordDict
 from mutants import (
-    broken_arrays,
-    broken_groups,
-    broken_scalars,
-    broken_stages,
     over_the_network,
-    relabelled,
     strange_messages,
-    with_array,
-    without_something,
 )
 
 from fcl_flower.core.schedule import SimulatedClock
@@ -146,42 +139,10 @@ def test_the_two_honest_runs_differ_and_their_replies_are_used(federation):
     assert not np.isnan(accuracy[:, 0, 0]).any()
 
 
-@pytest.mark.parametrize(
-    "make",
-    [broken_arrays, broken_groups, broken_scalars, broken_stages, without_something],
-    ids=lambda make: make.__name__,
-)
-def test_a_broken_update_is_never_averaged(federation, make):
-    content = federation.honest[HOSTILE, "train"]
-    made = list(make(content))
-    for label, broken in made:
-        assert_left_out(federation, label, answering(broken))
-    assert len(made) >= {"broken_arrays": 100}.get(make.__name__, 4)
-
-
 def test_a_strange_message_is_never_averaged(federation):
     content = federation.honest[HOSTILE, "train"]
     for label, answer in strange_messages(content):
         assert_left_out(federation, label, answer)
-
-
-def test_random_damage_never_ends_the_round(federation):
-    """Damage that leaves a possible update is used, all other is left out by name."""
-    content = federation.honest[HOSTILE, "train"]
-    rng = np.random.default_rng(0)
-    for number in range(150):
-        groups = sorted(content.array_records)
-        group = groups[rng.integers(len(groups))]
-        name = list(content[group])[rng.integers(len(content[group]))]
-        data = bytearray(content[group][name].data)
-        for place in rng.integers(len(data), size=rng.integers(1, 5)):
-            data[place] = rng.integers(256)
-        broken = relabelled(content[group][name], data=bytes(data))
-        answer = answering(with_array(content, group, name, broken))
-        state, row, _ = federation.play({(HOSTILE, "train"): answer})
-        assert row["clients"] in ([0, 1], [0]), number
-        assert row["failed"] == ([] if row["clients"] == [0, 1] else [1]), number
-        assert (state == federation.alone[0]) == (row["clients"] == [0]), number
 
 
 SCORES = [
@@ -216,21 +177,6 @@ def test_impossible_scores_beside_an_update_leave_the_update_in_use(federation):
     if messages.SCORES in train:  # fedavg tests in a message of its own
         assert row["failed"] == [HOSTILE]
         assert np.isnan(accuracy[HOSTILE]).all()
-
-
-@pytest.mark.parametrize("scores", SCORES, ids=str)
-def test_impossible_scores_are_left_out_by_name(federation, scores):
-    content = RecordDict({messages.SCORES: MetricRecord(scores)})
-    answers = {
-        (HOSTILE, "train"): answering(without_scores(federation)),
-        (HOSTILE, "evaluate"): lambda m: Message(content, reply_to=m),
-    }
-    _, row, accuracy = federation.play(answers)
-    assert row["clients"] == [0, 1]
-    assert row["failed"] == [HOSTILE]
-    assert row["reasons"][str(HOSTILE)].startswith("evaluation: ")
-    assert np.isnan(accuracy[HOSTILE]).all()
-    assert not np.isnan(accuracy[HONEST, 0, 0])
 
 
 def test_strange_messages_instead_of_scores_are_left_out_by_name(federation):

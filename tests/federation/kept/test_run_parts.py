@@ -10,7 +10,6 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from watched import keep_nothing
 
 from fcl_flower.config.node_config import NodeConfig
-from fcl_flower.core.errors import ConfigError
 from fcl_flower.data.word_vectors import WordVectors
 from fcl_flower.federation import client as resident
 from fcl_flower.federation.checkpoint import ContextStateStore
@@ -89,28 +88,6 @@ def test_a_node_that_is_configured_differently_has_parts_of_its_own(tmp_path):
     assert there is not here
     assert there.run.config.training.device == "meta"
     assert parts_of(config) is here
-
-
-def test_values_that_are_equal_but_of_another_type_are_another_configuration(tmp_path):
-    context = context_of(tiny(tmp_path))
-    node = NodeConfig.of(context.node_config)
-    run_parts(context, node)
-    context.run_config["run.seed"] = float(context.run_config["run.seed"])
-
-    with pytest.raises(ConfigError, match="seed"):
-        run_parts(context, node)
-
-
-def test_what_is_refused_is_refused_each_time_and_ends_nothing(tmp_path):
-    config = tiny(tmp_path)
-    first = parts_of(config)
-    bad = context_of(config)
-    bad.run_config |= {"federation.attack": "noise", "federation.attackers": 1}
-
-    for _ in range(2):
-        with pytest.raises(ConfigError, match="only a simulation in one process"):
-            run_parts(bad, NodeConfig.of(bad.node_config))
-    assert parts_of(config) is first
 
 
 def test_a_run_in_this_process_leaves_nothing_and_finds_nothing(tmp_path, monkeypatch):

@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from fcl_flower.core.types import SparseArray
-from fcl_flower.federation.codec import WireFormat
 from fcl_flower.federation.messages import (
     MessageEncoder,
     can_alias,
@@ -84,19 +83,3 @@ def test_what_was_sent_of_a_network_does_not_learn_on(here):
 
     assert weights.tolist() == [[9, 9], [9, 9]]
     assert found.tolist() == before.tolist()
-
-
-@pytest.mark.parametrize("wire", [WireFormat("float16"), WireFormat(compress=True)])
-def test_what_does_not_travel_as_it_is_is_not_shared(here, wire):
-    tensor = own()
-
-    found = sent(tensor, wire)
-
-    assert found.tolist() == tensor.tolist()
-    assert not np.shares_memory(found, tensor)
-
-
-def test_an_error_ends_it():
-    with pytest.raises(KeyError), zero_copy():
-        raise KeyError
-    assert not can_alias(own())

@@ -3,11 +3,10 @@
 import time
 
 import pytest
-from fakes import InProcessGrid, rounds_of, run_in_process, summary_of, tiny
+from fakes import rounds_of, run_in_process, summary_of, tiny
 
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.federation import mailbox, messages
-from fcl_flower.runtime.in_process import run_apps
 
 
 def quick(folder, **values):
@@ -59,35 +58,11 @@ def test_a_deadline_that_is_a_multiple_of_the_quorums_time_lets_it_in(tmp_path):
     assert summary_of(tmp_path)["late_replies"] == {}
 
 
-def test_a_round_waits_no_longer_than_the_deadline(tmp_path):
-    config = quick(tmp_path, deadline_factor=1.25, rounds=2)
-    run_in_process(config)
-    assert [row["clock"] for row in rounds_of(tmp_path)] == [1.25, 2.25]
-
-
 def test_a_late_client_is_not_tested_beside_the_others(tmp_path):
     run_in_process(quick(tmp_path, rounds=1))
     found = summary_of(tmp_path)["client_accuracy"]
     assert found[2] == [[None]]
     assert None not in found[0][0]
-
-
-class Leaving(InProcessGrid):
-    """The node of client 0 is gone after its first training."""
-
-    def get_node_ids(self):
-        trained = any(c == 0 and is_training(message) for c, message in self.asked)
-        return super().get_node_ids()[1 if trained else 0 :]
-
-
-def test_time_passes_until_enough_are_free(tmp_path):
-    config = quick(tmp_path, simulated_durations="1,1,3", rounds=2, min_updates=2)
-    run_apps(Leaving([4, 5, 6], config.flat()), config)
-    rows = rounds_of(tmp_path)
-    assert [row["clients"] for row in rows] == [[0, 1], [1, 2]]
-    # Client 2 is ready at 3, and trains until 6.
-    assert [row["clock"] for row in rows] == [1, 6]
-    assert rows[1]["reasons"] == {"0": "is not connected"}
 
 
 def test_a_run_that_was_ended_knows_who_was_late(tmp_path):
@@ -145,14 +120,6 @@ def test_in_flowers_simulation_seconds_say_nothing_of_a_client(tmp_path, monkeyp
     assert None not in summary_of(tmp_path)["client_accuracy"][2][0]
 
 
-def test_a_late_client_is_asked_again_when_it_has_answered(tmp_path):
-    config = quick(tmp_path, simulated_durations="", rounds=4, timeout=60)
-    run_in_process(config, delay=after_hello(2))
-    reasons = [row["reasons"].get("2", "") for row in rounds_of(tmp_path)]
-    assert "was late" in reasons[0]
-    assert any("was late" in why for why in reasons[1:]), "it was asked again"
-
-
 def silent(kind):
     """Client 2 never answers messages of a kind."""
 
@@ -180,36 +147,6 @@ def test_who_is_silent_in_a_test_costs_no_timeout(tmp_path):
     assert found["client_accuracy"][2] == [[None, None], [None, None]]
     assert None not in found["client_accuracy"][1][1]
     assert found["late_replies"] == {}, "its update was in time"
-
-
-def test_without_a_quorum_a_silent_client_is_asked_less_and_less_often(tmp_path):
-    config = quick(
-        *(tmp_path,), **{"quorum": 1.0, "simulated_durations": "", "timeout": 0.4}
-    )
-    grid = run_in_process(config, tamper=silent("train"))
-
-    asked = [
-        messages.decode_request(message.content).stage.round
-        for client, message in grid.asked
-        if client == 2 and is_training(message)
-    ]
-    assert asked == [1, 2, 4, 7]
-    rows = rounds_of(tmp_path)
-    assert [row["clients"] for row in rows] == [[0, 1]] * 9
-    again = [row["reasons"]["2"].rpartition(" ")[2] for row in rows]
-    assert [again[at - 1] for at in (3, 5, 6, 8, 9)] == ["4", "7", "7", "12", "12"]
-    assert summary_of(tmp_path)["late_replies"] == {"2": 4}
-
-
-@pytest.mark.parametrize("factor", [0.0, 1000.0])
-def test_the_factor_lets_a_slow_client_in(tmp_path, factor):
-    config = quick(tmp_path, simulated_durations="", rounds=1, timeout=60)
-    run_in_process(
-        config.replace(deadline_factor=factor),
-        delay=after_hello(2),
-    )
-    (row,) = rounds_of(tmp_path)
-    assert row["clients"] == ([0, 1, 2] if factor else [0, 1])
 
 
 def test_an_asynchronous_run_has_no_quorum(tmp_path):

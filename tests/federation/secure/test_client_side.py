@@ -113,15 +113,6 @@ def test_as_many_shares_as_the_threshold_give_a_secret_and_fewer_do_not(absent, 
         assert join_shares(pair) != wanted
 
 
-def test_every_mask_is_of_a_seed_of_its_own():
-    seeds = {
-        context.state[KEPT]["own"][0]
-        for parties in (Parties().keys().shares(), Parties().keys().shares())
-        for context in parties.contexts
-    }
-    assert len(seeds) == 2 * len(CLIENTS)
-
-
 def test_two_vectors_under_one_mask_would_show_their_difference():
     parties = ready()
 

@@ -93,11 +93,6 @@ def test_a_value_that_does_not_fit_is_refused_on_the_client():
     np.testing.assert_array_equal(found, -3 * 2.0**28)
 
 
-def test_so_is_a_number_of_examples():
-    with pytest.raises(ConfigError, match="as the number of examples reaches 1e"):
-        encode_fixed_point(update(0, 10**9), layout(weighted=False), 3)
-
-
 def test_a_value_that_is_not_finite_is_refused():
     base = {"w": np.full((3, 4), np.nan, np.float32), "steps": np.asarray(0)}
     with pytest.raises(WireError, match="base/w: holds NaN"):

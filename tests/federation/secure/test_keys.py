@@ -47,13 +47,6 @@ def test_a_key_is_that_of_x25519_and_hkdf():
     assert derived_key(secret, "own mask") == hkdf(secret, b"own mask")
 
 
-def test_secrets_are_different_and_of_16_bytes():
-    found = {new_secret() for _ in range(50)}
-
-    assert len(found) == 50
-    assert {len(secret) for secret in found} == {16}
-
-
 @pytest.mark.parametrize(
     "public",
     [
@@ -105,10 +98,3 @@ def test_what_is_no_share_gives_no_secret(wrong):
     except ValueError:
         return
     assert found != secret
-
-
-def test_a_share_that_is_there_twice_is_no_second_one():
-    first, second, _ = share_secret(new_secret(), 3, 3)
-
-    with pytest.raises(ValueError, match="Duplicate share"):
-        join_shares([first, second, second])

@@ -1,13 +1,10 @@
-import os
 
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-from flwr.common.secure_aggregation.secaggplus_utils import pseudo_rand_gen
 
 from fcl_flower.federation.secure.crypto import (
     agreed_key,
     keystream,
     new_secret,
-    own_mask,
     pair_masks,
     public_key,
 )
@@ -42,13 +39,6 @@ def test_the_mask_of_a_pair_is_that_of_all_32_bytes_they_agree_on():
     assert (found == keystream(key, 7)).all()
 
 
-def test_a_mask_of_its_own_is_of_its_seed_alone():
-    seed, other = new_secret(), new_secret()
-
-    assert (own_mask(seed, 5) == own_mask(seed, 9)[:5]).all()
-    assert (own_mask(seed, 5) != own_mask(other, 5)).all()
-
-
 def test_a_mask_is_aes_in_counter_mode_and_a_short_one_a_long_ones_head():
     key = bytes(range(32))
     # In counter mode each block is the encrypted number of the block.
@@ -57,14 +47,3 @@ def test_a_mask_is_aes_in_counter_mode_and_a_short_one_a_long_ones_head():
 
     assert keystream(key, 8).tobytes() == blocks
     assert (keystream(key, 1000)[:8] == keystream(key, 8)).all()
-
-
-def test_flowers_own_generator_knows_32_bits_of_a_key():
-    """The day this fails its masks could be taken."""
-    key = os.urandom(32)
-    turned = key[4:] + key[:4]
-
-    one, other = (pseudo_rand_gen(k, 2**32, [(9,)])[0] for k in (key, turned))
-
-    assert (one == other).all()
-    assert (keystream(key, 9) != keystream(turned, 9)).all()

@@ -3,7 +3,7 @@
 import pytest
 
 from fcl_flower.algorithms.base import ServerContext, ServerQueries, SumsUpdates
-from fcl_flower.algorithms.registry import algorithms, local_only_counterpart
+from fcl_flower.algorithms.registry import algorithms
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError, ContractError
 from fcl_flower.federation.secure.server import SecureAggregationStrategy
@@ -39,31 +39,6 @@ def test_strategies_say_of_themselves_that_sums_are_all_they_need():
     }
 
     assert found == SUMMED
-
-
-@pytest.mark.parametrize("strategy", ["fedavg", "ewc", "fedprox"])
-def test_what_averages_models_may_be_summed(strategy):
-    configured(strategy=strategy)
-
-
-def test_so_may_gram_matrices_under_one_head():
-    configured(**INCREMENTAL, strategy=ANALYTIC)
-
-
-@pytest.mark.parametrize("strategy", ["fedweit", "local", "stl"])
-def test_what_needs_more_than_sums_is_refused(strategy):
-    assert refusal(strategy=strategy) == (
-        f"federation.secure_aggregation: got True, expected false for {strategy}, "
-        "whose server needs other things than sums over the clients of a round"
-    )
-
-
-def test_so_are_clusters_of_models():
-    concepts = {"scenario": "concepts", "classes_per_task": 0}
-
-    assert "false for concept-matching, whose server" in refusal(
-        strategy="concept-matching", **concepts
-    )
 
 
 KEY = "federation.secure_aggregation: got True, expected false"
@@ -124,16 +99,6 @@ def test_what_looks_at_single_updates_is_refused(key, value, usual):
 
 
 @pytest.mark.parametrize(
-    ("key", "value"),
-    [("secure_threshold", 0.5), ("secure_threshold", 1.1)],
-)
-def test_a_value_out_of_its_range_is_refused(key, value):
-    assert refusal(strategy="fedavg", **{key: value}).startswith(
-        f"federation.{key}: got {value}, expected"
-    )
-
-
-@pytest.mark.parametrize(
     ("share", "clients", "needed"),
     [
         (0.67, 3, 3),
@@ -152,12 +117,6 @@ def test_the_threshold_is_a_share_of_the_clients_and_three_at_least(
 
     assert config.federation.sum_threshold(clients) == needed
     assert 2 * needed > clients  # no two halves can unmask one client
-
-
-def test_whoever_learns_alone_has_nothing_to_mask():
-    config = RunConfig.from_settings(strategy="ewc", secure_aggregation=True)
-
-    assert not local_only_counterpart(config).federation.secure_aggregation
 
 
 @pytest.mark.parametrize("more", [ServerQueries, None])

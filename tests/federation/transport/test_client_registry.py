@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
-from fakes import InProcessGrid, failure, run_in_process, summary_of, tiny
+from fakes import InProcessGrid, failure
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from fcl_flower.federation import clients
@@ -177,15 +177,6 @@ def test_a_failure_is_no_lie(keys, impatient):
     assert registry.clients == (0, 1)
 
 
-def test_a_claim_says_nothing_of_a_client_whose_key_another_has(keys):
-    grid = Claiming(n11=0, n99=1)  # no key is known of node 99
-
-    registry = connected(grid)
-
-    assert registry.clients == (0,)
-    assert registry.why_absent(1) == "is not connected"
-
-
 def test_where_flower_does_not_answer_the_last_list_stands(monkeypatch):
     """Its call retries without end; the rounds need not wait for it."""
     monkeypatch.setattr(clients, "is_remote", lambda grid: True)
@@ -222,19 +213,3 @@ def test_what_flower_refuses_is_not_hidden(monkeypatch):
     grid.get_node_ids = lambda: [][0]
     with pytest.raises(IndexError):
         ClientRegistry(grid, 1).wait_for_clients(1, 30)
-
-
-def test_an_asynchronous_run_names_the_claim_too(tmp_path, keys):
-    def lie(who, message, reply):
-        if who == 1 and message.metadata.message_type == "query":
-            said = ConfigRecord({"partition": 0, **clients.own()})
-            return Message(RecordDict({"who": said}), reply_to=message)
-        return reply
-
-    config = tiny(
-        tmp_path / "run", timeout=1.5, min_updates=1, **{"asynchronous.enabled": True}
-    )
-    run_in_process(config, nodes=[11, 12], tamper=lie)
-
-    why = "has the key of client 1, but claims to be 0"
-    assert summary_of(tmp_path / "run")["left_out"] == {"1": why}

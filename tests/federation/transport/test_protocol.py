@@ -66,13 +66,6 @@ def test_a_run_says_at_its_end_who_took_part_in_no_round(tmp_path, caplog):
     assert last == f"client 1 took part in no round: {why}"
 
 
-def test_a_run_in_which_all_took_part_names_nobody(tmp_path, caplog):
-    run_in_process(tiny(tmp_path))
-
-    assert summary_of(tmp_path)["left_out"] == {}
-    assert "took part in no round" not in caplog.text
-
-
 def test_the_command_shows_who_took_part_in_no_round(tmp_path, monkeypatch, capsys):
     from fcl_flower.runtime import local_runs
 
