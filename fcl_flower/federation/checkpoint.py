@@ -89,11 +89,6 @@ class StateStore(ABC):
     ) -> None:
         """Save a state; those of this round and of later ones are dropped.
 
-        Args:
-            state: of the algorithm.
-            server_round: in which it was reached.
-            beside: what is kept with it, by a name of `BESIDE`.
-
         Raises:
             ContractError: a group of the state has a name of `BESIDE`.
         """

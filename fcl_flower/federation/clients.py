@@ -91,10 +91,6 @@ def check_claim(node: int, client: int) -> None:
     Without a list, as in a simulation, or for a node of which it knows nothing, every
     number is free that is no other key's.
 
-    Args:
-        node: its id, which Flower has given to its key.
-        client: the number that it claims.
-
     Raises:
         WireError: the node has another client's key, or another node has the client's.
     """

@@ -378,13 +378,7 @@ def position_sizes(shape: tuple[int, ...], indices: Indices) -> dict[str, int]:
 
 
 def pack(layout: str, shape: tuple[int, ...], where: Indices) -> bytes:
-    """Pack the places of the stored values.
-
-    Args:
-        layout: its name, with the dot.
-        shape: of the tensor.
-        where: rows of axis 0 for the layout of rows, else flat indices.
-    """
+    """Pack the places of the stored values."""
     if layout == ".index":
         gaps = _gaps(where)
         return gaps.tobytes() + bytes([gaps.itemsize])
@@ -415,11 +409,6 @@ def unpack_bits(
     data: Bytes, rows: tuple[int, int], wire: np.dtype[Any]
 ) -> tuple[Array, Indices]:
     """Unpack the stored values and their flat indices, one bit a row.
-
-    Args:
-        data: from a peer.
-        rows: of `position_grid`.
-        wire: dtype of the values.
 
     Raises:
         WireError: values and marks do not fit each other.

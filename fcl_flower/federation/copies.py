@@ -86,10 +86,6 @@ def checksum(arrays: Arrays) -> int:
 def restored(payload: Payload, known: Payload) -> Payload:
     """Add the differences in an update to what they are of.
 
-    Args:
-        payload: decoded, from a client; not trusted.
-        known: by group, what the client was sent.
-
     Raises:
         WireError: a difference has another shape than what it is of.
     """
@@ -399,14 +395,7 @@ class ModelCopy:
     def __init__(
         self, wire: WireFormat, seed: int, client: int, beside: Payload
     ) -> None:
-        """Take up what the client has.
-
-        Args:
-            wire: of the run.
-            seed: of the run.
-            client: its number.
-            beside: what was `kept` beside its private state.
-        """
+        """Take up what was `kept` beside the private state of a client."""
         self._wire = wire
         self._seed = seed
         self._client = client
@@ -427,10 +416,6 @@ class ModelCopy:
 
     def receive(self, records: RecordDict, max_bytes: int) -> dict[str, Arrays]:
         """Read the payload of a message, its models whole; bring copies up to date.
-
-        Args:
-            records: of the message.
-            max_bytes: see `messages.decode_payload`.
 
         Raises:
             CopyError: a copy that changes are for is missing, or does not become the

@@ -192,13 +192,7 @@ class Mailbox:
 def send_and_wait(
     grid: Grid, messages: Iterable[Message], timeout: float
 ) -> Iterator[Message]:
-    """Send all messages; yield one answer to each, as they come.
-
-    Args:
-        grid: connects to the nodes.
-        messages: at most one for each node.
-        timeout: seconds to wait for all answers together.
-    """
+    """Send all messages; yield one answer to each, as they come."""
     return ask(Mailbox(grid, timeout), messages, wait_for_all)
 
 

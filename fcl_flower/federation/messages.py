@@ -205,10 +205,6 @@ def decode_request(records: RecordDict) -> Request:
 def decode_update(records: RecordDict, asked: TaskStage) -> Update:
     """Decode the update of a reply; its tensors are not decoded yet.
 
-    Args:
-        records: from a client.
-        asked: what the client was asked to train.
-
     Raises:
         WireError: it is the answer to something else, a tensor cannot be what it
             says, a scalar is a list or not finite, there are too many, a name is none
@@ -431,10 +427,6 @@ def to_array_record(model: Arrays | None) -> ArrayRecord:
 
 def from_array_record(record: ArrayRecord, model: Arrays) -> Arrays:
     """Check a user's initial tensors, and put them in the order of ``model``.
-
-    Args:
-        record: from the user.
-        model: what names, shapes and dtypes have to be.
 
     Raises:
         ConfigError: they are not, or a value is not finite.

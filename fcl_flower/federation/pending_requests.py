@@ -40,12 +40,7 @@ class PendingRequest:
     known: ModelVersion = NO_VERSION
 
     def message(self, node: int, wire: WireFormat) -> Message:
-        """Make the message again.
-
-        Args:
-            node: of the client.
-            wire: how tensors travel.
-        """
+        """Make the message again."""
         content = MessageEncoder(wire).encode_request(self.payload, self.request)
         if self.known.models:
             content[COPIES] = notes_of(self.known)

@@ -117,14 +117,7 @@ class ReplyReader:
         checks: Checks,
         max_update_norm: float,
     ) -> None:
-        """Keep what replies are checked with.
-
-        Args:
-            strategy: checks names and shapes.
-            registry: maps nodes to clients.
-            checks: what can be recorded.
-            max_update_norm: see `Server`.
-        """
+        """Keep what replies are checked with."""
         self._strategy = strategy
         self._registry = registry
         self._checks = checks

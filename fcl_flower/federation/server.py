@@ -75,8 +75,7 @@ class Server:
             store: keeps a checkpoint of the state after every round.
             wire: how tensors travel.
             max_update_norm: the largest, in norms of the server's weights; 0 for any.
-            evaluates_updates: clients that predict with the aggregated model are
-                tested before the aggregation, too.
+            evaluates_updates: clients are tested before the aggregation, too.
         """
         self._strategy = strategy
         self._evaluates_updates = evaluates_updates
@@ -170,13 +169,7 @@ class Server:
     def query_request(
         self, client: int, stage: TaskStage, client_stage: TaskStage | None = None
     ) -> Sent | None:
-        """Ask the algorithm's query before a task; None if it has none.
-
-        Args:
-            client: a connected client.
-            stage: of the client, in the server's count of rounds.
-            client_stage: the same in the client's own count, if that differs.
-        """
+        """Ask the algorithm's query before a task; None if it has none."""
         if not isinstance(self._strategy, ServerQueries):
             return None
         payload = self._strategy.configure_query(self._state, stage, client)
@@ -206,13 +199,7 @@ class Server:
         return self._send(client, MessageType.TRAIN, payload, request, stage, tasks)
 
     def evaluate_request(self, client: int, stage: TaskStage, tasks: int) -> Sent:
-        """Ask a client to score its model.
-
-        Args:
-            client: a connected client.
-            stage: of the client, in its own count of rounds.
-            tasks: how many accuracies there have to be.
-        """
+        """Ask a client to score its model."""
         payload: Payload = {}
         if not self.predicts_locally:
             payload = self._strategy.configure_evaluate(self._state, stage, client)

@@ -192,10 +192,6 @@ def decode_fixed_point(total: Vector, layout: Layout) -> Update:
 
     Where examples weigh, the tensors are divided by their number: it is their mean.
 
-    Args:
-        total: sum of what `encode_fixed_point` returned, modulo 2^64.
-        layout: of it.
-
     Raises:
         WireError: the number of examples is none.
     """
@@ -268,12 +264,6 @@ def pair_masks(
     client: int, secret: bytes, others: Mapping[int, bytes], size: int
 ) -> Vector:
     """Add up the masks that a client has with others.
-
-    Args:
-        client: its number.
-        secret: of its key.
-        others: their public keys by number.
-        size: entries of a mask.
 
     Raises:
         ValueError: a public key is none.

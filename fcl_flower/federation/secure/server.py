@@ -65,15 +65,7 @@ class Channel:
         traffic: Callable[[], Traffic],
         quorum: Quorum,
     ) -> None:
-        """Create a channel.
-
-        Args:
-            grid: connects to the nodes.
-            registry: maps clients to nodes.
-            timeout: seconds to wait for all answers together.
-            traffic: returns that of the round, to which the bytes are added.
-            quorum: by which a query no longer waits for the others.
-        """
+        """Create a channel."""
         self._grid = grid
         self._registry = registry
         self._timeout = timeout
@@ -300,10 +292,6 @@ class SecureAggregationStrategy(ServerStrategy[Any]):
 
     def begin(self, channel: Channel, clients: Sequence[int]) -> Mapping[int, str]:
         """Let clients agree on masks; return why some have not, who are left out.
-
-        Args:
-            channel: to the clients.
-            clients: who shall take part.
 
         Raises:
             RoundError: too few of them have.
